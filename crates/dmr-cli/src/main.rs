@@ -1,0 +1,2 @@
+//! The dmr command: replay allocation traces, show devices.
+fn main() {}

@@ -1,0 +1,240 @@
+//! One allocation, and its identity.
+
+use std::fmt;
+
+use crate::{AllocTag, Generation, StreamId};
+
+/// One allocation of device memory.
+///
+/// Linear: neither `Clone` nor `Copy`. It goes back through
+/// [`deallocate`](crate::DeviceMemoryResource::deallocate) of the resource that made it. Dropping
+/// it instead leaks the memory, visibly in [`usage`](crate::DeviceMemoryResource::usage).
+#[must_use = "dropping a block leaks its memory: give it back with `deallocate`"]
+pub struct DeviceBlock {
+    parts: BlockParts,
+}
+
+/// What a resource knows of a block when it makes one: the argument of
+/// [`DeviceBlock::from_parts`].
+#[derive(Clone, Copy, Debug)]
+pub struct BlockParts {
+    /// Device address (a `CUdeviceptr`).
+    pub ptr: u64,
+    /// Bytes asked for.
+    pub bytes: usize,
+    /// Bytes set aside for it, at least `bytes`.
+    pub reserved_bytes: usize,
+    /// Alignment of `ptr` in bytes, at least 256.
+    pub alignment: usize,
+    /// CUDA device ordinal.
+    pub device_ordinal: usize,
+    /// The stream named at `allocate`, resolved: never [`StreamId::DEFAULT`].
+    pub alloc_stream: StreamId,
+    /// Who asked.
+    pub tag: AllocTag,
+    /// Which allocation this is.
+    pub generation: Generation,
+    /// Where the resource finds it again; [`BlockSlot::NONE`] if it keeps no table.
+    pub slot: BlockSlot,
+    /// What state it is in.
+    pub state: BlockState,
+}
+
+impl DeviceBlock {
+    /// Makes a block. Only resources do this.
+    ///
+    /// # Safety
+    ///
+    /// - `parts.ptr` is the start of `parts.reserved_bytes` bytes of device memory of
+    ///   `parts.device_ordinal`, aligned to `parts.alignment`, that no other block covers.
+    /// - That memory stays valid until the block is given to `deallocate` of the resource that
+    ///   calls this.
+    /// - `parts.generation` is on no other block, except where an adaptor takes a block apart
+    ///   ([`into_parts`](Self::into_parts)) and makes it again.
+    #[allow(unsafe_code, reason = "the one place where a claim about device memory is made")]
+    pub const unsafe fn from_parts(parts: BlockParts) -> Self {
+        Self { parts }
+    }
+
+    /// Takes the block apart, for the resource that made it.
+    ///
+    /// The caller now answers for the memory, as it does after `mem::forget`.
+    #[must_use]
+    pub const fn into_parts(self) -> BlockParts {
+        self.parts
+    }
+
+    /// Device address (a `CUdeviceptr`).
+    #[must_use]
+    pub const fn ptr(&self) -> u64 {
+        self.parts.ptr
+    }
+
+    /// Bytes asked for.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.parts.bytes
+    }
+
+    /// Bytes set aside for it, at least [`bytes`](Self::bytes). Only `bytes` of them may be used.
+    #[must_use]
+    pub const fn reserved_bytes(&self) -> usize {
+        self.parts.reserved_bytes
+    }
+
+    /// Alignment of the address in bytes, at least 256.
+    #[must_use]
+    pub const fn alignment(&self) -> usize {
+        self.parts.alignment
+    }
+
+    /// CUDA device ordinal.
+    #[must_use]
+    pub const fn device_ordinal(&self) -> usize {
+        self.parts.device_ordinal
+    }
+
+    /// The home stream: the one named at `allocate`.
+    #[must_use]
+    pub const fn alloc_stream(&self) -> StreamId {
+        self.parts.alloc_stream
+    }
+
+    /// Who asked.
+    #[must_use]
+    pub const fn tag(&self) -> AllocTag {
+        self.parts.tag
+    }
+
+    /// Which allocation this is.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.parts.generation
+    }
+
+    /// What state the block is in. The holder of a block sees [`BlockState::Live`].
+    #[must_use]
+    pub const fn state(&self) -> BlockState {
+        self.parts.state
+    }
+
+    /// A `Copy` snapshot of the block's identity, which holds no borrow.
+    #[must_use]
+    pub const fn id(&self) -> BlockId {
+        BlockId {
+            ptr: self.parts.ptr,
+            generation: self.parts.generation,
+            alloc_stream: self.parts.alloc_stream,
+            device_ordinal: self.parts.device_ordinal,
+            slot: self.parts.slot,
+        }
+    }
+}
+
+impl fmt::Debug for DeviceBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = &self.parts;
+        f.debug_struct("DeviceBlock")
+            .field("ptr", &format_args!("{:#x}", p.ptr))
+            .field("bytes", &p.bytes)
+            .field("reserved_bytes", &p.reserved_bytes)
+            .field("device_ordinal", &p.device_ordinal)
+            .field("alloc_stream", &p.alloc_stream)
+            .field("tag", &p.tag)
+            .field("generation", &p.generation)
+            .field("state", &p.state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `block #7 (4 MiB, tag "probe-keys", stream 2)`: how messages name a block.
+impl fmt::Display for DeviceBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = &self.parts;
+        let size = crate::size::human_bytes(p.bytes as u64);
+        write!(f, "block {} ({size}", p.generation)?;
+        if !p.tag.is_untagged() {
+            write!(f, ", tag {:?}", p.tag.name())?;
+        }
+        write!(f, ", {})", p.alloc_stream)
+    }
+}
+
+/// The identity of a block: a `Copy` snapshot that holds no borrow.
+///
+/// A stale one is always recognised, because a generation is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockId {
+    ptr: u64,
+    generation: Generation,
+    alloc_stream: StreamId,
+    device_ordinal: usize,
+    slot: BlockSlot,
+}
+
+impl BlockId {
+    /// Device address (a `CUdeviceptr`).
+    #[must_use]
+    pub const fn ptr(self) -> u64 {
+        self.ptr
+    }
+
+    /// Which allocation it was.
+    #[must_use]
+    pub const fn generation(self) -> Generation {
+        self.generation
+    }
+
+    /// The home stream: the one named at `allocate`.
+    #[must_use]
+    pub const fn alloc_stream(self) -> StreamId {
+        self.alloc_stream
+    }
+
+    /// CUDA device ordinal.
+    #[must_use]
+    pub const fn device_ordinal(self) -> usize {
+        self.device_ordinal
+    }
+
+    /// Where the resource finds it again.
+    #[must_use]
+    pub const fn slot(self) -> BlockSlot {
+        self.slot
+    }
+}
+
+/// An index into a resource's table of blocks. Means nothing to anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockSlot(u32);
+
+impl BlockSlot {
+    /// The resource keeps no table.
+    pub const NONE: Self = Self(u32::MAX);
+
+    /// A slot with this index (`u32::MAX` is [`BlockSlot::NONE`]).
+    #[must_use]
+    pub const fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// The index, unless this is [`BlockSlot::NONE`].
+    #[must_use]
+    pub const fn index(self) -> Option<u32> {
+        if self.0 == u32::MAX { None } else { Some(self.0) }
+    }
+}
+
+/// Where a block is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockState {
+    /// Handed out.
+    Live,
+    /// Given back, but device work may still need it.
+    Retired,
+    /// Back in the driver or in the pool.
+    Freed,
+    /// Held by the debug guard, to catch writes after free.
+    Quarantined,
+}

@@ -1,0 +1,412 @@
+//! What can go wrong, to which block or stream, and what to do about it.
+
+use std::fmt;
+
+use crate::size::human_bytes;
+use crate::{Access, AllocTag, DeviceBlock, Generation, StreamId};
+
+/// What the methods of a resource answer.
+pub type ResourceResult<T> = Result<T, ResourceError>;
+
+/// Why a call on a resource failed.
+///
+/// A failed call leaves the accounting and the ledger as they were (contract T4). Variants are
+/// `#[non_exhaustive]`: match on what you need and end with `..`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResourceError {
+    /// The size can never be allocated.
+    #[non_exhaustive]
+    #[error("cannot allocate {requested} bytes: {problem}")]
+    InvalidSize {
+        /// Bytes asked for.
+        requested: usize,
+        /// What is wrong with that number.
+        problem: SizeProblem,
+    },
+
+    /// The device has no room.
+    #[non_exhaustive]
+    #[error(
+        "out of device memory: {} asked, {} of {} free on device {device_ordinal}; this resource \
+         holds {} live and {} retired: free blocks, call reap_pending, or ask for less",
+        human_bytes(*.requested as u64), human_bytes(*.free), human_bytes(*.total),
+        human_bytes(*.live), human_bytes(*.retired)
+    )]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: usize,
+        /// CUDA device ordinal.
+        device_ordinal: usize,
+        /// Bytes free on the device, as the driver says; 0 if it could not be asked.
+        free: u64,
+        /// Bytes the device has; 0 if it could not be asked.
+        total: u64,
+        /// Bytes this resource has handed out.
+        live: u64,
+        /// Bytes given back to this resource that device work may still need.
+        retired: u64,
+    },
+
+    /// The budget has no room.
+    #[non_exhaustive]
+    #[error(
+        "out of budget: {} asked, {} of {} left{}, {} pending: call reap_pending or raise the limit",
+        human_bytes(*.requested as u64), human_bytes(*.remaining), human_bytes(*.limit),
+        Held(.holders), human_bytes(*.pending)
+    )]
+    OutOfBudget {
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes of the whole budget.
+        limit: u64,
+        /// Bytes of the budget that are left.
+        remaining: u64,
+        /// Bytes that were given back but that device work may still need.
+        pending: u64,
+        /// Who holds the most, largest first.
+        holders: Box<[Holder]>,
+    },
+
+    /// The CUDA driver refused a call.
+    #[non_exhaustive]
+    #[error("{call} failed on device {device_ordinal}: {name} ({code})")]
+    Driver {
+        /// The driver's function.
+        call: &'static str,
+        /// The `CUresult`.
+        code: i32,
+        /// Its name.
+        name: &'static str,
+        /// CUDA device ordinal.
+        device_ordinal: usize,
+    },
+
+    /// The stream cannot be used here.
+    #[non_exhaustive]
+    #[error("{stream} cannot be used here: {problem}")]
+    StreamMisuse {
+        /// The stream named by the caller.
+        stream: StreamId,
+        /// What is wrong with it.
+        problem: StreamProblem,
+    },
+
+    /// A fixed number of things is all in use.
+    #[non_exhaustive]
+    #[error("all {limit} {what} are in use: return one, or configure more")]
+    Capacity {
+        /// What there is no more of, plural.
+        what: &'static str,
+        /// How many there are.
+        limit: usize,
+    },
+
+    /// Another stream has an open window on the block.
+    #[non_exhaustive]
+    #[error(
+        "block {generation}: {requested} cannot prepare {access:?} while {holder} has a window \
+         open on it: finish or cancel that use first"
+    )]
+    WindowConflict {
+        /// The block.
+        generation: Generation,
+        /// The stream whose window is open.
+        holder: StreamId,
+        /// The stream that asked.
+        requested: StreamId,
+        /// The access that was asked for.
+        access: Access,
+    },
+
+    /// The stream is capturing a graph, where this call would be left out or is illegal.
+    #[non_exhaustive]
+    #[error("{stream} is capturing a graph: memory cannot be allocated, freed or tracked on it")]
+    StreamCapturing {
+        /// The capturing stream.
+        stream: StreamId,
+    },
+
+    /// The block was freed before.
+    #[non_exhaustive]
+    #[error("use after free: block {generation} was given back; whatever is at its address now is another block")]
+    UseAfterFree {
+        /// The block that is no more.
+        generation: Generation,
+    },
+
+    /// A range is not inside its block.
+    #[non_exhaustive]
+    #[error("block {generation} has {bytes} bytes: offset {offset}, length {len} is outside")]
+    OutOfBounds {
+        /// The block.
+        generation: Generation,
+        /// First byte of the range, from the block's start.
+        offset: usize,
+        /// Bytes in the range.
+        len: usize,
+        /// Bytes in the block.
+        bytes: usize,
+    },
+
+    /// The block belongs to another resource.
+    #[non_exhaustive]
+    #[error(
+        "block {generation} of device {block_device} was not allocated by this resource \
+         (device {device_ordinal}): give it back to the one that made it"
+    )]
+    ForeignBlock {
+        /// The block.
+        generation: Generation,
+        /// The device it is on.
+        block_device: usize,
+        /// The device of the resource that was asked.
+        device_ordinal: usize,
+    },
+
+    /// The device is gone for good, after a sticky driver error.
+    #[non_exhaustive]
+    #[error(
+        "device {device_ordinal} is lost: {call} returned {code}; restart the process to use it again"
+    )]
+    DeviceLost {
+        /// CUDA device ordinal.
+        device_ordinal: usize,
+        /// The driver's function that first said so.
+        call: &'static str,
+        /// The `CUresult`.
+        code: i32,
+    },
+}
+
+impl ResourceError {
+    /// [`InvalidSize`](Self::InvalidSize) for zero bytes.
+    #[must_use]
+    pub const fn zero_size() -> Self {
+        Self::InvalidSize { requested: 0, problem: SizeProblem::Zero }
+    }
+
+    /// [`InvalidSize`](Self::InvalidSize) for a size that overflows when rounded up.
+    #[must_use]
+    pub const fn size_overflow(requested: usize) -> Self {
+        Self::InvalidSize { requested, problem: SizeProblem::Overflow }
+    }
+
+    /// [`InvalidSize`](Self::InvalidSize) for more than the device has.
+    #[must_use]
+    pub const fn beyond_device(requested: usize, device_bytes: u64) -> Self {
+        Self::InvalidSize { requested, problem: SizeProblem::BeyondDevice { device_bytes } }
+    }
+
+    /// [`OutOfMemory`](Self::OutOfMemory): `free` and `total` as the driver says, `usage` as the
+    /// resource says.
+    #[must_use]
+    pub const fn out_of_memory(
+        requested: usize,
+        device_ordinal: usize,
+        (free, total): (u64, u64),
+        usage: &crate::Usage,
+    ) -> Self {
+        let (live, retired) = (usage.live, usage.retired);
+        Self::OutOfMemory { requested, device_ordinal, free, total, live, retired }
+    }
+
+    /// [`OutOfBudget`](Self::OutOfBudget).
+    #[must_use]
+    pub fn out_of_budget(
+        requested: usize,
+        limit: u64,
+        remaining: u64,
+        pending: u64,
+        holders: Vec<Holder>,
+    ) -> Self {
+        let holders = holders.into_boxed_slice();
+        Self::OutOfBudget { requested, limit, remaining, pending, holders }
+    }
+
+    /// [`Driver`](Self::Driver).
+    #[must_use]
+    pub const fn driver(
+        call: &'static str,
+        code: i32,
+        name: &'static str,
+        device_ordinal: usize,
+    ) -> Self {
+        Self::Driver { call, code, name, device_ordinal }
+    }
+
+    /// [`StreamMisuse`](Self::StreamMisuse).
+    #[must_use]
+    pub const fn stream_misuse(stream: StreamId, problem: StreamProblem) -> Self {
+        Self::StreamMisuse { stream, problem }
+    }
+
+    /// [`StreamMisuse`](Self::StreamMisuse) from a resource that does not track uses.
+    #[must_use]
+    pub const fn not_tracked(stream: StreamId) -> Self {
+        Self::stream_misuse(stream, StreamProblem::NotTracked)
+    }
+
+    /// [`Capacity`](Self::Capacity).
+    #[must_use]
+    pub const fn capacity(what: &'static str, limit: usize) -> Self {
+        Self::Capacity { what, limit }
+    }
+
+    /// [`WindowConflict`](Self::WindowConflict).
+    #[must_use]
+    pub const fn window_conflict(
+        generation: Generation,
+        holder: StreamId,
+        requested: StreamId,
+        access: Access,
+    ) -> Self {
+        Self::WindowConflict { generation, holder, requested, access }
+    }
+
+    /// [`StreamCapturing`](Self::StreamCapturing).
+    #[must_use]
+    pub const fn stream_capturing(stream: StreamId) -> Self {
+        Self::StreamCapturing { stream }
+    }
+
+    /// [`UseAfterFree`](Self::UseAfterFree).
+    #[must_use]
+    pub const fn use_after_free(generation: Generation) -> Self {
+        Self::UseAfterFree { generation }
+    }
+
+    /// [`OutOfBounds`](Self::OutOfBounds).
+    #[must_use]
+    pub const fn out_of_bounds(block: &DeviceBlock, offset: usize, len: usize) -> Self {
+        Self::OutOfBounds { generation: block.generation(), offset, len, bytes: block.bytes() }
+    }
+
+    /// [`ForeignBlock`](Self::ForeignBlock), from a resource of `device_ordinal`.
+    #[must_use]
+    pub const fn foreign_block(block: &DeviceBlock, device_ordinal: usize) -> Self {
+        let (generation, block_device) = (block.generation(), block.device_ordinal());
+        Self::ForeignBlock { generation, block_device, device_ordinal }
+    }
+
+    /// [`DeviceLost`](Self::DeviceLost).
+    #[must_use]
+    pub const fn device_lost(device_ordinal: usize, call: &'static str, code: i32) -> Self {
+        Self::DeviceLost { device_ordinal, call, code }
+    }
+}
+
+/// What is wrong with a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SizeProblem {
+    /// Zero bytes.
+    #[error("a block has at least one byte")]
+    Zero,
+    /// It overflows when rounded up to the alignment.
+    #[error("the size overflows when rounded up to the alignment")]
+    Overflow,
+    /// More than the device has.
+    #[error("the device has {device_bytes} bytes in all")]
+    #[non_exhaustive]
+    BeyondDevice {
+        /// Bytes the device has.
+        device_bytes: u64,
+    },
+}
+
+/// What is wrong with a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamProblem {
+    /// Another pool issued the id.
+    #[error("another stream pool issued it; use a stream of the pool that this resource works on")]
+    OtherPool,
+    /// Its lease was returned.
+    #[error("its lease was returned; acquire a stream and keep the lease while its id is in use")]
+    ReturnedLease,
+    /// It belongs to another device or context.
+    #[error("it belongs to another device or CUDA context")]
+    OtherContext,
+    /// The per-thread default handle, which names a different stream on each thread.
+    #[error("the per-thread default stream is a different stream on each thread; create a stream")]
+    PerThreadDefault,
+    /// The resource does not track uses.
+    #[error(
+        "this resource does not track block uses, so work on another stream would be unordered; \
+         use the async or pool backend, or wrap the resource in `Tracked`"
+    )]
+    NotTracked,
+}
+
+/// One line of an [`OutOfBudget`](ResourceError::OutOfBudget) answer: who holds how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who.
+    pub tag: AllocTag,
+    /// How many bytes.
+    pub bytes: u64,
+    /// In how many blocks.
+    pub blocks: u64,
+}
+
+struct Held<'a>(&'a [Holder]);
+
+impl fmt::Display for Held<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Holder { tag, bytes, blocks }) in self.0.iter().enumerate() {
+            let (lead, size) = (if i == 0 { ';' } else { ',' }, human_bytes(*bytes));
+            write!(f, "{lead} {size} held by \"{tag}\" ({blocks} blocks)")?;
+        }
+        Ok(())
+    }
+}
+
+/// A block could not be given back: why, and the block.
+///
+/// No memory is lost: try again later, or give the block to the right resource.
+#[derive(Debug, thiserror::Error)]
+#[error("{block} could not be given back: {error}")]
+#[must_use = "the block is inside: dropping this error leaks its memory"]
+pub struct DeallocateError {
+    /// Why.
+    #[source]
+    pub error: ResourceError,
+    /// The block, as it was.
+    pub block: DeviceBlock,
+}
+
+impl DeallocateError {
+    /// The answer of a resource that keeps the block with its owner.
+    pub fn new(error: ResourceError, block: DeviceBlock) -> Box<Self> {
+        Box::new(Self { error, block })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_out_of_budget_message_says_who_and_what_to_do() {
+        let holder = |name, bytes, blocks| Holder { tag: AllocTag::new(name), bytes, blocks };
+        let error = ResourceError::out_of_budget(
+            2_254_857_830,
+            8 << 30,
+            1_503_238_553,
+            1_288_490_188,
+            vec![holder("hash-table", 5 << 30, 312), holder("", 1 << 20, 1)],
+        );
+        assert_eq!(
+            error.to_string(),
+            "out of budget: 2.1 GiB asked, 1.4 GiB of 8 GiB left; 5 GiB held by \"hash-table\" \
+             (312 blocks), 1 MiB held by \"untagged\" (1 blocks), 1.2 GiB pending: call \
+             reap_pending or raise the limit"
+        );
+    }
+
+    #[test]
+    fn errors_stay_small_enough_to_return_by_value() {
+        assert!(size_of::<ResourceError>() <= 64, "{}", size_of::<ResourceError>());
+    }
+}

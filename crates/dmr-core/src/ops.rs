@@ -1,0 +1,65 @@
+//! The device operations that guards and verifiers need, without naming CUDA.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use crate::{DeviceBlock, ResourceResult, StreamId};
+
+/// Fills and checks device memory with patterns, ordered on streams.
+///
+/// A pattern is a 32-bit word: byte `i` of a block is byte `i % 4` of the word, little-endian. A
+/// check runs on the device and only its verdict comes back.
+pub trait DeviceOps: Debug + Send + Sync {
+    /// Submits a fill of `range` (bytes from the block's start) to `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`](crate::ResourceError::OutOfBounds), stream and driver errors; the fill was
+    /// not submitted, or only a part of it was.
+    fn fill_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+    ) -> ResourceResult<()>;
+
+    /// Submits a check of `range` (bytes from the block's start) to `stream`. A mismatch is
+    /// answered by a later [`collect`](Self::collect), under `key`.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill_pattern`](Self::fill_pattern).
+    fn check_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+        key: u64,
+    ) -> ResourceResult<()>;
+
+    /// Waits for all checks submitted so far and answers the mismatches since the last call, in
+    /// the order of submission.
+    ///
+    /// # Errors
+    ///
+    /// Driver errors; the verdicts are kept for the next call.
+    fn collect(&self) -> ResourceResult<Vec<PatternMismatch>>;
+
+    /// Waits until all work submitted to `stream` is done.
+    ///
+    /// # Errors
+    ///
+    /// Stream and driver errors.
+    fn synchronize(&self, stream: StreamId) -> ResourceResult<()>;
+}
+
+/// A check that found another byte than it should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternMismatch {
+    /// The key given to [`check_pattern`](DeviceOps::check_pattern).
+    pub key: u64,
+    /// The first wrong byte, from the block's start.
+    pub offset: usize,
+}

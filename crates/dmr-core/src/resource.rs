@@ -1,0 +1,233 @@
+//! The trait that every backend, pool and adaptor implements.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::{
+    Access, AllocTag, BlockId, BlockUse, DeallocateError, DeviceBlock, ResourceError,
+    ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
+};
+
+/// A source of device memory, ordered on streams.
+///
+/// Backends talk to the driver, pools sub-allocate another resource, adaptors wrap one. All of
+/// them are used from many threads at once, as `&R`, `Box<R>`, `Arc<R>` or
+/// `Arc<dyn DeviceMemoryResource>`.
+///
+/// The methods that track uses have bodies that refuse: a resource without tracking answers
+/// [`StreamMisuse`](ResourceError::StreamMisuse) and `false`, never a silent `Ok`. An adaptor
+/// must forward every method; `#[deny(clippy::missing_trait_methods)]` on its `impl` makes the
+/// compiler say so.
+pub trait DeviceMemoryResource: Debug + Send + Sync {
+    /// Allocates `bytes` bytes for use on `stream`.
+    ///
+    /// The memory may be used by work submitted to `stream` after this returns. Its content is
+    /// undefined. [`StreamId::DEFAULT`] means the pool's own first stream.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidSize`](ResourceError::InvalidSize) for zero bytes, for sizes that overflow when
+    /// rounded up, and for more than the device has;
+    /// [`OutOfMemory`](ResourceError::OutOfMemory);
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool or a returned
+    /// lease; [`Driver`](ResourceError::Driver). Nothing has changed then.
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock>;
+
+    /// Gives a block back. It is freed after all work submitted to its home stream so far, and
+    /// after every use that was recorded.
+    ///
+    /// # Errors
+    ///
+    /// The block comes back inside the error: nothing is lost, nothing has changed.
+    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>>;
+
+    /// The CUDA ordinal of the device that the memory is on.
+    fn device_ordinal(&self) -> usize;
+
+    /// The pool whose streams this resource accepts.
+    fn stream_pool(&self) -> StreamPoolId;
+
+    /// Bytes asked for in blocks that are live or retired. Exact at every quiescent moment.
+    fn bytes_outstanding(&self) -> u64 {
+        self.usage().outstanding()
+    }
+
+    /// The whole accounting, in bytes. Exact at every quiescent moment.
+    fn usage(&self) -> Usage;
+
+    /// Frees what has completed; answers the bytes (as asked for) that it freed.
+    ///
+    /// Never waits, except on the direct backend, where the driver's own free does.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver): what could not be freed is still retired and accounted
+    /// for; call again.
+    fn try_reap(&self) -> ResourceResult<u64>;
+
+    /// Waits for everything retired whose windows are closed, and frees it; answers the bytes
+    /// (as asked for) that it freed.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_reap`](Self::try_reap).
+    fn reap_pending(&self) -> ResourceResult<u64>;
+
+    /// Whether uses on other streams than the home stream can be declared.
+    fn supports_block_use_tracking(&self) -> bool {
+        false
+    }
+
+    /// Declares that work which reads and writes the block has been submitted to `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the resource does not track uses.
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        let _ = block;
+        Err(ResourceError::not_tracked(stream))
+    }
+
+    /// Makes `stream` wait for what the use must come after, and opens a window.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the resource does not track uses;
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id;
+    /// [`WindowConflict`](ResourceError::WindowConflict) while another stream holds a
+    /// conflicting window.
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        let _ = (block, access);
+        Err(ResourceError::not_tracked(stream))
+    }
+
+    /// Records the use, whose work has been submitted by now, and closes the window.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare_block_use`](Self::prepare_block_use); no work is left unprotected.
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        Err(ResourceError::not_tracked(token.stream()))
+    }
+
+    /// Prepares all uses of one launch: all windows open, or none.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare_block_use`](Self::prepare_block_use). No uses are no error on any resource.
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        if uses.is_empty() {
+            return Ok(UseTokens::new(stream));
+        }
+        Err(ResourceError::not_tracked(stream))
+    }
+
+    /// Records all uses of one launch, with at most one event, and closes their windows.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish_block_use`](Self::finish_block_use). No uses are no error on any resource.
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        Err(ResourceError::not_tracked(tokens.stream()))
+    }
+
+    /// Closes windows without recording a use: nothing was submitted.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish_block_use`](Self::finish_block_use). No uses are no error on any resource.
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        Err(ResourceError::not_tracked(tokens.stream()))
+    }
+}
+
+/// Forwards every method: a method that is added and forgotten here does not compile under
+/// clippy.
+macro_rules! forward_to_pointee {
+    ($($pointer:ty),+) => {$(
+        #[deny(clippy::missing_trait_methods)]
+        impl<R: DeviceMemoryResource + ?Sized> DeviceMemoryResource for $pointer {
+            fn allocate(
+                &self,
+                bytes: usize,
+                stream: StreamId,
+                tag: AllocTag,
+            ) -> ResourceResult<DeviceBlock> {
+                (**self).allocate(bytes, stream, tag)
+            }
+            fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+                (**self).deallocate(block)
+            }
+            fn device_ordinal(&self) -> usize {
+                (**self).device_ordinal()
+            }
+            fn stream_pool(&self) -> StreamPoolId {
+                (**self).stream_pool()
+            }
+            fn bytes_outstanding(&self) -> u64 {
+                (**self).bytes_outstanding()
+            }
+            fn usage(&self) -> Usage {
+                (**self).usage()
+            }
+            fn try_reap(&self) -> ResourceResult<u64> {
+                (**self).try_reap()
+            }
+            fn reap_pending(&self) -> ResourceResult<u64> {
+                (**self).reap_pending()
+            }
+            fn supports_block_use_tracking(&self) -> bool {
+                (**self).supports_block_use_tracking()
+            }
+            fn record_block_use(
+                &self,
+                block: &DeviceBlock,
+                stream: StreamId,
+            ) -> ResourceResult<()> {
+                (**self).record_block_use(block, stream)
+            }
+            fn prepare_block_use(
+                &self,
+                block: BlockId,
+                stream: StreamId,
+                access: Access,
+            ) -> ResourceResult<UseToken> {
+                (**self).prepare_block_use(block, stream, access)
+            }
+            fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+                (**self).finish_block_use(token)
+            }
+            fn prepare_uses(
+                &self,
+                uses: &[BlockUse],
+                stream: StreamId,
+            ) -> ResourceResult<UseTokens> {
+                (**self).prepare_uses(uses, stream)
+            }
+            fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+                (**self).finish_uses(tokens)
+            }
+            fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+                (**self).cancel_uses(tokens)
+            }
+        }
+    )+};
+}
+
+forward_to_pointee!(&R, Box<R>, Arc<R>);

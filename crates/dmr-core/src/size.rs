@@ -1,0 +1,62 @@
+//! Sizes that a resource accepts, and how they round up.
+
+use crate::ResourceError;
+
+/// The alignment of every block, in bytes: what `cuMemAlloc` promises.
+pub const BLOCK_ALIGNMENT: usize = 256;
+
+/// Rounds `bytes` up to a multiple of `alignment` (a power of two).
+///
+/// # Errors
+///
+/// [`ResourceError::InvalidSize`] for zero bytes and for sizes that overflow when rounded up.
+pub fn checked_round_up(bytes: usize, alignment: usize) -> Result<usize, ResourceError> {
+    if bytes == 0 {
+        return Err(ResourceError::zero_size());
+    }
+    match bytes.checked_add(alignment - 1) {
+        Some(sum) => Ok(sum & !(alignment - 1)),
+        None => Err(ResourceError::size_overflow(bytes)),
+    }
+}
+
+/// Formats a number of bytes for a message: `4 MiB`, `2.1 GiB`, `1000 B`.
+#[must_use]
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut scaled = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while scaled >= 1024.0 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    match () {
+        () if bytes < 1024 || (bytes < 1 << 20 && bytes % 1024 != 0) => format!("{bytes} B"),
+        () if scaled.fract() < 0.05 => format!("{scaled:.0} {}", UNITS[unit]),
+        () => format!("{scaled:.1} {}", UNITS[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_overflow_are_errors_and_the_largest_that_fits_is_not() {
+        assert!(checked_round_up(0, 256).is_err());
+        for k in 0..255 {
+            assert!(checked_round_up(usize::MAX - k, 256).is_err(), "MAX - {k}");
+        }
+        assert_eq!(checked_round_up(usize::MAX - 255, 256).unwrap(), usize::MAX - 255);
+        assert_eq!(checked_round_up(1, 256).unwrap(), 256);
+    }
+
+    #[test]
+    fn messages_show_bytes_as_people_write_them() {
+        let shown: Vec<_> = [1, 1000, 4 << 10, 1025, 4 << 20, 2_254_857_830, 8 << 30]
+            .into_iter()
+            .map(human_bytes)
+            .collect();
+        assert_eq!(shown, ["1 B", "1000 B", "4 KiB", "1025 B", "4 MiB", "2.1 GiB", "8 GiB"]);
+    }
+}

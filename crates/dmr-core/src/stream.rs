@@ -1,0 +1,152 @@
+//! The opaque name of a stream: which pool issued it, which slot, which lease.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const SLOT_BITS: u32 = 12;
+const LEASE_BITS: u32 = 28;
+const POOL_BITS: u32 = 64 - SLOT_BITS - LEASE_BITS;
+
+/// The name of a stream, issued by a stream pool.
+///
+/// Opaque and `Copy`: it holds no handle and keeps nothing alive. A pool accepts only the ids it
+/// issued, and only while their lease is held; any other id is
+/// [`StreamMisuse`](crate::ResourceError::StreamMisuse), never a silently different stream.
+///
+/// Two ids with the same pool and [`slot`](Self::slot) name the same CUDA stream, even when
+/// their leases differ.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(u64);
+
+impl StreamId {
+    /// The pool's own first non-blocking stream, whichever pool is asked.
+    ///
+    /// It is resolved on entry and never stored. It is *not* CUDA's legacy null stream.
+    pub const DEFAULT: Self = Self(0);
+
+    /// How many slots a pool can have.
+    pub const MAX_SLOTS: usize = 1 << SLOT_BITS;
+
+    /// The largest lease number of a slot. A slot that reaches it is not leased again.
+    pub const MAX_LEASE: u32 = (1 << LEASE_BITS) - 1;
+
+    /// Names a lease of a slot. For stream pools; everybody else gets ids from a pool.
+    ///
+    /// Returns `None` if `slot` or `lease` is out of range.
+    #[must_use]
+    pub const fn from_parts(pool: StreamPoolId, slot: usize, lease: u32) -> Option<Self> {
+        if slot >= Self::MAX_SLOTS || lease > Self::MAX_LEASE {
+            return None;
+        }
+        let pool = (pool.0.get() as u64) << (SLOT_BITS + LEASE_BITS);
+        Some(Self(pool | (slot as u64) << LEASE_BITS | lease as u64))
+    }
+
+    /// The pool that issued this id; `None` for [`StreamId::DEFAULT`].
+    #[must_use]
+    pub const fn pool(self) -> Option<StreamPoolId> {
+        match NonZeroU32::new((self.0 >> (SLOT_BITS + LEASE_BITS)) as u32) {
+            Some(pool) => Some(StreamPoolId(pool)),
+            None => None,
+        }
+    }
+
+    /// The slot in its pool: the small number that messages call "stream N".
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        ((self.0 >> LEASE_BITS) & ((1 << SLOT_BITS) - 1)) as usize
+    }
+
+    /// The lease of the slot.
+    #[must_use]
+    pub const fn lease(self) -> u32 {
+        (self.0 & Self::MAX_LEASE as u64) as u32
+    }
+
+    /// Whether this is [`StreamId::DEFAULT`].
+    #[must_use]
+    pub const fn is_default(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The id as one number, for logs. Not meaningful outside this process.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_default() {
+            f.write_str("the default stream")
+        } else {
+            write!(f, "stream {}", self.slot())
+        }
+    }
+}
+
+impl fmt::Debug for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pool() {
+            None => f.write_str("StreamId(default)"),
+            Some(pool) => write!(
+                f,
+                "StreamId(pool {}, slot {}, lease {})",
+                pool.0,
+                self.slot(),
+                self.lease()
+            ),
+        }
+    }
+}
+
+/// The identity of a stream pool, unique in the process and never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StreamPoolId(NonZeroU32);
+
+impl StreamPoolId {
+    /// A new identity, or `None` once the process has made 2²⁴ − 1 pools.
+    #[must_use]
+    pub fn next() -> Option<Self> {
+        static ISSUED: AtomicU32 = AtomicU32::new(0);
+        let last = (1 << POOL_BITS) - 1;
+        ISSUED
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |issued| {
+                (issued < last).then_some(issued + 1)
+            })
+            .ok()
+            .and_then(|issued| NonZeroU32::new(issued + 1))
+            .map(Self)
+    }
+}
+
+impl fmt::Debug for StreamPoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StreamPoolId({})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_survive_the_packing_at_their_limits() {
+        let pool = StreamPoolId::next().unwrap();
+        for (slot, lease) in [(0, 0), (0, 1), (StreamId::MAX_SLOTS - 1, StreamId::MAX_LEASE)] {
+            let id = StreamId::from_parts(pool, slot, lease).unwrap();
+            assert_eq!((id.pool(), id.slot(), id.lease()), (Some(pool), slot, lease));
+            assert!(!id.is_default());
+        }
+        assert_eq!(StreamId::from_parts(pool, StreamId::MAX_SLOTS, 0), None);
+        assert_eq!(StreamId::from_parts(pool, 0, StreamId::MAX_LEASE + 1), None);
+    }
+
+    #[test]
+    fn pools_never_share_an_identity() {
+        assert_ne!(StreamPoolId::next(), StreamPoolId::next());
+        assert_eq!(StreamId::DEFAULT.pool(), None);
+    }
+}

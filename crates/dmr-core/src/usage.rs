@@ -1,0 +1,28 @@
+//! The accounting of a resource.
+
+/// What a resource has handed out and holds, in bytes.
+///
+/// Exact at every quiescent moment (no call in progress), under any number of threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Bytes asked for in blocks that are handed out.
+    pub live: u64,
+    /// Bytes asked for in blocks that were given back but that device work may still need.
+    pub retired: u64,
+    /// Bytes taken from the driver (or from the upstream resource), whatever they serve now.
+    pub reserved: u64,
+    /// Bytes asked for in all successful allocations so far. Never decreases.
+    pub total_allocated: u64,
+    /// Bytes asked for in all blocks freed so far. Never decreases.
+    pub total_freed: u64,
+}
+
+impl Usage {
+    /// Live and retired: what
+    /// [`bytes_outstanding`](crate::DeviceMemoryResource::bytes_outstanding) answers.
+    #[must_use]
+    pub const fn outstanding(&self) -> u64 {
+        self.live.saturating_add(self.retired)
+    }
+}

@@ -1,0 +1,168 @@
+//! What device work does to a block, and the tokens between preparing and finishing a use.
+
+use smallvec::SmallVec;
+
+use crate::{BlockId, StreamId};
+
+/// What device work does to the memory of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Reads it.
+    Read,
+    /// Overwrites it.
+    Write,
+    /// Reads and writes it.
+    ReadWrite,
+}
+
+impl Access {
+    /// Whether the work reads.
+    #[must_use]
+    pub const fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::ReadWrite)
+    }
+
+    /// Whether the work writes.
+    #[must_use]
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::ReadWrite)
+    }
+
+    /// Whether two uses by different streams must be ordered: at least one of them writes.
+    #[must_use]
+    pub const fn conflicts_with(self, other: Self) -> bool {
+        self.writes() || other.writes()
+    }
+
+    /// One access that stands for both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        match (self.reads() || other.reads(), self.writes() || other.writes()) {
+            (true, true) => Self::ReadWrite,
+            (false, true) => Self::Write,
+            _ => Self::Read,
+        }
+    }
+}
+
+/// One block and what a launch does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockUse {
+    /// The block.
+    pub block: BlockId,
+    /// What the launch does to it.
+    pub access: Access,
+}
+
+impl BlockUse {
+    /// A use of `block`.
+    #[must_use]
+    pub const fn new(block: BlockId, access: Access) -> Self {
+        Self { block, access }
+    }
+}
+
+/// An open window: a use that was prepared and is not yet finished.
+///
+/// Linear: goes back through `finish_block_use` or `cancel_uses`. Forgetting it can leak the
+/// block, never corrupt it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a use that is never finished keeps its block from being freed"]
+pub struct UseToken {
+    block: BlockId,
+    stream: StreamId,
+    access: Access,
+    ticket: u64,
+}
+
+impl UseToken {
+    /// Made by the resource that opened the window; `ticket` is the resource's own.
+    pub const fn new(block: BlockId, stream: StreamId, access: Access, ticket: u64) -> Self {
+        Self { block, stream, access, ticket }
+    }
+
+    /// The block in use.
+    #[must_use]
+    pub const fn block(&self) -> BlockId {
+        self.block
+    }
+
+    /// The using stream.
+    #[must_use]
+    pub const fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// What the work does.
+    #[must_use]
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The number by which the resource knows the window.
+    #[must_use]
+    pub const fn ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
+/// The open windows of one launch, on one stream.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "uses that are never finished keep their blocks from being freed"]
+pub struct UseTokens {
+    stream: StreamId,
+    tokens: SmallVec<[UseToken; 8]>,
+}
+
+impl UseTokens {
+    /// No windows yet, on `stream`. Up to 8 need no allocation on the host heap.
+    pub fn new(stream: StreamId) -> Self {
+        Self { stream, tokens: SmallVec::new() }
+    }
+
+    /// Adds an open window.
+    pub fn push(&mut self, token: UseToken) {
+        self.tokens.push(token);
+    }
+
+    /// The using stream.
+    #[must_use]
+    pub const fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// How many windows are open.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether no window is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The windows.
+    pub fn iter(&self) -> std::slice::Iter<'_, UseToken> {
+        self.tokens.iter()
+    }
+}
+
+impl IntoIterator for UseTokens {
+    type Item = UseToken;
+    type IntoIter = smallvec::IntoIter<[UseToken; 8]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.tokens.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a UseTokens {
+    type Item = &'a UseToken;
+    type IntoIter = std::slice::Iter<'a, UseToken>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

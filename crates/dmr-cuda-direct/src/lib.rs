@@ -1,0 +1,1 @@
+//! Stream-ordered GPU memory from cuMemAlloc and cuMemFree: what a memory checker sees.

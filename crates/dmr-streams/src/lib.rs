@@ -1,0 +1,1 @@
+//! CUDA devices, stream pools and device operations for stream-ordered GPU memory.

@@ -1,0 +1,1 @@
+//! Allocation traces of GPU programs: format, readers, replay, report.

@@ -1,0 +1,1 @@
+//! Stream-ordered GPU device memory: one runtime per GPU, swappable backends.

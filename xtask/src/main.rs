@@ -1,0 +1,2 @@
+//! The gates of this workspace.
+fn main() {}
