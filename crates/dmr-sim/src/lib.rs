@@ -1,1 +1,70 @@
-//! A simulated CUDA driver that finds stream-ordering races, for tests without a GPU.
+//! A simulated CUDA driver that finds stream-ordering races.
+//!
+//! Code that talks to CUDA through cudarc (or anything else that loads `libcuda.so` at run time)
+//! runs unmodified on it, without a GPU. Because it knows every stream and every event, it can
+//! say whether a program is *ordered*, not only whether it happened to give the right bytes.
+//!
+//! ```
+//! use cudarc::driver::CudaContext;
+//! use dmr_sim::{ReportKind, Universe};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let universe = Universe::new()?;
+//! let context = CudaContext::new(universe.ordinal(0))?;
+//! // SAFETY: this program orders its streams itself. Or so it thinks.
+//! unsafe { context.disable_event_tracking() };
+//! let (a, b) = (context.new_stream()?, context.new_stream()?);
+//! let zeros = a.alloc_zeros::<u32>(1024)?; // written on `a` ...
+//! let host = b.clone_dtoh(&zeros)?; // ... and read on `b`, with nothing in between
+//! # drop(host);
+//! assert_eq!(universe.reports()[0].kind, ReportKind::UseBeforeAllocation);
+//! assert_eq!(universe.reports()[1].kind, ReportKind::ReadAfterWrite);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! How it works, from the driver's side in:
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `elf`, `install` | a shared object in memory, found by cudarc under the driver's name |
+//! | `driver` | the driver's functions, one file per chapter of its manual |
+//! | `session`, `registry` | one call: which universe, counting, faults, the lock |
+//! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
+//! | `shadow`, `report` | the history of each byte, and what is wrong with the next access |
+//! | `store`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
+//! | `kernel`, `ptx` | kernels as closures |
+//! | `faults` | calls that fail, do nothing, or stop half-way |
+//!
+//! Findings are collected, never thrown: ask [`Universe::finish`] at the end of a test.
+
+#![allow(unsafe_code, reason = "the C boundary, pinned memory, and the dynamic linker")]
+
+mod abi;
+mod address;
+mod clock;
+mod driver;
+mod driver_pool;
+mod elf;
+mod engine;
+mod faults;
+mod handle;
+mod install;
+mod kernel;
+mod label;
+mod machine;
+mod memory;
+mod ptx;
+mod registry;
+mod report;
+mod session;
+mod shadow;
+mod store;
+mod universe;
+
+pub use faults::{CallCounts, Hold};
+pub use install::{Driver, InstallError, SelectError, install, select};
+pub use kernel::{Footprint, KernelArgs, KernelMemory};
+pub use label::{LabelGuard, label};
+pub use report::{Report, ReportKind, Site, Verdict};
+pub use universe::{HostOrder, HostToken, Policy, Universe, UniverseBuilder};

@@ -1,0 +1,44 @@
+//! Vector clocks over streams.
+//!
+//! A stream's operations are numbered from 1. A clock says, for each stream, up to which operation
+//! everything is known to come before. Host threads submit and learn, but touch no device memory
+//! themselves, so they have clocks and no component in them.
+
+use smallvec::SmallVec;
+
+/// One operation: stream index and number on that stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Epoch {
+    pub(crate) stream: u32,
+    pub(crate) seq: u64,
+}
+
+/// What comes before: per stream, the number of the last operation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock(SmallVec<[u64; 8]>);
+
+impl Clock {
+    /// Whether the operation comes before.
+    pub(crate) fn covers(&self, epoch: Epoch) -> bool {
+        self.0.get(epoch.stream as usize).is_some_and(|&seq| seq >= epoch.seq)
+    }
+
+    /// From now on, the operation comes before too.
+    pub(crate) fn raise(&mut self, epoch: Epoch) {
+        let at = epoch.stream as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] = self.0[at].max(epoch.seq);
+    }
+
+    /// From now on, all that comes before `other` comes before this too.
+    pub(crate) fn join(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Stream capture: which streams capture, and what is refused meanwhile. Graphs themselves are
+//! not simulated: captured work is accepted and dropped.
+
+use std::ffi::c_int;
+
+use super::{chapter, put};
+use crate::abi::*;
+use crate::handle::Kind;
+use crate::machine::{Capture, Machine, StreamKind};
+use crate::session::{Scope, driver_call};
+
+chapter![cuStreamBeginCapture_v2, cuStreamEndCapture, cuStreamIsCapturing, cuGraphDestroy,];
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: nothing is refused on other streams.
+const RELAXED: c_int = 2;
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: only the capturing thread is held to it.
+const THREAD_LOCAL: c_int = 1;
+
+extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
+    driver_call("cuStreamBeginCapture_v2", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        session.captures += 1;
+        let id = session.captures;
+        let this = &mut session.streams[index as usize];
+        if this.kind == StreamKind::Legacy {
+            return Err(ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if this.capture.is_some() {
+            return Err(ERROR_ILLEGAL_STATE);
+        }
+        let by = std::thread::current().id();
+        this.capture = Some(Capture { id, mode, origin: true, by, invalidated: false });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> Code {
+    driver_call("cuStreamEndCapture", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        let capture = session.streams[index as usize].capture.ok_or(ERROR_ILLEGAL_STATE)?;
+        if !capture.origin {
+            return Err(ERROR_STREAM_CAPTURE_UNMATCHED);
+        }
+        for other in &mut session.streams {
+            if other.capture.is_some_and(|other| other.id == capture.id) {
+                other.capture = None;
+            }
+        }
+        if capture.invalidated {
+            // SAFETY: the caller's pointer is null or writable.
+            unsafe { put(graph, 0)? };
+            return Err(ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(graph, session.handle(Kind::Graph, capture.id)) }
+    })
+}
+
+unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, status: *mut c_int) -> Code {
+    driver_call("cuStreamIsCapturing", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        let value = match session.streams[index as usize].capture {
+            None => CAPTURE_NONE,
+            Some(Capture { invalidated: true, .. }) => CAPTURE_INVALIDATED,
+            Some(_) => CAPTURE_ACTIVE,
+        };
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(status, value) }
+    })
+}
+
+extern "C" fn cuGraphDestroy(graph: Handle) -> Code {
+    driver_call("cuGraphDestroy", Scope::Context, |session| {
+        session.index_of(Kind::Graph, graph).map(drop)
+    })
+}
+
+impl Machine {
+    /// Whether work for the stream goes into a graph instead of being executed. Work for the
+    /// legacy stream is refused while a blocking stream of its context captures.
+    pub(crate) fn captured(&mut self, stream: u32) -> Outcome<bool> {
+        let this = &self.streams[stream as usize];
+        if let Some(capture) = this.capture {
+            return if capture.invalidated {
+                Err(ERROR_STREAM_CAPTURE_INVALIDATED)
+            } else {
+                Ok(true)
+            };
+        }
+        let (legacy, context) = (this.kind == StreamKind::Legacy, this.context);
+        let mut implicit = false;
+        for other in &mut self.streams {
+            if let Some(capture) = &mut other.capture
+                && legacy
+                && other.context == context
+                && other.kind == StreamKind::Blocking
+            {
+                capture.invalidated = true;
+                implicit = true;
+            }
+        }
+        if implicit { Err(ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(false) }
+    }
+
+    /// Refuses a call that a capturing stream cannot take, which ends its capture as invalid.
+    pub(crate) fn refuse_if_capturing(&mut self, stream: u32) -> Outcome {
+        match &mut self.streams[stream as usize].capture {
+            Some(capture) => {
+                capture.invalidated = true;
+                Err(ERROR_STREAM_CAPTURE_UNSUPPORTED)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a call that synchronises behind the program's back, while a capture in global
+    /// mode is under way, or one of this thread in thread-local mode.
+    pub(crate) fn refuse_while_capturing(&mut self) -> Outcome {
+        let me = std::thread::current().id();
+        let mut refused = false;
+        for stream in &mut self.streams {
+            if let Some(capture) = &mut stream.capture
+                && capture.mode != RELAXED
+                && (capture.mode != THREAD_LOCAL || capture.by == me)
+            {
+                capture.invalidated = true;
+                refused = true;
+            }
+        }
+        if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+
+    /// Whether a wait is between a stream and an event of which one captures: a stream that
+    /// waits for a captured event joins the capture.
+    pub(crate) fn wait_inside_capture(&mut self, stream: u32, event: u32) -> Outcome<bool> {
+        let captured = self.event(event)?.captured;
+        let this = &mut self.streams[stream as usize];
+        match (this.capture, captured) {
+            (None, None) => Ok(false),
+            (None, Some(capture)) => {
+                this.capture = Some(Capture { origin: false, ..capture });
+                Ok(true)
+            }
+            (Some(capture), Some(other)) if capture.id == other.id => Ok(true),
+            (Some(_), _) => Err(ERROR_STREAM_CAPTURE_ISOLATION),
+        }
+    }
+
+    /// Gives back the memory of destroyed pools that have no block out any more.
+    pub(crate) fn bury_dead_pools(&mut self) {
+        for index in 0..self.dead_pools.len() {
+            let pool = self.dead_pools[index] as usize;
+            if self.pools[pool].blocks_out() == 0 {
+                self.trim(pool, 0);
+            }
+        }
+    }
+}

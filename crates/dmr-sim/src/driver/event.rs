@@ -1,0 +1,136 @@
+//! Event management.
+
+use std::ffi::c_uint;
+
+use super::{chapter, put};
+use crate::abi::*;
+use crate::handle::Kind;
+use crate::machine::{Action, Event, Recorded};
+use crate::session::{Scope, driver_call};
+
+chapter![
+    cuEventCreate,
+    cuEventDestroy_v2,
+    cuEventRecord,
+    cuEventRecordWithFlags,
+    cuEventQuery,
+    cuEventSynchronize,
+    cuEventElapsedTime,
+    cuEventElapsedTime_v2,
+];
+
+unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
+    driver_call("cuEventCreate", Scope::Context, |session| {
+        let context = session.context()?;
+        let index = session.next_event;
+        session.next_event += 1;
+        let timed = flags & EVENT_DISABLE_TIMING == 0;
+        session.events.insert(index, Event { context, timed, recorded: None, captured: None });
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(event, session.handle(Kind::Event, index)) }
+    })
+}
+
+extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
+    driver_call("cuEventDestroy_v2", Scope::Event(event), |session| {
+        // Waits that are queued were bound at their call: nothing needs the event any more.
+        let index = session.index_of(Kind::Event, event)?;
+        session.events.remove(&index).map(drop).ok_or(ERROR_INVALID_HANDLE)
+    })
+}
+
+extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
+    record("cuEventRecord", event, stream)
+}
+
+extern "C" fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: c_uint) -> Code {
+    record("cuEventRecordWithFlags", event, stream)
+}
+
+fn record(name: &'static str, event: Handle, stream: Handle) -> Code {
+    driver_call(name, Scope::Event(event), |session| {
+        let index = session.index_of(Kind::Event, event)?;
+        let stream = session.stream(stream)?;
+        let context = session.event(index)?.context;
+        if session.streams[stream as usize].context != context {
+            return Err(ERROR_INVALID_HANDLE);
+        }
+        if session.captured(stream)? {
+            let capture = session.streams[stream as usize].capture;
+            session.event(index)?.captured = capture;
+            return Ok(());
+        }
+        let (epoch, deps) = session.begin(stream);
+        session.push(epoch, deps, Action::Order);
+        let clock = session.streams[stream as usize].clock.clone();
+        let event = session.event(index)?;
+        event.recorded = Some(Recorded { epoch, clock });
+        event.captured = None;
+        Ok(())
+    })
+}
+
+extern "C" fn cuEventQuery(event: Handle) -> Code {
+    driver_call("cuEventQuery", Scope::Event(event), |session| {
+        let index = session.index_of(Kind::Event, event)?;
+        let event = session.event(index)?;
+        if event.captured.is_some() {
+            return Err(ERROR_CAPTURED_EVENT);
+        }
+        let Some(recorded) = event.recorded.clone() else { return Ok(()) };
+        if !session.executed(recorded.epoch) {
+            // Asking makes progress, so that a loop of queries ends.
+            session.run_one_towards(recorded.epoch);
+            return Err(ERROR_NOT_READY);
+        }
+        session.host_learns(&recorded.clock);
+        Ok(())
+    })
+}
+
+extern "C" fn cuEventSynchronize(event: Handle) -> Code {
+    driver_call("cuEventSynchronize", Scope::Event(event), |session| {
+        let index = session.index_of(Kind::Event, event)?;
+        let event = session.event(index)?;
+        if event.captured.is_some() {
+            return Err(ERROR_CAPTURED_EVENT);
+        }
+        let Some(recorded) = event.recorded.clone() else { return Ok(()) };
+        session.run_until(recorded.epoch);
+        session.host_learns(&recorded.clock);
+        session.apply_release_thresholds();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuEventElapsedTime(
+    milliseconds: *mut f32,
+    start: Handle,
+    end: Handle,
+) -> Code {
+    driver_call("cuEventElapsedTime", Scope::Event(start), |session| {
+        let mut ended = [0; 2];
+        for (handle, ended) in [start, end].into_iter().zip(&mut ended) {
+            let index = session.index_of(Kind::Event, handle)?;
+            let event = session.event(index)?;
+            let recorded = event.recorded.as_ref().filter(|_| event.timed);
+            let epoch = recorded.ok_or(ERROR_INVALID_HANDLE)?.epoch;
+            if !session.executed(epoch) {
+                return Err(ERROR_NOT_READY);
+            }
+            *ended = session.end_of(epoch);
+        }
+        let nanoseconds = ended[1] as f64 - ended[0] as f64;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(milliseconds, (nanoseconds / 1e6) as f32) }
+    })
+}
+
+unsafe extern "C" fn cuEventElapsedTime_v2(
+    milliseconds: *mut f32,
+    start: Handle,
+    end: Handle,
+) -> Code {
+    // SAFETY: the same function under its later name.
+    unsafe { cuEventElapsedTime(milliseconds, start, end) }
+}

@@ -1,0 +1,101 @@
+//! The driver's functions, one file per chapter of the CUDA Driver API manual.
+//!
+//! Each is an `extern "C"` function of the driver's name and type. What is not simulated answers
+//! `CUDA_ERROR_NOT_SUPPORTED`.
+
+#![allow(non_snake_case, reason = "the driver's names")]
+
+mod capture;
+mod context;
+mod event;
+mod execution;
+mod memory;
+mod module;
+mod peer;
+mod pool;
+mod stream;
+
+use std::ffi::c_int;
+
+use crate::abi::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, Outcome};
+
+/// Every symbol and its address.
+pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
+    let chapters = [
+        context::SYMBOLS,
+        stream::SYMBOLS,
+        event::SYMBOLS,
+        memory::SYMBOLS,
+        pool::SYMBOLS,
+        peer::SYMBOLS,
+        module::SYMBOLS,
+        execution::SYMBOLS,
+        capture::SYMBOLS,
+    ];
+    let simulated = chapters.into_iter().flatten();
+    let mut all: Vec<_> = simulated.map(|(name, address)| (*name, address() as u64)).collect();
+    let refused = not_supported as extern "C" fn() -> c_int as usize as u64;
+    all.extend(NOT_SUPPORTED.iter().map(|name| (*name, refused)));
+    all
+}
+
+/// A symbol, and how to get its address (which is no constant).
+type Symbol = (&'static str, fn() -> usize);
+
+/// Lists functions with their names: `chapter![cuInit, cuDeviceGet]`.
+macro_rules! chapter {
+    ($($name:ident),* $(,)?) => {
+        /// The symbols of this chapter.
+        pub(super) const SYMBOLS: &[super::Symbol] =
+            &[$((stringify!($name), || $name as *const () as usize)),*];
+    };
+}
+use chapter;
+
+/// What cudarc's driver layers refer to and this simulator does not model. cudarc panics on an
+/// absent symbol, so each is there and refuses.
+const NOT_SUPPORTED: &[&str] = &[
+    "cuDestroyExternalMemory",
+    "cuExternalMemoryGetMappedBuffer",
+    "cuGraphExecDestroy",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphUpload",
+    "cuImportExternalMemory",
+    "cuLaunchCooperativeKernel",
+    "cuMemAdvise",
+    "cuMemAdvise_v2",
+    "cuMemAllocManaged",
+    "cuMemPrefetchAsync",
+    "cuMemPrefetchAsync_v2",
+    "cuOccupancyAvailableDynamicSMemPerBlock",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+    "cuOccupancyMaxActiveClusters",
+    "cuOccupancyMaxPotentialBlockSize",
+    "cuOccupancyMaxPotentialBlockSizeWithFlags",
+    "cuOccupancyMaxPotentialClusterSize",
+    "cuProfilerStart",
+    "cuProfilerStop",
+    "cuStreamAttachMemAsync",
+];
+
+/// Stands for all of them: on the platforms the simulator runs on, the caller of a C function
+/// removes its arguments, so they do not matter.
+extern "C" fn not_supported() -> c_int {
+    ERROR_NOT_SUPPORTED
+}
+
+/// Writes an answer where the caller asked for it.
+///
+/// # Safety
+///
+/// `to` is null, or valid for writing a `T`.
+unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
+    if to.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so valid by this function's contract.
+    unsafe { to.write_unaligned(value) };
+    Ok(())
+}

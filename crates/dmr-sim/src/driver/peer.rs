@@ -1,0 +1,54 @@
+//! Peer access between contexts.
+
+use std::ffi::{c_int, c_uint};
+
+use super::{chapter, put};
+use crate::abi::*;
+use crate::handle::Kind;
+use crate::session::{Scope, Session, driver_call};
+
+chapter![cuDeviceCanAccessPeer, cuCtxEnablePeerAccess, cuCtxDisablePeerAccess];
+
+unsafe extern "C" fn cuDeviceCanAccessPeer(
+    can: *mut c_int,
+    device: CUdevice,
+    peer: CUdevice,
+) -> Code {
+    driver_call("cuDeviceCanAccessPeer", Scope::Device(device), |session| {
+        let yes = session.device_index(peer)? != session.device_index(device)?;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(can, c_int::from(yes)) }
+    })
+}
+
+extern "C" fn cuCtxEnablePeerAccess(peer: Handle, _flags: c_uint) -> Code {
+    driver_call("cuCtxEnablePeerAccess", Scope::Context, |session| {
+        let (context, peer) = both(session, peer)?;
+        let reaches = &mut session.contexts[context as usize].reaches;
+        if reaches.contains(&peer) {
+            return Err(ERROR_PEER_ACCESS_ALREADY_ENABLED);
+        }
+        reaches.push(peer);
+        Ok(())
+    })
+}
+
+extern "C" fn cuCtxDisablePeerAccess(peer: Handle) -> Code {
+    driver_call("cuCtxDisablePeerAccess", Scope::Context, |session| {
+        let (context, peer) = both(session, peer)?;
+        let reaches = &mut session.contexts[context as usize].reaches;
+        let at = reaches.iter().position(|&device| device == peer);
+        reaches.remove(at.ok_or(ERROR_PEER_ACCESS_NOT_ENABLED)?);
+        Ok(())
+    })
+}
+
+/// The calling context and the device of the other, which must be another device.
+fn both(session: &Session<'_>, peer: Handle) -> Outcome<(u32, usize)> {
+    let peer = session.index_of(Kind::Context, peer).map_err(|_| ERROR_INVALID_CONTEXT)?;
+    let peer = session.contexts.get(peer as usize).ok_or(ERROR_INVALID_CONTEXT)?.device;
+    if peer == session.device()? {
+        return Err(ERROR_INVALID_DEVICE);
+    }
+    Ok((session.context()?, peer))
+}

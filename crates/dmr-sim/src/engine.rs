@@ -1,0 +1,255 @@
+//! Submission and execution: how an operation gets its place in the order, and when it runs.
+//!
+//! Submitting gives an operation its clock and its dependencies; executing happens later, in an
+//! order that the policy picks among all that stream order and dependencies allow. Dependencies
+//! point backwards in submission order, so there is always something to run.
+
+use smallvec::SmallVec;
+
+use crate::clock::Epoch;
+use crate::kernel::{KernelMemory, Memory};
+use crate::machine::{Action, HostCall, Launch, Machine, Op, StreamKind};
+use crate::report::{Report, ReportKind};
+use crate::shadow::{Access, Check};
+use crate::universe::Policy;
+
+pub(crate) type Deps = SmallVec<[Epoch; 2]>;
+
+/// What running one operation came to.
+pub(crate) enum Step {
+    Ran,
+    /// A host callback must run outside of the lock; then call
+    /// [`Machine::host_call_done`] with the stream.
+    CallHost(HostCall, u32),
+    /// All that could run is in a host callback: wait for it.
+    Blocked,
+}
+
+impl Machine {
+    /// Gives the next operation of `stream` its place: after all the stream's operations, after
+    /// what the host knows to be complete, and after what legacy-stream rules say.
+    pub(crate) fn begin(&mut self, stream: u32) -> (Epoch, Deps) {
+        let mut deps = Deps::new();
+        for other in self.ordered_with(stream) {
+            let last = Epoch { stream: other, seq: self.streams[other as usize].submitted };
+            if !self.executed(last) {
+                deps.push(last);
+            }
+            let before = self.streams[other as usize].clock.clone();
+            self.streams[stream as usize].clock.join(&before);
+        }
+        self.join_host_clock(stream);
+        let this = &mut self.streams[stream as usize];
+        this.submitted += 1;
+        let epoch = Epoch { stream, seq: this.submitted };
+        this.clock.raise(epoch);
+        (epoch, deps)
+    }
+
+    /// Queues the operation that [`begin`](Self::begin) placed.
+    pub(crate) fn push(&mut self, epoch: Epoch, deps: Deps, action: Action) {
+        debug_assert_eq!(self.streams[epoch.stream as usize].submitted, epoch.seq);
+        self.streams[epoch.stream as usize].queue.push_back(Op { deps, action });
+        self.queued += 1;
+    }
+
+    /// Checks accesses of the operation just begun, and adds them to the history.
+    pub(crate) fn access(
+        &mut self,
+        access: &Access,
+        reads: &[(u64, u64)],
+        writes: &[(u64, u64)],
+        devices: Option<&[usize]>,
+    ) {
+        let clock = &self.streams[access.epoch.stream as usize].clock;
+        for (ranges, is_write) in [(reads, false), (writes, true)] {
+            for &(at, bytes) in ranges {
+                let check = Check { access, clock, writes: is_write, devices };
+                self.shadow.access(at, bytes, &check, &mut self.findings);
+            }
+        }
+    }
+
+    /// Whether the operation has executed.
+    pub(crate) fn executed(&self, epoch: Epoch) -> bool {
+        self.streams[epoch.stream as usize].executed >= epoch.seq
+    }
+
+    /// The last operation of `stream`; all before it is implied.
+    pub(crate) fn last(&self, stream: u32) -> Epoch {
+        Epoch { stream, seq: self.streams[stream as usize].submitted }
+    }
+
+    /// Runs one operation that brings `target` closer; `target` has not executed.
+    pub(crate) fn step_towards(&mut self, target: Epoch) -> Step {
+        let next = match self.config.policy {
+            Policy::Random => self.random_ready(),
+            Policy::Lazy | Policy::Eager => self.needed_for(target),
+        };
+        next.map_or(Step::Blocked, |stream| self.step(stream))
+    }
+
+    /// Runs what the policy lets run by itself, one operation a call.
+    pub(crate) fn step_by_itself(&mut self) -> Option<Step> {
+        if self.queued == 0 {
+            return None;
+        }
+        let runs = match self.config.policy {
+            Policy::Eager => true,
+            Policy::Lazy => false,
+            Policy::Random => self.random.below(2) == 0,
+        };
+        let stream = runs.then(|| self.random_ready()).flatten()?;
+        Some(self.step(stream))
+    }
+
+    /// A host callback of `stream` has returned.
+    pub(crate) fn host_call_done(&mut self, stream: u32) {
+        let this = &mut self.streams[stream as usize];
+        this.calling_host = false;
+        this.executed += 1;
+        let now = this.ended.last().copied().unwrap_or(0);
+        this.ended.push(now);
+    }
+
+    /// The streams that the next operation of `stream` is ordered after by the rules of the
+    /// legacy default stream.
+    fn ordered_with(&self, stream: u32) -> SmallVec<[u32; 4]> {
+        let this = &self.streams[stream as usize];
+        let same_context = |kind| {
+            let others = self.streams.iter().enumerate();
+            others
+                .filter(move |(_, other)| other.context == this.context && other.kind == kind)
+                .map(|(index, _)| index as u32)
+        };
+        match this.kind {
+            StreamKind::NonBlocking => SmallVec::new(),
+            StreamKind::Legacy => same_context(StreamKind::Blocking).collect(),
+            StreamKind::Blocking => same_context(StreamKind::Legacy).collect(),
+        }
+    }
+
+    fn is_ready(&self, stream: u32) -> bool {
+        let this = &self.streams[stream as usize];
+        !this.calling_host
+            && this.queue.front().is_some_and(|op| op.deps.iter().all(|dep| self.executed(*dep)))
+    }
+
+    fn random_ready(&mut self) -> Option<u32> {
+        let ready: SmallVec<[u32; 16]> =
+            (0..self.streams.len() as u32).filter(|&stream| self.is_ready(stream)).collect();
+        match ready.len() {
+            0 => None,
+            n => Some(ready[self.random.below(n)]),
+        }
+    }
+
+    /// The stream whose next operation `target` needs first.
+    fn needed_for(&self, target: Epoch) -> Option<u32> {
+        let mut stream = target.stream;
+        loop {
+            let this = &self.streams[stream as usize];
+            if this.calling_host {
+                return None;
+            }
+            let op = this.queue.front()?;
+            match op.deps.iter().find(|dep| !self.executed(**dep)) {
+                Some(dep) => stream = dep.stream,
+                None => return Some(stream),
+            }
+        }
+    }
+
+    /// Runs the next operation of `stream`, which is ready.
+    fn step(&mut self, stream: u32) -> Step {
+        let Some(op) = self.streams[stream as usize].queue.pop_front() else {
+            return Step::Blocked;
+        };
+        self.queued -= 1;
+        let seq = self.streams[stream as usize].executed + 1;
+        let start = op.deps.iter().map(|dep| self.end_of(*dep)).max().unwrap_or(0);
+        if let Action::HostCall(call) = op.action {
+            self.streams[stream as usize].calling_host = true;
+            return Step::CallHost(call, stream);
+        }
+        let duration = self.execute(Epoch { stream, seq }, op.action);
+        let this = &mut self.streams[stream as usize];
+        this.executed = seq;
+        let start = start.max(this.ended.last().copied().unwrap_or(0));
+        this.ended.push(start + duration);
+        Step::Ran
+    }
+
+    /// When an executed operation ended, in virtual nanoseconds.
+    pub(crate) fn end_of(&self, epoch: Epoch) -> u64 {
+        let ended = &self.streams[epoch.stream as usize].ended;
+        epoch.seq.checked_sub(1).and_then(|at| ended.get(at as usize)).copied().unwrap_or(0)
+    }
+
+    /// Does it, and says how long it took on the virtual clock.
+    fn execute(&mut self, epoch: Epoch, action: Action) -> u64 {
+        // A plausible device: a microsecond to start, 3 bytes a picosecond after that.
+        let moving = |bytes: u64| 1_000 + bytes / 3_000;
+        let mut memory = Memory { store: &mut self.store };
+        match action {
+            Action::Order | Action::HostCall(_) => 0,
+            Action::Fill { at, len, pattern } => {
+                memory.fill(at, len, pattern);
+                moving(len)
+            }
+            Action::Copy { to, from, len } => {
+                memory.copy(to, from, len);
+                moving(len)
+            }
+            Action::Write { to, bytes } => {
+                memory.write(to, &bytes);
+                moving(bytes.len() as u64)
+            }
+            Action::ReadOut { from, to, len } => {
+                let mut bytes = vec![0; len as usize];
+                memory.read(from, &mut bytes);
+                // SAFETY: the caller of the copy gave `len` writable bytes there and is still
+                // inside the call, which waits for this operation.
+                unsafe { std::ptr::copy(bytes.as_ptr(), to.0.cast::<u8>(), bytes.len()) };
+                moving(len)
+            }
+            Action::PoolFree { pool } => {
+                if let Some(pool) = self.pools.get_mut(pool as usize) {
+                    pool.free_executed(epoch);
+                }
+                0
+            }
+            Action::Kernel(launch) => self.run_kernel(epoch, *launch),
+        }
+    }
+
+    fn run_kernel(&mut self, epoch: Epoch, launch: Launch) -> u64 {
+        let Launch { kernel, args, footprint, origin } = launch;
+        let mut memory = KernelMemory {
+            memory: Memory { store: &mut self.store },
+            footprint: &footprint,
+            outside: Vec::new(),
+        };
+        let body = std::panic::AssertUnwindSafe(|| (kernel.body)(&args, &mut memory));
+        let panicked = std::panic::catch_unwind(body).is_err();
+        let outside = std::mem::take(&mut memory.outside);
+        let mut report = |kind, address, bytes| {
+            self.findings.push(Report {
+                kind,
+                first: None,
+                second: origin.site(Some(epoch)),
+                device: crate::address::device_of(address),
+                address,
+                bytes,
+                tag: None,
+            });
+        };
+        for (address, bytes) in outside {
+            report(ReportKind::OutsideFootprint, address, bytes);
+        }
+        if panicked {
+            report(ReportKind::KernelPanicked, 0, 0);
+        }
+        footprint.nanoseconds.unwrap_or(5_000)
+    }
+}

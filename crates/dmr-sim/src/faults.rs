@@ -1,0 +1,180 @@
+//! Faults on purpose: calls that fail, that do nothing, or that stop half-way; and call counts.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::abi::Code;
+
+/// What a call is to do instead of its work.
+pub(crate) enum Instead {
+    /// Answer this code.
+    Fail(Code),
+    /// Report success and do nothing.
+    Swallow,
+}
+
+enum Action {
+    Fail(Code),
+    Swallow,
+    Hold(Arc<Gate>),
+}
+
+struct Rule {
+    /// `None`: a call of any kind.
+    call: Option<String>,
+    /// How many more matching calls until it applies.
+    countdown: u64,
+    action: Action,
+}
+
+/// The faults planted in a universe, and the calls it has seen.
+#[derive(Default)]
+pub(crate) struct Faults(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Rule>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Faults {
+    /// Counts a call, stops it while it is held, and says what it is to do instead of its work.
+    pub(crate) fn enter(&self, call: &'static str) -> Option<Instead> {
+        let due = {
+            let mut state = self.lock();
+            *state.counts.entry(call).or_default() += 1;
+            let mut due = None;
+            for (i, rule) in state.rules.iter_mut().enumerate() {
+                if rule.call.as_deref().is_none_or(|name| name == call) {
+                    rule.countdown = rule.countdown.saturating_sub(1);
+                    if rule.countdown == 0 && due.is_none() {
+                        due = Some(i);
+                    }
+                }
+            }
+            due.map(|i| state.rules.remove(i).action)
+        };
+        match due? {
+            Action::Fail(code) => Some(Instead::Fail(code)),
+            Action::Swallow => Some(Instead::Swallow),
+            Action::Hold(gate) => {
+                gate.stop_here();
+                None
+            }
+        }
+    }
+
+    pub(crate) fn fail(&self, call: Option<&str>, n: u64, code: Code) {
+        self.plant(call, n, Action::Fail(code));
+    }
+
+    pub(crate) fn swallow(&self, call: &str, n: u64) {
+        self.plant(Some(call), n, Action::Swallow);
+    }
+
+    pub(crate) fn hold(&self, call: &str, n: u64) -> Hold {
+        let gate = Arc::new(Gate::default());
+        self.plant(Some(call), n, Action::Hold(gate.clone()));
+        Hold(gate)
+    }
+
+    pub(crate) fn clear(&self) {
+        self.lock().rules.clear();
+    }
+
+    pub(crate) fn counts(&self) -> CallCounts {
+        CallCounts(self.lock().counts.clone())
+    }
+
+    pub(crate) fn reset_counts(&self) {
+        self.lock().counts.clear();
+    }
+
+    fn plant(&self, call: Option<&str>, n: u64, action: Action) {
+        let rule = Rule { call: call.map(str::to_owned), countdown: n.max(1), action };
+        self.lock().rules.push(rule);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Stops a thread inside a driver call until it is released, or dropped.
+///
+/// Made by [`Universe::hold_nth`](crate::Universe::hold_nth).
+#[derive(Debug)]
+#[must_use = "the call is released when this is dropped"]
+pub struct Hold(Arc<Gate>);
+
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    held: bool,
+    released: bool,
+}
+
+impl Hold {
+    /// Waits until a thread has arrived in the call.
+    pub fn wait_until_held(&self) {
+        let mut state = self.0.lock();
+        while !state.held {
+            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets the thread go on.
+    pub fn release(&self) {
+        self.0.lock().released = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Gate {
+    fn stop_here(&self) {
+        let mut state = self.lock();
+        state.held = true;
+        self.changed.notify_all();
+        while !state.released {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How often each driver function was called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts(BTreeMap<&'static str, u64>);
+
+impl CallCounts {
+    /// Calls of one function, by its symbol: "cuMemAlloc_v2".
+    #[must_use]
+    pub fn count(&self, call: &str) -> u64 {
+        self.0.get(call).copied().unwrap_or(0)
+    }
+
+    /// Calls of all functions.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Each function that was called, and how often.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.0.iter().map(|(&call, &count)| (call, count))
+    }
+}

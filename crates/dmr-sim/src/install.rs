@@ -1,0 +1,234 @@
+//! Puts the simulated driver where cudarc looks for `libcuda`, and decides which driver to use.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+/// The name under which cudarc asks for the driver first.
+const SONAME: &str = "libcuda.so";
+
+/// Why the simulated driver cannot be installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// It needs Linux with glibc on x86-64 or aarch64.
+    #[error(
+        "the simulated CUDA driver needs Linux with glibc on x86-64 or aarch64: run the tests \
+         there, or on a real GPU with DMR_DRIVER=cuda"
+    )]
+    UnsupportedPlatform,
+    /// Another `libcuda.so` is loaded already.
+    #[error(
+        "another libcuda.so is already loaded in this process: call dmr_sim::install() before \
+         anything else touches CUDA"
+    )]
+    AnotherDriver,
+    /// The operating system refused.
+    #[error("the simulated CUDA driver could not be loaded: {step} failed: {reason}")]
+    #[non_exhaustive]
+    System {
+        /// What failed.
+        step: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// Which driver this process uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// NVIDIA's.
+    Cuda,
+    /// The simulated one. It has no device until a [`Universe`](crate::Universe) is made.
+    Simulated,
+}
+
+/// Why no driver could be chosen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// `DMR_DRIVER` is neither `sim` nor `cuda`.
+    #[error("DMR_DRIVER is {value:?}: set it to `sim` or `cuda`, or unset it")]
+    #[non_exhaustive]
+    UnknownDriver {
+        /// What it is.
+        value: String,
+    },
+    /// The simulated driver was chosen and cannot be installed.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+}
+
+/// Decides which driver this process uses, once: `DMR_DRIVER=sim|cuda`, else NVIDIA's if it has
+/// a device, else the simulated one, which is then installed.
+///
+/// # Errors
+///
+/// An unknown `DMR_DRIVER`, and those of [`install`].
+pub fn select() -> Result<Driver, SelectError> {
+    static CHOICE: OnceLock<Result<Driver, SelectError>> = OnceLock::new();
+    CHOICE
+        .get_or_init(|| {
+            let wanted = std::env::var_os("DMR_DRIVER").unwrap_or_default();
+            let driver = match wanted.to_str() {
+                Some("cuda") => return Ok(Driver::Cuda),
+                Some("sim") => Driver::Simulated,
+                Some("") if is_installed() => Driver::Simulated,
+                Some("") if platform::CAN_INSTALL && !real_driver_has_a_device() => {
+                    Driver::Simulated
+                }
+                Some("") => return Ok(Driver::Cuda),
+                _ => {
+                    let value = wanted.to_string_lossy().into_owned();
+                    return Err(SelectError::UnknownDriver { value });
+                }
+            };
+            install()?;
+            Ok(driver)
+        })
+        .clone()
+}
+
+/// Loads the simulated driver into this process, so that `dlopen("libcuda.so")` finds it.
+///
+/// Idempotent. Must come before cudarc's first call, which looks for the driver once.
+///
+/// # Errors
+///
+/// Not Linux with glibc; another driver is loaded already; the system refuses.
+pub fn install() -> Result<(), InstallError> {
+    INSTALLED.get_or_init(platform::install).clone()
+}
+
+static INSTALLED: OnceLock<Result<(), InstallError>> = OnceLock::new();
+
+fn is_installed() -> bool {
+    matches!(INSTALLED.get(), Some(Ok(())))
+}
+
+type Init = unsafe extern "C" fn(c_uint) -> c_int;
+type GetCount = unsafe extern "C" fn(*mut c_int) -> c_int;
+
+#[cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+mod platform {
+    use std::io::Write;
+    use std::os::fd::{FromRawFd, IntoRawFd};
+
+    use super::*;
+
+    pub(super) fn install() -> Result<(), InstallError> {
+        if loaded_as(c"libcuda.so").is_some() {
+            return Err(InstallError::AnotherDriver);
+        }
+        let symbols = crate::driver::symbols();
+        let bytes = crate::elf::shared_object(SONAME, &symbols);
+        // SAFETY: the name is a C string; the answer is a new file descriptor or -1.
+        let fd =
+            unsafe { libc::memfd_create(c"libcuda.so (simulated)".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(system("memfd_create", std::io::Error::last_os_error()));
+        }
+        // SAFETY: `fd` is open, and nobody else owns it.
+        let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
+        file.write_all(&bytes).map_err(|error| system("writing the library", error))?;
+        // Never closed: the linker also knows libraries by path, and a later file with the same
+        // descriptor number would be taken for this one.
+        let fd = file.into_raw_fd();
+        let path = format!("/proc/self/fd/{fd}\0");
+        // SAFETY: `path` ends with a null byte; the library has no initialisers to run.
+        let library =
+            unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            return Err(InstallError::System { step: "dlopen", reason: last_dl_error() });
+        }
+        // What cudarc will do must find what we have loaded.
+        let ours = symbols.iter().find(|(name, _)| *name == "cuInit").map(|(_, at)| *at);
+        match loaded_as(c"libcuda.so").map(|library| symbol(library, c"cuInit") as u64) {
+            found if found.is_some() && found == ours => Ok(()),
+            _ => Err(InstallError::AnotherDriver),
+        }
+    }
+
+    pub(super) fn open(name: &CStr, flags: c_int) -> Option<*mut c_void> {
+        // SAFETY: `name` is a C string. Loading the CUDA driver runs its initialisers, which is
+        // what every CUDA program does.
+        let library = unsafe { libc::dlopen(name.as_ptr(), flags) };
+        (!library.is_null()).then_some(library)
+    }
+
+    pub(super) fn symbol(library: *mut c_void, name: &CStr) -> *mut c_void {
+        // SAFETY: `library` is a handle from `dlopen`, and `name` a C string.
+        unsafe { libc::dlsym(library, name.as_ptr()) }
+    }
+
+    fn loaded_as(name: &CStr) -> Option<*mut c_void> {
+        open(name, libc::RTLD_NOW | libc::RTLD_NOLOAD)
+    }
+
+    fn system(step: &'static str, error: std::io::Error) -> InstallError {
+        InstallError::System { step, reason: error.to_string() }
+    }
+
+    fn last_dl_error() -> String {
+        // SAFETY: the answer is null or a C string that lives until the next call on this thread.
+        unsafe {
+            let error: *const c_char = libc::dlerror();
+            if error.is_null() {
+                return "no reason given".to_owned();
+            }
+            CStr::from_ptr(error).to_string_lossy().into_owned()
+        }
+    }
+
+    pub(super) const CAN_INSTALL: bool = true;
+    pub(super) const OPEN_NOW: c_int = libc::RTLD_NOW | libc::RTLD_LOCAL;
+}
+
+#[cfg(not(all(
+    target_os = "linux",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+mod platform {
+    use super::*;
+
+    pub(super) const CAN_INSTALL: bool = false;
+    pub(super) const OPEN_NOW: c_int = 0;
+
+    pub(super) fn install() -> Result<(), InstallError> {
+        Err(InstallError::UnsupportedPlatform)
+    }
+
+    /// Nothing to choose from: the caller takes NVIDIA's driver, which explains itself.
+    pub(super) fn open(_: &CStr, _: c_int) -> Option<*mut c_void> {
+        None
+    }
+
+    pub(super) fn symbol(_: *mut c_void, _: &CStr) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+}
+
+/// Whether NVIDIA's driver is there and sees a device.
+fn real_driver_has_a_device() -> bool {
+    // By its versioned name first: then the name that the simulated driver takes stays free.
+    [c"libcuda.so.1", c"libcuda.so"].into_iter().any(|name| {
+        let Some(library) = platform::open(name, platform::OPEN_NOW) else { return false };
+        let init = platform::symbol(library, c"cuInit");
+        let count = platform::symbol(library, c"cuDeviceGetCount");
+        if init.is_null() || count.is_null() {
+            return false;
+        }
+        let mut devices = 0;
+        // SAFETY: these are the driver's functions, of these types in every version.
+        let codes = unsafe {
+            let init = std::mem::transmute::<*mut c_void, Init>(init);
+            let count = std::mem::transmute::<*mut c_void, GetCount>(count);
+            [init(0), count(&mut devices)]
+        };
+        codes == [0, 0] && devices > 0
+    })
+}

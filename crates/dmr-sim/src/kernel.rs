@@ -1,0 +1,270 @@
+//! Kernels as closures: what a launch is given, what it declares to touch, what it does.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::store::Store;
+
+/// The arguments of one launch, by parameter index.
+#[derive(Clone, Debug)]
+pub struct KernelArgs {
+    params: Vec<Box<[u8]>>,
+    grid: [u32; 3],
+    block: [u32; 3],
+}
+
+impl KernelArgs {
+    pub(crate) fn new(params: Vec<Box<[u8]>>, grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self { params, grid, block }
+    }
+
+    /// The bytes of a parameter; empty if there is none.
+    #[must_use]
+    pub fn bytes(&self, index: usize) -> &[u8] {
+        self.params.get(index).map_or(&[], |param| param)
+    }
+
+    /// A 64-bit parameter: pointers and `size_t`. 0 if it is shorter.
+    #[must_use]
+    pub fn u64(&self, index: usize) -> u64 {
+        u64::from_le_bytes(self.head(index))
+    }
+
+    /// A 32-bit parameter.
+    #[must_use]
+    pub fn u32(&self, index: usize) -> u32 {
+        u32::from_le_bytes(self.head(index))
+    }
+
+    /// A signed 32-bit parameter.
+    #[must_use]
+    pub fn i32(&self, index: usize) -> i32 {
+        i32::from_le_bytes(self.head(index))
+    }
+
+    /// A 32-bit float parameter.
+    #[must_use]
+    pub fn f32(&self, index: usize) -> f32 {
+        f32::from_le_bytes(self.head(index))
+    }
+
+    /// A 64-bit float parameter.
+    #[must_use]
+    pub fn f64(&self, index: usize) -> f64 {
+        f64::from_le_bytes(self.head(index))
+    }
+
+    /// The grid's dimensions, in blocks.
+    #[must_use]
+    pub const fn grid(&self) -> [u32; 3] {
+        self.grid
+    }
+
+    /// A block's dimensions, in threads.
+    #[must_use]
+    pub const fn block(&self) -> [u32; 3] {
+        self.block
+    }
+
+    fn head<const N: usize>(&self, index: usize) -> [u8; N] {
+        self.bytes(index).first_chunk().copied().unwrap_or([0; N])
+    }
+}
+
+/// What a launch touches: declared when it is submitted, enforced when it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Footprint {
+    pub(crate) reads: Vec<(u64, u64)>,
+    pub(crate) writes: Vec<(u64, u64)>,
+    pub(crate) nanoseconds: Option<u64>,
+}
+
+impl Footprint {
+    /// Touches nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads `len` bytes at `ptr`.
+    #[must_use]
+    pub fn reads(mut self, ptr: u64, len: u64) -> Self {
+        self.reads.push((ptr, len));
+        self
+    }
+
+    /// Writes `len` bytes at `ptr`. Reading them back is allowed once they are written; declare
+    /// a read as well if the kernel needs what was there before.
+    #[must_use]
+    pub fn writes(mut self, ptr: u64, len: u64) -> Self {
+        self.writes.push((ptr, len));
+        self
+    }
+
+    /// Takes this long on the virtual clock that `cuEventElapsedTime` reads.
+    #[must_use]
+    pub fn takes(mut self, nanoseconds: u64) -> Self {
+        self.nanoseconds = Some(nanoseconds);
+        self
+    }
+}
+
+/// Memory as a kernel body sees it: what its launch declared, and nothing else.
+pub struct KernelMemory<'a> {
+    pub(crate) memory: Memory<'a>,
+    pub(crate) footprint: &'a Footprint,
+    /// Accesses outside the footprint: address and bytes.
+    pub(crate) outside: Vec<(u64, u64)>,
+}
+
+impl KernelMemory<'_> {
+    /// Reads the bytes at `ptr`.
+    pub fn read(&mut self, ptr: u64, into: &mut [u8]) {
+        if self.may_read(ptr, into.len() as u64) {
+            self.memory.read(ptr, into);
+        }
+    }
+
+    /// Overwrites the bytes at `ptr`.
+    pub fn write(&mut self, ptr: u64, bytes: &[u8]) {
+        if self.may_write(ptr, bytes.len() as u64) {
+            self.memory.write(ptr, bytes);
+        }
+    }
+
+    /// Overwrites `len` bytes at `ptr` with `byte`.
+    pub fn fill(&mut self, ptr: u64, len: u64, byte: u8) {
+        if self.may_write(ptr, len) {
+            self.memory.fill(ptr, len, [byte; 4]);
+        }
+    }
+
+    /// The offset of the first byte in `len` bytes at `ptr` that differs from the little-endian
+    /// `pattern` repeated. Cheap on long fills.
+    pub fn first_mismatch(&mut self, ptr: u64, len: u64, pattern: u32) -> Option<u64> {
+        if !self.may_read(ptr, len) {
+            return None;
+        }
+        self.memory.first_mismatch(ptr, len, pattern.to_le_bytes())
+    }
+
+    fn may_read(&mut self, ptr: u64, len: u64) -> bool {
+        let Footprint { reads, writes, .. } = self.footprint;
+        self.inside(ptr, len, reads) || self.inside(ptr, len, writes) || self.deny(ptr, len)
+    }
+
+    fn may_write(&mut self, ptr: u64, len: u64) -> bool {
+        self.inside(ptr, len, &self.footprint.writes) || self.deny(ptr, len)
+    }
+
+    fn inside(&self, ptr: u64, len: u64, declared: &[(u64, u64)]) -> bool {
+        let contains = |&(at, bytes): &(u64, u64)| {
+            ptr.checked_sub(at).is_some_and(|skip| skip <= bytes && len <= bytes - skip)
+        };
+        len == 0 || declared.iter().any(contains)
+    }
+
+    fn deny(&mut self, ptr: u64, len: u64) -> bool {
+        self.outside.push((ptr, len));
+        false
+    }
+}
+
+impl fmt::Debug for KernelMemory<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelMemory").field("footprint", self.footprint).finish_non_exhaustive()
+    }
+}
+
+/// Device memory in the store, pinned host memory where it is.
+pub(crate) struct Memory<'a> {
+    pub(crate) store: &'a mut Store,
+}
+
+impl Memory<'_> {
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+        if crate::address::device_of(at).is_some() {
+            self.store.read(at, into);
+        } else {
+            let host = at as usize as *const u8;
+            // SAFETY: bounds were checked at submission: the range is pinned host memory, which
+            // is unpinned only after all work submitted before has run.
+            unsafe { std::ptr::copy(host, into.as_mut_ptr(), into.len()) };
+        }
+    }
+
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
+        if crate::address::device_of(at).is_some() {
+            self.store.write(at, bytes);
+        } else {
+            let host = at as usize as *mut u8;
+            // SAFETY: as in `read`.
+            unsafe { std::ptr::copy(bytes.as_ptr(), host, bytes.len()) };
+        }
+    }
+
+    pub(crate) fn fill(&mut self, at: u64, len: u64, pattern: [u8; 4]) {
+        if crate::address::device_of(at).is_some() {
+            self.store.fill(at, len, pattern);
+        } else {
+            let bytes: Vec<u8> = pattern.iter().copied().cycle().take(len as usize).collect();
+            self.write(at, &bytes);
+        }
+    }
+
+    pub(crate) fn copy(&mut self, to: u64, from: u64, len: u64) {
+        let on_device = |at| crate::address::device_of(at).is_some();
+        if on_device(to) && on_device(from) {
+            self.store.copy(to, from, len);
+        } else {
+            let mut bytes = vec![0; len as usize];
+            self.read(from, &mut bytes);
+            self.write(to, &bytes);
+        }
+    }
+
+    fn first_mismatch(&self, at: u64, len: u64, pattern: [u8; 4]) -> Option<u64> {
+        if crate::address::device_of(at).is_some() {
+            return self.store.first_mismatch(at, len, pattern);
+        }
+        let mut bytes = vec![0; len as usize];
+        self.read(at, &mut bytes);
+        bytes.iter().zip(pattern.iter().cycle()).position(|(a, b)| a != b).map(|i| i as u64)
+    }
+}
+
+type Declare = dyn Fn(&KernelArgs) -> Footprint + Send + Sync;
+type Body = dyn Fn(&KernelArgs, &mut KernelMemory<'_>) + Send + Sync;
+
+/// A registered kernel.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    pub(crate) footprint: Arc<Declare>,
+    pub(crate) body: Arc<Body>,
+}
+
+/// The kernels that every universe knows: those that dmr's crates ship as PTX for real devices.
+pub(crate) fn built_in() -> HashMap<String, Kernel> {
+    let check = Kernel {
+        footprint: Arc::new(|args| {
+            let (ptr, bytes, result) = (args.u64(0), args.u64(1), args.u64(3));
+            Footprint::new().reads(ptr, bytes).reads(result, 8).writes(result, 8)
+        }),
+        body: Arc::new(|args, memory| {
+            let (ptr, bytes, pattern, result) =
+                (args.u64(0), args.u64(1), args.u32(2), args.u64(3));
+            if let Some(offset) = memory.first_mismatch(ptr, bytes, pattern) {
+                let mut old = [0; 8];
+                memory.read(result, &mut old);
+                let least = offset.min(u64::from_le_bytes(old));
+                memory.write(result, &least.to_le_bytes());
+            }
+        }),
+    };
+    let spin = Kernel {
+        footprint: Arc::new(|args| Footprint::new().takes(args.u64(0))),
+        body: Arc::new(|_, _| {}),
+    };
+    HashMap::from([("dmr_check_pattern".into(), check), ("dmr_spin".into(), spin)])
+}

@@ -1,0 +1,87 @@
+//! The universes of this process, by id and by CUDA ordinal.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::abi::*;
+use crate::machine::{Config, Machine};
+use crate::session::Shared;
+
+#[derive(Default)]
+struct Registry {
+    by_id: HashMap<u32, Arc<Shared>>,
+    by_ordinal: Vec<Option<Arc<Shared>>>,
+    last_id: u32,
+}
+
+static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
+
+thread_local! {
+    /// The universe that this thread called last: most calls go to the same again.
+    static LAST: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+}
+
+/// A new universe, at the lowest ordinals that are free.
+pub(crate) fn register(config: Config) -> Arc<Shared> {
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let registry = registry.get_or_insert_default();
+    // Ids are 24 bits in handles; 0 is never used. They come back after 16 million universes.
+    registry.last_id = registry.last_id % 0xff_ffff + 1;
+    let id = registry.last_id;
+    let free = (0..).filter(|&o| registry.by_ordinal.get(o).is_none_or(Option::is_none));
+    let ordinals: Vec<usize> = free.take(config.devices).collect();
+    let shared = Arc::new(Shared::new(id, ordinals.clone(), Machine::new(config)));
+    registry.by_id.insert(id, shared.clone());
+    for ordinal in ordinals {
+        if registry.by_ordinal.len() <= ordinal {
+            registry.by_ordinal.resize(ordinal + 1, None);
+        }
+        registry.by_ordinal[ordinal] = Some(shared.clone());
+    }
+    shared
+}
+
+/// Ends a universe: its handles and ordinals are refused from now on.
+pub(crate) fn unregister(shared: &Shared) {
+    shared.ended.store(true, Ordering::Release);
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(registry) = registry.as_mut() {
+        registry.by_id.remove(&shared.id);
+        for &ordinal in &shared.ordinals {
+            registry.by_ordinal[ordinal] = None;
+        }
+    }
+}
+
+/// The universe with this id.
+pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
+    let last =
+        LAST.try_with(|last| last.borrow().as_ref().filter(|shared| shared.id == id).cloned());
+    if let Ok(Some(shared)) = last
+        && !shared.ended.load(Ordering::Acquire)
+    {
+        return Ok(shared);
+    }
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let found = registry.as_ref().and_then(|registry| registry.by_id.get(&id)).cloned();
+    let shared = found.ok_or(ERROR_CONTEXT_IS_DESTROYED)?;
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Some(shared.clone()));
+    Ok(shared)
+}
+
+/// The universe that a `CUdevice` belongs to.
+pub(crate) fn universe_of_ordinal(device: CUdevice) -> Outcome<Arc<Shared>> {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
+    let found = registry.as_ref().and_then(|r| r.by_ordinal.get(ordinal)).cloned();
+    found.flatten().ok_or(ERROR_INVALID_DEVICE)
+}
+
+/// How many ordinals there are: one more than the highest of a live universe.
+pub(crate) fn device_count() -> usize {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let highest = registry.as_ref().and_then(|r| r.by_ordinal.iter().rposition(Option::is_some));
+    highest.map_or(0, |highest| highest + 1)
+}

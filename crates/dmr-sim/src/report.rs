@@ -1,0 +1,198 @@
+//! Findings: what went wrong, and both sides of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::label::CallStack;
+
+/// A finding of the simulator.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// What is wrong.
+    pub kind: ReportKind,
+    /// The earlier side, where there is one: the work that was not waited for, the free, the
+    /// allocation.
+    pub first: Option<Site>,
+    /// The side that was submitted later, and with which it came out.
+    pub second: Site,
+    /// The universe's device (0, 1, ...) that the memory is on; `None` for host memory.
+    pub device: Option<usize>,
+    /// The first byte concerned.
+    pub address: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// The name that was given to the allocation or region, if any.
+    pub tag: Option<Arc<str>>,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReportKind {
+    /// A read that is not ordered after a write of the same bytes.
+    ReadAfterWrite,
+    /// A write that is not ordered after a read of the same bytes.
+    WriteAfterRead,
+    /// A write that is not ordered after another write of the same bytes.
+    WriteAfterWrite,
+    /// An access that is not ordered after the stream-ordered allocation.
+    UseBeforeAllocation,
+    /// A free that is not ordered after a use.
+    FreeBeforeUse,
+    /// An access submitted after the free.
+    UseAfterFree,
+    /// A second free.
+    DoubleFree,
+    /// A free of what was never allocated.
+    UnknownFree,
+    /// A read of bytes that nothing has written.
+    Uninitialised,
+    /// An access outside of any allocation, or across the end of one.
+    OutOfBounds,
+    /// A kernel touched what its launch did not declare.
+    OutsideFootprint,
+    /// A kernel touched another device's memory without peer access.
+    NoPeerAccess,
+    /// A registered kernel body panicked.
+    KernelPanicked,
+    /// An allocation that was still there at the end.
+    Leak,
+}
+
+impl ReportKind {
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::ReadAfterWrite => {
+                "read-after-write race: the read is not ordered after the write"
+            }
+            Self::WriteAfterRead => {
+                "write-after-read race: the write is not ordered after the read"
+            }
+            Self::WriteAfterWrite => {
+                "write-after-write race: the second write is not ordered after the first"
+            }
+            Self::UseBeforeAllocation => {
+                "use before allocation: the use is not ordered after the allocation"
+            }
+            Self::FreeBeforeUse => "free before use: the free is not ordered after the use",
+            Self::UseAfterFree => "use after free",
+            Self::DoubleFree => "double free",
+            Self::UnknownFree => "free of memory that was never allocated",
+            Self::Uninitialised => "read of memory that was never written",
+            Self::OutOfBounds => "access out of bounds",
+            Self::OutsideFootprint => "a kernel touched memory that its launch did not declare",
+            Self::NoPeerAccess => "access to another device without peer access",
+            Self::KernelPanicked => "a registered kernel body panicked",
+            Self::Leak => "memory was never freed",
+        }
+    }
+
+    /// Whether this is about the order of two operations.
+    #[must_use]
+    pub const fn is_race(self) -> bool {
+        matches!(
+            self,
+            Self::ReadAfterWrite
+                | Self::WriteAfterRead
+                | Self::WriteAfterWrite
+                | Self::UseBeforeAllocation
+                | Self::FreeBeforeUse
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, address, bytes, .. } = self;
+        write!(f, "{}: {bytes} bytes at {address:#x}", kind.sentence())?;
+        if let Some(tag) = &self.tag {
+            write!(f, " ({tag:?})")?;
+        }
+        match self.device {
+            Some(device) => write!(f, " of device {device}")?,
+            None => f.write_str(" of pinned host memory")?,
+        }
+        if let Some(first) = &self.first {
+            write!(f, "\n  first:  {first}")?;
+        }
+        write!(f, "\n  second: {}", self.second)
+    }
+}
+
+/// One side of a finding: an operation and where it was submitted.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Site {
+    /// The operation: "memset", "copy", "kernel saxpy", "allocate", "free".
+    pub operation: Arc<str>,
+    /// The stream it was submitted to (0 is the first that the universe created, legacy streams
+    /// included); `None` for calls that name no stream.
+    pub stream: Option<u32>,
+    /// Its number on that stream, from 1; 0 for calls that name no stream.
+    pub op: u64,
+    /// The thread's [`label`](crate::label()) at submission.
+    pub label: Option<Arc<str>>,
+    pub(crate) stack: Option<Arc<CallStack>>,
+}
+
+impl Site {
+    /// The source line that submitted it: known with
+    /// [`capture_call_sites`](crate::UniverseBuilder::capture_call_sites).
+    #[must_use]
+    pub fn call_site(&self) -> Option<String> {
+        self.stack.as_ref().and_then(|stack| stack.call_site())
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.operation)?;
+        match self.stream {
+            Some(stream) => write!(f, " (operation {} of stream {stream})", self.op)?,
+            None => f.write_str(" (on no stream)")?,
+        }
+        if let Some(label) = &self.label {
+            write!(f, ", {label}")?;
+        }
+        match self.call_site() {
+            Some(place) => write!(f, ", at {place}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a universe found, at its end.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// The findings, in the order of submission; leaks last.
+    pub reports: Vec<Report>,
+    /// Findings that were counted but not kept, beyond the first
+    /// [`MAX_REPORTS`](Self::MAX_REPORTS).
+    pub dropped: u64,
+}
+
+impl Verdict {
+    /// How many findings are kept.
+    pub const MAX_REPORTS: usize = 1000;
+
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.reports.is_empty() && self.dropped == 0
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_clean() {
+            return f.write_str("nothing found");
+        }
+        write!(f, "{} findings", self.reports.len() as u64 + self.dropped)?;
+        for report in &self.reports {
+            write!(f, "\n{report}")?;
+        }
+        Ok(())
+    }
+}

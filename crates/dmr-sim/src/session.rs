@@ -1,0 +1,297 @@
+//! One driver call inside a universe: the lock, the calling thread's context, and waiting.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::*;
+use crate::clock::Epoch;
+use crate::engine::Step;
+use crate::faults::{Faults, Instead};
+use crate::handle::{self, Kind};
+use crate::machine::{Machine, StreamKind};
+use crate::registry;
+
+thread_local! {
+    static CURRENT_CONTEXT: Cell<Handle> = const { Cell::new(0) };
+}
+
+/// The calling thread's current context: a handle, 0 for none.
+pub(crate) fn current_context() -> Handle {
+    CURRENT_CONTEXT.get()
+}
+
+pub(crate) fn set_current_context(context: Handle) {
+    CURRENT_CONTEXT.set(context);
+}
+
+/// A universe, as the driver's functions share it.
+pub(crate) struct Shared {
+    /// Names the universe in handles.
+    pub(crate) id: u32,
+    /// The CUDA ordinals of its devices.
+    pub(crate) ordinals: Vec<usize>,
+    pub(crate) faults: Faults,
+    pub(crate) ended: AtomicBool,
+    machine: Mutex<Machine>,
+    /// A host callback has returned.
+    changed: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(id: u32, ordinals: Vec<usize>, machine: Machine) -> Self {
+        Self {
+            id,
+            ordinals,
+            faults: Faults::default(),
+            ended: AtomicBool::new(false),
+            machine: Mutex::new(machine),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Takes the lock, for the calling thread.
+    pub(crate) fn session(&self) -> Session<'_> {
+        Session { shared: self, machine: Some(self.lock()), context: None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a call finds its universe.
+#[derive(Clone, Copy)]
+pub(crate) enum Scope {
+    /// The calling thread's current context, which the call needs.
+    Context,
+    /// A stream; the null and per-thread handles mean the current context's.
+    Stream(Handle),
+    Event(Handle),
+    Pool(Handle),
+    /// A `CUdevice`.
+    Device(CUdevice),
+    /// A context's handle.
+    ContextHandle(Handle),
+}
+
+/// One call of the driver: resolves the universe, counts, injects faults, does the work under the
+/// lock, and lets the device go on a little afterwards. Nothing unwinds out of it.
+pub(crate) fn driver_call(
+    name: &'static str,
+    scope: Scope,
+    work: impl FnOnce(&mut Session<'_>) -> Outcome,
+) -> Code {
+    let call = std::panic::AssertUnwindSafe(|| {
+        let (id, context) = match scope {
+            Scope::Context | Scope::Stream(0..=STREAM_PER_THREAD) => {
+                let (id, context) = handle::decode(Kind::Context, current_context())
+                    .map_err(|_| ERROR_INVALID_CONTEXT)?;
+                (id, Some(context))
+            }
+            Scope::Stream(stream) => (handle::decode(Kind::Stream, stream)?.0, None),
+            Scope::Event(event) => (handle::decode(Kind::Event, event)?.0, None),
+            Scope::Pool(pool) => (handle::decode(Kind::Pool, pool)?.0, None),
+            Scope::ContextHandle(context) => {
+                let (id, context) =
+                    handle::decode(Kind::Context, context).map_err(|_| ERROR_INVALID_CONTEXT)?;
+                (id, Some(context))
+            }
+            Scope::Device(device) => (registry::universe_of_ordinal(device)?.id, None),
+        };
+        let shared = registry::universe(id)?;
+        match shared.faults.enter(name) {
+            Some(Instead::Fail(code)) => return Err(code),
+            Some(Instead::Swallow) => return Ok(()),
+            None => {}
+        }
+        if shared.ended.load(Ordering::Acquire) {
+            return Err(ERROR_CONTEXT_IS_DESTROYED);
+        }
+        let mut session = shared.session();
+        if let Some(context) = context {
+            session.check_context(context)?;
+            session.context = Some(context);
+        }
+        let outcome = work(&mut session);
+        session.let_run();
+        outcome
+    });
+    match std::panic::catch_unwind(call) {
+        Ok(Ok(())) => SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => ERROR_UNKNOWN,
+    }
+}
+
+/// A driver call in progress: holds the lock, except while a host callback runs.
+pub(crate) struct Session<'a> {
+    pub(crate) shared: &'a Shared,
+    /// `None` only while a host callback runs.
+    machine: Option<MutexGuard<'a, Machine>>,
+    context: Option<u32>,
+}
+
+impl Deref for Session<'_> {
+    type Target = Machine;
+
+    #[allow(clippy::expect_used, reason = "`None` only inside `unlocked`, which takes no `self`")]
+    fn deref(&self) -> &Machine {
+        self.machine.as_deref().expect("the lock is held outside of host callbacks")
+    }
+}
+
+impl DerefMut for Session<'_> {
+    #[allow(clippy::expect_used, reason = "`None` only inside `unlocked`, which takes no `self`")]
+    fn deref_mut(&mut self) -> &mut Machine {
+        self.machine.as_deref_mut().expect("the lock is held outside of host callbacks")
+    }
+}
+
+impl Session<'_> {
+    /// The calling thread's context.
+    pub(crate) fn context(&self) -> Outcome<u32> {
+        if let Some(context) = self.context {
+            return Ok(context);
+        }
+        let (id, context) =
+            handle::decode(Kind::Context, current_context()).map_err(|_| ERROR_INVALID_CONTEXT)?;
+        if id != self.shared.id {
+            return Err(ERROR_INVALID_CONTEXT);
+        }
+        self.check_context(context)?;
+        Ok(context)
+    }
+
+    /// The device of the calling thread's context.
+    pub(crate) fn device(&self) -> Outcome<usize> {
+        Ok(self.contexts[self.context()? as usize].device)
+    }
+
+    /// The stream that a handle names, and whether the device still answers.
+    pub(crate) fn stream(&mut self, handle: Handle) -> Outcome<u32> {
+        let stream = match handle {
+            0 | STREAM_LEGACY => self.contexts[self.context()? as usize].legacy,
+            STREAM_PER_THREAD => self.per_thread_stream()?,
+            handle => self.index_of(Kind::Stream, handle)?,
+        };
+        let found = self.streams.get(stream as usize).filter(|stream| !stream.destroyed);
+        let context = found.ok_or(ERROR_INVALID_HANDLE)?.context;
+        self.check_context(context)?;
+        Ok(stream)
+    }
+
+    /// The index in a handle of this universe.
+    pub(crate) fn index_of(&self, kind: Kind, handle: Handle) -> Outcome<u32> {
+        let (id, index) = handle::decode(kind, handle)?;
+        if id == self.shared.id { Ok(index) } else { Err(ERROR_INVALID_HANDLE) }
+    }
+
+    /// The handle of a thing of this universe.
+    pub(crate) fn handle(&self, kind: Kind, index: u32) -> Handle {
+        handle::encode(kind, self.shared.id, index)
+    }
+
+    /// The universe's device that a `CUdevice` names.
+    pub(crate) fn device_index(&self, device: CUdevice) -> Outcome<usize> {
+        let position = self.shared.ordinals.iter().position(|&o| o as CUdevice == device);
+        position.ok_or(ERROR_INVALID_DEVICE)
+    }
+
+    /// Runs until the operation has executed.
+    pub(crate) fn run_until(&mut self, target: Epoch) {
+        while !self.executed(target) {
+            match self.step_towards(target) {
+                Step::Ran => {}
+                Step::CallHost(call, stream) => self.call_host(call, stream),
+                Step::Blocked => self.wait_for_host_call(),
+            }
+        }
+    }
+
+    /// Waits for the last operation of a stream, and lets the host know.
+    pub(crate) fn wait_for(&mut self, last: Epoch) {
+        // While a host callback runs, other threads may submit more: that is not waited for.
+        let clock = self.streams[last.stream as usize].clock.clone();
+        self.run_until(last);
+        self.host_learns(&clock);
+    }
+
+    /// Runs one operation that brings the target closer, if it has not executed.
+    pub(crate) fn run_one_towards(&mut self, target: Epoch) {
+        if self.executed(target) {
+            return;
+        }
+        if let Step::CallHost(call, stream) = self.step_towards(target) {
+            self.call_host(call, stream);
+        }
+    }
+
+    /// Waits for all that was submitted to the streams, and lets the host know.
+    pub(crate) fn synchronize(&mut self, of: impl Fn(&crate::machine::Stream) -> bool) {
+        for stream in 0..self.streams.len() as u32 {
+            if of(&self.streams[stream as usize]) {
+                self.synchronize_stream(stream);
+            }
+        }
+    }
+
+    /// Waits for all that was submitted to the stream, and lets the host know.
+    pub(crate) fn synchronize_stream(&mut self, stream: u32) {
+        let last = self.last(stream);
+        self.wait_for(last);
+    }
+
+    /// Lets the device go on as far as the policy likes.
+    fn let_run(&mut self) {
+        while let Some(step) = self.step_by_itself() {
+            match step {
+                Step::Ran => {}
+                Step::CallHost(call, stream) => self.call_host(call, stream),
+                Step::Blocked => return,
+            }
+        }
+    }
+
+    fn call_host(&mut self, call: crate::machine::HostCall, stream: u32) {
+        self.machine = None;
+        let function = std::panic::AssertUnwindSafe(|| {
+            // SAFETY: the program passed the function and its data to `cuLaunchHostFunc`, whose
+            // contract is that they are valid until it has run; it is called exactly once.
+            unsafe { (call.function)(call.data.0) };
+        });
+        // A panic cannot cross the C boundary; the callback counts as done.
+        let _ = std::panic::catch_unwind(function);
+        self.machine = Some(self.shared.lock());
+        self.host_call_done(stream);
+        self.shared.changed.notify_all();
+    }
+
+    fn wait_for_host_call(&mut self) {
+        if let Some(guard) = self.machine.take() {
+            let guard = self.shared.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            self.machine = Some(guard);
+        }
+    }
+
+    fn check_context(&self, context: u32) -> Outcome {
+        let context = self.contexts.get(context as usize).ok_or(ERROR_INVALID_CONTEXT)?;
+        if context.destroyed {
+            return Err(ERROR_CONTEXT_IS_DESTROYED);
+        }
+        self.devices[context.device].lost.map_or(Ok(()), Err)
+    }
+
+    fn per_thread_stream(&mut self) -> Outcome<u32> {
+        let context = self.context()?;
+        let key = (std::thread::current().id(), context);
+        if let Some(&stream) = self.per_thread.get(&key) {
+            return Ok(stream);
+        }
+        let device = self.contexts[context as usize].device;
+        let stream = self.new_stream(context, device, StreamKind::Blocking, 0);
+        self.per_thread.insert(key, stream);
+        Ok(stream)
+    }
+}

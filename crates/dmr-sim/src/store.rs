@@ -1,0 +1,261 @@
+//! Device memory that costs what is written to it: a fill is one run, however long.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a byte reads as that nothing has written.
+const NEVER_WRITTEN: u8 = 0xCD;
+
+/// Sparse bytes by address: disjoint runs.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    runs: BTreeMap<u64, Run>,
+}
+
+#[derive(Clone, Debug)]
+struct Run {
+    len: u64,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    /// Byte `i` of the run is byte `i % 4` of the pattern.
+    Fill([u8; 4]),
+    /// The run's bytes start at `from`: splitting and copying a run share them.
+    Data { bytes: Arc<[u8]>, from: usize },
+}
+
+impl Store {
+    /// Overwrites `len` bytes at `at`: byte `i` becomes byte `i % 4` of `pattern`.
+    pub(crate) fn fill(&mut self, at: u64, len: u64, pattern: [u8; 4]) {
+        if len > 0 {
+            self.erase(at, len);
+            self.runs.insert(at, Run { len, content: Content::Fill(pattern) });
+        }
+    }
+
+    /// Overwrites the bytes at `at`.
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
+        if bytes.is_empty() || self.write_in_place(at, bytes) {
+            return;
+        }
+        self.erase(at, bytes.len() as u64);
+        let content = Content::Data { bytes: bytes.into(), from: 0 };
+        self.runs.insert(at, Run { len: bytes.len() as u64, content });
+    }
+
+    /// Reads the bytes at `at`.
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+        into.fill(NEVER_WRITTEN);
+        self.overlapping(at, into.len() as u64, |start, len, run, skip| {
+            let into = &mut into[(start - at) as usize..][..len as usize];
+            match &run.content {
+                Content::Fill(pattern) => {
+                    for (i, byte) in into.iter_mut().enumerate() {
+                        *byte = pattern[(skip as usize + i) % 4];
+                    }
+                }
+                Content::Data { bytes, from } => {
+                    into.copy_from_slice(&bytes[from + skip as usize..][..into.len()]);
+                }
+            }
+            true
+        });
+    }
+
+    /// Copies `len` bytes; the ranges may overlap.
+    pub(crate) fn copy(&mut self, to: u64, from: u64, len: u64) {
+        let mut copied = Vec::new();
+        self.overlapping(from, len, |start, len, run, skip| {
+            copied.push((to + (start - from), run.part(skip, len)));
+            true
+        });
+        self.erase(to, len);
+        self.runs.extend(copied);
+    }
+
+    /// The offset of the first byte in `len` bytes at `at` that differs from `pattern` repeated.
+    pub(crate) fn first_mismatch(&self, at: u64, len: u64, pattern: [u8; 4]) -> Option<u64> {
+        let mut good = 0; // bytes known to match, from `at`
+        let mut found = None;
+        let differs = |offset: u64, byte: u8| byte != pattern[(offset % 4) as usize];
+        // Unwritten bytes and fills repeat: four bytes tell all.
+        let unwritten = |from: u64, to: u64| {
+            (from..to.min(from + 4)).find(|&offset| differs(offset, NEVER_WRITTEN))
+        };
+        self.overlapping(at, len, |start, len, run, skip| {
+            let offset = start - at;
+            let ahead = match &run.content {
+                Content::Fill(_) => len.min(4),
+                Content::Data { .. } => len,
+            };
+            let inside = || (0..ahead).find(|i| differs(offset + i, run.byte(skip + i)));
+            found = unwritten(good, offset).or_else(|| inside().map(|i| offset + i));
+            good = offset + len;
+            found.is_none()
+        });
+        found.or_else(|| unwritten(good, len))
+    }
+
+    /// Forgets the bytes: they read as never written.
+    pub(crate) fn erase(&mut self, at: u64, len: u64) {
+        self.cut(at);
+        self.cut(at + len);
+        while let Some((&start, _)) = self.runs.range(at..at + len).next() {
+            self.runs.remove(&start);
+        }
+    }
+
+    /// Makes `at` a boundary between runs.
+    fn cut(&mut self, at: u64) {
+        let Some((&start, run)) = self.runs.range_mut(..at).next_back() else { return };
+        let head = at - start;
+        if head < run.len {
+            let tail = run.part(head, run.len - head);
+            run.len = head;
+            self.runs.insert(at, tail);
+        }
+    }
+
+    /// Small writes into data that nobody shares, without a new run each.
+    fn write_in_place(&mut self, at: u64, new: &[u8]) -> bool {
+        let Some((&start, run)) = self.runs.range_mut(..=at).next_back() else { return false };
+        let skip = at - start;
+        if skip + new.len() as u64 > run.len {
+            return false;
+        }
+        let Content::Data { bytes, from } = &mut run.content else { return false };
+        let from = *from + skip as usize;
+        match Arc::get_mut(bytes) {
+            Some(bytes) => {
+                bytes[from..from + new.len()].copy_from_slice(new);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Calls `visit(start, len, run, skip)` for the part of each run inside the range, `skip`
+    /// bytes into the run, until it answers false.
+    fn overlapping(&self, at: u64, len: u64, mut visit: impl FnMut(u64, u64, &Run, u64) -> bool) {
+        let end = at + len;
+        let first = self.runs.range(..at).next_back().map_or(at, |(&start, _)| start);
+        for (&start, run) in self.runs.range(first..end) {
+            let (from, to) = (start.max(at), (start + run.len).min(end));
+            if from < to && !visit(from, to - from, run, from - start) {
+                return;
+            }
+        }
+    }
+}
+
+impl Run {
+    fn part(&self, skip: u64, len: u64) -> Self {
+        let content = match &self.content {
+            Content::Fill(pattern) => {
+                let mut rotated = *pattern;
+                rotated.rotate_left((skip % 4) as usize);
+                Content::Fill(rotated)
+            }
+            Content::Data { bytes, from } => {
+                Content::Data { bytes: bytes.clone(), from: from + skip as usize }
+            }
+        };
+        Self { len, content }
+    }
+
+    fn byte(&self, skip: u64) -> u8 {
+        match &self.content {
+            Content::Fill(pattern) => pattern[(skip % 4) as usize],
+            Content::Data { bytes, from } => bytes[from + skip as usize],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Fill(u64, u64, [u8; 4]),
+        Write(u64, Vec<u8>),
+        Copy(u64, u64, u64),
+        Erase(u64, u64),
+    }
+
+    const SIZE: u64 = 64;
+
+    /// Few values, so that patterns often match each other and unwritten memory in part.
+    fn pattern() -> impl Strategy<Value = [u8; 4]> {
+        proptest::array::uniform4(prop_oneof![Just(NEVER_WRITTEN), Just(1u8)])
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let range = (0..SIZE).prop_flat_map(|at| (Just(at), 0..=SIZE - at));
+        prop_oneof![
+            (range.clone(), pattern()).prop_map(|((at, len), p)| Step::Fill(at, len, p)),
+            (0..SIZE, proptest::collection::vec(any::<u8>(), 0..8)).prop_map(|(at, mut bytes)| {
+                bytes.truncate((SIZE - at) as usize);
+                Step::Write(at, bytes)
+            }),
+            (range.clone(), 0..SIZE).prop_map(|((from, len), to)| Step::Copy(
+                to,
+                from,
+                len.min(SIZE - to)
+            )),
+            range.prop_map(|(at, len)| Step::Erase(at, len)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn sparse_memory_reads_like_an_array(
+            steps in proptest::collection::vec(step(), 1..40),
+            (check, pattern) in (0..SIZE, pattern()),
+        ) {
+            let (mut store, mut model) = (Store::default(), vec![NEVER_WRITTEN; SIZE as usize]);
+            for step in steps {
+                match step {
+                    Step::Fill(at, len, pattern) => {
+                        store.fill(at, len, pattern);
+                        for i in 0..len {
+                            model[(at + i) as usize] = pattern[(i % 4) as usize];
+                        }
+                    }
+                    Step::Write(at, bytes) => {
+                        store.write(at, &bytes);
+                        model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                    }
+                    Step::Copy(to, from, len) => {
+                        store.copy(to, from, len);
+                        let (to, from, len) = (to as usize, from as usize, len as usize);
+                        model.copy_within(from..from + len, to);
+                    }
+                    Step::Erase(at, len) => {
+                        store.erase(at, len);
+                        model[at as usize..][..len as usize].fill(NEVER_WRITTEN);
+                    }
+                }
+                let mut bytes = vec![0; SIZE as usize];
+                store.read(0, &mut bytes);
+                prop_assert_eq!(&bytes, &model);
+                let expected = (check..SIZE)
+                    .find(|&at| model[at as usize] != pattern[((at - check) % 4) as usize])
+                    .map(|at| at - check);
+                prop_assert_eq!(store.first_mismatch(check, SIZE - check, pattern), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_fill_of_hundreds_of_gibibytes_is_one_run() {
+        let mut store = Store::default();
+        store.fill(0, 300 << 30, [1, 2, 3, 4]);
+        assert_eq!(store.first_mismatch(4, 200 << 30, [1, 2, 3, 4]), None);
+        assert_eq!(store.first_mismatch(5, 200 << 30, [2, 3, 4, 9]), Some(3));
+        assert_eq!(store.runs.len(), 1);
+    }
+}
