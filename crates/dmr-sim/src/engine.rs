@@ -7,10 +7,10 @@
 use smallvec::SmallVec;
 
 use crate::clock::Epoch;
+use crate::history::{Access, Check};
 use crate::kernel::{KernelMemory, Memory};
 use crate::machine::{Action, HostCall, Launch, Machine, Op, StreamKind};
 use crate::report::{Report, ReportKind};
-use crate::shadow::{Access, Check};
 use crate::universe::Policy;
 
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;

@@ -31,7 +31,7 @@
 //! | `driver` | the driver's functions, one file per chapter of its manual |
 //! | `session`, `registry` | one call: which universe, counting, faults, the lock |
 //! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
-//! | `shadow`, `report` | the history of each byte, and what is wrong with the next access |
+//! | `shadow`, `history`, `report` | what lives where, what happened to each byte, and what is wrong with the next access |
 //! | `store`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
 //! | `kernel`, `ptx` | kernels as closures |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
@@ -49,6 +49,7 @@ mod elf;
 mod engine;
 mod faults;
 mod handle;
+mod history;
 mod install;
 mod kernel;
 mod label;

@@ -14,11 +14,12 @@ use crate::abi::*;
 use crate::address::AddressSpace;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
+use crate::history::Origin;
 use crate::kernel::{Footprint, Kernel, KernelArgs};
 use crate::label::{self, CallStack};
 use crate::ptx::Entry;
 use crate::report::Site;
-use crate::shadow::{Findings, Origin, Shadow};
+use crate::shadow::{Findings, Shadow};
 use crate::store::Store;
 use crate::universe::{HostOrder, Policy};
 

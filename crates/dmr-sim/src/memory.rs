@@ -7,10 +7,11 @@ use crate::abi::*;
 use crate::address::ALIGNMENT;
 use crate::clock::Epoch;
 use crate::driver_pool::{self, Grant, Known};
+use crate::history::Access;
 use crate::machine::{Action, HostPtr, Machine};
 use crate::report::Site;
 use crate::session::Session;
-use crate::shadow::{Access, Allocation, Home};
+use crate::shadow::{Allocation, Home};
 
 /// Pinned memory starts on a page.
 const PAGE: usize = 4096;

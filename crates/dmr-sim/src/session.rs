@@ -182,6 +182,14 @@ impl Session<'_> {
         Ok(stream)
     }
 
+    /// The event that a handle names, and whether the device still answers.
+    pub(crate) fn event_index(&self, handle: Handle) -> Outcome<u32> {
+        let index = self.index_of(Kind::Event, handle)?;
+        let event = self.events.get(&index).ok_or(ERROR_INVALID_HANDLE)?;
+        self.check_context(event.context)?;
+        Ok(index)
+    }
+
     /// The index in a handle of this universe.
     pub(crate) fn index_of(&self, kind: Kind, handle: Handle) -> Outcome<u32> {
         let (id, index) = handle::decode(kind, handle)?;

@@ -1,27 +1,22 @@
-//! What has happened to each byte of memory, and what therefore is wrong with the next access.
+//! What lives where: allocations, pools' regions, and what was freed; with the history of each
+//! byte, the judge of every access.
 //!
 //! Checks run at submission. Every edge of the happens-before relation points from an earlier to
 //! a later submission (a wait binds the record that was most recent at the call; the host learns
 //! only of what was submitted), so the order of submission is one of its linearisations, and a
 //! clock at submission knows all that comes before.
-//!
-//! Per byte the last write and, per stream, the latest read since that write are enough: whatever
-//! is ordered after these is ordered after all that they were ordered after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use crate::clock::{Clock, Epoch};
-use crate::label::CallStack;
+use crate::clock::Clock;
+use crate::history::{Access, Check, History, Origin};
 use crate::report::{Report, ReportKind, Site, Verdict};
 
 /// The history of all memory of a universe: devices and pinned host memory, by address.
 #[derive(Default)]
 pub(crate) struct Shadow {
-    /// Disjoint ranges of bytes that something has touched since they were allocated.
-    segments: BTreeMap<u64, Segment>,
+    history: History,
     allocations: BTreeMap<u64, Allocation>,
     /// What was freed, until its addresses are allocated again.
     freed: BTreeMap<u64, Gone>,
@@ -59,48 +54,6 @@ impl Home {
     }
 }
 
-/// An operation, as history and reports know it.
-#[derive(Clone)]
-pub(crate) struct Access {
-    pub(crate) epoch: Epoch,
-    pub(crate) origin: Arc<Origin>,
-}
-
-/// What an operation is and where it was submitted.
-#[derive(Debug)]
-pub(crate) struct Origin {
-    pub(crate) operation: Arc<str>,
-    pub(crate) label: Option<Arc<str>>,
-    pub(crate) stack: Option<Arc<CallStack>>,
-}
-
-impl Origin {
-    pub(crate) fn site(&self, epoch: Option<Epoch>) -> Site {
-        Site {
-            operation: self.operation.clone(),
-            stream: epoch.map(|epoch| epoch.stream),
-            op: epoch.map_or(0, |epoch| epoch.seq),
-            label: self.label.clone(),
-            stack: self.stack.clone(),
-        }
-    }
-}
-
-impl Access {
-    fn site(&self) -> Site {
-        self.origin.site(Some(self.epoch))
-    }
-}
-
-#[derive(Clone)]
-struct Segment {
-    end: u64,
-    /// Whether the bytes hold something that was written since they were allocated.
-    written: bool,
-    write: Option<Access>,
-    reads: SmallVec<[Access; 2]>,
-}
-
 struct Gone {
     bytes: u64,
     freed_by: Site,
@@ -132,16 +85,6 @@ impl Findings {
             self.0.dropped += 1;
         }
     }
-}
-
-/// An access that is being checked.
-pub(crate) struct Check<'a> {
-    pub(crate) access: &'a Access,
-    /// What comes before it.
-    pub(crate) clock: &'a Clock,
-    pub(crate) writes: bool,
-    /// The devices whose memory it may touch; `None`: any.
-    pub(crate) devices: Option<&'a [usize]>,
 }
 
 impl Shadow {
@@ -200,7 +143,9 @@ impl Shadow {
                 let kind = ReportKind::UseBeforeAllocation;
                 out.push(found(kind, Some(made.site()), by.clone(), &allocation, at));
             }
-            if let Some((from, to, used)) = self.first_unordered(at, allocation.bytes, clock) {
+            if let Some((from, to, used)) =
+                self.history.first_unordered(at, allocation.bytes, clock)
+            {
                 let kind = ReportKind::FreeBeforeUse;
                 let mut report = found(kind, Some(used.site()), by.clone(), &allocation, from);
                 report.bytes = to - from;
@@ -225,36 +170,13 @@ impl Shadow {
             return;
         }
         let Some(end) = self.check_bounds(at, bytes, check, out) else { return };
-        // The first of each kind is enough: one operation is one mistake.
-        let mut reported: SmallVec<[ReportKind; 4]> = SmallVec::new();
         let device = self.allocation_around(at).and_then(|(_, found)| found.home.device());
         let tag = self.tag_of(at);
-        let mut report = |kind, first: Option<Site>, from: u64, to: u64| {
-            if !reported.contains(&kind) {
-                reported.push(kind);
-                let (tag, second) = (tag.clone(), check.access.site());
-                let bytes = to - from;
-                out.push(Report { kind, first, second, device, address: from, bytes, tag });
-            }
-        };
-        self.cut(at);
-        self.cut(end);
-        let mut cursor = at;
-        while cursor < end {
-            let touched = self.segments.range_mut(cursor..end).next();
-            let (start, segment) = match touched {
-                Some((&start, segment)) if start == cursor => (start, segment),
-                later => {
-                    // Nothing has touched the bytes up to the next segment.
-                    let next = later.map_or(end, |(&start, _)| start);
-                    let fresh =
-                        Segment { end: next, written: false, write: None, reads: SmallVec::new() };
-                    (cursor, self.segments.entry(cursor).or_insert(fresh))
-                }
-            };
-            segment.check(start, check, &mut report);
-            segment.record(check);
-            cursor = segment.end;
+        // The program fills pinned memory unseen.
+        let known = device.is_none();
+        for (kind, first, from, to) in self.history.access(at, end, check, known) {
+            let (tag, second, bytes) = (tag.clone(), check.access.site(), to - from);
+            out.push(Report { kind, first, second, device, address: from, bytes, tag });
         }
     }
 
@@ -276,11 +198,7 @@ impl Shadow {
         };
         remove_overlapping(&mut heap.freed, at, bytes);
         heap.regions.insert(at, Region { bytes, tag });
-        self.cut(at);
-        self.cut(at + bytes);
-        for (_, segment) in self.segments.range_mut(at..at + bytes) {
-            segment.written = false;
-        }
+        self.history.undefine(at, bytes);
     }
 
     /// A region may not be touched any more.
@@ -355,15 +273,6 @@ impl Shadow {
         }
     }
 
-    /// The first use in the range that the clock does not cover.
-    fn first_unordered(&self, at: u64, bytes: u64, clock: &Clock) -> Option<(u64, u64, &Access)> {
-        self.segments.range(at..at + bytes).find_map(|(&start, segment)| {
-            let uses = segment.write.iter().chain(&segment.reads);
-            let used = uses.into_iter().find(|used| !clock.covers(used.epoch))?;
-            Some((start, segment.end, used))
-        })
-    }
-
     fn heap_around(&self, at: u64) -> Option<u64> {
         let (&start, heap) = self.heaps.range(..=at).next_back()?;
         (at - start < heap.bytes).then_some(start)
@@ -377,59 +286,8 @@ impl Shadow {
     }
 
     fn forget(&mut self, at: u64, bytes: u64) {
-        self.cut(at);
-        self.cut(at + bytes);
-        while let Some((&start, _)) = self.segments.range(at..at + bytes).next() {
-            self.segments.remove(&start);
-        }
+        self.history.forget(at, bytes);
         remove_overlapping(&mut self.heaps, at, bytes);
-    }
-
-    fn cut(&mut self, at: u64) {
-        let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
-        if segment.end > at {
-            let tail = segment.clone();
-            segment.end = at;
-            self.segments.insert(at, tail);
-        }
-    }
-}
-
-impl Segment {
-    fn check(
-        &self,
-        start: u64,
-        check: &Check<'_>,
-        report: &mut impl FnMut(ReportKind, Option<Site>, u64, u64),
-    ) {
-        let unordered = |access: &&Access| !check.clock.covers(access.epoch);
-        if !check.writes && !self.written {
-            report(ReportKind::Uninitialised, None, start, self.end);
-        }
-        if let Some(write) = self.write.as_ref().filter(unordered) {
-            let kind =
-                if check.writes { ReportKind::WriteAfterWrite } else { ReportKind::ReadAfterWrite };
-            report(kind, Some(write.site()), start, self.end);
-        }
-        if check.writes
-            && let Some(read) = self.reads.iter().find(unordered)
-        {
-            report(ReportKind::WriteAfterRead, Some(read.site()), start, self.end);
-        }
-    }
-
-    fn record(&mut self, check: &Check<'_>) {
-        if check.writes {
-            self.written = true;
-            self.write = Some(check.access.clone());
-            self.reads.clear();
-            return;
-        }
-        let stream = check.access.epoch.stream;
-        match self.reads.iter_mut().find(|read| read.epoch.stream == stream) {
-            Some(latest) => *latest = check.access.clone(),
-            None => self.reads.push(check.access.clone()),
-        }
     }
 }
 

@@ -34,7 +34,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
 extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
     driver_call("cuEventDestroy_v2", Scope::Event(event), |session| {
         // Waits that are queued were bound at their call: nothing needs the event any more.
-        let index = session.index_of(Kind::Event, event)?;
+        let index = session.event_index(event)?;
         session.events.remove(&index).map(drop).ok_or(ERROR_INVALID_HANDLE)
     })
 }
@@ -49,7 +49,7 @@ extern "C" fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: c_ui
 
 fn record(name: &'static str, event: Handle, stream: Handle) -> Code {
     driver_call(name, Scope::Event(event), |session| {
-        let index = session.index_of(Kind::Event, event)?;
+        let index = session.event_index(event)?;
         let stream = session.stream(stream)?;
         let context = session.event(index)?.context;
         if session.streams[stream as usize].context != context {
@@ -72,7 +72,7 @@ fn record(name: &'static str, event: Handle, stream: Handle) -> Code {
 
 extern "C" fn cuEventQuery(event: Handle) -> Code {
     driver_call("cuEventQuery", Scope::Event(event), |session| {
-        let index = session.index_of(Kind::Event, event)?;
+        let index = session.event_index(event)?;
         let event = session.event(index)?;
         if event.captured.is_some() {
             return Err(ERROR_CAPTURED_EVENT);
@@ -90,7 +90,7 @@ extern "C" fn cuEventQuery(event: Handle) -> Code {
 
 extern "C" fn cuEventSynchronize(event: Handle) -> Code {
     driver_call("cuEventSynchronize", Scope::Event(event), |session| {
-        let index = session.index_of(Kind::Event, event)?;
+        let index = session.event_index(event)?;
         let event = session.event(index)?;
         if event.captured.is_some() {
             return Err(ERROR_CAPTURED_EVENT);
@@ -111,7 +111,7 @@ unsafe extern "C" fn cuEventElapsedTime(
     driver_call("cuEventElapsedTime", Scope::Event(start), |session| {
         let mut ended = [0; 2];
         for (handle, ended) in [start, end].into_iter().zip(&mut ended) {
-            let index = session.index_of(Kind::Event, handle)?;
+            let index = session.event_index(handle)?;
             let event = session.event(index)?;
             let recorded = event.recorded.as_ref().filter(|_| event.timed);
             let epoch = recorded.ok_or(ERROR_INVALID_HANDLE)?.epoch;

@@ -5,10 +5,10 @@ use std::ffi::{c_uint, c_void};
 use super::chapter;
 use crate::abi::*;
 use crate::handle::Kind;
+use crate::history::Access;
 use crate::kernel::KernelArgs;
 use crate::machine::{Action, Launch};
 use crate::session::{Scope, Session, driver_call};
-use crate::shadow::Access;
 
 chapter![cuLaunchKernel];
 

@@ -57,6 +57,7 @@ use chapter;
 const NOT_SUPPORTED: &[&str] = &[
     "cuDestroyExternalMemory",
     "cuExternalMemoryGetMappedBuffer",
+    "cuGraphClone",
     "cuGraphExecDestroy",
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",

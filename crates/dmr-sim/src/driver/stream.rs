@@ -101,7 +101,7 @@ extern "C" fn cuStreamQuery(stream: Handle) -> Code {
 extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) -> Code {
     driver_call("cuStreamWaitEvent", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
-        let event = session.index_of(Kind::Event, event)?;
+        let event = session.event_index(event)?;
         if session.wait_inside_capture(index, event)? {
             return Ok(());
         }

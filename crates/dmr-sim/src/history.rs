@@ -1,0 +1,184 @@
+//! What has happened to each byte since it was allocated, and what is therefore wrong with the
+//! next access.
+//!
+//! Per byte the last write and, per stream, the latest read since that write are enough: whatever
+//! is ordered after these is ordered after all that they were ordered after.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::clock::{Clock, Epoch};
+use crate::label::CallStack;
+use crate::report::{ReportKind, Site};
+
+/// An operation, as history and reports know it.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub(crate) epoch: Epoch,
+    pub(crate) origin: Arc<Origin>,
+}
+
+/// What an operation is and where it was submitted.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) operation: Arc<str>,
+    pub(crate) label: Option<Arc<str>>,
+    pub(crate) stack: Option<Arc<CallStack>>,
+}
+
+impl Origin {
+    pub(crate) fn site(&self, epoch: Option<Epoch>) -> Site {
+        Site {
+            operation: self.operation.clone(),
+            stream: epoch.map(|epoch| epoch.stream),
+            op: epoch.map_or(0, |epoch| epoch.seq),
+            label: self.label.clone(),
+            stack: self.stack.clone(),
+        }
+    }
+}
+
+impl Access {
+    pub(crate) fn site(&self) -> Site {
+        self.origin.site(Some(self.epoch))
+    }
+}
+
+/// An access that is being checked.
+pub(crate) struct Check<'a> {
+    pub(crate) access: &'a Access,
+    /// What comes before it.
+    pub(crate) clock: &'a Clock,
+    pub(crate) writes: bool,
+    /// The devices whose memory it may touch; `None`: any.
+    pub(crate) devices: Option<&'a [usize]>,
+}
+
+/// One thing that is wrong: what, the other side, and the bytes from and to.
+pub(crate) type Finding = (ReportKind, Option<Site>, u64, u64);
+
+/// Disjoint ranges of bytes that something has touched since they were allocated.
+#[derive(Default)]
+pub(crate) struct History {
+    segments: BTreeMap<u64, Segment>,
+}
+
+#[derive(Clone)]
+struct Segment {
+    end: u64,
+    /// Whether the bytes hold something that was written since they were allocated.
+    written: bool,
+    write: Option<Access>,
+    reads: SmallVec<[Access; 2]>,
+}
+
+impl History {
+    /// Checks an access of the bytes from `at` to `end`, adds it, and answers the first finding
+    /// of each kind: one operation is one mistake. `known` says whether bytes that no device
+    /// operation has touched hold something.
+    pub(crate) fn access(
+        &mut self,
+        at: u64,
+        end: u64,
+        check: &Check<'_>,
+        known: bool,
+    ) -> SmallVec<[Finding; 2]> {
+        let mut findings: SmallVec<[Finding; 2]> = SmallVec::new();
+        self.cut(at);
+        self.cut(end);
+        let mut cursor = at;
+        while cursor < end {
+            let next = self.segments.range(cursor..end).next().map_or(end, |(&start, _)| start);
+            if next > cursor {
+                let (write, reads) = (None, SmallVec::new());
+                self.segments.insert(cursor, Segment { end: next, written: known, write, reads });
+            }
+            let Some(segment) = self.segments.get_mut(&cursor) else { break };
+            segment.check(check, |kind, first| {
+                if findings.iter().all(|(other, ..)| *other != kind) {
+                    findings.push((kind, first, cursor, segment.end));
+                }
+            });
+            segment.record(check);
+            cursor = segment.end;
+        }
+        findings
+    }
+
+    /// The first use in the range that the clock does not cover, and its bytes.
+    pub(crate) fn first_unordered(
+        &self,
+        at: u64,
+        bytes: u64,
+        clock: &Clock,
+    ) -> Option<(u64, u64, &Access)> {
+        self.segments.range(at..at + bytes).find_map(|(&start, segment)| {
+            let mut uses = segment.write.iter().chain(&segment.reads);
+            let used = uses.find(|used| !clock.covers(used.epoch))?;
+            Some((start, segment.end, used))
+        })
+    }
+
+    /// The bytes have a new owner who need not know what happened to them.
+    pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
+        self.cut(at);
+        self.cut(at + bytes);
+        while let Some((&start, _)) = self.segments.range(at..at + bytes).next() {
+            self.segments.remove(&start);
+        }
+    }
+
+    /// The bytes hold nothing any more; what happened to them still counts.
+    pub(crate) fn undefine(&mut self, at: u64, bytes: u64) {
+        self.cut(at);
+        self.cut(at + bytes);
+        for (_, segment) in self.segments.range_mut(at..at + bytes) {
+            segment.written = false;
+        }
+    }
+
+    /// Makes `at` a boundary between segments.
+    fn cut(&mut self, at: u64) {
+        let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
+        if segment.end > at {
+            let tail = segment.clone();
+            segment.end = at;
+            self.segments.insert(at, tail);
+        }
+    }
+}
+
+impl Segment {
+    fn check(&self, check: &Check<'_>, mut found: impl FnMut(ReportKind, Option<Site>)) {
+        let unordered = |access: &&Access| !check.clock.covers(access.epoch);
+        if !check.writes && !self.written {
+            found(ReportKind::Uninitialised, None);
+        }
+        if let Some(write) = self.write.as_ref().filter(unordered) {
+            let kind =
+                if check.writes { ReportKind::WriteAfterWrite } else { ReportKind::ReadAfterWrite };
+            found(kind, Some(write.site()));
+        }
+        if check.writes
+            && let Some(read) = self.reads.iter().find(unordered)
+        {
+            found(ReportKind::WriteAfterRead, Some(read.site()));
+        }
+    }
+
+    fn record(&mut self, check: &Check<'_>) {
+        if check.writes {
+            self.written = true;
+            self.write = Some(check.access.clone());
+            self.reads.clear();
+            return;
+        }
+        let stream = check.access.epoch.stream;
+        match self.reads.iter_mut().find(|read| read.epoch.stream == stream) {
+            Some(latest) => *latest = check.access.clone(),
+            None => self.reads.push(check.access.clone()),
+        }
+    }
+}
