@@ -129,7 +129,9 @@ pub enum ResourceError {
 
     /// The block was freed before.
     #[non_exhaustive]
-    #[error("use after free: block {generation} was given back; whatever is at its address now is another block")]
+    #[error(
+        "use after free: block {generation} was given back; whatever is at its address now is another block"
+    )]
     UseAfterFree {
         /// The block that is no more.
         generation: Generation,

@@ -1,10 +1,25 @@
-//! One row of an allocation log or trace: the columns that both share.
+//! One row of an allocation log or trace: the columns that both share, and how a row is written.
+
+use std::fmt;
+
+use crate::{AllocTag, ResourceError};
 
 /// The columns of the CSV format, in the order in which they are written. Readers find them by
 /// header; a trace may have fewer.
 pub const COLUMNS: [&str; 13] = [
-    "order", "time_ns", "thread", "action", "ptr", "bytes", "stream", "device", "tag", "query_id",
-    "generation", "result", "message",
+    "order",
+    "time_ns",
+    "thread",
+    "action",
+    "ptr",
+    "bytes",
+    "stream",
+    "device",
+    "tag",
+    "query_id",
+    "generation",
+    "result",
+    "message",
 ];
 
 /// How many bytes of an error message a row keeps.
@@ -54,7 +69,7 @@ pub struct AllocationRecord {
     /// CUDA device ordinal.
     pub device: u32,
     /// Who asked.
-    pub tag: crate::AllocTag,
+    pub tag: AllocTag,
     /// The query on whose behalf; 0 for none.
     pub query_id: u64,
     /// The block's generation; 0 where it is not known.
@@ -63,11 +78,175 @@ pub struct AllocationRecord {
     pub failure: Option<Failure>,
 }
 
+impl AllocationRecord {
+    /// The row as the format writes it, without a line break; its columns are [`COLUMNS`].
+    ///
+    /// One row is one line: a line break inside a tag or a message is written as a space. A tag
+    /// is cut at [`AllocTag::MAX_LEN`] bytes, a message at [`MAX_MESSAGE_LEN`].
+    #[must_use]
+    pub const fn csv_row(&self) -> CsvRow<'_> {
+        CsvRow(self)
+    }
+}
+
+/// Writes a record as one line of CSV, through `Display`.
+#[derive(Clone, Copy, Debug)]
+pub struct CsvRow<'a>(&'a AllocationRecord);
+
+impl fmt::Display for CsvRow<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        write!(f, "{},{},{},{},", r.order, r.time_ns, r.thread, r.action.as_str())?;
+        write!(f, "{:#x},{},{},{},", r.ptr, r.bytes, r.stream, r.device)?;
+        csv_text(f, cut(r.tag.name(), AllocTag::MAX_LEN))?;
+        write!(f, ",{},{},", r.query_id, r.generation)?;
+        match &r.failure {
+            None => write!(f, "{RESULT_OK},"),
+            Some(failure) => {
+                csv_text(f, failure.kind)?;
+                f.write_str(",")?;
+                csv_text(f, cut(&failure.message, MAX_MESSAGE_LEN))
+            }
+        }
+    }
+}
+
+/// What the column `result` says of a call that did not fail.
+pub const RESULT_OK: &str = "ok";
+
 /// Why a recorded call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The error's kind: `out_of_memory`, `stream_misuse`, ...
+    /// The error's kind, one of [`KINDS`](Self::KINDS).
     pub kind: &'static str,
     /// The message, cut at [`MAX_MESSAGE_LEN`] bytes on a character boundary.
     pub message: Box<str>,
+}
+
+impl Failure {
+    /// All kinds. The last one stands for those that a reader does not know.
+    pub const KINDS: [&'static str; 13] = [
+        "invalid_size",
+        "out_of_memory",
+        "out_of_budget",
+        "driver",
+        "stream_misuse",
+        "capacity",
+        "window_conflict",
+        "stream_capturing",
+        "use_after_free",
+        "out_of_bounds",
+        "foreign_block",
+        "device_lost",
+        "other",
+    ];
+
+    /// A failure with a kind read from a log, which becomes `other` if it is not known.
+    #[must_use]
+    pub fn new(kind: &str, message: &str) -> Self {
+        let known = Self::KINDS.into_iter().find(|known| *known == kind);
+        Self { kind: known.unwrap_or("other"), message: cut(message, MAX_MESSAGE_LEN).into() }
+    }
+}
+
+impl From<&ResourceError> for Failure {
+    fn from(error: &ResourceError) -> Self {
+        use ResourceError as E;
+        let kind = match error {
+            E::InvalidSize { .. } => "invalid_size",
+            E::OutOfMemory { .. } => "out_of_memory",
+            E::OutOfBudget { .. } => "out_of_budget",
+            E::Driver { .. } => "driver",
+            E::StreamMisuse { .. } => "stream_misuse",
+            E::Capacity { .. } => "capacity",
+            E::WindowConflict { .. } => "window_conflict",
+            E::StreamCapturing { .. } => "stream_capturing",
+            E::UseAfterFree { .. } => "use_after_free",
+            E::OutOfBounds { .. } => "out_of_bounds",
+            E::ForeignBlock { .. } => "foreign_block",
+            E::DeviceLost { .. } => "device_lost",
+        };
+        Self::new(kind, &error.to_string())
+    }
+}
+
+/// The longest start of `text` that has at most `len` bytes and ends between characters.
+fn cut(text: &str, len: usize) -> &str {
+    match text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|&end| end <= len).last()
+    {
+        Some(end) => &text[..end],
+        None => "",
+    }
+}
+
+/// Quotes a field that needs it.
+fn csv_text(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    use fmt::Write;
+    if !text.contains([',', '"', '\n', '\r']) {
+        return f.write_str(text);
+    }
+    f.write_char('"')?;
+    for c in text.chars() {
+        match c {
+            '"' => f.write_str("\"\"")?,
+            '\n' | '\r' => f.write_char(' ')?,
+            c => f.write_char(c)?,
+        }
+    }
+    f.write_char('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_one_line_whatever_the_tag_and_the_message_hold() {
+        let record = AllocationRecord {
+            order: 7,
+            time_ns: 12,
+            thread: 3,
+            action: RecordAction::Allocate,
+            ptr: 0xa00,
+            bytes: 100,
+            stream: 2,
+            device: 1,
+            tag: AllocTag::new("a \"b\", c"),
+            query_id: 5,
+            generation: 9,
+            failure: Some(Failure::new("out_of_memory", "no\r\nroom")),
+        };
+        assert_eq!(
+            record.csv_row().to_string(),
+            "7,12,3,allocate,0xa00,100,2,1,\"a \"\"b\"\", c\",5,9,out_of_memory,\"no  room\""
+        );
+    }
+
+    #[test]
+    fn a_message_is_cut_between_characters_and_an_unknown_kind_is_other() {
+        let long = format!("x{}", "é".repeat(MAX_MESSAGE_LEN));
+        assert_eq!(Failure::new("driver", &long).message.len(), MAX_MESSAGE_LEN - 1);
+        assert_eq!(Failure::new("from the future", "").kind, "other");
+    }
+
+    #[test]
+    fn every_error_is_written_with_a_kind_of_the_list() {
+        let (stream, generation) = (crate::StreamId::DEFAULT, crate::Generation::next());
+        let usage = crate::Usage::default();
+        let errors = [
+            ResourceError::zero_size(),
+            ResourceError::out_of_memory(1, 0, (0, 0), &usage),
+            ResourceError::out_of_budget(1, 1, 0, 0, Vec::new()),
+            ResourceError::driver("cuMemAlloc_v2", 999, "CUDA_ERROR_UNKNOWN", 0),
+            ResourceError::not_tracked(stream),
+            ResourceError::capacity("streams", 1),
+            ResourceError::window_conflict(generation, stream, stream, crate::Access::Read),
+            ResourceError::stream_capturing(stream),
+            ResourceError::use_after_free(generation),
+            ResourceError::device_lost(0, "cuCtxSynchronize", 719),
+        ];
+        let kinds: Vec<_> = errors.iter().map(|error| Failure::from(error).kind).collect();
+        assert!(!kinds.contains(&"other"), "{kinds:?}");
+        assert_eq!(kinds.iter().collect::<std::collections::HashSet<_>>().len(), kinds.len());
+    }
 }

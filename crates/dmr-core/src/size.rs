@@ -23,18 +23,19 @@ pub fn checked_round_up(bytes: usize, alignment: usize) -> Result<usize, Resourc
 /// Formats a number of bytes for a message: `4 MiB`, `2.1 GiB`, `1000 B`.
 #[must_use]
 pub fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 || (bytes < 1 << 20 && !bytes.is_multiple_of(1024)) {
+        return format!("{bytes} B");
+    }
     let mut scaled = bytes as f64 / 1024.0;
     let mut unit = 0;
-    while scaled >= 1024.0 && unit + 1 < UNITS.len() {
+    // What rounds to 1024.0 of a unit is 1 of the next.
+    while scaled >= 1023.95 && unit + 1 < UNITS.len() {
         scaled /= 1024.0;
         unit += 1;
     }
-    match () {
-        () if bytes < 1024 || (bytes < 1 << 20 && bytes % 1024 != 0) => format!("{bytes} B"),
-        () if scaled.fract() < 0.05 => format!("{scaled:.0} {}", UNITS[unit]),
-        () => format!("{scaled:.1} {}", UNITS[unit]),
-    }
+    let digits = format!("{scaled:.1}");
+    format!("{} {}", digits.strip_suffix(".0").unwrap_or(&digits), UNITS[unit])
 }
 
 #[cfg(test)]
@@ -58,5 +59,7 @@ mod tests {
             .map(human_bytes)
             .collect();
         assert_eq!(shown, ["1 B", "1000 B", "4 KiB", "1025 B", "4 MiB", "2.1 GiB", "8 GiB"]);
+        let rounded = [(5 << 20) - 1, (1 << 30) - 1, u64::MAX].map(human_bytes);
+        assert_eq!(rounded, ["5 MiB", "1 GiB", "16 EiB"]);
     }
 }

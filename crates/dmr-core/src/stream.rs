@@ -91,13 +91,9 @@ impl fmt::Debug for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pool() {
             None => f.write_str("StreamId(default)"),
-            Some(pool) => write!(
-                f,
-                "StreamId(pool {}, slot {}, lease {})",
-                pool.0,
-                self.slot(),
-                self.lease()
-            ),
+            Some(pool) => {
+                write!(f, "StreamId(pool {}, slot {}, lease {})", pool.0, self.slot(), self.lease())
+            }
         }
     }
 }

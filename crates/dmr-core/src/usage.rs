@@ -2,7 +2,8 @@
 
 /// What a resource has handed out and holds, in bytes.
 ///
-/// Exact at every quiescent moment (no call in progress), under any number of threads.
+/// Exact at every quiescent moment (no call in progress), under any number of threads: then
+/// `total_allocated - total_freed` is [`outstanding`](Self::outstanding).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {

@@ -1,0 +1,221 @@
+//! That an adaptor forwards every method: T5.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Harness;
+use super::support::{ODD, TAG};
+use crate::{
+    Access, AllocTag, BlockId, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
+};
+
+/// Puts an adaptor around a [`Spy`] and calls every method once: each has to reach the spy
+/// exactly once, whatever else the adaptor calls besides.
+///
+/// A method that an adaptor forgets falls back to the trait's own body: it refuses to track uses,
+/// or answers from `usage`. It looks right until somebody stacks it on a resource that tracks.
+/// An adaptor that keeps blocks back must have passed them on by the end of `reap_pending`.
+///
+/// # Errors
+///
+/// Says which methods did not come through, or which call failed.
+pub fn check_forwarding<'a, R: DeviceMemoryResource>(
+    harness: &'a dyn Harness,
+    wrap: impl FnOnce(Spy<'a>) -> R,
+) -> Result<(), String> {
+    let calls = Calls::default();
+    let outer = wrap(Spy { inner: harness.resource(), calls: calls.clone() });
+    let mut missed = Missed { calls, methods: Vec::new() };
+    let [stream, other] = harness.streams();
+
+    missed.once("device_ordinal", || outer.device_ordinal());
+    missed.once("stream_pool", || outer.stream_pool());
+    missed.once("usage", || outer.usage());
+    missed.once("bytes_outstanding", || outer.bytes_outstanding());
+    let tracks = missed.once("supports_block_use_tracking", || outer.supports_block_use_tracking());
+    if tracks != harness.resource().supports_block_use_tracking() {
+        missed.methods.push(format!("supports_block_use_tracking (answers {tracks})"));
+    }
+    let block = missed
+        .once("allocate", || outer.allocate(ODD, stream, TAG))
+        .map_err(|e| format!("allocate failed: {e}"))?;
+    let uses = [BlockUse::new(block.id(), Access::Read)];
+
+    // A resource that does not track refuses what follows. It has to be asked all the same, so
+    // the tokens that it did not give are made up.
+    let made_up = || UseToken::new(block.id(), other, Access::Read, 0);
+    let all_made_up = || {
+        let mut tokens = UseTokens::new(other);
+        tokens.push(made_up());
+        tokens
+    };
+    let recorded = missed.once("record_block_use", || outer.record_block_use(&block, stream));
+    let token = missed
+        .once("prepare_block_use", || outer.prepare_block_use(block.id(), other, Access::Read));
+    let token = token.unwrap_or_else(|_| made_up());
+    let finished = missed.once("finish_block_use", || outer.finish_block_use(token));
+    let tokens = missed.once("prepare_uses", || outer.prepare_uses(&uses, other));
+    let tokens = tokens.unwrap_or_else(|_| all_made_up());
+    let all_finished = missed.once("finish_uses", || outer.finish_uses(tokens));
+    let tokens = outer.prepare_uses(&uses, other).unwrap_or_else(|_| all_made_up());
+    let cancelled = missed.once("cancel_uses", || outer.cancel_uses(tokens));
+
+    let (freed, reaped) = missed.once("deallocate", || {
+        let freed = outer.deallocate(block);
+        (freed, outer.reap_pending())
+    });
+    freed.map_err(|e| e.to_string())?;
+    reaped.map_err(|e| format!("reap_pending failed: {e}"))?;
+    let reaps = [
+        missed.once("try_reap", || outer.try_reap()),
+        missed.once("reap_pending", || outer.reap_pending()),
+    ];
+
+    for (method, answer) in [
+        ("record_block_use", recorded),
+        ("finish_block_use", finished),
+        ("finish_uses", all_finished),
+        ("cancel_uses", cancelled),
+    ] {
+        if answer.is_ok() != tracks {
+            missed.methods.push(format!("{method} (answers {answer:?})"));
+        }
+    }
+    for reap in reaps {
+        reap.map_err(|e| format!("reaping failed: {e}"))?;
+    }
+    missed.verdict()
+}
+
+struct Missed {
+    calls: Calls,
+    methods: Vec<String>,
+}
+
+impl Missed {
+    fn once<T>(&mut self, method: &'static str, call: impl FnOnce() -> T) -> T {
+        let before = self.calls.count(method);
+        let answer = call();
+        let calls = self.calls.count(method) - before;
+        if calls != 1 {
+            self.methods.push(format!("{method} ({calls} calls)"));
+        }
+        answer
+    }
+
+    fn verdict(self) -> Result<(), String> {
+        if self.methods.is_empty() {
+            return Ok(());
+        }
+        Err(format!("not forwarded exactly once: {}", self.methods.join(", ")))
+    }
+}
+
+/// A resource that counts what it is asked, and asks another.
+#[derive(Debug)]
+pub struct Spy<'a> {
+    inner: &'a dyn DeviceMemoryResource,
+    calls: Calls,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Calls(Arc<Mutex<Vec<&'static str>>>);
+
+impl Calls {
+    fn count(&self, method: &str) -> usize {
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.iter().filter(|call| **call == method).count()
+    }
+
+    fn add(&self, method: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(method);
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl DeviceMemoryResource for Spy<'_> {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        self.calls.add("allocate");
+        self.inner.allocate(bytes, stream, tag)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        self.calls.add("deallocate");
+        self.inner.deallocate(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.calls.add("device_ordinal");
+        self.inner.device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.calls.add("stream_pool");
+        self.inner.stream_pool()
+    }
+
+    fn bytes_outstanding(&self) -> u64 {
+        self.calls.add("bytes_outstanding");
+        self.inner.bytes_outstanding()
+    }
+
+    fn usage(&self) -> Usage {
+        self.calls.add("usage");
+        self.inner.usage()
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.calls.add("try_reap");
+        self.inner.try_reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.calls.add("reap_pending");
+        self.inner.reap_pending()
+    }
+
+    fn supports_block_use_tracking(&self) -> bool {
+        self.calls.add("supports_block_use_tracking");
+        self.inner.supports_block_use_tracking()
+    }
+
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        self.calls.add("record_block_use");
+        self.inner.record_block_use(block, stream)
+    }
+
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        self.calls.add("prepare_block_use");
+        self.inner.prepare_block_use(block, stream, access)
+    }
+
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        self.calls.add("finish_block_use");
+        self.inner.finish_block_use(token)
+    }
+
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        self.calls.add("prepare_uses");
+        self.inner.prepare_uses(uses, stream)
+    }
+
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.calls.add("finish_uses");
+        self.inner.finish_uses(tokens)
+    }
+
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.calls.add("cancel_uses");
+        self.inner.cancel_uses(tokens)
+    }
+}

@@ -1,0 +1,82 @@
+//! What a run of the suite found.
+
+use std::fmt;
+
+/// What a run of the suite found. Its `Display` says which checks failed, and why.
+#[derive(Clone)]
+pub struct Report {
+    results: Vec<CheckResult>,
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckResult {
+    /// The check's name.
+    pub name: &'static str,
+    /// The promise that it checks: `T3`.
+    pub promise: &'static str,
+    /// Why it failed; `None` if it passed.
+    pub why: Option<String>,
+}
+
+impl Report {
+    pub(super) fn new(results: Vec<CheckResult>) -> Self {
+        Self { results }
+    }
+
+    pub(super) fn no_such_check(name: &str) -> Self {
+        let why = Some(format!("there is no check {name:?}; `CHECKS` lists them"));
+        Self::new(vec![CheckResult { name: "(unknown)", promise: "", why }])
+    }
+
+    /// All results, in the order of the run.
+    #[must_use]
+    pub fn results(&self) -> &[CheckResult] {
+        &self.results
+    }
+
+    /// The checks that passed.
+    pub fn passed(&self) -> impl Iterator<Item = &CheckResult> {
+        self.results.iter().filter(|result| result.why.is_none())
+    }
+
+    /// The checks that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &CheckResult> {
+        self.results.iter().filter(|result| result.why.is_some())
+    }
+
+    /// Whether every check passed.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.failed().next().is_none()
+    }
+
+    /// The report as the answer of a `#[test]`.
+    ///
+    /// # Errors
+    ///
+    /// The report itself, if a check failed.
+    pub fn into_result(self) -> Result<(), Self> {
+        if self.is_ok() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} checks passed", self.passed().count(), self.results.len())?;
+        for CheckResult { name, promise, why } in self.failed() {
+            write!(f, "\n  FAILED {promise} {name}: {}", why.as_deref().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+}
+
+/// As `Display`: it is what a test that answers `Err` prints.
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Report {}

@@ -1,0 +1,144 @@
+//! Whether uses are tracked, and that the answer is loud: T5, with T1, T2 and U12 for uses.
+
+use super::support::{ODD, Outcome, Subject, ensure, ensure_refused};
+use crate::{Access, BlockUse, ResourceError, StreamId, UseToken, UseTokens};
+
+pub(super) fn tracking_is_honoured_or_refused_loudly(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, s.a)?;
+    s.used(&block, s.a, Access::ReadWrite, || s.fill(s.a, &block, 1))?;
+    let tokens = s.prepare_all(&[BlockUse::new(block.id(), Access::Read)], s.b)?;
+    s.expect(s.b, &block, 1)?;
+    s.finish_all(tokens)?;
+    s.record(&block, s.a)?;
+    s.deallocate(block)
+}
+
+/// Every method that tracks uses says that it does not, and nothing happens.
+pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
+    ensure!(!s.tracks(), "the resource says that it tracks uses");
+    let block = s.allocate(ODD, s.a)?;
+    let (id, access) = (block.id(), Access::Read);
+    let uses = [BlockUse::new(id, access)];
+    let token = || UseToken::new(id, s.b, access, 0);
+    let tokens = || {
+        let mut tokens = UseTokens::new(s.b);
+        tokens.push(token());
+        tokens
+    };
+    let before = s.usage()?;
+    let r = s.resource;
+    let answers = [
+        ("record_block_use", r.record_block_use(&block, s.b)),
+        ("prepare_block_use", r.prepare_block_use(id, s.b, access).map(drop)),
+        ("finish_block_use", r.finish_block_use(token())),
+        ("prepare_uses", r.prepare_uses(&uses, s.b).map(drop)),
+        ("finish_uses", r.finish_uses(tokens())),
+        ("cancel_uses", r.cancel_uses(tokens())),
+    ];
+    let after = s.usage()?;
+    s.deallocate(block)?;
+    for (method, answer) in answers {
+        ensure_refused!(
+            format!("{method}, on a resource that does not track uses,"),
+            answer,
+            ResourceError::StreamMisuse { .. }
+        );
+    }
+    ensure!(before == after, "the refusals changed the usage from {before:?} to {after:?}");
+    Ok(())
+}
+
+pub(super) fn no_uses_are_no_error(s: &Subject<'_>) -> Outcome {
+    let tokens = s.prepare_all(&[], s.a)?;
+    ensure!(tokens.is_empty(), "no uses were prepared, and {} windows are open", tokens.len());
+    s.finish_all(tokens)?;
+    let tokens = s.prepare_all(&[], s.b)?;
+    s.cancel_all(tokens)
+}
+
+pub(super) fn a_use_on_a_wrong_stream_is_refused(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, s.a)?;
+    let uses = [BlockUse::new(block.id(), Access::Write)];
+    for wrong in [s.harness.foreign_stream(), s.harness.returned_stream()] {
+        let r = s.resource;
+        let answers = [
+            ("record_block_use", r.record_block_use(&block, wrong)),
+            ("prepare_block_use", r.prepare_block_use(block.id(), wrong, Access::Write).map(drop)),
+            ("prepare_uses", r.prepare_uses(&uses, wrong).map(drop)),
+        ];
+        for (method, answer) in answers {
+            ensure_refused!(
+                format!("{method} on {wrong:?}"),
+                answer,
+                ResourceError::StreamMisuse { .. }
+            );
+        }
+    }
+    // No window was left open.
+    s.used(&block, s.b, Access::Write, || s.fill(s.b, &block, 1))?;
+    s.deallocate(block)
+}
+
+pub(super) fn a_use_on_the_default_stream_is_resolved(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, StreamId::DEFAULT)?;
+    let home = block.alloc_stream();
+    let token = s.prepare(block.id(), StreamId::DEFAULT, Access::Write)?;
+    let one = token.stream();
+    s.finish(token)?;
+    let tokens = s.prepare_all(&[BlockUse::new(block.id(), Access::Read)], StreamId::DEFAULT)?;
+    let several = tokens.stream();
+    s.finish_all(tokens)?;
+    s.deallocate(block)?;
+    for stream in [one, several] {
+        ensure!(
+            stream == home,
+            "the default stream is {home:?} for a block, and {stream:?} for its use"
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn a_stale_id_is_use_after_free(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, s.a)?;
+    let stale = block.id();
+    s.deallocate(block)?;
+    is_use_after_free(s, stale)?;
+    s.settle()?;
+    s.reap_pending()?;
+    is_use_after_free(s, stale)?;
+    // Whatever lives at that address now.
+    let blocks = [s.allocate(ODD, s.a)?, s.allocate(ODD, s.b)?];
+    is_use_after_free(s, stale)?;
+    s.deallocate_all(blocks)
+}
+
+fn is_use_after_free(s: &Subject<'_>, stale: crate::BlockId) -> Outcome {
+    for stream in [s.a, s.b] {
+        for access in [Access::Read, Access::Write] {
+            let one = s.resource.prepare_block_use(stale, stream, access).map(drop);
+            let uses = [BlockUse::new(stale, access)];
+            let several = s.resource.prepare_uses(&uses, stream).map(drop);
+            for answer in [one, several] {
+                let expected = stale.generation();
+                ensure_refused!(
+                    format!("a use of block {expected}, which was given back,"),
+                    answer,
+                    ResourceError::UseAfterFree { generation, .. } if generation == expected
+                );
+            }
+        }
+    }
+    Ok(())
+}

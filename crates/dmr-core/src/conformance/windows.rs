@@ -1,0 +1,169 @@
+//! Windows between preparing and finishing a use: U6 and U7.
+
+use super::support::{Failure, LARGE, ODD, Outcome, Subject, ensure, ensure_refused};
+use super::tracking::refuses;
+use crate::Access::{self, Read, ReadWrite, Write};
+use crate::{BlockId, BlockUse, ResourceError, StreamId};
+
+pub(super) fn a_conflicting_window_is_refused(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, s.a)?;
+    for (held, asked) in
+        [(Write, Read), (Write, Write), (ReadWrite, Read), (Read, Write), (Read, ReadWrite)]
+    {
+        let token = s.prepare(block.id(), s.b, held)?;
+        is_conflict(s, block.id(), s.a, asked, s.b)?;
+        // Asking did not close it, and the answer does not change.
+        is_conflict(s, block.id(), s.a, asked, s.b)?;
+        s.finish(token)?;
+        // Now it is free.
+        s.used(&block, s.a, asked, || Ok(()))?;
+    }
+    s.deallocate(block)
+}
+
+fn is_conflict(
+    s: &Subject<'_>,
+    block: BlockId,
+    stream: StreamId,
+    asked: Access,
+    held_by: StreamId,
+) -> Outcome {
+    let one = s.resource.prepare_block_use(block, stream, asked).map(drop);
+    let several = s.resource.prepare_uses(&[BlockUse::new(block, asked)], stream).map(drop);
+    for answer in [one, several] {
+        ensure_refused!(
+            format!("{asked:?} on {stream} while {held_by} has a conflicting window open"),
+            answer,
+            ResourceError::WindowConflict { generation, holder, requested, access, .. }
+                if (generation, holder, requested, access)
+                    == (block.generation(), held_by, stream, asked)
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn windows_on_one_stream_nest(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, s.a)?;
+    let outer = s.prepare(block.id(), s.b, Write)?;
+    let inner = s.prepare(block.id(), s.b, Read)?;
+    let tokens = s.prepare_all(&[BlockUse::new(block.id(), ReadWrite)], s.b)?;
+    s.fill(s.b, &block, 1)?;
+    s.finish(inner)?;
+    s.finish_all(tokens)?;
+    // The outer one is still open, and it writes.
+    is_conflict(s, block.id(), s.a, Read, s.b)?;
+    s.finish(outer)?;
+    s.used(&block, s.a, Read, || s.expect(s.a, &block, 1))?;
+    s.deallocate(block)
+}
+
+pub(super) fn readers_share_a_block(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, s.a)?;
+    s.used(&block, s.a, Write, || s.fill(s.a, &block, 1))?;
+    let [on_a, on_b] = [s.prepare(block.id(), s.a, Read)?, s.prepare(block.id(), s.b, Read)?];
+    s.expect(s.a, &block, 1)?;
+    s.expect(s.b, &block, 1)?;
+    s.finish(on_a)?;
+    is_conflict(s, block.id(), s.a, Write, s.b)?;
+    s.finish(on_b)?;
+    s.deallocate(block)
+}
+
+pub(super) fn preparing_several_blocks_is_all_or_nothing(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let [first, held, last] = [s.allocate(ODD, s.a)?, s.allocate(ODD, s.a)?, s.allocate(ODD, s.a)?];
+    let gone = s.allocate(ODD, s.a)?;
+    let stale = gone.id();
+    s.deallocate(gone)?;
+
+    let window = s.prepare(held.id(), s.b, Write)?;
+    let writes = |ids: [BlockId; 3]| ids.map(|id| BlockUse::new(id, Write));
+    let conflict = writes([first.id(), held.id(), last.id()]);
+    ensure_refused!(
+        "preparing three blocks, one of them held,",
+        s.resource.prepare_uses(&conflict, s.a).map(drop),
+        ResourceError::WindowConflict { .. }
+    );
+    s.finish(window)?;
+    ensure_refused!(
+        "preparing three blocks, one of them freed,",
+        s.resource.prepare_uses(&writes([first.id(), stale, last.id()]), s.a).map(drop),
+        ResourceError::UseAfterFree { .. }
+    );
+    // No window of stream A was left open by either.
+    for block in [&first, &held, &last] {
+        s.used(block, s.b, Write, || s.fill(s.b, block, 1))?;
+    }
+    let tokens = s.prepare_all(&conflict, s.a)?;
+    ensure!(tokens.len() == 3, "three blocks were prepared, {} windows opened", tokens.len());
+    for block in [&first, &held, &last] {
+        s.expect(s.a, block, 1)?;
+    }
+    s.finish_all(tokens)?;
+    s.deallocate_all([first, held, last])
+}
+
+pub(super) fn a_cancelled_use_leaves_no_window(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(ODD, s.a)?;
+    s.used(&block, s.a, Write, || s.fill(s.a, &block, 1))?;
+    let tokens = s.prepare_all(&[BlockUse::new(block.id(), Write)], s.b)?;
+    s.cancel_all(tokens)?;
+    s.used(&block, s.a, ReadWrite, || s.fill(s.a, &block, 2))?;
+    s.used(&block, s.b, Read, || s.expect(s.b, &block, 2))?;
+    s.deallocate(block)
+}
+
+pub(super) fn a_block_given_back_inside_a_window_outlives_it(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let first = s.allocate(LARGE, s.a)?;
+    let token = s.prepare(first.id(), s.b, Write)?;
+    s.delay(s.b)?;
+    s.fill(s.b, &first, 0xf0)?;
+    // Where it is, as long as it is there: the block itself is gone.
+    let address = first.ptr()..first.ptr() + first.bytes() as u64;
+    s.deallocate(first)?;
+    let still_retired = |when: &str| {
+        let usage = s.usage()?;
+        ensure!(
+            (usage.live, usage.retired) == (0, LARGE as u64),
+            "{when}, with its window open, the block is not retired: {usage:?}"
+        );
+        Ok(())
+    };
+    still_retired("given back")?;
+    s.try_reap()?;
+    still_retired("reaped")?;
+    s.settle()?;
+    s.reap_pending()?;
+    still_retired("all work done, and reap_pending called")?;
+    let second = s.allocate(LARGE, s.a)?;
+    let taken = address.contains(&second.ptr())
+        || (second.ptr()..second.ptr() + second.bytes() as u64).contains(&address.start);
+    s.fill(s.a, &second, 1)?;
+    s.finish(token)?;
+    s.expect(s.a, &second, 1)?;
+    s.deallocate(second)?;
+    s.reap_pending()?;
+    let usage = s.usage()?;
+    if taken {
+        return Err(Failure::new("its memory was handed out again while the window was open"));
+    }
+    ensure!(usage.outstanding() == 0, "the window is closed, and all was reaped: {usage:?}");
+    Ok(())
+}

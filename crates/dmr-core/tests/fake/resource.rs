@@ -1,0 +1,522 @@
+//! A first-fit resource on the fake device, with an optional ledger per block.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use dmr_core::error::StreamProblem;
+use dmr_core::ledger::{Entry, Ledger, StreamKey};
+use dmr_core::size::checked_round_up;
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseToken, UseTokens,
+};
+
+use super::device::{Device, Event, Op};
+use super::{BASE, DEVICE_BYTES, Fault, leased};
+
+const ORDINAL: usize = 0;
+
+#[derive(Debug)]
+pub(crate) struct FakeResource {
+    device: Arc<Mutex<Device>>,
+    pool: StreamPoolId,
+    tracks: bool,
+    fault: Option<Fault>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    blocks: HashMap<Generation, Held>,
+    usage: Usage,
+    calls: u64,
+    spare_generations: Vec<Generation>,
+}
+
+/// A block that is live or retired.
+#[derive(Debug)]
+struct Held {
+    at: usize,
+    bytes: usize,
+    reserved: usize,
+    home: StreamId,
+    /// The point on the home stream at which it was given back.
+    retired: Option<Event>,
+    ledger: Ledger<Event>,
+    windows: Vec<Window>,
+}
+
+#[derive(Debug)]
+struct Window {
+    ticket: u64,
+    stream: StreamId,
+    access: Access,
+}
+
+impl FakeResource {
+    pub(crate) fn new(
+        device: Arc<Mutex<Device>>,
+        pool: StreamPoolId,
+        tracks: bool,
+        fault: Option<Fault>,
+    ) -> Self {
+        Self { device, pool, tracks, fault, state: Mutex::default() }
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn device(&self) -> MutexGuard<'_, Device> {
+        self.device.lock().unwrap()
+    }
+
+    fn resolve(&self, stream: StreamId) -> ResourceResult<StreamId> {
+        if stream.is_default() {
+            return Ok(leased(self.pool, 0));
+        }
+        let problem = if stream.pool() != Some(self.pool) {
+            if self.has(Fault::TakesForeignStreams) {
+                return Ok(leased(self.pool, stream.slot()));
+            }
+            StreamProblem::OtherPool
+        } else if stream.lease() != 1 {
+            if self.has(Fault::TakesReturnedStreams) {
+                return Ok(leased(self.pool, stream.slot()));
+            }
+            StreamProblem::ReturnedLease
+        } else {
+            return Ok(stream);
+        };
+        Err(ResourceError::stream_misuse(stream, problem))
+    }
+
+    /// The bytes by which a block is accounted for.
+    fn counted(&self, bytes: usize, reserved: usize) -> u64 {
+        if self.has(Fault::CountsRoundedBytes) { reserved as u64 } else { bytes as u64 }
+    }
+
+    fn checked_size(&self, bytes: usize) -> ResourceResult<usize> {
+        if self.has(Fault::WrapsOversize) && bytes > usize::MAX - 256 {
+            return Ok(256);
+        }
+        if self.has(Fault::TakesZeroBytes) && bytes == 0 {
+            return Ok(256);
+        }
+        let step = if self.has(Fault::Misaligns) { 64 } else { 256 };
+        let reserved = checked_round_up(bytes, step)?;
+        if bytes <= DEVICE_BYTES {
+            return Ok(reserved);
+        }
+        if self.has(Fault::ClampsToTheDevice) {
+            return Ok(DEVICE_BYTES);
+        }
+        Err(ResourceError::beyond_device(bytes, DEVICE_BYTES as u64))
+    }
+
+    /// Memory for a new block: of a retired block that `home` is ordered after anyway, else the
+    /// first gap that is large enough.
+    fn place(&self, state: &mut State, reserved: usize, home: StreamId) -> Option<usize> {
+        let key = StreamKey::of(home);
+        let taken_over = state.blocks.iter().find(|(_, held)| {
+            held.retired.is_some()
+                && held.home == home
+                && held.reserved == reserved
+                && held.windows.is_empty()
+                && held.ledger.waits(key, Access::Write).next().is_none()
+        });
+        if let Some(generation) = taken_over.map(|(generation, _)| *generation) {
+            return self.free(state, generation).map(|held| held.at);
+        }
+        if let Some(at) = self.first_fit(state, reserved) {
+            return Some(at);
+        }
+        self.reap(state, true);
+        self.first_fit(state, reserved)
+    }
+
+    fn first_fit(&self, state: &State, reserved: usize) -> Option<usize> {
+        let mut taken: Vec<_> = state.blocks.values().map(|h| (h.at, h.reserved)).collect();
+        taken.sort_unstable();
+        if self.has(Fault::Overlaps) && taken.len() > 2 {
+            taken.remove(1);
+        }
+        let mut at = 0;
+        for (start, len) in taken {
+            if at + reserved <= start {
+                break;
+            }
+            at = at.max(start + len);
+        }
+        (at + reserved <= DEVICE_BYTES).then_some(at)
+    }
+
+    /// Forgets a retired block.
+    fn free(&self, state: &mut State, generation: Generation) -> Option<Held> {
+        let held = state.blocks.remove(&generation)?;
+        let bytes = self.counted(held.bytes, held.reserved);
+        match held.retired {
+            Some(_) => state.usage.retired -= bytes,
+            None => state.usage.live = state.usage.live.saturating_sub(bytes),
+        }
+        state.usage.reserved -= held.reserved as u64;
+        if self.has(Fault::TotalsGoBack) {
+            state.usage.total_allocated -= bytes;
+        } else if !self.has(Fault::ReapLosesAccounting) {
+            state.usage.total_freed += bytes;
+        }
+        state.spare_generations.push(generation);
+        Some(held)
+    }
+
+    fn reap(&self, state: &mut State, wait: bool) -> u64 {
+        let mut device = self.device();
+        let mut done: Vec<_> = Vec::new();
+        for (generation, held) in &state.blocks {
+            let Some(home) = held.retired else {
+                done.extend(self.has(Fault::ReapsLiveBlocks).then_some(*generation));
+                continue;
+            };
+            if !held.windows.is_empty() && !self.has(Fault::FreesInsideAWindow) {
+                continue;
+            }
+            let uses = held.ledger.free_waits().map(|entry| entry.event);
+            let uses = uses.filter(|_| !self.has(Fault::FreeIgnoresUses));
+            let mut needed: Vec<_> = uses.chain([home]).collect();
+            if self.has(Fault::FreesWithoutWaiting) {
+                needed.clear();
+            }
+            if wait && !self.has(Fault::ReapPendingDoesNotWait) {
+                needed.iter().for_each(|event| device.run_until(*event));
+            }
+            if needed.iter().all(|event| device.is_complete(*event)) {
+                done.push(*generation);
+            }
+        }
+        if self.has(Fault::ScribblesOnReap) {
+            state.blocks.values().for_each(|held| device.memory()[held.at] = 0x5c);
+        }
+        let mut freed = 0;
+        for generation in done {
+            if let Some(held) = self.free(state, generation) {
+                let rounded = self.has(Fault::AnswersReservedBytesOnReap);
+                freed += if rounded { held.reserved } else { held.bytes } as u64;
+            }
+        }
+        freed
+    }
+
+    /// Reads the accounting, lets everybody else run, and writes it: what a resource does that
+    /// counts without care.
+    fn count_carelessly(&self, bytes: u64) {
+        let live = self.state().usage.live;
+        std::thread::sleep(std::time::Duration::from_micros(50));
+        self.state().usage.live = live + bytes;
+    }
+
+    /// Whether a use may be prepared now.
+    fn admit(
+        &self,
+        state: &State,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<()> {
+        let generation = block.generation();
+        let held = state.blocks.get(&generation).filter(|held| held.retired.is_none());
+        let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
+        let conflict = held.windows.iter().find(|window| {
+            if window.stream == stream {
+                return self.has(Fault::RefusesNesting);
+            }
+            let conflicts = window.access.conflicts_with(access);
+            (conflicts || self.has(Fault::RefusesASecondReader))
+                && !self.has(Fault::IgnoresConflicts)
+        });
+        match conflict {
+            None => Ok(()),
+            Some(window) => {
+                Err(ResourceError::window_conflict(generation, window.stream, stream, access))
+            }
+        }
+    }
+
+    /// Opens a window that was admitted.
+    fn open(
+        &self,
+        state: &mut State,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> UseToken {
+        state.calls += 1;
+        let ticket = state.calls;
+        if let Some(held) = state.blocks.get_mut(&block.generation()) {
+            self.wait(held, stream, access);
+            held.windows.push(Window { ticket, stream, access });
+        }
+        UseToken::new(block, stream, access, ticket)
+    }
+
+    fn wait(&self, held: &Held, stream: StreamId, access: Access) {
+        if self.has(Fault::SkipsWaits) {
+            return;
+        }
+        let mut device = self.device();
+        for entry in held.ledger.waits(StreamKey::of(stream), access) {
+            device.submit(stream.slot(), Op::Wait(entry.event));
+        }
+    }
+
+    fn commit(&self, held: &mut Held, stream: StreamId, access: Access) {
+        if self.has(Fault::ForgetsReads) && !access.writes() {
+            return;
+        }
+        if self.has(Fault::KeepsOneReader) && !access.writes() {
+            let write = held.ledger.waits(StreamKey::new(u32::MAX), Access::Read).next().copied();
+            held.ledger = write.map_or_else(Ledger::new, Ledger::allocated);
+        }
+        let event = self.device().record(stream.slot());
+        let entry = Entry { stream: StreamKey::of(stream), order: event.position, event };
+        drop(held.ledger.commit(access, entry));
+    }
+
+    fn close(&self, token: &UseToken, used: bool) -> ResourceResult<()> {
+        let generation = token.block().generation();
+        let mut state = self.state();
+        let held = state.blocks.get_mut(&generation);
+        let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
+        let window = held.windows.iter().position(|window| window.ticket == token.ticket());
+        let window = window.ok_or_else(|| ResourceError::use_after_free(generation))?;
+        if used || !self.has(Fault::CancelKeepsTheWindow) {
+            held.windows.remove(window);
+        }
+        if used {
+            self.commit(held, token.stream(), token.access());
+        }
+        Ok(())
+    }
+
+    fn tracked(&self, stream: StreamId) -> ResourceResult<StreamId> {
+        if !self.tracks || self.has(Fault::RefusesWhatItClaims) {
+            return Err(ResourceError::not_tracked(stream));
+        }
+        if self.has(Fault::TracksOnForeignStreams) && !stream.is_default() {
+            return Ok(leased(self.pool, stream.slot()));
+        }
+        self.resolve(stream)
+    }
+}
+
+impl DeviceMemoryResource for FakeResource {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let mut home = self.resolve(stream)?;
+        if self.has(Fault::HomeIsAlwaysTheFirstStream) {
+            home = leased(self.pool, 0);
+        }
+        let reserved = self.checked_size(bytes)?;
+        let counted = self.counted(bytes, reserved);
+        let mut state = self.state();
+        let Some(at) = self.place(&mut state, reserved, home) else {
+            if self.has(Fault::CountsRefusedAllocations) {
+                state.usage.live += counted;
+                state.usage.total_allocated += counted;
+            }
+            let total = DEVICE_BYTES as u64;
+            let memory = (total - state.usage.reserved, total);
+            return Err(ResourceError::out_of_memory(bytes, ORDINAL, memory, &state.usage));
+        };
+        let spare = state.spare_generations.pop().filter(|_| self.has(Fault::ReusesGenerations));
+        let generation = spare.unwrap_or_else(Generation::next);
+        let event = self.device().record(home.slot());
+        let entry = Entry { stream: StreamKey::of(home), order: event.position, event };
+        let forgets = self.has(Fault::ForgetsTheAllocation);
+        let ledger = if forgets { Ledger::new() } else { Ledger::allocated(entry) };
+        let windows = Vec::new();
+        let held = Held { at, bytes, reserved, home, retired: None, ledger, windows };
+        state.blocks.insert(generation, held);
+        state.usage.reserved += reserved as u64;
+        state.usage.total_allocated += counted;
+        if self.has(Fault::CountersRace) {
+            drop(state);
+            self.count_carelessly(counted);
+        } else {
+            state.usage.live += counted;
+        }
+        let parts = BlockParts {
+            ptr: BASE + at as u64,
+            bytes,
+            reserved_bytes: reserved,
+            alignment: 256,
+            device_ordinal: ORDINAL,
+            alloc_stream: if self.has(Fault::StoresDefault) { stream } else { home },
+            tag: if self.has(Fault::BlocksForgetTheirTag) { AllocTag::UNTAGGED } else { tag },
+            generation,
+            slot: BlockSlot::NONE,
+            state: BlockState::Live,
+        };
+        // SAFETY: the range was free and is held until `deallocate`; it is an index into the
+        // fake's byte array, which nobody dereferences. Broken fakes break this on purpose.
+        #[allow(unsafe_code, reason = "making blocks is what a resource does")]
+        Ok(unsafe { DeviceBlock::from_parts(parts) })
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        let mut state = self.state();
+        state.calls += 1;
+        let loses = self.has(Fault::LosesAFreeNowAndThen) && state.calls.is_multiple_of(16);
+        let Some(held) = state.blocks.get_mut(&block.generation()) else {
+            if self.has(Fault::TakesForeignBlocks) {
+                return Ok(());
+            }
+            if self.has(Fault::CountsRefusedBlocks) {
+                state.usage.retired += block.bytes() as u64;
+                state.usage.total_allocated += block.bytes() as u64;
+            }
+            let refusal = ResourceError::foreign_block(&block, ORDINAL);
+            if self.has(Fault::GivesBackAnotherBlock) {
+                let mut parts = block.into_parts();
+                parts.generation = Generation::next();
+                // SAFETY: it is the same memory. The new generation is the fault.
+                #[allow(unsafe_code, reason = "making blocks is what a resource does")]
+                let block = unsafe { DeviceBlock::from_parts(parts) };
+                return Err(DeallocateError::new(refusal, block));
+            }
+            return Err(DeallocateError::new(refusal, block));
+        };
+        let counted = self.counted(held.bytes, held.reserved);
+        held.retired = Some(self.device().record(held.home.slot()));
+        if !loses {
+            state.usage.live = state.usage.live.saturating_sub(counted);
+        }
+        state.usage.retired += counted;
+        Ok(())
+    }
+
+    fn device_ordinal(&self) -> usize {
+        ORDINAL
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        if self.has(Fault::NamesAnotherPool) {
+            return StreamPoolId::next().unwrap();
+        }
+        self.pool
+    }
+
+    fn bytes_outstanding(&self) -> u64 {
+        let usage = self.usage();
+        if self.has(Fault::OutstandingIsLiveOnly) { usage.live } else { usage.outstanding() }
+    }
+
+    fn usage(&self) -> Usage {
+        let mut usage = self.state().usage;
+        if self.has(Fault::ReservesLessThanIsLive) {
+            usage.reserved = usage.live.saturating_sub(1);
+        }
+        usage
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        Ok(self.reap(&mut self.state(), false))
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        Ok(self.reap(&mut self.state(), true))
+    }
+
+    fn supports_block_use_tracking(&self) -> bool {
+        self.tracks
+    }
+
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        if self.has(Fault::SilentlyTracksNothing) {
+            return Ok(());
+        }
+        let stream = self.tracked(stream)?;
+        let access = Access::ReadWrite;
+        let mut state = self.state();
+        self.admit(&state, block.id(), stream, access)?;
+        if let Some(held) = state.blocks.get_mut(&block.generation()) {
+            if self.has(Fault::IgnoresRecordedUses) {
+                return Ok(());
+            }
+            if !self.has(Fault::RecordsWithoutWaiting) {
+                self.wait(held, stream, access);
+            }
+            self.commit(held, stream, access);
+        }
+        Ok(())
+    }
+
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        let resolved = self.tracked(stream)?;
+        let mut state = self.state();
+        let admitted = self.admit(&state, block, resolved, access);
+        if self.has(Fault::TakesStaleIds) {
+            return Ok(self.open(&mut state, block, resolved, access));
+        }
+        admitted?;
+        let token = self.open(&mut state, block, resolved, access);
+        if self.has(Fault::TokensKeepDefault) {
+            return Ok(UseToken::new(block, stream, access, token.ticket()));
+        }
+        Ok(token)
+    }
+
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        self.tracked(token.stream())?;
+        self.close(&token, true)
+    }
+
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        if uses.is_empty() && !self.has(Fault::RefusesNoUses) {
+            return Ok(UseTokens::new(stream));
+        }
+        let stream = self.tracked(stream)?;
+        let mut state = self.state();
+        if !self.has(Fault::PreparesInPart) {
+            uses.iter().try_for_each(|u| self.admit(&state, u.block, stream, u.access))?;
+        }
+        let mut tokens = UseTokens::new(stream);
+        for u in uses {
+            self.admit(&state, u.block, stream, u.access)?;
+            tokens.push(self.open(&mut state, u.block, stream, u.access));
+        }
+        if tokens.is_empty() {
+            return Err(ResourceError::not_tracked(stream));
+        }
+        Ok(tokens)
+    }
+
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        self.tracked(tokens.stream())?;
+        tokens.iter().try_for_each(|token| self.close(token, true))
+    }
+
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        self.tracked(tokens.stream())?;
+        tokens.iter().try_for_each(|token| self.close(token, false))
+    }
+}

@@ -1,0 +1,248 @@
+//! References, boxes and `Arc`s of a resource forward every method, once, with its arguments and
+//! its answer.
+
+use std::sync::{Arc, Mutex};
+
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseToken, UseTokens,
+};
+
+/// One call, with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Call {
+    Allocate(usize, StreamId, AllocTag),
+    Deallocate(BlockId),
+    DeviceOrdinal,
+    StreamPool,
+    BytesOutstanding,
+    Usage,
+    TryReap,
+    ReapPending,
+    SupportsBlockUseTracking,
+    RecordBlockUse(BlockId, StreamId),
+    PrepareBlockUse(BlockId, StreamId, Access),
+    FinishBlockUse(u64),
+    PrepareUses(Vec<BlockUse>, StreamId),
+    FinishUses(Vec<u64>),
+    CancelUses(Vec<u64>),
+}
+
+/// Answers every call with something that no default body would answer, and writes it down.
+#[derive(Clone, Debug)]
+struct Spy {
+    calls: Arc<Mutex<Vec<Call>>>,
+    pool: StreamPoolId,
+    ids: [BlockId; 2],
+}
+
+impl Spy {
+    fn new() -> Self {
+        let pool = StreamPoolId::next().unwrap();
+        let ids = [block(stream(pool)).id(), block(stream(pool)).id()];
+        Self { calls: Arc::default(), pool, ids }
+    }
+
+    fn called(&self, call: Call) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    /// The calls since the last time.
+    fn calls(&self) -> Vec<Call> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+}
+
+fn stream(pool: StreamPoolId) -> StreamId {
+    StreamId::from_parts(pool, 5, 6).unwrap()
+}
+
+fn block(alloc_stream: StreamId) -> DeviceBlock {
+    let parts = BlockParts {
+        ptr: 0x100,
+        bytes: 10,
+        reserved_bytes: 256,
+        alignment: 256,
+        device_ordinal: 3,
+        alloc_stream,
+        tag: AllocTag::new("spied"),
+        generation: Generation::next(),
+        slot: BlockSlot::new(4),
+        state: BlockState::Live,
+    };
+    // SAFETY: nobody uses the memory of these blocks, there is none.
+    #[allow(unsafe_code, reason = "making blocks is what a resource does")]
+    unsafe {
+        DeviceBlock::from_parts(parts)
+    }
+}
+
+fn refusal(call: &'static str) -> ResourceError {
+    ResourceError::driver(call, 1, "CUDA_ERROR_INVALID_VALUE", 3)
+}
+
+fn tickets(tokens: &UseTokens) -> Vec<u64> {
+    tokens.iter().map(UseToken::ticket).collect()
+}
+
+fn tokens(id: BlockId, on: StreamId, tickets: [u64; 2]) -> UseTokens {
+    let mut tokens = UseTokens::new(on);
+    tickets.into_iter().for_each(|t| tokens.push(UseToken::new(id, on, Access::Write, t)));
+    tokens
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl DeviceMemoryResource for Spy {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        self.called(Call::Allocate(bytes, stream, tag));
+        Ok(block(stream))
+    }
+    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        self.called(Call::Deallocate(block.id()));
+        Err(DeallocateError::new(refusal("deallocate"), block))
+    }
+    fn device_ordinal(&self) -> usize {
+        self.called(Call::DeviceOrdinal);
+        3
+    }
+    fn stream_pool(&self) -> StreamPoolId {
+        self.called(Call::StreamPool);
+        self.pool
+    }
+    fn bytes_outstanding(&self) -> u64 {
+        self.called(Call::BytesOutstanding);
+        44
+    }
+    fn usage(&self) -> Usage {
+        self.called(Call::Usage);
+        let mut usage = Usage::default();
+        usage.live = 55;
+        usage
+    }
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.called(Call::TryReap);
+        Ok(66)
+    }
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.called(Call::ReapPending);
+        Ok(77)
+    }
+    fn supports_block_use_tracking(&self) -> bool {
+        self.called(Call::SupportsBlockUseTracking);
+        true
+    }
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        self.called(Call::RecordBlockUse(block.id(), stream));
+        Err(refusal("record_block_use"))
+    }
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        self.called(Call::PrepareBlockUse(block, stream, access));
+        Ok(UseToken::new(block, stream, access, 88))
+    }
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        self.called(Call::FinishBlockUse(token.ticket()));
+        Err(refusal("finish_block_use"))
+    }
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        self.called(Call::PrepareUses(uses.to_vec(), stream));
+        Ok(tokens(uses[0].block, stream, [98, 99]))
+    }
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.called(Call::FinishUses(tickets(&tokens)));
+        Err(refusal("finish_uses"))
+    }
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.called(Call::CancelUses(tickets(&tokens)));
+        Err(refusal("cancel_uses"))
+    }
+}
+
+/// Calls every method of `pointer`, which points to `spy`.
+fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
+    let (on, tag, [id, other]) = (stream(spy.pool), AllocTag::new("tag"), spy.ids);
+
+    let block = pointer.allocate(123, on, tag).unwrap();
+    assert_eq!(spy.calls(), [Call::Allocate(123, on, tag)]);
+    assert_eq!(block.tag(), AllocTag::new("spied"));
+
+    assert_eq!(pointer.record_block_use(&block, on), Err(refusal("record_block_use")));
+    assert_eq!(spy.calls(), [Call::RecordBlockUse(block.id(), on)]);
+
+    let allocated = block.id();
+    let refused = pointer.deallocate(block).unwrap_err();
+    assert_eq!(spy.calls(), [Call::Deallocate(allocated)]);
+    assert_eq!((refused.error, refused.block.id()), (refusal("deallocate"), allocated));
+
+    assert_eq!(pointer.device_ordinal(), 3);
+    assert_eq!(pointer.stream_pool(), spy.pool);
+    assert_eq!(pointer.bytes_outstanding(), 44);
+    assert_eq!(pointer.usage().live, 55);
+    assert_eq!(pointer.try_reap(), Ok(66));
+    assert_eq!(pointer.reap_pending(), Ok(77));
+    assert!(pointer.supports_block_use_tracking());
+    let asked = [
+        Call::DeviceOrdinal,
+        Call::StreamPool,
+        Call::BytesOutstanding,
+        Call::Usage,
+        Call::TryReap,
+        Call::ReapPending,
+        Call::SupportsBlockUseTracking,
+    ];
+    assert_eq!(spy.calls(), asked);
+
+    let token = pointer.prepare_block_use(id, on, Access::Read).unwrap();
+    assert_eq!(spy.calls(), [Call::PrepareBlockUse(id, on, Access::Read)]);
+    assert_eq!(token, UseToken::new(id, on, Access::Read, 88));
+    assert_eq!(pointer.finish_block_use(token), Err(refusal("finish_block_use")));
+    assert_eq!(spy.calls(), [Call::FinishBlockUse(88)]);
+
+    let uses = [BlockUse::new(id, Access::Write), BlockUse::new(other, Access::Read)];
+    let prepared = pointer.prepare_uses(&uses, on).unwrap();
+    assert_eq!(spy.calls(), [Call::PrepareUses(uses.to_vec(), on)]);
+    assert_eq!(tickets(&prepared), [98, 99]);
+    assert_eq!(pointer.finish_uses(prepared), Err(refusal("finish_uses")));
+    assert_eq!(spy.calls(), [Call::FinishUses(vec![98, 99])]);
+    let prepared = tokens(id, on, [1, 2]);
+    assert_eq!(pointer.cancel_uses(prepared), Err(refusal("cancel_uses")));
+    assert_eq!(spy.calls(), [Call::CancelUses(vec![1, 2])]);
+}
+
+#[test]
+fn a_reference_forwards_every_method() {
+    let spy = Spy::new();
+    assert_forwards(&spy, &spy);
+    assert_forwards(&spy, &spy as &dyn DeviceMemoryResource);
+}
+
+#[test]
+fn a_box_forwards_every_method() {
+    let spy = Spy::new();
+    assert_forwards(&spy, Box::new(spy.clone()));
+    assert_forwards(&spy, Box::new(spy.clone()) as Box<dyn DeviceMemoryResource>);
+}
+
+#[test]
+fn an_arc_forwards_every_method() {
+    let spy = Spy::new();
+    assert_forwards(&spy, Arc::new(spy.clone()));
+    assert_forwards(&spy, Arc::new(spy.clone()) as Arc<dyn DeviceMemoryResource>);
+}
+
+#[test]
+fn pointers_nest() {
+    let spy = Spy::new();
+    let nested: Arc<dyn DeviceMemoryResource> = Arc::new(Box::new(spy.clone()));
+    assert_forwards(&spy, &nested);
+}
