@@ -1,2 +1,8 @@
-//! The dmr command: replay allocation traces, show devices.
-fn main() {}
+//! The `dmr` command.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    dmr_cli::main()
+}

@@ -1,0 +1,200 @@
+//! Which driver the command runs on: this machine's GPU, or the simulated driver.
+
+use clap::Args;
+use dmr_streams::{Device, device};
+use dmr_trace::summary::CheckerFindings;
+
+use crate::exit::Failure;
+
+#[cfg(feature = "sim")]
+use crate::bytes;
+
+/// What commands that use a device are told about it.
+#[derive(Args, Clone, Debug)]
+pub struct DriverArgs {
+    /// CUDA ordinal of the device
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub device: usize,
+
+    /// Memory of each simulated device
+    #[cfg(feature = "sim")]
+    #[arg(long, value_name = "BYTES", default_value = "141GiB", value_parser = bytes::parse)]
+    pub sim_memory: u64,
+
+    /// Where the simulated driver's scheduler starts: another seed, another order of execution
+    #[cfg(feature = "sim")]
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub sim_seed: u64,
+}
+
+/// The machine that a command runs on.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    ordinal: usize,
+    #[cfg(feature = "sim")]
+    universe: Option<dmr_sim::Universe>,
+}
+
+#[cfg(feature = "sim")]
+mod simulated {
+    use super::*;
+    use dmr_sim::{Driver, LabelGuard, Universe};
+    use dmr_trace::Noted;
+
+    /// What a simulated machine has.
+    const DEVICES: usize = 2;
+
+    impl Machine {
+        /// Chooses the driver as `DMR_DRIVER` says, else the GPU's, else the simulated one.
+        ///
+        /// # Errors
+        ///
+        /// An unknown `DMR_DRIVER`; a simulated driver that cannot be installed; no such
+        /// simulated device.
+        pub fn choose(args: &DriverArgs) -> Result<Self, Failure> {
+            match dmr_sim::select().map_err(Failure::unusable)? {
+                Driver::Cuda => Ok(Self { ordinal: args.device, universe: None }),
+                Driver::Simulated => {
+                    let universe = Universe::builder()
+                        .devices(DEVICES)
+                        .capacity(args.sim_memory)
+                        .seed(args.sim_seed)
+                        .build()
+                        .map_err(Failure::unusable)?;
+                    Self::simulated(universe, args.device)
+                }
+            }
+        }
+
+        /// A device of a simulated machine.
+        ///
+        /// # Errors
+        ///
+        /// It has no such device.
+        pub fn simulated(universe: Universe, device: usize) -> Result<Self, Failure> {
+            match universe.ordinal(device) {
+                usize::MAX => Err(Failure::unusable(format!(
+                    "device {device} is out of range: the simulated machine has {DEVICES} devices"
+                ))),
+                ordinal => Ok(Self { ordinal, universe: Some(universe) }),
+            }
+        }
+
+        /// Whether the driver is the simulated one.
+        #[must_use]
+        pub fn is_simulated(&self) -> bool {
+            self.universe.is_some()
+        }
+
+        /// Labels for the operations of this thread; `None` where nobody would read them.
+        pub(crate) fn labels(&self) -> Option<Labels> {
+            self.is_simulated().then(Labels::default)
+        }
+
+        /// Lets everything run to its end and answers what the simulated driver found; `None` on
+        /// a GPU, where nobody looks.
+        #[must_use]
+        pub fn findings(&self) -> Option<CheckerFindings> {
+            let verdict = self.universe.as_ref()?.finish();
+            let mut findings = CheckerFindings::default();
+            for report in &verdict.reports {
+                let kind: &mut Noted<String> =
+                    if report.kind.is_race() { &mut findings.races } else { &mut findings.others };
+                kind.note_with(|| report.to_string().replace("\n  ", " · "));
+            }
+            findings.others.count += verdict.dropped;
+            Some(findings)
+        }
+    }
+
+    /// Labels what a thread submits with the row it is submitted for.
+    #[derive(Default)]
+    pub(crate) struct Labels {
+        current: Option<LabelGuard>,
+    }
+
+    impl Labels {
+        pub(crate) fn set(&mut self, line: Option<u64>) {
+            // Labels nest: the old one has to go before the new one comes.
+            self.current = None;
+            self.current = line.map(|line| dmr_sim::label(format!("trace line {line}")));
+        }
+    }
+}
+
+#[cfg(feature = "sim")]
+pub(crate) use simulated::Labels;
+
+#[cfg(not(feature = "sim"))]
+mod cuda_only {
+    use super::*;
+
+    impl Machine {
+        /// The GPU's driver: this program was built without the simulated one.
+        ///
+        /// # Errors
+        ///
+        /// None here: what is wrong with the driver is said when the device is opened.
+        pub fn choose(args: &DriverArgs) -> Result<Self, Failure> {
+            Ok(Self { ordinal: args.device })
+        }
+
+        /// Whether the driver is the simulated one: it is not.
+        #[must_use]
+        pub fn is_simulated(&self) -> bool {
+            false
+        }
+
+        pub(crate) fn labels(&self) -> Option<Labels> {
+            None
+        }
+
+        /// What a checker found: there is none.
+        #[must_use]
+        pub fn findings(&self) -> Option<CheckerFindings> {
+            None
+        }
+    }
+
+    /// There is nobody to read labels.
+    pub(crate) struct Labels;
+
+    impl Labels {
+        pub(crate) fn set(&mut self, _line: Option<u64>) {}
+    }
+}
+
+#[cfg(not(feature = "sim"))]
+pub(crate) use cuda_only::Labels;
+
+impl Machine {
+    /// CUDA ordinal of the device.
+    #[must_use]
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    /// The driver, for the table: the GPU's name, or that it is simulated and why.
+    #[must_use]
+    pub fn describe(&self, device: &Device) -> String {
+        if !self.is_simulated() {
+            return format!("{} (CUDA {})", device.name(), device.driver_version());
+        }
+        let asked = std::env::var_os(DRIVER_VARIABLE).is_some_and(|value| value == "sim");
+        let why = if asked { "DMR_DRIVER=sim" } else { "no GPU found" };
+        format!("simulated ({why})")
+    }
+
+    /// All devices that the driver sees.
+    ///
+    /// # Errors
+    ///
+    /// No driver, no device, and whatever else the driver says.
+    pub fn devices(&self) -> Result<Vec<Device>, Failure> {
+        let count = device::device_count().map_err(Failure::unusable)?;
+        (0..count).map(|ordinal| Device::open(ordinal).map_err(Failure::unusable)).collect()
+    }
+}
+
+/// The variable that chooses the driver.
+pub(crate) const DRIVER_VARIABLE: &str = "DMR_DRIVER";

@@ -1,0 +1,96 @@
+//! The `dmr` command, as a library: one module per subcommand.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`replay`] | `dmr replay`: makes the calls of a trace again |
+//! | [`info`] | `dmr info`: driver, devices, features, variables |
+//! | [`driver`] | which driver the command runs on, and what it found |
+//! | [`exit`] | what a command answers to the shell |
+//!
+//! [`replay::replay`] takes the resource through a hook, so that a program can replay traces on
+//! a stack of its own.
+#![forbid(unsafe_code)]
+
+mod bytes;
+pub mod driver;
+pub mod exit;
+pub mod info;
+mod progress;
+pub mod replay;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::{Exit, Failure};
+
+/// Stream-ordered GPU memory: replay allocation traces, show devices.
+#[derive(Debug, Parser)]
+#[command(name = "dmr", version, arg_required_else_help = true)]
+#[command(after_help = "Without a GPU the command runs on a simulated CUDA driver. \
+    DMR_DRIVER=sim|cuda chooses, DMR_BACKEND chooses the resource.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Makes the calls of an allocation trace again: times them, checks them
+    Replay(replay::ReplayArgs),
+    /// Shows the driver, its devices, and what this program was built with
+    Info(info::InfoArgs),
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Replay(args) => replay::run(&args),
+        Command::Info(args) => info::run(&args),
+    };
+    match outcome {
+        Ok(output) => output.print(),
+        Err(Failure { exit, message }) => {
+            tell(&message);
+            exit.into()
+        }
+    }
+}
+
+/// What a command has to say, and how it ends.
+#[derive(Debug)]
+pub struct Output {
+    /// For standard output.
+    pub text: String,
+    /// Why it failed, for standard error; empty if it did not.
+    pub complaint: String,
+}
+
+impl Output {
+    fn print(&self) -> ExitCode {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush()) {
+            Ok(()) => {}
+            // The reader has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => {
+                tell(&format!("standard output: {error}"));
+                return Exit::Unusable.into();
+            }
+        }
+        if self.complaint.is_empty() {
+            return Exit::Fine.into();
+        }
+        tell(&self.complaint);
+        Exit::Failed.into()
+    }
+}
+
+/// Without standard error there is nobody left to tell.
+fn tell(message: &str) {
+    let _ = writeln!(io::stderr(), "dmr: {message}");
+}

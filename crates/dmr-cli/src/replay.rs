@@ -1,0 +1,194 @@
+//! `dmr replay`: makes the calls of a trace again, on this machine's driver.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use dmr::{Backend, DeviceRuntime};
+use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+use dmr_streams::{PatternOps, StreamLease, StreamPool};
+use dmr_trace::{Replay, ReplayError, ReplayOptions, ReplayStreams, Summary, TraceReader};
+
+use crate::driver::{DriverArgs, Machine};
+use crate::exit::{Exit, Failure};
+use crate::progress::Watch;
+use crate::{Output, bytes};
+
+/// What `dmr replay` is told.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// The trace: CSV, gzip or not; this project's format or RMM's log
+    pub trace: PathBuf,
+
+    /// Where memory comes from [default: DMR_BACKEND, else the first of these]
+    #[arg(long, value_name = "NAME", value_parser = backends())]
+    pub resource: Option<String>,
+
+    /// Fill each block with its own pattern and check it before the free
+    #[arg(long)]
+    pub verify: bool,
+
+    /// Refuse what would bring the bytes outstanding above this: 8GiB, 512MiB, 4096
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    pub limit: Option<u64>,
+
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+
+    /// Fail for bad rows, frees without an allocation and blocks left over, too
+    #[arg(long)]
+    pub strict: bool,
+
+    /// How many streams; a trace with more has them folded
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=StreamId::MAX_SLOTS as i64))]
+    pub streams: u16,
+
+    /// How many blocks can be live at once
+    #[arg(long, value_name = "N", default_value_t = ReplayOptions::new().max_live_blocks)]
+    pub max_live_blocks: usize,
+
+    /// Which driver and device.
+    #[command(flatten)]
+    pub driver: DriverArgs,
+}
+
+fn backends() -> PossibleValuesParser {
+    PossibleValuesParser::new(Backend::available().iter().map(|backend| backend.name()))
+}
+
+/// Replays and reports.
+///
+/// # Errors
+///
+/// No driver or device, an unreadable trace, and what else ends a replay early.
+pub fn run(args: &ReplayArgs) -> Result<Output, Failure> {
+    // An unreadable trace should not cost the start of a driver.
+    let trace = open(args)?;
+    let machine = Machine::choose(&args.driver)?;
+    let summary = replay_trace(trace, &machine, args, |resource| resource)?;
+    report(&summary, args)
+}
+
+/// Replays a trace on `machine`, on what `stack` makes of the backend's resource. The summary
+/// includes what the machine's checker found.
+///
+/// # Errors
+///
+/// No device, an unreadable trace, and what else ends a replay early.
+pub fn replay(
+    machine: &Machine,
+    args: &ReplayArgs,
+    stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
+) -> Result<Summary, Failure> {
+    replay_trace(open(args)?, machine, args, stack)
+}
+
+/// The table, or the JSON object, and the verdict.
+///
+/// # Errors
+///
+/// None that a summary can cause: its JSON form has no part that cannot be written.
+pub fn report(summary: &Summary, args: &ReplayArgs) -> Result<Output, Failure> {
+    let mut text = String::new();
+    if args.json {
+        text = serde_json::to_string(summary).map_err(Failure::unusable)?;
+        text.push('\n');
+    } else {
+        for line in summary.details() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{line}");
+        }
+        let _ = write!(text, "{summary}");
+    }
+    let wrong = summary.verdict().join(", ");
+    let complaint = if wrong.is_empty() { wrong } else { format!("{}: {wrong}", summary.trace) };
+    Ok(Output { text, complaint })
+}
+
+fn open(args: &ReplayArgs) -> Result<TraceReader, Failure> {
+    TraceReader::open(&args.trace).map_err(Failure::unusable)
+}
+
+fn replay_trace(
+    trace: TraceReader,
+    machine: &Machine,
+    args: &ReplayArgs,
+    stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
+) -> Result<Summary, Failure> {
+    let mut summary = replay_on_device(trace, machine, args, stack)?;
+    // Everything that the replay made is gone by now: what is left is a leak.
+    summary.checker = machine.findings();
+    summary.simulated = machine.is_simulated();
+    Ok(summary)
+}
+
+fn replay_on_device(
+    trace: TraceReader,
+    machine: &Machine,
+    args: &ReplayArgs,
+    stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
+) -> Result<Summary, Failure> {
+    let mut builder =
+        DeviceRuntime::builder(machine.ordinal()).max_streams(usize::from(args.streams));
+    if let Some(backend) = args.backend() {
+        builder = builder.backend(backend);
+    }
+    let runtime = builder.build().map_err(Failure::unusable)?;
+    let driver = machine.describe(runtime.device());
+    let resource = stack(Arc::clone(runtime.resource()));
+    let mut streams = Leases { pool: Arc::clone(runtime.streams()), held: Vec::new() };
+
+    let mut options = ReplayOptions::new().strict(args.strict);
+    options.limit = args.limit;
+    options.max_live_blocks = args.max_live_blocks;
+    let ops = match args.verify {
+        true => Some(PatternOps::new(Arc::clone(runtime.streams())).map_err(Failure::unusable)?),
+        false => None,
+    };
+    let mut replay = Replay::new(&*resource).options(options);
+    if let Some(ops) = &ops {
+        replay = replay.verify(ops);
+    }
+    let mut watch = Watch::new(args.verify.then(|| machine.labels()).flatten());
+    let mut summary = replay.run(trace, &mut streams, &mut watch).map_err(|error| {
+        let exit = match error {
+            ReplayError::Trace(_) | ReplayError::TooManyLiveBlocks { .. } => Exit::Unusable,
+            _ => Exit::Failed,
+        };
+        Failure { exit, message: error.to_string() }
+    })?;
+    summary.driver = driver;
+    summary.stack = format!("{resource:?}");
+    Ok(summary)
+}
+
+impl ReplayArgs {
+    fn backend(&self) -> Option<Backend> {
+        let name = self.resource.as_deref()?;
+        Backend::available().iter().copied().find(|backend| backend.name() == name)
+    }
+}
+
+/// Leases a stream for each of the trace, as long as the pool has one.
+struct Leases {
+    pool: Arc<StreamPool>,
+    held: Vec<StreamLease>,
+}
+
+impl ReplayStreams for Leases {
+    fn open(&mut self, _nth: usize) -> ResourceResult<Option<StreamId>> {
+        match self.pool.acquire() {
+            Ok(lease) => {
+                let id = lease.id();
+                self.held.push(lease);
+                Ok(Some(id))
+            }
+            Err(ResourceError::Capacity { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The built command, as a shell meets it: what it prints and how it exits.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// Runs `dmr` on the simulated driver.
+fn dmr(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dmr"))
+        .args(args)
+        .env("DMR_DRIVER", "sim")
+        .env_remove("DMR_BACKEND")
+        .output()
+        .unwrap()
+}
+
+fn gpt_train() -> String {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.join("../../traces/gpt_train.csv.gz").to_str().unwrap().to_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A file with this content, gone with the folder.
+fn file(content: &[u8]) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.csv");
+    std::fs::write(&path, content).unwrap();
+    (folder, path.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_command_of_the_readme_replays_the_trace_and_ends_with_the_table() {
+    let output = dmr(&["replay", &gpt_train()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    let lines: Vec<_> = text.lines().collect();
+    let [driver, stack, replay, time, memory, checks] = lines[..] else { panic!("{text}") };
+    assert_eq!(driver, "driver   simulated (DMR_DRIVER=sim) · times are host cost only");
+    assert_eq!(stack, "stack    Direct(device 0)");
+    assert_eq!(replay, "replay   21,039 operations  1 stream  ██████████ 100 %");
+    assert!(time.starts_with("time     ") && time.contains(" ns/op   p50 "), "{time}");
+    assert_eq!(memory, "memory   live 7,324 MiB peak · reserved 7,324 MiB peak (1.00x)");
+    assert_eq!(
+        checks,
+        "checks   0 overlaps · 0 races · 0 failures · 3 left over (the trace never frees them)"
+    );
+    assert_eq!(stderr(&output), "", "no progress where there is no terminal");
+}
+
+#[test]
+fn verify_finds_nothing_wrong_with_the_direct_backend() {
+    let output = dmr(&["replay", &gpt_train(), "--verify", "--resource", "direct"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    assert!(stdout(&output).contains("0 overlaps · 0 corrupt · 0 races · 0 failures"));
+}
+
+#[test]
+fn json_is_one_object_with_everything_in_it() {
+    let output = dmr(&["replay", &gpt_train(), "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["ops"], 21_039);
+    assert_eq!(json["peak_live_bytes"], 7_679_269_128_u64);
+    assert_eq!(json["left_over"]["count"], 3);
+    assert_eq!(json["checker"]["races"]["count"], 0);
+    assert_eq!(json["simulated"], true);
+    for name in ["p50", "p99", "p999", "ns_per_op", "total_ns", "peak_reserved_bytes"] {
+        assert!(json[name].as_f64().unwrap() > 0.0, "{name}");
+    }
+}
+
+#[test]
+fn a_limit_refuses_what_does_not_fit_and_names_the_lines() {
+    let output = dmr(&["replay", &gpt_train(), "--limit", "4GiB"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("failure  line 600: over the limit: 1 GiB asked, 211.2 MiB of 4 GiB left"),
+        "{text}"
+    );
+    assert!(text.contains("limit 4,096 MiB"), "{text}");
+    assert!(stderr(&output).ends_with("73 failures\n"), "{}", stderr(&output));
+    assert_eq!(dmr(&["replay", &gpt_train(), "--limit", "8GiB"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_device_that_is_too_small_is_out_of_memory_and_not_a_crash() {
+    let output = dmr(&["replay", &gpt_train(), "--sim-memory", "4GiB", "--verify"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("out of device memory: 1 GiB asked"), "{}", stdout(&output));
+}
+
+#[test]
+fn strict_fails_for_flaws_of_the_trace_and_names_their_lines() {
+    let (_folder, path) = file(b"action,ptr,bytes\nallocate,1,16\nfree,2,16\nnonsense\n");
+    let output = dmr(&["replay", &path]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    for line in ["unpaired line 3: ", "bad row  line 4: "] {
+        assert!(text.contains(line), "{text}");
+    }
+    let output = dmr(&["replay", &path, "--strict"]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "1 bad rows, 1 frees without an allocation, 1 left over\n";
+    assert!(stderr(&output).ends_with(expected), "{}", stderr(&output));
+    assert!(stdout(&output).contains("unfreed  line 2: the trace never frees it"));
+}
+
+#[test]
+fn a_file_that_is_no_trace_exits_with_2_and_names_the_line() {
+    let gzip = |text: &[u8]| {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(text).unwrap();
+        gzip.finish().unwrap()
+    };
+    let rows: String = (0..5000).map(|n| format!("allocate,{n},{}\n", n * 37 + 1)).collect();
+    let trace = format!("action,ptr,bytes\n{rows}");
+    let truncated = gzip(trace.as_bytes())[..2000].to_vec();
+    let long = format!("action,ptr,bytes\nallocate,1,16\n{}", "x".repeat(1 << 20));
+    let cases: [(&str, &[u8], &str); 5] = [
+        ("empty", b"", "line 1: empty"),
+        ("binary", &[0, 1, 2, 0xff, 0xfe, b'\n', 0], "line 1: no column"),
+        ("truncated", &truncated, "cannot be read any further"),
+        ("one long line", long.as_bytes(), "line 3: longer than 65536 bytes"),
+        ("bomb", &gzip(&vec![0; 64 << 20]), "line 1: longer than 65536 bytes"),
+    ];
+    for (name, content, message) in cases {
+        let (_folder, path) = file(content);
+        let output = dmr(&["replay", &path, "--verify"]);
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{name}: {stderr}");
+        assert!(stderr.contains(message) && stderr.contains(": line "), "{name}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{name}: {stderr}");
+        assert_eq!(stdout(&output), "", "{name}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
+    let trace = gpt_train();
+    let cases: [(&[&str], &str); 6] = [
+        (&["replay"], "<TRACE>"),
+        (&["replay", "no-such-file.csv"], "no-such-file.csv: cannot be opened"),
+        (&["replay", &trace, "--limit", "8GB"], "use B, KiB, MiB, GiB or TiB"),
+        (&["replay", &trace, "--resource", "mmap"], "direct"),
+        (&["replay", &trace, "--streams", "0"], "0 is not in 1..=4096"),
+        (&["replay", &trace, "--device", "9"], "device 9 is out of range"),
+    ];
+    for (args, message) in cases {
+        let output = dmr(args);
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(message), "{args:?}: {stderr}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_dmr"))
+        .args(["info"])
+        .env("DMR_DRIVER", "neither")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("DMR_DRIVER"), "{}", stderr(&output));
+}
+
+#[test]
+fn info_shows_driver_devices_and_the_variables_in_effect() {
+    let output = dmr(&["info"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0));
+    for part in ["driver   simulated", "device 1 ", "141 GiB", "backends direct", "DMR_DRIVER: sim"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_slice(&dmr(&["info", "--json", "--sim-memory", "2GiB"]).stdout).unwrap();
+    assert_eq!(json["devices"][0]["total_bytes"], 2_u64 << 30);
+    assert_eq!(json["variables"]["DMR_DRIVER"], "sim");
+}
+
+#[test]
+fn the_same_trace_replays_on_the_second_device_and_under_any_seed() {
+    let (_folder, path) = file(
+        b"action,ptr,bytes,stream\nallocate,1,4096,1\nallocate,2,77,2\nfree,1,,1\nfree,2,,2\n",
+    );
+    for seed in 0..8 {
+        let seed = seed.to_string();
+        let output =
+            dmr(&["replay", &path, "--verify", "--strict", "--device", "1", "--sim-seed", &seed]);
+        assert_eq!(output.status.code(), Some(0), "seed {seed}: {}", stdout(&output));
+        assert!(stdout(&output).contains("Direct(device 1)"));
+    }
+}
+
+#[test]
+fn a_trace_with_more_streams_than_asked_for_is_folded_and_says_so() {
+    let (_folder, path) = file(
+        b"action,ptr,bytes,stream\nallocate,1,64,1\nallocate,2,64,2\nallocate,3,64,3\n\
+          free,1,,1\nfree,2,,2\nfree,3,,3\n",
+    );
+    let output = dmr(&["replay", &path, "--verify", "--strict", "--streams", "2"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    assert!(stdout(&output).contains("6 operations  2 streams (for 3 of the trace)"));
+}

@@ -1,0 +1,272 @@
+//! Reads a trace row by row, in bounded memory.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::iter::FusedIterator;
+use std::path::Path;
+
+use csv_core::ReadRecordResult;
+use dmr_core::AllocationRecord;
+use serde::Serialize;
+
+use crate::error::HeaderProblem;
+use crate::header::Header;
+use crate::lines::{LineError, Lines, MAX_LINE};
+use crate::row::{Fields, RowParser, shown};
+use crate::source::{self, Consumed};
+use crate::{Noted, RowProblem, TraceError};
+
+/// An iterator over the rows of a trace.
+///
+/// Reads the project's own CSV (columns found by header, in any order; needed are `action`, `ptr`
+/// and `bytes`) and RMM's log (`Thread,Time,Action,Pointer,Size,Stream`), plain or gzip. Blank
+/// lines and lines that start with `#` are passed over. Memory stays bounded whatever the file
+/// holds: a line has at most 64 KiB, and of what is wrong the first [`Noted::KEPT`] are kept.
+///
+/// A row that cannot be read is counted ([`bad_rows`](Self::bad_rows)) and passed over; a trace
+/// that cannot be read any further is an error, after which there are no more rows.
+pub struct TraceReader {
+    trace: String,
+    size: Option<u64>,
+    consumed: Consumed,
+    lines: Lines,
+    csv: Csv,
+    header: Header,
+    parser: RowParser,
+    rows: u64,
+    bad_rows: Noted<BadRow>,
+    ended: bool,
+}
+
+/// A row of a trace, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRow {
+    /// The line, from 1 (the header's, as a rule).
+    pub line: u64,
+    /// What it says. Failed calls and reaps are rows too.
+    pub record: AllocationRecord,
+}
+
+/// A row that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadRow {
+    /// The line, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    #[serde(serialize_with = "crate::summary::as_text")]
+    pub problem: RowProblem,
+}
+
+impl fmt::Display for BadRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.problem)
+    }
+}
+
+impl TraceReader {
+    /// Opens a file and reads its header.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened or read, or its first line is not the header of a trace.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
+        let trace = path.as_ref().display().to_string();
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+        match opened {
+            Ok((metadata, file)) => {
+                let mut reader = Self::new(trace, file)?;
+                reader.size = metadata.is_file().then_some(metadata.len());
+                Ok(reader)
+            }
+            Err(source) => Err(TraceError::Open { trace, source }),
+        }
+    }
+
+    /// Reads from `read`; `trace` is what messages call it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or its first line is not the header of a trace.
+    pub fn new(
+        trace: impl Into<String>,
+        read: impl Read + Send + 'static,
+    ) -> Result<Self, TraceError> {
+        let trace = trace.into();
+        let (bytes, consumed) = match source::open(read) {
+            Ok(opened) => opened,
+            Err(source) => return Err(TraceError::Read { trace, line: 1, source }),
+        };
+        let mut lines = Lines::new(bytes);
+        let mut csv = Csv::new();
+        let header = loop {
+            let line = match lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => return Err(TraceError::Empty { trace }),
+                Err(error) => return Err(cannot_read(trace, lines.number(), error)),
+            };
+            if is_passed_over(line) {
+                continue;
+            }
+            let found = match csv.split(line) {
+                Ok(fields) => Header::find(&fields),
+                Err(SplitError::TooManyFields) => Err(HeaderProblem::TooMany(Header::MAX_FIELDS)),
+                Err(_) => Err(HeaderProblem::Malformed),
+            };
+            match found {
+                Ok(header) => break header,
+                Err(problem) => {
+                    let header = shown(line.trim_ascii_end());
+                    let line = lines.number();
+                    return Err(TraceError::Header { trace, line, problem, header });
+                }
+            }
+        };
+        Ok(Self {
+            trace,
+            size: None,
+            consumed,
+            lines,
+            csv,
+            header,
+            parser: RowParser::default(),
+            rows: 0,
+            bad_rows: Noted::default(),
+            ended: false,
+        })
+    }
+
+    /// What messages call the trace: the path, of a file.
+    #[must_use]
+    pub fn trace(&self) -> &str {
+        &self.trace
+    }
+
+    /// How many rows were read so far, bad ones included.
+    #[must_use]
+    pub const fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The rows that could not be read.
+    #[must_use]
+    pub const fn bad_rows(&self) -> &Noted<BadRow> {
+        &self.bad_rows
+    }
+
+    /// Bytes taken from the file so far: of a gzip file, compressed ones.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.consumed.get()
+    }
+
+    /// Bytes of the file; `None` if this is not a file.
+    #[must_use]
+    pub const fn bytes_total(&self) -> Option<u64> {
+        self.size
+    }
+
+    /// The next row that can be read; `None` at the end.
+    fn read_row(&mut self) -> Result<Option<TraceRow>, TraceError> {
+        loop {
+            let line = match self.lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    return Err(cannot_read(self.trace.clone(), self.lines.number(), error));
+                }
+            };
+            if is_passed_over(line) {
+                continue;
+            }
+            self.rows += 1;
+            let expected = self.header.fields();
+            let parsed = match self.csv.split(line) {
+                Ok(fields) if fields.ends.len() == expected => {
+                    self.parser.parse(&self.header, &fields)
+                }
+                Ok(_) | Err(SplitError::TooManyFields) => Err(RowProblem::FieldCount { expected }),
+                Err(SplitError::OpenQuote) => Err(RowProblem::OpenQuote),
+                Err(SplitError::LineBreak) => Err(RowProblem::LineBreak),
+            };
+            let line = self.lines.number();
+            match parsed {
+                Ok(record) => return Ok(Some(TraceRow { line, record })),
+                Err(problem) => self.bad_rows.note(BadRow { line, problem }),
+            }
+        }
+    }
+}
+
+impl Iterator for TraceReader {
+    type Item = Result<TraceRow, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let row = self.read_row();
+        self.ended = !matches!(row, Ok(Some(_)));
+        row.transpose()
+    }
+}
+
+impl FusedIterator for TraceReader {}
+
+impl fmt::Debug for TraceReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceReader")
+            .field("trace", &self.trace)
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
+    }
+}
+
+fn is_passed_over(line: &[u8]) -> bool {
+    matches!(line.trim_ascii().first(), None | Some(b'#'))
+}
+
+fn cannot_read(trace: String, line: u64, error: LineError) -> TraceError {
+    match error {
+        LineError::Io(source) => TraceError::Read { trace, line, source },
+        LineError::TooLong => TraceError::LineTooLong { trace, line },
+    }
+}
+
+/// Splits lines into fields, in buffers of its own.
+struct Csv {
+    parser: csv_core::Reader,
+    text: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+enum SplitError {
+    OpenQuote,
+    LineBreak,
+    TooManyFields,
+}
+
+impl Csv {
+    fn new() -> Self {
+        let parser = csv_core::Reader::new();
+        // A field is never longer than what it was parsed from.
+        Self { parser, text: vec![0; MAX_LINE + 1], ends: vec![0; Header::MAX_FIELDS] }
+    }
+
+    /// `line` ends in `\n`. Inside quotes that is data, so an open quote shows as a record that
+    /// goes on.
+    fn split(&mut self, line: &[u8]) -> Result<Fields<'_>, SplitError> {
+        self.parser.reset();
+        let (result, read, _, ends) = self.parser.read_record(line, &mut self.text, &mut self.ends);
+        match result {
+            ReadRecordResult::Record if read == line.len() => {
+                Ok(Fields { text: &self.text, ends: &self.ends[..ends] })
+            }
+            ReadRecordResult::Record | ReadRecordResult::End => Err(SplitError::LineBreak),
+            ReadRecordResult::OutputEndsFull => Err(SplitError::TooManyFields),
+            ReadRecordResult::InputEmpty | ReadRecordResult::OutputFull => {
+                Err(SplitError::OpenQuote)
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The blocks that a replay holds: found by the trace's name for them, and by address.
+
+use std::collections::{BTreeMap, HashMap};
+
+use dmr_core::{AllocationRecord, DeviceBlock};
+
+use super::streams::TraceStream;
+
+/// What pairs an allocation with its free: the generation where the trace has one (an address
+/// can be logged as allocated again before its free is logged), else the pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BlockKey {
+    is_generation: bool,
+    device: u32,
+    number: u64,
+}
+
+impl BlockKey {
+    pub(crate) fn of(record: &AllocationRecord) -> Self {
+        let is_generation = record.generation != 0;
+        let number = if is_generation { record.generation } else { record.ptr };
+        Self { is_generation, device: record.device, number }
+    }
+}
+
+/// A block in the replay's hands.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) block: DeviceBlock,
+    /// The row that allocated it.
+    pub(crate) line: u64,
+    /// The stream that the row names.
+    pub(crate) stream: TraceStream,
+    /// The pattern that it was filled with.
+    pub(crate) pattern: Option<u32>,
+    /// Whether the resource would not take it back.
+    pub(crate) refused: bool,
+    /// Whether it is in the map by address.
+    mapped: bool,
+}
+
+/// What the trace's name for a block stands for.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Held(Held),
+    /// The allocation failed in the replay, so its free has nothing to do.
+    NotAllocated,
+}
+
+/// All blocks that a replay holds.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks {
+    by_key: HashMap<BlockKey, Entry>,
+    /// Where the live blocks are: start, end, line. A block that overlaps another is left out.
+    by_address: BTreeMap<u64, (u64, u64)>,
+    /// Those that no row can name: refused by the resource, or their name was given again.
+    unnamed: Vec<Held>,
+    bytes: u64,
+}
+
+impl Blocks {
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len() + self.unnamed.len()
+    }
+
+    /// Bytes asked for in the blocks held.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes a block in. Answers the line of a block that shares a byte with it.
+    pub(crate) fn hold(
+        &mut self,
+        block: DeviceBlock,
+        line: u64,
+        stream: TraceStream,
+    ) -> (Held, Option<u64>) {
+        let shares = self.map(&block, line);
+        self.bytes = self.bytes.saturating_add(block.bytes() as u64);
+        (
+            Held { block, line, stream, pattern: None, refused: false, mapped: shares.is_none() },
+            shares,
+        )
+    }
+
+    /// Names a block. Answers the line of a block that had the name and was never freed.
+    pub(crate) fn insert(&mut self, key: BlockKey, entry: Entry) -> Option<u64> {
+        match self.by_key.insert(key, entry) {
+            Some(Entry::Held(before)) => {
+                let line = before.line;
+                self.unnamed.push(before);
+                Some(line)
+            }
+            _ => None,
+        }
+    }
+
+    /// What `key` stands for; it stands for nothing afterwards.
+    pub(crate) fn take(&mut self, key: BlockKey) -> Option<Entry> {
+        self.by_key.remove(&key)
+    }
+
+    /// Lets a block go, right before it is given back.
+    pub(crate) fn release(&mut self, held: &Held) {
+        if held.mapped {
+            self.by_address.remove(&held.block.ptr());
+        }
+        self.bytes = self.bytes.saturating_sub(held.block.bytes() as u64);
+    }
+
+    /// Keeps a block that no row can name.
+    pub(crate) fn keep(&mut self, held: Held) {
+        self.unnamed.push(held);
+    }
+
+    /// Everything that is left, in the order of the rows. Goes back through [`keep`](Self::keep),
+    /// or is [released](Self::release).
+    pub(crate) fn drain(&mut self) -> Vec<Held> {
+        let named = self.by_key.drain().filter_map(|(_, entry)| match entry {
+            Entry::Held(held) => Some(held),
+            Entry::NotAllocated => None,
+        });
+        let mut left: Vec<_> = named.chain(self.unnamed.drain(..)).collect();
+        left.sort_unstable_by_key(|held| held.line);
+        left
+    }
+
+    fn map(&mut self, block: &DeviceBlock, line: u64) -> Option<u64> {
+        let start = block.ptr();
+        let end = start.saturating_add(block.bytes() as u64);
+        let before = self.by_address.range(..end).next_back();
+        if let Some((_, &(other_end, other_line))) = before
+            && other_end > start
+        {
+            return Some(other_line);
+        }
+        self.by_address.insert(start, (end, line));
+        None
+    }
+}

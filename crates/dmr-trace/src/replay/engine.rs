@@ -1,0 +1,348 @@
+//! The replay itself: read a chunk, make its calls, give everything back.
+
+use std::time::{Duration, Instant};
+
+use dmr_core::record::RecordAction;
+use dmr_core::size::human_bytes;
+use dmr_core::{AllocTag, AllocationRecord, DeviceBlock, DeviceMemoryResource, StreamId};
+
+use super::blocks::{BlockKey, Blocks, Entry, Held};
+use super::latency::{Latencies, clock_ns};
+use super::streams::{ReplayStreams, StreamMap, TraceStream};
+use super::verify::Verifier;
+use super::{Progress, Replay, ReplayError, ReplayObserver, ReplayOptions};
+use crate::summary::{CallFailure, Overlap, Unfreed};
+use crate::{Summary, TraceReader, TraceRow};
+
+/// One replay in progress.
+pub(crate) struct Engine<'a> {
+    resource: &'a dyn DeviceMemoryResource,
+    options: ReplayOptions,
+    streams: StreamMap<'a>,
+    observer: &'a mut dyn ReplayObserver,
+    verifier: Option<Verifier<'a>>,
+    blocks: Blocks,
+    allocating: Latencies,
+    freeing: Latencies,
+    summary: Summary,
+    trace: String,
+}
+
+/// What a row asks for: small, so that a chunk of them stays in the cache.
+struct Op {
+    line: u64,
+    key: BlockKey,
+    bytes: u64,
+    stream: TraceStream,
+    tag: AllocTag,
+    allocates: bool,
+}
+
+/// Rows that are parsed before their calls are made.
+const CHUNK: usize = 16_384;
+
+impl<'a> Engine<'a> {
+    pub(crate) fn new(
+        replay: &Replay<'a>,
+        streams: &'a mut dyn ReplayStreams,
+        observer: &'a mut dyn ReplayObserver,
+    ) -> Self {
+        Self {
+            resource: replay.resource,
+            options: replay.options,
+            streams: StreamMap::new(streams),
+            observer,
+            verifier: replay.verify.map(Verifier::new),
+            blocks: Blocks::default(),
+            allocating: Latencies::new(),
+            freeing: Latencies::new(),
+            summary: Summary::default(),
+            trace: String::new(),
+        }
+    }
+
+    pub(crate) fn run(mut self, mut reader: TraceReader) -> Result<Summary, ReplayError> {
+        let (start, outstanding) = (Instant::now(), self.resource.bytes_outstanding());
+        self.trace = reader.trace().to_owned();
+        let replayed = self.replay(&mut reader).and_then(|last| self.check_left_over(last));
+        self.give_back();
+        replayed?;
+
+        let left = self.resource.bytes_outstanding();
+        if left != outstanding {
+            let message = format!(
+                "{outstanding} bytes were outstanding before the replay, {left} are after it, \
+                 though every block was given back"
+            );
+            self.summary.failures.note(CallFailure { line: None, message });
+        }
+        Ok(self.summarise(&reader, start))
+    }
+
+    /// All rows of the trace. Answers the last line.
+    fn replay(&mut self, reader: &mut TraceReader) -> Result<u64, ReplayError> {
+        let mut ops = Vec::with_capacity(CHUNK);
+        let mut last = 1;
+        loop {
+            ops.clear();
+            while ops.len() < CHUNK
+                && let Some(row) = reader.next()
+            {
+                ops.extend(self.sift(&row?));
+            }
+            for op in &ops {
+                self.observer.row(Some(op.line));
+                if op.allocates {
+                    self.allocate(op)?
+                } else {
+                    self.free(op)?
+                }
+                last = op.line;
+            }
+            self.observer.row(None);
+            self.observer.progress(Progress {
+                rows: reader.rows(),
+                bytes_read: reader.bytes_read(),
+                bytes_total: reader.bytes_total(),
+            });
+            if ops.len() < CHUNK {
+                return Ok(last);
+            }
+        }
+    }
+
+    /// What a row asks for, if anything.
+    fn sift(&mut self, row: &TraceRow) -> Option<Op> {
+        let record: &AllocationRecord = &row.record;
+        if record.failure.is_some() {
+            self.summary.failed_rows += 1;
+            return None;
+        }
+        let allocates = match record.action {
+            RecordAction::Allocate => true,
+            RecordAction::Deallocate => false,
+            _ => {
+                self.summary.other_rows += 1;
+                return None;
+            }
+        };
+        Some(Op {
+            line: row.line,
+            key: BlockKey::of(record),
+            bytes: record.bytes,
+            stream: TraceStream { device: record.device, stream: record.stream },
+            tag: record.tag,
+            allocates,
+        })
+    }
+
+    fn allocate(&mut self, op: &Op) -> Result<(), ReplayError> {
+        if op.bytes == 0 {
+            self.summary.zero_byte_rows += 1;
+            return Ok(());
+        }
+        let limit = self.options.max_live_blocks;
+        if self.blocks.len() >= limit {
+            let (trace, line) = (self.trace.clone(), op.line);
+            return Err(ReplayError::TooManyLiveBlocks { trace, line, limit });
+        }
+        let stream = self.streams.resolve(op.stream).map_err(|source| {
+            let (trace, line) = (self.trace.clone(), op.line);
+            ReplayError::Stream { trace, line, source }
+        })?;
+        let entry = match self.allocate_within_limit(op, stream) {
+            Ok(block) => Entry::Held(self.take_in(op, block)),
+            Err(message) => {
+                self.summary.failed_allocs += 1;
+                self.summary.failures.note(CallFailure { line: Some(op.line), message });
+                Entry::NotAllocated
+            }
+        };
+        if let Some(line) = self.blocks.insert(op.key, entry) {
+            self.summary.reallocated.note(Unfreed { line, again_line: op.line });
+        }
+        Ok(())
+    }
+
+    /// The call itself; the message of its failure otherwise.
+    fn allocate_within_limit(&mut self, op: &Op, stream: StreamId) -> Result<DeviceBlock, String> {
+        if let Some(limit) = self.options.limit {
+            let fits = |outstanding: u64| op.bytes <= limit.saturating_sub(outstanding);
+            if !fits(self.resource.bytes_outstanding()) {
+                self.resource.reap_pending().map_err(|error| error.to_string())?;
+                let outstanding = self.resource.bytes_outstanding();
+                if !fits(outstanding) {
+                    let left = human_bytes(limit.saturating_sub(outstanding));
+                    let (asked, limit) = (human_bytes(op.bytes), human_bytes(limit));
+                    return Err(format!("over the limit: {asked} asked, {left} of {limit} left"));
+                }
+            }
+        }
+        // A size beyond the address space is the resource's to refuse.
+        let bytes = usize::try_from(op.bytes).unwrap_or(usize::MAX);
+        let start = Instant::now();
+        let block = self.resource.allocate(bytes, stream, op.tag);
+        let took = start.elapsed();
+        let block = block.map_err(|error| error.to_string())?;
+        self.allocating.record(took);
+        Ok(block)
+    }
+
+    /// Checks a fresh block and fills it.
+    fn take_in(&mut self, op: &Op, block: DeviceBlock) -> Held {
+        if block.bytes() as u64 != op.bytes {
+            let message = format!("{} bytes asked, {} answered", op.bytes, block.bytes());
+            self.summary.failures.note(CallFailure { line: Some(op.line), message });
+        }
+        let (mut held, shares) = self.blocks.hold(block, op.line, op.stream);
+        if let Some(other_line) = shares {
+            let ptr = held.block.ptr();
+            self.summary.overlaps.note(Overlap { line: op.line, other_line, ptr });
+        }
+        if let Some(verifier) = &self.verifier
+            && let Err(error) = verifier.fill(&mut held)
+        {
+            let message = format!("the block could not be filled: {error}");
+            self.summary.failures.note(CallFailure { line: Some(op.line), message });
+        }
+        let summary = &mut self.summary;
+        summary.peak_live_bytes = summary.peak_live_bytes.max(self.blocks.bytes());
+        summary.peak_reserved_bytes =
+            summary.peak_reserved_bytes.max(self.resource.usage().reserved);
+        held
+    }
+
+    fn free(&mut self, op: &Op) -> Result<(), ReplayError> {
+        let held = match self.blocks.take(op.key) {
+            Some(Entry::Held(held)) => held,
+            Some(Entry::NotAllocated) => {
+                self.summary.skipped_frees += 1;
+                return Ok(());
+            }
+            None if op.bytes == 0 && self.summary.zero_byte_rows > 0 => {
+                self.summary.zero_byte_rows += 1;
+                return Ok(());
+            }
+            None => {
+                self.summary.unmatched_frees.note(op.line);
+                return Ok(());
+            }
+        };
+        if held.stream != op.stream {
+            self.summary.cross_stream_frees += 1;
+        }
+        self.check(&held, Some(op.line))?;
+        match self.deallocate(held) {
+            Ok(took) => self.freeing.record(took),
+            Err(message) => {
+                self.summary.failed_frees += 1;
+                self.summary.failures.note(CallFailure { line: Some(op.line), message });
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits the check of a block that is about to be freed.
+    fn check(&mut self, held: &Held, free_line: Option<u64>) -> Result<(), ReplayError> {
+        let Some(verifier) = &mut self.verifier else { return Ok(()) };
+        let line = free_line.unwrap_or(held.line);
+        if let Err(error) = verifier.check(held, free_line) {
+            let message = format!("the block could not be checked: {error}");
+            self.summary.failures.note(CallFailure { line: Some(line), message });
+        }
+        if verifier.is_full() { self.collect(line) } else { Ok(()) }
+    }
+
+    fn collect(&mut self, line: u64) -> Result<(), ReplayError> {
+        let Some(verifier) = &mut self.verifier else { return Ok(()) };
+        match verifier.collect() {
+            Ok(corrupt) => {
+                self.summary.corrupt_blocks.extend(corrupt);
+                Ok(())
+            }
+            Err(source) => {
+                let trace = self.trace.clone();
+                Err(ReplayError::Verify { trace, line, source })
+            }
+        }
+    }
+
+    /// Gives a block back. Answers how long that took; a block that is refused is kept.
+    fn deallocate(&mut self, held: Held) -> Result<Duration, String> {
+        self.blocks.release(&held);
+        let Held { block, line, stream, .. } = held;
+        let start = Instant::now();
+        let result = self.resource.deallocate(block);
+        let took = start.elapsed();
+        result.map(|()| took).map_err(|refused| {
+            let message = refused.to_string();
+            let (mut held, _) = self.blocks.hold(refused.block, line, stream);
+            held.refused = true;
+            self.blocks.keep(held);
+            message
+        })
+    }
+
+    /// Checks what the trace never frees, and fetches the last verdicts.
+    fn check_left_over(&mut self, last_line: u64) -> Result<(), ReplayError> {
+        let mut checked = Ok(());
+        for held in self.blocks.drain() {
+            if !held.refused {
+                self.summary.left_over.note(held.line);
+                self.summary.left_over_bytes += held.block.bytes() as u64;
+                self.observer.row(Some(held.line));
+                checked = checked.and_then(|()| self.check(&held, None));
+            }
+            self.blocks.keep(held);
+        }
+        self.observer.row(None);
+        checked.and_then(|()| self.collect(last_line))
+    }
+
+    /// Gives everything back, in two attempts: a resource may refuse while work is in flight.
+    fn give_back(&mut self) {
+        self.observer.row(None);
+        for is_last in [false, true] {
+            for held in self.blocks.drain() {
+                let line = Some(held.line);
+                if let Err(message) = self.deallocate(held)
+                    && is_last
+                {
+                    self.summary.failures.note(CallFailure { line, message });
+                }
+            }
+            if let Err(error) = self.resource.reap_pending()
+                && is_last
+            {
+                let message = format!("what was given back could not be freed: {error}");
+                self.summary.failures.note(CallFailure { line: None, message });
+            }
+        }
+    }
+
+    fn summarise(mut self, reader: &TraceReader, start: Instant) -> Summary {
+        let all = self.allocating.merged(&self.freeing);
+        let summary = &mut self.summary;
+        summary.trace = self.trace;
+        summary.strict = self.options.strict;
+        summary.verified = self.verifier.is_some();
+        summary.limit_bytes = self.options.limit;
+        summary.rows = reader.rows();
+        summary.bad_rows = reader.bad_rows().clone();
+        summary.allocs = self.allocating.summary().n;
+        summary.frees = self.freeing.summary().n;
+        summary.ops = summary.allocs + summary.frees;
+        summary.streams = self.streams.real();
+        summary.trace_streams = self.streams.distinct();
+        summary.folded_streams = summary.trace_streams.saturating_sub(summary.streams);
+        summary.trace_devices = self.streams.devices();
+        summary.total_ns = all.total_ns();
+        summary.latency = all.summary();
+        summary.ns_per_op = summary.latency.mean;
+        summary.alloc_latency = self.allocating.summary();
+        summary.free_latency = self.freeing.summary();
+        summary.wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        summary.clock_ns = clock_ns();
+        self.summary
+    }
+}

@@ -1,0 +1,86 @@
+//! Fills each block with its own pattern and checks it before the free.
+
+use dmr_core::{DeviceOps, ResourceResult};
+
+use super::blocks::Held;
+use crate::summary::Corrupt;
+
+/// Checks of blocks, and whom their verdicts concern.
+#[derive(Debug)]
+pub(crate) struct Verifier<'a> {
+    ops: &'a dyn DeviceOps,
+    /// The checks whose verdict is not known: allocated by, freed by.
+    pending: Vec<(u64, Option<u64>)>,
+    /// The key of the first of them.
+    first_key: u64,
+}
+
+/// Fetching verdicts waits for the device, so it is done for many checks at once.
+const PENDING: usize = 4096;
+
+impl<'a> Verifier<'a> {
+    pub(crate) fn new(ops: &'a dyn DeviceOps) -> Self {
+        Self { ops, pending: Vec::new(), first_key: 0 }
+    }
+
+    /// Fills a fresh block, on its home stream.
+    pub(crate) fn fill(&self, held: &mut Held) -> ResourceResult<()> {
+        let (block, pattern) = (&held.block, pattern(held.line));
+        self.ops.fill_pattern(block, 0..block.bytes(), pattern, block.alloc_stream())?;
+        held.pattern = Some(pattern);
+        Ok(())
+    }
+
+    /// Submits the check of a block, on its home stream. A block that was not filled has none.
+    pub(crate) fn check(&mut self, held: &Held, free_line: Option<u64>) -> ResourceResult<()> {
+        let Some(pattern) = held.pattern else { return Ok(()) };
+        let block = &held.block;
+        let key = self.first_key + self.pending.len() as u64;
+        self.ops.check_pattern(block, 0..block.bytes(), pattern, block.alloc_stream(), key)?;
+        self.pending.push((held.line, free_line));
+        Ok(())
+    }
+
+    /// Whether it is time to [`collect`](Self::collect).
+    pub(crate) fn is_full(&self) -> bool {
+        self.pending.len() >= PENDING
+    }
+
+    /// Waits for all checks; answers the blocks that did not hold their pattern.
+    pub(crate) fn collect(&mut self) -> ResourceResult<Vec<Corrupt>> {
+        let mismatches = self.ops.collect()?;
+        let corrupt = mismatches.iter().filter_map(|mismatch| {
+            let index = usize::try_from(mismatch.key.checked_sub(self.first_key)?).ok()?;
+            let &(line, free_line) = self.pending.get(index)?;
+            Some(Corrupt { line, free_line, offset: mismatch.offset as u64 })
+        });
+        let corrupt = corrupt.collect();
+        self.first_key += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(corrupt)
+    }
+}
+
+/// The pattern of the block of a row. Different for any two rows less than 2³² lines apart: each
+/// step can be undone.
+fn pattern(line: u64) -> u32 {
+    let folded = line as u32 ^ (line >> 32) as u32;
+    let spread = folded.wrapping_mul(0x9e37_79b1);
+    let again = (spread ^ (spread >> 15)).wrapping_mul(0x9e37_79b1);
+    again ^ (again >> 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_rows_have_the_same_pattern_and_few_neighbours_the_same_first_byte() {
+        let patterns: Vec<_> = (0..100_000).map(pattern).collect();
+        assert_eq!(patterns.iter().collect::<HashSet<_>>().len(), patterns.len());
+        let same = patterns.windows(2).filter(|pair| pair[0] as u8 == pair[1] as u8).count();
+        assert!(same < patterns.len() / 100, "{same}");
+    }
+}

@@ -1,0 +1,145 @@
+//! The table that a replay ends with.
+
+use std::fmt;
+
+use dmr_core::size::human_bytes;
+
+use crate::Summary;
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, p999] = [self.latency.p50, self.latency.p99, self.latency.p999].map(grouped);
+        let mean = grouped(self.latency.mean.round() as u64);
+        let note = if self.simulated { " · times are host cost only" } else { "" };
+        writeln!(f, "driver   {}{note}", self.driver)?;
+        writeln!(f, "stack    {}", self.stack)?;
+        writeln!(f, "replay   {}", Replayed(self))?;
+        writeln!(f, "time     {mean} ns/op   p50 {p50}  p99 {p99}  p99.9 {p999}")?;
+        writeln!(f, "memory   {}", Memory(self))?;
+        writeln!(f, "checks   {}", Checks(self))
+    }
+}
+
+struct Replayed<'a>(&'a Summary);
+
+impl fmt::Display for Replayed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const BLOCKS: u64 = 10;
+        let Self(s) = self;
+        let plural = if s.streams == 1 { "" } else { "s" };
+        write!(f, "{} operations  {} stream{plural}", grouped(s.ops), grouped(s.streams))?;
+        if s.folded_streams > 0 {
+            write!(f, " (for {} of the trace)", grouped(s.trace_streams))?;
+        }
+        let asked = s.rows - s.failed_rows - s.other_rows - s.zero_byte_rows;
+        let part = |of: u64| s.ops.saturating_mul(of).checked_div(asked).unwrap_or(of);
+        let done = part(BLOCKS) as usize;
+        let bar = "█".repeat(done) + &"░".repeat((BLOCKS as usize).saturating_sub(done));
+        write!(f, "  {bar} {} %", part(100))
+    }
+}
+
+struct Memory<'a>(&'a Summary);
+
+impl fmt::Display for Memory<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (live, reserved) = (self.0.peak_live_bytes, self.0.peak_reserved_bytes);
+        write!(f, "live {} peak · reserved {} peak", size(live), size(reserved))?;
+        if live > 0 {
+            write!(f, " ({:.2}x)", reserved as f64 / live as f64)?;
+        }
+        if let Some(limit) = self.0.limit_bytes {
+            write!(f, " · limit {}", size(limit))?;
+        }
+        Ok(())
+    }
+}
+
+struct Checks<'a>(&'a Summary);
+
+impl fmt::Display for Checks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(s) = self;
+        let mut parts = vec![format!("{} overlaps", grouped(s.overlaps.count))];
+        let mut part = |shown: bool, count: u64, what: &str| {
+            if shown {
+                parts.push(format!("{} {what}", grouped(count)));
+            }
+        };
+        part(s.verified, s.corrupt_blocks.count, "corrupt");
+        if let Some(findings) = &s.checker {
+            part(true, findings.races.count, "races");
+            part(!findings.others.is_empty(), findings.others.count, "other findings");
+        }
+        part(true, s.failures.count, "failures");
+        part(!s.bad_rows.is_empty(), s.bad_rows.count, "bad rows");
+        let unmatched = s.unmatched_frees.count;
+        part(unmatched > 0, unmatched, "frees without an allocation");
+        part(true, s.left_over.count, "left over");
+        let why = if s.left_over.is_empty() { "" } else { " (the trace never frees them)" };
+        write!(f, "{}{why}", parts.join(" · "))
+    }
+}
+
+/// Mebibytes where there are many of them, so that live and reserved compare at a glance.
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    if bytes < 10 * MIB {
+        human_bytes(bytes)
+    } else {
+        format!("{} MiB", grouped(bytes.saturating_add(MIB / 2) / MIB))
+    }
+}
+
+/// `21039` as `21,039`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::{CheckerFindings, Latency};
+
+    #[test]
+    fn the_table_has_six_lines_that_people_can_read() {
+        let latency = Latency { mean: 41.4, p50: 38, p99: 71, p999: 1190, ..Latency::default() };
+        let mut summary = Summary {
+            driver: "simulated (no libcuda found)".into(),
+            simulated: true,
+            stack: "Direct(device 0)".into(),
+            rows: 21_039,
+            ops: 21_039,
+            streams: 1,
+            latency,
+            peak_live_bytes: 7324 << 20,
+            peak_reserved_bytes: 7530 << 20,
+            checker: Some(CheckerFindings::default()),
+            ..Summary::default()
+        };
+        summary.left_over.extend([1, 2, 3]);
+        assert_eq!(
+            summary.to_string(),
+            "driver   simulated (no libcuda found) · times are host cost only\n\
+             stack    Direct(device 0)\n\
+             replay   21,039 operations  1 stream  ██████████ 100 %\n\
+             time     41 ns/op   p50 38  p99 71  p99.9 1,190\n\
+             memory   live 7,324 MiB peak · reserved 7,530 MiB peak (1.03x)\n\
+             checks   0 overlaps · 0 races · 0 failures · 3 left over (the trace never frees them)\n"
+        );
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        let shown = [0, 999, 1000, 12_345, 1_234_567].map(grouped);
+        assert_eq!(shown, ["0", "999", "1,000", "12,345", "1,234,567"]);
+    }
+}
