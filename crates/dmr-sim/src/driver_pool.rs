@@ -2,9 +2,9 @@
 //! wait for.
 //!
 //! The rules are those of the CUDA Driver API's "Stream Ordered Memory Allocator": memory freed
-//! on the same stream is reused at once; memory whose free the allocating stream already comes
-//! after, by event dependencies; memory whose free has already executed; and, when the device is
-//! out of memory, any, by a dependency that the driver adds. All but the first are attributes.
+//! on the same stream is reused at once, and so is memory whose free the host has waited for;
+//! memory whose free the allocating stream already comes after, by event dependencies; memory whose free has already executed; and, when the device is
+//! out of memory, any, by a dependency that the driver adds. The latter three are attributes.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::clock::{Clock, Epoch};
 /// A pool grows by multiples of this.
 pub(crate) const CHUNK: u64 = 2 << 20;
 
-/// What a free range must still come after: the frees of what lay there.
-pub(crate) type Pending = SmallVec<[Epoch; 2]>;
+/// The frees of what lay in a range: the latest of each stream, unless the host has learned of it.
+pub(crate) type FreedBy = SmallVec<[Epoch; 2]>;
 
 #[derive(Debug)]
 pub(crate) struct DriverPool {
@@ -31,8 +31,8 @@ pub(crate) struct DriverPool {
     /// Taken from the device: start and bytes.
     chunks: BTreeMap<u64, u64>,
     free: BTreeMap<u64, Free>,
-    /// Handed out: start and bytes set aside.
-    taken: BTreeMap<u64, u64>,
+    /// Handed out, by start.
+    taken: BTreeMap<u64, Taken>,
     pub(crate) reserved: Counter,
     pub(crate) used: Counter,
 }
@@ -54,7 +54,13 @@ impl Counter {
 #[derive(Clone, Debug)]
 struct Free {
     bytes: u64,
-    pending: Pending,
+    freed_by: FreedBy,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    set_aside: u64,
+    asked: u64,
 }
 
 /// Memory that a pool hands out.
@@ -62,7 +68,7 @@ struct Free {
 pub(crate) struct Grant {
     pub(crate) at: u64,
     /// What the driver makes the stream wait for.
-    pub(crate) wait_for: Pending,
+    pub(crate) wait_for: FreedBy,
 }
 
 /// How the pool learns what the machine knows.
@@ -71,6 +77,8 @@ pub(crate) struct Known<'a> {
     pub(crate) stream: u32,
     /// What that stream comes after.
     pub(crate) clock: &'a Clock,
+    /// What the host knows to be complete.
+    pub(crate) host: &'a Clock,
     /// Whether an operation has executed.
     pub(crate) executed: &'a dyn Fn(Epoch) -> bool,
 }
@@ -93,39 +101,38 @@ impl DriverPool {
     }
 
     /// Memory that is free already, by the rules that add no wait.
-    pub(crate) fn reuse(&mut self, bytes: u64, known: &Known<'_>) -> Option<Grant> {
+    pub(crate) fn reuse(&mut self, asked: u64, known: &Known<'_>) -> Option<Grant> {
+        self.forget_what_the_host_knows(known.host);
         let rules: [&dyn Fn(Epoch) -> bool; 3] = [
             &|epoch| epoch.stream == known.stream,
             &|epoch| self.follow_event_dependencies && known.clock.covers(epoch),
             &|epoch| self.opportunistic && (known.executed)(epoch),
         ];
-        let mut found = None;
-        for upto in 1..=rules.len() {
+        let bytes = set_aside(asked)?;
+        let at = (1..=rules.len()).find_map(|upto| {
             let allowed = |epoch: &Epoch| rules[..upto].iter().any(|rule| rule(*epoch));
-            found = self.best_fit(bytes, |free| free.pending.iter().all(allowed));
-            if found.is_some() {
-                break;
-            }
-        }
-        let at = found?;
-        self.take(at, bytes, known);
-        Some(Grant { at, wait_for: Pending::new() })
+            self.best_fit(bytes, |free| free.freed_by.iter().all(allowed))
+        })?;
+        self.take(at, bytes, asked);
+        Some(Grant { at, wait_for: FreedBy::new() })
     }
 
     /// Memory whose free the driver makes the stream wait for: when there is no other.
-    pub(crate) fn reuse_by_waiting(&mut self, bytes: u64, known: &Known<'_>) -> Option<Grant> {
+    pub(crate) fn reuse_by_waiting(&mut self, asked: u64, known: &Known<'_>) -> Option<Grant> {
         if !self.internal_dependencies {
             return None;
         }
+        let bytes = set_aside(asked)?;
         let at = self.best_fit(bytes, |_| true)?;
-        let wait_for = self.take(at, bytes, known);
+        let mut wait_for = self.take(at, bytes, asked);
+        wait_for.retain(|epoch| !(known.executed)(*epoch));
         Some(Grant { at, wait_for })
     }
 
     /// Adds memory of the device.
     pub(crate) fn grow(&mut self, at: u64, bytes: u64) {
         self.chunks.insert(at, bytes);
-        self.free.insert(at, Free { bytes, pending: Pending::new() });
+        self.free.insert(at, Free { bytes, freed_by: FreedBy::new() });
         self.reserved.add(bytes);
     }
 
@@ -134,50 +141,36 @@ impl DriverPool {
         self.max_bytes == 0 || self.reserved.current + bytes <= self.max_bytes
     }
 
-    /// The block at `at` is free once `pending` has executed: at once if there is none.
-    pub(crate) fn free(&mut self, at: u64, pending: Option<Epoch>) {
-        let Some(bytes) = self.taken.remove(&at) else { return };
-        let pending: Pending = pending.into_iter().collect();
-        if pending.is_empty() {
-            self.used.current -= bytes;
-        }
-        self.free.insert(at, Free { bytes, pending });
+    /// The block at `at` is free once `by` has executed; at once if it is `None`. It no longer
+    /// counts as used from the call on (observed on an H200 with driver 580).
+    pub(crate) fn free(&mut self, at: u64, by: Option<Epoch>) {
+        let Some(Taken { set_aside, asked }) = self.taken.remove(&at) else { return };
+        self.used.current -= asked;
+        let freed_by = by.into_iter().collect();
+        self.free.insert(at, Free { bytes: set_aside, freed_by });
         self.merge_around(at);
     }
 
-    /// A free has executed: its memory no longer counts as used.
-    pub(crate) fn free_executed(&mut self, done: Epoch) {
-        let mut now_idle = Vec::new();
-        for (&at, free) in &mut self.free {
-            let before = free.pending.len();
-            free.pending.retain(|epoch| *epoch != done);
-            if before > 0 && free.pending.is_empty() {
-                self.used.current -= free.bytes;
-                now_idle.push(at);
-            }
-        }
-        for at in now_idle {
-            self.merge_around(at);
-        }
-    }
-
-    /// Chunks that are wholly free and idle, released until no more than `keep` bytes are
+    /// Chunks that are wholly free, and whose frees have executed, as long as `keep` bytes stay
     /// reserved.
-    pub(crate) fn release(&mut self, keep: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn release(
+        &mut self,
+        keep: u64,
+        executed: impl Fn(Epoch) -> bool,
+    ) -> Vec<(u64, u64)> {
         let mut released = Vec::new();
-        for (&at, &bytes) in &self.chunks {
-            if self.reserved.current <= keep {
-                break;
-            }
-            let idle = self.free.get(&at).is_some_and(|f| f.bytes == bytes && f.pending.is_empty());
-            if idle {
+        for (&chunk, &bytes) in &self.chunks {
+            let parts = self.free.range(chunk..chunk + bytes);
+            let done = |free: &Free| free.freed_by.iter().all(|epoch| executed(*epoch));
+            let idle: u64 = parts.filter(|(_, free)| done(free)).map(|(_, free)| free.bytes).sum();
+            if idle == bytes && self.reserved.current - bytes >= keep {
                 self.reserved.current -= bytes;
-                released.push((at, bytes));
+                released.push((chunk, bytes));
             }
         }
-        for (at, _) in &released {
-            self.chunks.remove(at);
-            self.free.remove(at);
+        for &(chunk, bytes) in &released {
+            self.chunks.remove(&chunk);
+            self.free.retain(|at, _| !(chunk..chunk + bytes).contains(at));
         }
         released
     }
@@ -195,25 +188,37 @@ impl DriverPool {
             .map(|(&at, _)| at)
     }
 
-    /// Hands out the start of a free range; answers what it was still waiting for.
-    fn take(&mut self, at: u64, bytes: u64, known: &Known<'_>) -> Pending {
-        let Some(Free { bytes: have, pending }) = self.free.remove(&at) else {
-            return Pending::new();
+    /// Hands out the start of a free range; answers what it was freed by.
+    fn take(&mut self, at: u64, bytes: u64, asked: u64) -> FreedBy {
+        let Some(Free { bytes: have, freed_by }) = self.free.remove(&at) else {
+            return FreedBy::new();
         };
-        // A range that still has pending frees counts as used already.
-        if pending.is_empty() {
-            self.used.add(bytes);
-        }
         if have > bytes {
-            let rest = Free { bytes: have - bytes, pending: pending.clone() };
+            let rest = Free { bytes: have - bytes, freed_by: freed_by.clone() };
             self.free.insert(at + bytes, rest);
         }
-        self.taken.insert(at, bytes);
-        pending.into_iter().filter(|epoch| !(known.executed)(*epoch)).collect()
+        self.taken.insert(at, Taken { set_aside: bytes, asked });
+        self.used.add(asked);
+        freed_by
     }
 
-    /// Joins the free range at `at` with its neighbours in the same chunk, if they wait for the
-    /// same.
+    /// What the host knows to be freed is free for every stream.
+    fn forget_what_the_host_knows(&mut self, host: &Clock) {
+        let mut changed = Vec::new();
+        for (&at, free) in &mut self.free {
+            let before = free.freed_by.len();
+            free.freed_by.retain(|epoch| !host.covers(*epoch));
+            if free.freed_by.len() < before {
+                changed.push(at);
+            }
+        }
+        for at in changed {
+            self.merge_around(at);
+        }
+    }
+
+    /// Joins the free range at `at` with its neighbours in the same chunk, if they were freed on
+    /// the same streams: joining others would keep a stream from its own memory.
     fn merge_around(&mut self, at: u64) {
         let before = self.free.range(..at).next_back().map(|(&start, _)| start);
         let start = before.filter(|&start| self.merge_with_next(start)).unwrap_or(at);
@@ -224,13 +229,20 @@ impl DriverPool {
         let Some(this) = self.free.get(&at) else { return false };
         let next = at + this.bytes;
         let Some(other) = self.free.get(&next) else { return false };
-        if self.chunks.contains_key(&next) || this.pending != other.pending {
+        let on = |free: &Free, stream| free.freed_by.iter().any(|epoch| epoch.stream == stream);
+        let same_streams = this.freed_by.len() == other.freed_by.len()
+            && this.freed_by.iter().all(|epoch| on(other, epoch.stream));
+        if self.chunks.contains_key(&next) || !same_streams {
             return false;
         }
-        let bytes = this.bytes + other.bytes;
-        self.free.remove(&next);
+        let Some(other) = self.free.remove(&next) else { return false };
         if let Some(this) = self.free.get_mut(&at) {
-            this.bytes = bytes;
+            this.bytes += other.bytes;
+            for theirs in other.freed_by {
+                for mine in this.freed_by.iter_mut().filter(|mine| mine.stream == theirs.stream) {
+                    mine.seq = mine.seq.max(theirs.seq);
+                }
+            }
         }
         true
     }

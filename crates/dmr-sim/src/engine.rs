@@ -129,6 +129,16 @@ impl Machine {
         }
     }
 
+    /// The streams that the host waits for when it waits for `stream`.
+    pub(crate) fn waited_with(&self, stream: u32) -> SmallVec<[u32; 4]> {
+        let mut streams = match self.streams[stream as usize].kind {
+            StreamKind::Legacy => self.ordered_with(stream),
+            StreamKind::Blocking | StreamKind::NonBlocking => SmallVec::new(),
+        };
+        streams.push(stream);
+        streams
+    }
+
     fn is_ready(&self, stream: u32) -> bool {
         let this = &self.streams[stream as usize];
         !this.calling_host
@@ -212,12 +222,6 @@ impl Machine {
                 // inside the call, which waits for this operation.
                 unsafe { std::ptr::copy(bytes.as_ptr(), to.0.cast::<u8>(), bytes.len()) };
                 moving(len)
-            }
-            Action::PoolFree { pool } => {
-                if let Some(pool) = self.pools.get_mut(pool as usize) {
-                    pool.free_executed(epoch);
-                }
-                0
             }
             Action::Kernel(launch) => self.run_kernel(epoch, *launch),
         }

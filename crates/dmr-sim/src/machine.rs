@@ -164,9 +164,6 @@ pub(crate) enum Action {
         to: HostPtr,
         len: u64,
     },
-    PoolFree {
-        pool: u32,
-    },
     Kernel(Box<Launch>),
     HostCall(HostCall),
 }

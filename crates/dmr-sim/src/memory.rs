@@ -7,6 +7,7 @@ use crate::abi::*;
 use crate::address::ALIGNMENT;
 use crate::clock::Epoch;
 use crate::driver_pool::{self, Grant, Known};
+use crate::engine::Deps;
 use crate::history::Access;
 use crate::machine::{Action, HostPtr, Machine};
 use crate::report::Site;
@@ -37,14 +38,13 @@ impl Machine {
         bytes: u64,
         stream: u32,
     ) -> Outcome<u64> {
-        if bytes == 0 {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        let set_aside = driver_pool::set_aside(bytes).ok_or(ERROR_OUT_OF_MEMORY)?;
         let device = self.pool(pool)?.device;
+        if bytes == 0 {
+            return Ok(0); // the driver gives the null pointer, and takes it back
+        }
         // The stream knows at the call what the host knows.
         self.join_host_clock(stream);
-        let grant = self.grant(pool, set_aside, stream, device)?;
+        let grant = self.grant(pool, bytes, stream, device)?;
         let (epoch, mut deps) = self.begin(stream);
         deps.extend(grant.wait_for);
         self.push(epoch, deps, Action::Order);
@@ -57,6 +57,9 @@ impl Machine {
 
     /// `cuMemFreeAsync`.
     pub(crate) fn free_on_stream(&mut self, at: u64, stream: u32) -> Outcome {
+        if at == 0 {
+            return Ok(());
+        }
         let home = self.shadow.allocation(at).map(|allocation| allocation.home);
         if let Some(Home::Device(_) | Home::Host) = home {
             return Err(ERROR_INVALID_VALUE);
@@ -70,7 +73,7 @@ impl Machine {
         let (epoch, deps) = self.begin(stream);
         let clock = &self.streams[stream as usize].clock;
         self.shadow.free(at, origin.site(Some(epoch)), Some(clock), &mut self.findings);
-        self.push(epoch, deps, Action::PoolFree { pool });
+        self.push(epoch, deps, Action::Order);
         self.pools[pool as usize].free(at, Some(epoch));
         Ok(())
     }
@@ -92,7 +95,7 @@ impl Machine {
         let (epoch, deps) = self.begin(stream);
         let access = Access { epoch, origin: self.origin("memset") };
         self.access(&access, &[], &[(at, len)], None);
-        self.push(epoch, deps, Action::Fill { at, len, pattern });
+        self.push_if_valid(epoch, deps, &[(at, len)], Action::Fill { at, len, pattern })?;
         Ok(Some(epoch))
     }
 
@@ -101,7 +104,7 @@ impl Machine {
         let (epoch, deps) = self.begin(stream);
         let access = Access { epoch, origin: self.origin("copy") };
         self.access(&access, &[(from, len)], &[(to, len)], None);
-        self.push(epoch, deps, Action::Copy { to, from, len });
+        self.push_if_valid(epoch, deps, &[(from, len), (to, len)], Action::Copy { to, from, len })?;
         Ok(epoch)
     }
 
@@ -109,8 +112,9 @@ impl Machine {
     pub(crate) fn copy_in(&mut self, stream: u32, to: u64, bytes: Box<[u8]>) -> Outcome<Epoch> {
         let (epoch, deps) = self.begin(stream);
         let access = Access { epoch, origin: self.origin("copy") };
-        self.access(&access, &[], &[(to, bytes.len() as u64)], None);
-        self.push(epoch, deps, Action::Write { to, bytes });
+        let written = [(to, bytes.len() as u64)];
+        self.access(&access, &[], &written, None);
+        self.push_if_valid(epoch, deps, &written, Action::Write { to, bytes })?;
         Ok(epoch)
     }
 
@@ -125,8 +129,26 @@ impl Machine {
         let (epoch, deps) = self.begin(stream);
         let access = Access { epoch, origin: self.origin("copy") };
         self.access(&access, &[(from, len)], &[], None);
-        self.push(epoch, deps, Action::ReadOut { from, to, len });
+        self.push_if_valid(epoch, deps, &[(from, len)], Action::ReadOut { from, to, len })?;
         Ok(epoch)
+    }
+
+    /// Queues a memset or copy; one that leaves an allocation is refused, as the driver does, and
+    /// does nothing.
+    fn push_if_valid(
+        &mut self,
+        epoch: Epoch,
+        deps: Deps,
+        touched: &[(u64, u64)],
+        action: Action,
+    ) -> Outcome {
+        let valid = touched.iter().all(|&(at, len)| {
+            self.shadow
+                .allocation_around(at)
+                .is_some_and(|(start, allocation)| len <= allocation.bytes - (at - start))
+        });
+        self.push(epoch, deps, if valid { action } else { Action::Order });
+        if valid { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
     }
 
     /// Whether the range is inside one pinned allocation.
@@ -164,10 +186,13 @@ impl Machine {
         }
     }
 
-    /// Gives wholly idle memory of a pool back to the device until `keep` bytes are reserved.
+    /// Gives wholly idle memory of a pool back to the device, as long as `keep` bytes stay
+    /// reserved.
     pub(crate) fn trim(&mut self, pool: usize, keep: u64) {
-        for (at, bytes) in self.pools[pool].release(keep) {
-            let device = self.pools[pool].device;
+        let streams = &self.streams;
+        let executed = |epoch: Epoch| streams[epoch.stream as usize].executed >= epoch.seq;
+        let device = self.pools[pool].device;
+        for (at, bytes) in self.pools[pool].release(keep, executed) {
             self.give_back_to_device(device, at, bytes);
         }
     }
@@ -197,8 +222,8 @@ impl Machine {
     ) -> T {
         let streams = &self.streams;
         let executed = |epoch: Epoch| streams[epoch.stream as usize].executed >= epoch.seq;
-        let clock = &streams[stream as usize].clock;
-        ask(&mut self.pools[pool as usize], &Known { stream, clock, executed: &executed })
+        let (clock, host) = (&streams[stream as usize].clock, &self.host_clock());
+        ask(&mut self.pools[pool as usize], &Known { stream, clock, host, executed: &executed })
     }
 
     fn take_from_device(&mut self, device: usize, bytes: u64) -> Option<u64> {

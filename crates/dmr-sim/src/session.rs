@@ -245,10 +245,19 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for all that was submitted to the stream, and lets the host know.
+    /// Waits for all that was submitted to the stream, and lets the host know. Waiting for the
+    /// legacy stream is waiting for the blocking streams as well (so observed on an H200).
     pub(crate) fn synchronize_stream(&mut self, stream: u32) {
-        let last = self.last(stream);
-        self.wait_for(last);
+        for stream in self.waited_with(stream) {
+            let last = self.last(stream);
+            self.wait_for(last);
+        }
+    }
+
+    /// The first operation that [`synchronize_stream`](Self::synchronize_stream) would wait for.
+    pub(crate) fn unfinished(&self, stream: u32) -> Option<Epoch> {
+        let lasts = self.waited_with(stream).into_iter().map(|stream| self.last(stream));
+        lasts.into_iter().find(|last| !self.executed(*last))
     }
 
     /// Lets the device go on as far as the policy likes.

@@ -130,6 +130,15 @@ impl Machine {
         if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
+    /// The capture can only be ended, as invalid.
+    pub(crate) fn invalidate(&mut self, capture: u32) {
+        for stream in &mut self.streams {
+            if let Some(this) = stream.capture.as_mut().filter(|this| this.id == capture) {
+                this.invalidated = true;
+            }
+        }
+    }
+
     /// Whether a wait is between a stream and an event of which one captures: a stream that
     /// waits for a captured event joins the capture.
     pub(crate) fn wait_inside_capture(&mut self, stream: u32, event: u32) -> Outcome<bool> {

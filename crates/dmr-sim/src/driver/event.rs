@@ -74,10 +74,13 @@ extern "C" fn cuEventQuery(event: Handle) -> Code {
     driver_call("cuEventQuery", Scope::Event(event), |session| {
         let index = session.event_index(event)?;
         let event = session.event(index)?;
-        if event.captured.is_some() {
+        if let Some(capture) = event.captured {
+            session.invalidate(capture.id);
             return Err(ERROR_CAPTURED_EVENT);
         }
-        let Some(recorded) = event.recorded.clone() else { return Ok(()) };
+        let recorded = event.recorded.clone();
+        session.refuse_while_capturing()?;
+        let Some(recorded) = recorded else { return Ok(()) };
         if !session.executed(recorded.epoch) {
             // Asking makes progress, so that a loop of queries ends.
             session.run_one_towards(recorded.epoch);
@@ -92,10 +95,13 @@ extern "C" fn cuEventSynchronize(event: Handle) -> Code {
     driver_call("cuEventSynchronize", Scope::Event(event), |session| {
         let index = session.event_index(event)?;
         let event = session.event(index)?;
-        if event.captured.is_some() {
-            return Err(ERROR_CAPTURED_EVENT);
+        if let Some(capture) = event.captured {
+            session.invalidate(capture.id);
+            return Err(ERROR_INVALID_VALUE);
         }
-        let Some(recorded) = event.recorded.clone() else { return Ok(()) };
+        let recorded = event.recorded.clone();
+        session.refuse_while_capturing()?;
+        let Some(recorded) = recorded else { return Ok(()) };
         session.run_until(recorded.epoch);
         session.host_learns(&recorded.clock);
         session.apply_release_thresholds();

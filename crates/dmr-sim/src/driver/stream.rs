@@ -77,6 +77,7 @@ extern "C" fn cuStreamSynchronize(stream: Handle) -> Code {
     driver_call("cuStreamSynchronize", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         session.refuse_if_capturing(index)?;
+        session.refuse_while_capturing()?;
         session.synchronize_stream(index);
         session.apply_release_thresholds();
         Ok(())
@@ -87,10 +88,10 @@ extern "C" fn cuStreamQuery(stream: Handle) -> Code {
     driver_call("cuStreamQuery", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         session.refuse_if_capturing(index)?;
-        let last = session.last(index);
-        if !session.executed(last) {
+        session.refuse_while_capturing()?;
+        if let Some(unfinished) = session.unfinished(index) {
             // Asking makes progress, so that a loop of queries ends.
-            session.run_one_towards(last);
+            session.run_one_towards(unfinished);
             return Err(ERROR_NOT_READY);
         }
         session.synchronize_stream(index);

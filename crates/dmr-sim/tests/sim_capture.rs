@@ -1,0 +1,133 @@
+//! Stream capture: what a capturing stream admits to, and what it refuses.
+#![allow(unsafe_code)] // the driver is called directly
+
+mod support;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus};
+use support::gpu::{self, Driver, code, fill, free, kinds, machine, malloc, record, wait};
+
+use CUstreamCaptureStatus::{
+    CU_STREAM_CAPTURE_STATUS_ACTIVE as ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE as NONE,
+};
+
+const CAPTURED_EVENT: Option<i32> = Some(CUresult::CUDA_ERROR_CAPTURED_EVENT as i32);
+const UNSUPPORTED: Option<i32> = Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as i32);
+
+fn begin(stream: CUstream) {
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    // SAFETY: the stream is live.
+    unsafe { result::stream::begin_capture(stream, mode) }.expect("cuStreamBeginCapture");
+}
+
+fn end(stream: CUstream) -> Driver<sys::CUgraph> {
+    // SAFETY: the stream is live.
+    unsafe { result::stream::end_capture(stream) }
+}
+
+fn status(stream: CUstream) -> CUstreamCaptureStatus {
+    // SAFETY: the stream is live.
+    unsafe { result::stream::is_capturing(stream) }.expect("cuStreamIsCapturing")
+}
+
+fn query_code(event: sys::CUevent) -> Option<i32> {
+    // SAFETY: the event is live.
+    code(unsafe { result::event::query(event) })
+}
+
+#[test]
+fn a_stream_says_whether_it_is_capturing() {
+    let (_universe, _gpu) = machine();
+    let (a, b) = (gpu::stream(), gpu::stream());
+    assert_eq!(status(a), NONE);
+    begin(a);
+    assert_eq!(status(a), ACTIVE);
+    assert_eq!(status(b), NONE);
+    end(a).unwrap();
+    assert_eq!(status(a), NONE);
+}
+
+#[test]
+fn captured_work_does_not_run() {
+    let (universe, _gpu) = machine();
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
+    fill(block, 1, 64, a).unwrap();
+    gpu::sync(a).unwrap();
+    begin(a);
+    fill(block, 2, 64, a).unwrap();
+    end(a).unwrap();
+    gpu::sync(a).unwrap();
+    assert_eq!(gpu::read(block, 64).unwrap(), [1; 64]);
+    assert_eq!(kinds(&universe), []);
+}
+
+#[test]
+fn an_event_recorded_in_a_capture_cannot_be_queried() {
+    let (_universe, _gpu) = machine();
+    let (a, event) = (gpu::stream(), gpu::event());
+    begin(a);
+    record(event, a).unwrap();
+    assert_eq!(query_code(event), CAPTURED_EVENT);
+}
+
+#[test]
+fn memory_is_neither_allocated_nor_freed_during_a_capture() {
+    let (_universe, _gpu) = machine();
+    let a = gpu::stream();
+    let block = malloc(64).unwrap();
+    begin(a);
+    assert_eq!(code(malloc(64)), UNSUPPORTED);
+    let _ = end(a);
+    begin(a);
+    assert_eq!(code(free(block)), UNSUPPORTED);
+    let _ = end(a);
+    free(block).unwrap();
+}
+
+#[test]
+fn a_capturing_stream_cannot_be_waited_for() {
+    let (_universe, _gpu) = machine();
+    let a = gpu::stream();
+    begin(a);
+    assert_eq!(code(gpu::sync(a)), UNSUPPORTED);
+    assert!(end(a).is_err(), "the attempt has spoilt the capture");
+    assert_eq!(status(a), NONE);
+    gpu::sync(a).unwrap();
+}
+
+#[test]
+fn a_stream_that_waits_for_a_captured_event_is_captured_too() {
+    let (_universe, _gpu) = machine();
+    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    begin(a);
+    record(event, a).unwrap();
+    wait(b, event).unwrap();
+    assert_eq!(status(b), ACTIVE);
+    record(event, b).unwrap();
+    wait(a, event).unwrap();
+    end(a).unwrap();
+    assert_eq!(status(b), NONE);
+}
+
+#[test]
+fn the_legacy_stream_cannot_capture() {
+    let (_universe, _gpu) = machine();
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    // SAFETY: the legacy stream always lives.
+    let answer = unsafe { result::stream::begin_capture(gpu::LEGACY, mode) };
+    assert_eq!(code(answer), UNSUPPORTED);
+}
+
+#[test]
+fn a_capture_begins_and_ends_once() {
+    let (_universe, _gpu) = machine();
+    let a = gpu::stream();
+    assert!(end(a).is_err());
+    begin(a);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    // SAFETY: the stream is live.
+    assert!(unsafe { result::stream::begin_capture(a, mode) }.is_err());
+    let _ = end(a);
+    assert!(end(a).is_err());
+}

@@ -1,0 +1,154 @@
+//! Two devices: separate memory, streams and contexts, and access between them by permission.
+#![allow(unsafe_code)] // the driver is called directly
+
+mod support;
+
+use cudarc::driver::sys::{self, CUcontext, CUresult};
+use cudarc::driver::{CudaContext, result};
+use dmr_sim::{Footprint, ReportKind, Universe};
+use support::gpu::{self, Driver, Gpu, copy, fill, kernel, kinds, launch, malloc, order, ptx};
+
+fn two() -> (Universe, Gpu, Gpu) {
+    let universe = Universe::new().unwrap();
+    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    first.bind();
+    (universe, first, second)
+}
+
+/// Lets the current context touch the peer's memory.
+fn enable(peer: CUcontext) -> Driver<()> {
+    // SAFETY: the context is live.
+    unsafe { sys::cuCtxEnablePeerAccess(peer, 0) }.result()
+}
+
+fn disable(peer: CUcontext) -> Driver<()> {
+    // SAFETY: the context is live.
+    unsafe { sys::cuCtxDisablePeerAccess(peer) }.result()
+}
+
+/// A kernel that writes 64 bytes.
+fn writer(universe: &Universe) -> sys::CUfunction {
+    universe.register_kernel(
+        "writer",
+        |arguments| Footprint::new().writes(arguments.u64(0), 64),
+        |arguments, memory| memory.fill(arguments.u64(0), 64, 9),
+    );
+    kernel(&ptx("writer", &["u64"]), "writer").unwrap()
+}
+
+#[test]
+fn each_device_has_its_own_context_and_memory() {
+    let (_universe, first, second) = two();
+    assert_ne!(first.context, second.context);
+    let here = malloc(64).unwrap();
+    second.bind();
+    let there = malloc(64).unwrap();
+    assert_ne!(here, there);
+    assert_eq!(result::ctx::get_current().unwrap(), Some(second.context));
+}
+
+#[test]
+fn devices_report_that_they_can_be_peers() {
+    let (_universe, first, second) = two();
+    let mut can = 0;
+    // SAFETY: the out-parameter is a live local.
+    let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut can, first.device, second.device) };
+    answer.result().unwrap();
+    assert_eq!(can, 1);
+    // SAFETY: as above.
+    let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut can, first.device, first.device) };
+    answer.result().unwrap();
+    assert_eq!(can, 0, "a device is not its own peer");
+}
+
+#[test]
+fn a_kernel_touches_another_devices_memory_only_with_peer_access() {
+    for enabled in [false, true] {
+        let (universe, first, second) = two();
+        second.bind();
+        let there = malloc(64).unwrap();
+        first.bind();
+        let writer = writer(&universe);
+        if enabled {
+            enable(second.context).unwrap();
+        }
+        let _ = launch(writer, &[there], gpu::stream());
+        let expected: &[ReportKind] = if enabled { &[] } else { &[ReportKind::NoPeerAccess] };
+        assert_eq!(kinds(&universe), expected);
+    }
+}
+
+#[test]
+fn peer_access_is_one_way_and_can_be_taken_back() {
+    let (universe, first, second) = two();
+    let here = malloc(64).unwrap();
+    enable(second.context).unwrap();
+    second.bind();
+    let on_second = writer(&universe);
+    let _ = launch(on_second, &[here], gpu::stream());
+    assert_eq!(kinds(&universe), [ReportKind::NoPeerAccess]);
+    let there = malloc(64).unwrap();
+    first.bind();
+    disable(second.context).unwrap();
+    let on_first = writer(&universe);
+    let _ = launch(on_first, &[there], gpu::stream());
+    assert_eq!(kinds(&universe), [ReportKind::NoPeerAccess; 2]);
+}
+
+#[test]
+fn peer_access_is_enabled_once() {
+    let (_universe, first, second) = two();
+    enable(second.context).unwrap();
+    let again = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as i32;
+    assert_eq!(gpu::code(enable(second.context)), Some(again));
+    assert!(enable(first.context).is_err(), "no context is its own peer");
+    disable(second.context).unwrap();
+    let never = CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED as i32;
+    assert_eq!(gpu::code(disable(second.context)), Some(never));
+}
+
+#[test]
+fn events_order_streams_of_different_devices() {
+    let (universe, first, second) = two();
+    let (here, a) = (malloc(64).unwrap(), gpu::stream());
+    second.bind();
+    let (there, b) = (malloc(64).unwrap(), gpu::stream());
+    fill(there, 1, 64, b).unwrap();
+    first.bind();
+    fill(here, 2, 64, a).unwrap();
+    order(a, b);
+    copy(there, here, 64, b).unwrap();
+    gpu::sync(b).unwrap();
+    assert_eq!(kinds(&universe), []);
+    second.bind();
+    assert_eq!(gpu::read(there, 64).unwrap(), [2; 64]);
+}
+
+#[test]
+fn synchronising_one_device_says_nothing_about_the_other() {
+    let universe = Universe::builder().policy(dmr_sim::Policy::Lazy).build().unwrap();
+    let first = Gpu::of(&universe, 0);
+    let (here, a) = (malloc(64).unwrap(), gpu::stream());
+    fill(here, 1, 64, a).unwrap();
+    let second = Gpu::of(&universe, 1);
+    gpu::sync_context().unwrap();
+    let there = malloc(64).unwrap();
+    gpu::free(there).unwrap();
+    assert!(!gpu::query(a), "the other device has not been waited for");
+    first.bind();
+    fill(here, 2, 64, gpu::stream()).unwrap();
+    assert_eq!(kinds(&universe), [ReportKind::WriteAfterWrite]);
+    drop(second);
+}
+
+#[test]
+fn cudarc_sees_as_many_devices_as_there_are() {
+    let universe = Universe::builder().devices(3).build().unwrap();
+    let ordinals: Vec<usize> = (0..3).map(|device| universe.ordinal(device)).collect();
+    for &ordinal in &ordinals {
+        let context = CudaContext::new(ordinal).unwrap();
+        assert_eq!(context.ordinal(), ordinal);
+        assert!(!context.name().unwrap().is_empty());
+    }
+    assert!(result::device::get_count().unwrap() as usize > ordinals[2]);
+}

@@ -1,0 +1,14 @@
+//! What the tests of the simulator share: random programs, the brute-force oracle that judges them, and thin driver calls.
+// Each test file compiles this module for itself and uses its own part of it.
+#![allow(dead_code)]
+
+pub(crate) mod generate;
+pub(crate) mod gpu;
+pub(crate) mod judge;
+pub(crate) mod model;
+pub(crate) mod oracle;
+pub(crate) mod order;
+pub(crate) mod program;
+pub(crate) mod rng;
+pub(crate) mod run;
+pub(crate) mod shrink;
