@@ -223,6 +223,12 @@ impl Machine {
                 unsafe { std::ptr::copy(bytes.as_ptr(), to.0.cast::<u8>(), bytes.len()) };
                 moving(len)
             }
+            Action::GiveBack { at, bytes } => {
+                if let Some(device) = crate::address::device_of(at) {
+                    self.give_back_to_device(device, at, bytes);
+                }
+                0
+            }
             Action::Kernel(launch) => self.run_kernel(epoch, *launch),
         }
     }

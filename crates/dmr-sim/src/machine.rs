@@ -164,6 +164,11 @@ pub(crate) enum Action {
         to: HostPtr,
         len: u64,
     },
+    /// Memory of `cuMemAlloc` that was freed on a stream.
+    GiveBack {
+        at: u64,
+        bytes: u64,
+    },
     Kernel(Box<Launch>),
     HostCall(HostCall),
 }

@@ -60,21 +60,27 @@ impl Machine {
         if at == 0 {
             return Ok(());
         }
-        let home = self.shadow.allocation(at).map(|allocation| allocation.home);
-        if let Some(Home::Device(_) | Home::Host) = home {
-            return Err(ERROR_INVALID_VALUE);
-        }
         let origin = self.origin("free");
-        let Some(Home::Pool { pool, .. }) = home else {
+        let found = self.shadow.allocation(at).map(|a| (a.home, a.bytes));
+        let Some((home, bytes)) = found.filter(|(home, _)| *home != Home::Host) else {
             let by = origin.site(None);
-            self.shadow.free(at, by, None, &mut self.findings);
+            if found.is_none() {
+                self.shadow.free(at, by, None, &mut self.findings);
+            }
             return Err(ERROR_INVALID_VALUE);
         };
         let (epoch, deps) = self.begin(stream);
         let clock = &self.streams[stream as usize].clock;
         self.shadow.free(at, origin.site(Some(epoch)), Some(clock), &mut self.findings);
-        self.push(epoch, deps, Action::Order);
-        self.pools[pool as usize].free(at, Some(epoch));
+        let action = match home {
+            Home::Pool { pool, .. } => {
+                self.pools[pool as usize].free(at, Some(epoch));
+                Action::Order
+            }
+            // Not documented, but an H200 (driver 580) takes memory of cuMemAlloc here.
+            _ => Action::GiveBack { at, bytes: bytes.next_multiple_of(ALIGNMENT) },
+        };
+        self.push(epoch, deps, action);
         Ok(())
     }
 

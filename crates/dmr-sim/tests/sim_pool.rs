@@ -354,3 +354,19 @@ fn more_than_the_device_has_is_refused_and_changes_nothing() {
     assert_eq!(pool_get(pool, USED), 0);
     assert!(universe.finish().is_clean());
 }
+
+#[test]
+fn memory_of_cumemalloc_can_be_freed_in_stream_order() {
+    let (universe, _gpu, _pool) = pool_with(&[]);
+    let (a, b) = (gpu::stream(), gpu::stream());
+    let block = gpu::malloc(1000).unwrap();
+    fill(block, 1, 1000, a).unwrap();
+    free_async(block, a).unwrap();
+    assert!(fill(block, 2, 1000, a).is_err());
+    gpu::sync(a).unwrap();
+    assert_eq!(gpu::kinds(&universe), [dmr_sim::ReportKind::UseAfterFree]);
+    let block = gpu::malloc(1000).unwrap();
+    fill(block, 1, 1000, a).unwrap();
+    free_async(block, b).unwrap();
+    assert_eq!(gpu::kinds(&universe)[1..], [dmr_sim::ReportKind::FreeBeforeUse]);
+}
