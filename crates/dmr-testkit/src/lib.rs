@@ -1,1 +1,19 @@
 //! Harness of this workspace's tests: one source for the simulated and the real driver.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on whichever driver |
+//! | [`harness`] | [`ResourceHarness`]: what the conformance suite needs around a resource |
+//! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
+//!
+//! Used from `tests/` and `examples/` only. It panics where a test would.
+
+#![forbid(unsafe_code)]
+
+pub mod faults;
+pub mod harness;
+pub mod rig;
+
+pub use faults::for_each_driver_call;
+pub use harness::ResourceHarness;
+pub use rig::{Rig, RigConfig};

@@ -1,1 +1,63 @@
 //! Stream-ordered GPU device memory: one runtime per GPU, swappable backends.
+//!
+//! [`DeviceRuntime`] puts a device, its streams and a memory resource together. Memory comes from
+//! its [`resource`](DeviceRuntime::resource), for use on one of its
+//! [`streams`](DeviceRuntime::streams):
+//!
+//! ```no_run
+//! use dmr::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = DeviceRuntime::try_get(0)?;
+//! let stream = runtime.streams().acquire()?;
+//! let block = runtime.resource().allocate(1 << 20, stream.id(), AllocTag::new("weights"))?;
+//! // ... launch work on `stream.stream()` that uses `block.ptr()` ...
+//! runtime.resource().deallocate(block)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! | --- | --- | --- |
+//! | `direct` | yes | [`Backend::Direct`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
+//!
+//! Which of the compiled-in backends is used: the builder decides, else the environment variable
+//! `DMR_BACKEND`, else the first of [`Backend::available`].
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod builder;
+mod error;
+mod runtime;
+
+pub use backend::Backend;
+pub use builder::DeviceRuntimeBuilder;
+pub use error::RuntimeError;
+pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
+
+pub use cudarc;
+pub use dmr_core;
+#[cfg(feature = "direct")]
+pub use dmr_cuda_direct;
+pub use dmr_streams;
+
+/// What most programs need: `use dmr::prelude::*`.
+pub mod prelude {
+    pub use crate::{Backend, DeviceRuntime, RuntimeError};
+    pub use dmr_core::{
+        AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
+        StreamId, Usage,
+    };
+    #[cfg(feature = "direct")]
+    pub use dmr_cuda_direct::DirectCudaResource;
+    pub use dmr_streams::{
+        Device, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
+    };
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,273 @@
+//! The resource: a table of what the driver gave, and a list of what goes back to it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::result;
+use cudarc::driver::sys::CUresult;
+use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
+use dmr_core::{
+    AllocTag, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+};
+use dmr_streams::{Device, StreamPool};
+
+/// Exactly one `cuMemAlloc` and one `cuMemFree` per block, of exactly the bytes asked for.
+///
+/// `reserved` is therefore always `live + retired`, and every byte past a block is past an
+/// allocation of the driver.
+///
+/// # When memory is freed
+///
+/// `cuMemFree` waits until all work on the device is done, and holds every other thread's driver
+/// calls up meanwhile. So [`deallocate`](DeviceMemoryResource::deallocate) only retires the block.
+/// The driver gets it back at the start of the next
+/// [`allocate`](DeviceMemoryResource::allocate), or in
+/// [`try_reap`](DeviceMemoryResource::try_reap) and
+/// [`reap_pending`](DeviceMemoryResource::reap_pending), which are the same here; these may wait.
+/// Because `cuMemFree` waits, work on *any* stream may use a block until it is given back.
+///
+/// Uses are not tracked: work submitted after `deallocate` is not waited for.
+///
+/// # When a free fails
+///
+/// The block stays retired and accounted for; the others are freed all the same. A reap answers
+/// the first error and can be repeated. `allocate` does not fail for it: if the memory it needs is
+/// there, it has what it was asked for, and the block is tried again next time.
+///
+/// Dropping the resource frees what is retired. Blocks still handed out are leaked: something may
+/// be using them.
+pub struct DirectCudaResource {
+    streams: Arc<StreamPool>,
+    state: Mutex<State>,
+    /// Told when a sweep ends.
+    sweep_ended: Condvar,
+}
+
+/// Never locked across a driver call.
+#[derive(Default)]
+struct State {
+    /// What is handed out, by address.
+    live: HashMap<u64, Generation>,
+    retired: Vec<Retired>,
+    usage: Usage,
+    /// How many sweeps (passes over the retired blocks) have begun.
+    sweeps: u64,
+    /// The numbers of those that have not ended.
+    sweeping: Vec<u64>,
+}
+
+struct Retired {
+    ptr: u64,
+    bytes: u64,
+    generation: Generation,
+}
+
+impl DirectCudaResource {
+    /// A resource on the device of this pool, which accepts the pool's streams.
+    #[must_use]
+    pub fn new(streams: Arc<StreamPool>) -> Self {
+        Self { streams, state: Mutex::default(), sweep_ended: Condvar::new() }
+    }
+
+    /// The pool whose streams it accepts.
+    #[must_use]
+    pub fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+
+    fn device(&self) -> &Device {
+        self.streams.device()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alloc(&self, bytes: usize) -> ResourceResult<u64> {
+        // SAFETY: the context is current on this thread.
+        unsafe { result::malloc_sync(bytes) }.map_err(|error| {
+            if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return self.device().driver_error("cuMemAlloc", error);
+            }
+            let ordinal = self.device().ordinal();
+            let memory = self.device().memory_info().unwrap_or_default();
+            ResourceError::out_of_memory(bytes, ordinal, memory, &self.usage())
+        })
+    }
+
+    /// Frees everything that was retired before the call; answers the bytes that this call freed,
+    /// and the first error. The context is current on this thread.
+    fn free_retired(&self) -> (u64, ResourceResult<()>) {
+        let (freed, outcome) = self.sweep();
+        // What another thread was freeing was retired before the call, too. Wait for it, and see
+        // to what it could not free.
+        if !self.wait_for_other_sweeps() {
+            return (freed, outcome);
+        }
+        let (more, again) = self.sweep();
+        (freed + more, outcome.and(again))
+    }
+
+    /// One pass over the retired blocks.
+    fn sweep(&self) -> (u64, ResourceResult<()>) {
+        let (number, blocks) = {
+            let mut state = self.state();
+            if state.retired.is_empty() {
+                return (0, Ok(()));
+            }
+            state.sweeps += 1;
+            let number = state.sweeps;
+            state.sweeping.push(number);
+            (number, std::mem::take(&mut state.retired))
+        };
+        let (mut freed, mut outcome) = (0, Ok(()));
+        for block in blocks {
+            // SAFETY: the block came from cuMemAlloc in this context, was given back by its owner,
+            // and left the list of retired blocks for this sweep alone.
+            let result = unsafe { result::free_sync(block.ptr) };
+            let mut state = self.state();
+            match result {
+                Ok(()) => {
+                    freed += block.bytes;
+                    state.usage.retired -= block.bytes;
+                    state.usage.reserved -= block.bytes;
+                    state.usage.total_freed += block.bytes;
+                }
+                Err(error) => {
+                    state.retired.push(block);
+                    drop(state);
+                    outcome = outcome.and(Err(self.device().driver_error("cuMemFree", error)));
+                }
+            }
+        }
+        self.state().sweeping.retain(|&other| other != number);
+        self.sweep_ended.notify_all();
+        (freed, outcome)
+    }
+
+    /// Waits for the sweeps that other threads have begun by now; answers whether there were any.
+    fn wait_for_other_sweeps(&self) -> bool {
+        let state = self.state();
+        if state.sweeping.is_empty() {
+            return false;
+        }
+        let begun = state.sweeps;
+        let ended = |state: &mut State| state.sweeping.iter().any(|&number| number <= begun);
+        drop(self.sweep_ended.wait_while(state, ended).unwrap_or_else(PoisonError::into_inner));
+        true
+    }
+
+    fn reap(&self) -> ResourceResult<u64> {
+        self.device().bind()?;
+        let (freed, outcome) = self.free_retired();
+        outcome.map(|()| freed)
+    }
+}
+
+impl DeviceMemoryResource for DirectCudaResource {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        checked_round_up(bytes, BLOCK_ALIGNMENT)?;
+        let total = self.device().total_memory();
+        if bytes as u64 > total {
+            return Err(ResourceError::beyond_device(bytes, total));
+        }
+        let alloc_stream = self.streams.resolve_id(stream)?;
+        self.device().bind()?;
+        // A block that cannot be freed is still retired, and no reason to refuse this one.
+        let _ = self.free_retired();
+        let ptr = self.alloc(bytes)?;
+        let generation = Generation::next();
+        {
+            let mut state = self.state();
+            state.live.insert(ptr, generation);
+            state.usage.live += bytes as u64;
+            state.usage.reserved += bytes as u64;
+            state.usage.total_allocated += bytes as u64;
+        }
+        // SAFETY: cuMemAlloc has just given these bytes, aligned to 256; they stay allocated until
+        // `deallocate` takes the block back; the generation is new.
+        Ok(unsafe {
+            DeviceBlock::from_parts(BlockParts {
+                ptr,
+                bytes,
+                reserved_bytes: bytes,
+                alignment: BLOCK_ALIGNMENT,
+                device_ordinal: self.device_ordinal(),
+                alloc_stream,
+                tag,
+                generation,
+                slot: BlockSlot::NONE,
+                state: BlockState::Live,
+            })
+        })
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
+        let mut state = self.state();
+        if state.live.get(&ptr) != Some(&generation) {
+            let was_ours = state.retired.iter().any(|retired| retired.generation == generation);
+            drop(state);
+            let error = if was_ours {
+                ResourceError::use_after_free(generation)
+            } else {
+                ResourceError::foreign_block(&block, self.device_ordinal())
+            };
+            return Err(DeallocateError::new(error, block));
+        }
+        state.live.remove(&ptr);
+        state.retired.push(Retired { ptr, bytes, generation });
+        state.usage.live -= bytes;
+        state.usage.retired += bytes;
+        Ok(())
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.device().ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.streams.id()
+    }
+
+    fn usage(&self) -> Usage {
+        self.state().usage
+    }
+
+    /// Waits for the device if anything is retired: the driver's free does.
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.reap()
+    }
+}
+
+impl Drop for DirectCudaResource {
+    fn drop(&mut self) {
+        if self.device().bind().is_ok() {
+            let _ = self.sweep();
+        }
+    }
+}
+
+/// `Direct(device 0)`.
+impl fmt::Display for DirectCudaResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Direct(device {})", self.device_ordinal())
+    }
+}
+
+impl fmt::Debug for DirectCudaResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

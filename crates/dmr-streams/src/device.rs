@@ -1,0 +1,176 @@
+//! One GPU and its CUDA context.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::{CudaContext, sys};
+use dmr_core::{ResourceError, ResourceResult};
+
+use crate::{DeviceError, DriverVersion, library};
+
+pub use crate::library::device_count;
+
+/// One GPU and the CUDA context in which everything on it is made. Cheap to clone.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    context: Arc<CudaContext>,
+    name: String,
+    total_memory: u64,
+    driver_version: DriverVersion,
+}
+
+impl Device {
+    /// Opens the device with this CUDA ordinal, in its primary context: the one that the CUDA
+    /// runtime and other libraries of the process use.
+    ///
+    /// # Errors
+    ///
+    /// No driver, a driver too old, no device, an ordinal out of range, and whatever else the
+    /// driver says: see [`DeviceError`]. Never a panic.
+    pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
+        let count = device_count()?;
+        if ordinal >= count {
+            return Err(DeviceError::OrdinalOutOfRange { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal)
+            .map_err(|error| DeviceError::from_code("CudaContext::new", code(error)))?;
+        Self::from_context(context)
+    }
+
+    /// Takes a context that the program has already. What cudarc knows of it (event tracking,
+    /// streams) then holds for the streams of this device, too.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverTooOld`](DeviceError::DriverTooOld) and [`Driver`](DeviceError::Driver).
+    pub fn from_context(context: Arc<CudaContext>) -> Result<Self, DeviceError> {
+        let driver_version = library::probe()?;
+        let failed = |call| move |error| DeviceError::from_code(call, code(error));
+        let cu_device = context.cu_device();
+        let name = result::device::get_name(cu_device).map_err(failed("cuDeviceGetName"))?;
+        // SAFETY: the context's own device.
+        let total = unsafe { result::device::total_mem(cu_device) };
+        let total_memory = total.map_err(failed("cuDeviceTotalMem"))? as u64;
+        Ok(Self { inner: Arc::new(Inner { context, name, total_memory, driver_version }) })
+    }
+
+    /// cudarc's context.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.inner.context
+    }
+
+    /// CUDA device ordinal.
+    #[must_use]
+    pub fn ordinal(&self) -> usize {
+        self.inner.context.ordinal()
+    }
+
+    /// As the driver calls it: "NVIDIA H200".
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Bytes of memory that the device has in all.
+    #[must_use]
+    pub fn total_memory(&self) -> u64 {
+        self.inner.total_memory
+    }
+
+    /// The highest CUDA version that the driver supports.
+    #[must_use]
+    pub fn driver_version(&self) -> DriverVersion {
+        self.inner.driver_version
+    }
+
+    /// What tells this GPU from every other one.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn uuid(&self) -> ResourceResult<[u8; 16]> {
+        let uuid = result::device::get_uuid(self.context().cu_device())
+            .map_err(|error| self.driver_error("cuDeviceGetUuid", error))?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
+
+    /// Bytes that are free now, whoever holds the rest, and bytes in all.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn memory_info(&self) -> ResourceResult<(u64, u64)> {
+        self.bind()?;
+        let (free, total) =
+            result::mem_get_info().map_err(|error| self.driver_error("cuMemGetInfo", error))?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Makes the context current on the calling thread, where it stays so.
+    ///
+    /// One driver call if it is current already, two if not. Unlike
+    /// [`CudaContext::bind_to_thread`] it writes to no memory that threads share, and does not
+    /// answer an error that some earlier call has left behind.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn bind(&self) -> ResourceResult<()> {
+        let context = self.context().cu_ctx();
+        let current = result::ctx::get_current()
+            .map_err(|error| self.driver_error("cuCtxGetCurrent", error))?;
+        if current != Some(context) {
+            // SAFETY: `inner.context` keeps the context alive.
+            unsafe { result::ctx::set_current(context) }
+                .map_err(|error| self.driver_error("cuCtxSetCurrent", error))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all work submitted to the device by this context.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver); it may come from work submitted earlier.
+    pub fn synchronize(&self) -> ResourceResult<()> {
+        self.bind()?;
+        result::ctx::synchronize().map_err(|error| self.driver_error("cuCtxSynchronize", error))
+    }
+
+    /// Whether both work in the same CUDA context.
+    #[must_use]
+    pub fn same_context(&self, other: &Self) -> bool {
+        self.context().cu_ctx() == other.context().cu_ctx()
+    }
+
+    /// The error of a driver call on this device, in the words of `dmr_core`.
+    #[must_use]
+    pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {
+        let code = code(error);
+        ResourceError::driver(call, code, library::error_name(code), self.ordinal())
+    }
+}
+
+/// `device 0 (NVIDIA H200)`.
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} ({})", self.ordinal(), self.name())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({}, {:?})", self.ordinal(), self.name())
+    }
+}
+
+fn code(DriverError(error): DriverError) -> i32 {
+    const _: () = assert!(size_of::<sys::CUresult>() == size_of::<i32>());
+    error as i32
+}

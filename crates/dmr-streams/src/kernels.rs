@@ -1,0 +1,156 @@
+//! The two kernels of [`PatternOps`](crate::PatternOps), and the results of the checks.
+
+use std::ffi::{CStr, c_uint, c_void};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::{CudaStream, sys};
+use dmr_core::ResourceResult;
+
+use crate::Device;
+
+/// How many checks can be submitted before their results must be fetched.
+pub(crate) const RESULT_SLOTS: usize = 1 << 16;
+
+/// What the slot of a check holds that has found no wrong byte.
+pub(crate) const NOTHING_WRONG: u64 = u64::MAX;
+
+const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+const RESULT_BYTES: usize = RESULT_SLOTS * size_of::<u64>();
+const THREADS: u64 = 256;
+/// Enough to fill any GPU; what is left is strided over.
+const MAX_BLOCKS: u64 = 4096;
+
+/// The loaded module and a buffer with a 64-bit result per check, on the device.
+pub(crate) struct Kernels {
+    device: Device,
+    module: sys::CUmodule,
+    check: sys::CUfunction,
+    spin: sys::CUfunction,
+    results: sys::CUdeviceptr,
+}
+
+// SAFETY: the handles belong to the context and may be used from any thread that has made it
+// current; nothing is changed through a shared reference but device memory, on streams.
+unsafe impl Send for Kernels {}
+// SAFETY: as above.
+unsafe impl Sync for Kernels {}
+
+impl Kernels {
+    /// Compiles the kernels and makes the results buffer, all slots holding [`NOTHING_WRONG`].
+    pub(crate) fn load(device: &Device, stream: &CudaStream) -> ResourceResult<Self> {
+        device.bind()?;
+        let failed = |call| move |error| device.driver_error(call, error);
+        // SAFETY: PTX text that ends with a zero byte.
+        let module = unsafe { result::module::load_data(PTX.as_ptr().cast()) }
+            .map_err(failed("cuModuleLoadData"))?;
+        let null = std::ptr::null_mut();
+        let mut kernels =
+            Self { device: device.clone(), module, check: null, spin: null, results: 0 };
+        kernels.check = kernels.function(c"dmr_check_pattern")?;
+        kernels.spin = kernels.function(c"dmr_spin")?;
+        // SAFETY: the context is current; `drop` frees it.
+        kernels.results =
+            unsafe { result::malloc_sync(RESULT_BYTES) }.map_err(failed("cuMemAlloc"))?;
+        kernels.reset(stream)?;
+        Ok(kernels)
+    }
+
+    /// Submits a check of `bytes` bytes at `ptr`; its result goes to `slot`.
+    ///
+    /// # Safety
+    ///
+    /// The range is device memory that stays allocated until the check is done.
+    pub(crate) unsafe fn check(
+        &self,
+        stream: &CudaStream,
+        (mut ptr, bytes): (u64, usize),
+        mut pattern: u32,
+        slot: usize,
+    ) -> ResourceResult<()> {
+        debug_assert!(slot < RESULT_SLOTS);
+        let mut bytes = bytes as u64;
+        let mut result = self.results + (slot * size_of::<u64>()) as u64;
+        let blocks = bytes.div_ceil(4 * THREADS).clamp(1, MAX_BLOCKS) as c_uint;
+        let parameters = &mut [
+            (&raw mut ptr).cast(),
+            (&raw mut bytes).cast(),
+            (&raw mut pattern).cast(),
+            (&raw mut result).cast(),
+        ];
+        // SAFETY: the parameters are those of the kernel, which reads the range (the caller's
+        // promise) and updates one word of the results.
+        unsafe { self.launch(self.check, blocks, THREADS as c_uint, stream, parameters) }
+    }
+
+    /// Keeps a stream busy.
+    pub(crate) fn spin(&self, stream: &CudaStream, mut nanoseconds: u64) -> ResourceResult<()> {
+        // SAFETY: the parameter is that of the kernel, which touches no memory.
+        unsafe { self.launch(self.spin, 1, 1, stream, &mut [(&raw mut nanoseconds).cast()]) }
+    }
+
+    /// Sets all results to [`NOTHING_WRONG`] and waits for that.
+    pub(crate) fn reset(&self, stream: &CudaStream) -> ResourceResult<()> {
+        self.device.bind()?;
+        // SAFETY: the buffer is ours, this long, and no check is in flight.
+        unsafe { result::memset_d8_async(self.results, 0xFF, RESULT_BYTES, stream.cu_stream()) }
+            .map_err(|error| self.device.driver_error("cuMemsetD8Async", error))?;
+        synchronize(&self.device, stream)
+    }
+
+    /// Fetches the first `count` results. Their checks must have completed.
+    pub(crate) fn fetch(&self, stream: &CudaStream, count: usize) -> ResourceResult<Vec<u64>> {
+        self.device.bind()?;
+        let mut fetched = vec![NOTHING_WRONG; count.min(RESULT_SLOTS)];
+        // SAFETY: the source is ours and at least this long; the destination outlives the copy,
+        // which has completed when `synchronize` returns (and on an error nothing else reads it:
+        // a copy to pageable memory is over when the call returns).
+        unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, stream.cu_stream()) }
+            .map_err(|error| self.device.driver_error("cuMemcpyDtoHAsync", error))?;
+        synchronize(&self.device, stream)?;
+        Ok(fetched)
+    }
+
+    fn function(&self, name: &'static CStr) -> ResourceResult<sys::CUfunction> {
+        // SAFETY: the module is loaded.
+        unsafe { result::module::get_function(self.module, name.to_owned()) }
+            .map_err(|error| self.device.driver_error("cuModuleGetFunction", error))
+    }
+
+    /// # Safety
+    ///
+    /// As for `cuLaunchKernel`: the parameters are those of the function.
+    unsafe fn launch(
+        &self,
+        function: sys::CUfunction,
+        blocks: c_uint,
+        threads: c_uint,
+        stream: &CudaStream,
+        parameters: &mut [*mut c_void],
+    ) -> ResourceResult<()> {
+        self.device.bind()?;
+        let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
+        // SAFETY: the caller's promise; the stream is alive for as long as it is borrowed.
+        unsafe { result::launch_kernel(function, grid, block, 0, stream.cu_stream(), parameters) }
+            .map_err(|error| self.device.driver_error("cuLaunchKernel", error))
+    }
+}
+
+impl Drop for Kernels {
+    /// Waits for the device, whose work may be running our code, then frees and unloads.
+    fn drop(&mut self) {
+        let _ = self.device.synchronize();
+        if self.results != 0 {
+            // SAFETY: ours, and nothing uses it any more.
+            let _: Result<(), DriverError> = unsafe { result::free_sync(self.results) };
+        }
+        // SAFETY: ours, and none of its kernels is running any more.
+        let _: Result<(), DriverError> = unsafe { result::module::unload(self.module) };
+    }
+}
+
+/// Waits for a stream, in the context that is current.
+pub(crate) fn synchronize(device: &Device, stream: &CudaStream) -> ResourceResult<()> {
+    // SAFETY: the stream is alive for as long as it is borrowed.
+    unsafe { result::stream::synchronize(stream.cu_stream()) }
+        .map_err(|error| device.driver_error("cuStreamSynchronize", error))
+}

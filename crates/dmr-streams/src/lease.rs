@@ -1,0 +1,62 @@
+//! One stream of a pool, for one user.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use dmr_core::StreamId;
+
+use crate::StreamPool;
+
+/// A stream that no other lease has until this one is dropped.
+///
+/// Dropping it returns the slot to the pool; its id is refused from then on. It does not wait:
+/// work submitted to the stream goes on. The lease keeps the pool alive.
+#[must_use = "dropping a lease returns the stream"]
+pub struct StreamLease {
+    pool: Arc<StreamPool>,
+    id: StreamId,
+    stream: Arc<CudaStream>,
+}
+
+impl StreamLease {
+    pub(crate) fn new(pool: Arc<StreamPool>, id: StreamId, stream: Arc<CudaStream>) -> Self {
+        Self { pool, id, stream }
+    }
+
+    /// The name of the stream, valid until the lease is dropped.
+    #[must_use]
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// cudarc's stream.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// The pool that the stream is of.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<StreamPool> {
+        &self.pool
+    }
+}
+
+impl Drop for StreamLease {
+    fn drop(&mut self) {
+        self.pool.give_back(self.id);
+    }
+}
+
+impl From<&StreamLease> for StreamId {
+    fn from(lease: &StreamLease) -> Self {
+        lease.id
+    }
+}
+
+impl fmt::Debug for StreamLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StreamLease").field(&self.id).finish()
+    }
+}

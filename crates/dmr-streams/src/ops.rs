@@ -1,0 +1,261 @@
+//! Fills device memory with patterns and checks them, ordered on streams.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use cudarc::driver::sys::{CUstream, cuMemsetD32Async};
+use cudarc::driver::{CudaStream, result};
+use dmr_core::{DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId};
+
+use crate::kernels::{Kernels, NOTHING_WRONG, RESULT_SLOTS, synchronize};
+use crate::{Device, StreamPool};
+
+/// [`DeviceOps`] on the streams of a pool.
+///
+/// A fill is up to three driver calls: bytes up to a word boundary, words, bytes. A check is one
+/// kernel, compiled by the driver at the first check; its verdict stays on the device until
+/// [`collect`](DeviceOps::collect), or until 65,536 checks are waiting. Threads submit at the same
+/// time and wait for each other only while verdicts are fetched.
+///
+/// Dropping it waits for the device if anything was checked.
+pub struct PatternOps {
+    streams: Arc<StreamPool>,
+    kernels: OnceLock<Kernels>,
+    /// Held for reading while a check is submitted, for writing while verdicts are fetched: then
+    /// every check that has a slot has been submitted.
+    gate: RwLock<()>,
+    pending: Mutex<Pending>,
+}
+
+#[derive(Default)]
+struct Pending {
+    /// By result slot, in the order of submission.
+    checks: Vec<Check>,
+    /// The streams that they were submitted to.
+    streams: Vec<Arc<CudaStream>>,
+    /// What earlier rounds found.
+    found: Vec<PatternMismatch>,
+    /// Some results are those of an earlier round.
+    stale_results: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Check {
+    key: u64,
+    /// Where the checked range starts in its block.
+    start: usize,
+}
+
+impl PatternOps {
+    /// Operations on the streams, and the device, of this pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn new(streams: Arc<StreamPool>) -> ResourceResult<Self> {
+        streams.device().bind()?;
+        Ok(Self {
+            streams,
+            kernels: OnceLock::new(),
+            gate: RwLock::new(()),
+            pending: Mutex::new(Pending::default()),
+        })
+    }
+
+    /// The pool whose streams are used.
+    #[must_use]
+    pub fn stream_pool(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+
+    /// Keeps a stream busy for this long: a test's way to make a race visible.
+    ///
+    /// # Errors
+    ///
+    /// Stream and driver errors.
+    pub fn delay(&self, stream: StreamId, nanoseconds: u64) -> ResourceResult<()> {
+        let stream = self.streams.resolve(stream)?;
+        self.kernels()?.spin(stream, nanoseconds)
+    }
+
+    fn device(&self) -> &Device {
+        self.streams.device()
+    }
+
+    /// Where the range is on the device, if it is in the block and the block is on the device.
+    fn address(&self, block: &DeviceBlock, range: &Range<usize>) -> ResourceResult<u64> {
+        let ordinal = self.device().ordinal();
+        if block.device_ordinal() != ordinal {
+            return Err(ResourceError::foreign_block(block, ordinal));
+        }
+        if range.start > range.end || range.end > block.bytes() {
+            let length = range.end.saturating_sub(range.start);
+            return Err(ResourceError::out_of_bounds(block, range.start, length));
+        }
+        Ok(block.ptr() + range.start as u64)
+    }
+
+    fn fill_byte(
+        &self,
+        block: &DeviceBlock,
+        offset: usize,
+        pattern: u32,
+        stream: CUstream,
+    ) -> ResourceResult<()> {
+        let byte = pattern.to_le_bytes()[offset % 4];
+        // SAFETY: the byte is inside a live block; the stream is alive, because its pool is.
+        unsafe { result::memset_d8_async(block.ptr() + offset as u64, byte, 1, stream) }
+            .map_err(|error| self.device().driver_error("cuMemsetD8Async", error))
+    }
+
+    /// The kernels, compiled by whoever needs them first.
+    fn kernels(&self) -> ResourceResult<&Kernels> {
+        if let Some(kernels) = self.kernels.get() {
+            return Ok(kernels);
+        }
+        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernels) = self.kernels.get() {
+            return Ok(kernels);
+        }
+        let kernels = Kernels::load(self.device(), self.default_stream()?)?;
+        Ok(self.kernels.get_or_init(|| kernels))
+    }
+
+    /// A result slot for a check on `stream`; `None` if verdicts must be fetched first.
+    fn reserve(&self, stream: &Arc<CudaStream>, key: u64, start: usize) -> Option<usize> {
+        let mut pending = self.pending();
+        let slot = pending.checks.len();
+        if pending.stale_results || slot == RESULT_SLOTS {
+            return None;
+        }
+        pending.checks.push(Check { key, start });
+        if !pending.streams.iter().any(|known| known.cu_stream() == stream.cu_stream()) {
+            pending.streams.push(Arc::clone(stream));
+        }
+        Some(slot)
+    }
+
+    /// Waits for all checks that were submitted and moves their verdicts to `found`. Whatever
+    /// fails can be repeated: nothing is forgotten before it is known.
+    fn fetch(&self) -> ResourceResult<()> {
+        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        // Nothing was checked if there are no kernels.
+        let Some(kernels) = self.kernels.get() else { return Ok(()) };
+        let own_stream = self.default_stream()?;
+        let mut pending = self.pending();
+        if !pending.checks.is_empty() {
+            self.device().bind()?;
+            for stream in &pending.streams {
+                synchronize(self.device(), stream)?;
+            }
+            let results = kernels.fetch(own_stream, pending.checks.len())?;
+            let pending = &mut *pending;
+            let checked = pending.checks.drain(..).zip(results);
+            let wrong = checked.filter(|(_, at)| *at != NOTHING_WRONG);
+            let before = pending.found.len();
+            pending.found.extend(wrong.map(|(Check { key, start }, at)| PatternMismatch {
+                key,
+                offset: start + at as usize,
+            }));
+            pending.stale_results |= pending.found.len() > before;
+            pending.streams.clear();
+        }
+        if pending.stale_results {
+            kernels.reset(own_stream)?;
+            pending.stale_results = false;
+        }
+        Ok(())
+    }
+
+    fn default_stream(&self) -> ResourceResult<&Arc<CudaStream>> {
+        self.streams.resolve(StreamId::DEFAULT)
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DeviceOps for PatternOps {
+    fn fill_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+    ) -> ResourceResult<()> {
+        self.address(block, &range)?;
+        let stream = self.streams.resolve(stream)?.cu_stream();
+        self.device().bind()?;
+        let Range { start, end } = range;
+        let words_start = start.next_multiple_of(4).min(end);
+        let words_end = words_start + (end - words_start) / 4 * 4;
+        for offset in start..words_start {
+            self.fill_byte(block, offset, pattern, stream)?;
+        }
+        if words_start < words_end {
+            let ptr = block.ptr() + words_start as u64;
+            // SAFETY: the words are inside a live block, which is aligned to more than a word;
+            // the stream is alive, because its pool is.
+            unsafe { cuMemsetD32Async(ptr, pattern, (words_end - words_start) / 4, stream) }
+                .result()
+                .map_err(|error| self.device().driver_error("cuMemsetD32Async", error))?;
+        }
+        for offset in words_end..end {
+            self.fill_byte(block, offset, pattern, stream)?;
+        }
+        Ok(())
+    }
+
+    fn check_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+        key: u64,
+    ) -> ResourceResult<()> {
+        let ptr = self.address(block, &range)?;
+        let stream = self.streams.resolve(stream)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let kernels = self.kernels()?;
+        // The kernel counts from the start of the range, the pattern from that of the block.
+        let pattern = pattern.rotate_right(8 * (range.start % 4) as u32);
+        loop {
+            let submitting = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(slot) = self.reserve(stream, key, range.start) else {
+                drop(submitting);
+                self.fetch()?;
+                continue;
+            };
+            // A check that cannot be submitted leaves its slot as it is: nothing wrong.
+            //
+            // SAFETY: the range is inside a live block; freeing that is ordered after the check
+            // by the contract of the block's resource, as for any work on its memory.
+            return unsafe { kernels.check(stream, (ptr, range.len()), pattern, slot) };
+        }
+    }
+
+    fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
+        self.fetch()?;
+        Ok(std::mem::take(&mut self.pending().found))
+    }
+
+    fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
+        self.streams.synchronize(stream)
+    }
+}
+
+impl fmt::Debug for PatternOps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = self.pending();
+        f.debug_struct("PatternOps")
+            .field("device", self.device())
+            .field("checks_waiting", &pending.checks.len())
+            .field("mismatches", &pending.found.len())
+            .finish_non_exhaustive()
+    }
+}

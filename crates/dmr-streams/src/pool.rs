@@ -1,0 +1,363 @@
+//! A fixed number of streams of one device, known by number.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cudarc::driver::CudaStream;
+use cudarc::driver::result;
+use dmr_core::error::StreamProblem;
+use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
+
+use crate::{Device, StreamLease};
+
+/// How a [`StreamPool`] is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamPoolConfig {
+    /// How many streams there can be. Brought between 1 and [`StreamId::MAX_SLOTS`].
+    pub max_streams: usize,
+    /// The priority of streams that are acquired without naming one: lower is more urgent, 0 is
+    /// CUDA's default. The driver brings it into the device's range.
+    pub priority: i32,
+}
+
+impl StreamPoolConfig {
+    /// 32 streams of priority 0.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { max_streams: 32, priority: 0 }
+    }
+
+    /// Sets [`max_streams`](Self::max_streams).
+    #[must_use]
+    pub const fn with_max_streams(mut self, max_streams: usize) -> Self {
+        self.max_streams = max_streams;
+        self
+    }
+
+    /// Sets [`priority`](Self::priority).
+    #[must_use]
+    pub const fn with_priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+}
+
+impl Default for StreamPoolConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A fixed number of streams of one device, handed out as leases.
+///
+/// Slot 0 is the *default stream*, what [`StreamId::DEFAULT`] means here; it is created with the
+/// pool. The others are created when they are first needed and kept as long as the pool lives, so
+/// that an id names the same stream for ever. All are non-blocking: CUDA's legacy null stream
+/// does not order them.
+///
+/// # Who may name a stream
+///
+/// | id | from | valid |
+/// | --- | --- | --- |
+/// | of a lease | [`acquire`](Self::acquire) | until the lease is dropped |
+/// | permanent | [`default_stream`](Self::default_stream), [`next`](Self::next), resolving `DEFAULT` | as long as the pool lives |
+///
+/// A lease keeps its stream from other *leases*; permanent ids may name the same stream. Two
+/// users of one stream are ordered with each other and nothing worse.
+///
+/// An id is checked when it is named. If its lease is dropped by another thread right after the
+/// check, the work goes to the stream it was meant for, which then may have a new user: a stream
+/// is never destroyed under an id, and no id ever changes its stream.
+///
+/// # cudarc
+///
+/// The streams are cudarc's own, destroyed when the last `Arc` is gone, so drop pool, leases and
+/// streams in any order. cudarc counts them: it is in multi-stream mode from the first pool on,
+/// and its `CudaSlice`s are ordered between these streams by cudarc's own events (unless you have
+/// disabled them). When it enters that mode cudarc synchronises the context once.
+pub struct StreamPool {
+    id: StreamPoolId,
+    device: Device,
+    priority: i32,
+    slots: Box<[Slot]>,
+    /// What is free, by slot. Never held across a driver call.
+    books: Mutex<Box<[Entry]>>,
+    turn: AtomicUsize,
+}
+
+/// What is read without a lock.
+#[derive(Default)]
+struct Slot {
+    stream: OnceLock<Created>,
+    /// The number of the lease that is held, or [`PERMANENT`] if none is.
+    lease: AtomicU32,
+}
+
+struct Created {
+    stream: Arc<CudaStream>,
+    priority: i32,
+}
+
+/// What is decided under the lock.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// Leased, or being created.
+    taken: bool,
+    /// The number of the latest lease.
+    last_lease: u32,
+}
+
+/// The lease number of ids that need no lease.
+const PERMANENT: u32 = 0;
+
+impl StreamPool {
+    /// Makes a pool and its default stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver); [`Capacity`](ResourceError::Capacity) if the process
+    /// has made 2²⁴ pools.
+    pub fn new(device: Device, config: StreamPoolConfig) -> ResourceResult<Arc<Self>> {
+        let max_streams = config.max_streams.clamp(1, StreamId::MAX_SLOTS);
+        let id = StreamPoolId::next()
+            .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 1))?;
+        let pool = Self {
+            id,
+            device,
+            priority: config.priority,
+            slots: (0..max_streams).map(|_| Slot::default()).collect(),
+            books: Mutex::new(vec![Entry::default(); max_streams].into()),
+            turn: AtomicUsize::new(0),
+        };
+        pool.create(0, config.priority)?;
+        Ok(Arc::new(pool))
+    }
+
+    /// The identity of this pool, which its ids carry.
+    #[must_use]
+    pub fn id(&self) -> StreamPoolId {
+        self.id
+    }
+
+    /// The device that the streams are on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How many streams there can be.
+    #[must_use]
+    pub fn max_streams(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The permanent id of the default stream: what [`StreamId::DEFAULT`] resolves to.
+    #[must_use]
+    pub fn default_stream(&self) -> StreamId {
+        self.permanent_id(0)
+    }
+
+    /// Leases a stream of the pool's priority. The first lease is the default stream itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Capacity`](ResourceError::Capacity) when all are leased: never a stream that somebody
+    /// else has leased. [`Driver`](ResourceError::Driver) if a stream cannot be created.
+    pub fn acquire(self: &Arc<Self>) -> ResourceResult<StreamLease> {
+        self.acquire_with_priority(self.priority)
+    }
+
+    /// Leases a stream of this priority: lower is more urgent, 0 is CUDA's default. The driver
+    /// brings it into the device's range.
+    ///
+    /// A stream keeps its priority, so a free one of another priority does not help.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_with_priority(self: &Arc<Self>, priority: i32) -> ResourceResult<StreamLease> {
+        let (slot, lease) = self.take(priority)?;
+        let created = match self.slots[slot].stream.get() {
+            Some(created) => created,
+            None => self.create(slot, priority).inspect_err(|_| self.untake(slot))?,
+        };
+        self.slots[slot].lease.store(lease, Ordering::Release);
+        let (id, stream) = (self.id_of(slot, lease), Arc::clone(&created.stream));
+        Ok(StreamLease::new(Arc::clone(self), id, stream))
+    }
+
+    /// The streams of the pool's priority in turn, each for whoever asks: a permanent id, for
+    /// work that needs *a* stream and no stream of its own.
+    ///
+    /// Goes round all slots, leased or not, and creates streams on its first round.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver) if a stream cannot be created.
+    pub fn next(&self) -> ResourceResult<StreamId> {
+        loop {
+            let slot = self.turn.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+            // Of another priority, or being created for somebody else: the next one. Slot 0 ends
+            // the search at the latest.
+            let usable = match self.slots[slot].stream.get() {
+                Some(created) => created.priority == self.priority,
+                None if self.take_empty(slot) => {
+                    let created = self.create(slot, self.priority);
+                    self.untake(slot);
+                    created.map(|_| true)?
+                }
+                None => false,
+            };
+            if usable {
+                return Ok(self.permanent_id(slot));
+            }
+        }
+    }
+
+    /// The stream behind an id. Takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool or of a returned
+    /// lease.
+    pub fn resolve(&self, stream: StreamId) -> ResourceResult<&Arc<CudaStream>> {
+        Ok(&self.find(stream)?.1.stream)
+    }
+
+    /// The id itself, and [`default_stream`](Self::default_stream) for [`StreamId::DEFAULT`]:
+    /// what may be stored. Takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve).
+    pub fn resolve_id(&self, stream: StreamId) -> ResourceResult<StreamId> {
+        Ok(self.find(stream)?.0)
+    }
+
+    /// Whether two ids name the same stream: different leases of one slot do.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve).
+    pub fn same_stream(&self, a: StreamId, b: StreamId) -> ResourceResult<bool> {
+        Ok(self.find(a)?.0.slot() == self.find(b)?.0.slot())
+    }
+
+    /// Waits until all work submitted to a stream so far is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve), and [`Driver`](ResourceError::Driver), which may come from
+    /// work submitted earlier.
+    pub fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
+        let stream = self.resolve(stream)?;
+        self.device.bind()?;
+        // SAFETY: `stream` is alive for as long as it is borrowed.
+        unsafe { result::stream::synchronize(stream.cu_stream()) }
+            .map_err(|error| self.device.driver_error("cuStreamSynchronize", error))
+    }
+
+    /// Ends the lease that this id names. Called once, by the lease.
+    pub(crate) fn give_back(&self, id: StreamId) {
+        // Refused from here on, and only then free for the next one.
+        self.slots[id.slot()].lease.store(PERMANENT, Ordering::Release);
+        self.untake(id.slot());
+    }
+
+    fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &Created)> {
+        let id = if stream.is_default() { self.default_stream() } else { stream };
+        let misuse = |problem| ResourceError::stream_misuse(stream, problem);
+        if id.pool() != Some(self.id) {
+            return Err(misuse(StreamProblem::OtherPool));
+        }
+        self.slots
+            .get(id.slot())
+            .filter(|slot| {
+                id.lease() == PERMANENT || slot.lease.load(Ordering::Acquire) == id.lease()
+            })
+            .and_then(|slot| slot.stream.get())
+            .map(|created| (id, created))
+            .ok_or_else(|| misuse(StreamProblem::ReturnedLease))
+    }
+
+    /// Sets a slot aside and numbers its next lease.
+    fn take(&self, priority: i32) -> ResourceResult<(usize, u32)> {
+        let mut books = self.books();
+        let free =
+            |slot: &usize| !books[*slot].taken && books[*slot].last_lease < StreamId::MAX_LEASE;
+        let created = |slot: &usize| self.slots[*slot].stream.get();
+        let has_priority =
+            |slot: &usize| created(slot).is_some_and(|created| created.priority == priority);
+        let all = || 0..self.slots.len();
+        let slot = all()
+            .filter(free)
+            .find(has_priority)
+            .or_else(|| all().filter(free).find(|slot| created(slot).is_none()))
+            .ok_or_else(|| match all().find(free) {
+                None => ResourceError::capacity("streams of the pool", self.slots.len()),
+                Some(_) => ResourceError::capacity(
+                    "streams of this priority",
+                    all().filter(has_priority).count(),
+                ),
+            })?;
+        let entry = &mut books[slot];
+        entry.taken = true;
+        entry.last_lease += 1;
+        Ok((slot, entry.last_lease))
+    }
+
+    /// Sets a slot aside that has no stream yet.
+    fn take_empty(&self, slot: usize) -> bool {
+        let mut books = self.books();
+        let free = !books[slot].taken && self.slots[slot].stream.get().is_none();
+        books[slot].taken |= free;
+        free
+    }
+
+    fn untake(&self, slot: usize) {
+        self.books()[slot].taken = false;
+    }
+
+    /// Creates the stream of a slot that the caller has set aside.
+    fn create(&self, slot: usize, priority: i32) -> ResourceResult<&Created> {
+        let context = self.device.context();
+        // cudarc would answer an error of some earlier call as if creating had failed. It stays
+        // where it was, for whoever asks cudarc.
+        let earlier = context.check_err();
+        let stream = context
+            .new_stream_with_priority(priority)
+            .map_err(|error| self.device.driver_error("cuStreamCreateWithPriority", error));
+        context.record_err(earlier);
+        let created = Created { stream: stream?, priority };
+        Ok(self.slots[slot].stream.get_or_init(|| created))
+    }
+
+    fn permanent_id(&self, slot: usize) -> StreamId {
+        self.id_of(slot, PERMANENT)
+    }
+
+    fn id_of(&self, slot: usize, lease: u32) -> StreamId {
+        // Slots and leases are within the limits, or they would not have been numbered.
+        StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)
+    }
+
+    fn books(&self) -> MutexGuard<'_, Box<[Entry]>> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for StreamPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let leased = |slot: &&Slot| slot.lease.load(Ordering::Relaxed) != PERMANENT;
+        let created = |slot: &&Slot| slot.stream.get().is_some();
+        f.debug_struct("StreamPool")
+            .field("id", &self.id)
+            .field("device", &self.device)
+            .field("max_streams", &self.slots.len())
+            .field("created", &self.slots.iter().filter(created).count())
+            .field("leased", &self.slots.iter().filter(leased).count())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,144 @@
+//! Puts a runtime together, and refuses parts that do not fit.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use dmr_core::{DeviceMemoryResource, StreamPoolId};
+use dmr_streams::{Device, StreamPool, StreamPoolConfig};
+
+use crate::{Backend, DeviceRuntime, RuntimeError};
+
+/// Builds a [`DeviceRuntime`]. What is not given is made: the context, the streams, the resource.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct DeviceRuntimeBuilder {
+    ordinal: usize,
+    context: Option<Arc<CudaContext>>,
+    max_streams: Option<usize>,
+    streams: Option<Arc<StreamPool>>,
+    backend: Option<Backend>,
+    resource: Option<Arc<dyn DeviceMemoryResource>>,
+}
+
+impl DeviceRuntimeBuilder {
+    pub(crate) fn new(ordinal: usize) -> Self {
+        Self {
+            ordinal,
+            context: None,
+            max_streams: None,
+            streams: None,
+            backend: None,
+            resource: None,
+        }
+    }
+
+    /// Works in a context that the program has already, instead of the primary one.
+    pub fn context(mut self, context: Arc<CudaContext>) -> Self {
+        self.context = Some(context);
+        self
+    }
+
+    /// How many streams there can be.
+    pub fn max_streams(mut self, max_streams: usize) -> Self {
+        self.max_streams = Some(max_streams);
+        self
+    }
+
+    /// Where memory comes from. Without it, `DMR_BACKEND` or the default decides.
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = Some(backend);
+        self
+    }
+
+    /// Works on the streams of a pool that the program has already.
+    pub fn with_streams(mut self, streams: Arc<StreamPool>) -> Self {
+        self.streams = Some(streams);
+        self
+    }
+
+    /// Allocates from a ready resource, or stack of resources. It works on the streams of some
+    /// pool: pass that to [`with_streams`](Self::with_streams).
+    pub fn with_resource(mut self, resource: Arc<dyn DeviceMemoryResource>) -> Self {
+        self.resource = Some(resource);
+        self
+    }
+
+    /// Builds the runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Mismatch`] if parts are of different devices, contexts or stream pools;
+    /// [`RuntimeError::Settings`] if they exclude each other; and what opening the device,
+    /// choosing the backend and making the streams can answer.
+    pub fn build(self) -> Result<DeviceRuntime, RuntimeError> {
+        self.check_settings()?;
+        let backend = match self.resource {
+            Some(_) => None,
+            None => Some(self.choose_backend()?),
+        };
+        let context = self.context.as_ref();
+        if let Some(context) = context {
+            same("context", device(context.ordinal()), device(self.ordinal))?;
+        }
+        let streams = match &self.streams {
+            Some(streams) => {
+                same("stream pool", device(streams.device().ordinal()), device(self.ordinal))?;
+                if let Some(context) = context {
+                    let own = streams.device().context().cu_ctx();
+                    let context = context.cu_ctx();
+                    let named = |context| format!("CUDA context {context:p}");
+                    same("stream pool", named(own), named(context))?;
+                }
+                Arc::clone(streams)
+            }
+            None => {
+                let device = match self.context {
+                    Some(context) => Device::from_context(context)?,
+                    None => Device::open(self.ordinal)?,
+                };
+                let default = StreamPoolConfig::new();
+                let max_streams = self.max_streams.unwrap_or(default.max_streams);
+                StreamPool::new(device, default.with_max_streams(max_streams))?
+            }
+        };
+        let resource = match (self.resource, backend) {
+            (Some(resource), _) => {
+                same("resource", device(resource.device_ordinal()), device(self.ordinal))?;
+                let pool = |id: StreamPoolId| format!("{id:?}");
+                same("resource", pool(resource.stream_pool()), pool(streams.id()))?;
+                resource
+            }
+            (None, Some(backend)) => backend.build(&streams)?,
+            (None, None) => return Err(RuntimeError::NoBackend),
+        };
+        Ok(DeviceRuntime::from_parts(streams, resource))
+    }
+
+    fn choose_backend(&self) -> Result<Backend, RuntimeError> {
+        let variable = std::env::var_os(Backend::VARIABLE);
+        let variable = variable.as_deref().map(|name| name.to_string_lossy());
+        Backend::choose(self.backend, variable.as_deref())
+    }
+
+    fn check_settings(&self) -> Result<(), RuntimeError> {
+        let problem = if self.resource.is_some() && self.backend.is_some() {
+            "`with_resource` brings its own backend: leave `backend` out"
+        } else if self.resource.is_some() && self.streams.is_none() {
+            "`with_resource` needs `with_streams`, with the pool that the resource works on"
+        } else if self.streams.is_some() && self.max_streams.is_some() {
+            "`with_streams` brings a pool of its own size: leave `max_streams` out"
+        } else {
+            return Ok(());
+        };
+        Err(RuntimeError::Settings { problem })
+    }
+}
+
+fn device(ordinal: usize) -> String {
+    format!("device {ordinal}")
+}
+
+/// What a part belongs to is what it should belong to.
+fn same(part: &'static str, found: String, expected: String) -> Result<(), RuntimeError> {
+    if found == expected { Ok(()) } else { Err(RuntimeError::Mismatch { part, found, expected }) }
+}

@@ -1,0 +1,82 @@
+//! Why a runtime cannot be built.
+
+use dmr_core::ResourceError;
+use dmr_streams::DeviceError;
+
+use crate::{Backend, MAX_DEVICE_ORDINALS};
+
+/// Why a [`DeviceRuntime`](crate::DeviceRuntime) cannot be built.
+///
+/// Variants are `#[non_exhaustive]`: match on what you need and end with `..`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+
+    /// The streams or the resource cannot be made.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+
+    /// The ordinal is beyond what the runtimes of a process are kept for.
+    #[non_exhaustive]
+    #[error(
+        "CUDA ordinal {ordinal} is out of range: the runtimes of a process have ordinals below \
+         {MAX_DEVICE_ORDINALS}; `DeviceRuntime::builder` has no such limit"
+    )]
+    OrdinalBeyondLimit {
+        /// The ordinal that was asked for.
+        ordinal: usize,
+    },
+
+    /// There is no backend of this name in this program.
+    #[non_exhaustive]
+    #[error(
+        "no backend {name:?} in this program; it has {}: choose one of them, or compile the \
+         crate `dmr` with the backend's feature", list(.available)
+    )]
+    UnknownBackend {
+        /// What was asked for, by the builder or in `DMR_BACKEND`.
+        name: String,
+        /// What there is.
+        available: &'static [Backend],
+    },
+
+    /// The program has no backend at all.
+    #[error(
+        "the crate `dmr` was compiled without a backend: enable a backend's feature (`direct`), \
+         or pass a resource to `with_resource`"
+    )]
+    NoBackend,
+
+    /// A part that was passed to the builder does not fit the rest.
+    #[non_exhaustive]
+    #[error(
+        "the {part} is of {found}, the runtime is of {expected}: build all parts on one device and one stream pool"
+    )]
+    Mismatch {
+        /// Which part.
+        part: &'static str,
+        /// What it belongs to.
+        found: String,
+        /// What it should belong to.
+        expected: String,
+    },
+
+    /// Two settings of the builder exclude each other, or one needs another.
+    #[non_exhaustive]
+    #[error("the runtime cannot be built: {problem}")]
+    Settings {
+        /// Which, and what to do.
+        problem: &'static str,
+    },
+}
+
+fn list(backends: &[Backend]) -> String {
+    if backends.is_empty() {
+        return "none".to_owned();
+    }
+    let names: Vec<_> = backends.iter().map(|backend| format!("{:?}", backend.name())).collect();
+    names.join(", ")
+}

@@ -1,0 +1,90 @@
+//! A device, its streams and its memory, together.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use dmr_core::DeviceMemoryResource;
+use dmr_streams::{Device, StreamPool};
+
+use crate::{DeviceRuntimeBuilder, RuntimeError};
+
+/// How many CUDA ordinals [`DeviceRuntime::try_get`] keeps a runtime for.
+pub const MAX_DEVICE_ORDINALS: usize = 64;
+
+/// A device, its stream pool and its memory resource.
+///
+/// [`try_get`](Self::try_get) answers the one that the whole process shares;
+/// [`builder`](Self::builder) composes one of your own.
+#[derive(Debug)]
+pub struct DeviceRuntime {
+    streams: Arc<StreamPool>,
+    resource: Arc<dyn DeviceMemoryResource>,
+}
+
+impl DeviceRuntime {
+    /// The process's runtime of a device: built by the first call, the same for every later one.
+    ///
+    /// Calls that come while it is being built wait for it; afterwards no lock is taken. A build
+    /// that failed is tried again by the next call. It is never dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceRuntimeBuilder::build`], and [`RuntimeError::OrdinalBeyondLimit`] from
+    /// [`MAX_DEVICE_ORDINALS`] on.
+    pub fn try_get(ordinal: usize) -> Result<&'static Self, RuntimeError> {
+        static SHARED: [Shared; MAX_DEVICE_ORDINALS] =
+            [const { Shared { runtime: OnceLock::new(), building: Mutex::new(()) } };
+                MAX_DEVICE_ORDINALS];
+        let shared = SHARED.get(ordinal).ok_or(RuntimeError::OrdinalBeyondLimit { ordinal })?;
+        if let Some(runtime) = shared.runtime.get() {
+            return Ok(runtime);
+        }
+        let _building = shared.building.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = shared.runtime.get() {
+            return Ok(runtime);
+        }
+        let runtime = Self::builder(ordinal).build()?;
+        Ok(shared.runtime.get_or_init(|| runtime))
+    }
+
+    /// Composes a runtime of your own on a device.
+    pub fn builder(ordinal: usize) -> DeviceRuntimeBuilder {
+        DeviceRuntimeBuilder::new(ordinal)
+    }
+
+    pub(crate) fn from_parts(
+        streams: Arc<StreamPool>,
+        resource: Arc<dyn DeviceMemoryResource>,
+    ) -> Self {
+        Self { streams, resource }
+    }
+
+    /// Where memory comes from.
+    #[must_use]
+    pub fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.resource
+    }
+
+    /// The streams that memory can be used on.
+    #[must_use]
+    pub fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.streams.device()
+    }
+
+    /// CUDA device ordinal.
+    #[must_use]
+    pub fn ordinal(&self) -> usize {
+        self.device().ordinal()
+    }
+}
+
+struct Shared {
+    runtime: OnceLock<DeviceRuntime>,
+    /// Held while building: by one thread, so that it is done once.
+    building: Mutex<()>,
+}
