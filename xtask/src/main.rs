@@ -1,2 +1,65 @@
-//! The gates of this workspace.
-fn main() {}
+//! The gates of this workspace: `cargo xtask ci`, or one of them by name.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a gate's answer is what it prints")]
+
+mod ci;
+mod clippy;
+mod command;
+mod deny;
+mod docs;
+mod failure;
+mod fmt;
+mod graph;
+mod package;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use crate::failure::Failure;
+
+const USAGE: &str = "\
+usage: cargo xtask <gate>
+
+  ci        all gates below, one after the other; says at the end which failed
+  fmt       the code is formatted
+  tidy      the repository's own lints: sources, manifests, pages
+  graph     who may depend on whom
+  deny      licences, duplicate versions and sources of dependencies (needs cargo-deny)
+  clippy    no warning with all features, with none, and with each alone
+  docs      the documentation builds without a warning
+  package   every published crate packages and builds from its package
+
+  --allow-dirty   package, ci: package with uncommitted changes";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<(), Failure> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["ci"] => ci::run(package::Changes::Refused),
+        ["ci", "--allow-dirty"] => ci::run(package::Changes::Allowed),
+        ["package"] => package::run(package::Changes::Refused),
+        ["package", "--allow-dirty"] => package::run(package::Changes::Allowed),
+        ["fmt"] => fmt::run(),
+        ["tidy"] => tidy::run(),
+        ["graph"] => graph::run(),
+        ["deny"] => deny::run(),
+        ["clippy"] => clippy::run(),
+        ["docs"] => docs::run(),
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        unknown => Err(Failure::Setup(format!("unknown: {}\n\n{USAGE}", unknown.join(" ")))),
+    }
+}

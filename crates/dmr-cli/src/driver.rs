@@ -54,7 +54,7 @@ mod simulated {
         pub fn choose(args: &DriverArgs) -> Result<Self, Failure> {
             match dmr_sim::select().map_err(Failure::unusable)? {
                 Driver::Cuda => Ok(Self { ordinal: args.device, universe: None }),
-                Driver::Simulated => {
+                Driver::Simulated(_) => {
                     let universe = Universe::builder()
                         .devices(DEVICES)
                         .capacity(args.sim_memory)
@@ -84,6 +84,15 @@ mod simulated {
         #[must_use]
         pub fn is_simulated(&self) -> bool {
             self.universe.is_some()
+        }
+
+        /// Why the driver is the simulated one; `None` if it is not.
+        pub(super) fn why_simulated(&self) -> Option<String> {
+            self.universe.as_ref()?;
+            match dmr_sim::select() {
+                Ok(Driver::Simulated(because)) => Some(because.to_string()),
+                _ => Some("chosen by the program".to_owned()),
+            }
         }
 
         /// Labels for the operations of this thread; `None` where nobody would read them.
@@ -149,6 +158,10 @@ mod cuda_only {
             None
         }
 
+        pub(super) fn why_simulated(&self) -> Option<String> {
+            None
+        }
+
         /// What a checker found: there is none.
         #[must_use]
         pub fn findings(&self) -> Option<CheckerFindings> {
@@ -177,12 +190,10 @@ impl Machine {
     /// The driver, for the table: the GPU's name, or that it is simulated and why.
     #[must_use]
     pub fn describe(&self, device: &Device) -> String {
-        if !self.is_simulated() {
-            return format!("{} (CUDA {})", device.name(), device.driver_version());
+        match self.why_simulated() {
+            Some(why) => format!("simulated ({why})"),
+            None => format!("{} (CUDA {})", device.name(), device.driver_version()),
         }
-        let asked = std::env::var_os(DRIVER_VARIABLE).is_some_and(|value| value == "sim");
-        let why = if asked { "DMR_DRIVER=sim" } else { "no GPU found" };
-        format!("simulated ({why})")
     }
 
     /// All devices that the driver sees.

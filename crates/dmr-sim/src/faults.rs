@@ -5,7 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::abi::Code;
 
-/// What a call is to do instead of its work.
+/// What a call is to do instead of its work. Where several faults meet in one call, it is held
+/// first, and of the others the one that was planted first counts.
 pub(crate) enum Instead {
     /// Answer this code.
     Fail(Code),
@@ -13,6 +14,7 @@ pub(crate) enum Instead {
     Swallow,
 }
 
+#[derive(Clone)]
 enum Action {
     Fail(Code),
     Swallow,
@@ -22,7 +24,7 @@ enum Action {
 struct Rule {
     /// `None`: a call of any kind.
     call: Option<String>,
-    /// How many more matching calls until it applies.
+    /// How many more matching calls until it applies; at least 1.
     countdown: u64,
     action: Action,
 }
@@ -40,28 +42,31 @@ struct State {
 impl Faults {
     /// Counts a call, stops it while it is held, and says what it is to do instead of its work.
     pub(crate) fn enter(&self, call: &'static str) -> Option<Instead> {
-        let due = {
+        let mut due = Vec::new();
+        {
             let mut state = self.lock();
             *state.counts.entry(call).or_default() += 1;
-            let mut due = None;
-            for (i, rule) in state.rules.iter_mut().enumerate() {
-                if rule.call.as_deref().is_none_or(|name| name == call) {
-                    rule.countdown = rule.countdown.saturating_sub(1);
-                    if rule.countdown == 0 && due.is_none() {
-                        due = Some(i);
-                    }
+            state.rules.retain_mut(|rule| {
+                if rule.call.as_deref().is_some_and(|name| name != call) {
+                    return true;
                 }
-            }
-            due.map(|i| state.rules.remove(i).action)
-        };
-        match due? {
-            Action::Fail(code) => Some(Instead::Fail(code)),
-            Action::Swallow => Some(Instead::Swallow),
-            Action::Hold(gate) => {
-                gate.stop_here();
-                None
+                rule.countdown -= 1;
+                if rule.countdown == 0 {
+                    due.push(rule.action.clone());
+                }
+                rule.countdown > 0
+            });
+        }
+        // Outside of the lock: other threads go on while this one is held.
+        let mut instead = None;
+        for action in due {
+            match action {
+                Action::Hold(gate) => gate.stop_here(),
+                Action::Fail(code) => instead = instead.or(Some(Instead::Fail(code))),
+                Action::Swallow => instead = instead.or(Some(Instead::Swallow)),
             }
         }
+        instead
     }
 
     pub(crate) fn fail(&self, call: Option<&str>, n: u64, code: Code) {

@@ -1,6 +1,7 @@
 //! Puts the simulated driver where cudarc looks for `libcuda`, and decides which driver to use.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
 use std::sync::OnceLock;
 
 /// The name under which cudarc asks for the driver first.
@@ -39,7 +40,33 @@ pub enum Driver {
     /// NVIDIA's.
     Cuda,
     /// The simulated one. It has no device until a [`Universe`](crate::Universe) is made.
-    Simulated,
+    Simulated(Because),
+}
+
+/// Why a process uses the simulated driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Because {
+    /// `DMR_DRIVER=sim` asks for it.
+    Requested,
+    /// The program installed it before it asked.
+    Installed,
+    /// NVIDIA's driver is not there.
+    NoLibrary,
+    /// NVIDIA's driver is there and finds no device.
+    NoDevice,
+}
+
+/// A few words, for a user: "no libcuda found".
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Requested => "DMR_DRIVER=sim",
+            Self::Installed => "installed by the program",
+            Self::NoLibrary => "no libcuda found",
+            Self::NoDevice => "libcuda finds no GPU",
+        })
+    }
 }
 
 /// Why no driver could be chosen.
@@ -69,21 +96,23 @@ pub fn select() -> Result<Driver, SelectError> {
     CHOICE
         .get_or_init(|| {
             let wanted = std::env::var_os("DMR_DRIVER").unwrap_or_default();
-            let driver = match wanted.to_str() {
+            let because = match wanted.to_str() {
                 Some("cuda") => return Ok(Driver::Cuda),
-                Some("sim") => Driver::Simulated,
-                Some("") if is_installed() => Driver::Simulated,
-                Some("") if platform::CAN_INSTALL && !real_driver_has_a_device() => {
-                    Driver::Simulated
-                }
-                Some("") => return Ok(Driver::Cuda),
+                Some("sim") => Because::Requested,
+                Some("") if is_installed() => Because::Installed,
+                // Where there is nothing to choose from, NVIDIA's driver explains itself.
+                Some("") if !platform::CAN_INSTALL => return Ok(Driver::Cuda),
+                Some("") => match real_driver() {
+                    None => return Ok(Driver::Cuda),
+                    Some(because) => because,
+                },
                 _ => {
                     let value = wanted.to_string_lossy().into_owned();
                     return Err(SelectError::UnknownDriver { value });
                 }
             };
             install()?;
-            Ok(driver)
+            Ok(Driver::Simulated(because))
         })
         .clone()
 }
@@ -212,15 +241,17 @@ mod platform {
     }
 }
 
-/// Whether NVIDIA's driver is there and sees a device.
-fn real_driver_has_a_device() -> bool {
+/// What speaks against NVIDIA's driver, if anything.
+fn real_driver() -> Option<Because> {
+    let mut because = Because::NoLibrary;
     // By its versioned name first: then the name that the simulated driver takes stays free.
-    [c"libcuda.so.1", c"libcuda.so"].into_iter().any(|name| {
-        let Some(library) = platform::open(name, platform::OPEN_NOW) else { return false };
+    for name in [c"libcuda.so.1", c"libcuda.so"] {
+        let Some(library) = platform::open(name, platform::OPEN_NOW) else { continue };
+        because = Because::NoDevice;
         let init = platform::symbol(library, c"cuInit");
         let count = platform::symbol(library, c"cuDeviceGetCount");
         if init.is_null() || count.is_null() {
-            return false;
+            continue;
         }
         let mut devices = 0;
         // SAFETY: these are the driver's functions, of these types in every version.
@@ -229,6 +260,9 @@ fn real_driver_has_a_device() -> bool {
             let count = std::mem::transmute::<*mut c_void, GetCount>(count);
             [init(0), count(&mut devices)]
         };
-        codes == [0, 0] && devices > 0
-    })
+        if codes == [0, 0] && devices > 0 {
+            return None;
+        }
+    }
+    Some(because)
 }

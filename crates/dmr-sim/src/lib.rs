@@ -64,7 +64,7 @@ mod store;
 mod universe;
 
 pub use faults::{CallCounts, Hold};
-pub use install::{Driver, InstallError, SelectError, install, select};
+pub use install::{Because, Driver, InstallError, SelectError, install, select};
 pub use kernel::{Footprint, KernelArgs, KernelMemory};
 pub use label::{LabelGuard, label};
 pub use report::{Report, ReportKind, Site, Verdict};

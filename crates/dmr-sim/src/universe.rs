@@ -39,8 +39,9 @@ pub enum HostOrder {
 /// One simulated machine: its devices occupy CUDA ordinals of their own until it ends.
 ///
 /// Each test makes its own, so tests run in parallel in one process. `Clone` is cheap and names
-/// the same universe; it ends when the last clone is dropped. After that, its handles and
-/// ordinals are refused by the driver.
+/// the same universe; it ends when the last clone is dropped. After that its handles are refused
+/// by the driver, and its ordinals may become another universe's: keep it alive as long as
+/// anything that knows an ordinal, such as a runtime that lives as long as the process.
 #[derive(Clone)]
 pub struct Universe(Arc<Owner>);
 

@@ -47,8 +47,8 @@ impl Rig {
     /// A rig as configured.
     pub fn with(config: RigConfig) -> Self {
         let universe = config.universe.or_else(|| {
-            let simulated =
-                config.simulated || dmr_sim::select().expect("a driver") == Driver::Simulated;
+            let simulated = config.simulated
+                || matches!(dmr_sim::select().expect("a driver"), Driver::Simulated(_));
             simulated.then(|| Universe::new().expect("the simulated driver"))
         });
         let ordinal = universe.as_ref().map_or(0, |universe| universe.ordinal(0));

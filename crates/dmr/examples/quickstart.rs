@@ -17,7 +17,7 @@ const PATTERN: u32 = 0xD0_0D_F0_0D;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let simulated = match dmr_sim::select()? {
-        Driver::Simulated => Some(Universe::new()?),
+        Driver::Simulated(_) => Some(Universe::new()?),
         _ => None,
     };
     let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));

@@ -1,0 +1,42 @@
+//! `cargo xtask ci`: every gate, cheap ones first; a red one does not hide the next.
+
+use std::time::Instant;
+
+use crate::failure::Failure;
+use crate::package::{self, Changes};
+use crate::{clippy, deny, docs, fmt, graph, tidy};
+
+type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
+
+/// Runs all gates and says which failed.
+pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
+    let package = || package::run(changes);
+    let gates: [(&str, Gate<'_>); 7] = [
+        ("fmt", &fmt::run),
+        ("tidy", &tidy::run),
+        ("graph", &graph::run),
+        ("deny", &deny::run),
+        ("clippy", &clippy::run),
+        ("docs", &docs::run),
+        ("package", &package),
+    ];
+    let mut red = Vec::new();
+    for (name, gate) in gates {
+        println!("\n== {name}");
+        let start = Instant::now();
+        let outcome = gate();
+        let seconds = start.elapsed().as_secs_f32();
+        match outcome {
+            Ok(()) => println!("== {name}: ok, {seconds:.1} s"),
+            Err(failure) => {
+                println!("{failure}\n== {name}: FAILED, {seconds:.1} s");
+                red.push(name);
+            }
+        }
+    }
+    if red.is_empty() {
+        println!("\nall {} gates are green", gates.len());
+        return Ok(());
+    }
+    Err(Failure::Setup(format!("\nred: {}", red.join(", "))))
+}

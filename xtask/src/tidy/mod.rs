@@ -1,0 +1,23 @@
+//! `cargo xtask tidy`: the repository's own lints.
+
+mod dependencies;
+mod manifests;
+mod pages;
+mod promises;
+mod sources;
+mod tree;
+
+use crate::failure::{Failure, none_of};
+use crate::workspace::Workspace;
+use tree::Tree;
+
+/// Holds the lints over every file that git knows or would add.
+pub(crate) fn run() -> Result<(), Failure> {
+    let (tree, workspace) = (Tree::load()?, Workspace::load()?);
+    let mut found = sources::violations(&tree);
+    found.extend(manifests::violations(&tree, &workspace));
+    found.extend(dependencies::violations(&tree, &workspace));
+    found.extend(pages::violations(&tree));
+    found.extend(promises::violations(&tree));
+    none_of(found)
+}

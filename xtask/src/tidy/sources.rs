@@ -1,0 +1,204 @@
+//! What every source file keeps to.
+
+use super::tree::Tree;
+use crate::failure::Violation;
+
+/// More lines of code than this, comments and blank lines left out, are more than one idea.
+const MOST_CODE_LINES: usize = 400;
+
+/// The files that may be longer, and why.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+/// The crates with `unsafe` code, and why. The root of every other crate forbids it.
+const UNSAFE_CRATES: &[(&str, &str)] = &[
+    ("crates/dmr-core/", "one `unsafe fn`, the constructor of a block"),
+    ("crates/dmr-cuda-direct/", "calls the driver"),
+    ("crates/dmr-sim/", "is the driver: C functions, an object file in memory"),
+    ("crates/dmr-streams/", "calls the driver"),
+];
+
+/// Markers of unfinished work, and the attribute that takes a test out of the run. Taken apart, so
+/// that this file does not have them.
+const LEFT_OVERS: &[&str] = &[
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("HA", "CK"),
+    concat!("to", "do!"),
+    concat!("un", "implemented!"),
+    concat!("dbg", "!("),
+    IGNORED,
+];
+
+const IGNORED: &str = concat!("#[ig", "nore");
+
+/// What a test says that is no test by itself, but runs in a child process of its file's tests.
+const RUN_BY_OTHERS: &str = concat!("#[ig", "nore = \"run by ");
+const RUNS_THEM: &str = "\"--ignored\"";
+
+pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in tree.ending(".rs") {
+        check_first_line(path, text, "//! ", &mut found);
+        check_length(path, text, &mut found);
+        check_unsafe(path, text, &mut found);
+        check_testkit(path, text, &mut found);
+        check_left_overs(path, text, &mut found);
+    }
+    for suffix in [".cu", ".ptx"] {
+        for (path, text) in tree.ending(suffix) {
+            check_first_line(path, text, "// ", &mut found);
+            check_left_overs(path, text, &mut found);
+        }
+    }
+    for (path, _) in LONG_FILES.iter().filter(|(path, _)| !tree.has(path)) {
+        found.push(Violation::of(path, "listed as a long file, but gone"));
+    }
+    found
+}
+
+fn check_first_line(path: &str, text: &str, start: &str, found: &mut Vec<Violation>) {
+    if !text.starts_with(start) {
+        let message = format!("the first line says what the file is for: `{start}...`");
+        found.push(Violation::of(path, message));
+    }
+}
+
+fn check_length(path: &str, text: &str, found: &mut Vec<Violation>) {
+    let is_code = |line: &&str| !line.is_empty() && !line.starts_with("//");
+    let lines = text.lines().map(str::trim).filter(is_code).count();
+    let is_listed = LONG_FILES.iter().any(|(long, _)| *long == path);
+    if lines > MOST_CODE_LINES && !is_listed {
+        let message = format!("{lines} lines of code, more than {MOST_CODE_LINES}: split it");
+        found.push(Violation::of(path, message));
+    }
+    if lines <= MOST_CODE_LINES && is_listed {
+        found.push(Violation::of(path, "no longer a long file: take it off the list"));
+    }
+}
+
+fn check_unsafe(path: &str, text: &str, found: &mut Vec<Violation>) {
+    let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    let may_have_it = UNSAFE_CRATES.iter().any(|(folder, _)| path.starts_with(folder));
+    let forbids_it = text.contains("#![forbid(unsafe_code)]");
+    if is_root && may_have_it == forbids_it {
+        let message = if forbids_it {
+            "forbids unsafe code: take the crate off the list in xtask's tidy"
+        } else {
+            "add `#![forbid(unsafe_code)]`, or list the crate in xtask's tidy"
+        };
+        found.push(Violation::of(path, message));
+    }
+}
+
+/// A unit test that used the testkit would see two copies of its own crate.
+fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
+    if !path.contains("/src/") || path.starts_with("xtask/") {
+        return;
+    }
+    for (index, line) in text.lines().enumerate() {
+        if line.contains("dmr_testkit::") && !line.trim_start().starts_with("//") {
+            let message = "the testkit is for `tests/`, not for unit tests";
+            found.push(Violation::on_line(path, index, message));
+        }
+    }
+}
+
+fn check_left_overs(path: &str, text: &str, found: &mut Vec<Violation>) {
+    for (index, line) in text.lines().enumerate() {
+        for marker in LEFT_OVERS.iter().filter(|marker| has_word(line, marker)) {
+            if *marker == IGNORED && line.contains(RUN_BY_OTHERS) && text.contains(RUNS_THEM) {
+                continue;
+            }
+            let message = format!("`{marker}`: finish it, or open an issue");
+            found.push(Violation::on_line(path, index, message));
+        }
+    }
+}
+
+/// Whether the marker stands there by itself, not as a part of a longer word.
+fn has_word(line: &str, marker: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(marker).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + marker.len()..]);
+        let goes_on = marker.ends_with(is_part) && after.starts_with(is_part);
+        !goes_on && !before.ends_with(is_part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(path: &str, text: &str) -> Vec<String> {
+        let found = violations(&Tree::from([(path, text)]));
+        found.into_iter().map(|v| format!("{}: {}", v.place, v.message)).collect()
+    }
+
+    fn one(path: &str, text: &str) -> String {
+        let mut messages = messages(path, text);
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        messages.remove(0)
+    }
+
+    #[test]
+    fn a_file_that_says_what_it_is_for_is_fine() {
+        assert_eq!(messages("crates/dmr/src/a.rs", "//! One idea.\n\nfn f() {}\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_starts_with_what_it_is_for() {
+        assert!(one("crates/dmr/src/a.rs", "fn f() {}\n").contains("the first line"));
+        assert!(one("crates/dmr/src/a.rs", "// A comment.\n").contains("the first line"));
+        assert!(one("crates/dmr-streams/src/a.ptx", ".version 7.0\n").contains("the first line"));
+    }
+
+    #[test]
+    fn a_file_has_at_most_400_lines_of_code_whatever_it_says_about_them() {
+        let code = |lines| format!("//! Long.\n{}", "// why\n\ncode();\n".repeat(lines));
+        assert_eq!(messages("crates/dmr/src/a.rs", &code(400)), [""; 0]);
+        assert!(one("crates/dmr/src/a.rs", &code(401)).contains("401 lines of code"));
+    }
+
+    #[test]
+    fn a_crate_forbids_unsafe_code_unless_it_is_listed() {
+        assert!(one("crates/dmr-trace/src/lib.rs", "//! x\n").contains("forbid(unsafe_code)"));
+        assert_eq!(messages("crates/dmr-sim/src/lib.rs", "//! x\n"), [""; 0]);
+        let needless = one("crates/dmr-sim/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n");
+        assert!(needless.contains("off the list"), "{needless}");
+        assert_eq!(messages("crates/dmr/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n"), [""; 0]);
+    }
+
+    #[test]
+    fn unit_tests_keep_away_from_the_testkit() {
+        let text = "//! x\nuse dmr_testkit::Machine;\n";
+        assert!(
+            one("crates/dmr-streams/src/pool.rs", text)
+                .starts_with("crates/dmr-streams/src/pool.rs:2")
+        );
+        assert_eq!(messages("crates/dmr-streams/tests/pool.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn nothing_is_left_unfinished_or_taken_out_of_the_run() {
+        for marker in LEFT_OVERS {
+            let text = format!("//! x\n\n    {marker} ...\n");
+            assert!(one("xtask/src/a.rs", &text).starts_with("xtask/src/a.rs:3: "), "{marker}");
+        }
+    }
+
+    #[test]
+    fn a_test_that_others_run_in_a_child_process_is_in_the_run() {
+        let child = format!("//! x\n{RUN_BY_OTHERS}the other tests\"]\n");
+        assert!(one("crates/dmr/tests/a.rs", &child).contains("finish it"));
+        assert_eq!(messages("crates/dmr/tests/a.rs", &format!("{child}{RUNS_THEM}\n")), [""; 0]);
+        let other = format!("//! x\n{IGNORED}]\n{RUNS_THEM}\n");
+        assert!(one("crates/dmr/tests/a.rs", &other).contains("finish it"));
+    }
+
+    #[test]
+    fn a_marker_inside_a_word_is_no_marker() {
+        let text = format!("//! cuda-{0}{0}\n", concat!("XX", "X"));
+        assert_eq!(messages("xtask/src/a.rs", &text), [""; 0]);
+    }
+}

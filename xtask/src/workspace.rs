@@ -1,0 +1,122 @@
+//! What `cargo metadata` says about the crates of this workspace.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::command;
+use crate::failure::Failure;
+
+/// The crates of the workspace.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Workspace {
+    /// In the order of `cargo metadata`.
+    pub(crate) packages: Vec<Package>,
+    /// Where cargo puts what it builds.
+    pub(crate) target_directory: PathBuf,
+}
+
+/// One crate.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Package {
+    /// Its name.
+    pub(crate) name: String,
+    /// Where its manifest is.
+    pub(crate) manifest_path: String,
+    /// `Some(vec![])` for a crate that is never published.
+    pub(crate) publish: Option<Vec<String>>,
+    /// What it asks for, of all kinds.
+    pub(crate) dependencies: Vec<Dependency>,
+    /// Its features, those that optional dependencies imply included.
+    pub(crate) features: BTreeMap<String, Vec<String>>,
+    pub(crate) description: Option<String>,
+    pub(crate) documentation: Option<String>,
+    pub(crate) license: Option<String>,
+    pub(crate) rust_version: Option<String>,
+    pub(crate) readme: Option<String>,
+    pub(crate) keywords: Vec<String>,
+    pub(crate) categories: Vec<String>,
+    /// `package.metadata`.
+    pub(crate) metadata: serde_json::Value,
+}
+
+/// One dependency of a crate.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Dependency {
+    /// The crate that is depended on.
+    pub(crate) name: String,
+    /// What for.
+    #[serde(deserialize_with = "kind_or_normal")]
+    pub(crate) kind: Kind,
+    /// The versions that will do; `*` where none is named.
+    pub(crate) req: String,
+    /// Only there if a feature asks for it.
+    pub(crate) optional: bool,
+}
+
+/// What a dependency is for.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// The crate itself.
+    Normal,
+    /// Its build script.
+    Build,
+    /// Its tests, examples and benches.
+    Dev,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub(crate) fn load() -> Result<Self, Failure> {
+        let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+        let text = command::capture(&mut command::cargo(&arguments))?;
+        serde_json::from_str(&text)
+            .map_err(|error| Failure::Setup(format!("cargo metadata: {error}")))
+    }
+
+    /// The crate of that name.
+    pub(crate) fn package(&self, name: &str) -> Option<&Package> {
+        self.packages.iter().find(|package| package.name == name)
+    }
+}
+
+impl Package {
+    /// Whether it goes to the registry.
+    pub(crate) fn is_published(&self) -> bool {
+        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+    }
+}
+
+/// Cargo says `null` for a normal dependency.
+fn kind_or_normal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(Kind::Normal))
+}
+
+/// Workspaces as cargo would describe them, for the tests of the gates.
+#[cfg(test)]
+pub(crate) mod example {
+    use serde_json::{Value, json};
+
+    use super::Workspace;
+
+    pub(crate) fn workspace(packages: &[Value]) -> Workspace {
+        let workspace = json!({ "packages": packages, "target_directory": "target" });
+        serde_json::from_value(workspace).expect("as cargo describes it")
+    }
+
+    /// A published crate in `crates/`, complete, without dependencies and features.
+    pub(crate) fn package(name: &str) -> Value {
+        json!({
+            "name": name, "manifest_path": format!("crates/{name}/Cargo.toml"), "publish": null,
+            "dependencies": [], "features": {}, "description": "d", "documentation": "u",
+            "license": "l", "rust_version": "1.88", "readme": "README.md", "keywords": ["k"],
+            "categories": ["c"], "metadata": { "docs": { "rs": { "all-features": true } } },
+        })
+    }
+
+    pub(crate) fn dependency(name: &str, kind: Option<&str>, req: &str, optional: bool) -> Value {
+        json!({ "name": name, "kind": kind, "req": req, "optional": optional })
+    }
+}
