@@ -3,6 +3,7 @@
 mod device;
 mod fault;
 mod resource;
+mod tracking;
 
 use std::sync::{Arc, Mutex};
 

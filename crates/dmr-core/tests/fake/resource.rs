@@ -12,46 +12,46 @@ use dmr_core::{
     StreamPoolId, Usage, UseToken, UseTokens,
 };
 
-use super::device::{Device, Event, Op};
+use super::device::{Device, Event};
 use super::{BASE, DEVICE_BYTES, Fault, leased};
 
 const ORDINAL: usize = 0;
 
 #[derive(Debug)]
 pub(crate) struct FakeResource {
-    device: Arc<Mutex<Device>>,
-    pool: StreamPoolId,
-    tracks: bool,
-    fault: Option<Fault>,
-    state: Mutex<State>,
+    pub(super) device: Arc<Mutex<Device>>,
+    pub(super) pool: StreamPoolId,
+    pub(super) tracks: bool,
+    pub(super) fault: Option<Fault>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    blocks: HashMap<Generation, Held>,
-    usage: Usage,
-    calls: u64,
-    spare_generations: Vec<Generation>,
+pub(super) struct State {
+    pub(super) blocks: HashMap<Generation, Held>,
+    pub(super) usage: Usage,
+    pub(super) calls: u64,
+    pub(super) spare_generations: Vec<Generation>,
 }
 
 /// A block that is live or retired.
 #[derive(Debug)]
-struct Held {
-    at: usize,
-    bytes: usize,
-    reserved: usize,
-    home: StreamId,
+pub(super) struct Held {
+    pub(super) at: usize,
+    pub(super) bytes: usize,
+    pub(super) reserved: usize,
+    pub(super) home: StreamId,
     /// The point on the home stream at which it was given back.
-    retired: Option<Event>,
-    ledger: Ledger<Event>,
-    windows: Vec<Window>,
+    pub(super) retired: Option<Event>,
+    pub(super) ledger: Ledger<Event>,
+    pub(super) windows: Vec<Window>,
 }
 
 #[derive(Debug)]
-struct Window {
-    ticket: u64,
-    stream: StreamId,
-    access: Access,
+pub(super) struct Window {
+    pub(super) ticket: u64,
+    pub(super) stream: StreamId,
+    pub(super) access: Access,
 }
 
 impl FakeResource {
@@ -64,19 +64,19 @@ impl FakeResource {
         Self { device, pool, tracks, fault, state: Mutex::default() }
     }
 
-    fn has(&self, fault: Fault) -> bool {
+    pub(super) fn has(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    fn device(&self) -> MutexGuard<'_, Device> {
+    pub(super) fn device(&self) -> MutexGuard<'_, Device> {
         self.device.lock().unwrap()
     }
 
-    fn resolve(&self, stream: StreamId) -> ResourceResult<StreamId> {
+    pub(super) fn resolve(&self, stream: StreamId) -> ResourceResult<StreamId> {
         if stream.is_default() {
             return Ok(leased(self.pool, 0));
         }
@@ -217,99 +217,6 @@ impl FakeResource {
         let live = self.state().usage.live;
         std::thread::sleep(std::time::Duration::from_micros(50));
         self.state().usage.live = live + bytes;
-    }
-
-    /// Whether a use may be prepared now.
-    fn admit(
-        &self,
-        state: &State,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<()> {
-        let generation = block.generation();
-        let held = state.blocks.get(&generation).filter(|held| held.retired.is_none());
-        let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
-        let conflict = held.windows.iter().find(|window| {
-            if window.stream == stream {
-                return self.has(Fault::RefusesNesting);
-            }
-            let conflicts = window.access.conflicts_with(access);
-            (conflicts || self.has(Fault::RefusesASecondReader))
-                && !self.has(Fault::IgnoresConflicts)
-        });
-        match conflict {
-            None => Ok(()),
-            Some(window) => {
-                Err(ResourceError::window_conflict(generation, window.stream, stream, access))
-            }
-        }
-    }
-
-    /// Opens a window that was admitted.
-    fn open(
-        &self,
-        state: &mut State,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> UseToken {
-        state.calls += 1;
-        let ticket = state.calls;
-        if let Some(held) = state.blocks.get_mut(&block.generation()) {
-            self.wait(held, stream, access);
-            held.windows.push(Window { ticket, stream, access });
-        }
-        UseToken::new(block, stream, access, ticket)
-    }
-
-    fn wait(&self, held: &Held, stream: StreamId, access: Access) {
-        if self.has(Fault::SkipsWaits) {
-            return;
-        }
-        let mut device = self.device();
-        for entry in held.ledger.waits(StreamKey::of(stream), access) {
-            device.submit(stream.slot(), Op::Wait(entry.event));
-        }
-    }
-
-    fn commit(&self, held: &mut Held, stream: StreamId, access: Access) {
-        if self.has(Fault::ForgetsReads) && !access.writes() {
-            return;
-        }
-        if self.has(Fault::KeepsOneReader) && !access.writes() {
-            let write = held.ledger.waits(StreamKey::new(u32::MAX), Access::Read).next().copied();
-            held.ledger = write.map_or_else(Ledger::new, Ledger::allocated);
-        }
-        let event = self.device().record(stream.slot());
-        let entry = Entry { stream: StreamKey::of(stream), order: event.position, event };
-        drop(held.ledger.commit(access, entry));
-    }
-
-    fn close(&self, token: &UseToken, used: bool) -> ResourceResult<()> {
-        let generation = token.block().generation();
-        let mut state = self.state();
-        let held = state.blocks.get_mut(&generation);
-        let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
-        let window = held.windows.iter().position(|window| window.ticket == token.ticket());
-        let window = window.ok_or_else(|| ResourceError::use_after_free(generation))?;
-        if used || !self.has(Fault::CancelKeepsTheWindow) {
-            held.windows.remove(window);
-        }
-        if used {
-            self.commit(held, token.stream(), token.access());
-        }
-        Ok(())
-    }
-
-    fn tracked(&self, stream: StreamId) -> ResourceResult<StreamId> {
-        if !self.tracks || self.has(Fault::RefusesWhatItClaims) {
-            return Err(ResourceError::not_tracked(stream));
-        }
-        if self.has(Fault::TracksOnForeignStreams) && !stream.is_default() {
-            return Ok(leased(self.pool, stream.slot()));
-        }
-        self.resolve(stream)
     }
 }
 

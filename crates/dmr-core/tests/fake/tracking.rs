@@ -1,0 +1,103 @@
+//! Use tracking of the fake: windows, waits and the ledger of each block.
+
+use dmr_core::ledger::{Entry, Ledger, StreamKey};
+use dmr_core::{Access, BlockId, ResourceError, ResourceResult, StreamId, UseToken};
+
+use super::device::Op;
+use super::resource::{FakeResource, Held, State, Window};
+use super::{Fault, leased};
+
+impl FakeResource {
+    /// Whether a use may be prepared now.
+    pub(super) fn admit(
+        &self,
+        state: &State,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<()> {
+        let generation = block.generation();
+        let held = state.blocks.get(&generation).filter(|held| held.retired.is_none());
+        let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
+        let conflict = held.windows.iter().find(|window| {
+            if window.stream == stream {
+                return self.has(Fault::RefusesNesting);
+            }
+            let conflicts = window.access.conflicts_with(access);
+            (conflicts || self.has(Fault::RefusesASecondReader))
+                && !self.has(Fault::IgnoresConflicts)
+        });
+        match conflict {
+            None => Ok(()),
+            Some(window) => {
+                Err(ResourceError::window_conflict(generation, window.stream, stream, access))
+            }
+        }
+    }
+
+    /// Opens a window that was admitted.
+    pub(super) fn open(
+        &self,
+        state: &mut State,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> UseToken {
+        state.calls += 1;
+        let ticket = state.calls;
+        if let Some(held) = state.blocks.get_mut(&block.generation()) {
+            self.wait(held, stream, access);
+            held.windows.push(Window { ticket, stream, access });
+        }
+        UseToken::new(block, stream, access, ticket)
+    }
+
+    pub(super) fn wait(&self, held: &Held, stream: StreamId, access: Access) {
+        if self.has(Fault::SkipsWaits) {
+            return;
+        }
+        let mut device = self.device();
+        for entry in held.ledger.waits(StreamKey::of(stream), access) {
+            device.submit(stream.slot(), Op::Wait(entry.event));
+        }
+    }
+
+    pub(super) fn commit(&self, held: &mut Held, stream: StreamId, access: Access) {
+        if self.has(Fault::ForgetsReads) && !access.writes() {
+            return;
+        }
+        if self.has(Fault::KeepsOneReader) && !access.writes() {
+            let write = held.ledger.waits(StreamKey::new(u32::MAX), Access::Read).next().copied();
+            held.ledger = write.map_or_else(Ledger::new, Ledger::allocated);
+        }
+        let event = self.device().record(stream.slot());
+        let entry = Entry { stream: StreamKey::of(stream), order: event.position, event };
+        drop(held.ledger.commit(access, entry));
+    }
+
+    pub(super) fn close(&self, token: &UseToken, used: bool) -> ResourceResult<()> {
+        let generation = token.block().generation();
+        let mut state = self.state();
+        let held = state.blocks.get_mut(&generation);
+        let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
+        let window = held.windows.iter().position(|window| window.ticket == token.ticket());
+        let window = window.ok_or_else(|| ResourceError::use_after_free(generation))?;
+        if used || !self.has(Fault::CancelKeepsTheWindow) {
+            held.windows.remove(window);
+        }
+        if used {
+            self.commit(held, token.stream(), token.access());
+        }
+        Ok(())
+    }
+
+    pub(super) fn tracked(&self, stream: StreamId) -> ResourceResult<StreamId> {
+        if !self.tracks || self.has(Fault::RefusesWhatItClaims) {
+            return Err(ResourceError::not_tracked(stream));
+        }
+        if self.has(Fault::TracksOnForeignStreams) && !stream.is_default() {
+            return Ok(leased(self.pool, stream.slot()));
+        }
+        self.resolve(stream)
+    }
+}
