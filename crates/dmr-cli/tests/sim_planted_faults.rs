@@ -139,7 +139,7 @@ fn a_block_handed_out_twice_is_found_and_both_lines_are_named() {
     assert_eq!((corrupt.line, corrupt.free_line), (94, Some(107)));
     let output = report(&summary, &args).unwrap();
     assert!(output.text.contains("overlap  line 96: "), "{}", output.text);
-    assert!(output.complaint.contains("1 overlaps, "), "{}", output.complaint);
+    assert!(output.complaint.contains("1 overlap, "), "{}", output.complaint);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_swallowed_free_is_a_leak_that_names_the_allocation_s_line() {
     // Blocks are freed in order: the tenth free is of the tenth block, allocated by line 14.
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(found[0].contains("never freed") && found[0].ends_with("trace line 14"), "{found:#?}");
-    assert_eq!(report(&summary, &args).unwrap().complaint.matches("1 other findings").count(), 1);
+    assert_eq!(report(&summary, &args).unwrap().complaint.matches("1 other finding").count(), 1);
 }
 
 #[test]
