@@ -9,6 +9,8 @@
 //! | [`device`] | [`Device`], one GPU and its CUDA context |
 //! | [`pool`] | [`StreamPool`], a fixed number of streams, by number |
 //! | [`lease`] | [`StreamLease`], one of them, for one user |
+//! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
+//! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
 //! | [`error`] | [`DeviceError`]: why a device cannot be opened |
 //!
@@ -16,18 +18,22 @@
 
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
+pub mod context;
 pub mod device;
 pub mod error;
 mod kernels;
 pub mod lease;
 pub mod library;
+pub mod memory;
 pub mod ops;
 pub mod pool;
 
+pub use context::DeviceContext;
 pub use device::Device;
 pub use error::DeviceError;
 pub use lease::StreamLease;
 pub use library::DriverVersion;
+pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};
 pub use ops::PatternOps;
 pub use pool::{StreamPool, StreamPoolConfig};
 

@@ -1,0 +1,1 @@
+//! Typed device buffers, pinned buffers and columns over stream-ordered GPU memory.

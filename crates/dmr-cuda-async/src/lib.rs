@@ -1,0 +1,1 @@
+//! Stream-ordered GPU memory from a pool of the CUDA driver, with use tracking.

@@ -1,0 +1,1 @@
+//! Launch recorder: a launch waits for exactly what it must.
