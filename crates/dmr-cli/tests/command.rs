@@ -175,7 +175,7 @@ fn info_shows_driver_devices_and_the_variables_in_effect() {
     let output = dmr(&["info"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0));
-    for part in ["driver   simulated", "device 1 ", "141 GiB", "backends direct", "DMR_DRIVER: sim"]
+    for part in ["driver   simulated", "device 1 ", "141 GiB", "backends async, direct", "DMR_DRIVER: sim"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -25,6 +25,10 @@ impl StreamId {
     /// It is resolved on entry and never stored. It is *not* CUDA's legacy null stream.
     pub const DEFAULT: Self = Self(0);
 
+    /// No pool has issued it: what messages name a stream by that was refused before it had an
+    /// id. Every pool refuses it.
+    pub const UNISSUED: Self = Self(u64::MAX);
+
     /// How many slots a pool can have.
     pub const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
@@ -81,6 +85,8 @@ impl fmt::Display for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_default() {
             f.write_str("the default stream")
+        } else if *self == Self::UNISSUED {
+            f.write_str("the stream")
         } else {
             write!(f, "stream {}", self.slot())
         }
@@ -91,6 +97,7 @@ impl fmt::Debug for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pool() {
             None => f.write_str("StreamId(default)"),
+            Some(_) if *self == Self::UNISSUED => f.write_str("StreamId(unissued)"),
             Some(pool) => {
                 write!(f, "StreamId(pool {}, slot {}, lease {})", pool.0, self.slot(), self.lease())
             }
@@ -103,11 +110,12 @@ impl fmt::Debug for StreamId {
 pub struct StreamPoolId(NonZeroU32);
 
 impl StreamPoolId {
-    /// A new identity, or `None` once the process has made 2²⁴ − 1 pools.
+    /// A new identity, or `None` once the process has made 2²⁴ − 2 pools.
     #[must_use]
     pub fn next() -> Option<Self> {
         static ISSUED: AtomicU32 = AtomicU32::new(0);
-        let last = (1 << POOL_BITS) - 1;
+        // All ones is no pool's: `UNISSUED` has them.
+        let last = (1 << POOL_BITS) - 2;
         ISSUED
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |issued| {
                 (issued < last).then_some(issued + 1)

@@ -21,6 +21,7 @@
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
+//! | `async` | yes | [`Backend::Async`]: a memory pool of the driver, with use tracking |
 //! | `direct` | yes | [`Backend::Direct`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
 //!
 //! Which of the compiled-in backends is used: the builder decides, else the environment variable
@@ -40,6 +41,8 @@ pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 
 pub use cudarc;
 pub use dmr_core;
+#[cfg(feature = "async")]
+pub use dmr_cuda_async;
 #[cfg(feature = "direct")]
 pub use dmr_cuda_direct;
 pub use dmr_streams;
@@ -51,10 +54,13 @@ pub mod prelude {
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
         StreamId, Usage,
     };
+    #[cfg(feature = "async")]
+    pub use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
     #[cfg(feature = "direct")]
     pub use dmr_cuda_direct::DirectCudaResource;
     pub use dmr_streams::{
-        Device, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
+        Device, DeviceContext, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
+        Tracked,
     };
 }
 

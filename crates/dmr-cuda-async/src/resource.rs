@@ -1,0 +1,461 @@
+//! The resource: the driver's pool, the use table of the stream pool, and the accounting.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUresult, CUstreamCaptureStatus};
+use cudarc::driver::{CudaStream, result};
+use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseToken, UseTokens,
+};
+use dmr_streams::uses::{FreeOrder, UseTable};
+use dmr_streams::{Device, OwnedBlocks, StreamPool};
+
+use crate::accounts::Accounts;
+use crate::driver_pool::{DriverPool, HighWater};
+use crate::retired::{Retired, RetiredBlocks};
+use crate::{AsyncConfig, Diagnostics};
+
+/// One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, from a driver pool of its own,
+/// with use tracking.
+///
+/// # When memory is freed
+///
+/// [`deallocate`](DeviceMemoryResource::deallocate) hands the block to the driver and waits for
+/// nothing. The driver's free is queued on the home stream, where it comes after all work
+/// submitted there. If other streams have used the block and the home stream has not waited for
+/// them, it is queued on a stream of the pool's own that nobody works on: no user's stream waits
+/// because of a free.
+///
+/// A block given back while a window is open on it is *retired*: the driver gets it when the
+/// window closes. A free that then fails leaves it retired, and every reap tries again.
+///
+/// # When the device is lost
+///
+/// Allocations fail, and blocks are taken back without a call to the driver, whose memory is gone
+/// with the context. Nothing is handed out again.
+///
+/// # Dropping it
+///
+/// Waits for nothing. What is retired goes to the driver unless its window is still open; blocks
+/// still handed out are leaked: something may be using them.
+pub struct AsyncCudaResource {
+    pool: DriverPool,
+    streams: Arc<StreamPool>,
+    owned: OwnedBlocks,
+    accounts: Accounts,
+    retired: RetiredBlocks,
+}
+
+impl AsyncCudaResource {
+    /// A resource on the device of this pool, which accepts the pool's streams.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver) if the driver makes no pool, or not as configured.
+    pub fn new(streams: Arc<StreamPool>, config: AsyncConfig) -> ResourceResult<Self> {
+        let pool = DriverPool::new(streams.device(), &config)?;
+        let owned = OwnedBlocks::new(streams.id());
+        let accounts = Accounts::new(streams.max_streams());
+        Ok(Self { pool, streams, owned, accounts, retired: RetiredBlocks::default() })
+    }
+
+    /// The pool whose streams it accepts.
+    #[must_use]
+    pub fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+
+    /// Gives free memory back to the device, as long as `bytes` bytes stay reserved. Memory whose
+    /// free has not executed yet stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn trim_to(&self, bytes: usize) -> ResourceResult<()> {
+        self.pool.trim_to(bytes)
+    }
+
+    /// Bytes that the driver's pool has taken from the device.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn reserved_bytes(&self) -> ResourceResult<HighWater> {
+        self.pool.reserved()
+    }
+
+    /// Bytes of the driver's pool that are handed out, as the driver counts them. A free that was
+    /// queued does not count as used any more, whether or not it has executed.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn used_bytes(&self) -> ResourceResult<HighWater> {
+        self.pool.used()
+    }
+
+    /// Makes both high-water marks what is current.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn reset_high_water_marks(&self) -> ResourceResult<()> {
+        self.pool.reset_high_water_marks()
+    }
+
+    /// Bytes asked for in retired blocks whose home is this stream. The sum over all streams is
+    /// `usage().retired`.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse).
+    pub fn retired_bytes(&self, home: StreamId) -> ResourceResult<u64> {
+        Ok(self.accounts.on(self.streams.resolve_id(home)?).retired())
+    }
+
+    /// What it holds and what it waits for. Makes no driver call.
+    #[must_use]
+    pub fn diagnostics(&self) -> Diagnostics {
+        let totals = self.accounts.all();
+        Diagnostics {
+            live_bytes: totals.live(),
+            pending_free_bytes: totals.retired(),
+            pending_use_event_count: self.uses().recorded_uses(),
+        }
+    }
+
+    fn device(&self) -> &Device {
+        self.streams.device()
+    }
+
+    fn uses(&self) -> UseTable<'_> {
+        self.streams.uses()
+    }
+
+    /// The stream in the slot of a home stream, whose lease may have been returned.
+    fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
+        let permanent = StreamId::from_parts(self.streams.id(), home.slot(), 0);
+        self.streams.resolve(permanent.unwrap_or(home))
+    }
+
+    /// Memory from the driver. If it has none, what is retired is freed and it is asked again.
+    fn take(&self, bytes: usize, stream: &CudaStream) -> ResourceResult<u64> {
+        // SAFETY: the stream is alive for as long as it is borrowed.
+        let ask = || unsafe { self.pool.allocate(bytes, stream.cu_stream()) };
+        let is_full =
+            |error: &result::DriverError| error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        let answer = match ask() {
+            Err(error) if is_full(&error) && !self.retired.is_empty() => {
+                // What it cannot free stays retired.
+                self.retired.sweep_alone(|| drop(self.sweep()));
+                ask()
+            }
+            answer => answer,
+        };
+        answer.map_err(|error| {
+            if !is_full(&error) {
+                return self.device().driver_error("cuMemAllocFromPoolAsync", error);
+            }
+            let memory = self.device().memory_info().unwrap_or_default();
+            ResourceError::out_of_memory(bytes, self.device_ordinal(), memory, &self.usage())
+        })
+    }
+
+    fn refuse_capture(&self, id: StreamId, stream: &CudaStream) -> ResourceResult<()> {
+        // SAFETY: the stream is alive for as long as it is borrowed.
+        let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }
+            .map_err(|error| self.device().driver_error("cuStreamIsCapturing", error))?;
+        if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            Ok(())
+        } else {
+            Err(ResourceError::stream_capturing(id))
+        }
+    }
+
+    /// Takes a block back from its owner. On an error it is as if it had not been called.
+    fn give_back(&self, block: &DeviceBlock) -> ResourceResult<()> {
+        let (id, bytes) = (block.id(), block.bytes() as u64);
+        if self.owned.find(id).is_none() {
+            return Err(ResourceError::foreign_block(block, self.device_ordinal()));
+        }
+        if self.device().is_forked() {
+            return Err(ResourceError::forked_process(self.device_ordinal()));
+        }
+        self.uses().retire(id)?;
+        match self.hand_over(id) {
+            Ok(true) => {
+                self.accounts.given_back(id.alloc_stream(), bytes);
+                self.forget(id, bytes);
+            }
+            Ok(false) => {
+                self.accounts.given_back(id.alloc_stream(), bytes);
+                self.retired.push(Retired { id, bytes });
+                // The window may have closed meanwhile.
+                self.sweep_if_any();
+            }
+            Err(error) => {
+                self.uses().unretire(id);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues the driver's free of a retired block where it comes after all that it must. `false`
+    /// if a window is open.
+    fn hand_over(&self, id: BlockId) -> ResourceResult<bool> {
+        match self.queue_free(id) {
+            // Its memory is gone with the context.
+            Err(_) if self.device().is_lost() => Ok(true),
+            answer => answer,
+        }
+    }
+
+    fn queue_free(&self, id: BlockId) -> ResourceResult<bool> {
+        self.device().bind()?;
+        let home = self.home_stream(id.alloc_stream())?;
+        self.refuse_capture(id.alloc_stream(), home)?;
+        match self.uses().free_order(id)? {
+            FreeOrder::InUse => return Ok(false),
+            // SAFETY: the block is retired, so nothing can be submitted for it any more; all that
+            // was comes before this on its home stream.
+            FreeOrder::Home => unsafe { self.pool.free(id.ptr(), home.cu_stream()) }?,
+            FreeOrder::After(dependencies) => {
+                let reclaim = self.streams.reclaim_stream()?;
+                dependencies.make_wait(reclaim)?;
+                // SAFETY: as above; the reclaim stream waits for all that was submitted.
+                unsafe { self.pool.free(id.ptr(), reclaim.cu_stream()) }?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The driver has the block: its slot and its bytes are free.
+    fn forget(&self, id: BlockId, bytes: u64) {
+        self.owned.remove(id);
+        self.uses().remove(id);
+        self.accounts.freed(id.alloc_stream(), bytes);
+    }
+
+    /// Frees what is retired and whose windows are closed; answers the bytes, and the first error.
+    fn sweep(&self) -> (u64, ResourceResult<()>) {
+        let (mut freed, mut outcome) = (0, Ok(()));
+        self.retired.retain(|&Retired { id, bytes }| {
+            if self.uses().has_open_window(id) && !self.device().is_lost() {
+                return true;
+            }
+            match self.hand_over(id) {
+                Ok(true) => {
+                    self.forget(id, bytes);
+                    freed += bytes;
+                    false
+                }
+                Ok(false) => true,
+                Err(error) => {
+                    if outcome.is_ok() {
+                        outcome = Err(error);
+                    }
+                    true
+                }
+            }
+        });
+        (freed, outcome)
+    }
+
+    fn sweep_if_any(&self) {
+        if !self.retired.is_empty() {
+            // What cannot be freed stays retired, for the next reap to say so.
+            self.retired.stir(|| drop(self.sweep()));
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl DeviceMemoryResource for AsyncCudaResource {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let rounded = checked_round_up(bytes, BLOCK_ALIGNMENT)?;
+        let total = self.device().total_memory();
+        if bytes as u64 > total {
+            return Err(ResourceError::beyond_device(bytes, total));
+        }
+        let alloc_stream = self.streams.resolve_id(stream)?;
+        let home = self.streams.resolve(alloc_stream)?;
+        self.device().bind()?;
+        self.refuse_capture(alloc_stream, home)?;
+        let ptr = self.take(bytes, home)?;
+        let generation = Generation::next();
+        let slot = self.uses().insert(generation, alloc_stream).inspect_err(|_| {
+            // SAFETY: just allocated on this stream, and seen by nobody.
+            let _: ResourceResult<()> = unsafe { self.pool.free(ptr, home.cu_stream()) };
+        })?;
+        self.accounts.allocated(alloc_stream, bytes as u64);
+        // SAFETY: the driver has just given these bytes, aligned to 256; they stay allocated until
+        // `deallocate` takes the block back; the generation is new.
+        let block = unsafe {
+            DeviceBlock::from_parts(BlockParts {
+                ptr,
+                bytes,
+                reserved_bytes: rounded,
+                alignment: BLOCK_ALIGNMENT,
+                device_ordinal: self.device_ordinal(),
+                alloc_stream,
+                tag,
+                generation,
+                slot,
+                state: BlockState::Live,
+            })
+        };
+        self.owned.insert(block.id(), BlockSlot::NONE);
+        Ok(block)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        match self.give_back(&block) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(DeallocateError::new(error, block)),
+        }
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.device().ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.streams.id()
+    }
+
+    /// Makes no driver call.
+    fn bytes_outstanding(&self) -> u64 {
+        let totals = self.accounts.all();
+        totals.live() + totals.retired()
+    }
+
+    /// `reserved` is what the driver says; where it cannot be asked, what is outstanding.
+    fn usage(&self) -> Usage {
+        let totals = self.accounts.all();
+        let mut usage = Usage::default();
+        (usage.live, usage.retired) = (totals.live(), totals.retired());
+        (usage.total_allocated, usage.total_freed) = (totals.allocated, totals.freed);
+        usage.reserved = self.pool.reserved_now().unwrap_or(usage.outstanding());
+        usage
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.device_for_reaping()?;
+        if self.retired.is_empty() {
+            return Ok(0);
+        }
+        let mut reaped = Reaped::default();
+        self.retired.stir(|| reaped.add(self.sweep()));
+        reaped.answer()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.device_for_reaping()?;
+        let mut reaped = Reaped::default();
+        self.retired.sweep_alone(|| reaped.add(self.sweep()));
+        reaped.answer()
+    }
+
+    fn supports_block_use_tracking(&self) -> bool {
+        true
+    }
+
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        self.device().check()?;
+        self.uses().record(block.id(), stream)
+    }
+
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        let tokens = self.prepare_uses(&[BlockUse::new(block, access)], stream)?;
+        let not_one = ResourceError::use_after_free(block.generation());
+        tokens.into_iter().next().ok_or(not_one)
+    }
+
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        let mut tokens = UseTokens::new(token.stream());
+        tokens.push(token);
+        self.finish_uses(tokens)
+    }
+
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        self.device().check()?;
+        self.uses().prepare(uses, stream)
+    }
+
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        let outcome = self.uses().finish(tokens);
+        self.sweep_if_any();
+        outcome
+    }
+
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        let outcome = self.uses().cancel(tokens);
+        self.sweep_if_any();
+        outcome
+    }
+}
+
+impl AsyncCudaResource {
+    /// Reaping on a lost device still settles the accounts; in a forked child it is refused.
+    fn device_for_reaping(&self) -> ResourceResult<()> {
+        match self.device().is_forked() {
+            true => Err(ResourceError::forked_process(self.device_ordinal())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What the sweeps of one reap have come to.
+#[derive(Default)]
+struct Reaped {
+    bytes: u64,
+    /// Of the last sweep, which has tried everything again.
+    error: Option<ResourceError>,
+}
+
+impl Reaped {
+    fn add(&mut self, (bytes, outcome): (u64, ResourceResult<()>)) {
+        self.bytes += bytes;
+        self.error = outcome.err();
+    }
+
+    fn answer(self) -> ResourceResult<u64> {
+        self.error.map_or(Ok(self.bytes), Err)
+    }
+}
+
+impl Drop for AsyncCudaResource {
+    fn drop(&mut self) {
+        if self.device().bind().is_ok() {
+            let _ = self.sweep();
+        }
+    }
+}
+
+/// `Async(device 0)`.
+impl fmt::Display for AsyncCudaResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Async(device {})", self.device_ordinal())
+    }
+}
+
+impl fmt::Debug for AsyncCudaResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
