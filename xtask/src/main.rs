@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a gate's answer is what it prints")]
 
+mod bench;
+mod bundle;
 mod ci;
 mod clippy;
 mod command;
@@ -30,6 +32,10 @@ usage: cargo xtask <gate>
   docs      the documentation builds without a warning
   package   every published crate packages and builds from its package
 
+  bench     host cost on the simulated driver: times, and instructions (needs valgrind)
+  bundle    tests, examples and programs for a machine without Rust and without the sources
+
+  --out DIR, --package NAME   bundle: where it goes, whose tests and examples
   --allow-dirty   package, ci: package with uncommitted changes";
 
 fn main() -> ExitCode {
@@ -56,6 +62,8 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["deny"] => deny::run(),
         ["clippy"] => clippy::run(),
         ["docs"] => docs::run(),
+        ["bench"] => bench::run(),
+        ["bundle", options @ ..] => bundle::run(&bundle::Options::parse(options)?),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

@@ -75,7 +75,7 @@ impl<'a, T: Pod> DeviceView<'a, T> {
     ///
     /// [`Resource`](BufferError::Resource): stream, use and driver errors.
     pub fn to_host(&self, stream: impl Into<StreamId>) -> Result<Vec<T>, BufferError> {
-        let mut host = ManuallyDrop::new(Vec::with_capacity(self.len));
+        let mut host = ManuallyDrop::new(Vec::<T>::with_capacity(self.len));
         // SAFETY: the vector has room for the elements, and is kept if it may still be written.
         let copied =
             unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) };

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 /// Runs `dmr` on the simulated driver.
 fn dmr(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dmr"))
+    Command::new(program())
         .args(args)
         .env("DMR_DRIVER", "sim")
         .env_remove("DMR_BACKEND")
@@ -17,9 +17,18 @@ fn dmr(args: &[&str]) -> Output {
         .unwrap()
 }
 
+/// In a device bundle, what the sources' folder has lies in the bundle's.
+fn bundle() -> Option<PathBuf> {
+    std::env::var_os("DMR_BUNDLE").map(PathBuf::from)
+}
+
+fn program() -> PathBuf {
+    bundle().map_or_else(|| env!("CARGO_BIN_EXE_dmr").into(), |bundle| bundle.join("bin/dmr"))
+}
+
 fn gpt_train() -> String {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    root.join("../../traces/gpt_train.csv.gz").to_str().unwrap().to_owned()
+    let root = bundle().unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../..").into());
+    root.join("traces/gpt_train.csv.gz").to_str().unwrap().to_owned()
 }
 
 fn stdout(output: &Output) -> String {
@@ -161,7 +170,7 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
         assert!(stderr.contains(message), "{args:?}: {stderr}");
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_dmr"))
+    let output = Command::new(program())
         .args(["info"])
         .env("DMR_DRIVER", "neither")
         .output()

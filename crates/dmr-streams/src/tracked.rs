@@ -432,7 +432,13 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.uses().finish(tokens)
+        match self.streams.device().check() {
+            Ok(()) => self.uses().finish(tokens),
+            Err(_) if tokens.is_empty() => Ok(()),
+            Err(gone @ ResourceError::ForkedProcess { .. }) => Err(gone),
+            // The work is gone with the context: nothing has to be ordered after it.
+            Err(gone) => self.uses().cancel(tokens).and(Err(gone)),
+        }
     }
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
