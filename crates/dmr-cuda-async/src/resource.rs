@@ -229,7 +229,7 @@ impl AsyncCudaResource {
             FreeOrder::Home => unsafe { self.pool.free(id.ptr(), home?.cu_stream()) }?,
             FreeOrder::After(dependencies) => {
                 let reclaim = self.streams.reclaim_stream()?;
-                let _ = &dependencies;
+                dependencies.make_wait(reclaim)?;
                 // SAFETY: as above; the reclaim stream waits for all that was submitted.
                 unsafe { self.pool.free(id.ptr(), reclaim.cu_stream()) }?;
             }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use dmr_core::{Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_sim::{Driver, Policy, Universe};
-use dmr_streams::StreamLease;
 use dmr_testkit::{Rig, RigConfig};
 
 /// On the simulator work runs as late as it may: what ran was waited for.
@@ -37,11 +36,6 @@ fn used(
     resource.finish_block_use(token).unwrap();
 }
 
-/// Whether everything submitted to the stream has been done.
-fn is_done(stream: &StreamLease) -> bool {
-    stream.stream().record_event(None).unwrap().is_complete()
-}
-
 #[test]
 fn neither_the_home_stream_nor_a_third_one_waits_for_a_slow_user() {
     let rig = rig();
@@ -55,13 +49,14 @@ fn neither_the_home_stream_nor_a_third_one_waits_for_a_slow_user() {
 
     rig.delay(&slow);
     used(&rig, &resource, &block, slow.id(), Access::Read, 1);
+    let slow_is_done = slow.stream().record_event(None).unwrap();
     resource.deallocate(block).unwrap();
     for stream in [&home, &third] {
         // Other work, on memory of its own.
         let own = resource.allocate(1 << 20, stream.id(), AllocTag::UNTAGGED).unwrap();
         used(&rig, &resource, &own, stream.id(), Access::Write, 2);
         rig.streams().synchronize(stream.id()).unwrap();
-        assert!(!is_done(&slow), "a stream has waited for the slow one");
+        assert!(!slow_is_done.is_complete(), "a stream has waited for the slow one");
         resource.deallocate(own).unwrap();
     }
     drop((resource, home, slow, third));

@@ -24,6 +24,7 @@ mod adopt;
 pub mod context;
 pub mod device;
 pub mod error;
+mod event;
 mod kernels;
 pub mod lease;
 pub mod library;

@@ -345,7 +345,7 @@ impl StreamPool {
         self.device.bind()?;
         if let Some(last) = self.progress.ended(slot) {
             // SAFETY: the event is alive.
-            return unsafe { result::event::synchronize(last.event().cu_event()) }
+            return unsafe { result::event::synchronize(last.handle()) }
                 .map_err(|error| self.device.driver_error("cuEventSynchronize", error));
         }
         // SAFETY: `stream` is alive for as long as it is borrowed.
@@ -385,7 +385,7 @@ impl StreamPool {
         let created = |slot: &usize| self.slots[*slot].stream.get();
         let has_priority =
             |slot: &usize| created(slot).is_some_and(|created| created.priority == priority);
-        let all = || 0..self.slots.len();
+        let all = || 0..self.max_streams;
         let slot = all()
             .filter(free)
             .find(has_priority)
@@ -457,7 +457,7 @@ impl fmt::Debug for StreamPool {
         f.debug_struct("StreamPool")
             .field("id", &self.id)
             .field("device", &self.device)
-            .field("max_streams", &self.slots.len())
+            .field("max_streams", &self.max_streams)
             .field("created", &self.slots.iter().filter(created).count())
             .field("leased", &self.slots.iter().filter(leased).count())
             .finish_non_exhaustive()

@@ -8,9 +8,10 @@
 //! counting: it needs no event of its own, and any later one covers it.
 
 use crossbeam_utils::CachePadded;
-use cudarc::driver::{CudaEvent, result};
+use cudarc::driver::{result, sys};
 use dmr_core::ResourceResult;
 
+use crate::event::DriverEvent;
 use crate::recycle::{Held, Shelf};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::{Device, StreamPool};
@@ -42,7 +43,7 @@ pub(crate) type Event = Held<Stamped>;
 
 /// An event of the driver, and what it stands for.
 pub(crate) struct Stamped {
-    event: CudaEvent,
+    event: DriverEvent,
     slot: usize,
     /// It covers uses of its stream up to this number ...
     order: AtomicU64,
@@ -62,9 +63,9 @@ impl Stamped {
         self.slot
     }
 
-    /// cudarc's event.
-    pub(crate) fn event(&self) -> &CudaEvent {
-        &self.event
+    /// The driver's handle.
+    pub(crate) fn handle(&self) -> sys::CUevent {
+        self.event.handle()
     }
 }
 
@@ -212,7 +213,7 @@ impl Progress {
         device.bind()?;
         let handle = pool.permanent_stream(slot)?.cu_stream();
         // SAFETY: event and stream are alive, and of the device's context.
-        unsafe { result::event::record(event.event.cu_event(), handle) }
+        unsafe { result::event::record(event.handle(), handle) }
             .map_err(|error| device.driver_error("cuEventRecord", error))?;
         Ok(event)
     }
@@ -220,11 +221,7 @@ impl Progress {
 
 impl Stamped {
     fn new(device: &Device, slot: usize, slots: usize) -> ResourceResult<Self> {
-        device.bind()?;
-        let event = device
-            .context()
-            .new_event(None)
-            .map_err(|error| device.driver_error("cuEventCreate", error))?;
+        let event = DriverEvent::new(device)?;
         let seen = (0..slots).map(|_| AtomicU64::new(0)).collect();
         Ok(Self { event, slot, order: AtomicU64::new(0), seen })
     }

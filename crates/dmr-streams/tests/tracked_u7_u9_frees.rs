@@ -136,10 +136,7 @@ fn a_resource_of_another_pool_is_refused() {
     let other = StreamPool::new(rig.device().clone(), StreamPoolConfig::new()).unwrap();
     let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
     let error = Tracked::new(direct, other).unwrap_err();
-    assert!(matches!(
-        error,
-        ResourceError::StreamMisuse { problem: StreamProblem::OtherPool, .. }
-    ));
+    assert!(matches!(error, ResourceError::StreamMisuse { problem: StreamProblem::OtherPool, .. }));
 }
 
 #[test]

@@ -47,10 +47,8 @@ impl Dependencies {
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             // SAFETY: stream and event are alive, and nobody re-records the event while it is
             // held.
-            unsafe {
-                result::stream::wait_event(stream.cu_stream(), event.event().cu_event(), flags)
-            }
-            .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))?;
+            unsafe { result::stream::wait_event(stream.cu_stream(), event.handle(), flags) }
+                .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))?;
         }
         Ok(())
     }
@@ -65,7 +63,7 @@ impl Dependencies {
         let events = &mut *self.events();
         while let Some(event) = events.last() {
             // SAFETY: the event is alive.
-            match unsafe { result::event::query(event.event().cu_event()) } {
+            match unsafe { result::event::query(event.handle()) } {
                 Ok(()) => drop(events.pop()),
                 Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
                 Err(error) => return Err(self.device.driver_error("cuEventQuery", error)),
@@ -85,7 +83,7 @@ impl Dependencies {
         let events = self.events().clone();
         for event in &events {
             // SAFETY: the event is alive.
-            unsafe { result::event::synchronize(event.event().cu_event()) }
+            unsafe { result::event::synchronize(event.handle()) }
                 .map_err(|error| self.device.driver_error("cuEventSynchronize", error))?;
         }
         self.events().clear();

@@ -253,7 +253,7 @@ impl<'p> UseTable<'p> {
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             // SAFETY: stream and event are alive: the pool keeps the one, `event` the other; and
             // nobody re-records the event while it is held.
-            unsafe { result::stream::wait_event(waiting, event.event().cu_event(), flags) }
+            unsafe { result::stream::wait_event(waiting, event.handle(), flags) }
                 .map_err(|error| self.pool.device().driver_error("cuStreamWaitEvent", error))?;
             progress.has_waited(stream.slot(), event);
         }
