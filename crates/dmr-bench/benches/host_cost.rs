@@ -1,6 +1,8 @@
 //! What single operations cost the host, on whichever driver the process uses: the simulated one
 //! under `cargo xtask bench`.
 
+use std::time::Duration;
+
 use criterion::{Criterion, criterion_group, criterion_main};
 use dmr_bench::{Machine, steps};
 
@@ -14,5 +16,11 @@ fn host_cost(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, host_cost);
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = host_cost
+}
 criterion_main!(benches);

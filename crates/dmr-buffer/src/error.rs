@@ -30,6 +30,13 @@ pub enum BufferError {
         target_len: usize,
     },
 
+    /// The host asks for a pinned buffer that a launch has been prepared with.
+    #[error(
+        "a launch that uses this pinned buffer was prepared and is not finished: commit or cancel \
+         it before the host gets access"
+    )]
+    InUse,
+
     /// A range is not inside its buffer.
     #[non_exhaustive]
     #[error("elements {start}..{end} are not inside a buffer of {len}")]

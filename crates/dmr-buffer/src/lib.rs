@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`buffer`] | [`DeviceBuffer`], owned elements on a device |
 //! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer |
+//! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait |
 //! | [`column`] | [`Column`], a buffer or memory of another owner |
 //! | [`failures`] | what could not be given back when it was dropped |
 //! | [`error`] | [`BufferError`] |
@@ -41,6 +42,7 @@ pub mod column;
 pub mod error;
 pub mod failures;
 mod owner;
+pub mod pinned;
 mod transfer;
 pub mod view;
 
@@ -49,6 +51,7 @@ pub use bytemuck::Pod;
 pub use buffer::DeviceBuffer;
 pub use column::{Column, ExternalColumn};
 pub use error::BufferError;
+pub use pinned::PinnedBuffer;
 pub use view::{DeviceView, DeviceViewMut};
 
 #[cfg(doctest)]

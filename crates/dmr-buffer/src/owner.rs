@@ -30,6 +30,16 @@ pub(crate) struct Use<'a> {
     pub(crate) owner: &'a Owner,
     pub(crate) block: BlockId,
     pub(crate) access: Access,
+    pub(crate) kind: Kind,
+}
+
+/// Who knows of a block's uses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The resource, if it tracks uses.
+    Device,
+    /// The use table of the streams.
+    Pinned,
 }
 
 /// Submits `work` to the stream, ordered after what its uses must come after, and records them.
@@ -45,23 +55,35 @@ pub(crate) fn submit(
     let (id, cuda) = (streams.resolve_id(stream)?, streams.resolve(stream)?);
     let mut tracker = None;
     let mut tracked: SmallVec<[BlockUse; 2]> = SmallVec::new();
-    for &Use { owner, block, access } in uses {
+    for &Use { owner, block, access, kind } in uses {
         if owner.streams.id() != streams.id() {
             return Err(ResourceError::stream_misuse(id, StreamProblem::OtherPool));
         }
-        if owner.resource.supports_block_use_tracking() {
-            // All that is tracked on one pool is in one table: any of its resources will do.
+        let tracks = owner.resource.supports_block_use_tracking();
+        if tracks {
             tracker = Some(&owner.resource);
+        }
+        if tracks || kind == Kind::Pinned {
             tracked.push(BlockUse::new(block, access));
         } else if !is_same_stream(block.alloc_stream(), id) {
             return Err(ResourceError::not_tracked(id));
         }
     }
     streams.device().bind()?;
-    let Some(tracker) = tracker else { return work(cuda) };
-    let tokens = tracker.prepare_uses(&tracked, id)?;
-    let worked = work(cuda);
-    worked.and(tracker.finish_uses(tokens))
+    // All that is tracked on one pool is in one table: any resource that tracks will do.
+    match tracker {
+        _ if tracked.is_empty() => work(cuda),
+        Some(resource) => {
+            let tokens = resource.prepare_uses(&tracked, id)?;
+            let worked = work(cuda);
+            worked.and(resource.finish_uses(tokens))
+        }
+        None => {
+            let tokens = streams.uses().prepare(&tracked, id)?;
+            let worked = work(cuda);
+            worked.and(streams.uses().finish(tokens))
+        }
+    }
 }
 
 /// Ids of one slot name one stream, also when the lease of one of them was returned.

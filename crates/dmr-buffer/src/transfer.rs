@@ -1,10 +1,12 @@
 //! Copies and fills, ordered through the resource.
 
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+
 use cudarc::driver::{result, sys};
 use dmr_core::{Access, BlockId, ResourceResult, StreamId};
 
 use crate::BufferError;
-use crate::owner::{Owner, Use, submit};
+use crate::owner::{Kind, Owner, Use, submit};
 
 /// Bytes of a live block; nothing at all if there is no block.
 #[derive(Clone, Copy)]
@@ -13,11 +15,12 @@ pub(crate) struct Span<'a> {
     pub(crate) block: Option<BlockId>,
     pub(crate) ptr: u64,
     pub(crate) bytes: usize,
+    pub(crate) kind: Kind,
 }
 
 impl<'a> Span<'a> {
     fn used(&self, access: Access) -> Option<Use<'a>> {
-        Some(Use { owner: self.owner, block: self.block?, access })
+        Some(Use { owner: self.owner, block: self.block?, access, kind: self.kind })
     }
 
     /// For operations on no bytes: the stream is checked all the same.
@@ -57,6 +60,39 @@ pub(crate) fn copy(to: Span<'_>, from: Span<'_>, stream: StreamId) -> Result<(),
         // SAFETY: both spans are inside live blocks and equally long, the stream is alive.
         unsafe { result::memcpy_dtod_async(to.ptr, from.ptr, to.bytes, stream.cu_stream()) }
             .map_err(|error| device.driver_error("cuMemcpyDtoDAsync", error))
+    })?;
+    Ok(())
+}
+
+/// Copies between a pinned span and one on the device, which are equally long. Does not wait: the
+/// pinned memory is used as a block is.
+pub(crate) fn copy_pinned(
+    to: Span<'_>,
+    from: Span<'_>,
+    stream: StreamId,
+) -> Result<(), BufferError> {
+    debug_assert_eq!(to.bytes, from.bytes);
+    let (Some(written), Some(read)) = (to.used(Access::Write), from.used(Access::Read)) else {
+        return to.nothing(stream);
+    };
+    let device = to.owner.streams.device();
+    let bytes = to.bytes;
+    submit(stream, &[written, read], |stream| {
+        let stream = stream.cu_stream();
+        // SAFETY: both spans are alive and equally long. The pinned one is not freed, nor is the
+        // host given access to it, before its recorded uses are done.
+        let (call, code) = unsafe {
+            if to.kind == Kind::Pinned {
+                let host = with_exposed_provenance_mut(to.ptr as usize);
+                let code = sys::cuMemcpyDtoHAsync_v2(host, from.ptr, bytes, stream);
+                ("cuMemcpyDtoHAsync", code)
+            } else {
+                let host = with_exposed_provenance(from.ptr as usize);
+                let code = sys::cuMemcpyHtoDAsync_v2(to.ptr, host, bytes, stream);
+                ("cuMemcpyHtoDAsync", code)
+            }
+        };
+        code.result().map_err(|error| device.driver_error(call, error))
     })?;
     Ok(())
 }

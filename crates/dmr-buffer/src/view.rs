@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use dmr_core::{BlockId, StreamId};
 use dmr_streams::{MemoryOrigin, TrackedMemory};
 
-use crate::owner::Owner;
+use crate::owner::{Kind, Owner};
 use crate::transfer::{self, Span};
 use crate::{BufferError, DeviceBuffer};
 
@@ -104,9 +104,9 @@ impl<'a, T: Pod> DeviceView<'a, T> {
         unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) }.outcome
     }
 
-    fn span(&self) -> Span<'a> {
+    pub(crate) fn span(&self) -> Span<'a> {
         let bytes = self.size_in_bytes();
-        Span { owner: self.owner, block: self.block, ptr: self.ptr, bytes }
+        Span { owner: self.owner, block: self.block, ptr: self.ptr, bytes, kind: Kind::Device }
     }
 }
 
@@ -228,6 +228,12 @@ impl<'a, T: Pod> From<&'a DeviceBuffer<T>> for DeviceView<'a, T> {
     }
 }
 
+impl<'a, T: Pod> From<&'a mut DeviceBuffer<T>> for DeviceViewMut<'a, T> {
+    fn from(buffer: &'a mut DeviceBuffer<T>) -> Self {
+        buffer.view_mut()
+    }
+}
+
 impl<'a, T: Pod> From<&'a DeviceViewMut<'_, T>> for DeviceView<'a, T> {
     fn from(view: &'a DeviceViewMut<'_, T>) -> Self {
         view.as_view()
@@ -250,7 +256,7 @@ impl<T: Pod> fmt::Debug for DeviceViewMut<'_, T> {
     }
 }
 
-fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
+pub(crate) fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
     if source_len == target_len {
         Ok(())
     } else {

@@ -1,5 +1,7 @@
 //! D5: `from_host` and `to_host` on ordinary slices return when the host memory is free again.
 
+#![allow(unsafe_code, reason = "allocates pinned memory itself")]
+
 mod context;
 
 use context::Context;
