@@ -15,6 +15,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-streams", &["dmr-core"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),
+    ("dmr-launch", &["dmr-core", "dmr-streams"]),
+    ("dmr-buffer", &["dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
     ("dmr", &["dmr-core", "dmr-cuda-async", "dmr-cuda-direct", "dmr-streams", "dmr-trace"]),
     ("dmr-cli", &["dmr", "dmr-core", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"]),

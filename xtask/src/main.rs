@@ -12,6 +12,7 @@ mod docs;
 mod failure;
 mod fmt;
 mod graph;
+mod loom;
 mod package;
 mod tidy;
 mod workspace;
@@ -30,6 +31,7 @@ usage: cargo xtask <gate>
   deny      licences, duplicate versions and sources of dependencies (needs cargo-deny)
   clippy    no warning with all features, with none, and with each alone
   docs      the documentation builds without a warning
+  loom      models of the lock-free parts hold in every order of steps
   package   every published crate packages and builds from its package
 
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
@@ -62,6 +64,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["deny"] => deny::run(),
         ["clippy"] => clippy::run(),
         ["docs"] => docs::run(),
+        ["loom"] => loom::run(),
         ["bench"] => bench::run(),
         ["bundle", options @ ..] => bundle::run(&bundle::Options::parse(options)?),
         [] | ["help" | "--help" | "-h"] => {

@@ -120,6 +120,96 @@ impl Drop for Event {
     }
 }
 
+/// A pool of the driver that keeps what it has, destroyed when dropped.
+#[derive(Debug)]
+pub struct DriverPool {
+    device: Device,
+    pool: sys::CUmemoryPool,
+}
+
+/// `CUmemPoolProps`. The bindings' own fields differ from one CUDA version to the next, the layout
+/// does not.
+#[repr(C)]
+struct PoolProperties {
+    allocation_type: u32,
+    handle_types: u32,
+    location_type: u32,
+    location: i32,
+    /// No limit, and nothing else that would be asked for.
+    rest: [u64; 9],
+}
+
+const _: () = assert!(size_of::<PoolProperties>() == size_of::<sys::CUmemPoolProps>());
+
+impl DriverPool {
+    /// Creates one on this device, for no other process.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn new(device: &Device) -> ResourceResult<Self> {
+        device.bind()?;
+        let properties = PoolProperties {
+            allocation_type: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as u32,
+            handle_types: 0,
+            location_type: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32,
+            location: device.context().cu_device(),
+            rest: [0; 9],
+        };
+        // SAFETY: laid out as the driver reads them, and alive during the call.
+        let pool = unsafe { result::mem_pool::create((&raw const properties).cast()) }
+            .map_err(|error| device.driver_error("cuMemPoolCreate", error))?;
+        let pool = Self { device: device.clone(), pool };
+        let mut threshold = u64::MAX;
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: this attribute's type is 64 bits without a sign.
+        unsafe {
+            result::mem_pool::set_attribute(pool.pool, attribute, (&raw mut threshold).cast())
+        }
+        .map_err(|error| device.driver_error("cuMemPoolSetAttribute", error))?;
+        Ok(pool)
+    }
+
+    /// One allocation.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn allocate(&self, bytes: usize, stream: &Arc<CudaStream>) -> ResourceResult<u64> {
+        let mut ptr = 0;
+        // SAFETY: pool and stream are alive, the result goes to a variable.
+        unsafe {
+            sys::cuMemAllocFromPoolAsync(&mut ptr, bytes, self.pool, stream.cu_stream()).result()
+        }
+        .map_err(|error| self.device.driver_error("cuMemAllocFromPoolAsync", error))?;
+        Ok(ptr)
+    }
+
+    /// Its free.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    ///
+    /// # Safety
+    ///
+    /// The address came from `allocate` and is freed once, after its last use in the order of the
+    /// stream.
+    pub unsafe fn free(&self, ptr: u64, stream: &Arc<CudaStream>) -> ResourceResult<()> {
+        // SAFETY: the caller's promise; the stream is alive.
+        unsafe { result::free_async(ptr, stream.cu_stream()) }
+            .map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
+    }
+}
+
+impl Drop for DriverPool {
+    fn drop(&mut self) {
+        let _ = self.device.synchronize();
+        // SAFETY: created by `new`; all frees are done.
+        let _ = unsafe { result::mem_pool::destroy(self.pool) };
+    }
+}
+
 /// Fills memory with a byte.
 ///
 /// # Errors

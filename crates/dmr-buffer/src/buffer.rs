@@ -239,7 +239,7 @@ impl<T: Pod> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
         if let Err(refused) = self.owner.resource.deallocate(block) {
-            failures::keep(*refused, &self.owner.resource);
+            failures::keep(refused, &self.owner.resource);
         }
     }
 }

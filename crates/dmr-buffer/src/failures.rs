@@ -30,7 +30,7 @@ pub fn take_drop_failures() -> Vec<DropFailure> {
 /// [`usage`](DeviceMemoryResource::usage).
 #[must_use = "dropping it leaks its memory: `retry`"]
 pub struct DropFailure {
-    refused: DeallocateError,
+    refused: Box<DeallocateError>,
     resource: Arc<dyn DeviceMemoryResource>,
 }
 
@@ -42,7 +42,6 @@ impl DropFailure {
     }
 
     /// The block.
-    #[must_use]
     pub fn block(&self) -> &DeviceBlock {
         &self.refused.block
     }
@@ -60,7 +59,7 @@ impl DropFailure {
     /// The failure, with the latest error.
     pub fn retry(self) -> Result<(), Self> {
         let Self { refused, resource } = self;
-        resource.deallocate(refused.block).map_err(|refused| Self { refused: *refused, resource })
+        resource.deallocate(refused.block).map_err(|refused| Self { refused, resource })
     }
 }
 
@@ -70,7 +69,7 @@ impl fmt::Debug for DropFailure {
     }
 }
 
-pub(crate) fn keep(refused: DeallocateError, resource: &Arc<dyn DeviceMemoryResource>) {
+pub(crate) fn keep(refused: Box<DeallocateError>, resource: &Arc<dyn DeviceMemoryResource>) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     kept().push(DropFailure { refused, resource: Arc::clone(resource) });
 }

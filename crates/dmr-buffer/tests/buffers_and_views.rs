@@ -141,6 +141,23 @@ fn without_tracking_only_the_home_stream_will_do() {
 }
 
 #[test]
+fn a_copy_between_stream_pools_is_refused() {
+    let (rig, other_rig) = (Rig::new(), Rig::new());
+    for context in [Context::direct, Context::tracked] {
+        let (ctx, other) = (context(&rig), context(&other_rig));
+        let mut mine = DeviceBuffer::<u8>::zeroed(&ctx, ctx.home(), 4).unwrap();
+        let theirs = DeviceBuffer::<u8>::zeroed(&other, other.home(), 4).unwrap();
+        let refused = mine.copy_from(&theirs, ctx.home()).unwrap_err();
+        let BufferError::Resource(ResourceError::StreamMisuse { problem, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(problem, StreamProblem::OtherPool);
+    }
+    rig.assert_clean();
+    other_rig.assert_clean();
+}
+
+#[test]
 fn a_tag_says_what_the_memory_is_for() {
     let rig = Rig::new();
     let ctx = Context::direct(&rig);

@@ -3,7 +3,8 @@
 mod context;
 
 use context::Context;
-use dmr_buffer::{BufferError, DeviceBuffer};
+use dmr_buffer::pinned::reap_pinned;
+use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr_streams::DeviceContext;
 use dmr_testkit::{Rig, for_each_driver_call};
 
@@ -34,7 +35,32 @@ fn no_driver_call_that_fails_loses_memory_or_data() {
 }
 
 #[test]
-fn host_memory_that_the_device_may_still_write_is_not_freed() {
+fn no_driver_call_that_fails_loses_pinned_memory() {
+    let prepare = |rig: &Rig| (Context::tracked(rig), [rig.stream(), rig.stream()]);
+    let failed = for_each_driver_call(999, prepare, |rig, (ctx, [a, b])| {
+        let mut up = insist(|| PinnedBuffer::from_slice(&ctx, &a, &[1u32, 2, 3]));
+        let mut down = insist(|| PinnedBuffer::<u32>::zeroed(&ctx, &a, 3));
+        let mut x = insist(|| DeviceBuffer::<u32>::uninit(&ctx, &b, 3));
+        insist(|| up.copy_to_device(&mut x, &b));
+        insist(|| down.copy_from_device(&x, &a));
+        insist(|| up.as_mut_slice().map(|host| host.fill(9)));
+        assert_eq!(insist(|| down.as_slice().map(<[u32]>::to_vec)), [1, 2, 3]);
+        drop((up, down, x));
+        reap_pinned(&ctx).or_else(|_| reap_pinned(&ctx)).unwrap();
+        let failures = dmr_buffer::failures::take_drop_failures();
+        failures.into_iter().for_each(|failure| failure.retry().unwrap());
+        let resource = ctx.resource();
+        resource.reap_pending().or_else(|_| resource.reap_pending()).unwrap();
+        assert_eq!(resource.bytes_outstanding(), 0);
+        drop((ctx, a, b));
+        let verdict = rig.universe().finish();
+        assert!(verdict.is_clean(), "{verdict}");
+    });
+    assert!(failed >= 15, "{failed} calls were failed");
+}
+
+#[test]
+fn a_copy_whose_stream_cannot_be_waited_for_waits_for_the_device_or_is_an_error() {
     let rig = Rig::simulated();
     let ctx = Context::direct(&rig);
     let buffer = DeviceBuffer::from_host(&ctx, ctx.home(), &[1u8; 64]).unwrap();

@@ -41,7 +41,7 @@ fn every_length_is_made_or_refused_and_nothing_is_left() {
         0usize..5000,
         (0u32..64).prop_map(|shift| 1usize << shift),
         (0usize..5000).prop_map(|less| usize::MAX - less),
-        (0usize..100, 1usize..64).prop_map(|(more, of)| usize::MAX / of + more % 3),
+        (0usize..100, 1usize..64).prop_map(|(more, of)| (usize::MAX / of).saturating_add(more % 3)),
         any::<usize>(),
     ];
     proptest!(ProptestConfig::with_cases(300), |(len in lengths)| {

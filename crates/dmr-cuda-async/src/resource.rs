@@ -31,7 +31,8 @@ use crate::{AsyncConfig, Diagnostics};
 /// because of a free.
 ///
 /// A block given back while a window is open on it is *retired*: the driver gets it when the
-/// window closes. A free that then fails leaves it retired, and every reap tries again.
+/// window closes. A free that then fails leaves it retired, and every reap tries again. (A window
+/// that is closed through another resource of the same stream pool is noticed by the next reap.)
 ///
 /// # When the device is lost
 ///
@@ -147,8 +148,7 @@ impl AsyncCudaResource {
     fn take(&self, bytes: usize, stream: &CudaStream) -> ResourceResult<u64> {
         // SAFETY: the stream is alive for as long as it is borrowed.
         let ask = || unsafe { self.pool.allocate(bytes, stream.cu_stream()) };
-        let is_full =
-            |error: &result::DriverError| error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        let is_full = |error: &result::DriverError| error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
         let answer = match ask() {
             Err(error) if is_full(&error) && !self.retired.is_empty() => {
                 // What it cannot free stays retired.

@@ -16,8 +16,7 @@ fn refused<T>(answer: ResourceResult<T>) -> bool {
 #[test]
 fn a_forked_child_is_refused_everything() {
     let rig = Rig::new();
-    let resource =
-        AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
     let stream = rig.stream();
     let block = resource.allocate(1000, stream.id(), AllocTag::UNTAGGED).unwrap();
     let token = resource.prepare_block_use(block.id(), stream.id(), Access::Write).unwrap();

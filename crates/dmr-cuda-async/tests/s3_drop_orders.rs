@@ -41,6 +41,24 @@ fn a_resource_may_go_while_its_frees_are_still_queued() {
 }
 
 #[test]
+fn a_block_outlives_the_stream_that_its_home_was() {
+    let rig = Rig::new();
+    let resource = resource(&rig);
+    let theirs = rig.device().context().new_stream().unwrap();
+    let home = rig.streams().adopt(theirs).unwrap();
+    let block = resource.allocate(4096, home.id(), AllocTag::UNTAGGED).unwrap();
+    rig.delay(&home);
+    rig.ops().fill_pattern(&block, 0..4096, 1, home.id()).unwrap();
+    // Its owner takes the stream back, and may destroy it.
+    rig.streams().retire_stream(&home).unwrap();
+    drop(home);
+    resource.deallocate(block).unwrap();
+    assert_eq!(resource.bytes_outstanding(), 0);
+    drop(resource);
+    rig.assert_clean();
+}
+
+#[test]
 fn a_resource_dropped_on_a_thread_that_never_used_cuda_lets_its_pool_go() {
     let rig = Rig::new();
     let resource = resource(&rig);

@@ -52,7 +52,9 @@ fn a_failed_free_gives_the_block_back_as_it_was() {
     for call in ["cuMemFreeAsync", "cuStreamIsCapturing", "cuCtxGetCurrent"] {
         rig.universe().fail_nth(call, 1, UNKNOWN);
         let refused = resource.deallocate(block).unwrap_err();
-        assert!(matches!(refused.error, ResourceError::Driver { call: failed, .. } if failed == call));
+        assert!(
+            matches!(refused.error, ResourceError::Driver { call: failed, .. } if failed == call)
+        );
         block = refused.block;
         assert_eq!(resource.usage(), before, "{call}");
         // It is still a block, and tracked.

@@ -11,14 +11,12 @@ const OUT_OF_MEMORY: i32 = 2;
 
 /// A resource with `blocks` retired blocks of 1000 bytes whose frees have failed.
 fn with_failed_frees(rig: &Rig, blocks: u64) -> AsyncCudaResource {
-    let resource =
-        AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
     let [home, other] = [rig.stream(), rig.stream()];
     let held: Vec<_> = (0..blocks)
         .map(|_| resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap())
         .collect();
-    let uses: Vec<_> =
-        held.iter().map(|block| BlockUse::new(block.id(), Access::Write)).collect();
+    let uses: Vec<_> = held.iter().map(|block| BlockUse::new(block.id(), Access::Write)).collect();
     let tokens = resource.prepare_uses(&uses, other.id()).unwrap();
     for block in held {
         resource.deallocate(block).unwrap();

@@ -28,8 +28,7 @@ fn refused<T>(answer: ResourceResult<T>) -> bool {
 #[test]
 fn a_capturing_stream_refuses_everything_and_its_capture_stays_valid() {
     let rig = Rig::simulated();
-    let resource =
-        AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
     let [home, other] = [rig.stream(), rig.stream()];
     let block = resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
     let token = resource.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();

@@ -123,7 +123,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     /// Enters a block of the inner resource into the use table.
-    fn adopt(&self, block: DeviceBlock) -> Result<DeviceBlock, (ResourceError, DeviceBlock)> {
+    fn adopt(&self, block: DeviceBlock) -> Result<DeviceBlock, Box<DeallocateError>> {
         match self.uses().insert(block.generation(), block.alloc_stream()) {
             Ok(slot) => {
                 let parts = block.into_parts();
@@ -131,7 +131,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 self.owned.insert(block.id(), parts.slot);
                 Ok(block)
             }
-            Err(error) => Err((error, block)),
+            Err(error) => Err(DeallocateError::new(error, block)),
         }
     }
 
@@ -332,7 +332,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             }
             answer => answer,
         }?;
-        self.adopt(block).map_err(|(error, block)| {
+        self.adopt(block).map_err(|refused| {
+            let DeallocateError { error, block } = *refused;
             // Refused as well, it is leaked, visibly in the usage.
             let _ = self.get_ref().deallocate(block);
             error

@@ -12,14 +12,16 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use dmr::cudarc::driver::{CudaStream, result};
+use dmr::cudarc::driver::result;
 use dmr::prelude::*;
 use dmr_launch::LaunchRecorder;
-use dmr_sim::{Driver, Universe};
+use dmr_sim::{Driver, Policy, Universe};
 
 const BYTES: usize = 1 << 20;
-/// What the readers should find, and what is written over it.
-const [OLD, NEW]: [u8; 2] = [1, 0];
+/// What the readers should find.
+const OLD: u8 = 1;
+/// What is written over it.
+const NEW: u8 = 0;
 const SLOW_NANOSECONDS: u64 = 20_000_000;
 
 struct Machine {
@@ -48,7 +50,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 impl Machine {
     fn new() -> Result<Self, Box<dyn Error>> {
         let simulated = match dmr_sim::select()? {
-            Driver::Simulated(_) => Some(Universe::new()?),
+            // Work runs as late as it may: what nothing waits for comes last.
+            Driver::Simulated(_) => Some(Universe::builder().policy(Policy::Lazy).build()?),
             _ => None,
         };
         let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));
@@ -100,8 +103,8 @@ impl Machine {
         slow.memcpy_dtod(&shared, &mut slow_copy)?;
         quick.memcpy_dtod(&shared, &mut quick_copy)?;
         writer.memset_zeros(&mut shared)?;
+        writer.synchronize()?;
 
-        self.runtime.device().synchronize()?;
         Ok(slow.clone_dtoh(&slow_copy)?)
     }
 
@@ -120,10 +123,10 @@ impl Machine {
         self.copy(&self.slow, &shared, &mut slow_copy)?;
         self.copy(&self.quick, &shared, &mut quick_copy)?;
         self.fill(&self.writer, &mut shared, NEW)?;
+        self.writer.stream().synchronize()?;
 
         let mut found = vec![NEW; BYTES];
-        let download = LaunchRecorder::new_strict(self.slow.id());
-        self.read_back(download, &slow_copy, &mut found)?;
+        self.read_back(&self.slow, &slow_copy, &mut found)?;
         for block in [shared, slow_copy, quick_copy] {
             self.runtime.resource().deallocate(block)?;
         }
@@ -164,12 +167,13 @@ impl Machine {
 
     fn read_back(
         &self,
-        mut launch: LaunchRecorder,
+        on: &StreamLease,
         from: &DeviceBlock,
         to: &mut [u8],
     ) -> Result<(), Box<dyn Error>> {
+        let mut launch = LaunchRecorder::new_strict(on.id());
         let source = launch.read(from).device_ptr();
-        Ok(launch.launch(&self.runtime, |stream: &Arc<CudaStream>| {
+        Ok(launch.launch(&self.runtime, |stream| {
             // SAFETY: the block has BYTES bytes, and so has `to`, which outlives the copy: it is
             // over when the stream is synchronised.
             unsafe { result::memcpy_dtoh_async(to, source, stream.cu_stream()) }?;

@@ -1,5 +1,7 @@
 //! Without any one of the records, waits and synchronisations that the library makes, a race.
 
+#![allow(clippy::print_stdout, reason = "what each scenario needs is worth reading")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::line::BENCH;
+use crate::workload::{NONE, RAW};
 
 /// The fields that the tables show. The peers leave some out.
 #[derive(Clone, Debug, Deserialize)]
@@ -117,4 +118,10 @@ pub(super) fn column(outcome: &Outcome) -> Option<String> {
 /// Whether a column, or a program, is ours.
 pub(super) fn is_ours(name: &str) -> bool {
     name.strip_prefix(BENCH).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// Whether a column is no resource: the same work without one, or the driver's own calls.
+pub(super) fn is_reference(name: &str) -> bool {
+    let resource = name.strip_prefix(BENCH).and_then(|rest| rest.strip_prefix('-'));
+    matches!(resource.unwrap_or(name), NONE | RAW)
 }

@@ -3,6 +3,7 @@
 mod cross_stream;
 mod overlap;
 mod pass;
+mod raw_pair;
 mod sequences;
 
 use std::path::PathBuf;
@@ -16,11 +17,17 @@ use crate::{BenchError, Line, Machine};
 /// No resource at all: the same loop on a fixed buffer.
 pub const NONE: &str = "none";
 
+/// No resource either, but the driver's own calls.
+pub const RAW: &str = "raw";
+
 /// Which workloads there are.
 pub const NAMES: [&str; 6] = ["w1", "w2", "w3", "w4", "w5", "w6"];
 
 /// Makes the sequences of a resource, one for each thread: shorter ones if it is slow.
 type Sequences<'a> = dyn Fn(bool) -> Result<Vec<Sequence>, BenchError> + 'a;
+
+/// How often W1 allocates and frees.
+const PAIRS: usize = 200_000;
 
 /// How much is measured, of what.
 #[derive(Clone, Debug)]
@@ -82,18 +89,25 @@ pub fn run(
 ) -> Result<usize, BenchError> {
     let mut failed = 0;
     let mut each = |name: &str, params: Value, make: &Sequences<'_>| {
-        let with_none = plan.touch > 0 && name == "multistream";
-        let none = with_none.then(|| NONE.to_owned());
-        for resource in none.iter().chain(&plan.resources) {
+        let reference = match name {
+            "pingpong" => Some(RAW),
+            "multistream" if plan.touch > 0 => Some(NONE),
+            _ => None,
+        };
+        for resource in reference.into_iter().chain(plan.resources.iter().map(String::as_str)) {
             let run = sequences::Run { machine, plan, resource, workload: name, params: &params };
-            failed += usize::from(!told(resource, name, &params, run.line(make), emit));
+            let outcome = match resource {
+                RAW => raw_pair::line(machine, plan, &params),
+                _ => run.line(make),
+            };
+            failed += usize::from(!told(resource, name, &params, outcome, emit));
         }
     };
     match workload {
         "w1" => {
             for bytes in [256, 4096, 1 << 20, 64 << 20] {
                 each("pingpong", json!({ "size": bytes }), &|slow| {
-                    let pairs = plan.scaled(if slow { 4_000 } else { 200_000 });
+                    let pairs = plan.scaled(if slow { 4_000 } else { PAIRS });
                     Ok(vec![sequence::pingpong(bytes, pairs)])
                 });
             }

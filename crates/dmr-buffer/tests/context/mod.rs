@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use dmr_buffer::pinned::reap_pinned;
 use dmr_core::{DeviceMemoryResource, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
-use dmr_streams::{DeviceContext, StreamPool};
+use dmr_streams::{DeviceContext, StreamPool, Tracked};
 use dmr_testkit::Rig;
 
 #[derive(Debug)]
@@ -22,6 +23,14 @@ impl Context {
         Self::with(rig, Arc::new(DirectCudaResource::new(streams)))
     }
 
+    /// Tracks uses: any stream will do.
+    pub(crate) fn tracked(rig: &Rig) -> Self {
+        let streams = rig.streams();
+        let direct = DirectCudaResource::new(Arc::clone(streams));
+        let tracked = Tracked::new(direct, Arc::clone(streams)).expect("one pool");
+        Self::with(rig, Arc::new(tracked))
+    }
+
     pub(crate) fn with(rig: &Rig, resource: Arc<dyn DeviceMemoryResource>) -> Self {
         Self { resource, streams: Arc::clone(rig.streams()) }
     }
@@ -32,6 +41,7 @@ impl Context {
 
     /// Nothing is left of what the test allocated, and its rig agrees.
     pub(crate) fn assert_clean(self, rig: Rig) {
+        reap_pinned(&self).expect("a reap of pinned memory");
         self.resource.reap_pending().expect("a reap");
         assert_eq!(self.resource.bytes_outstanding(), 0);
         drop(self);
