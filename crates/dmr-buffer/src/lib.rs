@@ -8,7 +8,7 @@
 //! | [`buffer`] | [`DeviceBuffer`], owned elements on a device |
 //! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer |
 //! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait |
-//! | [`column`] | [`Column`], a buffer or memory of another owner |
+//! | [`mod@column`] | [`Column`], a buffer or memory of another owner |
 //! | [`failures`] | what could not be given back when it was dropped |
 //! | [`error`] | [`BufferError`] |
 //!

@@ -35,10 +35,10 @@ fn the_host_gets_the_memory_only_when_the_device_has_written_it() {
     let rig = lazy();
     for context in [Context::direct, Context::tracked] {
         let ctx = context(&rig);
-        let lease = rig.stream();
-        let buffer = DeviceBuffer::from_host(&ctx, &lease, &[3u8; LEN]).unwrap();
-        let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, ctx.home(), LEN).unwrap();
-        pinned.copy_from_device(&buffer, &lease).unwrap();
+        let (home, away) = (rig.stream(), rig.stream());
+        let buffer = DeviceBuffer::from_host(&ctx, &away, &[3u8; LEN]).unwrap();
+        let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+        pinned.copy_from_device(&buffer, &away).unwrap();
         assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
         drop((buffer, pinned));
         reap_pinned(&ctx).unwrap();
@@ -53,7 +53,7 @@ fn a_read_of_another_stream_waits_for_the_write() {
     let (a, b) = (rig.stream(), rig.stream());
     let source = DeviceBuffer::from_host(&ctx, &a, &[7u8; LEN]).unwrap();
     let mut target = DeviceBuffer::<u8>::zeroed(&ctx, &b, LEN).unwrap();
-    let mut between = PinnedBuffer::<u8>::zeroed(&ctx, &a, LEN).unwrap();
+    let mut between = PinnedBuffer::<u8>::zeroed(&ctx, &b, LEN).unwrap();
     between.copy_from_device(&source, &a).unwrap();
     between.copy_to_device(&mut target, &b).unwrap();
     assert_eq!(target.to_host(&b).unwrap(), [7; LEN]);

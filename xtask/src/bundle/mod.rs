@@ -6,7 +6,7 @@ mod pack;
 mod script;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use artifacts::{Artifact, Role};
 
@@ -108,7 +108,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 fn build(arguments: &[&str]) -> Result<Vec<Artifact>, Failure> {
     let arguments = [arguments, &["--message-format", "json-render-diagnostics"]].concat();
-    let messages = command::capture(&mut command::cargo(&arguments))?;
+    // Cargo's progress is for the reader: a build of everything takes minutes.
+    let mut cargo = command::cargo(&arguments);
+    let messages = command::capture(cargo.stderr(Stdio::inherit()))?;
     Ok(artifacts::from_messages(&messages))
 }
 
