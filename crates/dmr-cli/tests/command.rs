@@ -61,7 +61,7 @@ fn the_command_of_the_readme_replays_the_trace_and_ends_with_the_table() {
     assert!(memory.starts_with("memory   live 7,324 MiB peak · reserved "), "{memory}");
     assert_eq!(
         checks,
-        "checks   0 overlaps · 0 races · 0 failures · 3 left over (the trace never frees them)"
+        "checks   0 overlaps · 0 races · 0 failures · 3 left over (never freed: lines 166, 167, 665)"
     );
     assert_eq!(stderr(&output), "", "no progress where there is no terminal");
 }
@@ -127,7 +127,7 @@ fn strict_fails_for_flaws_of_the_trace_and_names_their_lines() {
     }
     let output = dmr(&["replay", &path, "--strict"]);
     assert_eq!(output.status.code(), Some(1));
-    let expected = "1 bad rows, 1 frees without an allocation, 1 left over\n";
+    let expected = "1 bad row, 1 free without an allocation, 1 left over\n";
     assert!(stderr(&output).ends_with(expected), "{}", stderr(&output));
     assert!(stdout(&output).contains("unfreed  line 2: the trace never frees it"));
 }

@@ -148,7 +148,7 @@ fn a_block_handed_out_twice_is_found_and_both_lines_are_named() {
     assert_eq!((corrupt.line, corrupt.free_line), (94, Some(107)));
     let output = report(&summary, &args).unwrap();
     assert!(output.text.contains("overlap  line 96: "), "{}", output.text);
-    assert!(output.complaint.contains("1 overlaps, "), "{}", output.complaint);
+    assert!(output.complaint.contains("1 overlap, "), "{}", output.complaint);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_swallowed_free_is_a_leak_that_names_the_allocation_s_line() {
         let [leak] = &found[..] else { unreachable!() };
         assert!(leak.contains("never freed") && leak.ends_with("trace line 14"), "{leak}");
         let complaint = report(&summary, &args).unwrap().complaint;
-        assert_eq!(complaint.matches("1 other findings").count(), 1);
+        assert_eq!(complaint.matches("1 other finding").count(), 1);
     }
 }
 

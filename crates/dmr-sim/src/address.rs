@@ -1,6 +1,6 @@
-//! Device addresses: where each device's memory lies, and first fit inside it.
+//! Device addresses: where each device's memory lies, and best fit inside it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Device memory lies here: above what a host program maps low, below where it maps high, so
 /// that no device address is ever a host address.
@@ -18,24 +18,33 @@ pub(crate) fn device_of(at: u64) -> Option<usize> {
     ((device as usize) < MAX_DEVICES).then_some(device as usize)
 }
 
-/// The free addresses of a device.
+/// Whether the range is inside of the address space and no byte of it is device memory.
+pub(crate) fn is_host_range(at: u64, bytes: u64) -> bool {
+    let devices = BASE..BASE + MAX_DEVICES as u64 * SPAN;
+    at.checked_add(bytes).is_some_and(|end| end <= devices.start || at >= devices.end)
+}
+
+/// The free addresses of a device: ranges that do not touch, by start and by size.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     free: BTreeMap<u64, u64>,
+    by_size: BTreeSet<(u64, u64)>,
 }
 
 impl AddressSpace {
     pub(crate) fn of_device(device: usize) -> Self {
-        Self { free: BTreeMap::from([(BASE + device as u64 * SPAN + ALIGNMENT, SPAN - ALIGNMENT)]) }
+        let mut space = Self { free: BTreeMap::new(), by_size: BTreeSet::new() };
+        space.insert(BASE + device as u64 * SPAN + ALIGNMENT, SPAN - ALIGNMENT);
+        space
     }
 
-    /// The lowest free range of `bytes` (a multiple of [`ALIGNMENT`]): addresses come back soon,
-    /// so that a stale one is soon another's.
+    /// The smallest free range that holds `bytes` (a multiple of [`ALIGNMENT`]), the lowest of
+    /// several: addresses come back soon, so that a stale one is soon another's.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
-        let (&at, &len) = self.free.iter().find(|(_, len)| **len >= bytes)?;
-        self.free.remove(&at);
+        let &(len, at) = self.by_size.range((bytes, 0)..).next()?;
+        self.remove(at);
         if len > bytes {
-            self.free.insert(at + bytes, len - bytes);
+            self.insert(at + bytes, len - bytes);
         }
         Some(at)
     }
@@ -46,13 +55,22 @@ impl AddressSpace {
         if let Some((&before, &len)) = self.free.range(..at).next_back()
             && before + len == at
         {
-            self.free.remove(&before);
+            self.remove(before);
             start = before;
         }
-        if let Some(len) = self.free.remove(&end) {
-            end += len;
-        }
-        self.free.insert(start, end - start);
+        end += self.remove(end).unwrap_or(0);
+        self.insert(start, end - start);
+    }
+
+    fn insert(&mut self, at: u64, len: u64) {
+        self.free.insert(at, len);
+        self.by_size.insert((len, at));
+    }
+
+    fn remove(&mut self, at: u64) -> Option<u64> {
+        let len = self.free.remove(&at)?;
+        self.by_size.remove(&(len, at));
+        Some(len)
     }
 }
 
@@ -61,14 +79,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_ranges_merge_and_the_lowest_is_reused() {
+    fn freed_ranges_merge_and_are_reused() {
         let mut space = AddressSpace::of_device(1);
         let [a, b, c] = [512, 1024, 512].map(|bytes| space.take(bytes).unwrap());
         assert_eq!([device_of(a), device_of(c)], [Some(1), Some(1)]);
         space.give_back(a, 512);
         space.give_back(c, 512);
         space.give_back(b, 1024);
-        assert_eq!(space.free.len(), 1);
+        assert_eq!((space.free.len(), space.by_size.len()), (1, 1));
         assert_eq!(space.take(2048), Some(a));
         assert_eq!(device_of(0x7fff_0000_0000), None);
     }

@@ -14,7 +14,7 @@ pub(crate) struct Epoch {
 }
 
 /// What comes before: per stream, the number of the last operation.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock(SmallVec<[u64; 8]>);
 
 impl Clock {

@@ -3,10 +3,11 @@
 //!
 //! The rules are those of the CUDA Driver API's "Stream Ordered Memory Allocator": memory freed
 //! on the same stream is reused at once, and so is memory whose free the host has waited for;
-//! memory whose free the allocating stream already comes after, by event dependencies; memory whose free has already executed; and, when the device is
-//! out of memory, any, by a dependency that the driver adds. The latter three are attributes.
+//! memory whose free the allocating stream already comes after, by event dependencies; memory
+//! whose free has already executed; and, when the device is out of memory, any, by a dependency
+//! that the driver adds. The latter three are attributes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
@@ -31,6 +32,10 @@ pub(crate) struct DriverPool {
     /// Taken from the device: start and bytes.
     chunks: BTreeMap<u64, u64>,
     free: BTreeMap<u64, Free>,
+    /// The same, by bytes and start.
+    free_by_size: BTreeSet<(u64, u64)>,
+    /// What the host was known to know when `free` was last tidied.
+    host: Clock,
     /// Handed out, by start.
     taken: BTreeMap<u64, Taken>,
     pub(crate) reserved: Counter,
@@ -94,6 +99,8 @@ impl DriverPool {
             max_bytes,
             chunks: BTreeMap::new(),
             free: BTreeMap::new(),
+            free_by_size: BTreeSet::new(),
+            host: Clock::default(),
             taken: BTreeMap::new(),
             reserved: Counter::default(),
             used: Counter::default(),
@@ -109,10 +116,22 @@ impl DriverPool {
             &|epoch| self.opportunistic && (known.executed)(epoch),
         ];
         let bytes = set_aside(asked)?;
-        let at = (1..=rules.len()).find_map(|upto| {
-            let allowed = |epoch: &Epoch| rules[..upto].iter().any(|rule| rule(*epoch));
-            self.best_fit(bytes, |free| free.freed_by.iter().all(allowed))
-        })?;
+        // The rules are tried in this order; by the first that gives any, the best fit is taken.
+        let rule_for = |free: &Free| {
+            let by = |epoch: &Epoch| rules.iter().position(|allows| allows(*epoch));
+            free.freed_by.iter().try_fold(0, |last, epoch| Some(by(epoch)?.max(last)))
+        };
+        let mut found: Option<(usize, u64)> = None;
+        for &(_, at) in self.free_by_size.range((bytes, 0)..) {
+            let Some(rule) = self.free.get(&at).and_then(rule_for) else { continue };
+            if found.is_none_or(|(best, _)| rule < best) {
+                found = Some((rule, at));
+            }
+            if rule == 0 {
+                break;
+            }
+        }
+        let (_, at) = found?;
         self.take(at, bytes, asked);
         Some(Grant { at, wait_for: FreedBy::new() })
     }
@@ -123,7 +142,7 @@ impl DriverPool {
             return None;
         }
         let bytes = set_aside(asked)?;
-        let at = self.best_fit(bytes, |_| true)?;
+        let &(_, at) = self.free_by_size.range((bytes, 0)..).next()?;
         let mut wait_for = self.take(at, bytes, asked);
         wait_for.retain(|epoch| !(known.executed)(*epoch));
         Some(Grant { at, wait_for })
@@ -132,13 +151,14 @@ impl DriverPool {
     /// Adds memory of the device.
     pub(crate) fn grow(&mut self, at: u64, bytes: u64) {
         self.chunks.insert(at, bytes);
-        self.free.insert(at, Free { bytes, freed_by: FreedBy::new() });
+        self.insert_free(at, Free { bytes, freed_by: FreedBy::new() });
         self.reserved.add(bytes);
     }
 
     /// Whether the pool's own limit allows `bytes` more.
     pub(crate) fn may_grow(&self, bytes: u64) -> bool {
-        self.max_bytes == 0 || self.reserved.current + bytes <= self.max_bytes
+        let total = self.reserved.current.checked_add(bytes);
+        self.max_bytes == 0 || total.is_some_and(|total| total <= self.max_bytes)
     }
 
     /// The block at `at` is free once `by` has executed; at once if it is `None`. It no longer
@@ -147,7 +167,7 @@ impl DriverPool {
         let Some(Taken { set_aside, asked }) = self.taken.remove(&at) else { return };
         self.used.current -= asked;
         let freed_by = by.into_iter().collect();
-        self.free.insert(at, Free { bytes: set_aside, freed_by });
+        self.insert_free(at, Free { bytes: set_aside, freed_by });
         self.merge_around(at);
     }
 
@@ -159,6 +179,9 @@ impl DriverPool {
         executed: impl Fn(Epoch) -> bool,
     ) -> Vec<(u64, u64)> {
         let mut released = Vec::new();
+        if self.reserved.current <= keep {
+            return released;
+        }
         for (&chunk, &bytes) in &self.chunks {
             let parts = self.free.range(chunk..chunk + bytes);
             let done = |free: &Free| free.freed_by.iter().all(|epoch| executed(*epoch));
@@ -170,7 +193,9 @@ impl DriverPool {
         }
         for &(chunk, bytes) in &released {
             self.chunks.remove(&chunk);
-            self.free.retain(|at, _| !(chunk..chunk + bytes).contains(at));
+            while let Some((&at, _)) = self.free.range(chunk..chunk + bytes).next() {
+                self.remove_free(at);
+            }
         }
         released
     }
@@ -180,22 +205,25 @@ impl DriverPool {
         self.taken.len()
     }
 
-    fn best_fit(&self, bytes: u64, usable: impl Fn(&Free) -> bool) -> Option<u64> {
-        self.free
-            .iter()
-            .filter(|(_, free)| free.bytes >= bytes && usable(free))
-            .min_by_key(|(_, free)| free.bytes)
-            .map(|(&at, _)| at)
+    fn insert_free(&mut self, at: u64, free: Free) {
+        self.free_by_size.insert((free.bytes, at));
+        self.free.insert(at, free);
+    }
+
+    fn remove_free(&mut self, at: u64) -> Option<Free> {
+        let free = self.free.remove(&at)?;
+        self.free_by_size.remove(&(free.bytes, at));
+        Some(free)
     }
 
     /// Hands out the start of a free range; answers what it was freed by.
     fn take(&mut self, at: u64, bytes: u64, asked: u64) -> FreedBy {
-        let Some(Free { bytes: have, freed_by }) = self.free.remove(&at) else {
+        let Some(Free { bytes: have, freed_by }) = self.remove_free(at) else {
             return FreedBy::new();
         };
         if have > bytes {
             let rest = Free { bytes: have - bytes, freed_by: freed_by.clone() };
-            self.free.insert(at + bytes, rest);
+            self.insert_free(at + bytes, rest);
         }
         self.taken.insert(at, Taken { set_aside: bytes, asked });
         self.used.add(asked);
@@ -204,6 +232,10 @@ impl DriverPool {
 
     /// What the host knows to be freed is free for every stream.
     fn forget_what_the_host_knows(&mut self, host: &Clock) {
+        if self.host == *host {
+            return; // it cannot know of frees that came later
+        }
+        self.host.clone_from(host);
         let mut changed = Vec::new();
         for (&at, free) in &mut self.free {
             let before = free.freed_by.len();
@@ -235,15 +267,16 @@ impl DriverPool {
         if self.chunks.contains_key(&next) || !same_streams {
             return false;
         }
-        let Some(other) = self.free.remove(&next) else { return false };
-        if let Some(this) = self.free.get_mut(&at) {
-            this.bytes += other.bytes;
-            for theirs in other.freed_by {
-                for mine in this.freed_by.iter_mut().filter(|mine| mine.stream == theirs.stream) {
-                    mine.seq = mine.seq.max(theirs.seq);
-                }
+        let (Some(mut this), Some(other)) = (self.remove_free(at), self.remove_free(next)) else {
+            return false;
+        };
+        this.bytes += other.bytes;
+        for theirs in other.freed_by {
+            for mine in this.freed_by.iter_mut().filter(|mine| mine.stream == theirs.stream) {
+                mine.seq = mine.seq.max(theirs.seq);
             }
         }
+        self.insert_free(at, this);
         true
     }
 }

@@ -23,6 +23,8 @@ const PT_DYNAMIC: u32 = 2;
 /// Without it glibc would make every thread's stack executable.
 const PT_GNU_STACK: u32 = 0x6474_e551;
 const READ_WRITE: u32 = 6;
+/// Segments are aligned to a page, and AArch64 kernels may have pages of 64 KiB.
+const LARGEST_PAGE: u64 = 0x1_0000;
 
 const DT_NULL: u64 = 0;
 const DT_HASH: u64 = 4;
@@ -65,7 +67,7 @@ pub(crate) fn shared_object(soname: &str, symbols: &[(&str, u64)]) -> Vec<u8> {
     out.u16(EHDR as u16).u16(PHDR as u16).u16(phdrs as u16);
     out.u16(0).u16(0).u16(0);
     // The dynamic linker adds the load address to pointers inside `.dynamic`: writable.
-    out.program_header(PT_LOAD, 0, total, 4096);
+    out.program_header(PT_LOAD, 0, total, LARGEST_PAGE);
     out.program_header(PT_DYNAMIC, dynamic_at, dynamic_len, 8);
     out.program_header(PT_GNU_STACK, 0, 0, 16);
     for (tag, value) in [

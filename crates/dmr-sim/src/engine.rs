@@ -6,6 +6,7 @@
 
 use smallvec::SmallVec;
 
+use crate::callback;
 use crate::clock::Epoch;
 use crate::history::{Access, Check};
 use crate::kernel::{KernelMemory, Memory};
@@ -18,8 +19,7 @@ pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 /// What running one operation came to.
 pub(crate) enum Step {
     Ran,
-    /// A host callback must run outside of the lock; then call
-    /// [`Machine::host_call_done`] with the stream.
+    /// A host callback must be called without the lock; [`Machine::host_call_done`] ends it.
     CallHost(HostCall, u32),
     /// All that could run is in a host callback: wait for it.
     Blocked,
@@ -53,19 +53,20 @@ impl Machine {
         self.queued += 1;
     }
 
-    /// Checks accesses of the operation just begun, and adds them to the history.
+    /// Checks accesses of the operation just begun, and adds them to the history if they `happen`.
     pub(crate) fn access(
         &mut self,
         access: &Access,
         reads: &[(u64, u64)],
         writes: &[(u64, u64)],
         devices: Option<&[usize]>,
+        happen: bool,
     ) {
         let clock = &self.streams[access.epoch.stream as usize].clock;
         for (ranges, is_write) in [(reads, false), (writes, true)] {
             for &(at, bytes) in ranges {
                 let check = Check { access, clock, writes: is_write, devices };
-                self.shadow.access(at, bytes, &check, &mut self.findings);
+                self.shadow.access(at, bytes, &check, happen, &mut self.findings);
             }
         }
     }
@@ -110,6 +111,7 @@ impl Machine {
         this.executed += 1;
         let now = this.ended.last().copied().unwrap_or(0);
         this.ended.push(now);
+        self.host_calls_returned += 1;
     }
 
     /// The streams that the next operation of `stream` is ordered after by the rules of the
@@ -234,14 +236,14 @@ impl Machine {
     }
 
     fn run_kernel(&mut self, epoch: Epoch, launch: Launch) -> u64 {
-        let Launch { kernel, args, footprint, origin } = launch;
+        let Launch { kernel, args, declared, reachable, origin } = launch;
         let mut memory = KernelMemory {
             memory: Memory { store: &mut self.store },
-            footprint: &footprint,
+            declared: &declared,
+            reachable: &reachable,
             outside: Vec::new(),
         };
-        let body = std::panic::AssertUnwindSafe(|| (kernel.body)(&args, &mut memory));
-        let panicked = std::panic::catch_unwind(body).is_err();
+        let panicked = callback::run(|| (kernel.body)(&args, &mut memory)).is_err();
         let outside = std::mem::take(&mut memory.outside);
         let mut report = |kind, address, bytes| {
             self.findings.push(Report {
@@ -260,6 +262,6 @@ impl Machine {
         if panicked {
             report(ReportKind::KernelPanicked, 0, 0);
         }
-        footprint.nanoseconds.unwrap_or(5_000)
+        declared.nanoseconds.unwrap_or(5_000)
     }
 }

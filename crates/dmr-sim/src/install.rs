@@ -176,8 +176,13 @@ mod platform {
         // What cudarc will do must find what we have loaded.
         let ours = symbols.iter().find(|(name, _)| *name == "cuInit").map(|(_, at)| *at);
         match loaded_as(c"libcuda.so").map(|library| symbol(library, c"cuInit") as u64) {
-            found if found.is_some() && found == ours => Ok(()),
-            _ => Err(InstallError::AnotherDriver),
+            found if found.is_some() && found == ours => {}
+            _ => return Err(InstallError::AnotherDriver),
+        }
+        // SAFETY: the handler only stores to an atomic, as is allowed in a forked child.
+        match unsafe { libc::pthread_atfork(None, None, Some(crate::session::forked)) } {
+            0 => Ok(()),
+            code => Err(system("pthread_atfork", std::io::Error::from_raw_os_error(code))),
         }
     }
 

@@ -113,7 +113,9 @@ impl Footprint {
 /// Memory as a kernel body sees it: what its launch declared, and nothing else.
 pub struct KernelMemory<'a> {
     pub(crate) memory: Memory<'a>,
-    pub(crate) footprint: &'a Footprint,
+    pub(crate) declared: &'a Footprint,
+    /// What there is of it. The rest was reported at submission; nothing happens there.
+    pub(crate) reachable: &'a Footprint,
     /// Accesses outside the footprint: address and bytes.
     pub(crate) outside: Vec<(u64, u64)>,
 }
@@ -150,30 +152,36 @@ impl KernelMemory<'_> {
     }
 
     fn may_read(&mut self, ptr: u64, len: u64) -> bool {
-        let Footprint { reads, writes, .. } = self.footprint;
-        self.inside(ptr, len, reads) || self.inside(ptr, len, writes) || self.deny(ptr, len)
+        let can_read = |footprint: &Footprint| {
+            contains(&footprint.reads, ptr, len) || contains(&footprint.writes, ptr, len)
+        };
+        if !can_read(self.declared) {
+            self.outside.push((ptr, len));
+            return false;
+        }
+        can_read(self.reachable)
     }
 
     fn may_write(&mut self, ptr: u64, len: u64) -> bool {
-        self.inside(ptr, len, &self.footprint.writes) || self.deny(ptr, len)
+        if !contains(&self.declared.writes, ptr, len) {
+            self.outside.push((ptr, len));
+            return false;
+        }
+        contains(&self.reachable.writes, ptr, len)
     }
+}
 
-    fn inside(&self, ptr: u64, len: u64, declared: &[(u64, u64)]) -> bool {
-        let contains = |&(at, bytes): &(u64, u64)| {
-            ptr.checked_sub(at).is_some_and(|skip| skip <= bytes && len <= bytes - skip)
-        };
-        len == 0 || declared.iter().any(contains)
-    }
-
-    fn deny(&mut self, ptr: u64, len: u64) -> bool {
-        self.outside.push((ptr, len));
-        false
-    }
+/// Whether one of the ranges contains this one. An empty one is anywhere.
+fn contains(ranges: &[(u64, u64)], ptr: u64, len: u64) -> bool {
+    let contains = |&(at, bytes): &(u64, u64)| {
+        ptr.checked_sub(at).is_some_and(|skip| skip <= bytes && len <= bytes - skip)
+    };
+    len == 0 || ranges.iter().any(contains)
 }
 
 impl fmt::Debug for KernelMemory<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KernelMemory").field("footprint", self.footprint).finish_non_exhaustive()
+        f.debug_struct("KernelMemory").field("declared", self.declared).finish_non_exhaustive()
     }
 }
 
@@ -188,8 +196,9 @@ impl Memory<'_> {
             self.store.read(at, into);
         } else {
             let host = at as usize as *const u8;
-            // SAFETY: bounds were checked at submission: the range is pinned host memory, which
-            // is unpinned only after all work submitted before has run.
+            // SAFETY: operations and kernels are only let through to what was reachable at their
+            // submission: this is inside of pinned host memory, which is released only after all
+            // that was submitted before has run.
             unsafe { std::ptr::copy(host, into.as_mut_ptr(), into.len()) };
         }
     }

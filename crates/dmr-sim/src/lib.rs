@@ -32,8 +32,9 @@
 //! | `session`, `registry` | one call: which universe, counting, faults, the lock |
 //! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
 //! | `shadow`, `history`, `report` | what lives where, what happened to each byte, and what is wrong with the next access |
+//! | `regions`, `freed` | what pools carve up, and what was freed |
 //! | `store`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
-//! | `kernel`, `ptx` | kernels as closures |
+//! | `kernel`, `ptx`, `callback` | kernels as closures, host callbacks |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
 //! Findings are collected, never thrown: ask [`Universe::finish`] at the end of a test.
@@ -42,12 +43,14 @@
 
 mod abi;
 mod address;
+mod callback;
 mod clock;
 mod driver;
 mod driver_pool;
 mod elf;
 mod engine;
 mod faults;
+mod freed;
 mod handle;
 mod history;
 mod install;
@@ -56,6 +59,7 @@ mod label;
 mod machine;
 mod memory;
 mod ptx;
+mod regions;
 mod registry;
 mod report;
 mod session;

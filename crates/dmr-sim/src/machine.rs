@@ -47,7 +47,8 @@ pub(crate) struct Machine {
     pub(crate) pools: Vec<DriverPool>,
     pub(crate) dead_pools: Vec<u32>,
     pub(crate) modules: HashMap<u32, Vec<Entry>>,
-    pub(crate) functions: Vec<Entry>,
+    /// Entries of modules that were asked for: module, and place in it.
+    pub(crate) functions: Vec<(u32, usize)>,
     pub(crate) next_module: u32,
     pub(crate) captures: u32,
     pub(crate) kernels: HashMap<String, Kernel>,
@@ -59,6 +60,7 @@ pub(crate) struct Machine {
     host: HostKnowledge,
     /// Operations submitted and not yet executed.
     pub(crate) queued: usize,
+    pub(crate) host_calls_returned: u64,
     names: HashMap<&'static str, Arc<Origin>>,
 }
 
@@ -93,7 +95,7 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Op>,
     pub(crate) submitted: u64,
     pub(crate) executed: u64,
-    /// A host callback of this stream is running, outside of the lock.
+    /// A host callback of this stream is running, on its own thread.
     pub(crate) calling_host: bool,
     /// What comes before the next operation, all operations so far included.
     pub(crate) clock: Clock,
@@ -176,7 +178,10 @@ pub(crate) enum Action {
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
     pub(crate) args: KernelArgs,
-    pub(crate) footprint: Footprint,
+    /// What it says it touches.
+    pub(crate) declared: Footprint,
+    /// The part of it that is inside of allocations which the device can reach.
+    pub(crate) reachable: Footprint,
     pub(crate) origin: Arc<Origin>,
 }
 
@@ -193,6 +198,19 @@ unsafe impl Send for HostPtr {}
 pub(crate) struct HostCall {
     pub(crate) function: unsafe extern "C" fn(*mut c_void),
     pub(crate) data: HostPtr,
+}
+
+impl HostCall {
+    /// Calls the program's function.
+    ///
+    /// # Safety
+    ///
+    /// Once for each `cuLaunchHostFunc`, whose contract is that the function and its data are
+    /// valid until then.
+    pub(crate) unsafe fn run(self) {
+        // SAFETY: by this function's contract.
+        unsafe { (self.function)(self.data.0) };
+    }
 }
 
 /// What host threads know to be complete.
@@ -237,6 +255,7 @@ impl Machine {
             pinned: HashMap::new(),
             host,
             queued: 0,
+            host_calls_returned: 0,
             names: HashMap::new(),
             config,
         }

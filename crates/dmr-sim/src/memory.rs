@@ -1,16 +1,13 @@
 //! What the driver's memory calls do: allocating, freeing, filling, copying.
 
 use std::alloc::Layout;
-use std::sync::Arc;
 
 use crate::abi::*;
-use crate::address::ALIGNMENT;
+use crate::address::{self, ALIGNMENT};
 use crate::clock::Epoch;
 use crate::driver_pool::{self, Grant, Known};
-use crate::engine::Deps;
 use crate::history::Access;
 use crate::machine::{Action, HostPtr, Machine};
-use crate::report::Site;
 use crate::session::Session;
 use crate::shadow::{Allocation, Home};
 
@@ -60,68 +57,64 @@ impl Machine {
         if at == 0 {
             return Ok(());
         }
-        let origin = self.origin("free");
-        let found = self.shadow.allocation(at).map(|a| (a.home, a.bytes));
-        let Some((home, bytes)) = found.filter(|(home, _)| *home != Home::Host) else {
-            let by = origin.site(None);
-            if found.is_none() {
-                self.shadow.free(at, by, None, &mut self.findings);
-            }
-            return Err(ERROR_INVALID_VALUE);
-        };
+        self.device_block(at)?;
         let (epoch, deps) = self.begin(stream);
+        let by = self.origin("free").site(Some(epoch));
         let clock = &self.streams[stream as usize].clock;
-        self.shadow.free(at, origin.site(Some(epoch)), Some(clock), &mut self.findings);
-        let action = match home {
-            Home::Pool { pool, .. } => {
+        let action = match self.shadow.free(at, by, clock, &mut self.findings) {
+            Some(Allocation { home: Home::Pool { pool, .. }, .. }) => {
                 self.pools[pool as usize].free(at, Some(epoch));
                 Action::Order
             }
             // Not documented, but an H200 (driver 580) takes memory of cuMemAlloc here.
-            _ => Action::GiveBack { at, bytes: bytes.next_multiple_of(ALIGNMENT) },
+            Some(Allocation { home: Home::Device(_), bytes, .. }) => {
+                Action::GiveBack { at, bytes: bytes.next_multiple_of(ALIGNMENT) }
+            }
+            Some(Allocation { home: Home::Host, .. }) | None => Action::Order,
         };
         self.push(epoch, deps, action);
         Ok(())
     }
 
+    /// Where the block of device memory at `at` comes from; reports a free of anything else.
+    fn device_block(&mut self, at: u64) -> Outcome<Home> {
+        let home = self.shadow.allocation(at).map(|allocation| allocation.home);
+        if let Some(home) = home.filter(|home| *home != Home::Host) {
+            return Ok(home);
+        }
+        let by = self.site("free");
+        self.findings.push(self.shadow.bad_free(at, by));
+        Err(ERROR_INVALID_VALUE)
+    }
+
     /// A memset of `len` bytes.
-    pub(crate) fn fill(
-        &mut self,
-        stream: u32,
-        at: u64,
-        len: u64,
-        pattern: [u8; 4],
-    ) -> Outcome<Option<Epoch>> {
+    pub(crate) fn fill(&mut self, stream: u32, at: u64, len: u64, pattern: [u8; 4]) -> Outcome {
         if len == 0 {
-            return Ok(None);
+            return Ok(());
         }
         if self.captured(stream)? {
-            return Ok(None);
+            return Ok(());
         }
-        let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin("memset") };
-        self.access(&access, &[], &[(at, len)], None);
-        self.push_if_valid(epoch, deps, &[(at, len)], Action::Fill { at, len, pattern })?;
-        Ok(Some(epoch))
+        let action = || Action::Fill { at, len, pattern };
+        self.transfer("memset", stream, None, Some((at, len)), action).map(drop)
     }
 
     /// A copy between memory that the device reads and writes when the operation executes.
     pub(crate) fn copy(&mut self, stream: u32, to: u64, from: u64, len: u64) -> Outcome<Epoch> {
-        let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin("copy") };
-        self.access(&access, &[(from, len)], &[(to, len)], None);
-        self.push_if_valid(epoch, deps, &[(from, len), (to, len)], Action::Copy { to, from, len })?;
-        Ok(epoch)
+        let action = || Action::Copy { to, from, len };
+        self.transfer("copy", stream, Some((from, len)), Some((to, len)), action)
     }
 
-    /// A copy from pageable memory: its bytes are taken now.
-    pub(crate) fn copy_in(&mut self, stream: u32, to: u64, bytes: Box<[u8]>) -> Outcome<Epoch> {
-        let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin("copy") };
-        let written = [(to, bytes.len() as u64)];
-        self.access(&access, &[], &written, None);
-        self.push_if_valid(epoch, deps, &written, Action::Write { to, bytes })?;
-        Ok(epoch)
+    /// A copy from pageable memory, whose bytes are taken now.
+    pub(crate) fn copy_in(
+        &mut self,
+        stream: u32,
+        to: u64,
+        len: u64,
+        take: impl FnOnce() -> Box<[u8]>,
+    ) -> Outcome<Epoch> {
+        let action = || Action::Write { to, bytes: take() };
+        self.transfer("copy", stream, None, Some((to, len)), action)
     }
 
     /// A copy to pageable memory: the caller must run it before it returns.
@@ -132,46 +125,56 @@ impl Machine {
         from: u64,
         len: u64,
     ) -> Outcome<Epoch> {
-        let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin("copy") };
-        self.access(&access, &[(from, len)], &[], None);
-        self.push_if_valid(epoch, deps, &[(from, len)], Action::ReadOut { from, to, len })?;
-        Ok(epoch)
+        let action = || Action::ReadOut { from, to, len };
+        self.transfer("copy", stream, Some((from, len)), None, action)
     }
 
-    /// Queues a memset or copy; one that leaves an allocation is refused, as the driver does, and
-    /// does nothing.
-    fn push_if_valid(
+    /// Queues a memset or copy. One that leaves an allocation is reported, refused, as the driver
+    /// does, and does nothing.
+    fn transfer(
         &mut self,
-        epoch: Epoch,
-        deps: Deps,
-        touched: &[(u64, u64)],
-        action: Action,
-    ) -> Outcome {
-        let valid = touched.iter().all(|&(at, len)| {
-            self.shadow
-                .allocation_around(at)
-                .is_some_and(|(start, allocation)| len <= allocation.bytes - (at - start))
-        });
-        self.push(epoch, deps, if valid { action } else { Action::Order });
-        if valid { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
+        operation: &'static str,
+        stream: u32,
+        read: Option<(u64, u64)>,
+        written: Option<(u64, u64)>,
+        action: impl FnOnce() -> Action,
+    ) -> Outcome<Epoch> {
+        let (epoch, deps) = self.begin(stream);
+        let access = Access { epoch, origin: self.origin(operation) };
+        let mut touched = read.iter().chain(&written);
+        let valid = touched.all(|&(at, len)| self.shadow.reachable(at, len, None) == len);
+        self.access(&access, read.as_slice(), written.as_slice(), None, valid);
+        self.push(epoch, deps, if valid { action() } else { Action::Order });
+        if valid { Ok(epoch) } else { Err(ERROR_INVALID_VALUE) }
     }
 
-    /// Whether the range is inside one pinned allocation.
-    pub(crate) fn is_pinned(&self, at: u64, len: u64) -> bool {
-        self.shadow.allocation_around(at).is_some_and(|(start, allocation)| {
-            allocation.home == Home::Host && len <= allocation.bytes - (at - start)
-        })
+    /// Whether the byte is in pinned memory.
+    pub(crate) fn is_pinned(&self, at: u64) -> bool {
+        let around = self.shadow.allocation_around(at);
+        around.is_some_and(|(_, allocation)| allocation.home == Home::Host)
     }
 
     /// Pins host memory: the simulator's own, or the program's.
-    pub(crate) fn pin(&mut self, at: u64, bytes: u64) {
+    fn pin(&mut self, at: u64, bytes: u64) {
         let origin = self.origin("allocate");
         let home = Home::Host;
         self.shadow.allocate(at, Allocation { bytes, home, made: None, origin, tag: None });
     }
 
-    /// `cuMemHostAlloc`.
+    /// `cuMemHostRegister`.
+    pub(crate) fn register(&mut self, at: u64, bytes: u64) -> Outcome {
+        if at == 0 || bytes == 0 || !address::is_host_range(at, bytes) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if self.shadow.overlaps(at, bytes) {
+            return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.pin(at, bytes);
+        Ok(())
+    }
+
+    /// `cuMemHostAlloc`. What is not freed stays allocated when the universe ends, as the program
+    /// may still have pointers to it.
     pub(crate) fn allocate_pinned(&mut self, bytes: usize) -> Outcome<u64> {
         let layout = pinned_layout(bytes)?;
         // SAFETY: the layout is not of size 0.
@@ -252,68 +255,50 @@ impl Machine {
 }
 
 impl Session<'_> {
-    /// `cuMemFree`: waits for all work of the device, if the memory is not a pool's.
+    /// `cuMemFree`: waits for all work of the device, if the memory is not a pool's. That need not
+    /// be all work on the memory: other devices may use it.
     pub(crate) fn free_now(&mut self, at: u64) -> Outcome {
-        let by = self.site("free");
-        match self.shadow.allocation(at).map(|allocation| allocation.home) {
-            Some(Home::Device(device)) => {
-                self.synchronize(|stream| stream.device == device);
-                self.free_waited(at, by, None);
-                Ok(())
-            }
-            Some(Home::Pool { pool, .. }) => {
-                // Documented not to synchronise: the program must have.
-                let clock = self.host_clock();
-                let machine = &mut **self;
-                machine.shadow.free(at, by, Some(&clock), &mut machine.findings);
-                machine.pools[pool as usize].free(at, None);
-                Ok(())
-            }
-            Some(Home::Host) | None => {
-                let machine = &mut **self;
-                machine.shadow.free(at, by, None, &mut machine.findings);
-                Err(ERROR_INVALID_VALUE)
-            }
+        if let Home::Device(device) = self.device_block(at)? {
+            self.synchronize(|stream| stream.device == device);
         }
+        let by = self.site("free");
+        let clock = self.host_clock();
+        let machine = &mut **self;
+        let freed = machine.shadow.free(at, by, &clock, &mut machine.findings);
+        match freed.ok_or(ERROR_INVALID_VALUE)? {
+            Allocation { home: Home::Device(device), bytes, .. } => {
+                machine.give_back_to_device(device, at, bytes.next_multiple_of(ALIGNMENT));
+            }
+            Allocation { home: Home::Pool { pool, .. }, .. } => {
+                machine.pools[pool as usize].free(at, None);
+            }
+            Allocation { home: Home::Host, .. } => {}
+        }
+        Ok(())
     }
 
     /// `cuMemFreeHost` and `cuMemHostUnregister`. All work runs first, so that nothing touches
     /// the memory any more; but the program must have ordered the free itself.
     pub(crate) fn unpin(&mut self, at: u64, registered: bool) -> Outcome {
-        let is_pinned = self.shadow.allocation(at).is_some_and(|a| a.home == Home::Host);
-        if !is_pinned || self.pinned.contains_key(&at) == registered {
-            return Err(ERROR_INVALID_VALUE);
-        }
+        self.pinned_block(at, registered)?;
         let clock = self.host_clock();
+        self.run_all();
+        self.pinned_block(at, registered)?; // another thread may have freed it meanwhile
         let by = self.site("free");
-        for stream in 0..self.streams.len() as u32 {
-            let last = self.last(stream);
-            self.run_until(last);
-        }
         let machine = &mut **self;
-        machine.shadow.free(at, by, Some(&clock), &mut machine.findings);
-        machine.shadow.forget_freed(at, 1);
+        let freed = machine.shadow.free(at, by, &clock, &mut machine.findings);
+        machine.shadow.forget_freed(at, freed.map_or(0, |freed| freed.bytes));
         if let Some(bytes) = machine.pinned.remove(&at) {
             release_pinned(at, bytes);
         }
         Ok(())
     }
 
-    fn free_waited(&mut self, at: u64, by: Site, clock: Option<&crate::clock::Clock>) {
-        let machine = &mut **self;
-        let freed = machine.shadow.free(at, by, clock, &mut machine.findings);
-        if let Some(Allocation { bytes, home: Home::Device(device), .. }) = freed {
-            let set_aside = bytes.next_multiple_of(ALIGNMENT);
-            machine.give_back_to_device(device, at, set_aside);
-        }
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        for (at, bytes) in std::mem::take(&mut self.pinned) {
-            release_pinned(at, bytes);
-        }
+    /// Refuses an address where no pinned memory starts, or only of the other origin.
+    fn pinned_block(&self, at: u64, registered: bool) -> Outcome {
+        let is_pinned = self.shadow.allocation(at).is_some_and(|a| a.home == Home::Host);
+        let is_ours = self.pinned.contains_key(&at);
+        if is_pinned && is_ours != registered { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
     }
 }
 
@@ -327,18 +312,7 @@ fn pinned_layout(bytes: usize) -> Outcome<Layout> {
 fn release_pinned(at: u64, bytes: usize) {
     if let Ok(layout) = pinned_layout(bytes) {
         // SAFETY: `allocate_pinned` made it with this layout, and its entry in `pinned` is gone,
-        // so this happens once. No operation is left that touches it: all have run, or the
-        // machine is gone.
+        // so this happens once. No operation is left that touches it: all have run.
         unsafe { std::alloc::dealloc(at as usize as *mut u8, layout) };
     }
-}
-
-/// What a launch of this kernel touches; the closure is the program's and may panic.
-pub(crate) fn declare(
-    kernel: &crate::kernel::Kernel,
-    args: &crate::kernel::KernelArgs,
-) -> Outcome<crate::kernel::Footprint> {
-    let declare = Arc::clone(&kernel.footprint);
-    let call = std::panic::AssertUnwindSafe(|| declare(args));
-    std::panic::catch_unwind(call).map_err(|_| ERROR_LAUNCH_FAILED)
 }

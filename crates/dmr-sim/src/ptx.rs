@@ -10,6 +10,9 @@ pub(crate) struct Entry {
     pub(crate) params: Vec<usize>,
 }
 
+/// What the parameters of one kernel can come to (PTX ISA 8.1, sm_70 and later).
+const MAX_PARAMETER_BYTES: usize = 32_764;
+
 /// The entries of a module; `None` if the text is not PTX.
 pub(crate) fn parse(text: &str) -> Option<Vec<Entry>> {
     let text = strip_comments(text);
@@ -55,7 +58,8 @@ fn entry(words: &mut Words<'_>) -> Option<Entry> {
             }
         }
     }
-    Some(Entry { name, params })
+    let total = params.iter().try_fold(0usize, |sum, &bytes| sum.checked_add(bytes))?;
+    (total <= MAX_PARAMETER_BYTES).then_some(Entry { name, params })
 }
 
 /// `.u64` is 8 bytes, `.b8` is 1; other directives are no types.

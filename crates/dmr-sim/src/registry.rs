@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crate::abi::*;
 use crate::machine::{Config, Machine};
-use crate::session::Shared;
+use crate::session::{self, Shared};
 
 #[derive(Default)]
 struct Registry {
@@ -20,7 +20,8 @@ static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
 
 thread_local! {
     /// The universe that this thread called last: most calls go to the same again.
-    static LAST: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+    /// Weak: a thread that goes on to do other things does not keep a dead universe's memory.
+    static LAST: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
 }
 
 /// A new universe, at the lowest ordinals that are free.
@@ -28,8 +29,12 @@ pub(crate) fn register(config: Config) -> Arc<Shared> {
     let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
     let registry = registry.get_or_insert_default();
     // Ids are 24 bits in handles; 0 is never used. They come back after 16 million universes.
-    registry.last_id = registry.last_id % 0xff_ffff + 1;
-    let id = registry.last_id;
+    let after = |id: u32| id % 0xff_ffff + 1;
+    let mut id = after(registry.last_id);
+    while registry.by_id.contains_key(&id) {
+        id = after(id);
+    }
+    registry.last_id = id;
     let free = (0..).filter(|&o| registry.by_ordinal.get(o).is_none_or(Option::is_none));
     let ordinals: Vec<usize> = free.take(config.devices).collect();
     let shared = Arc::new(Shared::new(id, ordinals.clone(), Machine::new(config)));
@@ -46,6 +51,9 @@ pub(crate) fn register(config: Config) -> Arc<Shared> {
 /// Ends a universe: its handles and ordinals are refused from now on.
 pub(crate) fn unregister(shared: &Shared) {
     shared.ended.store(true, Ordering::Release);
+    if session::is_forked_child() {
+        return; // another thread of the parent may have held the lock
+    }
     let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
     if let Some(registry) = registry.as_mut() {
         registry.by_id.remove(&shared.id);
@@ -57,9 +65,8 @@ pub(crate) fn unregister(shared: &Shared) {
 
 /// The universe with this id.
 pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
-    let last =
-        LAST.try_with(|last| last.borrow().as_ref().filter(|shared| shared.id == id).cloned());
-    if let Ok(Some(shared)) = last
+    if let Ok(Some(shared)) = LAST.try_with(|last| last.borrow().upgrade())
+        && shared.id == id
         && !shared.ended.load(Ordering::Acquire)
     {
         return Ok(shared);
@@ -67,7 +74,7 @@ pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
     let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
     let found = registry.as_ref().and_then(|registry| registry.by_id.get(&id)).cloned();
     let shared = found.ok_or(ERROR_CONTEXT_IS_DESTROYED)?;
-    let _ = LAST.try_with(|last| *last.borrow_mut() = Some(shared.clone()));
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Arc::downgrade(&shared));
     Ok(shared)
 }
 

@@ -56,6 +56,8 @@ pub enum ReportKind {
     NoPeerAccess,
     /// A registered kernel body panicked.
     KernelPanicked,
+    /// A pool handed out memory outside of its heaps, or memory that is handed out already.
+    BadRegion,
     /// An allocation that was still there at the end.
     Leak,
 }
@@ -84,6 +86,7 @@ impl ReportKind {
             Self::OutsideFootprint => "a kernel touched memory that its launch did not declare",
             Self::NoPeerAccess => "access to another device without peer access",
             Self::KernelPanicked => "a registered kernel body panicked",
+            Self::BadRegion => "a pool handed out what is not its own, or in use",
             Self::Leak => "memory was never freed",
         }
     }

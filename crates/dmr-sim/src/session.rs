@@ -3,14 +3,16 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::abi::*;
+use crate::callback;
 use crate::clock::Epoch;
 use crate::engine::Step;
 use crate::faults::{Faults, Instead};
 use crate::handle::{self, Kind};
-use crate::machine::{Machine, StreamKind};
+use crate::machine::{HostCall, Machine, StreamKind};
 use crate::registry;
 
 thread_local! {
@@ -24,6 +26,23 @@ pub(crate) fn current_context() -> Handle {
 
 pub(crate) fn set_current_context(context: Handle) {
     CURRENT_CONTEXT.set(context);
+}
+
+/// How long a host callback is given before the thread that started it goes on: a callback that
+/// returns at once is over before anything else happens, so the same seed gives the same run.
+const PROMPT: Duration = Duration::from_millis(100);
+
+static FORKED_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Called in the child after each fork, where no driver works and a lock may be held by a thread
+/// that is not there.
+pub(crate) unsafe extern "C" fn forked() {
+    FORKED_CHILD.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process was forked off from the one that installed the simulator.
+pub(crate) fn is_forked_child() -> bool {
+    FORKED_CHILD.load(Ordering::Relaxed)
 }
 
 /// A universe, as the driver's functions share it.
@@ -52,7 +71,7 @@ impl Shared {
     }
 
     /// Takes the lock, for the calling thread.
-    pub(crate) fn session(&self) -> Session<'_> {
+    pub(crate) fn session(self: &Arc<Self>) -> Session<'_> {
         Session { shared: self, machine: Some(self.lock()), context: None }
     }
 
@@ -77,12 +96,19 @@ pub(crate) enum Scope {
 }
 
 /// One call of the driver: resolves the universe, counts, injects faults, does the work under the
-/// lock, and lets the device go on a little afterwards. Nothing unwinds out of it.
+/// lock, and lets the device go on a little afterwards. Nothing unwinds out of it. Refused in
+/// kernels, host callbacks and forked children.
 pub(crate) fn driver_call(
     name: &'static str,
     scope: Scope,
     work: impl FnOnce(&mut Session<'_>) -> Outcome,
 ) -> Code {
+    if is_forked_child() {
+        return ERROR_NOT_INITIALIZED;
+    }
+    if callback::is_running() {
+        return ERROR_NOT_PERMITTED;
+    }
     let call = std::panic::AssertUnwindSafe(|| {
         let (id, context) = match scope {
             Scope::Context | Scope::Stream(0..=STREAM_PER_THREAD) => {
@@ -125,10 +151,10 @@ pub(crate) fn driver_call(
     }
 }
 
-/// A driver call in progress: holds the lock, except while a host callback runs.
+/// A driver call in progress: holds the lock, except while it waits for a host callback.
 pub(crate) struct Session<'a> {
-    pub(crate) shared: &'a Shared,
-    /// `None` only while a host callback runs.
+    pub(crate) shared: &'a Arc<Shared>,
+    /// `None` only inside of `wait_while`.
     machine: Option<MutexGuard<'a, Machine>>,
     context: Option<u32>,
 }
@@ -136,16 +162,16 @@ pub(crate) struct Session<'a> {
 impl Deref for Session<'_> {
     type Target = Machine;
 
-    #[allow(clippy::expect_used, reason = "`None` only inside `unlocked`, which takes no `self`")]
+    #[allow(clippy::expect_used, reason = "`None` only inside of `wait_while`")]
     fn deref(&self) -> &Machine {
-        self.machine.as_deref().expect("the lock is held outside of host callbacks")
+        self.machine.as_deref().expect("the lock is held")
     }
 }
 
 impl DerefMut for Session<'_> {
-    #[allow(clippy::expect_used, reason = "`None` only inside `unlocked`, which takes no `self`")]
+    #[allow(clippy::expect_used, reason = "`None` only inside of `wait_while`")]
     fn deref_mut(&mut self) -> &mut Machine {
-        self.machine.as_deref_mut().expect("the lock is held outside of host callbacks")
+        self.machine.as_deref_mut().expect("the lock is held")
     }
 }
 
@@ -213,8 +239,22 @@ impl Session<'_> {
             match self.step_towards(target) {
                 Step::Ran => {}
                 Step::CallHost(call, stream) => self.call_host(call, stream),
-                Step::Blocked => self.wait_for_host_call(),
+                Step::Blocked => {
+                    let returned = self.host_calls_returned;
+                    self.wait_while(None, |machine| machine.host_calls_returned == returned);
+                }
             }
+        }
+    }
+
+    /// Runs until nothing is left of what any thread has submitted, also while this one waits.
+    pub(crate) fn run_all(&mut self) {
+        let unfinished = |session: &Self| {
+            let mut lasts = (0..session.streams.len() as u32).map(|stream| session.last(stream));
+            lasts.find(|last| !session.executed(*last))
+        };
+        while let Some(last) = unfinished(self) {
+            self.run_until(last);
         }
     }
 
@@ -271,24 +311,46 @@ impl Session<'_> {
         }
     }
 
-    fn call_host(&mut self, call: crate::machine::HostCall, stream: u32) {
-        self.machine = None;
-        let function = std::panic::AssertUnwindSafe(|| {
-            // SAFETY: the program passed the function and its data to `cuLaunchHostFunc`, whose
-            // contract is that they are valid until it has run; it is called exactly once.
-            unsafe { (call.function)(call.data.0) };
-        });
-        // A panic cannot cross the C boundary; the callback counts as done.
-        let _ = std::panic::catch_unwind(function);
-        self.machine = Some(self.shared.lock());
-        self.host_call_done(stream);
-        self.shared.changed.notify_all();
+    /// Starts a host callback on a thread of its own, as the driver does: one that waits for the
+    /// program stops its stream, and nothing else.
+    fn call_host(&mut self, call: HostCall, stream: u32) {
+        let shared = Arc::clone(self.shared);
+        let run = move || {
+            // SAFETY: the machine hands out each callback once, when its turn has come. A panic
+            // cannot cross the C boundary; the callback counts as done.
+            let _ = callback::run(|| unsafe { call.run() });
+            shared.lock().host_call_done(stream);
+            shared.changed.notify_all();
+        };
+        let thread = std::thread::Builder::new().name("cuda callback".to_owned());
+        match thread.spawn(run.clone()) {
+            Ok(_) => self.wait_while(Some(PROMPT), |m| m.streams[stream as usize].calling_host),
+            // No thread to be had: on this one.
+            Err(_) => {
+                self.machine = None;
+                run();
+                self.machine = Some(self.shared.lock());
+            }
+        }
     }
 
-    fn wait_for_host_call(&mut self) {
-        if let Some(guard) = self.machine.take() {
-            let guard = self.shared.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    /// Gives the lock away while `busy`, until a host callback has returned or the time is up.
+    fn wait_while(&mut self, at_most: Option<Duration>, busy: impl Fn(&Machine) -> bool) {
+        let until = at_most.map(|at_most| Instant::now() + at_most);
+        while busy(self)
+            && let Some(guard) = self.machine.take()
+        {
+            let changed = &self.shared.changed;
+            let guard = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
             self.machine = Some(guard);
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return;
+            }
         }
     }
 

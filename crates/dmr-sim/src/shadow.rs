@@ -9,8 +9,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::address::device_of;
 use crate::clock::Clock;
+use crate::freed::Freed;
 use crate::history::{Access, Check, History, Origin};
+use crate::regions::{Heaps, Owner};
 use crate::report::{Report, ReportKind, Site, Verdict};
 
 /// The history of all memory of a universe: devices and pinned host memory, by address.
@@ -19,8 +22,8 @@ pub(crate) struct Shadow {
     history: History,
     allocations: BTreeMap<u64, Allocation>,
     /// What was freed, until its addresses are allocated again.
-    freed: BTreeMap<u64, Gone>,
-    heaps: BTreeMap<u64, Heap>,
+    freed: Freed,
+    heaps: Heaps,
 }
 
 /// One live allocation.
@@ -54,25 +57,6 @@ impl Home {
     }
 }
 
-struct Gone {
-    bytes: u64,
-    freed_by: Site,
-    tag: Option<Arc<str>>,
-}
-
-/// Memory that a pool carves up: only its regions may be touched.
-#[derive(Default)]
-struct Heap {
-    bytes: u64,
-    regions: BTreeMap<u64, Region>,
-    freed: BTreeMap<u64, Gone>,
-}
-
-struct Region {
-    bytes: u64,
-    tag: Option<Arc<str>>,
-}
-
 /// Findings as they come; bounded.
 #[derive(Default)]
 pub(crate) struct Findings(pub(crate) Verdict);
@@ -93,7 +77,7 @@ impl Shadow {
     pub(crate) fn allocate(&mut self, at: u64, allocation: Allocation) {
         let bytes = allocation.bytes;
         self.forget(at, bytes);
-        remove_overlapping(&mut self.freed, at, bytes);
+        self.freed.carve(at, bytes);
         self.allocations.insert(at, allocation);
     }
 
@@ -108,6 +92,20 @@ impl Shadow {
         (at - start < allocation.bytes).then_some((start, allocation))
     }
 
+    /// Whether a live allocation has a byte of the range.
+    pub(crate) fn overlaps(&self, at: u64, bytes: u64) -> bool {
+        let last = self.allocations.range(..at.saturating_add(bytes)).next_back();
+        last.is_some_and(|(start, allocation)| start + allocation.bytes > at)
+    }
+
+    /// How many of `bytes` bytes at `at` can be touched before the allocation there ends: what the
+    /// hardware lets through. `devices` are those that can be reached, if not all.
+    pub(crate) fn reachable(&self, at: u64, bytes: u64, devices: Option<&[usize]>) -> u64 {
+        self.allocation_around(at)
+            .filter(|(_, allocation)| can_reach(allocation, devices))
+            .map_or(0, |(start, allocation)| bytes.min(allocation.bytes - (at - start)))
+    }
+
     /// Live allocations, by address.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (u64, &Allocation)> {
         self.allocations.iter().map(|(&at, allocation)| (at, allocation))
@@ -115,63 +113,68 @@ impl Shadow {
 
     /// Names an allocation or region for reports.
     pub(crate) fn name(&mut self, at: u64, tag: Arc<str>) {
-        let region = self.heap_around(at).and_then(|start| {
-            self.heaps.get_mut(&start).and_then(|heap| heap.regions.get_mut(&at))
-        });
-        if let Some(region) = region {
-            region.tag = Some(tag);
-        } else if let Some(allocation) = self.allocations.get_mut(&at) {
+        if !self.heaps.name(at, &tag)
+            && let Some(allocation) = self.allocations.get_mut(&at)
+        {
             allocation.tag = Some(tag);
         }
     }
 
-    /// Frees the allocation at `at`. With a clock, the free must be ordered after every use;
-    /// without, the driver has waited for all of them.
+    /// Frees the allocation at `at`, which must be ordered after every use: `clock` is what comes
+    /// before the free.
     pub(crate) fn free(
         &mut self,
         at: u64,
         by: Site,
-        clock: Option<&Clock>,
+        clock: &Clock,
         out: &mut Findings,
     ) -> Option<Allocation> {
         let Some(allocation) = self.allocations.remove(&at) else {
             out.push(self.bad_free(at, by));
             return None;
         };
-        if let Some(clock) = clock {
-            if let Some(made) = allocation.made.as_ref().filter(|made| !clock.covers(made.epoch)) {
-                let kind = ReportKind::UseBeforeAllocation;
-                out.push(found(kind, Some(made.site()), by.clone(), &allocation, at));
-            }
-            if let Some((from, to, used)) =
-                self.history.first_unordered(at, allocation.bytes, clock)
-            {
-                let kind = ReportKind::FreeBeforeUse;
-                let mut report = found(kind, Some(used.site()), by.clone(), &allocation, from);
-                report.bytes = to - from;
-                out.push(report);
-            }
+        if let Some(made) = allocation.made.as_ref().filter(|made| !clock.covers(made.epoch)) {
+            let kind = ReportKind::UseBeforeAllocation;
+            out.push(found(kind, Some(made.site()), by.clone(), &allocation, at));
+        }
+        if let Some((from, to, used)) = self.history.first_unordered(at, allocation.bytes, clock) {
+            let kind = ReportKind::FreeBeforeUse;
+            let mut report = found(kind, Some(used.site()), by.clone(), &allocation, from);
+            report.bytes = to - from;
+            out.push(report);
         }
         self.forget(at, allocation.bytes);
-        let gone = Gone { bytes: allocation.bytes, freed_by: by, tag: allocation.tag.clone() };
-        remove_overlapping(&mut self.freed, at, allocation.bytes);
-        self.freed.insert(at, gone);
+        self.freed.add(at, allocation.bytes, by, allocation.tag.clone());
         Some(allocation)
+    }
+
+    /// A free of `at`, which is no block.
+    pub(crate) fn bad_free(&self, at: u64, by: Site) -> Report {
+        self.freed.bad_free(at, by, device_of(at))
     }
 
     /// The addresses go back to the system: what was freed there is history no more.
     pub(crate) fn forget_freed(&mut self, at: u64, bytes: u64) {
-        remove_overlapping(&mut self.freed, at, bytes);
+        self.freed.carve(at, bytes);
     }
 
-    /// Checks an access of `bytes` bytes at `at` and adds it to the history.
-    pub(crate) fn access(&mut self, at: u64, bytes: u64, check: &Check<'_>, out: &mut Findings) {
+    /// Checks an access of `bytes` bytes at `at`, and adds it to the history if it `happens`.
+    pub(crate) fn access(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        check: &Check<'_>,
+        happens: bool,
+        out: &mut Findings,
+    ) {
         if bytes == 0 {
             return;
         }
-        let Some(end) = self.check_bounds(at, bytes, check, out) else { return };
+        let Some((end, tag)) = self.check_bounds(at, bytes, check, out) else { return };
+        if !happens {
+            return;
+        }
         let device = self.allocation_around(at).and_then(|(_, found)| found.home.device());
-        let tag = self.tag_of(at);
         // The program fills pinned memory unseen.
         let known = device.is_none();
         for (kind, first, from, to) in self.history.access(at, end, check, known) {
@@ -182,112 +185,89 @@ impl Shadow {
 
     /// `bytes` bytes at `at` now belong to a pool; nothing may be touched outside of regions.
     pub(crate) fn heap_created(&mut self, at: u64, bytes: u64) {
-        remove_overlapping(&mut self.heaps, at, bytes);
-        self.heaps.insert(at, Heap { bytes, ..Heap::default() });
+        self.heaps.create(at, bytes);
     }
 
     /// The pool gives the memory back.
     pub(crate) fn heap_destroyed(&mut self, at: u64) {
-        self.heaps.remove(&at);
+        self.heaps.destroy(at);
     }
 
     /// A region may be touched from now on. Its history stays; its content is undefined.
-    pub(crate) fn region_allocated(&mut self, at: u64, bytes: u64, tag: Option<Arc<str>>) {
-        let Some(heap) = self.heap_around(at).and_then(|start| self.heaps.get_mut(&start)) else {
-            return;
-        };
-        remove_overlapping(&mut heap.freed, at, bytes);
-        heap.regions.insert(at, Region { bytes, tag });
-        self.history.undefine(at, bytes);
+    pub(crate) fn region_allocated(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        tag: Option<Arc<str>>,
+        by: Site,
+        out: &mut Findings,
+    ) {
+        match self.heaps.allocate(at, bytes, tag, by, device_of(at)) {
+            Some(finding) => out.push(finding),
+            None => self.history.undefine(at, bytes),
+        }
     }
 
     /// A region may not be touched any more.
-    pub(crate) fn region_freed(&mut self, at: u64, by: Site) {
-        let Some(heap) = self.heap_around(at).and_then(|start| self.heaps.get_mut(&start)) else {
-            return;
-        };
-        if let Some(Region { bytes, tag }) = heap.regions.remove(&at) {
-            heap.freed.insert(at, Gone { bytes, freed_by: by, tag });
+    pub(crate) fn region_freed(&mut self, at: u64, by: Site, out: &mut Findings) {
+        if let Some(finding) = self.heaps.free(at, by, device_of(at)) {
+            out.push(finding);
         }
     }
 
     /// Whether the range lies inside one live allocation (and region); reports if not, and
-    /// answers where the part that does ends.
+    /// answers where the part that does ends, and the owner's name.
     fn check_bounds(
         &self,
         at: u64,
         bytes: u64,
         check: &Check<'_>,
         out: &mut Findings,
-    ) -> Option<u64> {
+    ) -> Option<(u64, Option<Arc<str>>)> {
         let second = check.access.site();
         let Some((start, allocation)) = self.allocation_around(at) else {
-            out.push(no_owner(&self.freed, at, bytes, second, device_of_address(at)));
+            out.push(self.freed.bad_use(at, bytes, second, device_of(at)));
             return None;
         };
         let device = allocation.home.device();
-        let denied = |devices: &[usize]| device.is_some_and(|device| !devices.contains(&device));
-        if check.devices.is_some_and(denied) {
+        if !can_reach(allocation, check.devices) {
             out.push(found(ReportKind::NoPeerAccess, None, second, allocation, at));
             return None;
         }
-        let mut owner_end = start + allocation.bytes;
-        let mut tag = allocation.tag.clone();
-        if let Some(heap) = self.heap_around(at).and_then(|start| self.heaps.get(&start)) {
-            match heap.regions.range(..=at).next_back() {
-                Some((&start, region)) if at - start < region.bytes => {
-                    owner_end = start + region.bytes;
-                    tag = region.tag.clone();
-                }
-                _ => {
-                    out.push(no_owner(&heap.freed, at, bytes, second, device));
-                    return None;
-                }
+        let (owner_end, tag) = match self.heaps.owner(at) {
+            Owner::NoHeap => (start + allocation.bytes, allocation.tag.as_ref()),
+            Owner::Region { end, tag } => (end.min(start + allocation.bytes), tag),
+            Owner::Nobody(freed) => {
+                out.push(freed.bad_use(at, bytes, second, device));
+                return None;
             }
-        }
+        };
         if let Some(made) = allocation.made.as_ref().filter(|m| !check.clock.covers(m.epoch)) {
             let kind = ReportKind::UseBeforeAllocation;
             let mut report = found(kind, Some(made.site()), second.clone(), allocation, at);
             report.bytes = bytes;
             out.push(report);
         }
-        let end = at.saturating_add(bytes);
+        let (end, tag) = (at.saturating_add(bytes), tag.cloned());
         if end > owner_end {
-            let (kind, first) = (ReportKind::OutOfBounds, None);
+            let (kind, first, tag) = (ReportKind::OutOfBounds, None, tag.clone());
             let (address, bytes) = (owner_end, end - owner_end);
             out.push(Report { kind, first, second, device, address, bytes, tag });
         }
-        Some(end.min(owner_end))
-    }
-
-    fn bad_free(&self, at: u64, by: Site) -> Report {
-        let gone = self.freed.get(&at);
-        Report {
-            kind: if gone.is_some() { ReportKind::DoubleFree } else { ReportKind::UnknownFree },
-            first: gone.map(|gone| gone.freed_by.clone()),
-            second: by,
-            device: device_of_address(at),
-            address: at,
-            bytes: gone.map_or(0, |gone| gone.bytes),
-            tag: gone.and_then(|gone| gone.tag.clone()),
-        }
-    }
-
-    fn heap_around(&self, at: u64) -> Option<u64> {
-        let (&start, heap) = self.heaps.range(..=at).next_back()?;
-        (at - start < heap.bytes).then_some(start)
-    }
-
-    fn tag_of(&self, at: u64) -> Option<Arc<str>> {
-        if let Some(heap) = self.heap_around(at).and_then(|start| self.heaps.get(&start)) {
-            return heap.regions.range(..=at).next_back().and_then(|(_, r)| r.tag.clone());
-        }
-        self.allocation_around(at).and_then(|(_, allocation)| allocation.tag.clone())
+        Some((end.min(owner_end), tag))
     }
 
     fn forget(&mut self, at: u64, bytes: u64) {
         self.history.forget(at, bytes);
-        remove_overlapping(&mut self.heaps, at, bytes);
+        self.heaps.remove(at, bytes);
+    }
+}
+
+/// Whether a kernel that reaches these devices' memory, if not all, reaches the allocation.
+fn can_reach(allocation: &Allocation, devices: Option<&[usize]>) -> bool {
+    match (devices, allocation.home.device()) {
+        (Some(devices), Some(device)) => devices.contains(&device),
+        _ => true,
     }
 }
 
@@ -301,52 +281,4 @@ fn found(
 ) -> Report {
     let (device, tag) = (allocation.home.device(), allocation.tag.clone());
     Report { kind, first, second, device, address, bytes: allocation.bytes, tag }
-}
-
-/// An access where nothing lives: after a free, or where nothing ever was.
-fn no_owner(
-    freed: &BTreeMap<u64, Gone>,
-    at: u64,
-    bytes: u64,
-    second: Site,
-    device: Option<usize>,
-) -> Report {
-    let last = freed.range(..=at).next_back();
-    let gone = last.filter(|(start, gone)| at - **start < gone.bytes).map(|(_, gone)| gone);
-    Report {
-        kind: if gone.is_some() { ReportKind::UseAfterFree } else { ReportKind::OutOfBounds },
-        first: gone.map(|gone| gone.freed_by.clone()),
-        second,
-        device,
-        address: at,
-        bytes,
-        tag: gone.and_then(|gone| gone.tag.clone()),
-    }
-}
-
-fn device_of_address(at: u64) -> Option<usize> {
-    crate::address::device_of(at)
-}
-
-/// Things that cover a range of addresses from their key on.
-trait Extent {
-    fn bytes(&self) -> u64;
-}
-impl Extent for Gone {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-impl Extent for Heap {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-fn remove_overlapping<T: Extent>(map: &mut BTreeMap<u64, T>, at: u64, bytes: u64) {
-    let before = map.range(..at).next_back();
-    let first = before.filter(|(s, t)| **s + t.bytes() > at).map_or(at, |(&start, _)| start);
-    while let Some((&start, _)) = map.range(first..at + bytes).next() {
-        map.remove(&start);
-    }
 }

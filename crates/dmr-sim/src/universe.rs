@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::abi::Code;
+use crate::callback;
 use crate::clock::Clock;
 use crate::faults::{CallCounts, Hold};
 use crate::install::{InstallError, install};
@@ -11,7 +12,7 @@ use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory};
 use crate::machine::Config;
 use crate::registry;
 use crate::report::{Report, ReportKind, Verdict};
-use crate::session::{Session, Shared};
+use crate::session::{Session, Shared, is_forked_child};
 
 /// When submitted work executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +43,11 @@ pub enum HostOrder {
 /// the same universe; it ends when the last clone is dropped. After that its handles are refused
 /// by the driver, and its ordinals may become another universe's: keep it alive as long as
 /// anything that knows an ordinal, such as a runtime that lives as long as the process.
+///
+/// Kernels and host callbacks are the device's work: they may not call the driver, which answers
+/// `CUDA_ERROR_NOT_PERMITTED` there, nor their universe, which panics (in a kernel this becomes a
+/// report). Only the methods about calls and faults can be used everywhere. A forked child has no
+/// driver: there, every call answers `CUDA_ERROR_NOT_INITIALIZED`.
 #[derive(Clone)]
 pub struct Universe(Arc<Owner>);
 
@@ -139,7 +145,8 @@ impl Universe {
 
     /// Makes launches of the PTX entry `name` run `body`. `footprint` declares, at submission,
     /// what a launch touches; `body` runs when the launch executes, and is held to it. Neither
-    /// may call the driver.
+    /// may call the driver or the universe, and neither should own a clone of the universe, which
+    /// would then never end.
     pub fn register_kernel(
         &self,
         name: &str,
@@ -147,11 +154,13 @@ impl Universe {
         body: impl Fn(&KernelArgs, &mut KernelMemory<'_>) + Send + Sync + 'static,
     ) {
         let kernel = Kernel { footprint: Arc::new(footprint), body: Arc::new(body) };
-        self.session().kernels.insert(name.to_owned(), kernel);
+        let replaced = self.session().kernels.insert(name.to_owned(), kernel);
+        drop(replaced); // not under the lock: the closures' own values go with it
     }
 
     /// How often each driver function was called, since the start or the last
-    /// [`reset_calls`](Self::reset_calls).
+    /// [`reset_calls`](Self::reset_calls). Calls that concern no device, such as `cuInit`, are not
+    /// counted.
     #[must_use]
     pub fn calls(&self) -> CallCounts {
         self.shared().faults.counts()
@@ -173,7 +182,7 @@ impl Universe {
     pub fn finish(&self) -> Verdict {
         let mut session = self.session();
         session.synchronize(|_| true);
-        let mut verdict = std::mem::take(&mut session.findings.0);
+        let mut verdict = session.findings.0.clone();
         for (address, allocation) in session.shadow.allocations() {
             if verdict.reports.len() == Verdict::MAX_REPORTS {
                 verdict.dropped += 1;
@@ -189,8 +198,6 @@ impl Universe {
                 tag: allocation.tag.clone(),
             });
         }
-        session.findings.0 = verdict.clone();
-        session.findings.0.reports.retain(|report| report.kind != ReportKind::Leak);
         verdict
     }
 
@@ -205,7 +212,9 @@ impl Universe {
         self.shared().faults.fail(None, n, code);
     }
 
-    /// Makes the `n`-th call of a driver function from now on report success and do nothing.
+    /// Makes the `n`-th call of a driver function from now on report success and do nothing. It
+    /// answers nothing either, so this is for calls that give no value: a record, a wait, a
+    /// synchronisation.
     pub fn swallow_nth(&self, call: &str, n: u64) {
         self.shared().faults.swallow(call, n);
     }
@@ -241,28 +250,34 @@ impl Universe {
         self.session().host_learns(&token.0);
     }
 
-    /// A pool took `bytes` bytes at `ptr` to carve up: only its regions may be touched.
+    /// A pool took `bytes` bytes at `ptr` to carve up: only its regions may be touched. A pool
+    /// that takes its memory from another has its heaps inside of that one's regions.
     pub fn heap_created(&self, ptr: u64, bytes: usize) {
         self.session().shadow.heap_created(ptr, bytes as u64);
     }
 
-    /// The heap that starts at `ptr` is no pool's any more.
+    /// The innermost heap that starts at `ptr` is no pool's any more.
     pub fn heap_destroyed(&self, ptr: u64) {
         self.session().shadow.heap_destroyed(ptr);
     }
 
     /// A pool handed out `bytes` bytes at `ptr`. Their content is undefined; uses of the
-    /// previous owner still count.
+    /// previous owner still count. It is a finding if the bytes are not inside of a heap, or
+    /// handed out already.
     pub fn region_allocated(&self, ptr: u64, bytes: usize, tag: &str) {
         let tag = (!tag.is_empty()).then(|| tag.into());
-        self.session().shadow.region_allocated(ptr, bytes as u64, tag);
+        let mut session = self.session();
+        let by = session.site("allocation of a pool's region");
+        let machine = &mut *session;
+        machine.shadow.region_allocated(ptr, bytes as u64, tag, by, &mut machine.findings);
     }
 
-    /// The region at `ptr` may not be touched any more.
+    /// The region at `ptr` may not be touched any more. It is a finding if there is none.
     pub fn region_freed(&self, ptr: u64) {
         let mut session = self.session();
         let by = session.site("free of a pool's region");
-        session.shadow.region_freed(ptr, by);
+        let machine = &mut *session;
+        machine.shadow.region_freed(ptr, by, &mut machine.findings);
     }
 
     /// Names an allocation or region for reports.
@@ -270,11 +285,13 @@ impl Universe {
         self.session().shadow.name(ptr, tag.into());
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &Arc<Shared> {
         &self.0.0
     }
 
     fn session(&self) -> Session<'_> {
+        assert!(!callback::is_running(), "a kernel or host callback cannot ask its universe");
+        assert!(!is_forked_child(), "a forked child cannot ask the universe of its parent");
         self.shared().session()
     }
 }

@@ -136,3 +136,22 @@ fn a_handle_of_another_universe_is_refused_or_kept_apart() {
     gpu::record(event, a).unwrap();
     gpu::sync(a).unwrap();
 }
+
+#[test]
+fn an_ended_universe_holds_nothing() {
+    let universe = Universe::new().unwrap();
+    let gpu = Gpu::new(&universe);
+    let held = std::sync::Arc::new(());
+    let inside = held.clone();
+    universe.register_kernel(
+        "keeper",
+        move |_| {
+            let _ = &inside;
+            dmr_sim::Footprint::new()
+        },
+        |_, _| (),
+    );
+    malloc(64).unwrap(); // this thread's last call was to this universe
+    drop((gpu, universe));
+    assert_eq!(std::sync::Arc::strong_count(&held), 1);
+}

@@ -5,7 +5,8 @@ mod support;
 use cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool, CUstream};
 use dmr_sim::{Policy, Universe};
 use support::gpu::{
-    self, Gpu, code, fill, free, free_async, kinds, malloc_from, order, pool_get, pool_set,
+    self, Gpu, code, fill, free, free_async, kinds, malloc_async, malloc_from, order, pool_get,
+    pool_set,
 };
 
 use Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as THRESHOLD;
@@ -369,4 +370,23 @@ fn memory_of_cumemalloc_can_be_freed_in_stream_order() {
     fill(block, 1, 1000, a).unwrap();
     free_async(block, b).unwrap();
     assert_eq!(gpu::kinds(&universe)[1..], [dmr_sim::ReportKind::FreeBeforeUse]);
+}
+
+#[test]
+fn a_streams_own_memory_is_taken_before_a_better_fit() {
+    let universe = Universe::builder().policy(Policy::Eager).build().unwrap();
+    let _gpu = Gpu::new(&universe);
+    let (a, b) = (gpu::stream(), gpu::stream());
+    let own = malloc_async(8 * MIB, a).unwrap();
+    let others = [4, 2, 6].map(|mib| malloc_async(mib * MIB, b).unwrap());
+    free_async(own, a).unwrap();
+    for other in others {
+        free_async(other, b).unwrap();
+    }
+    assert_eq!(malloc_async(2 * MIB, a).unwrap(), own);
+    // What is left of its own is too small; of the rest, executed frees all, the best fit.
+    let taken = [8 * MIB, 6 * MIB, 4 * MIB].map(|bytes| malloc_async(bytes, a).unwrap());
+    assert!(!others.contains(&taken[0]));
+    assert_eq!(taken[1], own + 2 * MIB as u64);
+    assert_eq!(taken[2], others[0]);
 }

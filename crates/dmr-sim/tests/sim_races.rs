@@ -371,3 +371,44 @@ fn one_byte_kernel(universe: &Universe, skew: u64) -> cudarc::driver::sys::CUfun
     );
     gpu::kernel(&gpu::ptx("one_byte", &["u64"]), "one_byte").unwrap()
 }
+
+#[test]
+fn the_rest_of_a_freed_block_stays_freed() {
+    let (universe, _gpu) = machine();
+    let a = gpu::stream();
+    let large = malloc(4096).unwrap();
+    free(large).unwrap();
+    let small = malloc(512).unwrap();
+    assert_eq!(small, large, "the address comes back");
+    let _ = fill(large + 512, 1, 512, a);
+    assert_eq!(kinds(&universe), [ReportKind::UseAfterFree]);
+    // What is left of it is no block of its own.
+    assert!(free(large + 512).is_err());
+    assert_eq!(kinds(&universe)[1..], [ReportKind::UnknownFree]);
+}
+
+#[test]
+fn freeing_does_not_wait_for_another_device() {
+    // A kernel of device 1 still reads what device 0 frees: the driver waits for device 0 only.
+    let program = |ordered: bool| {
+        let (universe, first) = machine();
+        let second = gpu::Gpu::of(&universe, 1);
+        let b = gpu::stream();
+        first.bind();
+        let a = gpu::stream();
+        let block = malloc(64).unwrap();
+        fill(block, 1, 64, a).unwrap();
+        gpu::sync(a).unwrap();
+        second.bind();
+        let target = malloc(64).unwrap();
+        copy(target, block, 64, b).unwrap();
+        if ordered {
+            gpu::sync(b).unwrap();
+        }
+        first.bind();
+        free(block).unwrap();
+        kinds(&universe)
+    };
+    assert_eq!(program(false), [ReportKind::FreeBeforeUse]);
+    assert_eq!(program(true), []);
+}

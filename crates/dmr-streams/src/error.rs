@@ -11,8 +11,8 @@ pub enum DeviceError {
     /// There is no CUDA driver on this machine.
     #[non_exhaustive]
     #[error(
-        "no CUDA driver found (tried {}): install the NVIDIA driver, or set DMR_DRIVER=sim to run \
-         on the simulated one",
+        "no CUDA driver found (tried {}): install the NVIDIA driver, or set DMR_DRIVER=sim in a \
+         program that has dmr-sim linked in to run on the simulated one",
         .tried.join(", ")
     )]
     NoCudaLibrary {

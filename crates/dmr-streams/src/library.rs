@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "no CUDA driver found (tried libdmr-absent.so, libdmr-absent.so.1): install the \
-             NVIDIA driver, or set DMR_DRIVER=sim to run on the simulated one"
+             NVIDIA driver, or set DMR_DRIVER=sim in a program that has dmr-sim linked in to run \
+             on the simulated one"
         );
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
+use crate::table::counted;
 use crate::{BadRow, Noted};
 
 /// What a replay did, how long it took, and what went wrong.
@@ -121,20 +122,20 @@ impl Summary {
     pub fn verdict(&self) -> Vec<String> {
         let checker = |f: fn(&CheckerFindings) -> u64| self.checker.as_ref().map_or(0, f);
         let of_the_replay = [
-            (self.overlaps.count, "overlaps"),
-            (self.corrupt_blocks.count, "corrupt blocks"),
-            (checker(|findings| findings.races.count), "races"),
-            (checker(|findings| findings.others.count), "other findings"),
-            (self.failures.count, "failures"),
+            (self.overlaps.count, "overlap"),
+            (self.corrupt_blocks.count, "corrupt block"),
+            (checker(|findings| findings.races.count), "race"),
+            (checker(|findings| findings.others.count), "other finding"),
+            (self.failures.count, "failure"),
         ];
         let of_the_trace = [
-            (self.bad_rows.count, "bad rows"),
-            (self.unmatched_frees.count, "frees without an allocation"),
+            (self.bad_rows.count, "bad row"),
+            (self.unmatched_frees.count, "free without an allocation"),
             (self.left_over.count, "left over"),
         ];
         let of_the_trace = if self.strict { &of_the_trace[..] } else { &[] };
         let wrong = of_the_replay.iter().chain(of_the_trace).filter(|(count, _)| *count > 0);
-        wrong.map(|(count, what)| format!("{count} {what}")).collect()
+        wrong.map(|&(count, what)| counted(count, what)).collect()
     }
 
     /// The lines that name what went wrong, each kind's first [`Noted::KEPT`].

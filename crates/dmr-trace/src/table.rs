@@ -4,7 +4,7 @@ use std::fmt;
 
 use dmr_core::size::human_bytes;
 
-use crate::Summary;
+use crate::{Noted, Summary};
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,24 +60,43 @@ struct Checks<'a>(&'a Summary);
 impl fmt::Display for Checks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(s) = self;
-        let mut parts = vec![format!("{} overlaps", grouped(s.overlaps.count))];
+        let mut parts = vec![counted(s.overlaps.count, "overlap")];
         let mut part = |shown: bool, count: u64, what: &str| {
             if shown {
-                parts.push(format!("{} {what}", grouped(count)));
+                parts.push(counted(count, what));
             }
         };
         part(s.verified, s.corrupt_blocks.count, "corrupt");
         if let Some(findings) = &s.checker {
-            part(true, findings.races.count, "races");
-            part(!findings.others.is_empty(), findings.others.count, "other findings");
+            part(true, findings.races.count, "race");
+            part(!findings.others.is_empty(), findings.others.count, "other finding");
         }
-        part(true, s.failures.count, "failures");
-        part(!s.bad_rows.is_empty(), s.bad_rows.count, "bad rows");
+        part(true, s.failures.count, "failure");
+        part(!s.bad_rows.is_empty(), s.bad_rows.count, "bad row");
         let unmatched = s.unmatched_frees.count;
-        part(unmatched > 0, unmatched, "frees without an allocation");
+        part(unmatched > 0, unmatched, "free without an allocation");
         part(true, s.left_over.count, "left over");
-        let why = if s.left_over.is_empty() { "" } else { " (the trace never frees them)" };
-        write!(f, "{}{why}", parts.join(" · "))
+        write!(f, "{}{}", parts.join(" · "), LeftOver(&s.left_over))
+    }
+}
+
+/// ` (never freed: lines 166, 167, 665)`, or nothing.
+struct LeftOver<'a>(&'a Noted<u64>);
+
+impl fmt::Display for LeftOver<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// More would not fit into a line.
+        const NAMED: usize = 4;
+        let Noted { count, first } = self.0;
+        let named: Vec<_> = first.iter().take(NAMED).map(u64::to_string).collect();
+        match named.len() {
+            0 => Ok(()),
+            1 if *count == 1 => write!(f, " (never freed: line {})", named[0]),
+            shown if shown as u64 == *count => {
+                write!(f, " (never freed: lines {})", named.join(", "))
+            }
+            _ => write!(f, " (never freed: lines {}, ...)", named.join(", ")),
+        }
     }
 }
 
@@ -88,6 +107,17 @@ fn size(bytes: u64) -> String {
         human_bytes(bytes)
     } else {
         format!("{} MiB", grouped(bytes.saturating_add(MIB / 2) / MIB))
+    }
+}
+
+/// How many of what: `1 race`, `2 races`, `2 frees without an allocation`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    const UNCHANGED: [&str; 2] = ["corrupt", "left over"];
+    let number = grouped(count);
+    match what.split_once(' ') {
+        _ if count == 1 || UNCHANGED.contains(&what) => format!("{number} {what}"),
+        Some((noun, "without an allocation")) => format!("{number} {noun}s without an allocation"),
+        _ => format!("{number} {what}s"),
     }
 }
 
@@ -133,8 +163,15 @@ mod tests {
              replay   21,039 operations  1 stream  ██████████ 100 %\n\
              time     41 ns/op   p50 38  p99 71  p99.9 1,190\n\
              memory   live 7,324 MiB peak · reserved 7,530 MiB peak (1.03x)\n\
-             checks   0 overlaps · 0 races · 0 failures · 3 left over (the trace never frees them)\n"
+             checks   0 overlaps · 0 races · 0 failures · 3 left over (never freed: lines 1, 2, 3)\n"
         );
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let shown = [(1, "race"), (0, "race"), (2, "corrupt"), (2, "free without an allocation")]
+            .map(|(count, what)| counted(count, what));
+        assert_eq!(shown, ["1 race", "0 races", "2 corrupt", "2 frees without an allocation"]);
     }
 
     #[test]

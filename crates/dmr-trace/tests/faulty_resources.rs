@@ -21,7 +21,7 @@ free,0x3,1000,0
 fn a_block_handed_out_twice_fails_and_both_lines_are_named() {
     let fake = Fake::with(Faults { twice: Some(2), ..Faults::default() });
     let summary = fake.replay_verified(TRACE).unwrap();
-    assert_eq!(summary.verdict(), ["1 overlaps", "1 corrupt blocks"]);
+    assert_eq!(summary.verdict(), ["1 overlap", "1 corrupt block"]);
     let (overlap, corrupt) = (summary.overlaps.first[0], summary.corrupt_blocks.first[0]);
     assert_eq!((overlap.line, overlap.other_line), (3, 2));
     assert_eq!((corrupt.line, corrupt.free_line, corrupt.offset), (2, Some(6), 0));
@@ -43,7 +43,7 @@ fn a_block_handed_out_twice_fails_and_both_lines_are_named() {
 fn an_overlap_is_found_by_address_without_filling_anything() {
     let fake = Fake::with(Faults { twice: Some(3), ..Faults::default() });
     let summary = fake.replay(TRACE, ReplayOptions::new()).unwrap();
-    assert_eq!(summary.verdict(), ["1 overlaps"]);
+    assert_eq!(summary.verdict(), ["1 overlap"]);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use support::Fake;
 fn each_flaw_is_named_by_line_and_fatal_only_when_strict() {
     let header = "action,ptr,bytes\nallocate,1,16\nfree,1,16\n";
     let flaws = [
-        ("nonsense\n", "1 bad rows", "bad row  line 4: the header has 3 columns"),
-        ("free,9,16\n", "1 frees without an allocation", "unpaired line 4: a free without"),
+        ("nonsense\n", "1 bad row", "bad row  line 4: the header has 3 columns"),
+        ("free,9,16\n", "1 free without an allocation", "unpaired line 4: a free without"),
         ("allocate,2,16\n", "1 left over", "unfreed  line 4: the trace never frees it"),
     ];
     for (flaw, verdict, detail) in flaws {

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use super::{chapter, put};
+use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::machine::{Capture, Machine, StreamKind};
@@ -19,8 +19,7 @@ const THREAD_LOCAL: c_int = 1;
 extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
     driver_call("cuStreamBeginCapture_v2", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
-        session.captures += 1;
-        let id = session.captures;
+        let id = session.captures + 1;
         let this = &mut session.streams[index as usize];
         if this.kind == StreamKind::Legacy {
             return Err(ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -30,12 +29,14 @@ extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
         }
         let by = std::thread::current().id();
         this.capture = Some(Capture { id, mode, origin: true, by, invalidated: false });
+        session.captures = id;
         Ok(())
     })
 }
 
 unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> Code {
     driver_call("cuStreamEndCapture", Scope::Stream(stream), |session| {
+        required(graph)?;
         let index = session.stream(stream)?;
         let capture = session.streams[index as usize].capture.ok_or(ERROR_ILLEGAL_STATE)?;
         if !capture.origin {

@@ -2,11 +2,13 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use super::{chapter, put};
+use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::registry;
-use crate::session::{Scope, Session, current_context, driver_call, set_current_context};
+use crate::session::{
+    Scope, Session, current_context, driver_call, is_forked_child, set_current_context,
+};
 
 chapter![
     cuInit,
@@ -43,7 +45,15 @@ chapter![
 const VERSION: c_int = 13_000;
 
 extern "C" fn cuInit(_flags: c_uint) -> Code {
-    if registry::device_count() == 0 { ERROR_NO_DEVICE } else { SUCCESS }
+    device_count()
+        .map_or_else(|code| code, |count| if count == 0 { ERROR_NO_DEVICE } else { SUCCESS })
+}
+
+fn device_count() -> Outcome<c_int> {
+    if is_forked_child() {
+        return Err(ERROR_NOT_INITIALIZED);
+    }
+    Ok(registry::device_count() as c_int)
 }
 
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Code {
@@ -75,7 +85,8 @@ unsafe fn put_text(to: *mut *const c_char, text: Option<&'static CStr>) -> Code 
 
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { put(count, registry::device_count() as c_int) }.err().unwrap_or(SUCCESS)
+    let answered = device_count().and_then(|devices| unsafe { put(count, devices) });
+    answered.err().unwrap_or(SUCCESS)
 }
 
 unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> Code {
@@ -131,6 +142,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(
 
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUdevice) -> Code {
     driver_call("cuDevicePrimaryCtxRetain", Scope::Device(device), |session| {
+        required(context)?;
         let index = session.device_index(device)?;
         if let Some(code) = session.devices[index].lost {
             return Err(code);
@@ -212,6 +224,7 @@ unsafe extern "C" fn cuCtxCreate_v4(
 /// `context` is null, or valid for writing a handle.
 unsafe fn create(name: &'static str, context: *mut Handle, device: CUdevice) -> Code {
     driver_call(name, Scope::Device(device), |session| {
+        required(context)?;
         let index = session.device_index(device)?;
         let created = session.new_context(index);
         let handle = session.handle(Kind::Context, created);

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use super::{chapter, put};
+use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::machine::{Action, Event, Recorded};
@@ -21,6 +21,7 @@ chapter![
 
 unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
     driver_call("cuEventCreate", Scope::Context, |session| {
+        required(event)?;
         let context = session.context()?;
         let index = session.next_event;
         session.next_event += 1;

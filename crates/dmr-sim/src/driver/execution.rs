@@ -4,9 +4,9 @@ use std::ffi::{c_uint, c_void};
 
 use super::chapter;
 use crate::abi::*;
-use crate::handle::Kind;
+use crate::callback;
 use crate::history::Access;
-use crate::kernel::KernelArgs;
+use crate::kernel::{Footprint, KernelArgs};
 use crate::machine::{Action, Launch};
 use crate::session::{Scope, Session, driver_call};
 
@@ -36,8 +36,7 @@ unsafe extern "C" fn cuLaunchKernel(
         if !extra.is_null() {
             return Err(ERROR_NOT_SUPPORTED); // packed argument buffers
         }
-        let index = session.index_of(Kind::Function, function)?;
-        let entry = session.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        let entry = session.function(function)?;
         let mut copied = Vec::with_capacity(entry.params.len());
         if params.is_null() && !entry.params.is_empty() {
             return Err(ERROR_INVALID_VALUE);
@@ -65,14 +64,20 @@ fn launch(session: &mut Session<'_>, stream: u32, name: &str, args: KernelArgs) 
     if session.captured(stream)? {
         return Ok(());
     }
-    let footprint = crate::memory::declare(&kernel, &args)?;
+    let declared = callback::run(|| (kernel.footprint)(&args)).map_err(|_| ERROR_LAUNCH_FAILED)?;
     let context = session.streams[stream as usize].context;
     let devices = session.contexts[context as usize].reaches.clone();
     let origin = session.kernel_origin(name);
     let (epoch, deps) = session.begin(stream);
     let access = Access { epoch, origin: origin.clone() };
-    session.access(&access, &footprint.reads, &footprint.writes, Some(&devices));
-    let launch = Box::new(Launch { kernel, args, footprint, origin });
+    session.access(&access, &declared.reads, &declared.writes, Some(&devices), true);
+    let reachable = |ranges: &[(u64, u64)]| -> Vec<(u64, u64)> {
+        let within = |&(at, bytes)| (at, session.shadow.reachable(at, bytes, Some(&devices)));
+        ranges.iter().map(within).collect()
+    };
+    let (reads, writes) = (reachable(&declared.reads), reachable(&declared.writes));
+    let reachable = Footprint { reads, writes, nanoseconds: None };
+    let launch = Box::new(Launch { kernel, args, declared, reachable, origin });
     session.push(epoch, deps, Action::Kernel(launch));
     Ok(())
 }

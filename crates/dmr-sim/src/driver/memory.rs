@@ -2,7 +2,7 @@
 
 use std::ffi::{c_uint, c_void};
 
-use super::{chapter, put};
+use super::{chapter, put, required};
 use crate::abi::*;
 use crate::address;
 use crate::machine::HostPtr;
@@ -35,6 +35,7 @@ chapter![
 
 unsafe extern "C" fn cuMemAlloc_v2(at: *mut CUdeviceptr, bytes: usize) -> Code {
     driver_call("cuMemAlloc_v2", Scope::Context, |session| {
+        required(at)?;
         session.refuse_while_capturing()?;
         let device = session.device()?;
         let allocated = session.allocate_now(device, bytes as u64)?;
@@ -66,17 +67,23 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cod
 }
 
 unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, bytes: usize, _flags: c_uint) -> Code {
-    driver_call("cuMemHostAlloc", Scope::Context, |session| {
-        let allocated = session.allocate_pinned(bytes)?;
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(at, allocated) }
-    })
+    // SAFETY: the caller's pointer is null or writable.
+    unsafe { allocate_pinned("cuMemHostAlloc", at, bytes) }
 }
 
 unsafe extern "C" fn cuMemAllocHost_v2(at: *mut u64, bytes: usize) -> Code {
-    driver_call("cuMemAllocHost_v2", Scope::Context, |session| {
+    // SAFETY: the caller's pointer is null or writable.
+    unsafe { allocate_pinned("cuMemAllocHost_v2", at, bytes) }
+}
+
+/// # Safety
+///
+/// `at` is null, or valid for writing a pointer.
+unsafe fn allocate_pinned(name: &'static str, at: *mut u64, bytes: usize) -> Code {
+    driver_call(name, Scope::Context, |session| {
+        required(at)?;
         let allocated = session.allocate_pinned(bytes)?;
-        // SAFETY: the caller's pointer is null or writable.
+        // SAFETY: by this function's contract.
         unsafe { put(at, allocated) }
     })
 }
@@ -87,14 +94,7 @@ extern "C" fn cuMemFreeHost(at: u64) -> Code {
 
 extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, _flags: c_uint) -> Code {
     driver_call("cuMemHostRegister_v2", Scope::Context, |session| {
-        if at == 0 || bytes == 0 {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        if session.shadow.allocation_around(at).is_some() {
-            return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        session.pin(at, bytes as u64);
-        Ok(())
+        session.register(at, bytes as u64)
     })
 }
 
@@ -110,7 +110,7 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     _flags: c_uint,
 ) -> Code {
     driver_call("cuMemHostGetDevicePointer_v2", Scope::Context, |session| {
-        if !session.is_pinned(host, 1) {
+        if !session.is_pinned(host) {
             return Err(ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's pointer is null or writable.
@@ -118,58 +118,69 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     })
 }
 
-/// Memsets to device memory do not wait, also those that name no stream.
-fn memset(name: &'static str, stream: Handle, at: u64, len: u64, pattern: [u8; 4]) -> Code {
+/// Memsets to device memory do not wait, also those that name no stream. `value` is repeated
+/// `count` times.
+fn memset<const N: usize>(
+    name: &'static str,
+    stream: Handle,
+    at: u64,
+    value: [u8; N],
+    count: usize,
+) -> Code {
     driver_call(name, Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
-        session.fill(stream, at, len, pattern).map(drop)
+        let len = (count as u64).checked_mul(N as u64).ok_or(ERROR_INVALID_VALUE)?;
+        if !at.is_multiple_of(N as u64) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        session.fill(stream, at, len, std::array::from_fn(|i| value[i % N]))
     })
 }
 
 extern "C" fn cuMemsetD8_v2(at: CUdeviceptr, value: u8, count: usize) -> Code {
-    memset("cuMemsetD8_v2", 0, at, count as u64, [value; 4])
+    memset("cuMemsetD8_v2", 0, at, [value], count)
 }
 
 extern "C" fn cuMemsetD8Async(at: CUdeviceptr, value: u8, count: usize, stream: Handle) -> Code {
-    memset("cuMemsetD8Async", stream, at, count as u64, [value; 4])
+    memset("cuMemsetD8Async", stream, at, [value], count)
 }
 
 extern "C" fn cuMemsetD16Async(at: CUdeviceptr, value: u16, count: usize, stream: Handle) -> Code {
-    let [low, high] = value.to_le_bytes();
-    if !at.is_multiple_of(2) {
-        return ERROR_INVALID_VALUE;
-    }
-    memset("cuMemsetD16Async", stream, at, 2 * count as u64, [low, high, low, high])
+    memset("cuMemsetD16Async", stream, at, value.to_le_bytes(), count)
 }
 
 extern "C" fn cuMemsetD32_v2(at: CUdeviceptr, value: u32, count: usize) -> Code {
-    if !at.is_multiple_of(4) {
-        return ERROR_INVALID_VALUE;
-    }
-    memset("cuMemsetD32_v2", 0, at, 4 * count as u64, value.to_le_bytes())
+    memset("cuMemsetD32_v2", 0, at, value.to_le_bytes(), count)
 }
 
 extern "C" fn cuMemsetD32Async(at: CUdeviceptr, value: u32, count: usize, stream: Handle) -> Code {
-    if !at.is_multiple_of(4) {
-        return ERROR_INVALID_VALUE;
-    }
-    memset("cuMemsetD32Async", stream, at, 4 * count as u64, value.to_le_bytes())
+    memset("cuMemsetD32Async", stream, at, value.to_le_bytes(), count)
 }
 
-/// A copy: which way it goes follows from the addresses, as unified addressing allows. The
+/// Which side of a copy may be pageable host memory. Both never are.
+#[derive(Clone, Copy)]
+enum Pageable {
+    Neither,
+    Source,
+    Target,
+    Either,
+}
+
+/// A copy: device and pinned memory can be on either side, as unified addressing allows. The
 /// synchronous ones (`waits`) use the legacy stream, and wait where the manual's "API
 /// synchronization behavior" says so.
 ///
 /// # Safety
 ///
-/// Pageable host addresses among `to` and `from` are valid for `len` bytes until this returns,
-/// pinned ones until the operation has executed.
+/// A side that may be pageable, and is neither device nor pinned memory, is valid for `len` bytes
+/// until this returns.
 unsafe fn memcpy(
     name: &'static str,
     stream: Handle,
     to: u64,
     from: u64,
     len: usize,
+    pageable: Pageable,
     waits: bool,
 ) -> Code {
     driver_call(name, Scope::Stream(stream), |session| {
@@ -178,7 +189,7 @@ unsafe fn memcpy(
             return Ok(());
         }
         // SAFETY: by this function's contract.
-        unsafe { submit_copy(session, stream, to, from, len, waits) }
+        unsafe { submit_copy(session, stream, to, from, len, pageable, waits) }
     })
 }
 
@@ -191,28 +202,39 @@ unsafe fn submit_copy(
     to: u64,
     from: u64,
     len: usize,
+    pageable: Pageable,
     waits: bool,
 ) -> Outcome {
     let bytes = len as u64;
     let on_device = |at| address::device_of(at).is_some();
-    let pageable = |session: &Session<'_>, at| !on_device(at) && !session.is_pinned(at, bytes);
-    if pageable(session, to) {
-        if pageable(session, from) {
-            return Err(ERROR_INVALID_VALUE);
-        }
+    let is_pageable = |session: &Session<'_>, at| !on_device(at) && !session.is_pinned(at);
+    if to == 0 || from == 0 || len > isize::MAX as usize {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let allowed = match (is_pageable(session, from), is_pageable(session, to)) {
+        (false, false) => true,
+        (true, false) => matches!(pageable, Pageable::Source | Pageable::Either),
+        (false, true) => matches!(pageable, Pageable::Target | Pageable::Either),
+        (true, true) => false,
+    };
+    if !allowed {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if is_pageable(session, to) {
         let to = HostPtr(to as usize as *mut c_void);
         let epoch = session.copy_out(stream, to, from, bytes)?;
         session.wait_for(epoch);
         return Ok(());
     }
-    if pageable(session, from) {
-        // SAFETY: by this function's contract, pageable memory is readable during the call.
-        let taken = unsafe { std::slice::from_raw_parts(from as usize as *const u8, len) };
+    if is_pageable(session, from) {
         if waits {
             // Earlier work of the stream is waited for; the transfer itself need not be.
             session.synchronize_stream(stream);
         }
-        return session.copy_in(stream, to, taken.into()).map(drop);
+        // SAFETY: by this function's contract, pageable memory is readable during the call. It is
+        // looked at only if the device has room for as much.
+        let take = || unsafe { std::slice::from_raw_parts(from as usize as *const u8, len) }.into();
+        return session.copy_in(stream, to, bytes, take).map(drop);
     }
     let epoch = session.copy(stream, to, from, bytes)?;
     if waits && !(on_device(to) && on_device(from)) {
@@ -223,7 +245,7 @@ unsafe fn submit_copy(
 
 unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: u64, len: usize) -> Code {
     // SAFETY: the driver's contract is that of `memcpy`; so for all copies here.
-    unsafe { memcpy("cuMemcpyHtoD_v2", 0, to, from, len, true) }
+    unsafe { memcpy("cuMemcpyHtoD_v2", 0, to, from, len, Pageable::Source, true) }
 }
 
 unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
@@ -233,12 +255,12 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyHtoDAsync_v2", stream, to, from, len, false) }
+    unsafe { memcpy("cuMemcpyHtoDAsync_v2", stream, to, from, len, Pageable::Source, false) }
 }
 
 unsafe extern "C" fn cuMemcpyDtoH_v2(to: u64, from: CUdeviceptr, len: usize) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyDtoH_v2", 0, to, from, len, true) }
+    unsafe { memcpy("cuMemcpyDtoH_v2", 0, to, from, len, Pageable::Target, true) }
 }
 
 unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
@@ -248,12 +270,12 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyDtoHAsync_v2", stream, to, from, len, false) }
+    unsafe { memcpy("cuMemcpyDtoHAsync_v2", stream, to, from, len, Pageable::Target, false) }
 }
 
 unsafe extern "C" fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, len: usize) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyDtoD_v2", 0, to, from, len, true) }
+    unsafe { memcpy("cuMemcpyDtoD_v2", 0, to, from, len, Pageable::Neither, true) }
 }
 
 unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
@@ -263,12 +285,12 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyDtoDAsync_v2", stream, to, from, len, false) }
+    unsafe { memcpy("cuMemcpyDtoDAsync_v2", stream, to, from, len, Pageable::Neither, false) }
 }
 
 unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: Handle) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyAsync", stream, to, from, len, false) }
+    unsafe { memcpy("cuMemcpyAsync", stream, to, from, len, Pageable::Either, false) }
 }
 
 unsafe extern "C" fn cuMemcpyPeerAsync(
@@ -280,5 +302,5 @@ unsafe extern "C" fn cuMemcpyPeerAsync(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyPeerAsync", stream, to, from, len, false) }
+    unsafe { memcpy("cuMemcpyPeerAsync", stream, to, from, len, Pageable::Neither, false) }
 }

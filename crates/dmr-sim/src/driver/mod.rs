@@ -87,15 +87,18 @@ extern "C" fn not_supported() -> c_int {
     ERROR_NOT_SUPPORTED
 }
 
+/// Refuses a call that has no place for its answer, before it has done anything.
+fn required<T>(to: *mut T) -> Outcome {
+    if to.is_null() { Err(ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
 /// Writes an answer where the caller asked for it.
 ///
 /// # Safety
 ///
 /// `to` is null, or valid for writing a `T`.
 unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
-    if to.is_null() {
-        return Err(ERROR_INVALID_VALUE);
-    }
+    required(to)?;
     // SAFETY: not null, so valid by this function's contract.
     unsafe { to.write_unaligned(value) };
     Ok(())

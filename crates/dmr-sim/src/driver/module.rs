@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::{chapter, put};
+use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
-use crate::ptx;
-use crate::session::{Scope, driver_call};
+use crate::ptx::{self, Entry};
+use crate::session::{Scope, Session, driver_call};
 
 chapter![
     cuModuleLoad,
@@ -51,6 +51,7 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut Handle, image: *const c_void)
 /// `module` is null, or valid for writing a handle.
 unsafe fn load(name: &'static str, module: *mut Handle, image: &[u8]) -> Code {
     driver_call(name, Scope::Context, |session| {
+        required(module)?;
         if BINARIES.iter().any(|magic| image.starts_with(magic)) {
             return Err(ERROR_NO_BINARY_FOR_GPU); // machine code is for real devices
         }
@@ -84,8 +85,8 @@ unsafe extern "C" fn cuModuleGetFunction(
         // SAFETY: not null, so by the driver's contract a C string.
         let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| ERROR_NOT_FOUND)?;
         let entries = session.modules.get(&index).ok_or(ERROR_INVALID_HANDLE)?;
-        let entry = entries.iter().find(|entry| entry.name == name);
-        let entry = entry.ok_or(ERROR_NOT_FOUND)?.clone();
+        let place = entries.iter().position(|entry| entry.name == name);
+        let entry = (index, place.ok_or(ERROR_NOT_FOUND)?);
         let known = session.functions.iter().position(|function| *function == entry);
         let index = known.unwrap_or_else(|| {
             session.functions.push(entry);
@@ -108,9 +109,10 @@ extern "C" fn cuModuleGetGlobal_v2(
 unsafe extern "C" fn cuFuncGetAttribute(
     value: *mut c_int,
     attribute: c_int,
-    _function: Handle,
+    function: Handle,
 ) -> Code {
-    driver_call("cuFuncGetAttribute", Scope::Context, |_| {
+    driver_call("cuFuncGetAttribute", Scope::Context, |session| {
+        session.function(function)?;
         let answer = match attribute {
             0 => 1024,     // threads per block
             4 => 32,       // registers
@@ -124,10 +126,24 @@ unsafe extern "C" fn cuFuncGetAttribute(
     })
 }
 
-extern "C" fn cuFuncSetAttribute(_function: Handle, _attribute: c_int, _value: c_int) -> Code {
-    driver_call("cuFuncSetAttribute", Scope::Context, |_| Ok(()))
+extern "C" fn cuFuncSetAttribute(function: Handle, _attribute: c_int, _value: c_int) -> Code {
+    driver_call("cuFuncSetAttribute", Scope::Context, |session| {
+        session.function(function).map(drop)
+    })
 }
 
-extern "C" fn cuFuncSetCacheConfig(_function: Handle, _config: c_int) -> Code {
-    driver_call("cuFuncSetCacheConfig", Scope::Context, |_| Ok(()))
+extern "C" fn cuFuncSetCacheConfig(function: Handle, _config: c_int) -> Code {
+    driver_call("cuFuncSetCacheConfig", Scope::Context, |session| {
+        session.function(function).map(drop)
+    })
+}
+
+impl Session<'_> {
+    /// The kernel that a handle names, if its module is still loaded.
+    pub(crate) fn function(&self, function: Handle) -> Outcome<&Entry> {
+        let index = self.index_of(Kind::Function, function)?;
+        let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
+        let entries = self.modules.get(&module).ok_or(ERROR_INVALID_HANDLE)?;
+        entries.get(place).ok_or(ERROR_INVALID_HANDLE)
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{chapter, put};
+use super::{chapter, put, required};
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
 use crate::driver_pool::DriverPool;
@@ -56,6 +56,7 @@ unsafe fn allocate(
     pool: u32,
     stream: u32,
 ) -> Outcome {
+    required(at)?;
     session.refuse_if_capturing(stream)?;
     let allocated = session.allocate_from_pool(pool, bytes as u64, stream)?;
     // SAFETY: by this function's contract.
@@ -83,6 +84,7 @@ unsafe extern "C" fn cuMemPoolCreate(pool: *mut Handle, props: *const CUmemPoolP
         return ERROR_INVALID_VALUE;
     }
     driver_call("cuMemPoolCreate", Scope::Device(props.location_id), |session| {
+        required(pool)?;
         let device = session.device_index(props.location_id)?;
         let index = session.pools.len() as u32;
         session.pools.push(DriverPool::new(device, props.max_size as u64));

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::{chapter, put};
+use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::machine::{Action, HostCall, HostPtr, StreamKind};
@@ -50,6 +50,7 @@ unsafe fn create(
     flags: c_uint,
     priority: c_int,
 ) -> Outcome {
+    required(stream)?;
     let kind = match flags {
         0 => StreamKind::Blocking,
         STREAM_NON_BLOCKING => StreamKind::NonBlocking,

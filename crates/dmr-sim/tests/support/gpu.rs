@@ -191,6 +191,11 @@ pub(crate) fn copy(dst: u64, src: u64, bytes: usize, stream: CUstream) -> Driver
     call!(cuMemcpyDtoDAsync_v2(dst, src, bytes, stream))
 }
 
+/// `cuMemcpyAsync`: between any two addresses.
+pub(crate) fn copy_any(dst: u64, src: u64, bytes: usize, stream: CUstream) -> Driver<()> {
+    call!(cuMemcpyAsync(dst, src, bytes, stream))
+}
+
 /// `cuMemcpyHtoDAsync`.
 pub(crate) fn upload(dst: u64, src: &[u8], stream: CUstream) -> Driver<()> {
     call!(cuMemcpyHtoDAsync_v2(dst, src.as_ptr().cast(), src.len(), stream))
@@ -271,6 +276,11 @@ impl Pinned {
         pinned
     }
 
+    /// Where it starts.
+    pub(crate) fn address(&self) -> u64 {
+        self.start as u64
+    }
+
     /// The memory as it is now.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: initialised in `new`. The simulated device works inside of driver calls only, and these programs call
@@ -304,6 +314,9 @@ impl Pinned {
         call!(cuMemcpyDtoHAsync_v2(dst, src, len, stream))
     }
 }
+
+// SAFETY: the memory is its own; it may be freed by any thread.
+unsafe impl Send for Pinned {}
 
 impl Drop for Pinned {
     fn drop(&mut self) {

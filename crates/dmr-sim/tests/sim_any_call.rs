@@ -1,0 +1,299 @@
+//! Random calls with random arguments, valid and not: an error code or a report, never a crash.
+#![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_void};
+
+use dmr_sim::{Footprint, Policy, Universe};
+use support::gpu::{self, Gpu};
+use support::rng::Rng;
+
+/// Every function that takes arguments which can be wrong, and what these are: see [`Holdings::argument`].
+const CALLS: &[(&CStr, &str)] = &[
+    (c"cuInit", "i"),
+    (c"cuDriverGetVersion", "o"),
+    (c"cuGetErrorName", "io"),
+    (c"cuGetErrorString", "io"),
+    (c"cuDeviceGetCount", "o"),
+    (c"cuDeviceGet", "od"),
+    (c"cuDeviceGetName", "oid"),
+    (c"cuDeviceGetUuid_v2", "od"),
+    (c"cuDeviceTotalMem_v2", "od"),
+    (c"cuDeviceGetAttribute", "oid"),
+    (c"cuDevicePrimaryCtxRetain", "od"),
+    (c"cuDevicePrimaryCtxRelease_v2", "d"),
+    (c"cuDevicePrimaryCtxGetState", "doo"),
+    (c"cuDeviceCanAccessPeer", "odd"),
+    (c"cuDeviceGetDefaultMemPool", "od"),
+    (c"cuDeviceGetMemPool", "od"),
+    (c"cuDeviceSetMemPool", "dP"),
+    (c"cuCtxCreate_v2", "oid"),
+    (c"cuCtxCreate_v4", "onid"),
+    (c"cuCtxDestroy_v2", "C"),
+    (c"cuCtxGetCurrent", "o"),
+    (c"cuCtxSetCurrent", "C"),
+    (c"cuCtxGetDevice", "o"),
+    (c"cuCtxSynchronize", ""),
+    (c"cuCtxGetLimit", "oi"),
+    (c"cuCtxGetStreamPriorityRange", "oo"),
+    (c"cuCtxEnablePeerAccess", "Ci"),
+    (c"cuCtxDisablePeerAccess", "C"),
+    (c"cuStreamCreate", "oi"),
+    (c"cuStreamCreateWithPriority", "oii"),
+    (c"cuStreamDestroy_v2", "S"),
+    (c"cuStreamSynchronize", "S"),
+    (c"cuStreamQuery", "S"),
+    (c"cuStreamWaitEvent", "SEi"),
+    (c"cuStreamGetPriority", "So"),
+    (c"cuStreamGetFlags", "So"),
+    (c"cuStreamGetCtx", "So"),
+    (c"cuLaunchHostFunc", "Scn"),
+    (c"cuStreamBeginCapture_v2", "Si"),
+    (c"cuStreamEndCapture", "So"),
+    (c"cuStreamIsCapturing", "So"),
+    (c"cuGraphDestroy", "G"),
+    (c"cuEventCreate", "oi"),
+    (c"cuEventDestroy_v2", "E"),
+    (c"cuEventRecord", "ES"),
+    (c"cuEventRecordWithFlags", "ESi"),
+    (c"cuEventQuery", "E"),
+    (c"cuEventSynchronize", "E"),
+    (c"cuEventElapsedTime", "oEE"),
+    (c"cuMemAlloc_v2", "os"),
+    (c"cuMemFree_v2", "a"),
+    (c"cuMemGetInfo_v2", "oo"),
+    (c"cuMemHostAlloc", "oti"),
+    (c"cuMemAllocHost_v2", "ot"),
+    (c"cuMemFreeHost", "a"),
+    (c"cuMemHostRegister_v2", "Hti"),
+    (c"cuMemHostUnregister", "H"),
+    (c"cuMemHostGetDevicePointer_v2", "oai"),
+    (c"cuMemsetD8_v2", "ais"),
+    (c"cuMemsetD8Async", "aisS"),
+    (c"cuMemsetD16Async", "aisS"),
+    (c"cuMemsetD32_v2", "ais"),
+    (c"cuMemsetD32Async", "aisS"),
+    (c"cuMemcpyHtoD_v2", "aHs"),
+    (c"cuMemcpyHtoDAsync_v2", "aHsS"),
+    (c"cuMemcpyDtoH_v2", "Has"),
+    (c"cuMemcpyDtoHAsync_v2", "HasS"),
+    (c"cuMemcpyDtoD_v2", "aas"),
+    (c"cuMemcpyDtoDAsync_v2", "aasS"),
+    (c"cuMemcpyPeerAsync", "aCaCsS"),
+    (c"cuMemcpyAsync", "DHsS"),
+    (c"cuMemAllocAsync", "osS"),
+    (c"cuMemAllocFromPoolAsync", "osPS"),
+    (c"cuMemFreeAsync", "aS"),
+    (c"cuMemPoolCreate", "op"),
+    (c"cuMemPoolDestroy", "P"),
+    (c"cuMemPoolTrimTo", "Ps"),
+    (c"cuMemPoolGetAttribute", "Pio"),
+    (c"cuMemPoolSetAttribute", "Pio"),
+    (c"cuModuleLoadData", "om"),
+    (c"cuModuleUnload", "M"),
+    (c"cuModuleGetFunction", "oMe"),
+    (c"cuFuncGetAttribute", "oiF"),
+    (c"cuFuncSetAttribute", "Fii"),
+    (c"cuLaunchKernel", "FuuuuuuiSkn"),
+    (c"cuModuleGetGlobal_v2", "ooMe"),
+    (c"cuGraphLaunch", "GS"),
+    (c"cuMemAllocManaged", "osi"),
+    (c"cuOccupancyMaxActiveBlocksPerMultiprocessor", "oFis"),
+];
+
+type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> i32;
+
+/// What a program holds: valid, of another kind, destroyed, of another universe, made up.
+struct Holdings {
+    handles: Vec<u64>,
+    addresses: Vec<u64>,
+    devices: Vec<i32>,
+    /// Where answers go.
+    out: Box<[u64; 64]>,
+    host: Vec<u8>,
+    module: CString,
+    properties: [i32; 32],
+    parameters: [u64; 2],
+    random: Rng,
+}
+
+/// A device's memory; copies never exceed what they are given on the host.
+const CAPACITY: usize = 4 << 20;
+
+unsafe extern "C" fn nothing(_: *mut c_void) {}
+
+impl Holdings {
+    fn argument(&mut self, kind: char) -> u64 {
+        let random = &mut self.random;
+        match kind {
+            // Handles: mostly of the right kind.
+            'C' | 'S' | 'E' | 'P' | 'M' | 'F' | 'G' => match random.below(20) {
+                0 => random.next(),
+                1 | 2 => random.below(3) as u64,
+                3 => *random.pick(&self.handles),
+                _ => {
+                    let place = "CSEPMFG".find(kind).unwrap_or(0) as u64;
+                    let right = self.handles.iter().filter(|handle| **handle >> 56 == 0xC1 + place);
+                    let right: Vec<u64> = right.copied().collect();
+                    if right.is_empty() { 0 } else { *random.pick(&right) }
+                }
+            },
+            'a' => {
+                let base = *random.pick(&self.addresses);
+                match random.below(6) {
+                    0 => base.wrapping_add(random.below(5000) as u64),
+                    1 => base.wrapping_sub(random.below(5000) as u64),
+                    _ => base,
+                }
+            }
+            // On the device: elsewhere the driver must take the program's word for it.
+            'D' => self.argument('a').clamp(1 << 44, (1 << 44) + (1 << 41)),
+            'o' if random.chance(4) => 0,
+            'o' => self.out.as_ptr() as u64,
+            'd' => *random.pick(&self.devices) as u64,
+            's' => match random.below(8) {
+                0 => u64::MAX - random.below(1 << 22) as u64,
+                1 => 1 << random.below(64),
+                2 => 0,
+                _ => random.below(6000) as u64,
+            },
+            't' if random.chance(10) => u64::MAX - random.below(9000) as u64,
+            't' => random.below(6000) as u64,
+            'H' if random.chance(5) => 0,
+            'H' => self.host.as_mut_ptr() as u64 + 1000 * random.below(10) as u64,
+            'i' if random.chance(10) => random.next(),
+            'i' => random.below(4) as u64,
+            'u' if random.chance(2) => random.next(),
+            'u' => 1,
+            'c' if random.chance(10) => 0,
+            'c' => nothing as unsafe extern "C" fn(*mut c_void) as usize as u64,
+            'm' => self.module.as_ptr() as u64,
+            'e' => random.pick(&[c"touch", c"other"]).as_ptr() as u64,
+            'p' => {
+                self.properties[3] = *random.pick(&self.devices);
+                self.properties[0] = random.below(3) as i32;
+                self.properties.as_ptr() as u64
+            }
+            'k' => {
+                self.parameters = [self.argument('a'), self.argument('s')];
+                self.out[32] = &raw const self.parameters[0] as u64;
+                self.out[33] = &raw const self.parameters[1] as u64;
+                &raw const self.out[32] as u64
+            }
+            _ => 0,
+        }
+    }
+
+    /// Keeps what a call has answered, in place of something else once there is much.
+    fn keep(&mut self, answer: u64) {
+        let held = if answer >> 56 >= 0xC1 { &mut self.handles } else { &mut self.addresses };
+        if held.len() < 80 {
+            held.push(answer);
+        } else {
+            let at = self.random.below(held.len());
+            held[at] = answer;
+        }
+    }
+}
+
+fn function(name: &CStr) -> Any {
+    // SAFETY: the names are C strings; the simulated driver is loaded and stays so.
+    let found = unsafe {
+        let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        libc::dlsym(library, name.as_ptr())
+    };
+    assert!(!found.is_null(), "{name:?}");
+    // SAFETY: a function of at most eleven integers and pointers; on the platforms of the simulator further arguments
+    // are the caller's own affair.
+    unsafe { std::mem::transmute::<*mut c_void, Any>(found) }
+}
+
+fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32), u32>) {
+    let universe =
+        Universe::builder().policy(policy).seed(seed).capacity(CAPACITY as u64).build().unwrap();
+    universe.register_kernel(
+        "touch",
+        |args| Footprint::new().reads(args.u64(0), args.u64(1)).writes(args.u64(0), args.u64(1)),
+        |args, memory| {
+            let (at, len) = (args.u64(0), args.u64(1));
+            let _ = memory.first_mismatch(at, len, 7);
+            memory.fill(at, len, 7);
+            memory.write(at, &[1]);
+            memory.read(at.wrapping_add(len), &mut [0; 2]);
+        },
+    );
+    let gpu = Gpu::new(&universe);
+    let ended = Universe::new().unwrap();
+    let foreign = Universe::new().unwrap();
+    let mut handles = Vec::new();
+    for other in [&ended, &foreign, &universe, &universe] {
+        let gpu = Gpu::of(other, 0);
+        let (stream, event, pool) = (gpu::stream(), gpu::event(), gpu::pool(gpu.device));
+        let module = gpu::kernel(&gpu::ptx("touch", &["u64", "u64"]), "touch").unwrap();
+        let context = gpu.context;
+        let all = [stream as u64, event as u64, pool as u64, module as u64, context as u64];
+        handles.extend(all);
+        std::mem::forget(gpu);
+    }
+    drop(ended);
+    gpu.bind();
+    let mut held = Holdings {
+        handles,
+        addresses: vec![0, 1, u64::MAX, 1 << 44, 1 << 45, (1 << 44) + 4096],
+        devices: vec![gpu.device, gpu.device + 1, -1, i32::MAX, i32::MIN],
+        out: Box::new([0; 64]),
+        host: vec![1; CAPACITY + 10_000],
+        module: CString::new(gpu::ptx("touch", &["u64", "u64"])).unwrap(),
+        properties: std::array::from_fn(|at| i32::from(at == 2)), // a location of type device
+        parameters: [0; 2],
+        random: Rng::new(seed),
+    };
+    let functions: Vec<Any> = CALLS.iter().map(|(name, _)| function(name)).collect();
+    for _ in 0..calls {
+        let which = held.random.below(CALLS.len());
+        let (name, shape) = CALLS[which];
+        // What ends or stops everything comes now and then only, or nothing else would be reached.
+        let rare = ["CtxDestroy", "CtxRelease", "SetCurrent", "BeginCapture"];
+        let is_rare = rare.iter().any(|part| name.to_str().unwrap().contains(part));
+        if is_rare && held.random.chance(95) {
+            continue;
+        }
+        held.out[0] = 0;
+        let mut a = [0; 11];
+        for (argument, kind) in a.iter_mut().zip(shape.chars()) {
+            *argument = held.argument(kind);
+        }
+        // SAFETY: out-pointers are null or point to 64 words; host ranges are as long as any copy that the device's
+        // capacity lets through; everything else is for the simulator to check.
+        let code = unsafe {
+            functions[which](a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
+        };
+        *codes.entry((which, code)).or_default() += 1;
+        assert_ne!(code, 999, "{name:?}{a:x?} seed {seed}: the simulator panicked");
+        if code == 0 && shape.contains('o') && held.out[0] != 0 {
+            let answer = held.out[0];
+            held.keep(answer);
+        }
+    }
+    let _ = universe.finish().to_string();
+}
+
+#[test]
+fn any_call_with_any_arguments_is_answered() {
+    let mut codes = BTreeMap::new();
+    for seed in 0..200 {
+        for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
+            run(seed, policy, 2000, &mut codes);
+        }
+    }
+    // The arguments are good enough to get past the first check, and bad enough to fail it.
+    let simulated = CALLS.len() - 4;
+    for (which, (name, shape)) in CALLS[..simulated].iter().enumerate() {
+        let answered = |code| codes.get(&(which, code)).copied().unwrap_or(0);
+        let all: u32 = codes.range((which, 0)..(which + 1, 0)).map(|(_, count)| count).sum();
+        assert!(answered(0) > 0, "{name:?} never succeeded");
+        assert!(answered(0) < all || !shape.contains(['o', 'a']), "{name:?} never failed");
+    }
+}

@@ -1,0 +1,162 @@
+//! Kernels and host callbacks may not call the driver or their universe: they get an error, not a deadlock.
+#![allow(unsafe_code)] // the driver is called directly
+
+mod support;
+
+use std::ffi::c_void;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys::{self, CUresult, CUstream};
+use dmr_sim::{Footprint, Policy, ReportKind, Universe};
+use support::gpu::{self, Gpu, fill, kernel, kinds, launch, machine, malloc, ptx};
+
+/// Runs a closure as a host callback.
+fn call_host(stream: CUstream, function: impl FnOnce() + Send + 'static) {
+    type Boxed = Box<dyn FnOnce() + Send>;
+    unsafe extern "C" fn run(data: *mut c_void) {
+        // SAFETY: `data` came from `Box::into_raw` below, and this runs once.
+        let function = unsafe { Box::from_raw(data.cast::<Boxed>()) };
+        (*function)();
+    }
+    let data: *mut Boxed = Box::into_raw(Box::new(Box::new(function)));
+    // SAFETY: the function takes what `data` is.
+    unsafe { sys::cuLaunchHostFunc(stream, Some(run), data.cast()) }.result().unwrap();
+}
+
+fn malloc_code() -> CUresult {
+    let mut address = 0;
+    // SAFETY: the out-parameter is a live local.
+    unsafe { sys::cuMemAlloc_v2(&mut address, 64) }
+}
+
+fn policies() -> impl Iterator<Item = (Universe, Gpu)> {
+    [Policy::Eager, Policy::Lazy, Policy::Random].into_iter().map(|policy| {
+        let universe = Universe::builder().policy(policy).build().unwrap();
+        let gpu = Gpu::new(&universe);
+        (universe, gpu)
+    })
+}
+
+#[test]
+fn a_kernel_that_calls_the_driver_is_refused() {
+    let (universe, _gpu) = machine();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let [declared, ran] = [seen.clone(), seen.clone()];
+    universe.register_kernel(
+        "caller",
+        move |_| {
+            declared.lock().unwrap().push(malloc_code());
+            Footprint::new()
+        },
+        move |_, _| ran.lock().unwrap().push(malloc_code()),
+    );
+    let caller = kernel(&ptx("caller", &[]), "caller").unwrap();
+    launch(caller, &[], gpu::LEGACY).unwrap();
+    gpu::sync_context().unwrap();
+    assert_eq!(*seen.lock().unwrap(), [CUresult::CUDA_ERROR_NOT_PERMITTED; 2]);
+    assert_eq!(malloc_code(), CUresult::CUDA_SUCCESS);
+}
+
+#[test]
+fn a_kernel_that_asks_its_universe_is_reported() {
+    let (universe, _gpu) = machine();
+    let inner = Mutex::new(Some(universe.clone()));
+    universe.register_kernel(
+        "curious",
+        |_| Footprint::new(),
+        // Taken out, so that the kernel does not keep its universe alive.
+        move |_, _| drop(inner.lock().unwrap().take().map(|universe| universe.reports())),
+    );
+    let curious = kernel(&ptx("curious", &[]), "curious").unwrap();
+    launch(curious, &[], gpu::LEGACY).unwrap();
+    gpu::sync_context().unwrap();
+    assert_eq!(kinds(&universe), [ReportKind::KernelPanicked]);
+}
+
+#[test]
+fn a_host_callback_that_calls_the_driver_is_refused() {
+    for (_universe, _gpu) in policies() {
+        let stream = gpu::stream();
+        let (send, receive) = mpsc::channel();
+        let handle = stream as usize;
+        call_host(stream, move || {
+            // SAFETY: the simulator checks the handle.
+            let waited = unsafe { sys::cuStreamSynchronize(handle as CUstream) };
+            send.send([waited, malloc_code()]).unwrap();
+        });
+        gpu::sync(stream).unwrap();
+        assert_eq!(receive.recv().unwrap(), [CUresult::CUDA_ERROR_NOT_PERMITTED; 2]);
+    }
+}
+
+#[test]
+fn a_callback_that_waits_for_the_program_stops_its_own_stream_only() {
+    for (universe, _gpu) in policies() {
+        let (a, b) = (gpu::stream(), gpu::stream());
+        let (go, wait): (Sender<()>, Receiver<()>) = mpsc::channel();
+        call_host(a, move || wait.recv().unwrap());
+        let block = malloc(64).unwrap();
+        for _ in 0..20 {
+            fill(block, 1, 64, b).unwrap();
+            gpu::sync(b).unwrap();
+            assert!(!gpu::query(a));
+        }
+        go.send(()).unwrap();
+        gpu::sync(a).unwrap();
+        assert!(gpu::query(a));
+        assert_eq!(kinds(&universe), []);
+    }
+}
+
+#[test]
+fn other_threads_work_while_one_waits_for_a_callback() {
+    for (universe, gpu) in policies() {
+        let stream = gpu::stream();
+        let (go, wait) = mpsc::channel();
+        call_host(stream, move || wait.recv().unwrap());
+        std::thread::scope(|scope| {
+            let handle = stream as usize;
+            let waiter = scope.spawn(move || gpu::sync(handle as CUstream).unwrap());
+            scope.spawn(|| {
+                gpu.bind();
+                let (other, block) = (gpu::stream(), malloc(64).unwrap());
+                fill(block, 1, 64, other).unwrap();
+                gpu::sync(other).unwrap();
+                go.send(()).unwrap();
+            });
+            waiter.join().unwrap();
+        });
+        assert_eq!(kinds(&universe), []);
+    }
+}
+
+#[test]
+fn freeing_pinned_memory_waits_for_what_is_submitted_meanwhile() {
+    // While one thread waits inside cuMemFreeHost, another submits a copy from the memory.
+    let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
+    let gpu = Gpu::new(&universe);
+    let stream = gpu::stream();
+    let mut pinned = gpu::Pinned::new(1 << 20);
+    pinned.bytes().fill(7);
+    let block = malloc(1 << 20).unwrap();
+    let (go, wait) = mpsc::channel();
+    call_host(stream, move || wait.recv().unwrap());
+    let handle = stream as usize;
+    let start = pinned.address();
+    std::thread::scope(|scope| {
+        let freeing = scope.spawn(|| {
+            gpu.bind();
+            drop(pinned);
+        });
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            gpu::copy_any(block, start, 1 << 20, handle as CUstream).unwrap();
+            go.send(()).unwrap();
+        });
+        freeing.join().unwrap();
+    });
+    gpu::sync(stream).unwrap();
+    assert!(gpu::read(block, 1 << 20).unwrap().iter().all(|byte| *byte == 7));
+    assert_eq!(kinds(&universe), [ReportKind::FreeBeforeUse]);
+}
