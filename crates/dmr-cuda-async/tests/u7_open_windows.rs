@@ -48,6 +48,10 @@ fn a_forgotten_token_leaks_its_block_and_corrupts_nothing() {
     let resource = resource(&rig);
     let [home, other] = [rig.stream(), rig.stream()];
     let block = resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
+    #[allow(
+        clippy::forget_non_drop,
+        reason = "a token without `Drop` is forgotten by dropping it, too"
+    )]
     std::mem::forget(resource.prepare_block_use(block.id(), other.id(), Access::Write).unwrap());
     resource.deallocate(block).unwrap();
     assert_eq!((resource.try_reap().unwrap(), resource.reap_pending().unwrap()), (0, 0));
