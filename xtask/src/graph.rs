@@ -18,7 +18,18 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-launch", &["dmr-core", "dmr-streams"]),
     ("dmr-buffer", &["dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
-    ("dmr", &["dmr-core", "dmr-cuda-async", "dmr-cuda-direct", "dmr-streams", "dmr-trace"]),
+    (
+        "dmr",
+        &[
+            "dmr-buffer",
+            "dmr-core",
+            "dmr-cuda-async",
+            "dmr-cuda-direct",
+            "dmr-launch",
+            "dmr-streams",
+            "dmr-trace",
+        ],
+    ),
     ("dmr-cli", &["dmr", "dmr-core", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"]),
     ("dmr-testkit", &["dmr-core", "dmr-sim", "dmr-streams"]),
     (

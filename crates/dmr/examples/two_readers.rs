@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use dmr::cudarc::driver::result;
 use dmr::prelude::*;
-use dmr_launch::LaunchRecorder;
 use dmr_sim::{Driver, Policy, Universe};
 
 const BYTES: usize = 1 << 20;
