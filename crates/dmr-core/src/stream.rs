@@ -39,6 +39,7 @@ impl StreamId {
     ///
     /// Returns `None` if `slot` or `lease` is out of range.
     #[must_use]
+    #[inline]
     pub const fn from_parts(pool: StreamPoolId, slot: usize, lease: u32) -> Option<Self> {
         if slot >= Self::MAX_SLOTS || lease > Self::MAX_LEASE {
             return None;
@@ -49,6 +50,7 @@ impl StreamId {
 
     /// The pool that issued this id; `None` for [`StreamId::DEFAULT`].
     #[must_use]
+    #[inline]
     pub const fn pool(self) -> Option<StreamPoolId> {
         match NonZeroU32::new((self.0 >> (SLOT_BITS + LEASE_BITS)) as u32) {
             Some(pool) => Some(StreamPoolId(pool)),
@@ -58,24 +60,28 @@ impl StreamId {
 
     /// The slot in its pool: the small number that messages call "stream N".
     #[must_use]
+    #[inline]
     pub const fn slot(self) -> usize {
         ((self.0 >> LEASE_BITS) & ((1 << SLOT_BITS) - 1)) as usize
     }
 
     /// The lease of the slot.
     #[must_use]
+    #[inline]
     pub const fn lease(self) -> u32 {
         (self.0 & Self::MAX_LEASE as u64) as u32
     }
 
     /// Whether this is [`StreamId::DEFAULT`].
     #[must_use]
+    #[inline]
     pub const fn is_default(self) -> bool {
         self.0 == 0
     }
 
     /// The id as one number, for logs. Not meaningful outside this process.
     #[must_use]
+    #[inline]
     pub const fn as_u64(self) -> u64 {
         self.0
     }

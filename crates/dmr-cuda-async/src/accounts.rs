@@ -7,21 +7,25 @@ use dmr_core::StreamId;
 
 /// The accounting by home stream. Sums are exact whenever no call is under way.
 pub(crate) struct Accounts {
-    /// By slot, made when a part's first stream allocates: few pools use many slots.
-    parts: [OnceLock<Box<[Account]>>; PARTS],
+    /// By slot.
+    first: Box<[Account; PART]>,
+    /// The slots after those, made when a part's first stream allocates: few pools have so many.
+    later: [OnceLock<Box<[Account]>>; PARTS],
 }
 
 const PART: usize = 64;
-const PARTS: usize = StreamId::MAX_SLOTS / PART;
+const PARTS: usize = StreamId::MAX_SLOTS / PART - 1;
 
-/// Bytes asked for; none of these ever decreases. On cache lines of its own: streams of different
+/// Bytes asked for; none of these ever decreases. A block that goes to the driver when it is given
+/// back is counted once for both, in `handed_through`. On cache lines of its own: streams of different
 /// threads do not meet here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Account {
     allocated: AtomicU64,
-    given_back: AtomicU64,
-    freed: AtomicU64,
+    handed_through: AtomicU64,
+    retired: AtomicU64,
+    freed_later: AtomicU64,
 }
 
 /// Bytes of one or of all home streams.
@@ -34,19 +38,29 @@ pub(crate) struct Totals {
 
 impl Accounts {
     pub(crate) fn new() -> Self {
-        Self { parts: [const { OnceLock::new() }; PARTS] }
+        let first = Box::new(std::array::from_fn(|_| Account::default()));
+        Self { first, later: [const { OnceLock::new() }; PARTS] }
     }
 
+    #[inline]
     pub(crate) fn allocated(&self, home: StreamId, bytes: u64) {
         self.of(home).allocated.fetch_add(bytes, Ordering::Release);
     }
 
-    pub(crate) fn given_back(&self, home: StreamId, bytes: u64) {
-        self.of(home).given_back.fetch_add(bytes, Ordering::Release);
+    /// Given back and freed in one go.
+    #[inline]
+    pub(crate) fn handed_through(&self, home: StreamId, bytes: u64) {
+        self.of(home).handed_through.fetch_add(bytes, Ordering::Release);
     }
 
-    pub(crate) fn freed(&self, home: StreamId, bytes: u64) {
-        self.of(home).freed.fetch_add(bytes, Ordering::Release);
+    /// Given back, and not freed yet.
+    pub(crate) fn retired(&self, home: StreamId, bytes: u64) {
+        self.of(home).retired.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// Was retired, and is freed now.
+    pub(crate) fn freed_later(&self, home: StreamId, bytes: u64) {
+        self.of(home).freed_later.fetch_add(bytes, Ordering::Release);
     }
 
     pub(crate) fn on(&self, home: StreamId) -> Totals {
@@ -54,7 +68,8 @@ impl Accounts {
     }
 
     pub(crate) fn all(&self) -> Totals {
-        let accounts = self.parts.iter().filter_map(OnceLock::get).flatten();
+        let later = self.later.iter().filter_map(OnceLock::get).flatten();
+        let accounts = self.first.iter().chain(later);
         accounts.map(Account::totals).fold(Totals::default(), |sum, part| Totals {
             allocated: sum.allocated + part.allocated,
             given_back: sum.given_back + part.given_back,
@@ -62,10 +77,19 @@ impl Accounts {
         })
     }
 
+    #[inline]
     fn of(&self, home: StreamId) -> &Account {
-        let part = self.parts[home.slot() / PART]
-            .get_or_init(|| (0..PART).map(|_| Account::default()).collect());
-        &part[home.slot() % PART]
+        match self.first.get(home.slot()) {
+            Some(account) => account,
+            None => self.of_later(home.slot() - PART),
+        }
+    }
+
+    #[cold]
+    fn of_later(&self, slot: usize) -> &Account {
+        let part =
+            self.later[slot / PART].get_or_init(|| (0..PART).map(|_| Account::default()).collect());
+        &part[slot % PART]
     }
 }
 
@@ -73,9 +97,11 @@ impl Account {
     /// Read against the order in which a block goes through them, so that no difference is
     /// negative.
     fn totals(&self) -> Totals {
-        let freed = self.freed.load(Ordering::Acquire);
-        let given_back = self.given_back.load(Ordering::Acquire);
+        let freed_later = self.freed_later.load(Ordering::Acquire);
+        let retired = self.retired.load(Ordering::Acquire);
+        let handed_through = self.handed_through.load(Ordering::Acquire);
         let allocated = self.allocated.load(Ordering::Acquire);
+        let (given_back, freed) = (handed_through + retired, handed_through + freed_later);
         Totals { allocated, given_back, freed }
     }
 }

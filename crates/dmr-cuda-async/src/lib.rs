@@ -10,6 +10,7 @@
 
 mod accounts;
 mod config;
+mod deferred;
 mod diagnostics;
 mod driver_pool;
 mod resource;

@@ -11,10 +11,11 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseToken, UseTokens,
 };
-use dmr_streams::uses::{FreeOrder, UseTable};
-use dmr_streams::{Device, OwnedBlocks, StreamPool};
+use dmr_streams::uses::{Departure, FreeOrder, HomeOrder, UseTable};
+use dmr_streams::{Device, Owner, StreamPool};
 
 use crate::accounts::Accounts;
+use crate::deferred::Deferred;
 use crate::driver_pool::{DriverPool, HighWater};
 use crate::retired::{Retired, RetiredBlocks};
 use crate::{AsyncConfig, Diagnostics};
@@ -26,11 +27,17 @@ use crate::{AsyncConfig, Diagnostics};
 ///
 /// [`deallocate`](DeviceMemoryResource::deallocate) hands the block to the driver and waits for
 /// nothing. The driver's free is queued on the home stream, where it comes after all work
-/// submitted there. If other streams have used the block and the home stream has not waited for
-/// them, it is queued on a stream of the pool's own that nobody works on: no user's stream waits
-/// because of a free.
+/// submitted there.
 ///
-/// A block given back while a window is open on it is *retired*: the driver gets it when the
+/// If other streams have used the block and the home stream has not waited for them, the block is
+/// *retired* until the driver says that they are done: later frees ask it, once for many blocks.
+/// Then it is freed on the home stream, where the next allocation can have it at once. Large
+/// blocks, and others that have waited too long, are freed on a stream of the pool's own that
+/// nobody works on, which waits for their users: no user's stream waits because of a free. Too
+/// long is when more than 64 MiB are kept, or 128 blocks of one home stream; when an allocation
+/// finds no memory; at a reap or a trim; and when the resource is dropped.
+///
+/// A block given back while a window is open on it is retired, too: the driver gets it when the
 /// window closes. A free that then fails leaves it retired, and every reap tries again. (A window
 /// that is closed through another resource of the same stream pool is noticed by the next reap.)
 ///
@@ -46,8 +53,9 @@ use crate::{AsyncConfig, Diagnostics};
 pub struct AsyncCudaResource {
     pool: DriverPool,
     streams: Arc<StreamPool>,
-    owned: OwnedBlocks,
+    owner: Owner,
     accounts: Accounts,
+    deferred: Deferred,
     retired: RetiredBlocks,
 }
 
@@ -59,9 +67,10 @@ impl AsyncCudaResource {
     /// [`Driver`](ResourceError::Driver) if the driver makes no pool, or not as configured.
     pub fn new(streams: Arc<StreamPool>, config: AsyncConfig) -> ResourceResult<Self> {
         let pool = DriverPool::new(streams.device(), &config)?;
-        let owned = OwnedBlocks::new(streams.id());
+        let owner = Owner::new();
         let (accounts, retired) = (Accounts::new(), RetiredBlocks::default());
-        Ok(Self { pool, streams, owned, accounts, retired })
+        let deferred = Deferred::new();
+        Ok(Self { pool, streams, owner, accounts, deferred, retired })
     }
 
     /// The pool whose streams it accepts.
@@ -77,6 +86,9 @@ impl AsyncCudaResource {
     ///
     /// [`Driver`](ResourceError::Driver).
     pub fn trim_to(&self, bytes: usize) -> ResourceResult<()> {
+        if !self.deferred.is_empty() {
+            self.try_reap()?;
+        }
         self.pool.trim_to(bytes)
     }
 
@@ -140,8 +152,7 @@ impl AsyncCudaResource {
     /// The stream in the slot of a home stream, whose lease may have been returned. Refused if its
     /// owner, who had lent it to the pool, has taken it back.
     fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
-        let permanent = StreamId::from_parts(self.streams.id(), home.slot(), 0);
-        self.streams.resolve(permanent.unwrap_or(home))
+        self.streams.home_stream(home)
     }
 
     /// Memory from the driver. If it has none, what is retired is freed and it is asked again.
@@ -150,8 +161,9 @@ impl AsyncCudaResource {
         let ask = || unsafe { self.pool.allocate(bytes, stream.cu_stream()) };
         let is_full = |error: &result::DriverError| error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
         let answer = match ask() {
-            Err(error) if is_full(&error) && !self.retired.is_empty() => {
+            Err(error) if is_full(&error) && !self.holds_none() => {
                 // What it cannot free stays retired.
+                self.deferred.give_up_all(true, &self.retired);
                 self.retired.sweep_alone(|| drop(self.sweep()));
                 ask()
             }
@@ -180,20 +192,55 @@ impl AsyncCudaResource {
     /// Takes a block back from its owner. On an error it is as if it had not been called.
     fn give_back(&self, block: &DeviceBlock) -> ResourceResult<()> {
         let (id, bytes) = (block.id(), block.bytes() as u64);
-        if self.owned.find(id).is_none() {
-            return Err(ResourceError::foreign_block(block, self.device_ordinal()));
+        let bound = self.device().bind();
+        // First: another thread may have held a lock when the process was forked.
+        if let Err(forked @ ResourceError::ForkedProcess { .. }) = bound {
+            return Err(forked);
         }
-        if self.device().is_forked() {
-            return Err(ResourceError::forked_process(self.device_ordinal()));
-        }
-        self.uses().retire(id)?;
-        match self.hand_over(id) {
-            Ok(true) => {
-                self.accounts.given_back(id.alloc_stream(), bytes);
-                self.forget(id, bytes);
+        match self.uses().give_back(id, self.owner)? {
+            Departure::Home(leaving) => {
+                match bound.and_then(|()| self.free_at_home(id)) {
+                    // Lost, its memory is gone with the context.
+                    Err(error) if !self.device().is_lost() => {
+                        leaving.stay();
+                        Err(error)
+                    }
+                    _ => {
+                        leaving.gone();
+                        self.accounts.handed_through(id.alloc_stream(), bytes);
+                        Ok(())
+                    }
+                }
             }
-            Ok(false) => {
-                self.accounts.given_back(id.alloc_stream(), bytes);
+            Departure::Retired(_) => self.give_back_retired(id, bytes),
+            Departure::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
+        }
+    }
+
+    /// Queues the driver's free of a block whose order holds at home. The
+    /// context is current.
+    fn free_at_home(&self, id: BlockId) -> ResourceResult<()> {
+        let home = self.home_stream(id.alloc_stream())?;
+        self.refuse_capture(id.alloc_stream(), home)?;
+        // SAFETY: the block has left the table or is retired, so nothing can be submitted for it
+        // any more; all that was comes before this on its home stream, or is done.
+        unsafe { self.pool.free(id.ptr(), home.cu_stream()) }
+    }
+
+    /// Hands a block over that waits for other streams, or keeps it while a window is open on it.
+    fn give_back_retired(&self, id: BlockId, bytes: u64) -> ResourceResult<()> {
+        match self.hand_over(id, Deferred::takes(bytes)) {
+            Ok(Handed::ToDriver) => {
+                self.uses().remove(id);
+                self.accounts.handed_through(id.alloc_stream(), bytes);
+            }
+            Ok(Handed::Late) => {
+                self.accounts.retired(id.alloc_stream(), bytes);
+                self.deferred.push(Retired { id, bytes });
+                self.settle(id.alloc_stream());
+            }
+            Ok(Handed::InUse) => {
+                self.accounts.retired(id.alloc_stream(), bytes);
                 self.retired.push(Retired { id, bytes });
                 // The window may have closed meanwhile.
                 self.sweep_if_any();
@@ -206,24 +253,30 @@ impl AsyncCudaResource {
         Ok(())
     }
 
-    /// Queues the driver's free of a retired block where it comes after all that it must. `false`
-    /// if a window is open.
-    fn hand_over(&self, id: BlockId) -> ResourceResult<bool> {
-        match self.queue_free(id) {
+    /// Queues the driver's free of a retired block where it comes after all that it must. If that
+    /// is not its home stream and it `can_wait`, nothing is done.
+    fn hand_over(&self, id: BlockId, can_wait: bool) -> ResourceResult<Handed> {
+        match self.queue_free(id, can_wait) {
             // Its memory is gone with the context.
-            Err(_) if self.device().is_lost() => Ok(true),
+            Err(_) if self.device().is_lost() => Ok(Handed::ToDriver),
             answer => answer,
         }
     }
 
-    fn queue_free(&self, id: BlockId) -> ResourceResult<bool> {
+    fn queue_free(&self, id: BlockId, can_wait: bool) -> ResourceResult<Handed> {
         self.device().bind()?;
         let home = self.home_stream(id.alloc_stream());
         if let Ok(home) = &home {
             self.refuse_capture(id.alloc_stream(), home)?;
         }
-        match self.uses().free_order(id)? {
-            FreeOrder::InUse => return Ok(false),
+        let order = match self.uses().home_order(id)? {
+            HomeOrder::Holds => FreeOrder::Home,
+            HomeOrder::Others if can_wait => return Ok(Handed::Late),
+            HomeOrder::InUse => return Ok(Handed::InUse),
+            HomeOrder::Others | HomeOrder::Ended => self.uses().free_order(id)?,
+        };
+        match order {
+            FreeOrder::InUse => return Ok(Handed::InUse),
             // SAFETY: the block is retired, so nothing can be submitted for it any more; all that
             // was comes before this on its home stream.
             FreeOrder::Home => unsafe { self.pool.free(id.ptr(), home?.cu_stream()) }?,
@@ -234,14 +287,34 @@ impl AsyncCudaResource {
                 unsafe { self.pool.free(id.ptr(), reclaim.cu_stream()) }?;
             }
         }
-        Ok(true)
+        Ok(Handed::ToDriver)
     }
 
-    /// The driver has the block: its slot and its bytes are free.
+    /// Frees blocks of this home stream with which other streams are done; asks the driver for
+    /// that now and then.
+    fn settle(&self, home: StreamId) {
+        let order = |block: &Retired| self.uses().home_order(block.id);
+        let ask = |block: Retired| {
+            if order(&block) == Ok(HomeOrder::Others) {
+                // No answer: it is asked again.
+                let _ = self.uses().poll_free(block.id);
+            }
+        };
+        let ready = |block: &Retired| order(block) == Ok(HomeOrder::Holds);
+        let free = |block: Retired| match self.free_at_home(block.id) {
+            // The next reap says why.
+            Err(_) if !self.device().is_lost() => self.retired.push(block),
+            _ => self.forget(block.id, block.bytes),
+        };
+        if self.deferred.settle(home, ask, ready, free, &self.retired) {
+            self.sweep_if_any();
+        }
+    }
+
+    /// The driver has a block that was retired: its slot and its bytes are free.
     fn forget(&self, id: BlockId, bytes: u64) {
-        self.owned.remove(id);
         self.uses().remove(id);
-        self.accounts.freed(id.alloc_stream(), bytes);
+        self.accounts.freed_later(id.alloc_stream(), bytes);
     }
 
     /// Frees what is retired and whose windows are closed; answers the bytes, and the first error.
@@ -251,13 +324,13 @@ impl AsyncCudaResource {
             if self.uses().has_open_window(id) && !self.device().is_lost() {
                 return true;
             }
-            match self.hand_over(id) {
-                Ok(true) => {
+            match self.hand_over(id, false) {
+                Ok(Handed::ToDriver) => {
                     self.forget(id, bytes);
                     freed += bytes;
                     false
                 }
-                Ok(false) => true,
+                Ok(_) => true,
                 Err(error) => {
                     if outcome.is_ok() {
                         outcome = Err(error);
@@ -267,6 +340,10 @@ impl AsyncCudaResource {
             }
         });
         (freed, outcome)
+    }
+
+    fn holds_none(&self) -> bool {
+        self.retired.is_empty() && self.deferred.is_empty()
     }
 
     fn sweep_if_any(&self) {
@@ -290,20 +367,25 @@ impl DeviceMemoryResource for AsyncCudaResource {
         if bytes as u64 > total {
             return Err(ResourceError::beyond_device(bytes, total));
         }
-        let alloc_stream = self.streams.resolve_id(stream)?;
-        let home = self.streams.resolve(alloc_stream)?;
+        let located = self.streams.locate(stream)?;
+        let (alloc_stream, home) = (located.id(), located.stream());
         self.device().bind()?;
         self.refuse_capture(alloc_stream, home)?;
         let ptr = self.take(bytes, home)?;
         let generation = Generation::next();
-        let slot = self.uses().insert(generation, alloc_stream).inspect_err(|_| {
-            // SAFETY: just allocated on this stream, and seen by nobody.
-            let _: ResourceResult<()> = unsafe { self.pool.free(ptr, home.cu_stream()) };
-        })?;
+        let (uses, owner) = (self.uses(), self.owner);
+        let slot = match uses.insert_owned(generation, located, owner, BlockSlot::NONE) {
+            Ok(slot) => slot,
+            Err(error) => {
+                // SAFETY: just allocated on this stream, and seen by nobody.
+                let _: ResourceResult<()> = unsafe { self.pool.free(ptr, home.cu_stream()) };
+                return Err(error);
+            }
+        };
         self.accounts.allocated(alloc_stream, bytes as u64);
         // SAFETY: the driver has just given these bytes, aligned to 256; they stay allocated until
         // `deallocate` takes the block back; the generation is new.
-        let block = unsafe {
+        Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
                 bytes,
@@ -316,9 +398,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
                 slot,
                 state: BlockState::Live,
             })
-        };
-        self.owned.insert(block.id(), BlockSlot::NONE);
-        Ok(block)
+        })
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
@@ -354,9 +434,10 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     fn try_reap(&self) -> ResourceResult<u64> {
         self.device_for_reaping()?;
-        if self.retired.is_empty() {
+        if self.holds_none() {
             return Ok(0);
         }
+        self.deferred.give_up_all(false, &self.retired);
         let mut reaped = Reaped::default();
         self.retired.stir(|| reaped.add(self.sweep()));
         reaped.answer()
@@ -364,6 +445,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.device_for_reaping()?;
+        self.deferred.give_up_all(true, &self.retired);
         let mut reaped = Reaped::default();
         self.retired.sweep_alone(|| reaped.add(self.sweep()));
         reaped.answer()
@@ -429,6 +511,14 @@ impl AsyncCudaResource {
     }
 }
 
+/// What became of a block that was given back.
+enum Handed {
+    ToDriver,
+    InUse,
+    /// Other streams may not be done with it.
+    Late,
+}
+
 /// What the sweeps of one reap have come to.
 #[derive(Default)]
 struct Reaped {
@@ -451,6 +541,7 @@ impl Reaped {
 impl Drop for AsyncCudaResource {
     fn drop(&mut self) {
         if self.device().bind().is_ok() {
+            self.deferred.give_up_all(true, &self.retired);
             let _ = self.sweep();
         }
     }

@@ -1,4 +1,5 @@
-//! Blocks that were given back while a window on them was open.
+//! Blocks that were given back and that the next sweep is to free: a window on them was open, their
+//! users were slow, or their free has failed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};

@@ -74,12 +74,14 @@ impl Device {
 
     /// cudarc's context.
     #[must_use]
+    #[inline]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.inner.context
     }
 
     /// CUDA device ordinal.
     #[must_use]
+    #[inline]
     pub fn ordinal(&self) -> usize {
         self.inner.context.ordinal()
     }
@@ -92,6 +94,7 @@ impl Device {
 
     /// Bytes of memory that the device has in all.
     #[must_use]
+    #[inline]
     pub fn total_memory(&self) -> u64 {
         self.inner.total_memory
     }
@@ -145,12 +148,14 @@ impl Device {
 
     /// Whether a sticky error has ended the device.
     #[must_use]
+    #[inline]
     pub fn is_lost(&self) -> bool {
         self.inner.lost.get().is_some()
     }
 
     /// Whether this process was forked after the device was opened.
     #[must_use]
+    #[inline]
     pub fn is_forked(&self) -> bool {
         self.inner.opened_in != process::Generation::current()
     }
@@ -164,6 +169,7 @@ impl Device {
     /// # Errors
     ///
     /// As [`check`](Self::check), and [`Driver`](ResourceError::Driver).
+    #[inline]
     pub fn bind(&self) -> ResourceResult<()> {
         self.check()?;
         let context = self.context().cu_ctx();

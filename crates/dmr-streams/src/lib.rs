@@ -12,7 +12,7 @@
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
 //! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
-//! | [`owned`] | [`OwnedBlocks`]: which blocks a resource has handed out |
+//! | [`owner`] | [`Owner`]: whose block a slot of the use table holds |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource that has none |
 //! | [`error`] | [`DeviceError`]: why a device cannot be opened |
 //!
@@ -30,7 +30,7 @@ pub mod lease;
 pub mod library;
 pub mod memory;
 pub mod ops;
-pub mod owned;
+pub mod owner;
 pub mod pool;
 mod process;
 mod progress;
@@ -46,8 +46,8 @@ pub use lease::StreamLease;
 pub use library::DriverVersion;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};
 pub use ops::PatternOps;
-pub use owned::OwnedBlocks;
-pub use pool::{StreamPool, StreamPoolConfig};
+pub use owner::Owner;
+pub use pool::{Located, StreamPool, StreamPoolConfig};
 pub use tracked::Tracked;
 pub use uses::{Dependencies, FreeOrder, UseTable};
 

@@ -116,6 +116,43 @@ pub(crate) struct Slot {
     pub(crate) retired: AtomicBool,
 }
 
+impl Slot {
+    /// Its stream, if it has one and nobody has taken it back.
+    #[inline]
+    fn alive(&self) -> Option<&Created> {
+        if self.retired.load(Ordering::Acquire) { None } else { self.stream.get() }
+    }
+}
+
+/// One of a pool's streams, and the id under which it may be stored.
+#[derive(Clone, Copy)]
+pub struct Located<'p> {
+    pub(crate) id: StreamId,
+    stream: &'p Arc<CudaStream>,
+}
+
+impl<'p> Located<'p> {
+    /// Its id, never [`StreamId::DEFAULT`].
+    #[must_use]
+    #[inline]
+    pub fn id(self) -> StreamId {
+        self.id
+    }
+
+    /// The stream.
+    #[must_use]
+    #[inline]
+    pub fn stream(self) -> &'p Arc<CudaStream> {
+        self.stream
+    }
+}
+
+impl fmt::Debug for Located<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Located").field(&self.id).finish()
+    }
+}
+
 pub(crate) struct Created {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) priority: i32,
@@ -163,12 +200,14 @@ impl StreamPool {
 
     /// The identity of this pool, which its ids carry.
     #[must_use]
+    #[inline]
     pub fn id(&self) -> StreamPoolId {
         self.id
     }
 
     /// The device that the streams are on.
     #[must_use]
+    #[inline]
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -181,6 +220,7 @@ impl StreamPool {
 
     /// The permanent id of the default stream: what [`StreamId::DEFAULT`] resolves to.
     #[must_use]
+    #[inline]
     pub fn default_stream(&self) -> StreamId {
         self.permanent_id(0)
     }
@@ -248,6 +288,7 @@ impl StreamPool {
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool or of a returned
     /// lease.
+    #[inline]
     pub fn resolve(&self, stream: StreamId) -> ResourceResult<&Arc<CudaStream>> {
         Ok(&self.find(stream)?.1.stream)
     }
@@ -258,8 +299,35 @@ impl StreamPool {
     /// # Errors
     ///
     /// As [`resolve`](Self::resolve).
+    #[inline]
     pub fn resolve_id(&self, stream: StreamId) -> ResourceResult<StreamId> {
         Ok(self.find(stream)?.0)
+    }
+
+    /// Both at once: the id that may be stored, and the stream behind it. Takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve).
+    #[inline]
+    pub fn locate(&self, stream: StreamId) -> ResourceResult<Located<'_>> {
+        let (id, created) = self.find(stream)?;
+        Ok(Located { id, stream: &created.stream })
+    }
+
+    /// The stream on which a block was allocated, also after its lease was returned. Takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, and for a stream
+    /// whose owner, who had lent it to the pool, has taken it back.
+    #[inline]
+    pub fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
+        let ours = home.pool() == Some(self.id);
+        match self.slots.get(home.slot()).filter(|_| ours).and_then(Slot::alive) {
+            Some(created) => Ok(&created.stream),
+            None => self.resolve(home),
+        }
     }
 
     /// Whether two ids name the same stream: different leases of one slot do.
@@ -273,6 +341,7 @@ impl StreamPool {
 
     /// Who uses what on these streams: blocks of any resource that tracks uses, pinned buffers.
     #[must_use]
+    #[inline]
     pub fn uses(&self) -> UseTable<'_> {
         UseTable::of(self)
     }
@@ -302,10 +371,12 @@ impl StreamPool {
         self.synchronize_slot(slot)
     }
 
+    #[inline]
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
+    #[inline]
     pub(crate) fn slot(&self, index: usize) -> &Slot {
         &self.slots[index]
     }
@@ -315,11 +386,13 @@ impl StreamPool {
         self.slots.iter().enumerate().skip(self.max_streams)
     }
 
+    #[inline]
     pub(crate) fn slots(&self) -> &Slots<Option<Event>> {
         &self.uses
     }
 
     /// The stream of a slot, leased or not: once there, it stays.
+    #[inline]
     pub(crate) fn permanent_stream(&self, slot: usize) -> ResourceResult<&Arc<CudaStream>> {
         let created = self.slots[slot].stream.get();
         let misuse =
@@ -329,6 +402,7 @@ impl StreamPool {
 
     /// Whether the stream of a slot is capturing a graph. The driver is asked, which costs it
     /// little more than a look.
+    #[inline]
     pub(crate) fn is_capturing(&self, slot: usize) -> ResourceResult<bool> {
         if self.progress.ended(slot).is_some() {
             return Ok(false);
@@ -360,21 +434,25 @@ impl StreamPool {
         self.untake(id.slot());
     }
 
+    #[inline]
     fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &Created)> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
-        let misuse = |problem| ResourceError::stream_misuse(stream, problem);
-        if id.pool() != Some(self.id) {
-            return Err(misuse(StreamProblem::OtherPool));
+        if id.pool() == Some(self.id)
+            && let Some(slot) = self.slots.get(id.slot())
+            && (id.lease() == PERMANENT || slot.lease.load(Ordering::Acquire) == id.lease())
+            && let Some(created) = slot.alive()
+        {
+            return Ok((id, created));
         }
-        self.slots
-            .get(id.slot())
-            .filter(|slot| {
-                id.lease() == PERMANENT || slot.lease.load(Ordering::Acquire) == id.lease()
-            })
-            .filter(|slot| !slot.retired.load(Ordering::Acquire))
-            .and_then(|slot| slot.stream.get())
-            .map(|created| (id, created))
-            .ok_or_else(|| misuse(StreamProblem::ReturnedLease))
+        Err(self.misuse(stream))
+    }
+
+    /// Why an id names no stream here.
+    #[cold]
+    fn misuse(&self, stream: StreamId) -> ResourceError {
+        let ours = stream.is_default() || stream.pool() == Some(self.id);
+        let problem = if ours { StreamProblem::ReturnedLease } else { StreamProblem::OtherPool };
+        ResourceError::stream_misuse(stream, problem)
     }
 
     /// Sets a slot aside and numbers its next lease.
@@ -436,10 +514,12 @@ impl StreamPool {
         stream
     }
 
+    #[inline]
     fn permanent_id(&self, slot: usize) -> StreamId {
         self.id_of(slot, PERMANENT)
     }
 
+    #[inline]
     pub(crate) fn id_of(&self, slot: usize, lease: u32) -> StreamId {
         // Slots and leases are within the limits, or they would not have been numbered.
         StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)

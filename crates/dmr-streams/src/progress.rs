@@ -7,18 +7,22 @@
 //! Uses get even numbers. An allocation takes the odd number before the next use's, without
 //! counting: it needs no event of its own, and any later one covers it.
 
+use std::sync::OnceLock;
+
 use crossbeam_utils::CachePadded;
 use cudarc::driver::{result, sys};
 use dmr_core::ResourceResult;
 
 use crate::event::DriverEvent;
 use crate::recycle::{Held, Shelf};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::{Device, StreamPool};
 
 /// What is known of the streams of a pool, by slot.
 pub(crate) struct Progress {
     streams: Box<[CachePadded<OfStream>]>,
+    /// No event was recorded in this slot or a later one: nobody has seen anything of them.
+    reach: AtomicUsize,
     /// A second stream exists, or is about to: uses are recorded from now on.
     several: AtomicBool,
     /// Stands for all uses of the first stream before there was a second.
@@ -28,12 +32,14 @@ pub(crate) struct Progress {
 struct OfStream {
     /// The number of the last use.
     last: AtomicU64,
+    /// Uses up to this number are known to be done.
+    done: AtomicU64,
     /// By slot: up to which number this stream has waited for that one.
     seen: Box<[AtomicU64]>,
     /// The latest event recorded here.
     latest: Mutex<Option<Event>>,
     /// Covers all that was ever submitted here: set when the stream's owner takes it back.
-    ended: Mutex<Option<Event>>,
+    ended: OnceLock<Event>,
     /// Events to record here.
     shelf: std::sync::Arc<Shelf<Stamped>>,
 }
@@ -56,6 +62,11 @@ impl Stamped {
     pub(crate) fn covers(&self, slot: usize, order: u64) -> bool {
         let reaches = if slot == self.slot { &self.order } else { &self.seen[slot] };
         reaches.load(Ordering::Relaxed) >= order
+    }
+
+    /// It covers uses of its stream up to this number.
+    pub(crate) fn order(&self) -> u64 {
+        self.order.load(Ordering::Relaxed)
     }
 
     /// The slot of the stream it was recorded on.
@@ -81,23 +92,26 @@ impl Progress {
     pub(crate) fn new(slots: usize) -> Self {
         let zeros = || (0..slots).map(|_| AtomicU64::new(0)).collect();
         let stream = |_| {
-            let (latest, ended) = (Mutex::new(None), Mutex::new(None));
-            let (last, seen) = (AtomicU64::new(0), zeros());
-            CachePadded::new(OfStream { last, seen, latest, ended, shelf: Shelf::new() })
+            let (latest, ended) = (Mutex::new(None), OnceLock::new());
+            let (last, done, seen) = (AtomicU64::new(0), AtomicU64::new(0), zeros());
+            CachePadded::new(OfStream { last, done, seen, latest, ended, shelf: Shelf::new() })
         };
         Self {
             streams: (0..slots).map(stream).collect(),
+            reach: AtomicUsize::new(0),
             several: AtomicBool::new(false),
             first: Mutex::new(None),
         }
     }
 
     /// The number of an allocation that was just submitted to the stream in `slot`.
+    #[inline]
     pub(crate) fn number_allocation(&self, slot: usize) -> u64 {
         self.streams[slot].last.load(Ordering::SeqCst) + 1
     }
 
     /// Whether the stream in `slot` has waited for use `order` of the one in `of`.
+    #[inline]
     pub(crate) fn has_seen(&self, slot: usize, of: usize, order: u64) -> bool {
         self.streams[slot].seen[of].load(Ordering::Acquire) >= order
     }
@@ -108,10 +122,29 @@ impl Progress {
         let seen = &self.streams[slot].seen;
         // Release: who reads this submits after the wait was queued.
         seen[event.slot].fetch_max(event.order.load(Ordering::Relaxed), Ordering::AcqRel);
-        for (mine, theirs) in seen.iter().zip(&event.seen) {
+        for (mine, theirs) in seen.iter().zip(&event.seen).take(self.reach()) {
             let reached = theirs.load(Ordering::Relaxed);
             if reached > mine.load(Ordering::Relaxed) {
                 mine.fetch_max(reached, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Whether use `order` of the stream in `slot` is known to be done. Asks nobody.
+    pub(crate) fn is_done(&self, slot: usize, order: u64) -> bool {
+        self.streams[slot].done.load(Ordering::Acquire) >= order
+    }
+
+    /// The driver has said that the event is done: so is all that it stands for.
+    pub(crate) fn has_completed(&self, event: &Stamped) {
+        let done = |slot: usize, order: u64| {
+            self.streams[slot].done.fetch_max(order, Ordering::AcqRel);
+        };
+        done(event.slot, event.order.load(Ordering::Relaxed));
+        for (slot, seen) in event.seen.iter().enumerate().take(self.reach()) {
+            match seen.load(Ordering::Relaxed) {
+                0 => {}
+                order => done(slot, order),
             }
         }
     }
@@ -126,7 +159,7 @@ impl Progress {
             return (order, Ok(Mark::Unrecorded));
         }
         if let Some(last) = self.ended(slot) {
-            return (order, Ok(Mark::Recorded(last)));
+            return (order, Ok(Mark::Recorded(last.clone())));
         }
         match self.record(pool, slot, order) {
             Ok(event) => {
@@ -160,7 +193,7 @@ impl Progress {
     /// An event recorded now: it covers all that was submitted to the stream so far.
     pub(crate) fn event_now(&self, pool: &StreamPool, slot: usize) -> ResourceResult<Event> {
         if let Some(last) = self.ended(slot) {
-            return Ok(last);
+            return Ok(last.clone());
         }
         let event = self.record(pool, slot, self.number_use(slot))?;
         *lock(&self.streams[slot].latest) = Some(event.clone());
@@ -172,14 +205,15 @@ impl Progress {
     pub(crate) fn end(&self, pool: &StreamPool, slot: usize) -> ResourceResult<()> {
         if self.ended(slot).is_none() {
             let last = self.record(pool, slot, u64::MAX)?;
-            lock(&self.streams[slot].ended).get_or_insert(last);
+            self.streams[slot].ended.get_or_init(|| last);
         }
         Ok(())
     }
 
     /// The last event of a stream that its owner has taken back.
-    pub(crate) fn ended(&self, slot: usize) -> Option<Event> {
-        lock(&self.streams[slot].ended).clone()
+    #[inline]
+    pub(crate) fn ended(&self, slot: usize) -> Option<&Event> {
+        self.streams.get(slot)?.ended.get()
     }
 
     /// Called before a second stream is handed out: from then on uses are recorded, and one event
@@ -199,6 +233,12 @@ impl Progress {
         self.streams[slot].last.fetch_add(2, Ordering::SeqCst) + 2
     }
 
+    /// A slot that is missed because it is only just being used makes an event stand for less than
+    /// it does: one wait more than needed.
+    fn reach(&self) -> usize {
+        self.reach.load(Ordering::Relaxed)
+    }
+
     /// Records an event for the number `order`, which was taken after the work it stands for was
     /// submitted.
     fn record(&self, pool: &StreamPool, slot: usize, order: u64) -> ResourceResult<Event> {
@@ -206,8 +246,11 @@ impl Progress {
         let make = || Stamped::new(device, slot, stream.seen.len());
         let event = stream.shelf.take(make)?;
         event.order.store(order, Ordering::Relaxed);
+        if slot >= self.reach() {
+            self.reach.fetch_max(slot + 1, Ordering::Relaxed);
+        }
         // What was waited for by now is waited for before the event, too.
-        for (stamp, seen) in event.seen.iter().zip(&stream.seen) {
+        for (stamp, seen) in event.seen.iter().zip(&stream.seen).take(self.reach()) {
             stamp.store(seen.load(Ordering::Acquire), Ordering::Relaxed);
         }
         device.bind()?;

@@ -12,8 +12,8 @@ use dmr_core::{
     UseTokens,
 };
 
-use crate::uses::{Dependencies, FreeOrder, UseTable};
-use crate::{OwnedBlocks, StreamPool};
+use crate::uses::{Departure, Dependencies, FreeOrder, Leaving, UseTable};
+use crate::{Owner, StreamPool};
 
 /// Gives use tracking to any resource, the direct backend among them.
 ///
@@ -38,7 +38,7 @@ use crate::{OwnedBlocks, StreamPool};
 pub struct Tracked<R: DeviceMemoryResource> {
     inner: Option<R>,
     streams: Arc<StreamPool>,
-    owned: OwnedBlocks,
+    owner: Owner,
     /// Never locked across a call of the inner resource or the driver.
     pending: Mutex<Pending>,
     /// How many blocks are pending or in the hand of a reap.
@@ -83,7 +83,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
         Ok(Self {
             inner: Some(inner),
-            owned: OwnedBlocks::new(streams.id()),
+            owner: Owner::new(),
             streams,
             pending: Mutex::default(),
             count: AtomicUsize::new(0),
@@ -124,13 +124,10 @@ impl<R: DeviceMemoryResource> Tracked<R> {
 
     /// Enters a block of the inner resource into the use table.
     fn adopt(&self, block: DeviceBlock) -> Result<DeviceBlock, Box<DeallocateError>> {
-        match self.uses().insert(block.generation(), block.alloc_stream()) {
-            Ok(slot) => {
-                let parts = block.into_parts();
-                let block = with_slot(parts, slot);
-                self.owned.insert(block.id(), parts.slot);
-                Ok(block)
-            }
+        let id = block.id();
+        let insert = |home| self.uses().insert_owned(id.generation(), home, self.owner, id.slot());
+        match self.streams.locate(id.alloc_stream()).and_then(insert) {
+            Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
     }
@@ -141,19 +138,43 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         block: DeviceBlock,
         inner_slot: BlockSlot,
     ) -> Result<(), Box<DeallocateError>> {
-        let (id, parts) = (block.id(), block.into_parts());
-        let outcome = self.get_ref().deallocate(with_slot(parts, inner_slot));
+        let id = block.id();
+        self.free(block, inner_slot)?;
+        self.uses().remove(id);
+        Ok(())
+    }
+
+    /// The same for a block that has left the table.
+    fn hand_over_leaving(
+        &self,
+        block: DeviceBlock,
+        leaving: Leaving<'_>,
+    ) -> Result<(), Box<DeallocateError>> {
+        let captured = match self.streams.device().is_lost() {
+            true => Ok(()),
+            false => self.refuse_capture(block.alloc_stream()),
+        };
+        let outcome = match captured {
+            // The driver call that asked was the one that found the device lost.
+            Err(error) if !self.streams.device().is_lost() => {
+                Err(DeallocateError::new(error, block))
+            }
+            _ => self.free(block, leaving.inner_slot()),
+        };
         match outcome {
-            Ok(()) => {
-                self.owned.remove(id);
-                self.uses().remove(id);
-                Ok(())
-            }
-            Err(refused) => {
-                let DeallocateError { error, block } = *refused;
-                Err(DeallocateError::new(error, with_slot(block.into_parts(), id.slot())))
-            }
+            Ok(()) => leaving.gone(),
+            Err(_) => leaving.stay(),
         }
+        outcome
+    }
+
+    /// Gives a block to the inner resource, as that knows it.
+    fn free(&self, block: DeviceBlock, inner_slot: BlockSlot) -> Result<(), Box<DeallocateError>> {
+        let (slot, parts) = (block.id().slot(), block.into_parts());
+        self.get_ref().deallocate(with_slot(parts, inner_slot)).map_err(|refused| {
+            let DeallocateError { error, block } = *refused;
+            DeallocateError::new(error, with_slot(block.into_parts(), slot))
+        })
     }
 
     /// What a retired block still waits for: `None` if for nothing that the inner resource does
@@ -342,17 +363,20 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
         let id = block.id();
-        let Some(inner_slot) = self.owned.find(id) else {
-            let error = ResourceError::foreign_block(&block, self.device_ordinal());
-            return Err(DeallocateError::new(error, block));
-        };
+        // First: another thread may have held a lock when the process was forked.
         if self.streams.device().is_forked() {
             let error = ResourceError::forked_process(self.device_ordinal());
             return Err(DeallocateError::new(error, block));
         }
-        if let Err(error) = self.uses().retire(id) {
-            return Err(DeallocateError::new(error, block));
-        }
+        let inner_slot = match self.uses().give_back(id, self.owner) {
+            Ok(Departure::Home(leaving)) => return self.hand_over_leaving(block, leaving),
+            Ok(Departure::Retired(inner_slot)) => inner_slot,
+            Ok(Departure::Foreign) => {
+                let error = ResourceError::foreign_block(&block, self.device_ordinal());
+                return Err(DeallocateError::new(error, block));
+            }
+            Err(error) => return Err(DeallocateError::new(error, block)),
+        };
         let outcome = match self.order(id) {
             Ok(FreeOrder::Home) => self.hand_over(block, inner_slot),
             Ok(FreeOrder::InUse) => {

@@ -44,6 +44,8 @@ fn play(
         universe.swallow_nth(call, n);
     }
     (scenario.play)(&stage).unwrap();
+    // Frees that the resource has put off are made now: nothing is done yet.
+    stage.resource().try_reap().unwrap();
     let calls = universe.calls();
     universe.clear_faults();
     let counts = ORDERING.into_iter().map(|call| (call, calls.count(call))).collect();

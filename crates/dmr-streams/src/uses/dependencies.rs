@@ -17,8 +17,22 @@ pub enum FreeOrder {
     InUse,
     /// The order holds on the home stream: a free that is queued there waits for nothing else.
     Home,
-    /// Other streams have used the block, and the home stream has not waited for them.
+    /// Other streams have used the block, the home stream has not waited for them, and they are
+    /// not known to be done.
     After(Dependencies),
+}
+
+/// Whether a retired block may be freed on its home stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HomeOrder {
+    /// A window is open: ask again when it has closed.
+    InUse,
+    /// The order holds there: see [`FreeOrder::Home`].
+    Holds,
+    /// Not yet: other streams may not be done with the block.
+    Others,
+    /// Never: the stream's owner has taken it back.
+    Ended,
 }
 
 /// Device work that a free must come after: what other streams have done with the block, and what

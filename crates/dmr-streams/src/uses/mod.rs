@@ -9,7 +9,9 @@
 //! use to finishing it, no conflicting use of another stream can be prepared, so the waits that
 //! were found needed stay needed, and what they wait for stays what it is.
 
+mod departure;
 mod dependencies;
+mod free_list;
 mod slots;
 
 use cudarc::driver::{result, sys};
@@ -21,12 +23,13 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
-use crate::StreamPool;
 use crate::progress::{Event, Mark};
+use crate::{Located, Owner, StreamPool};
 
-pub use dependencies::{Dependencies, FreeOrder};
+pub use departure::{Departure, Leaving};
+pub use dependencies::{Dependencies, FreeOrder, HomeOrder};
 pub(crate) use slots::Slots;
-use slots::{Closing, Need};
+use slots::{Closing, Left, Need, Tenancy};
 
 /// The uses of everything that lives on a pool's streams: [`StreamPool::uses`].
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,7 @@ pub struct UseTable<'p> {
 type Needs = SmallVec<[Need<Option<Event>>; 8]>;
 
 impl<'p> UseTable<'p> {
+    #[inline]
     pub(crate) fn of(pool: &'p StreamPool) -> Self {
         Self { pool }
     }
@@ -50,10 +54,53 @@ impl<'p> UseTable<'p> {
     /// [`StreamMisuse`](ResourceError::StreamMisuse); [`Capacity`](ResourceError::Capacity) once
     /// 2²⁶ blocks are live.
     pub fn insert(&self, generation: Generation, home: StreamId) -> ResourceResult<BlockSlot> {
-        let home = self.pool.resolve_id(home)?;
-        let order = self.pool.progress().number_allocation(home.slot());
-        let entry = Entry { stream: StreamKey::of(home), order, event: None };
-        self.slots().insert(generation, entry).map(BlockSlot::new)
+        let home = self.pool.locate(home)?;
+        self.enter(generation, home.id, Tenancy::ANONYMOUS)
+    }
+
+    /// As [`insert`](Self::insert), for a block that its owner takes back by
+    /// [`give_back`](Self::give_back), and that may have had a slot elsewhere before.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool;
+    /// [`Capacity`](ResourceError::Capacity) as [`insert`](Self::insert).
+    #[inline]
+    pub fn insert_owned(
+        &self,
+        generation: Generation,
+        home: Located<'p>,
+        owner: Owner,
+        inner_slot: BlockSlot,
+    ) -> ResourceResult<BlockSlot> {
+        let home = self.of_this_pool(home.id)?;
+        self.enter(generation, home, Tenancy { owner: Some(owner), inner_slot })
+    }
+
+    /// Takes a block back from its holder: preparing a use of it is
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) from now on. In one look at its slot this is
+    /// [`retire`](Self::retire), [`free_order`](Self::free_order) and the first half of
+    /// [`remove`](Self::remove), where the order holds on the home stream.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was given back before.
+    #[inline]
+    pub fn give_back(&self, block: BlockId, owner: Owner) -> ResourceResult<Departure<'p>> {
+        let progress = self.pool.progress();
+        let home = block.alloc_stream().slot();
+        let ordered =
+            |entry: &Entry<_>| !self.holds_up(home, entry.stream.get() as usize, entry.order);
+        // A stream that its owner has taken back orders nothing any more but by its last event.
+        let alive = progress.ended(home).is_none();
+        Ok(match self.slots().give_back(block, owner, alive, ordered) {
+            Left::Foreign => Departure::Foreign,
+            Left::Before => return Err(ResourceError::use_after_free(block.generation())),
+            Left::Retired { inner_slot } => Departure::Retired(inner_slot),
+            Left::Gone { inner_slot, used } => {
+                Departure::Home(Leaving { table: *self, block, inner_slot, used })
+            }
+        })
     }
 
     /// Makes `stream` wait for all that the uses must come after, and opens a window for each:
@@ -110,11 +157,15 @@ impl<'p> UseTable<'p> {
             return Ok(());
         }
         let stream = self.of_this_pool(tokens.stream())?;
-        let (order, event, done, outcome) = self.mark(stream);
-        for token in tokens {
-            let entry = Entry { stream: StreamKey::of(stream), order, event: event.clone() };
-            let closing = if done { Closing::Done(entry.stream) } else { Closing::Used(entry) };
-            self.slots().close(&token, closing);
+        let (order, mut event, done, outcome) = self.mark(stream);
+        let mut left = tokens.iter();
+        while let Some(token) = left.next() {
+            // The last one gets the event itself.
+            let event = if left.len() == 0 { event.take() } else { event.clone() };
+            let entry = Entry { stream: StreamKey::of(stream), order, event };
+            let closing =
+                if done { Closing::Done(entry.stream, order) } else { Closing::Used(entry) };
+            self.slots().close(token, closing);
         }
         outcome
     }
@@ -170,15 +221,7 @@ impl<'p> UseTable<'p> {
     pub fn free_order(&self, block: BlockId) -> ResourceResult<FreeOrder> {
         let progress = self.pool.progress();
         let home = block.alloc_stream().slot();
-        let mut needs = Needs::new();
-        let waits = |need: Need<Option<Event>>| {
-            if need.slot != home && !progress.has_seen(home, need.slot, need.order) {
-                needs.push(need);
-            }
-        };
-        if !self.slots().free_waits(block, waits)? {
-            return Ok(FreeOrder::InUse);
-        }
+        let Some(needs) = self.free_needs(block)? else { return Ok(FreeOrder::InUse) };
         // A stream that its owner has taken back orders nothing any more but by its last event.
         if needs.is_empty() && progress.ended(home).is_none() {
             return Ok(FreeOrder::Home);
@@ -192,6 +235,55 @@ impl<'p> UseTable<'p> {
         }
         events.push(progress.event_now(self.pool, home)?);
         Ok(FreeOrder::After(Dependencies::new(self.pool.device().clone(), events)))
+    }
+
+    /// Whether the free of a retired block may be queued on its home stream now. Unlike
+    /// [`free_order`](Self::free_order) makes no driver call: whoever can keep the block for a
+    /// while asks again later, [`poll_free`](Self::poll_free) before that.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) if the block is gone.
+    pub fn home_order(&self, block: BlockId) -> ResourceResult<HomeOrder> {
+        let progress = self.pool.progress();
+        let home = block.alloc_stream().slot();
+        let mut order = HomeOrder::Holds;
+        let closed = self.slots().visit_free_waits(block, |slot, number| {
+            if self.holds_up(home, slot, number) {
+                order = HomeOrder::Others;
+            }
+        })?;
+        if !closed {
+            return Ok(HomeOrder::InUse);
+        }
+        Ok(if progress.ended(home).is_some() { HomeOrder::Ended } else { order })
+    }
+
+    /// Asks the driver whether all that other streams do with a retired block is done; `false`
+    /// also while a window is open. The answer is remembered for every block: earlier uses of the
+    /// same streams are done as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`free_order`](Self::free_order); an error of the driver may come from work submitted
+    /// earlier.
+    pub fn poll_free(&self, block: BlockId) -> ResourceResult<bool> {
+        let progress = self.pool.progress();
+        let Some(needs) = self.free_needs(block)? else { return Ok(false) };
+        for Need { slot, order, event } in needs {
+            let event = match event {
+                Some(event) => event,
+                None => progress.event_for(self.pool, slot, order)?,
+            };
+            self.pool.device().bind()?;
+            // SAFETY: the event is alive, and nobody re-records it while it is held.
+            match unsafe { result::event::query(event.handle()) } {
+                Ok(()) => progress.has_completed(&event),
+                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
+                Err(error) => return Err(self.pool.device().driver_error("cuEventQuery", error)),
+            }
+        }
+        Ok(true)
     }
 
     /// The block is gone, and its slot is free for another.
@@ -212,8 +304,40 @@ impl<'p> UseTable<'p> {
         self.slots().count(|entry| entry.event.is_some())
     }
 
+    /// Enters a block whose home is one of the pool's streams.
+    #[inline]
+    fn enter(
+        &self,
+        generation: Generation,
+        home: StreamId,
+        tenancy: Tenancy,
+    ) -> ResourceResult<BlockSlot> {
+        let order = self.pool.progress().number_allocation(home.slot());
+        let entry = Entry { stream: StreamKey::of(home), order, event: None };
+        self.slots().insert(generation, entry, tenancy).map(BlockSlot::new)
+    }
+
+    #[inline]
     fn slots(&self) -> &'p Slots<Option<Event>> {
         self.pool.slots()
+    }
+
+    /// Uses on other streams that the block's free must wait for; `None` if a window is open.
+    fn free_needs(&self, block: BlockId) -> ResourceResult<Option<Needs>> {
+        let home = block.alloc_stream().slot();
+        let mut needs = Needs::new();
+        let waits = |need: Need<Option<Event>>| {
+            if self.holds_up(home, need.slot, need.order) {
+                needs.push(need);
+            }
+        };
+        Ok(self.slots().free_waits(block, waits)?.then_some(needs))
+    }
+
+    /// Whether a free on the stream in `home` would have to wait for use `order` of another.
+    fn holds_up(&self, home: usize, slot: usize, order: u64) -> bool {
+        let progress = self.pool.progress();
+        slot != home && !progress.has_seen(home, slot, order) && !progress.is_done(slot, order)
     }
 
     /// Keeps what `stream` has not waited for: per producer the latest is enough.
@@ -234,18 +358,18 @@ impl<'p> UseTable<'p> {
             return Ok(());
         }
         let progress = self.pool.progress();
-        let mut events: SmallVec<[(u64, Event); 8]> = SmallVec::new();
+        let mut events: SmallVec<[Event; 8]> = SmallVec::new();
         for Need { slot, order, event } in needs {
             events.push(match event {
-                Some(event) => (order, event),
-                None => (order, progress.event_for(self.pool, slot, order)?),
+                Some(event) => event,
+                None => progress.event_for(self.pool, slot, order)?,
             });
         }
         let waiting = self.pool.permanent_stream(stream.slot())?.cu_stream();
         self.pool.device().bind()?;
-        for (index, (order, event)) in events.iter().enumerate() {
-            let implied = |(other, (_, by)): (usize, &(u64, Event))| {
-                other != index && by.covers(event.slot(), *order)
+        for (index, event) in events.iter().enumerate() {
+            let implied = |(other, by): (usize, &Event)| {
+                other != index && by.covers(event.slot(), event.order())
             };
             if events.iter().enumerate().any(implied) {
                 continue;
@@ -292,6 +416,7 @@ impl<'p> UseTable<'p> {
     }
 
     /// The stream of a token, whose lease may have been returned since it was made.
+    #[inline]
     fn of_this_pool(&self, stream: StreamId) -> ResourceResult<StreamId> {
         if stream.pool() == Some(self.pool.id()) {
             Ok(stream)

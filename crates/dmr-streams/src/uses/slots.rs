@@ -6,9 +6,13 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::{Entry, Ledger, StreamKey};
-use dmr_core::{Access, BlockId, Generation, ResourceError, ResourceResult, StreamId, UseToken};
+use dmr_core::{
+    Access, BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, UseToken,
+};
 use smallvec::SmallVec;
 
+use super::free_list::FreeList;
+use crate::Owner;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 /// Slots are made by the chunk, each twice as large as the one before, and never given back before
@@ -22,7 +26,7 @@ pub(crate) struct Slots<E> {
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
     /// By home stream: slots that no block has.
-    free: Box<[CachePadded<Mutex<Vec<u32>>>]>,
+    free: Box<[CachePadded<FreeList>]>,
 }
 
 type Chunk<E> = Box<[CachePadded<Mutex<Slot<E>>>]>;
@@ -30,10 +34,37 @@ type Chunk<E> = Box<[CachePadded<Mutex<Slot<E>>>]>;
 struct Slot<E> {
     /// Whose it is; `None` if nobody's.
     generation: Option<Generation>,
+    tenancy: Tenancy,
     retired: bool,
+    /// Something beside the allocation has been in the ledger.
+    used: bool,
     ledger: Ledger<E>,
     windows: SmallVec<[Window; 2]>,
     last_ticket: u64,
+}
+
+/// Whose the block in a slot is, and the slot that it had before it came here.
+#[derive(Clone, Copy)]
+pub(crate) struct Tenancy {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) inner_slot: BlockSlot,
+}
+
+impl Tenancy {
+    /// Nobody asks whose it is.
+    pub(crate) const ANONYMOUS: Self = Self { owner: None, inner_slot: BlockSlot::NONE };
+}
+
+/// What has become of a block that its owner gives back.
+pub(crate) enum Left {
+    /// It is not this owner's.
+    Foreign,
+    /// It was given back before.
+    Before,
+    /// It is retired.
+    Retired { inner_slot: BlockSlot },
+    /// The slot is nobody's, and not free before it is vacated.
+    Gone { inner_slot: BlockSlot, used: bool },
 }
 
 struct Window {
@@ -55,8 +86,8 @@ pub(crate) enum Closing<E> {
     Unused,
     /// Its work was submitted.
     Used(Entry<E>),
-    /// Its work, and all that was submitted to its stream before, is done.
-    Done(StreamKey),
+    /// Its work, and all that was submitted to its stream up to this number, is done.
+    Done(StreamKey, u64),
 }
 
 impl<E: Clone> Slots<E> {
@@ -65,19 +96,74 @@ impl<E: Clone> Slots<E> {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
             given: AtomicUsize::new(0),
-            free: (0..streams).map(|_| CachePadded::new(Mutex::new(Vec::new()))).collect(),
+            free: (0..streams).map(|_| CachePadded::new(FreeList::new())).collect(),
         }
     }
 
     /// A slot for a new block; `home` stands for its allocation.
-    pub(crate) fn insert(&self, generation: Generation, home: Entry<E>) -> ResourceResult<u32> {
+    #[inline]
+    pub(crate) fn insert(
+        &self,
+        generation: Generation,
+        home: Entry<E>,
+        tenancy: Tenancy,
+    ) -> ResourceResult<u32> {
         let index = self.take(home.stream.get() as usize)?;
         if let Some(mut slot) = self.slot(index) {
             slot.generation = Some(generation);
-            slot.retired = false;
-            slot.ledger = Ledger::allocated(home);
+            slot.tenancy = tenancy;
+            (slot.retired, slot.used) = (false, false);
+            slot.ledger.restart(home);
         }
         Ok(index)
+    }
+
+    /// Takes a block back: out of its slot if no window is open and all uses in its ledger are
+    /// `ordered` before a free on its home stream, and else as retired. Where the home is not
+    /// `alive`, nothing can be freed there.
+    #[inline]
+    pub(crate) fn give_back(
+        &self,
+        block: BlockId,
+        owner: Owner,
+        alive: bool,
+        mut ordered: impl FnMut(&Entry<E>) -> bool,
+    ) -> Left {
+        let slot = block.slot().index().and_then(|index| self.slot(index));
+        let Some(mut slot) = slot else { return Left::Foreign };
+        let Tenancy { owner: whose, inner_slot } = slot.tenancy;
+        if slot.generation != Some(block.generation()) || whose != Some(owner) {
+            return Left::Foreign;
+        }
+        if slot.retired {
+            return Left::Before;
+        }
+        // Where nothing was used, the ledger has the allocation, which was at home.
+        let mut at_home = |slot: &Slot<E>| !slot.used || slot.ledger.free_waits().all(&mut ordered);
+        if alive && slot.windows.is_empty() && at_home(&slot) {
+            slot.generation = None;
+            return Left::Gone { inner_slot, used: slot.used };
+        }
+        slot.retired = true;
+        Left::Retired { inner_slot }
+    }
+
+    /// The slot of a block that has left it is free for another.
+    #[inline]
+    pub(crate) fn vacate(&self, block: BlockId, used: bool) {
+        let Some(index) = block.slot().index() else { return };
+        if used && let Some(mut slot) = self.slot(index) {
+            drop(slot.ledger.clear());
+        }
+        self.free[block.alloc_stream().slot()].put(index);
+    }
+
+    /// The block that has left its slot is there again, as it was.
+    pub(crate) fn restore(&self, block: BlockId) {
+        let slot = block.slot().index().and_then(|index| self.slot(index));
+        if let Some(mut slot) = slot {
+            slot.generation = Some(block.generation());
+        }
     }
 
     /// Opens a window and answers its ticket; `need` is told what the use must wait for.
@@ -119,10 +205,18 @@ impl<E: Clone> Slots<E> {
             slot.windows.swap_remove(open);
             match closing {
                 Closing::Unused => {}
-                Closing::Used(entry) => drop(slot.ledger.commit(token.access(), entry)),
-                // A write that is done came after everything.
-                Closing::Done(_) if token.access().writes() => drop(slot.ledger.clear()),
-                Closing::Done(stream) => slot.ledger.retain(|entry| entry.stream != stream),
+                Closing::Used(entry) => {
+                    slot.used = true;
+                    drop(slot.ledger.commit(token.access(), entry));
+                }
+                // Another thread may have finished a later use of the stream by now. Except for
+                // that, a write came after everything.
+                Closing::Done(stream, order) => {
+                    let write = token.access().writes();
+                    slot.ledger.retain(|entry| {
+                        if entry.stream == stream { entry.order > order } else { !write }
+                    });
+                }
             }
         });
     }
@@ -155,6 +249,23 @@ impl<E: Clone> Slots<E> {
         })
     }
 
+    /// As [`free_waits`](Self::free_waits), without the events: stream slots and numbers.
+    pub(crate) fn visit_free_waits(
+        &self,
+        block: BlockId,
+        mut visit: impl FnMut(usize, u64),
+    ) -> ResourceResult<bool> {
+        self.with(block, |slot| {
+            if !slot.windows.is_empty() {
+                return false;
+            }
+            for entry in slot.ledger.free_waits() {
+                visit(entry.stream.get() as usize, entry.order);
+            }
+            true
+        })
+    }
+
     pub(crate) fn remove(&self, block: BlockId) {
         let Some(index) = block.slot().index() else { return };
         let removed = self.with(block, |slot| {
@@ -163,7 +274,7 @@ impl<E: Clone> Slots<E> {
             drop(slot.ledger.clear());
         });
         if removed.is_ok() {
-            lock(&self.free[block.alloc_stream().slot()]).push(index);
+            self.free[block.alloc_stream().slot()].put(index);
         }
     }
 
@@ -187,14 +298,23 @@ impl<E: Clone> Slots<E> {
         }
     }
 
+    #[inline]
     fn slot(&self, index: u32) -> Option<MutexGuard<'_, Slot<E>>> {
         let (chunk, at) = place(index as usize);
         self.chunks.get(chunk)?.get()?.get(at).map(|slot| lock(slot))
     }
 
     /// A slot that no block has, of those that the home stream was given.
+    #[inline]
     fn take(&self, home: usize) -> ResourceResult<u32> {
-        let mut free = lock(&self.free[home]);
+        match self.free[home].take_spare() {
+            Some(index) => Ok(index),
+            None => self.take_another(home),
+        }
+    }
+
+    fn take_another(&self, home: usize) -> ResourceResult<u32> {
+        let mut free = self.free[home].rest();
         if let Some(index) = free.pop() {
             return Ok(index);
         }
@@ -216,6 +336,7 @@ impl<E: Clone> Slots<E> {
 }
 
 /// In which chunk a slot is, and where in it.
+#[inline]
 fn place(index: usize) -> (usize, usize) {
     let chunk = (index / BATCH + 1).ilog2() as usize;
     (chunk, index - BATCH * ((1 << chunk) - 1))
@@ -224,7 +345,15 @@ fn place(index: usize) -> (usize, usize) {
 impl<E> Slot<E> {
     fn empty() -> Self {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
-        Self { generation: None, retired: false, ledger, windows, last_ticket: 0 }
+        Self {
+            generation: None,
+            tenancy: Tenancy::ANONYMOUS,
+            retired: false,
+            used: false,
+            ledger,
+            windows,
+            last_ticket: 0,
+        }
     }
 }
 
@@ -281,7 +410,11 @@ mod loom_tests {
             let pool = StreamPoolId::next().unwrap();
             let slots = Arc::new(Slots::new(3));
             let (home, generation) = (stream(pool, 0), Generation::next());
-            let block = id(slots.insert(generation, allocation(home)).unwrap(), generation, home);
+            let block = id(
+                slots.insert(generation, allocation(home), Tenancy::ANONYMOUS).unwrap(),
+                generation,
+                home,
+            );
             let inside = Arc::new(AtomicBool::new(false));
             let writers: Vec<_> = [1, 2]
                 .map(|slot| {
@@ -305,6 +438,43 @@ mod loom_tests {
         });
     }
 
+    /// U7, U12: a block that is being used does not leave its slot, and one that has left is not
+    /// used; if its free fails, it is there again.
+    #[test]
+    fn a_block_leaves_only_while_nobody_uses_it() {
+        loom::model(|| {
+            let pool = StreamPoolId::next().unwrap();
+            let slots = Arc::new(Slots::new(2));
+            let (home, generation, owner) = (stream(pool, 0), Generation::next(), Owner::new());
+            let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE };
+            let insert = |generation| {
+                let slot = slots.insert(generation, allocation(home), tenancy).unwrap();
+                id(slot, generation, home)
+            };
+            let block = insert(generation);
+            let gone = Arc::new(AtomicBool::new(false));
+            let user = {
+                let (slots, gone) = (Arc::clone(&slots), Arc::clone(&gone));
+                loom::thread::spawn(move || {
+                    let me = stream(pool, 1);
+                    if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
+                        assert!(!gone.load(Ordering::SeqCst), "used after it left");
+                        let token = UseToken::new(block, me, Access::Read, ticket);
+                        slots.close(&token, Closing::Unused);
+                    }
+                })
+            };
+            if let Left::Gone { used, .. } = slots.give_back(block, owner, true, |_| true) {
+                gone.store(true, Ordering::SeqCst);
+                slots.vacate(block, used);
+                let next = insert(Generation::next());
+                assert_eq!(next.slot(), block.slot(), "the slot is free");
+                assert!(!slots.has_open_window(next));
+            }
+            user.join().unwrap();
+        });
+    }
+
     /// U7, U12: while one thread gives a block back and another block takes its slot, a third
     /// thread's old id opens a window on the old block or on none.
     #[test]
@@ -313,7 +483,11 @@ mod loom_tests {
             let pool = StreamPoolId::next().unwrap();
             let slots = Arc::new(Slots::new(2));
             let (home, generation) = (stream(pool, 0), Generation::next());
-            let block = id(slots.insert(generation, allocation(home)).unwrap(), generation, home);
+            let block = id(
+                slots.insert(generation, allocation(home), Tenancy::ANONYMOUS).unwrap(),
+                generation,
+                home,
+            );
             let user = {
                 let slots = Arc::clone(&slots);
                 loom::thread::spawn(move || {
@@ -330,10 +504,67 @@ mod loom_tests {
             if slots.free_waits(block, |_| {}).unwrap() {
                 slots.remove(block);
                 let next = Generation::next();
-                let next = id(slots.insert(next, allocation(home)).unwrap(), next, home);
+                let next = id(
+                    slots.insert(next, allocation(home), Tenancy::ANONYMOUS).unwrap(),
+                    next,
+                    home,
+                );
                 assert!(!slots.has_open_window(next));
             }
             user.join().unwrap();
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use dmr_core::{AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, StreamPoolId};
+
+    use super::*;
+
+    fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
+        let parts = BlockParts {
+            ptr: 256,
+            bytes: 1,
+            reserved_bytes: 1,
+            alignment: 256,
+            device_ordinal: 0,
+            alloc_stream,
+            tag: AllocTag::UNTAGGED,
+            generation,
+            slot: BlockSlot::new(slot),
+            state: BlockState::Live,
+        };
+        // SAFETY: nothing is ever done with the address.
+        unsafe { DeviceBlock::from_parts(parts) }.id()
+    }
+
+    /// U13: another thread's later use of the same stream was submitted after the stream had been
+    /// waited for.
+    #[test]
+    fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
+        for access in [Access::Read, Access::Write] {
+            let pool = StreamPoolId::next().unwrap();
+            let [home, stream] = [0, 1].map(|slot| StreamId::from_parts(pool, slot, 0).unwrap());
+            let slots = Slots::new(2);
+            let generation = Generation::next();
+            let allocation = Entry { stream: StreamKey::of(home), order: 1, event: 0 };
+            let block = id(
+                slots.insert(generation, allocation, Tenancy::ANONYMOUS).unwrap(),
+                generation,
+                home,
+            );
+            let open = || {
+                let ticket = slots.open(block, stream, access, |_| {}).unwrap();
+                UseToken::new(block, stream, access, ticket)
+            };
+            let (done, later) = (open(), open());
+            let key = StreamKey::of(stream);
+            slots.close(&later, Closing::Used(Entry { stream: key, order: 4, event: 1 }));
+            slots.close(&done, Closing::Done(key, 2));
+            let mut needs = Vec::new();
+            slots.free_waits(block, |need| needs.push(need.order)).unwrap();
+            assert!(needs.contains(&4), "{access:?}: {needs:?}");
+        }
     }
 }
