@@ -17,7 +17,7 @@ use dmr_streams::{Device, Owner, StreamPool};
 use crate::accounts::Accounts;
 use crate::deferred::Deferred;
 use crate::driver_pool::{DriverPool, HighWater};
-use crate::retired::{Retired, RetiredBlocks};
+use crate::retired::{Reaped, Retired, RetiredBlocks};
 use crate::{AsyncConfig, Diagnostics};
 
 /// One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, from a driver pool of its own,
@@ -217,14 +217,15 @@ impl AsyncCudaResource {
         }
     }
 
-    /// Queues the driver's free of a block whose order holds at home. The
-    /// context is current.
+    /// Queues the driver's free of a block whose order holds at home. The context is current.
     fn free_at_home(&self, id: BlockId) -> ResourceResult<()> {
         let home = self.home_stream(id.alloc_stream())?;
-        self.refuse_capture(id.alloc_stream(), home)?;
         // SAFETY: the block has left the table or is retired, so nothing can be submitted for it
         // any more; all that was comes before this on its home stream, or is done.
-        unsafe { self.pool.free(id.ptr(), home.cu_stream()) }
+        let freed = unsafe { self.pool.free(id.ptr(), home.cu_stream()) };
+        // On a capturing stream the driver refuses memory that is not the graph's, and the capture
+        // lives: so that needs no asking before.
+        freed.or_else(|error| self.refuse_capture(id.alloc_stream(), home).and(Err(error)))
     }
 
     /// Hands a block over that waits for other streams, or keeps it while a window is open on it.
@@ -517,25 +518,6 @@ enum Handed {
     InUse,
     /// Other streams may not be done with it.
     Late,
-}
-
-/// What the sweeps of one reap have come to.
-#[derive(Default)]
-struct Reaped {
-    bytes: u64,
-    /// Of the last sweep, which has tried everything again.
-    error: Option<ResourceError>,
-}
-
-impl Reaped {
-    fn add(&mut self, (bytes, outcome): (u64, ResourceResult<()>)) {
-        self.bytes += bytes;
-        self.error = outcome.err();
-    }
-
-    fn answer(self) -> ResourceResult<u64> {
-        self.error.map_or(Ok(self.bytes), Err)
-    }
 }
 
 impl Drop for AsyncCudaResource {

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use dmr_core::BlockId;
+use dmr_core::{BlockId, ResourceError, ResourceResult};
 
 /// A block that was given back and cannot be freed yet.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +74,25 @@ impl RetiredBlocks {
         let mut blocks = lock(&self.blocks);
         blocks.append(&mut taken);
         self.len.store(blocks.len(), Ordering::SeqCst);
+    }
+}
+
+/// What the sweeps of one reap have come to.
+#[derive(Default)]
+pub(crate) struct Reaped {
+    bytes: u64,
+    /// Of the last sweep, which has tried everything again.
+    error: Option<ResourceError>,
+}
+
+impl Reaped {
+    pub(crate) fn add(&mut self, (bytes, outcome): (u64, ResourceResult<()>)) {
+        self.bytes += bytes;
+        self.error = outcome.err();
+    }
+
+    pub(crate) fn answer(self) -> ResourceResult<u64> {
+        self.error.map_or(Ok(self.bytes), Err)
     }
 }
 
