@@ -4,20 +4,21 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::package::{self, Changes};
-use crate::{clippy, deny, docs, fmt, graph, tidy};
+use crate::{clippy, deny, docs, fmt, graph, loom, tidy};
 
 type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
 
 /// Runs all gates and says which failed.
 pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
     let package = || package::run(changes);
-    let gates: [(&str, Gate<'_>); 7] = [
+    let gates: [(&str, Gate<'_>); 8] = [
         ("fmt", &fmt::run),
         ("tidy", &tidy::run),
         ("graph", &graph::run),
         ("deny", &deny::run),
         ("clippy", &clippy::run),
         ("docs", &docs::run),
+        ("loom", &loom::run),
         ("package", &package),
     ];
     let mut red = Vec::new();

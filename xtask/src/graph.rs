@@ -13,11 +13,29 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-core", &[]),
     ("dmr-sim", &[]),
     ("dmr-streams", &["dmr-core"]),
+    ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),
+    ("dmr-launch", &["dmr-core", "dmr-streams"]),
+    ("dmr-buffer", &["dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
-    ("dmr", &["dmr-core", "dmr-cuda-direct", "dmr-streams", "dmr-trace"]),
+    (
+        "dmr",
+        &[
+            "dmr-buffer",
+            "dmr-core",
+            "dmr-cuda-async",
+            "dmr-cuda-direct",
+            "dmr-launch",
+            "dmr-streams",
+            "dmr-trace",
+        ],
+    ),
     ("dmr-cli", &["dmr", "dmr-core", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"]),
     ("dmr-testkit", &["dmr-core", "dmr-sim", "dmr-streams"]),
+    (
+        "dmr-bench",
+        &["dmr-core", "dmr-cuda-async", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"],
+    ),
     ("xtask", &[]),
 ];
 
@@ -25,7 +43,7 @@ const SIMULATOR: &str = "dmr-sim";
 
 /// Where the simulator may be on by default. A library that brings it would put a simulated driver
 /// into other people's programs.
-const MAY_ENABLE_SIMULATOR: &[&str] = &["dmr-cli", "dmr-testkit"];
+const MAY_ENABLE_SIMULATOR: &[&str] = &["dmr-bench", "dmr-cli", "dmr-testkit"];
 
 /// Holds the graph.
 pub(crate) fn run() -> Result<(), Failure> {

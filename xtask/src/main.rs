@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a gate's answer is what it prints")]
 
+mod bench;
+mod bundle;
 mod ci;
 mod clippy;
 mod command;
@@ -10,6 +12,7 @@ mod docs;
 mod failure;
 mod fmt;
 mod graph;
+mod loom;
 mod package;
 mod tidy;
 mod workspace;
@@ -28,8 +31,13 @@ usage: cargo xtask <gate>
   deny      licences, duplicate versions and sources of dependencies (needs cargo-deny)
   clippy    no warning with all features, with none, and with each alone
   docs      the documentation builds without a warning
+  loom      models of the lock-free parts hold in every order of steps
   package   every published crate packages and builds from its package
 
+  bench     host cost on the simulated driver: times, and instructions (needs valgrind)
+  bundle    tests, examples and programs for a machine without Rust and without the sources
+
+  --out DIR, --package NAME   bundle: where it goes, whose tests and examples
   --allow-dirty   package, ci: package with uncommitted changes";
 
 fn main() -> ExitCode {
@@ -56,6 +64,9 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["deny"] => deny::run(),
         ["clippy"] => clippy::run(),
         ["docs"] => docs::run(),
+        ["loom"] => loom::run(),
+        ["bench"] => bench::run(),
+        ["bundle", options @ ..] => bundle::run(&bundle::Options::parse(options)?),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

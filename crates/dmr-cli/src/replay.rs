@@ -23,7 +23,7 @@ pub struct ReplayArgs {
     pub trace: PathBuf,
 
     /// Where memory comes from [default: DMR_BACKEND, else the first of these]
-    #[arg(long, value_name = "NAME", value_parser = backends())]
+    #[arg(long, value_name = "NAME", value_parser = resources())]
     pub resource: Option<String>,
 
     /// Fill each block with its own pattern and check it before the free
@@ -56,8 +56,16 @@ pub struct ReplayArgs {
     pub driver: DriverArgs,
 }
 
-fn backends() -> PossibleValuesParser {
-    PossibleValuesParser::new(Backend::available().iter().map(|backend| backend.name()))
+/// The direct backend, with use tracking.
+const TRACKED: &str = "tracked";
+
+/// The backends, and what tracking makes of those that have none by themselves.
+fn resources() -> PossibleValuesParser {
+    let mut names: Vec<_> = Backend::available().iter().map(|backend| backend.name()).collect();
+    if Backend::available().contains(&Backend::Direct) {
+        names.push(TRACKED);
+    }
+    PossibleValuesParser::new(names)
 }
 
 /// Replays and reports.
@@ -137,6 +145,9 @@ fn replay_on_device(
     if let Some(backend) = args.backend() {
         builder = builder.backend(backend);
     }
+    if args.resource.as_deref() == Some(TRACKED) {
+        builder = builder.tracked();
+    }
     let runtime = builder.build().map_err(Failure::unusable)?;
     let driver = machine.describe(runtime.device());
     let resource = stack(Arc::clone(runtime.resource()));
@@ -168,7 +179,10 @@ fn replay_on_device(
 
 impl ReplayArgs {
     fn backend(&self) -> Option<Backend> {
-        let name = self.resource.as_deref()?;
+        let name = match self.resource.as_deref()? {
+            TRACKED => Backend::Direct.name(),
+            name => name,
+        };
         Backend::available().iter().copied().find(|backend| backend.name() == name)
     }
 }

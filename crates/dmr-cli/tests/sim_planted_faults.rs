@@ -30,15 +30,24 @@ fn trace() -> String {
     text
 }
 
-/// Replays the trace with `--verify` on a machine of its own.
+/// Replays the trace with `--verify` on a machine of its own, on the default backend.
 fn replay_on(
+    universe: &Universe,
+    stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
+) -> Result<(Summary, ReplayArgs), Failure> {
+    replay_from("async", universe, stack)
+}
+
+fn replay_from(
+    resource: &str,
     universe: &Universe,
     stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
 ) -> Result<(Summary, ReplayArgs), Failure> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, trace()).unwrap();
-    let cli = Cli::parse_from(["dmr", "replay", path.to_str().unwrap(), "--verify"]);
+    let path = path.to_str().unwrap();
+    let cli = Cli::parse_from(["dmr", "replay", path, "--verify", "--resource", resource]);
     let Command::Replay(args) = cli.command else { unreachable!() };
     let machine = Machine::simulated(universe.clone(), 0)?;
     Ok((replay(&machine, &args, stack)?, args))
@@ -166,21 +175,25 @@ fn a_swallowed_synchronisation_is_a_race_that_names_the_trace_s_line() {
 
 #[test]
 fn a_swallowed_free_is_a_leak_that_names_the_allocation_s_line() {
-    let universe = Universe::new().unwrap();
-    universe.swallow_nth("cuMemFree_v2", 10);
-    let (summary, args) = replay_on(&universe, |resource| resource).unwrap();
-    let found = findings(&summary);
-    // Blocks are freed in order: the tenth free is of the tenth block, allocated by line 14.
-    assert_eq!(found.len(), 1, "{found:#?}");
-    assert!(found[0].contains("never freed") && found[0].ends_with("trace line 14"), "{found:#?}");
-    assert_eq!(report(&summary, &args).unwrap().complaint.matches("1 other finding").count(), 1);
+    for (backend, free) in [("direct", "cuMemFree_v2"), ("async", "cuMemFreeAsync")] {
+        let universe = Universe::new().unwrap();
+        universe.swallow_nth(free, 10);
+        let (summary, args) = replay_from(backend, &universe, |resource| resource).unwrap();
+        let found = findings(&summary);
+        // Blocks are freed in order: the tenth free is of the tenth block, allocated by line 14.
+        assert_eq!(found.len(), 1, "{found:#?}");
+        let [leak] = &found[..] else { unreachable!() };
+        assert!(leak.contains("never freed") && leak.ends_with("trace line 14"), "{leak}");
+        let complaint = report(&summary, &args).unwrap().complaint;
+        assert_eq!(complaint.matches("1 other finding").count(), 1);
+    }
 }
 
 #[test]
 fn a_free_that_the_driver_refuses_is_made_up_for_by_the_end() {
     let universe = Universe::new().unwrap();
     universe.fail_nth("cuMemFree_v2", 10, 999);
-    let (summary, _) = replay_on(&universe, |resource| resource).unwrap();
+    let (summary, _) = replay_from("direct", &universe, |resource| resource).unwrap();
     assert_eq!(findings(&summary), Vec::<String>::new());
     let calls = universe.calls();
     assert_eq!(calls.count("cuMemFree_v2"), calls.count("cuMemAlloc_v2") + 1);

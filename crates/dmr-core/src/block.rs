@@ -52,6 +52,7 @@ impl DeviceBlock {
     /// - `parts.generation` is on no other block, except where an adaptor takes a block apart
     ///   ([`into_parts`](Self::into_parts)) and makes it again.
     #[allow(unsafe_code, reason = "the one place where a claim about device memory is made")]
+    #[inline]
     pub const unsafe fn from_parts(parts: BlockParts) -> Self {
         Self { parts }
     }
@@ -60,66 +61,77 @@ impl DeviceBlock {
     ///
     /// The caller now answers for the memory, as it does after `mem::forget`.
     #[must_use]
+    #[inline]
     pub const fn into_parts(self) -> BlockParts {
         self.parts
     }
 
     /// Device address (a `CUdeviceptr`).
     #[must_use]
+    #[inline]
     pub const fn ptr(&self) -> u64 {
         self.parts.ptr
     }
 
     /// Bytes asked for.
     #[must_use]
+    #[inline]
     pub const fn bytes(&self) -> usize {
         self.parts.bytes
     }
 
     /// Bytes set aside for it, at least [`bytes`](Self::bytes). Only `bytes` of them may be used.
     #[must_use]
+    #[inline]
     pub const fn reserved_bytes(&self) -> usize {
         self.parts.reserved_bytes
     }
 
     /// Alignment of the address in bytes, at least 256.
     #[must_use]
+    #[inline]
     pub const fn alignment(&self) -> usize {
         self.parts.alignment
     }
 
     /// CUDA device ordinal.
     #[must_use]
+    #[inline]
     pub const fn device_ordinal(&self) -> usize {
         self.parts.device_ordinal
     }
 
     /// The home stream: the one named at `allocate`.
     #[must_use]
+    #[inline]
     pub const fn alloc_stream(&self) -> StreamId {
         self.parts.alloc_stream
     }
 
     /// Who asked.
     #[must_use]
+    #[inline]
     pub const fn tag(&self) -> AllocTag {
         self.parts.tag
     }
 
     /// Which allocation this is.
     #[must_use]
+    #[inline]
     pub const fn generation(&self) -> Generation {
         self.parts.generation
     }
 
     /// What state the block is in. The holder of a block sees [`BlockState::Live`].
     #[must_use]
+    #[inline]
     pub const fn state(&self) -> BlockState {
         self.parts.state
     }
 
     /// A `Copy` snapshot of the block's identity, which holds no borrow.
     #[must_use]
+    #[inline]
     pub const fn id(&self) -> BlockId {
         BlockId {
             ptr: self.parts.ptr,
@@ -175,30 +187,35 @@ pub struct BlockId {
 impl BlockId {
     /// Device address (a `CUdeviceptr`).
     #[must_use]
+    #[inline]
     pub const fn ptr(self) -> u64 {
         self.ptr
     }
 
     /// Which allocation it was.
     #[must_use]
+    #[inline]
     pub const fn generation(self) -> Generation {
         self.generation
     }
 
     /// The home stream: the one named at `allocate`.
     #[must_use]
+    #[inline]
     pub const fn alloc_stream(self) -> StreamId {
         self.alloc_stream
     }
 
     /// CUDA device ordinal.
     #[must_use]
+    #[inline]
     pub const fn device_ordinal(self) -> usize {
         self.device_ordinal
     }
 
     /// Where the resource finds it again.
     #[must_use]
+    #[inline]
     pub const fn slot(self) -> BlockSlot {
         self.slot
     }
@@ -214,12 +231,14 @@ impl BlockSlot {
 
     /// A slot with this index (`u32::MAX` is [`BlockSlot::NONE`]).
     #[must_use]
+    #[inline]
     pub const fn new(index: u32) -> Self {
         Self(index)
     }
 
     /// The index, unless this is [`BlockSlot::NONE`].
     #[must_use]
+    #[inline]
     pub const fn index(self) -> Option<u32> {
         if self.0 == u32::MAX { None } else { Some(self.0) }
     }

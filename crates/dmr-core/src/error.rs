@@ -179,6 +179,17 @@ pub enum ResourceError {
         /// The `CUresult`.
         code: i32,
     },
+
+    /// This process is a fork of the one that opened the device: CUDA does not survive that.
+    #[non_exhaustive]
+    #[error(
+        "device {device_ordinal} was opened before this process was forked, and CUDA does not \
+         survive a fork: start the child as a new process"
+    )]
+    ForkedProcess {
+        /// CUDA device ordinal.
+        device_ordinal: usize,
+    },
 }
 
 impl ResourceError {
@@ -296,6 +307,12 @@ impl ResourceError {
     pub const fn device_lost(device_ordinal: usize, call: &'static str, code: i32) -> Self {
         Self::DeviceLost { device_ordinal, call, code }
     }
+
+    /// [`ForkedProcess`](Self::ForkedProcess).
+    #[must_use]
+    pub const fn forked_process(device_ordinal: usize) -> Self {
+        Self::ForkedProcess { device_ordinal }
+    }
 }
 
 /// What is wrong with a size.
@@ -333,6 +350,15 @@ pub enum StreamProblem {
     /// The per-thread default handle, which names a different stream on each thread.
     #[error("the per-thread default stream is a different stream on each thread; create a stream")]
     PerThreadDefault,
+    /// The legacy null stream, which is used only by name.
+    #[error("it is CUDA's legacy null stream; adopt it by name with `adopt_legacy`")]
+    LegacyDefault,
+    /// It is adopted already.
+    #[error("it is adopted already; use the id of that lease")]
+    AlreadyAdopted,
+    /// It is the pool's own.
+    #[error("it is the pool's own stream, which the pool keeps; only adopted streams are retired")]
+    NotAdopted,
     /// The resource does not track uses.
     #[error(
         "this resource does not track block uses, so work on another stream would be unordered; \

@@ -18,6 +18,7 @@ const RESERVE: u64 = 4096;
 impl Generation {
     /// A generation that nobody has had before.
     #[must_use]
+    #[inline]
     pub fn next() -> Self {
         static ISSUED: AtomicU64 = AtomicU64::new(1);
         thread_local! {

@@ -104,6 +104,16 @@ impl<E> Ledger<E> {
         Self { last_write: Some(home), reads: SmallVec::new() }
     }
 
+    /// Makes it what [`allocated`](Self::allocated) answers, and keeps its memory on the host heap:
+    /// for the next block.
+    #[inline]
+    pub fn restart(&mut self, home: Entry<E>) {
+        if !self.reads.is_empty() {
+            self.reads.clear();
+        }
+        self.last_write = Some(home);
+    }
+
     /// What `stream` must wait for before it uses the block.
     ///
     /// A read waits for the last write. A write waits for the latest read of every other stream,

@@ -165,6 +165,7 @@ impl From<&ResourceError> for Failure {
             E::OutOfBounds { .. } => "out_of_bounds",
             E::ForeignBlock { .. } => "foreign_block",
             E::DeviceLost { .. } => "device_lost",
+            E::ForkedProcess { .. } => "forked_process",
         };
         Self::new(kind, &error.to_string())
     }

@@ -10,6 +10,7 @@ pub const BLOCK_ALIGNMENT: usize = 256;
 /// # Errors
 ///
 /// [`ResourceError::InvalidSize`] for zero bytes and for sizes that overflow when rounded up.
+#[inline]
 pub fn checked_round_up(bytes: usize, alignment: usize) -> Result<usize, ResourceError> {
     if bytes == 0 {
         return Err(ResourceError::zero_size());

@@ -25,6 +25,10 @@ impl StreamId {
     /// It is resolved on entry and never stored. It is *not* CUDA's legacy null stream.
     pub const DEFAULT: Self = Self(0);
 
+    /// No pool has issued it: what messages name a stream by that was refused before it had an
+    /// id. Every pool refuses it.
+    pub const UNISSUED: Self = Self(u64::MAX);
+
     /// How many slots a pool can have.
     pub const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
@@ -35,6 +39,7 @@ impl StreamId {
     ///
     /// Returns `None` if `slot` or `lease` is out of range.
     #[must_use]
+    #[inline]
     pub const fn from_parts(pool: StreamPoolId, slot: usize, lease: u32) -> Option<Self> {
         if slot >= Self::MAX_SLOTS || lease > Self::MAX_LEASE {
             return None;
@@ -45,6 +50,7 @@ impl StreamId {
 
     /// The pool that issued this id; `None` for [`StreamId::DEFAULT`].
     #[must_use]
+    #[inline]
     pub const fn pool(self) -> Option<StreamPoolId> {
         match NonZeroU32::new((self.0 >> (SLOT_BITS + LEASE_BITS)) as u32) {
             Some(pool) => Some(StreamPoolId(pool)),
@@ -54,24 +60,28 @@ impl StreamId {
 
     /// The slot in its pool: the small number that messages call "stream N".
     #[must_use]
+    #[inline]
     pub const fn slot(self) -> usize {
         ((self.0 >> LEASE_BITS) & ((1 << SLOT_BITS) - 1)) as usize
     }
 
     /// The lease of the slot.
     #[must_use]
+    #[inline]
     pub const fn lease(self) -> u32 {
         (self.0 & Self::MAX_LEASE as u64) as u32
     }
 
     /// Whether this is [`StreamId::DEFAULT`].
     #[must_use]
+    #[inline]
     pub const fn is_default(self) -> bool {
         self.0 == 0
     }
 
     /// The id as one number, for logs. Not meaningful outside this process.
     #[must_use]
+    #[inline]
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -81,6 +91,8 @@ impl fmt::Display for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_default() {
             f.write_str("the default stream")
+        } else if *self == Self::UNISSUED {
+            f.write_str("the stream")
         } else {
             write!(f, "stream {}", self.slot())
         }
@@ -91,6 +103,7 @@ impl fmt::Debug for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pool() {
             None => f.write_str("StreamId(default)"),
+            Some(_) if *self == Self::UNISSUED => f.write_str("StreamId(unissued)"),
             Some(pool) => {
                 write!(f, "StreamId(pool {}, slot {}, lease {})", pool.0, self.slot(), self.lease())
             }
@@ -103,11 +116,12 @@ impl fmt::Debug for StreamId {
 pub struct StreamPoolId(NonZeroU32);
 
 impl StreamPoolId {
-    /// A new identity, or `None` once the process has made 2²⁴ − 1 pools.
+    /// A new identity, or `None` once the process has made 2²⁴ − 2 pools.
     #[must_use]
     pub fn next() -> Option<Self> {
         static ISSUED: AtomicU32 = AtomicU32::new(0);
-        let last = (1 << POOL_BITS) - 1;
+        // All ones is no pool's: `UNISSUED` has them.
+        let last = (1 << POOL_BITS) - 2;
         ISSUED
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |issued| {
                 (issued < last).then_some(issued + 1)

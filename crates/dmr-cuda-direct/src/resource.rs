@@ -112,7 +112,7 @@ impl DirectCudaResource {
 
     /// One pass over the retired blocks.
     fn sweep(&self) -> (u64, ResourceResult<()>) {
-        let (number, blocks) = {
+        let (number, mut blocks) = {
             let mut state = self.state();
             if state.retired.is_empty() {
                 return (0, Ok(()));
@@ -123,7 +123,7 @@ impl DirectCudaResource {
             (number, std::mem::take(&mut state.retired))
         };
         let (mut freed, mut outcome) = (0, Ok(()));
-        for block in blocks {
+        for block in blocks.drain(..) {
             // SAFETY: the block came from cuMemAlloc in this context, was given back by its owner,
             // and left the list of retired blocks for this sweep alone.
             let result = unsafe { result::free_sync(block.ptr) };
@@ -142,7 +142,12 @@ impl DirectCudaResource {
                 }
             }
         }
-        self.state().sweeping.retain(|&other| other != number);
+        let mut state = self.state();
+        state.sweeping.retain(|&other| other != number);
+        if state.retired.is_empty() {
+            state.retired = blocks; // for its room on the host heap
+        }
+        drop(state);
         self.sweep_ended.notify_all();
         (freed, outcome)
     }
@@ -210,6 +215,10 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        if self.device().is_forked() {
+            let error = ResourceError::forked_process(self.device_ordinal());
+            return Err(DeallocateError::new(error, block));
+        }
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
         let mut state = self.state();
         if state.live.get(&ptr) != Some(&generation) {

@@ -72,4 +72,5 @@ pub use install::{Because, Driver, InstallError, SelectError, install, select};
 pub use kernel::{Footprint, KernelArgs, KernelMemory};
 pub use label::{LabelGuard, label};
 pub use report::{Report, ReportKind, Site, Verdict};
+pub use session::is_inside_driver_call;
 pub use universe::{HostOrder, HostToken, Policy, Universe, UniverseBuilder};

@@ -17,6 +17,32 @@ use crate::registry;
 
 thread_local! {
     static CURRENT_CONTEXT: Cell<Handle> = const { Cell::new(0) };
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is inside a call of the simulated driver.
+///
+/// For test allocators that count what a program allocates on the host heap: what the simulator
+/// itself allocates is not the program's.
+#[must_use]
+pub fn is_inside_driver_call() -> bool {
+    INSIDE.get()
+}
+
+/// Marks the calling thread as inside a driver call until it is dropped.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Self {
+        INSIDE.set(true);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+    }
 }
 
 /// The calling thread's current context: a handle, 0 for none.
@@ -109,6 +135,7 @@ pub(crate) fn driver_call(
     if callback::is_running() {
         return ERROR_NOT_PERMITTED;
     }
+    let _inside = Inside::enter();
     let call = std::panic::AssertUnwindSafe(|| {
         let (id, context) = match scope {
             Scope::Context | Scope::Stream(0..=STREAM_PER_THREAD) => {

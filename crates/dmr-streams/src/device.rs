@@ -1,17 +1,25 @@
 //! One GPU and its CUDA context.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 use dmr_core::{ResourceError, ResourceResult};
 
-use crate::{DeviceError, DriverVersion, library};
+use crate::{DeviceError, DriverVersion, library, process};
 
 pub use crate::library::device_count;
 
 /// One GPU and the CUDA context in which everything on it is made. Cheap to clone.
+///
+/// # When it is gone
+///
+/// Some errors of the driver are *sticky*: the context is beyond repair, and every later call
+/// answers the same. The first of them that [`driver_error`](Self::driver_error) sees makes the
+/// device lost, for good and for all clones; from then on [`bind`](Self::bind) answers
+/// [`DeviceLost`](ResourceError::DeviceLost). In a process that was forked after the device was
+/// opened it answers [`ForkedProcess`](ResourceError::ForkedProcess). Neither is a driver call.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -22,6 +30,9 @@ struct Inner {
     name: String,
     total_memory: u64,
     driver_version: DriverVersion,
+    /// The sticky error that ended it: the driver's function and the code.
+    lost: OnceLock<(&'static str, i32)>,
+    opened_in: process::Generation,
 }
 
 impl Device {
@@ -56,17 +67,21 @@ impl Device {
         // SAFETY: the context's own device.
         let total = unsafe { result::device::total_mem(cu_device) };
         let total_memory = total.map_err(failed("cuDeviceTotalMem"))? as u64;
-        Ok(Self { inner: Arc::new(Inner { context, name, total_memory, driver_version }) })
+        let (lost, opened_in) = (OnceLock::new(), process::Generation::current());
+        let inner = Inner { context, name, total_memory, driver_version, lost, opened_in };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// cudarc's context.
     #[must_use]
+    #[inline]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.inner.context
     }
 
     /// CUDA device ordinal.
     #[must_use]
+    #[inline]
     pub fn ordinal(&self) -> usize {
         self.inner.context.ordinal()
     }
@@ -79,6 +94,7 @@ impl Device {
 
     /// Bytes of memory that the device has in all.
     #[must_use]
+    #[inline]
     pub fn total_memory(&self) -> u64 {
         self.inner.total_memory
     }
@@ -112,6 +128,38 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
+    /// Whether the device can be used: not lost, and in the process that opened it. No driver
+    /// call.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceLost`](ResourceError::DeviceLost) and
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
+    #[inline]
+    pub fn check(&self) -> ResourceResult<()> {
+        if self.is_forked() {
+            return Err(ResourceError::forked_process(self.ordinal()));
+        }
+        match self.inner.lost.get() {
+            Some(&(call, code)) => Err(ResourceError::device_lost(self.ordinal(), call, code)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a sticky error has ended the device.
+    #[must_use]
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.inner.lost.get().is_some()
+    }
+
+    /// Whether this process was forked after the device was opened.
+    #[must_use]
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.inner.opened_in != process::Generation::current()
+    }
+
     /// Makes the context current on the calling thread, where it stays so.
     ///
     /// One driver call if it is current already, two if not. Unlike
@@ -120,8 +168,10 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver).
+    /// As [`check`](Self::check), and [`Driver`](ResourceError::Driver).
+    #[inline]
     pub fn bind(&self) -> ResourceResult<()> {
+        self.check()?;
         let context = self.context().cu_ctx();
         let current = result::ctx::get_current()
             .map_err(|error| self.driver_error("cuCtxGetCurrent", error))?;
@@ -149,10 +199,15 @@ impl Device {
         self.context().cu_ctx() == other.context().cu_ctx()
     }
 
-    /// The error of a driver call on this device, in the words of `dmr_core`.
+    /// The error of a driver call on this device, in the words of `dmr_core`. A sticky one ends
+    /// the device: it is [`DeviceLost`](ResourceError::DeviceLost).
     #[must_use]
     pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {
         let code = code(error);
+        if is_sticky(code) {
+            let &(call, code) = self.inner.lost.get_or_init(|| (call, code));
+            return ResourceError::device_lost(self.ordinal(), call, code);
+        }
         ResourceError::driver(call, code, library::error_name(code), self.ordinal())
     }
 }
@@ -168,6 +223,29 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({}, {:?})", self.ordinal(), self.name())
     }
+}
+
+/// Whether the context, or the process, is beyond repair after this `CUresult`.
+///
+/// The driver API's documentation says so of each of these ("leaves the process in an inconsistent
+/// state"), except for 709, where the context is gone. It does not say so of their neighbours,
+/// which refuse one call: 701 and 720 (a launch that asks for too much), 703 to 708 and 711 to 713
+/// (peer access, primary context, host memory). Nor of 999, "unknown", which is taken at its word:
+/// one call failed.
+const fn is_sticky(code: i32) -> bool {
+    matches!(
+        code,
+        // Uncorrectable ECC and NVLink errors, and one that the hardware has contained.
+        214 | 220 | 226
+        // Illegal address, launch timeout, destroyed context, assert.
+        | 700 | 702 | 709 | 710
+        // Hardware stack, illegal instruction, misaligned address, address space, program
+        // counter, launch failure.
+        | 714
+            ..=719
+        // Tensor memory that a kernel did not free.
+        | 721
+    )
 }
 
 fn code(DriverError(error): DriverError) -> i32 {

@@ -9,27 +9,47 @@
 //! | [`device`] | [`Device`], one GPU and its CUDA context |
 //! | [`pool`] | [`StreamPool`], a fixed number of streams, by number |
 //! | [`lease`] | [`StreamLease`], one of them, for one user |
+//! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
+//! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
+//! | [`owner`] | [`Owner`]: whose block a slot of the use table holds |
+//! | [`tracked`] | [`Tracked`]: use tracking for a resource that has none |
 //! | [`error`] | [`DeviceError`]: why a device cannot be opened |
 //!
 //! Streams are cudarc's, so everything that cudarc can do on a stream works on these.
 
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
+mod adopt;
+pub mod context;
 pub mod device;
 pub mod error;
+mod event;
 mod kernels;
 pub mod lease;
 pub mod library;
+pub mod memory;
 pub mod ops;
+pub mod owner;
 pub mod pool;
+mod process;
+mod progress;
+mod recycle;
+mod sync;
+pub mod tracked;
+pub mod uses;
 
+pub use context::DeviceContext;
 pub use device::Device;
 pub use error::DeviceError;
 pub use lease::StreamLease;
 pub use library::DriverVersion;
+pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};
 pub use ops::PatternOps;
-pub use pool::{StreamPool, StreamPoolConfig};
+pub use owner::Owner;
+pub use pool::{Located, StreamPool, StreamPoolConfig};
+pub use tracked::Tracked;
+pub use uses::{Dependencies, FreeOrder, UseTable};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

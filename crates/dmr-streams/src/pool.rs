@@ -1,14 +1,17 @@
 //! A fixed number of streams of one device, known by number.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::result;
+use cudarc::driver::sys::CUstreamCaptureStatus;
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
+use crate::progress::{Event, Progress};
+use crate::uses::{Slots, UseTable};
 use crate::{Device, StreamLease};
 
 /// How a [`StreamPool`] is made.
@@ -17,22 +20,32 @@ use crate::{Device, StreamLease};
 pub struct StreamPoolConfig {
     /// How many streams there can be. Brought between 1 and [`StreamId::MAX_SLOTS`].
     pub max_streams: usize,
+    /// How many streams of other owners can be adopted in the pool's life. The sum of both is
+    /// brought down to [`StreamId::MAX_SLOTS`].
+    pub max_adopted: usize,
     /// The priority of streams that are acquired without naming one: lower is more urgent, 0 is
     /// CUDA's default. The driver brings it into the device's range.
     pub priority: i32,
 }
 
 impl StreamPoolConfig {
-    /// 32 streams of priority 0.
+    /// 32 streams of priority 0, and 32 of other owners.
     #[must_use]
     pub const fn new() -> Self {
-        Self { max_streams: 32, priority: 0 }
+        Self { max_streams: 32, max_adopted: 32, priority: 0 }
     }
 
     /// Sets [`max_streams`](Self::max_streams).
     #[must_use]
     pub const fn with_max_streams(mut self, max_streams: usize) -> Self {
         self.max_streams = max_streams;
+        self
+    }
+
+    /// Sets [`max_adopted`](Self::max_adopted).
+    #[must_use]
+    pub const fn with_max_adopted(mut self, max_adopted: usize) -> Self {
+        self.max_adopted = max_adopted;
         self
     }
 
@@ -81,32 +94,77 @@ pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
     priority: i32,
+    /// The pool's own streams, then those of other owners.
     slots: Box<[Slot]>,
+    /// How many of the slots are for the pool's own streams.
+    max_streams: usize,
     /// What is free, by slot. Never held across a driver call.
     books: Mutex<Box<[Entry]>>,
     turn: AtomicUsize,
+    progress: Progress,
+    uses: Slots<Option<Event>>,
+    reclaim: OnceLock<Arc<CudaStream>>,
 }
 
 /// What is read without a lock.
 #[derive(Default)]
-struct Slot {
-    stream: OnceLock<Created>,
+pub(crate) struct Slot {
+    pub(crate) stream: OnceLock<Created>,
     /// The number of the lease that is held, or [`PERMANENT`] if none is.
-    lease: AtomicU32,
+    pub(crate) lease: AtomicU32,
+    /// The stream is another owner's, who may have destroyed it by now.
+    pub(crate) retired: AtomicBool,
 }
 
-struct Created {
-    stream: Arc<CudaStream>,
-    priority: i32,
+impl Slot {
+    /// Its stream, if it has one and nobody has taken it back.
+    #[inline]
+    fn alive(&self) -> Option<&Created> {
+        if self.retired.load(Ordering::Acquire) { None } else { self.stream.get() }
+    }
+}
+
+/// One of a pool's streams, and the id under which it may be stored.
+#[derive(Clone, Copy)]
+pub struct Located<'p> {
+    pub(crate) id: StreamId,
+    stream: &'p Arc<CudaStream>,
+}
+
+impl<'p> Located<'p> {
+    /// Its id, never [`StreamId::DEFAULT`].
+    #[must_use]
+    #[inline]
+    pub fn id(self) -> StreamId {
+        self.id
+    }
+
+    /// The stream.
+    #[must_use]
+    #[inline]
+    pub fn stream(self) -> &'p Arc<CudaStream> {
+        self.stream
+    }
+}
+
+impl fmt::Debug for Located<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Located").field(&self.id).finish()
+    }
+}
+
+pub(crate) struct Created {
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) priority: i32,
 }
 
 /// What is decided under the lock.
 #[derive(Clone, Copy, Default)]
-struct Entry {
+pub(crate) struct Entry {
     /// Leased, or being created.
-    taken: bool,
+    pub(crate) taken: bool,
     /// The number of the latest lease.
-    last_lease: u32,
+    pub(crate) last_lease: u32,
 }
 
 /// The lease number of ids that need no lease.
@@ -118,18 +176,23 @@ impl StreamPool {
     /// # Errors
     ///
     /// [`Driver`](ResourceError::Driver); [`Capacity`](ResourceError::Capacity) if the process
-    /// has made 2²⁴ pools.
+    /// has made 2²⁴ − 2 pools.
     pub fn new(device: Device, config: StreamPoolConfig) -> ResourceResult<Arc<Self>> {
         let max_streams = config.max_streams.clamp(1, StreamId::MAX_SLOTS);
+        let slots = max_streams.saturating_add(config.max_adopted).min(StreamId::MAX_SLOTS);
         let id = StreamPoolId::next()
-            .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 1))?;
+            .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
         let pool = Self {
             id,
             device,
             priority: config.priority,
-            slots: (0..max_streams).map(|_| Slot::default()).collect(),
-            books: Mutex::new(vec![Entry::default(); max_streams].into()),
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            max_streams,
+            books: Mutex::new(vec![Entry::default(); slots].into()),
             turn: AtomicUsize::new(0),
+            progress: Progress::new(slots),
+            uses: Slots::new(slots),
+            reclaim: OnceLock::new(),
         };
         pool.create(0, config.priority)?;
         Ok(Arc::new(pool))
@@ -137,12 +200,14 @@ impl StreamPool {
 
     /// The identity of this pool, which its ids carry.
     #[must_use]
+    #[inline]
     pub fn id(&self) -> StreamPoolId {
         self.id
     }
 
     /// The device that the streams are on.
     #[must_use]
+    #[inline]
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -150,11 +215,12 @@ impl StreamPool {
     /// How many streams there can be.
     #[must_use]
     pub fn max_streams(&self) -> usize {
-        self.slots.len()
+        self.max_streams
     }
 
     /// The permanent id of the default stream: what [`StreamId::DEFAULT`] resolves to.
     #[must_use]
+    #[inline]
     pub fn default_stream(&self) -> StreamId {
         self.permanent_id(0)
     }
@@ -198,7 +264,7 @@ impl StreamPool {
     /// [`Driver`](ResourceError::Driver) if a stream cannot be created.
     pub fn next(&self) -> ResourceResult<StreamId> {
         loop {
-            let slot = self.turn.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+            let slot = self.turn.fetch_add(1, Ordering::Relaxed) % self.max_streams;
             // Of another priority, or being created for somebody else: the next one. Slot 0 ends
             // the search at the latest.
             let usable = match self.slots[slot].stream.get() {
@@ -222,6 +288,7 @@ impl StreamPool {
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool or of a returned
     /// lease.
+    #[inline]
     pub fn resolve(&self, stream: StreamId) -> ResourceResult<&Arc<CudaStream>> {
         Ok(&self.find(stream)?.1.stream)
     }
@@ -232,8 +299,35 @@ impl StreamPool {
     /// # Errors
     ///
     /// As [`resolve`](Self::resolve).
+    #[inline]
     pub fn resolve_id(&self, stream: StreamId) -> ResourceResult<StreamId> {
         Ok(self.find(stream)?.0)
+    }
+
+    /// Both at once: the id that may be stored, and the stream behind it. Takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve).
+    #[inline]
+    pub fn locate(&self, stream: StreamId) -> ResourceResult<Located<'_>> {
+        let (id, created) = self.find(stream)?;
+        Ok(Located { id, stream: &created.stream })
+    }
+
+    /// The stream on which a block was allocated, also after its lease was returned. Takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, and for a stream
+    /// whose owner, who had lent it to the pool, has taken it back.
+    #[inline]
+    pub fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
+        let ours = home.pool() == Some(self.id);
+        match self.slots.get(home.slot()).filter(|_| ours).and_then(Slot::alive) {
+            Some(created) => Ok(&created.stream),
+            None => self.resolve(home),
+        }
     }
 
     /// Whether two ids name the same stream: different leases of one slot do.
@@ -245,6 +339,27 @@ impl StreamPool {
         Ok(self.find(a)?.0.slot() == self.find(b)?.0.slot())
     }
 
+    /// Who uses what on these streams: blocks of any resource that tracks uses, pinned buffers.
+    #[must_use]
+    #[inline]
+    pub fn uses(&self) -> UseTable<'_> {
+        UseTable::of(self)
+    }
+
+    /// A stream that no user's work waits on, for frees that must wait: non-blocking, never
+    /// leased, created when it is first needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver) if it cannot be created.
+    pub fn reclaim_stream(&self) -> ResourceResult<&Arc<CudaStream>> {
+        if let Some(stream) = self.reclaim.get() {
+            return Ok(stream);
+        }
+        let stream = self.new_stream(self.priority)?;
+        Ok(self.reclaim.get_or_init(|| stream))
+    }
+
     /// Waits until all work submitted to a stream so far is done.
     ///
     /// # Errors
@@ -252,8 +367,61 @@ impl StreamPool {
     /// As [`resolve`](Self::resolve), and [`Driver`](ResourceError::Driver), which may come from
     /// work submitted earlier.
     pub fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
-        let stream = self.resolve(stream)?;
+        let slot = self.find(stream)?.0.slot();
+        self.synchronize_slot(slot)
+    }
+
+    #[inline]
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, index: usize) -> &Slot {
+        &self.slots[index]
+    }
+
+    /// The slots for streams of other owners.
+    pub(crate) fn adopted_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        self.slots.iter().enumerate().skip(self.max_streams)
+    }
+
+    #[inline]
+    pub(crate) fn slots(&self) -> &Slots<Option<Event>> {
+        &self.uses
+    }
+
+    /// The stream of a slot, leased or not: once there, it stays.
+    #[inline]
+    pub(crate) fn permanent_stream(&self, slot: usize) -> ResourceResult<&Arc<CudaStream>> {
+        let created = self.slots[slot].stream.get();
+        let misuse =
+            || ResourceError::stream_misuse(self.permanent_id(slot), StreamProblem::ReturnedLease);
+        created.map(|created| &created.stream).ok_or_else(misuse)
+    }
+
+    /// Whether the stream of a slot is capturing a graph. The driver is asked, which costs it
+    /// little more than a look.
+    #[inline]
+    pub(crate) fn is_capturing(&self, slot: usize) -> ResourceResult<bool> {
+        if self.progress.ended(slot).is_some() {
+            return Ok(false);
+        }
+        let stream = self.permanent_stream(slot)?;
+        // SAFETY: the stream is alive for as long as it is borrowed.
+        let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }
+            .map_err(|error| self.device.driver_error("cuStreamIsCapturing", error))?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    pub(crate) fn synchronize_slot(&self, slot: usize) -> ResourceResult<()> {
+        let stream = self.permanent_stream(slot)?;
         self.device.bind()?;
+        if let Some(last) = self.progress.ended(slot) {
+            // SAFETY: the event is alive.
+            return unsafe { result::event::synchronize(last.handle()) }
+                .map_err(|error| self.device.driver_error("cuEventSynchronize", error));
+        }
         // SAFETY: `stream` is alive for as long as it is borrowed.
         unsafe { result::stream::synchronize(stream.cu_stream()) }
             .map_err(|error| self.device.driver_error("cuStreamSynchronize", error))
@@ -266,20 +434,25 @@ impl StreamPool {
         self.untake(id.slot());
     }
 
+    #[inline]
     fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &Created)> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
-        let misuse = |problem| ResourceError::stream_misuse(stream, problem);
-        if id.pool() != Some(self.id) {
-            return Err(misuse(StreamProblem::OtherPool));
+        if id.pool() == Some(self.id)
+            && let Some(slot) = self.slots.get(id.slot())
+            && (id.lease() == PERMANENT || slot.lease.load(Ordering::Acquire) == id.lease())
+            && let Some(created) = slot.alive()
+        {
+            return Ok((id, created));
         }
-        self.slots
-            .get(id.slot())
-            .filter(|slot| {
-                id.lease() == PERMANENT || slot.lease.load(Ordering::Acquire) == id.lease()
-            })
-            .and_then(|slot| slot.stream.get())
-            .map(|created| (id, created))
-            .ok_or_else(|| misuse(StreamProblem::ReturnedLease))
+        Err(self.misuse(stream))
+    }
+
+    /// Why an id names no stream here.
+    #[cold]
+    fn misuse(&self, stream: StreamId) -> ResourceError {
+        let ours = stream.is_default() || stream.pool() == Some(self.id);
+        let problem = if ours { StreamProblem::ReturnedLease } else { StreamProblem::OtherPool };
+        ResourceError::stream_misuse(stream, problem)
     }
 
     /// Sets a slot aside and numbers its next lease.
@@ -290,13 +463,13 @@ impl StreamPool {
         let created = |slot: &usize| self.slots[*slot].stream.get();
         let has_priority =
             |slot: &usize| created(slot).is_some_and(|created| created.priority == priority);
-        let all = || 0..self.slots.len();
+        let all = || 0..self.max_streams;
         let slot = all()
             .filter(free)
             .find(has_priority)
             .or_else(|| all().filter(free).find(|slot| created(slot).is_none()))
             .ok_or_else(|| match all().find(free) {
-                None => ResourceError::capacity("streams of the pool", self.slots.len()),
+                None => ResourceError::capacity("streams of the pool", self.max_streams),
                 Some(_) => ResourceError::capacity(
                     "streams of this priority",
                     all().filter(has_priority).count(),
@@ -316,12 +489,20 @@ impl StreamPool {
         free
     }
 
-    fn untake(&self, slot: usize) {
+    pub(crate) fn untake(&self, slot: usize) {
         self.books()[slot].taken = false;
     }
 
     /// Creates the stream of a slot that the caller has set aside.
     fn create(&self, slot: usize, priority: i32) -> ResourceResult<&Created> {
+        if slot > 0 {
+            self.progress.announce_second_stream(self)?;
+        }
+        let created = Created { stream: self.new_stream(priority)?, priority };
+        Ok(self.slots[slot].stream.get_or_init(|| created))
+    }
+
+    fn new_stream(&self, priority: i32) -> ResourceResult<Arc<CudaStream>> {
         let context = self.device.context();
         // cudarc would answer an error of some earlier call as if creating had failed. It stays
         // where it was, for whoever asks cudarc.
@@ -330,20 +511,21 @@ impl StreamPool {
             .new_stream_with_priority(priority)
             .map_err(|error| self.device.driver_error("cuStreamCreateWithPriority", error));
         context.record_err(earlier);
-        let created = Created { stream: stream?, priority };
-        Ok(self.slots[slot].stream.get_or_init(|| created))
+        stream
     }
 
+    #[inline]
     fn permanent_id(&self, slot: usize) -> StreamId {
         self.id_of(slot, PERMANENT)
     }
 
-    fn id_of(&self, slot: usize, lease: u32) -> StreamId {
+    #[inline]
+    pub(crate) fn id_of(&self, slot: usize, lease: u32) -> StreamId {
         // Slots and leases are within the limits, or they would not have been numbered.
         StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)
     }
 
-    fn books(&self) -> MutexGuard<'_, Box<[Entry]>> {
+    pub(crate) fn books(&self) -> MutexGuard<'_, Box<[Entry]>> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -355,7 +537,7 @@ impl fmt::Debug for StreamPool {
         f.debug_struct("StreamPool")
             .field("id", &self.id)
             .field("device", &self.device)
-            .field("max_streams", &self.slots.len())
+            .field("max_streams", &self.max_streams)
             .field("created", &self.slots.iter().filter(created).count())
             .field("leased", &self.slots.iter().filter(leased).count())
             .finish_non_exhaustive()

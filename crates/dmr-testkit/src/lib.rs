@@ -13,6 +13,7 @@
 pub mod faults;
 pub mod harness;
 pub mod rig;
+pub mod scenarios;
 
 pub use faults::for_each_driver_call;
 pub use harness::ResourceHarness;

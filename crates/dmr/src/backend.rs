@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use dmr_core::DeviceMemoryResource;
-use dmr_streams::StreamPool;
+use dmr_streams::{StreamPool, Tracked};
 
 use crate::RuntimeError;
 
@@ -12,6 +12,9 @@ use crate::RuntimeError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {
+    /// A memory pool of the driver, with use tracking: one driver call per allocation and per free.
+    /// Needs feature `async`.
+    Async,
     /// `cuMemAlloc` and `cuMemFree`, one call each per block: what a memory checker sees byte by
     /// byte. Needs feature `direct`.
     Direct,
@@ -26,6 +29,8 @@ impl Backend {
     #[must_use]
     pub const fn available() -> &'static [Self] {
         &[
+            #[cfg(feature = "async")]
+            Self::Async,
             #[cfg(feature = "direct")]
             Self::Direct,
         ]
@@ -35,7 +40,17 @@ impl Backend {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Async => "async",
             Self::Direct => "direct",
+        }
+    }
+
+    /// Whether its resource tracks uses by itself.
+    #[must_use]
+    pub const fn tracks_uses(self) -> bool {
+        match self {
+            Self::Async => true,
+            Self::Direct => false,
         }
     }
 
@@ -59,19 +74,36 @@ impl Backend {
         }
     }
 
-    /// A resource of this backend.
+    /// A resource of this backend; with use tracking if `tracked`, even if it has none by itself.
     pub(crate) fn build(
         self,
         streams: &Arc<StreamPool>,
+        tracked: bool,
     ) -> Result<Arc<dyn DeviceMemoryResource>, RuntimeError> {
+        let resource = self.resource(streams)?;
+        if tracked && !self.tracks_uses() {
+            return Ok(Arc::new(Tracked::new(resource, Arc::clone(streams))?));
+        }
+        Ok(resource)
+    }
+
+    fn resource(
+        self,
+        streams: &Arc<StreamPool>,
+    ) -> Result<Arc<dyn DeviceMemoryResource>, RuntimeError> {
+        let streams = Arc::clone(streams);
         match self {
-            #[cfg(feature = "direct")]
-            Self::Direct => {
-                Ok(Arc::new(dmr_cuda_direct::DirectCudaResource::new(Arc::clone(streams))))
+            #[cfg(feature = "async")]
+            Self::Async => {
+                let config = dmr_cuda_async::AsyncConfig::new();
+                Ok(Arc::new(dmr_cuda_async::AsyncCudaResource::new(streams, config)?))
             }
-            #[cfg(not(feature = "direct"))]
-            Self::Direct => {
-                let _ = streams;
+            #[cfg(feature = "direct")]
+            Self::Direct => Ok(Arc::new(dmr_cuda_direct::DirectCudaResource::new(streams))),
+            // `choose` answers none that is not there.
+            #[allow(unreachable_patterns, reason = "with all features there is none left")]
+            _ => {
+                drop(streams);
                 Err(RuntimeError::NoBackend)
             }
         }
@@ -93,6 +125,8 @@ mod tests {
         let direct = Ok(Backend::Direct);
         assert_eq!(Backend::choose(Some(Backend::Direct), Some("no-such")), direct);
         assert_eq!(Backend::choose(None, Some(" Direct ")), direct);
+        #[cfg(feature = "async")]
+        assert_eq!(Backend::choose(None, None), Ok(Backend::Async));
         assert_eq!(Backend::choose(None, Some("")), Ok(Backend::available()[0]));
         assert_eq!(Backend::choose(None, None), Ok(Backend::available()[0]));
     }
@@ -107,7 +141,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, not(feature = "direct")))]
+#[cfg(all(test, not(feature = "direct"), not(feature = "async")))]
 mod tests_without_a_backend {
     use super::*;
 

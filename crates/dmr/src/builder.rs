@@ -17,6 +17,7 @@ pub struct DeviceRuntimeBuilder {
     max_streams: Option<usize>,
     streams: Option<Arc<StreamPool>>,
     backend: Option<Backend>,
+    tracked: bool,
     resource: Option<Arc<dyn DeviceMemoryResource>>,
 }
 
@@ -28,6 +29,7 @@ impl DeviceRuntimeBuilder {
             max_streams: None,
             streams: None,
             backend: None,
+            tracked: false,
             resource: None,
         }
     }
@@ -47,6 +49,13 @@ impl DeviceRuntimeBuilder {
     /// Where memory comes from. Without it, `DMR_BACKEND` or the default decides.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = Some(backend);
+        self
+    }
+
+    /// Gives use tracking to a backend that has none by itself: the direct one becomes
+    /// [`Tracked`](dmr_streams::Tracked). Changes nothing for the others.
+    pub fn tracked(mut self) -> Self {
+        self.tracked = true;
         self
     }
 
@@ -108,7 +117,7 @@ impl DeviceRuntimeBuilder {
                 same("resource", pool(resource.stream_pool()), pool(streams.id()))?;
                 resource
             }
-            (None, Some(backend)) => backend.build(&streams)?,
+            (None, Some(backend)) => backend.build(&streams, self.tracked)?,
             (None, None) => return Err(RuntimeError::NoBackend),
         };
         Ok(DeviceRuntime::from_parts(streams, resource))
@@ -123,6 +132,8 @@ impl DeviceRuntimeBuilder {
     fn check_settings(&self) -> Result<(), RuntimeError> {
         let problem = if self.resource.is_some() && self.backend.is_some() {
             "`with_resource` brings its own backend: leave `backend` out"
+        } else if self.resource.is_some() && self.tracked {
+            "`with_resource` brings its own tracking: leave `tracked` out"
         } else if self.resource.is_some() && self.streams.is_none() {
             "`with_resource` needs `with_streams`, with the pool that the resource works on"
         } else if self.streams.is_some() && self.max_streams.is_some() {

@@ -21,7 +21,11 @@
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
+//! | `async` | yes | [`Backend::Async`]: a memory pool of the driver, with use tracking |
+//! | `buffer` | yes | `DeviceBuffer`, `PinnedBuffer`, `Column` |
 //! | `direct` | yes | [`Backend::Direct`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
+//! | `launch` | yes | `LaunchRecorder`: declares what a launch uses |
+//! | `tracing` | no | reports through `tracing` |
 //!
 //! Which of the compiled-in backends is used: the builder decides, else the environment variable
 //! `DMR_BACKEND`, else the first of [`Backend::available`].
@@ -39,22 +43,35 @@ pub use error::RuntimeError;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 
 pub use cudarc;
+#[cfg(feature = "buffer")]
+pub use dmr_buffer;
 pub use dmr_core;
+#[cfg(feature = "async")]
+pub use dmr_cuda_async;
 #[cfg(feature = "direct")]
 pub use dmr_cuda_direct;
+#[cfg(feature = "launch")]
+pub use dmr_launch;
 pub use dmr_streams;
 
 /// What most programs need: `use dmr::prelude::*`.
 pub mod prelude {
     pub use crate::{Backend, DeviceRuntime, RuntimeError};
+    #[cfg(feature = "buffer")]
+    pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer};
     pub use dmr_core::{
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
         StreamId, Usage,
     };
+    #[cfg(feature = "async")]
+    pub use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
     #[cfg(feature = "direct")]
     pub use dmr_cuda_direct::DirectCudaResource;
+    #[cfg(feature = "launch")]
+    pub use dmr_launch::LaunchRecorder;
     pub use dmr_streams::{
-        Device, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
+        Device, DeviceContext, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
+        Tracked,
     };
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dmr_core::DeviceMemoryResource;
-use dmr_streams::{Device, StreamPool};
+use dmr_streams::{Device, DeviceContext, StreamPool};
 
 use crate::{DeviceRuntimeBuilder, RuntimeError};
 
@@ -80,6 +80,16 @@ impl DeviceRuntime {
     #[must_use]
     pub fn ordinal(&self) -> usize {
         self.device().ordinal()
+    }
+}
+
+impl DeviceContext for DeviceRuntime {
+    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.resource
+    }
+
+    fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
     }
 }
 

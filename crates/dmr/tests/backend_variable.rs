@@ -2,7 +2,7 @@
 //!
 //! The variable is set in a child process, where this test runs itself again.
 
-#![cfg(feature = "direct")]
+#![cfg(all(feature = "async", feature = "direct"))]
 
 use std::process::Command;
 
@@ -37,14 +37,15 @@ fn expect(backend: &str, expected: &str) {
 #[test]
 fn a_known_name_chooses_its_backend() {
     expect("direct", "Direct(device ?)");
-    expect("", "Direct(device ?)");
+    expect("async", "Async(device ?)");
+    expect("", "Async(device ?)");
 }
 
 #[test]
 fn an_unknown_name_is_refused_with_the_names_that_there_are() {
     expect(
         "cached",
-        "no backend \"cached\" in this program; it has \"direct\": choose one of them, or compile \
+        "no backend \"cached\" in this program; it has \"async\", \"direct\": choose one of them, or compile \
          the crate `dmr` with the backend's feature",
     );
 }

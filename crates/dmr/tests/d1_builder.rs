@@ -71,12 +71,31 @@ fn settings_that_exclude_each_other_are_refused() {
     let builder = || DeviceRuntime::builder(rig.ordinal());
     let streams = Arc::clone(rig.streams());
     let resource = Arc::new(DirectCudaResource::new(Arc::clone(&streams)));
+    let tracked = resource.clone();
     for builder in [
         builder().with_resource(resource.clone()),
         builder().with_streams(streams.clone()).with_resource(resource).backend(Backend::Direct),
-        builder().with_streams(streams).max_streams(3),
+        builder().with_streams(streams.clone()).max_streams(3),
+        builder().with_resource(tracked).with_streams(streams).tracked(),
     ] {
         let error = builder.build().unwrap_err();
         assert!(matches!(error, RuntimeError::Settings { .. }), "{error}");
+    }
+}
+
+#[test]
+fn tracking_is_added_where_there_is_none() {
+    let rig = Rig::new();
+    let builder = || DeviceRuntime::builder(rig.ordinal()).tracked();
+    let direct = builder().backend(Backend::Direct).build().unwrap();
+    assert_eq!(
+        format!("{:?}", direct.resource()),
+        format!("Tracked(Direct(device {}))", rig.ordinal())
+    );
+    assert!(direct.resource().supports_block_use_tracking());
+    #[cfg(feature = "async")]
+    {
+        let own = builder().backend(Backend::Async).build().unwrap();
+        assert_eq!(format!("{:?}", own.resource()), format!("Async(device {})", rig.ordinal()));
     }
 }

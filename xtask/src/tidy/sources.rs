@@ -11,7 +11,10 @@ const LONG_FILES: &[(&str, &str)] = &[];
 
 /// The crates with `unsafe` code, and why. The root of every other crate forbids it.
 const UNSAFE_CRATES: &[(&str, &str)] = &[
+    ("crates/dmr-bench/", "submits work to the driver by hand, as the reference"),
+    ("crates/dmr-buffer/", "copies between host and device memory"),
     ("crates/dmr-core/", "one `unsafe fn`, the constructor of a block"),
+    ("crates/dmr-cuda-async/", "calls the driver"),
     ("crates/dmr-cuda-direct/", "calls the driver"),
     ("crates/dmr-sim/", "is the driver: C functions, an object file in memory"),
     ("crates/dmr-streams/", "calls the driver"),

@@ -66,7 +66,10 @@ unsafe fn allocate(
 extern "C" fn cuMemFreeAsync(at: CUdeviceptr, stream: Handle) -> Code {
     driver_call("cuMemFreeAsync", Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
-        session.refuse_if_capturing(stream)?;
+        // Only a graph's own memory can be freed in a capture; the refusal does not spoil it.
+        if at != 0 && session.captured(stream)? {
+            return Err(ERROR_INVALID_VALUE);
+        }
         session.free_on_stream(at, stream)?;
         session.bury_dead_pools();
         Ok(())

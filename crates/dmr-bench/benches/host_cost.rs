@@ -1,0 +1,26 @@
+//! What single operations cost the host, on whichever driver the process uses: the simulated one
+//! under `cargo xtask bench`.
+
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use dmr_bench::{Machine, steps};
+
+fn host_cost(criterion: &mut Criterion) {
+    let machine = Machine::open(0).expect("a device");
+    for mut step in steps::all(&machine).expect("the stacks") {
+        let name = step.name.clone();
+        criterion.bench_function(&name, |bencher| {
+            bencher.iter(|| step.once().expect("the operation"));
+        });
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = host_cost
+}
+criterion_main!(benches);

@@ -1,0 +1,165 @@
+//! The `dmr-bench` program: runs workloads, prints tables.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its answer is what it prints")]
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use dmr_bench::workload::{self, NAMES, Plan};
+use dmr_bench::{BenchError, Machine, stacks, steps, table};
+
+/// The workloads of the peers' benchmarks on the stacks of this workspace.
+#[derive(Debug, Parser)]
+#[command(name = "dmr-bench", arg_required_else_help = true)]
+#[command(after_help = "Without a GPU it runs on the simulated driver: times are host cost only. \
+    DMR_DRIVER=sim|cuda chooses.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs workloads; one JSON line per result
+    Run(RunArgs),
+    /// Puts results side by side: files of JSON lines, ours and the peers'
+    Table {
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Names the workloads, the resources and the steps
+    List,
+    /// Repeats one step: for tools that count instructions
+    Step {
+        /// As `list` names it
+        name: String,
+        /// How often
+        times: u64,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Which workloads
+    #[arg(long, value_delimiter = ',', default_values = NAMES)]
+    workloads: Vec<String>,
+    /// Which resources [default: all]
+    #[arg(long, value_delimiter = ',')]
+    resources: Vec<String>,
+    /// The traces that w4 replays
+    #[arg(long, num_args = 1..)]
+    traces: Vec<PathBuf>,
+    /// The thread counts of w3
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    threads: Vec<usize>,
+    /// w3 fills so many bytes of each block, and runs once without allocating as well
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    touch: usize,
+    /// The block counts of w2
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    blocks: Vec<u64>,
+    /// The largest sizes of w2
+    #[arg(long, value_delimiter = ',', value_name = "MIB")]
+    max_mib: Vec<u64>,
+    /// Seconds after which a pass is cut short
+    #[arg(long, default_value_t = 3.0)]
+    budget_s: f64,
+    /// A twentieth of the operations
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of w5 and w6
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(7..))]
+    rounds: u16,
+    /// CUDA ordinal of the device
+    #[arg(long, default_value_t = 0)]
+    device: usize,
+    /// Write to this file as well
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run(args),
+        Command::Table { files } => print_table(&files),
+        Command::List => list(),
+        Command::Step { name, times } => step(&name, times),
+    };
+    match outcome {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(failed) => {
+            eprintln!("dmr-bench: {failed} failed");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("dmr-bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: RunArgs) -> Result<usize, BenchError> {
+    let budget = Duration::try_from_secs_f64(args.budget_s).map_err(BenchError::new)?;
+    let mut plan = Plan { traces: args.traces, touch: args.touch, budget, ..Plan::default() };
+    (plan.quick, plan.rounds) = (args.quick, usize::from(args.rounds));
+    replace(&mut plan.resources, args.resources);
+    replace(&mut plan.threads, args.threads);
+    replace(&mut plan.blocks, args.blocks);
+    replace(&mut plan.max_mib, args.max_mib);
+    let mut file = args.out.map(File::create).transpose().map_err(BenchError::new)?;
+    let machine = Machine::open(args.device)?;
+    let mut lost = None;
+    let mut emit = |line: dmr_bench::Line| {
+        println!("{line}");
+        let written = file.as_mut().map_or(Ok(()), |file| writeln!(file, "{line}"));
+        lost = lost.take().or(written.err());
+    };
+    emit(machine.line());
+    let mut failed = 0;
+    for name in &args.workloads {
+        failed += workload::run(&machine, &plan, name, &mut emit)?;
+    }
+    lost.map_or(Ok(failed), |error| Err(BenchError::new(error)))
+}
+
+/// What was asked for replaces the default.
+fn replace<T>(default: &mut Vec<T>, given: Vec<T>) {
+    if !given.is_empty() {
+        *default = given;
+    }
+}
+
+fn print_table(files: &[PathBuf]) -> Result<usize, BenchError> {
+    let mut text = String::new();
+    for file in files {
+        let named = |error: io::Error| BenchError(format!("{}: {error}", file.display()));
+        text.push_str(&std::fs::read_to_string(file).map_err(named)?);
+        text.push('\n');
+    }
+    print!("{}", table::render(&text));
+    Ok(0)
+}
+
+fn list() -> Result<usize, BenchError> {
+    println!("workloads {}", NAMES.join(" "));
+    println!("resources {}", stacks::names().collect::<Vec<_>>().join(" "));
+    for step in steps::all(&Machine::open(0)?)? {
+        println!("step {}", step.name);
+    }
+    Ok(0)
+}
+
+fn step(name: &str, times: u64) -> Result<usize, BenchError> {
+    let machine = Machine::open(0)?;
+    let mut steps = steps::all(&machine)?;
+    let step = steps.iter_mut().find(|step| step.name == name);
+    let step = step.ok_or_else(|| BenchError(format!("no step {name}")))?;
+    for _ in 0..times {
+        step.once()?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,76 @@
+//! Sequences of allocations and frees, the same ones that the peers' programs make.
+
+mod hash;
+mod multistream;
+mod pingpong;
+mod random;
+mod trace;
+
+pub use hash::Fnv;
+pub use multistream::{MULTISTREAM_SEED, multistream};
+pub use pingpong::pingpong;
+pub use random::random;
+pub use trace::from_trace;
+
+/// One call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// Whether it is an allocation; a free if not.
+    pub allocates: bool,
+    /// Bytes of the block, for a free as well.
+    pub bytes: u64,
+    /// Where the block is kept meanwhile: slots are used again.
+    pub slot: usize,
+    /// Which stream of the run.
+    pub stream: usize,
+}
+
+/// What one thread does.
+#[derive(Clone, Debug, Default)]
+pub struct Sequence {
+    /// In order.
+    pub ops: Vec<Op>,
+    /// How many blocks are live at once at most.
+    pub slots: usize,
+    /// How many streams there are.
+    pub streams: usize,
+    /// Bytes asked for and not freed, at their highest.
+    pub peak_live: u64,
+    /// The operation after which that is so.
+    pub peak_at: usize,
+    /// What the operations hash to, for the peers' check values.
+    pub hash: Fnv,
+    live: u64,
+    free_slots: Vec<usize>,
+}
+
+impl Sequence {
+    /// A sequence on this many streams.
+    #[must_use]
+    pub fn new(streams: usize) -> Self {
+        Self { streams, ..Self::default() }
+    }
+
+    /// Allocates; answers the slot.
+    pub fn allocate(&mut self, bytes: u64, stream: usize) -> usize {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        });
+        self.hash.word(bytes);
+        self.live += bytes;
+        if self.live > self.peak_live {
+            (self.peak_live, self.peak_at) = (self.live, self.ops.len());
+        }
+        self.ops.push(Op { allocates: true, bytes, slot, stream });
+        slot
+    }
+
+    /// Frees what a slot holds. `index` is what the hash knows the block by.
+    pub fn free(&mut self, slot: usize, bytes: u64, stream: usize, index: u64) {
+        self.hash.word(1 << 63 | index);
+        self.live -= bytes;
+        self.free_slots.push(slot);
+        self.ops.push(Op { allocates: false, bytes, slot, stream });
+    }
+}

@@ -1,0 +1,185 @@
+//! The workloads: each makes lines and hands them on as they come.
+
+mod cross_stream;
+mod overlap;
+mod pass;
+mod raw_pair;
+mod sequences;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::sequence::{self, MULTISTREAM_SEED, Sequence};
+use crate::{BenchError, Line, Machine};
+
+/// No resource at all: the same loop on a fixed buffer.
+pub const NONE: &str = "none";
+
+/// No resource either, but the driver's own calls.
+pub const RAW: &str = "raw";
+
+/// Which workloads there are.
+pub const NAMES: [&str; 6] = ["w1", "w2", "w3", "w4", "w5", "w6"];
+
+/// Makes the sequences of a resource, one for each thread: shorter ones if it is slow.
+type Sequences<'a> = dyn Fn(bool) -> Result<Vec<Sequence>, BenchError> + 'a;
+
+/// How often W1 allocates and frees.
+const PAIRS: usize = 200_000;
+
+/// How much is measured, of what.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// By name, see [`crate::stacks`].
+    pub resources: Vec<String>,
+    /// For W4.
+    pub traces: Vec<PathBuf>,
+    /// For W3.
+    pub threads: Vec<usize>,
+    /// W3 fills so many bytes of each new block; 0: no work.
+    pub touch: usize,
+    /// How many blocks W2 allocates.
+    pub blocks: Vec<u64>,
+    /// How large they are at most, in MiB.
+    pub max_mib: Vec<u64>,
+    /// A pass that takes longer is cut short, and says so.
+    pub budget: Duration,
+    /// A twentieth of everything.
+    pub quick: bool,
+    /// How often W5 and W6 go round all resources.
+    pub rounds: usize,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            resources: crate::stacks::names().map(str::to_owned).collect(),
+            traces: Vec::new(),
+            threads: vec![1, 2, 4, 8, 16],
+            touch: 0,
+            blocks: vec![1_000, 10_000, 100_000],
+            max_mib: vec![1, 4, 64, 256, 1024, 4096],
+            budget: Duration::from_secs(3),
+            quick: false,
+            rounds: 9,
+        }
+    }
+}
+
+impl Plan {
+    /// So many, or what `quick` leaves of it.
+    fn scaled(&self, count: usize) -> usize {
+        if self.quick { (count / 20).max(50) } else { count }
+    }
+}
+
+/// Runs a workload and hands its lines on. What fails leaves a line that says why; the rest is
+/// run all the same. Answers how many failed.
+///
+/// # Errors
+///
+/// No workload of that name.
+pub fn run(
+    machine: &Machine,
+    plan: &Plan,
+    workload: &str,
+    emit: &mut dyn FnMut(Line),
+) -> Result<usize, BenchError> {
+    let mut failed = 0;
+    let mut each = |name: &str, params: Value, make: &Sequences<'_>| {
+        let reference = match name {
+            "pingpong" => Some(RAW),
+            "multistream" if plan.touch > 0 => Some(NONE),
+            _ => None,
+        };
+        for resource in reference.into_iter().chain(plan.resources.iter().map(String::as_str)) {
+            let run = sequences::Run { machine, plan, resource, workload: name, params: &params };
+            let outcome = match resource {
+                RAW => raw_pair::line(machine, plan, &params),
+                _ => run.line(make),
+            };
+            failed += usize::from(!told(resource, name, &params, outcome, emit));
+        }
+    };
+    match workload {
+        "w1" => {
+            for bytes in [256, 4096, 1 << 20, 64 << 20] {
+                each("pingpong", json!({ "size": bytes }), &|slow| {
+                    let pairs = plan.scaled(if slow { 4_000 } else { PAIRS });
+                    Ok(vec![sequence::pingpong(bytes, pairs)])
+                });
+            }
+        }
+        "w2" => {
+            for &blocks in plan.blocks.iter().filter(|&&blocks| !plan.quick || blocks <= 10_000) {
+                for &max_mib in &plan.max_mib {
+                    let params = json!({ "num_allocations": blocks, "max_size_mib": max_mib });
+                    each("random", params, &|_| Ok(vec![sequence::random(blocks, max_mib)]));
+                }
+            }
+        }
+        "w3" => {
+            for &threads in &plan.threads {
+                let params = json!({ "threads": threads, "touch": plan.touch });
+                each("multistream", params, &|slow| {
+                    let ops = plan.scaled(if slow { 1_000 } else { 100_000 });
+                    let seed = MULTISTREAM_SEED;
+                    Ok((0..threads as u64).map(|t| sequence::multistream(seed, t, ops)).collect())
+                });
+            }
+        }
+        "w4" => {
+            for path in &plan.traces {
+                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let params = json!({ "file": file });
+                let trace = sequence::from_trace(path).map_err(BenchError::new);
+                each("replay", params, &|_| Ok(vec![trace.clone()?]));
+            }
+        }
+        "w5" => {
+            for bytes in [1024, 1 << 20] {
+                failed += told_all(cross_stream::lines(machine, plan, bytes), "crossstream", emit);
+            }
+        }
+        "w6" => failed += told_all(overlap::lines(machine, plan), "overlap", emit),
+        unknown => {
+            let known = NAMES.join(", ");
+            return Err(BenchError(format!("no workload {unknown}: there are {known}")));
+        }
+    }
+    Ok(failed)
+}
+
+fn told(
+    resource: &str,
+    workload: &str,
+    params: &Value,
+    outcome: Result<Line, BenchError>,
+    emit: &mut dyn FnMut(Line),
+) -> bool {
+    let is_good = outcome.is_ok();
+    emit(outcome.unwrap_or_else(|error| {
+        Line::new(resource, workload, params.clone()).with("error", error.to_string())
+    }));
+    is_good
+}
+
+fn told_all(
+    outcome: Result<Vec<Line>, BenchError>,
+    workload: &str,
+    emit: &mut dyn FnMut(Line),
+) -> usize {
+    match outcome {
+        Ok(lines) => {
+            let failed = lines.iter().filter(|line| line.get("error").is_some()).count();
+            lines.into_iter().for_each(emit);
+            failed
+        }
+        Err(error) => {
+            emit(Line::new("-", workload, json!({})).with("error", error.to_string()));
+            1
+        }
+    }
+}

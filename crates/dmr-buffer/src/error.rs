@@ -1,0 +1,51 @@
+//! Why an operation on a buffer failed.
+
+use dmr_core::ResourceError;
+
+/// Why an operation on a buffer failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BufferError {
+    /// The resource, the stream pool or the driver refused.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+
+    /// No host or device has that many bytes.
+    #[non_exhaustive]
+    #[error("{len} elements of {element_bytes} bytes are more bytes than there are addresses")]
+    TooLong {
+        /// Elements asked for.
+        len: usize,
+        /// Bytes of one.
+        element_bytes: usize,
+    },
+
+    /// What is copied is not as long as where it goes.
+    #[non_exhaustive]
+    #[error("{source_len} elements cannot be copied to {target_len}: slice the longer one")]
+    LengthMismatch {
+        /// Elements of the source.
+        source_len: usize,
+        /// Elements of the target.
+        target_len: usize,
+    },
+
+    /// The host asks for a pinned buffer that a launch has been prepared with.
+    #[error(
+        "a launch that uses this pinned buffer was prepared and is not finished: commit or cancel \
+         it before the host gets access"
+    )]
+    InUse,
+
+    /// A range is not inside its buffer.
+    #[non_exhaustive]
+    #[error("elements {start}..{end} are not inside a buffer of {len}")]
+    OutOfRange {
+        /// First element.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Elements of the buffer.
+        len: usize,
+    },
+}

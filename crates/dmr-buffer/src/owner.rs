@@ -1,0 +1,92 @@
+//! Where a buffer comes from, and how its device work is ordered.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use dmr_core::error::StreamProblem;
+use dmr_core::{
+    Access, BlockId, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
+};
+use dmr_streams::{DeviceContext, StreamPool};
+use smallvec::SmallVec;
+
+/// The resource and the streams of a buffer. Keeps both alive, so that buffers, contexts and
+/// leases are dropped in any order.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) resource: Arc<dyn DeviceMemoryResource>,
+    pub(crate) streams: Arc<StreamPool>,
+}
+
+impl Owner {
+    pub(crate) fn of<C: DeviceContext + ?Sized>(ctx: &C) -> Self {
+        Self { resource: Arc::clone(ctx.resource()), streams: Arc::clone(ctx.streams()) }
+    }
+}
+
+/// What an operation does to a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Use<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) block: BlockId,
+    pub(crate) access: Access,
+    pub(crate) kind: Kind,
+}
+
+/// Who knows of a block's uses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The resource, if it tracks uses.
+    Device,
+    /// The use table of the streams.
+    Pinned,
+}
+
+/// Submits `work` to the stream, ordered after what its uses must come after, and records them.
+/// Makes the context current first. The first use must be there; its pool is the stream's.
+///
+/// If `work` fails, the uses are recorded all the same: part of it may be in flight.
+pub(crate) fn submit(
+    stream: StreamId,
+    uses: &[Use<'_>],
+    work: impl FnOnce(&CudaStream) -> ResourceResult<()>,
+) -> ResourceResult<()> {
+    let Some(Use { owner: Owner { streams, .. }, .. }) = uses.first() else { return Ok(()) };
+    let (id, cuda) = (streams.resolve_id(stream)?, streams.resolve(stream)?);
+    let mut tracker = None;
+    let mut tracked: SmallVec<[BlockUse; 2]> = SmallVec::new();
+    for &Use { owner, block, access, kind } in uses {
+        if owner.streams.id() != streams.id() {
+            return Err(ResourceError::stream_misuse(id, StreamProblem::OtherPool));
+        }
+        let tracks = owner.resource.supports_block_use_tracking();
+        if tracks {
+            tracker = Some(&owner.resource);
+        }
+        if tracks || kind == Kind::Pinned {
+            tracked.push(BlockUse::new(block, access));
+        } else if !is_same_stream(block.alloc_stream(), id) {
+            return Err(ResourceError::not_tracked(id));
+        }
+    }
+    streams.device().bind()?;
+    // All that is tracked on one pool is in one table: any resource that tracks will do.
+    match tracker {
+        _ if tracked.is_empty() => work(cuda),
+        Some(resource) => {
+            let tokens = resource.prepare_uses(&tracked, id)?;
+            let worked = work(cuda);
+            worked.and(resource.finish_uses(tokens))
+        }
+        None => {
+            let tokens = streams.uses().prepare(&tracked, id)?;
+            let worked = work(cuda);
+            worked.and(streams.uses().finish(tokens))
+        }
+    }
+}
+
+/// Ids of one slot name one stream, also when the lease of one of them was returned.
+fn is_same_stream(a: StreamId, b: StreamId) -> bool {
+    (a.pool(), a.slot()) == (b.pool(), b.slot())
+}

@@ -1,0 +1,284 @@
+//! A part of a buffer.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::{Bound, RangeBounds};
+
+use bytemuck::Pod;
+use dmr_core::{BlockId, StreamId};
+use dmr_streams::{MemoryOrigin, TrackedMemory};
+
+use crate::owner::{Kind, Owner};
+use crate::transfer::{self, Span};
+use crate::{BufferError, DeviceBuffer};
+
+/// Elements of a buffer, to read. `Copy`.
+///
+/// Its uses are those of the whole buffer's block: two launches that write different views of one
+/// buffer are ordered.
+#[derive(Clone, Copy)]
+pub struct DeviceView<'a, T: Pod> {
+    owner: &'a Owner,
+    block: Option<BlockId>,
+    ptr: u64,
+    len: usize,
+    elements: PhantomData<&'a [T]>,
+}
+
+/// Elements of a buffer, to read and write.
+pub struct DeviceViewMut<'a, T: Pod> {
+    view: DeviceView<'a, T>,
+    elements: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T: Pod> DeviceView<'a, T> {
+    /// `len` elements from `ptr` on, inside the block.
+    pub(crate) fn new(owner: &'a Owner, block: Option<BlockId>, ptr: u64, len: usize) -> Self {
+        // No bytes, no block: there is nothing to order.
+        let (block, ptr) = if len * size_of::<T>() == 0 { (None, 0) } else { (block, ptr) };
+        Self { owner, block, ptr, len, elements: PhantomData }
+    }
+
+    /// How many elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn size_in_bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, BufferError> {
+        let (start, end) = bounds(range, self.len)?;
+        let ptr = self.ptr + (start * size_of::<T>()) as u64;
+        Ok(Self::new(self.owner, self.block, ptr, end - start))
+    }
+
+    /// Copies the elements to the host, ordered on `stream`, and waits for that.
+    ///
+    /// # Errors
+    ///
+    /// [`Resource`](BufferError::Resource): stream, use and driver errors.
+    pub fn to_host(&self, stream: impl Into<StreamId>) -> Result<Vec<T>, BufferError> {
+        let mut host = ManuallyDrop::new(Vec::<T>::with_capacity(self.len));
+        // SAFETY: the vector has room for the elements, and is kept if it may still be written.
+        let copied =
+            unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) };
+        let written = copied.outcome.map(|()| {
+            // SAFETY: every element has been written, and any bytes are a `Pod`.
+            unsafe { host.set_len(self.len) };
+        });
+        let host = copied.host_is_free.then(|| ManuallyDrop::into_inner(host));
+        written.map(|()| host.unwrap_or_default())
+    }
+
+    /// Copies the elements to a slice of the same length, ordered on `stream`, and waits for that.
+    ///
+    /// # Errors
+    ///
+    /// [`LengthMismatch`](BufferError::LengthMismatch), and as [`to_host`](Self::to_host).
+    pub fn copy_to_host(
+        &self,
+        host: &mut [T],
+        stream: impl Into<StreamId>,
+    ) -> Result<(), BufferError> {
+        same_len(self.len, host.len())?;
+        // SAFETY: the slice has that length. The copy is over when this returns, or else neither
+        // the stream nor the device could be waited for: then the context is broken, and runs
+        // nothing more.
+        unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) }.outcome
+    }
+
+    pub(crate) fn span(&self) -> Span<'a> {
+        let bytes = self.size_in_bytes();
+        Span { owner: self.owner, block: self.block, ptr: self.ptr, bytes, kind: Kind::Device }
+    }
+}
+
+impl<'a, T: Pod> DeviceViewMut<'a, T> {
+    pub(crate) fn new(view: DeviceView<'a, T>) -> Self {
+        Self { view, elements: PhantomData }
+    }
+
+    /// The same elements, to read, while this is borrowed.
+    #[must_use]
+    pub fn as_view(&self) -> DeviceView<'_, T> {
+        self.view
+    }
+
+    /// How many elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.view.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.view.is_empty()
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn slice_mut(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<DeviceViewMut<'_, T>, BufferError> {
+        self.view.slice(range).map(DeviceViewMut::new)
+    }
+
+    /// Overwrites the elements with as many others, ordered on `stream`. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`LengthMismatch`](BufferError::LengthMismatch);
+    /// [`Resource`](BufferError::Resource): stream, use and driver errors, and
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) if the source is of another stream
+    /// pool.
+    pub fn copy_from<'s>(
+        &mut self,
+        source: impl Into<DeviceView<'s, T>>,
+        stream: impl Into<StreamId>,
+    ) -> Result<(), BufferError>
+    where
+        T: 's,
+    {
+        let source = source.into();
+        same_len(source.len, self.view.len)?;
+        transfer::copy(self.view.span(), source.span(), stream.into())
+    }
+
+    /// Overwrites the elements with those of a slice of the same length, ordered on `stream`.
+    /// Returns when the slice is free again.
+    ///
+    /// # Errors
+    ///
+    /// [`LengthMismatch`](BufferError::LengthMismatch);
+    /// [`Resource`](BufferError::Resource): stream, use and driver errors.
+    pub fn copy_from_host(
+        &mut self,
+        host: &[T],
+        stream: impl Into<StreamId>,
+    ) -> Result<(), BufferError> {
+        same_len(host.len(), self.view.len)?;
+        // SAFETY: as in `copy_to_host`.
+        unsafe { transfer::upload(self.view.span(), host.as_ptr().cast(), stream.into()) }.outcome
+    }
+
+    /// Sets every byte, ordered on `stream`. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Resource`](BufferError::Resource): stream, use and driver errors.
+    pub fn fill_bytes(&mut self, byte: u8, stream: impl Into<StreamId>) -> Result<(), BufferError> {
+        transfer::fill_bytes(self.view.span(), byte, stream.into())
+    }
+
+    /// Sets every element to zero, ordered on `stream`. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill_bytes`](Self::fill_bytes).
+    pub fn fill_zero(&mut self, stream: impl Into<StreamId>) -> Result<(), BufferError> {
+        self.fill_bytes(0, stream)
+    }
+}
+
+impl<T: Pod> TrackedMemory for DeviceView<'_, T> {
+    fn device_ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    fn origin(&self) -> MemoryOrigin<'_> {
+        self.block.map_or(MemoryOrigin::Empty, MemoryOrigin::Block)
+    }
+}
+
+impl<T: Pod> TrackedMemory for DeviceViewMut<'_, T> {
+    fn device_ptr(&self) -> u64 {
+        self.view.device_ptr()
+    }
+
+    fn origin(&self) -> MemoryOrigin<'_> {
+        self.view.origin()
+    }
+}
+
+impl<'a, T: Pod> From<&'a DeviceBuffer<T>> for DeviceView<'a, T> {
+    fn from(buffer: &'a DeviceBuffer<T>) -> Self {
+        buffer.view()
+    }
+}
+
+impl<'a, T: Pod> From<&'a mut DeviceBuffer<T>> for DeviceViewMut<'a, T> {
+    fn from(buffer: &'a mut DeviceBuffer<T>) -> Self {
+        buffer.view_mut()
+    }
+}
+
+impl<'a, T: Pod> From<&'a DeviceViewMut<'_, T>> for DeviceView<'a, T> {
+    fn from(view: &'a DeviceViewMut<'_, T>) -> Self {
+        view.as_view()
+    }
+}
+
+impl<T: Pod> fmt::Debug for DeviceView<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceView")
+            .field("ptr", &format_args!("{:#x}", self.ptr))
+            .field("len", &self.len)
+            .field("block", &self.block.map(BlockId::generation))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Pod> fmt::Debug for DeviceViewMut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DeviceViewMut").field(&self.view).finish()
+    }
+}
+
+pub(crate) fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
+    if source_len == target_len {
+        Ok(())
+    } else {
+        Err(BufferError::LengthMismatch { source_len, target_len })
+    }
+}
+
+/// Start and end of a range, if it is inside `len`.
+fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), BufferError> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => len,
+    };
+    if start <= end && end <= len {
+        Ok((start, end))
+    } else {
+        Err(BufferError::OutOfRange { start, end, len })
+    }
+}

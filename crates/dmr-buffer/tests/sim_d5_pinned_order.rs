@@ -1,0 +1,80 @@
+//! D5: pinned memory is ordered with the device's work, on a machine that works as late as it may.
+
+mod context;
+
+use context::Context;
+use dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
+use dmr_buffer::{DeviceBuffer, PinnedBuffer};
+use dmr_sim::{Policy, Universe};
+use dmr_testkit::Rig;
+
+const LEN: usize = 4096;
+
+fn lazy() -> Rig {
+    Rig::in_universe(&Universe::builder().policy(Policy::Lazy).build().expect("the simulator"))
+}
+
+#[test]
+fn the_host_gets_the_memory_only_when_the_device_has_read_it() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let (home, away) = (rig.stream(), rig.stream());
+    for stream in [&home, &away] {
+        let mut pinned = PinnedBuffer::from_slice(&ctx, &home, &[1u8; LEN]).unwrap();
+        let mut buffer = DeviceBuffer::<u8>::uninit(&ctx, stream, LEN).unwrap();
+        pinned.copy_to_device(&mut buffer, stream).unwrap();
+        pinned.as_mut_slice().unwrap().fill(2);
+        assert_eq!(buffer.to_host(stream).unwrap(), [1; LEN], "{stream:?}");
+    }
+    drop((home, away));
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn the_host_gets_the_memory_only_when_the_device_has_written_it() {
+    let rig = lazy();
+    for context in [Context::direct, Context::tracked] {
+        let ctx = context(&rig);
+        let (home, away) = (rig.stream(), rig.stream());
+        let buffer = DeviceBuffer::from_host(&ctx, &away, &[3u8; LEN]).unwrap();
+        let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+        pinned.copy_from_device(&buffer, &away).unwrap();
+        assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
+        drop((buffer, pinned));
+        reap_pinned(&ctx).unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn a_read_of_another_stream_waits_for_the_write() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let (a, b) = (rig.stream(), rig.stream());
+    let source = DeviceBuffer::from_host(&ctx, &a, &[7u8; LEN]).unwrap();
+    let mut target = DeviceBuffer::<u8>::zeroed(&ctx, &b, LEN).unwrap();
+    let mut between = PinnedBuffer::<u8>::zeroed(&ctx, &b, LEN).unwrap();
+    between.copy_from_device(&source, &a).unwrap();
+    between.copy_to_device(&mut target, &b).unwrap();
+    assert_eq!(target.to_host(&b).unwrap(), [7; LEN]);
+    drop((source, target, between, a, b));
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn a_poll_frees_nothing_that_the_device_has_yet_to_read() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let (home, away) = (rig.stream(), rig.stream());
+    for stream in [&home, &away] {
+        let pinned = PinnedBuffer::from_slice(&ctx, &home, &[5u8; LEN]).unwrap();
+        let mut buffer = DeviceBuffer::<u8>::uninit(&ctx, stream, LEN).unwrap();
+        pinned.copy_to_device(&mut buffer, stream).unwrap();
+        drop(pinned);
+        assert_eq!(try_reap_pinned(&ctx).unwrap(), 0, "{stream:?}");
+        assert_eq!(buffer.to_host(stream).unwrap(), [5; LEN]);
+        assert_eq!(reap_pinned(&ctx).unwrap(), LEN as u64);
+    }
+    drop((home, away));
+    ctx.assert_clean(rig);
+}

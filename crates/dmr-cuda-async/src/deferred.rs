@@ -1,0 +1,189 @@
+//! Blocks that other streams have used, kept until the host knows that they are done with them.
+//!
+//! A free on the home stream makes the driver's next allocation there cheap, and it is allowed as
+//! soon as all other users are done. Asking the driver costs more than the free; but one answer
+//! counts for all earlier uses of the same stream. So frees are gathered, and one question is
+//! asked for many.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use dmr_core::StreamId;
+use smallvec::SmallVec;
+
+use crate::retired::{Retired, RetiredBlocks};
+
+/// How many blocks one question is asked for. As many younger ones are left alone meanwhile: their
+/// users have had no time.
+const BATCH: usize = 16;
+/// How many blocks are freed after a push: more at a time, and the driver's next allocations are
+/// dearer.
+const AT_ONCE: usize = 2;
+/// How many blocks a shard keeps while their users are not done.
+const MOST_BLOCKS: usize = 8 * BATCH;
+/// How many bytes all shards keep together.
+const MOST_BYTES: u64 = 64 << 20;
+/// Larger blocks are not kept.
+const LARGEST: u64 = MOST_BYTES / 8;
+
+/// The blocks, by home stream: threads that work on streams of their own do not meet here.
+pub(crate) struct Deferred {
+    shards: Box<[Shard]>,
+    /// Their bytes; no block has none.
+    bytes: AtomicU64,
+}
+
+const SHARDS: usize = 64;
+
+/// On cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    /// Never locked across a driver call.
+    queue: Mutex<Queue>,
+    /// Held by whoever frees some of it, so that a reap that waits also waits for those.
+    settling: Mutex<()>,
+}
+
+/// Oldest first.
+#[derive(Default)]
+struct Queue {
+    blocks: VecDeque<Retired>,
+    /// Blocks added since the driver was last asked.
+    added: usize,
+}
+
+impl Deferred {
+    pub(crate) fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        Self { shards, bytes: AtomicU64::new(0) }
+    }
+
+    /// Whether a block of this size is kept here.
+    pub(crate) fn takes(bytes: u64) -> bool {
+        bytes <= LARGEST
+    }
+
+    /// Keeps a block.
+    pub(crate) fn push(&self, block: Retired) {
+        let mut queue = lock(&self.shard(block.id.alloc_stream()).queue);
+        queue.blocks.push_back(block);
+        queue.added += 1;
+        self.bytes.fetch_add(block.bytes, Ordering::SeqCst);
+    }
+
+    /// Whether there is none, and none in anybody's hand. One load.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.load(Ordering::SeqCst) == 0
+    }
+
+    /// After a push: calls `free` on the oldest blocks of the shard of `home` that are `ready`, a
+    /// few at a time; for every batch, calls `ask` before that on those whose answer says most.
+    /// What makes it too full goes to `retired`: `true`. Does nothing if another thread does.
+    pub(crate) fn settle(
+        &self,
+        home: StreamId,
+        ask: impl FnMut(Retired),
+        ready: impl Fn(&Retired) -> bool,
+        free: impl FnMut(Retired),
+        retired: &RetiredBlocks,
+    ) -> bool {
+        let shard = self.shard(home);
+        let _alone = match shard.settling.try_lock() {
+            Ok(alone) => alone,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let is_full = self.is_full(0);
+        let asked = lock(&shard.queue).ask_for(is_full);
+        let has_asked = asked.is_some();
+        asked.into_iter().flatten().for_each(ask);
+        let (taken, too_many) = {
+            let mut queue = lock(&shard.queue);
+            let taken = queue.take(is_full, has_asked, ready);
+            let too_many = match queue.blocks.len() {
+                all if self.is_full(bytes(&taken)) => all,
+                all if all >= MOST_BLOCKS => all / 2,
+                _ => 0,
+            };
+            self.give_up(&mut queue, too_many, retired);
+            (taken, too_many)
+        };
+        taken.iter().copied().for_each(free);
+        self.bytes.fetch_sub(bytes(&taken), Ordering::SeqCst);
+        too_many > 0
+    }
+
+    /// Moves all to `retired`. If `wait`, also waits for what another thread has in hand.
+    pub(crate) fn give_up_all(&self, wait: bool, retired: &RetiredBlocks) {
+        for shard in &self.shards {
+            let alone = wait.then(|| lock(&shard.settling));
+            let mut queue = lock(&shard.queue);
+            let all = queue.blocks.len();
+            self.give_up(&mut queue, all, retired);
+            drop(alone);
+        }
+    }
+
+    /// Under the queue's lock, so that a block is never in neither place.
+    fn give_up(&self, queue: &mut Queue, count: usize, retired: &RetiredBlocks) {
+        for block in queue.blocks.drain(..count) {
+            retired.push(block);
+            self.bytes.fetch_sub(block.bytes, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether more is kept than should be, without the bytes that are going.
+    fn is_full(&self, going: u64) -> bool {
+        self.bytes.load(Ordering::Relaxed).saturating_sub(going) > MOST_BYTES
+    }
+
+    fn shard(&self, home: StreamId) -> &Shard {
+        &self.shards[home.slot() % SHARDS]
+    }
+}
+
+impl Queue {
+    /// Whom to ask for, if it is time: the youngest that has had time, whose answer counts for
+    /// all older users of its stream; and the oldest.
+    fn ask_for(&mut self, is_full: bool) -> Option<[Retired; 2]> {
+        let young = if is_full { 0 } else { BATCH };
+        let is_time = is_full || (self.added >= BATCH && self.blocks.len() >= 2 * BATCH);
+        let due = self.blocks.len().checked_sub(young + 1).filter(|_| is_time)?;
+        self.added = 0;
+        Some([*self.blocks.get(due)?, *self.blocks.front()?])
+    }
+
+    /// The oldest if they are ready: as many as keep up with the pushes. If that makes no room,
+    /// any that are ready.
+    fn take(
+        &mut self,
+        is_full: bool,
+        has_asked: bool,
+        ready: impl Fn(&Retired) -> bool,
+    ) -> SmallVec<[Retired; AT_ONCE]> {
+        let mut taken = SmallVec::new();
+        while !is_full && taken.len() < AT_ONCE && self.blocks.front().is_some_and(&ready) {
+            taken.extend(self.blocks.pop_front());
+        }
+        if is_full || (has_asked && taken.is_empty()) {
+            self.blocks.retain(|block| {
+                let ready = ready(block);
+                if ready {
+                    taken.push(*block);
+                }
+                !ready
+            });
+        }
+        taken
+    }
+}
+
+fn bytes(blocks: &[Retired]) -> u64 {
+    blocks.iter().map(|block| block.bytes).sum()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,185 @@
+//! `CUmemoryPool`, owned.
+
+use std::ffi::{c_int, c_void};
+
+use cudarc::driver::result::{self, DriverError, mem_pool};
+use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute};
+use dmr_core::ResourceResult;
+use dmr_streams::Device;
+
+use crate::AsyncConfig;
+
+/// A memory pool of the driver. Dropping it waits for nothing: the driver keeps what is still in
+/// use.
+pub(crate) struct DriverPool {
+    device: Device,
+    handle: sys::CUmemoryPool,
+}
+
+// SAFETY: the driver's pool may be used from any thread, by any number at once.
+unsafe impl Send for DriverPool {}
+// SAFETY: as above.
+unsafe impl Sync for DriverPool {}
+
+/// A number of bytes, and the most that it has been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HighWater {
+    /// Now.
+    pub current: u64,
+    /// The most so far, or since the marks were reset.
+    pub high: u64,
+}
+
+impl DriverPool {
+    pub(crate) fn new(device: &Device, config: &AsyncConfig) -> ResourceResult<Self> {
+        device.bind()?;
+        let properties = Properties::new(device, config);
+        // SAFETY: the properties are laid out as the driver reads them.
+        let handle = unsafe { mem_pool::create((&raw const properties).cast()) }
+            .map_err(|error| device.driver_error("cuMemPoolCreate", error))?;
+        let pool = Self { device: device.clone(), handle };
+        pool.set_bytes(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, config.release_threshold)?;
+        // The driver's own default is on.
+        for (attribute, on) in [
+            (
+                Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES,
+                config.follow_event_dependencies,
+            ),
+            (Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, config.opportunistic_reuse),
+            (
+                Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                config.internal_dependencies,
+            ),
+        ] {
+            if !on {
+                let mut off: c_int = 0;
+                // SAFETY: this attribute's type is an int.
+                unsafe { pool.set(attribute, (&raw mut off).cast()) }?;
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Memory for work submitted to `stream` from now on. The context is current.
+    ///
+    /// # Safety
+    ///
+    /// The stream is alive, and of the pool's device.
+    pub(crate) unsafe fn allocate(
+        &self,
+        bytes: usize,
+        stream: sys::CUstream,
+    ) -> Result<u64, DriverError> {
+        let mut ptr = 0;
+        // SAFETY: the pool is alive, so is the stream (the caller's promise).
+        unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, bytes, self.handle, stream) }.result()?;
+        Ok(ptr)
+    }
+
+    /// Gives memory back, after the work submitted to `stream` so far. The context is current.
+    ///
+    /// # Safety
+    ///
+    /// The memory came from `allocate` and was not freed; the work on `stream` so far comes after
+    /// every use of it. The stream is alive.
+    pub(crate) unsafe fn free(&self, ptr: u64, stream: sys::CUstream) -> ResourceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { result::free_async(ptr, stream) }
+            .map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
+    }
+
+    pub(crate) fn trim_to(&self, bytes: usize) -> ResourceResult<()> {
+        self.device.bind()?;
+        // SAFETY: the pool is alive.
+        unsafe { mem_pool::trim_to(self.handle, bytes) }
+            .map_err(|error| self.device.driver_error("cuMemPoolTrimTo", error))
+    }
+
+    pub(crate) fn reserved(&self) -> ResourceResult<HighWater> {
+        Ok(HighWater {
+            current: self.reserved_now()?,
+            high: self.bytes(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
+        })
+    }
+
+    pub(crate) fn reserved_now(&self) -> ResourceResult<u64> {
+        self.bytes(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+    }
+
+    pub(crate) fn used(&self) -> ResourceResult<HighWater> {
+        Ok(HighWater {
+            current: self.bytes(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            high: self.bytes(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        })
+    }
+
+    pub(crate) fn reset_high_water_marks(&self) -> ResourceResult<()> {
+        self.device.bind()?;
+        self.set_bytes(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
+        self.set_bytes(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
+    }
+
+    fn bytes(&self, attribute: Attribute) -> ResourceResult<u64> {
+        self.device.bind()?;
+        let mut bytes: u64 = 0;
+        // SAFETY: the pool is alive; the type of the attributes asked for here is a 64-bit integer.
+        unsafe { mem_pool::get_attribute(self.handle, attribute, (&raw mut bytes).cast()) }
+            .map_err(|error| self.device.driver_error("cuMemPoolGetAttribute", error))?;
+        Ok(bytes)
+    }
+
+    fn set_bytes(&self, attribute: Attribute, mut bytes: u64) -> ResourceResult<()> {
+        // SAFETY: the type of the attributes set here is a 64-bit integer.
+        unsafe { self.set(attribute, (&raw mut bytes).cast()) }
+    }
+
+    /// # Safety
+    ///
+    /// `value` points to what the attribute's type is.
+    unsafe fn set(&self, attribute: Attribute, value: *mut c_void) -> ResourceResult<()> {
+        // SAFETY: the pool is alive; the value is the caller's promise.
+        unsafe { mem_pool::set_attribute(self.handle, attribute, value) }
+            .map_err(|error| self.device.driver_error("cuMemPoolSetAttribute", error))
+    }
+}
+
+impl Drop for DriverPool {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: ours, destroyed once. Blocks that are still out stay valid.
+            let _: Result<(), DriverError> = unsafe { mem_pool::destroy(self.handle) };
+        }
+    }
+}
+
+/// `CUmemPoolProps` as every driver since CUDA 11.2 reads it. The bindings' struct has fields that
+/// come and go with the version; the bytes have stayed where they are.
+#[repr(C)]
+struct Properties {
+    allocation_type: c_int,
+    handle_types: c_int,
+    location_type: c_int,
+    location_id: c_int,
+    security_attributes: *mut c_void,
+    max_size: usize,
+    reserved: [u8; 56],
+}
+
+const _: () = assert!(size_of::<Properties>() == size_of::<sys::CUmemPoolProps>());
+
+impl Properties {
+    fn new(device: &Device, config: &AsyncConfig) -> Self {
+        const PINNED: c_int = 1;
+        const DEVICE: c_int = 1;
+        Self {
+            allocation_type: PINNED,
+            handle_types: config.export.code(),
+            location_type: DEVICE,
+            location_id: device.context().cu_device(),
+            security_attributes: std::ptr::null_mut(),
+            max_size: config.max_bytes.unwrap_or(0),
+            reserved: [0; 56],
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, and nothing else but the two
+//! look-ups: which context is current, and whether the stream captures.
+
+use std::sync::Arc;
+
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, StreamId};
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_sim::CallCounts;
+use dmr_testkit::Rig;
+
+const LOOK_UPS: [&str; 2] = ["cuCtxGetCurrent", "cuStreamIsCapturing"];
+
+fn resource(rig: &Rig) -> AsyncCudaResource {
+    AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap()
+}
+
+fn but_look_ups(calls: &CallCounts) -> u64 {
+    calls.total() - LOOK_UPS.iter().map(|call| calls.count(call)).sum::<u64>()
+}
+
+#[test]
+fn an_allocation_is_one_call_and_so_is_a_free() {
+    const BLOCKS: u64 = 10;
+    let rig = Rig::simulated();
+    let resource = resource(&rig);
+    // With several streams there is something to record, and still nothing is.
+    let (home, other) = (rig.stream(), rig.stream());
+    let allocate = || resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
+    rig.universe().reset_calls();
+    let blocks: Vec<_> = (0..BLOCKS).map(|_| allocate()).collect();
+    let calls = rig.universe().calls();
+    assert_eq!(calls.count("cuMemAllocFromPoolAsync"), BLOCKS);
+    assert_eq!(but_look_ups(&calls), BLOCKS, "{calls:?}");
+    rig.universe().reset_calls();
+    for block in blocks {
+        resource.deallocate(block).unwrap();
+    }
+    let calls = rig.universe().calls();
+    assert_eq!(calls.count("cuMemFreeAsync"), BLOCKS);
+    assert_eq!(but_look_ups(&calls), BLOCKS, "{calls:?}");
+    rig.universe().reset_calls();
+    assert_eq!((resource.try_reap().unwrap(), resource.bytes_outstanding()), (0, 0));
+    assert_eq!(rig.universe().calls().total(), 0);
+    drop((resource, home, other));
+    rig.assert_clean();
+}
+
+#[test]
+fn on_a_single_stream_uses_cost_no_driver_call() {
+    let rig = Rig::simulated();
+    let resource = resource(&rig);
+    let block = resource.allocate(1000, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
+    rig.universe().reset_calls();
+    for access in [Access::Write, Access::Read, Access::ReadWrite] {
+        let uses = [BlockUse::new(block.id(), access)];
+        let tokens = resource.prepare_uses(&uses, StreamId::DEFAULT).unwrap();
+        resource.finish_uses(tokens).unwrap();
+    }
+    resource.deallocate(block).unwrap();
+    let calls = rig.universe().calls();
+    assert_eq!(calls.count("cuMemFreeAsync"), 1);
+    assert_eq!(but_look_ups(&calls), 1, "{calls:?}");
+    drop(resource);
+    rig.assert_clean();
+}

@@ -1,0 +1,132 @@
+//! Why a launch was refused or failed: at which step, which memory, and what to do.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use dmr_core::{AllocTag, Generation, ResourceError, StreamId};
+
+/// Why a launch was refused. Nothing was enqueued, and no window is open.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PreflightError {
+    /// A strict launch uses memory of another owner.
+    #[non_exhaustive]
+    #[error(
+        "launch on {stream} refused: {memory} is external memory, its producer's order is \
+         unknown: copy it into a device buffer, or order it yourself and use a permissive recorder"
+    )]
+    External {
+        /// The launch stream.
+        stream: StreamId,
+        /// The first such memory.
+        memory: RefusedMemory,
+    },
+
+    /// A strict launch uses a block, and the context's resource does not track uses.
+    #[non_exhaustive]
+    #[error("launch on {stream} refused: {memory} cannot be tracked: {source}")]
+    Untracked {
+        /// The launch stream.
+        stream: StreamId,
+        /// The first such block.
+        memory: RefusedMemory,
+        /// [`StreamMisuse`](ResourceError::StreamMisuse), as the resource itself would answer.
+        source: ResourceError,
+    },
+
+    /// A strict launch uses a block that lives on another pool's streams.
+    #[non_exhaustive]
+    #[error(
+        "launch on {stream} refused: {memory} belongs to another stream pool than the launch: \
+         launch on a stream of its own pool, or copy it"
+    )]
+    OtherPool {
+        /// The launch stream.
+        stream: StreamId,
+        /// The first such block.
+        memory: RefusedMemory,
+    },
+
+    /// The resource, or the stream pool, refused.
+    #[non_exhaustive]
+    #[error("launch on {stream} refused: {source}{}", Columns(.columns))]
+    Resource {
+        /// The launch stream.
+        stream: StreamId,
+        /// Why.
+        source: ResourceError,
+        /// The columns among the launch's memory, with the blocks that they are in.
+        columns: Box<[(AllocTag, Generation)]>,
+    },
+}
+
+/// Memory that a launch was refused for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusedMemory {
+    /// External memory, by the name it has.
+    External {
+        /// What it is called.
+        name: Box<str>,
+        /// The column that it was recorded as, if it was.
+        column: Option<AllocTag>,
+    },
+    /// A block.
+    Block {
+        /// Which.
+        generation: Generation,
+        /// The column that it was recorded as, if it was.
+        column: Option<AllocTag>,
+    },
+}
+
+/// Why a scoped launch failed, and at which step. `E` is the closure's error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError<E = Infallible> {
+    /// Refused before the closure ran: nothing was enqueued.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+
+    /// The closure failed. Its uses were recorded all the same: part of its work may be in flight.
+    #[non_exhaustive]
+    #[error("enqueueing the launch failed: {error}")]
+    Enqueue {
+        /// What the closure answered.
+        #[source]
+        error: E,
+        /// Why recording failed too, if it did.
+        commit: Option<ResourceError>,
+    },
+
+    /// The closure enqueued its work, and recording the uses failed. No work is left unprotected.
+    #[error("the launch was enqueued, but recording its uses failed: {0}")]
+    Commit(#[source] ResourceError),
+}
+
+impl fmt::Display for RefusedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::External { name, column: Some(column) } => {
+                write!(f, "column {:?} (buffer {name:?})", column.name())
+            }
+            Self::External { name, column: None } => write!(f, "buffer {name:?}"),
+            Self::Block { generation, column: Some(column) } => {
+                write!(f, "column {:?} (block {generation})", column.name())
+            }
+            Self::Block { generation, column: None } => write!(f, "block {generation}"),
+        }
+    }
+}
+
+struct Columns<'a>(&'a [(AllocTag, Generation)]);
+
+impl fmt::Display for Columns<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (column, generation)) in self.0.iter().enumerate() {
+            let lead = if i == 0 { "; " } else { ", " };
+            write!(f, "{lead}column {:?} is block {generation}", column.name())?;
+        }
+        Ok(())
+    }
+}

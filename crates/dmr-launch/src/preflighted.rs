@@ -1,0 +1,129 @@
+//! A launch between waiting and recording.
+
+use std::sync::Arc;
+
+use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId};
+
+use crate::LaunchMode;
+use crate::windows::Windows;
+
+/// A launch whose stream already waits for what it must, and whose uses are not recorded yet:
+/// enqueue the work, then [`commit`](Self::commit).
+///
+/// Made by [`LaunchRecorder::preflight`](crate::LaunchRecorder::preflight). While it exists, other
+/// streams cannot prepare a conflicting use of the same blocks. It keeps the resource alive, so it
+/// may outlive the context it was preflighted on.
+///
+/// # Dropped without a commit
+///
+/// Then work may have been enqueued, so the uses are recorded as if it had. It is counted
+/// ([`uncommitted_launches`](crate::uncommitted_launches)) and, with the feature `tracing`,
+/// reported as a warning. If nothing was enqueued, [`cancel`](Self::cancel).
+///
+/// # Misuse does not compile
+///
+/// Recording after preflight:
+///
+/// ```compile_fail,E0382
+/// # use dmr_core::DeviceBlock;
+/// # use dmr_launch::LaunchRecorder;
+/// # use dmr_streams::DeviceContext;
+/// fn late(ctx: &impl DeviceContext, x: &DeviceBlock, y: &DeviceBlock) {
+///     let mut recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
+///     recorder.read(x);
+///     let launch = recorder.preflight(ctx).unwrap();
+///     recorder.read(y); // moved into `launch`
+///     launch.commit().unwrap();
+/// }
+/// ```
+///
+/// Nor does what comes out of preflight take more uses:
+///
+/// ```compile_fail,E0599
+/// # use dmr_core::DeviceBlock;
+/// # use dmr_launch::LaunchRecorder;
+/// # use dmr_streams::DeviceContext;
+/// fn late(ctx: &impl DeviceContext, y: &DeviceBlock) {
+///     let recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
+///     let mut launch = recorder.preflight(ctx).unwrap();
+///     launch.read(y); // no such method
+/// }
+/// ```
+///
+/// Committing twice:
+///
+/// ```compile_fail,E0382
+/// # use dmr_launch::LaunchRecorder;
+/// # use dmr_streams::DeviceContext;
+/// fn twice(ctx: &impl DeviceContext) {
+///     let recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
+///     let launch = recorder.preflight(ctx).unwrap();
+///     launch.commit().unwrap();
+///     launch.commit().unwrap(); // moved
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "commit it once the work is enqueued"]
+pub struct PreflightedLaunch {
+    windows: Windows<Arc<dyn DeviceMemoryResource>>,
+    stream: StreamId,
+    mode: LaunchMode,
+    recorded: usize,
+    skipped: usize,
+}
+
+impl PreflightedLaunch {
+    pub(crate) fn new(
+        windows: Windows<Arc<dyn DeviceMemoryResource>>,
+        stream: StreamId,
+        mode: LaunchMode,
+        (recorded, skipped): (usize, usize),
+    ) -> Self {
+        Self { windows, stream, mode, recorded, skipped }
+    }
+
+    /// Records the uses, for others to wait for: to be called when all work is enqueued.
+    ///
+    /// One event at most, whatever the number of uses.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish_uses`](DeviceMemoryResource::finish_uses): no work is left unprotected.
+    pub fn commit(self) -> ResourceResult<()> {
+        self.windows.finish()
+    }
+
+    /// Records nothing: no work was enqueued. The waits that preflight queued remain.
+    ///
+    /// # Errors
+    ///
+    /// As [`cancel_uses`](DeviceMemoryResource::cancel_uses).
+    pub fn cancel(self) -> ResourceResult<()> {
+        self.windows.cancel()
+    }
+
+    /// The stream to enqueue on, resolved: never [`StreamId::DEFAULT`].
+    #[must_use]
+    pub fn launch_stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// What becomes of memory whose uses nobody tracks.
+    #[must_use]
+    pub fn mode(&self) -> LaunchMode {
+        self.mode
+    }
+
+    /// How many blocks have a window open.
+    #[must_use]
+    pub fn recorded_count(&self) -> usize {
+        self.recorded
+    }
+
+    /// How many uses a permissive launch left out: of external memory, and of blocks whose uses
+    /// the context's resource does not track. Their order is up to the caller.
+    #[must_use]
+    pub fn skipped_count(&self) -> usize {
+        self.skipped
+    }
+}

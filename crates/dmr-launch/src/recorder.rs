@@ -1,0 +1,292 @@
+//! Told what a launch uses, makes it wait for what it must.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
+};
+use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, TrackedMemory};
+use smallvec::SmallVec;
+
+use crate::error::RefusedMemory;
+use crate::windows::Windows;
+use crate::{LaunchError, PreflightError, PreflightedLaunch};
+
+/// How many uses of one launch need no memory of the host's heap.
+const INLINE: usize = 8;
+
+/// What becomes of memory whose uses nobody tracks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LaunchMode {
+    /// The launch is refused before anything is enqueued.
+    Strict,
+    /// It is left out and counted; its order is up to the caller.
+    Permissive,
+}
+
+/// What a launch on one stream reads and writes.
+///
+/// Recording takes a snapshot: the borrow ends with the call, and the
+/// [`KernelArg`] that comes back is `Copy`. Several uses of one block, through views or the whole,
+/// are one use with the combined access. The same block may be read and written.
+///
+/// Up to 8 blocks need no host heap.
+///
+/// # Misuse does not compile
+///
+/// Committing without preflight:
+///
+/// ```compile_fail,E0599
+/// use dmr_core::StreamId;
+/// use dmr_launch::LaunchRecorder;
+///
+/// LaunchRecorder::new_strict(StreamId::DEFAULT).commit();
+/// ```
+///
+/// Preflighting, or launching, twice:
+///
+/// ```compile_fail,E0382
+/// # use dmr_launch::LaunchRecorder;
+/// # use dmr_streams::DeviceContext;
+/// fn twice(ctx: &impl DeviceContext) {
+///     let recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
+///     recorder.preflight(ctx).unwrap().commit().unwrap();
+///     recorder.preflight(ctx).unwrap().commit().unwrap(); // moved
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a recorder does nothing until `launch` or `preflight`"]
+pub struct LaunchRecorder {
+    stream: StreamId,
+    mode: LaunchMode,
+    uses: SmallVec<[BlockUse; INLINE]>,
+    /// What each use was recorded as, if it was a column.
+    columns: SmallVec<[Option<AllocTag>; INLINE]>,
+    /// The first that a strict launch is refused for.
+    external: Option<RefusedMemory>,
+    skipped: usize,
+}
+
+impl LaunchRecorder {
+    /// For a launch that is refused if it uses memory whose order nobody knows.
+    pub fn new_strict(stream: impl Into<StreamId>) -> Self {
+        Self::new(stream.into(), LaunchMode::Strict)
+    }
+
+    /// For a launch that leaves such memory out, and counts it: ordering it is up to the caller.
+    pub fn new_permissive(stream: impl Into<StreamId>) -> Self {
+        Self::new(stream.into(), LaunchMode::Permissive)
+    }
+
+    /// The launch reads this memory. The answer goes into `launch_builder().arg(..)`.
+    pub fn read<M: TrackedMemory + ?Sized>(&mut self, memory: &M) -> KernelArg {
+        self.record(memory, Access::Read, None)
+    }
+
+    /// The launch overwrites this memory.
+    pub fn write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
+        self.record(memory, Access::Write, None)
+    }
+
+    /// The launch reads and writes this memory.
+    pub fn read_write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
+        self.record(memory, Access::ReadWrite, None)
+    }
+
+    /// [`read`](Self::read), with the name of the column for messages. A name made at run time is
+    /// interned once: [`AllocTag::intern`].
+    pub fn read_column<M: TrackedMemory + ?Sized>(
+        &mut self,
+        name: AllocTag,
+        column: &M,
+    ) -> KernelArg {
+        self.record(column, Access::Read, Some(name))
+    }
+
+    /// [`write`](Self::write), with the name of the column for messages.
+    pub fn write_column<M: TrackedMemory + ?Sized>(
+        &mut self,
+        name: AllocTag,
+        column: &mut M,
+    ) -> KernelArg {
+        self.record(column, Access::Write, Some(name))
+    }
+
+    /// Makes the stream wait for what the uses must come after, and opens their windows: of all,
+    /// or of none. A launch that uses no block that is tracked asks nothing of the resource.
+    ///
+    /// # Errors
+    ///
+    /// See [`PreflightError`]. Nothing was enqueued, except that waits may remain on the stream.
+    pub fn preflight<C: DeviceContext + ?Sized>(
+        mut self,
+        ctx: &C,
+    ) -> Result<PreflightedLaunch, PreflightError> {
+        let (windows, stream) = self.open(ctx, Arc::clone)?;
+        let counts = (self.uses.len(), self.skipped);
+        Ok(PreflightedLaunch::new(windows, stream, self.mode, counts))
+    }
+
+    /// Preflight, `enqueue`, commit. `enqueue` gets the stream to enqueue on.
+    ///
+    /// If it fails, or panics, the uses are recorded all the same: part of its work may be in
+    /// flight.
+    ///
+    /// # Errors
+    ///
+    /// See [`LaunchError`], which says at which step.
+    pub fn launch<C, T, E>(
+        mut self,
+        ctx: &C,
+        enqueue: impl FnOnce(&Arc<CudaStream>) -> Result<T, E>,
+    ) -> Result<T, LaunchError<E>>
+    where
+        C: DeviceContext + ?Sized,
+    {
+        let stream = ctx.streams().resolve(self.stream).map_err(|error| self.refused(error))?;
+        let (windows, _) = self.open(ctx, |resource| resource)?;
+        match (enqueue(stream), windows.finish()) {
+            (Ok(value), Ok(())) => Ok(value),
+            (Ok(_), Err(error)) => Err(LaunchError::Commit(error)),
+            (Err(error), recorded) => Err(LaunchError::Enqueue { error, commit: recorded.err() }),
+        }
+    }
+
+    /// The stream of the launch, as it was named.
+    #[must_use]
+    pub fn launch_stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// What becomes of memory whose uses nobody tracks.
+    #[must_use]
+    pub fn mode(&self) -> LaunchMode {
+        self.mode
+    }
+
+    /// How many different blocks the launch uses.
+    #[must_use]
+    pub fn recorded_count(&self) -> usize {
+        self.uses.len()
+    }
+
+    /// How many uses of external memory a permissive recorder has left out so far. Preflight adds
+    /// the blocks whose uses the context's resource does not track.
+    #[must_use]
+    pub fn skipped_count(&self) -> usize {
+        self.skipped
+    }
+
+    fn new(stream: StreamId, mode: LaunchMode) -> Self {
+        let (uses, columns) = (SmallVec::new(), SmallVec::new());
+        Self { stream, mode, uses, columns, external: None, skipped: 0 }
+    }
+
+    fn record<M: TrackedMemory + ?Sized>(
+        &mut self,
+        memory: &M,
+        access: Access,
+        column: Option<AllocTag>,
+    ) -> KernelArg {
+        match memory.origin() {
+            MemoryOrigin::Block(block) => self.add(BlockUse::new(block, access), column),
+            MemoryOrigin::Empty => {}
+            MemoryOrigin::External { name } => self.leave_out(name, column),
+            // A kind of memory that this version does not know has no order that it knows.
+            _ => self.leave_out("memory of an unknown kind", column),
+        }
+        KernelArg::of(memory)
+    }
+
+    /// The whole identity is the key: another generation at the same address is another block.
+    fn add(&mut self, new: BlockUse, column: Option<AllocTag>) {
+        match self.uses.iter().position(|known| known.block == new.block) {
+            Some(index) => {
+                let access = &mut self.uses[index].access;
+                *access = access.and(new.access);
+                self.columns[index] = self.columns[index].or(column);
+            }
+            None => {
+                self.uses.push(new);
+                self.columns.push(column);
+            }
+        }
+    }
+
+    fn leave_out(&mut self, name: &str, column: Option<AllocTag>) {
+        match self.mode {
+            LaunchMode::Permissive => self.skipped += 1,
+            LaunchMode::Strict => {
+                self.external
+                    .get_or_insert_with(|| RefusedMemory::External { name: name.into(), column });
+            }
+        }
+    }
+
+    /// Opens all windows or none. Answers the resolved stream as well.
+    fn open<'c, C, R>(
+        &mut self,
+        ctx: &'c C,
+        hold: impl FnOnce(&'c Arc<dyn DeviceMemoryResource>) -> R,
+    ) -> Result<(Windows<R>, StreamId), PreflightError>
+    where
+        C: DeviceContext + ?Sized,
+        R: DeviceMemoryResource,
+    {
+        let stream = ctx.streams().resolve_id(self.stream).map_err(|error| self.refused(error))?;
+        self.refuse_or_leave_out_unordered(ctx, stream)?;
+        if self.uses.is_empty() {
+            return Ok((Windows::NONE, stream));
+        }
+        let resource = ctx.resource();
+        let tokens = resource.prepare_uses(&self.uses, stream);
+        let tokens = tokens.map_err(|error| self.refused(error))?;
+        Ok((Windows::new(hold(resource), tokens), stream))
+    }
+
+    /// Deals with everything that the resource cannot order, as the mode says.
+    fn refuse_or_leave_out_unordered<C: DeviceContext + ?Sized>(
+        &mut self,
+        ctx: &C,
+        stream: StreamId,
+    ) -> Result<(), PreflightError> {
+        if let Some(memory) = self.external.take() {
+            return Err(PreflightError::External { stream, memory });
+        }
+        let pool = ctx.streams().id();
+        let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
+        let tracks = ctx.resource().supports_block_use_tracking();
+        let unordered = |block| !tracks || is_foreign(block);
+        let Some(first) = self.uses.iter().position(|known| unordered(known.block)) else {
+            return Ok(());
+        };
+        if self.mode == LaunchMode::Strict {
+            let block = self.uses[first].block;
+            let (generation, column) = (block.generation(), self.columns[first]);
+            let memory = RefusedMemory::Block { generation, column };
+            return Err(if is_foreign(block) {
+                PreflightError::OtherPool { stream, memory }
+            } else {
+                let source = ResourceError::not_tracked(stream);
+                PreflightError::Untracked { stream, memory, source }
+            });
+        }
+        for index in (first..self.uses.len()).rev() {
+            if unordered(self.uses[index].block) {
+                self.uses.remove(index);
+                self.columns.remove(index);
+                self.skipped += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&self, source: ResourceError) -> PreflightError {
+        let named = self.uses.iter().zip(&self.columns);
+        let columns = named
+            .filter_map(|(known, column)| Some(((*column)?, known.block.generation())))
+            .collect();
+        PreflightError::Resource { stream: self.stream, source, columns }
+    }
+}

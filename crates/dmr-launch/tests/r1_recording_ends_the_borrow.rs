@@ -1,0 +1,44 @@
+//! R1: recording takes a snapshot, ends the borrow and hands out a `Copy` kernel argument.
+
+mod spy;
+
+use std::sync::Arc;
+
+use dmr_launch::LaunchRecorder;
+use dmr_streams::KernelArg;
+use spy::{Context, External, Nothing};
+
+#[test]
+fn a_buffer_is_free_again_once_it_is_recorded() {
+    let ctx = Context::tracking();
+    let mut block = ctx.block_at(0x4000);
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    let first: KernelArg = recorder.write(&mut block);
+    let second = recorder.read_write(&mut block);
+    let copy = first;
+    assert_eq!([first, copy, second].map(KernelArg::device_ptr), [0x4000; 3]);
+    drop(block);
+    recorder.launch(&ctx, |_| Ok::<_, ()>(())).unwrap();
+    assert_eq!(ctx.calls().len(), 2);
+}
+
+#[test]
+fn the_argument_is_the_address_whatever_the_memory_is() {
+    let ctx = Context::tracking();
+    let mut recorder = LaunchRecorder::new_permissive(ctx.stream());
+    assert_eq!(recorder.read(&ctx.block_at(0x7000)).device_ptr(), 0x7000);
+    assert_eq!(recorder.read(&External("theirs", 0x9000)).device_ptr(), 0x9000);
+    assert_eq!(recorder.read(&Nothing).device_ptr(), 0);
+}
+
+#[test]
+fn a_preflighted_launch_outlives_the_context_and_can_change_threads() {
+    let ctx = Context::tracking();
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    recorder.read(&ctx.block());
+    let launch = recorder.preflight(&ctx).unwrap();
+    let spy = Arc::clone(&ctx.spy);
+    drop(ctx);
+    std::thread::spawn(move || launch.commit().unwrap()).join().unwrap();
+    assert_eq!(Arc::strong_count(&spy), 1);
+}

@@ -1,0 +1,63 @@
+//! R2: uses of one block collapse into one; two generations at one address never do.
+
+mod spy;
+
+use dmr_core::Access::{Read, ReadWrite, Write};
+use dmr_core::{Access, DeviceBlock};
+use dmr_launch::LaunchRecorder;
+use spy::{Call, Context};
+
+fn record(recorder: &mut LaunchRecorder, block: &mut DeviceBlock, access: Access) {
+    match access {
+        Read => recorder.read(block),
+        Write => recorder.write(block),
+        ReadWrite => recorder.read_write(block),
+    };
+}
+
+#[test]
+fn two_uses_of_a_block_are_one_with_the_combined_access() {
+    let ctx = Context::tracking();
+    for (first, second, both) in [
+        (Read, Read, Read),
+        (Read, Write, ReadWrite),
+        (Write, Read, ReadWrite),
+        (Write, Write, Write),
+        (Read, ReadWrite, ReadWrite),
+        (ReadWrite, Write, ReadWrite),
+    ] {
+        let mut block = ctx.block();
+        let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+        record(&mut recorder, &mut block, first);
+        record(&mut recorder, &mut block, second);
+        assert_eq!(recorder.recorded_count(), 1);
+        recorder.preflight(&ctx).unwrap().commit().unwrap();
+        assert_eq!(ctx.calls(), [ctx.prepared(&[(&block, both)]), Call::Finish(1)]);
+    }
+}
+
+#[test]
+fn two_generations_at_one_address_are_two_uses() {
+    let ctx = Context::tracking();
+    let (old, new) = (ctx.block_at(0x8000), ctx.block_at(0x8000));
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    assert_eq!(recorder.read(&old), recorder.read(&new));
+    assert_eq!(recorder.recorded_count(), 2);
+    recorder.preflight(&ctx).unwrap().commit().unwrap();
+    assert_eq!(ctx.calls()[0], ctx.prepared(&[(&old, Read), (&new, Read)]));
+}
+
+#[test]
+fn all_blocks_of_a_launch_are_prepared_in_one_call_in_the_order_of_recording() {
+    let ctx = Context::tracking();
+    let mut blocks: Vec<_> = (0..20).map(|i| ctx.block_at(0x1000 * i)).collect();
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    for block in &mut blocks {
+        recorder.write(block);
+    }
+    let launch = recorder.preflight(&ctx).unwrap();
+    assert_eq!(launch.recorded_count(), 20);
+    launch.commit().unwrap();
+    let uses: Vec<_> = blocks.iter().map(|block| (block, Write)).collect();
+    assert_eq!(ctx.calls(), [ctx.prepared(&uses), Call::Finish(20)]);
+}

@@ -1,0 +1,100 @@
+//! R3: a strict preflight without tracking fails before anything is enqueued; all or nothing.
+
+mod spy;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dmr_core::error::StreamProblem;
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_launch::{LaunchError, LaunchRecorder, PreflightError};
+use dmr_streams::{DeviceContext, StreamPool};
+use dmr_testkit::Rig;
+use spy::{Call, Context};
+
+#[test]
+fn a_resource_without_tracking_is_not_even_asked() {
+    let ctx = Context::untracking();
+    let block = ctx.block();
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    recorder.read(&block);
+    let error = recorder
+        .launch(&ctx, |_| -> Result<(), std::fmt::Error> { panic!("enqueued") })
+        .unwrap_err();
+    let LaunchError::Preflight(PreflightError::Untracked { stream, source, .. }) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(stream, ctx.stream());
+    let ResourceError::StreamMisuse { problem: StreamProblem::NotTracked, .. } = source else {
+        panic!("{source:?}");
+    };
+    assert_eq!(ctx.calls(), []);
+}
+
+#[test]
+fn a_refused_preparation_opens_no_window_and_runs_no_closure() {
+    let ctx = Context::tracking();
+    ctx.spy.fails_prepare.store(true, Ordering::Relaxed);
+    let block = ctx.block();
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    recorder.read_column(AllocTag::new("price"), &block);
+    let error = recorder
+        .launch(&ctx, |_| -> Result<(), std::fmt::Error> { panic!("enqueued") })
+        .unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with("launch on stream 0 refused: cuStreamWaitEvent"), "{message}");
+    assert!(message.contains(&format!("column \"price\" is block {}", block.generation())));
+    assert_eq!(ctx.calls().len(), 1, "prepared, neither finished nor cancelled");
+}
+
+#[test]
+fn a_block_of_another_stream_pool_is_refused_by_its_number() {
+    let (ctx, other) = (Context::tracking(), Context::tracking());
+    let theirs = other.block();
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    recorder.read(&theirs);
+    let error = recorder.preflight(&ctx).unwrap_err();
+    assert!(matches!(error, PreflightError::OtherPool { .. }), "{error:?}");
+    assert!(error.to_string().contains(&theirs.generation().to_string()), "{error}");
+    assert_eq!(ctx.calls(), [] as [Call; 0]);
+}
+
+#[test]
+fn a_launch_on_a_stream_of_another_pool_is_refused_even_with_no_uses() {
+    let (ctx, other) = (Context::tracking(), Context::tracking());
+    let refused = LaunchRecorder::new_strict(other.stream()).preflight(&ctx).unwrap_err();
+    let PreflightError::Resource { source: ResourceError::StreamMisuse { .. }, .. } = refused
+    else {
+        panic!("{refused:?}");
+    };
+}
+
+struct Bare(Arc<dyn DeviceMemoryResource>, Arc<StreamPool>);
+
+impl DeviceContext for Bare {
+    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.0
+    }
+
+    fn streams(&self) -> &Arc<StreamPool> {
+        &self.1
+    }
+}
+
+#[test]
+fn bare_direct_memory_is_refused_and_says_what_to_do() {
+    let rig = Rig::new();
+    let ctx = Bare(
+        Arc::new(DirectCudaResource::new(Arc::clone(rig.streams()))),
+        Arc::clone(rig.streams()),
+    );
+    let block = ctx.0.allocate(64, rig.streams().default_stream(), AllocTag::UNTAGGED).unwrap();
+    let mut recorder = LaunchRecorder::new_strict(rig.streams().default_stream());
+    recorder.read(&block);
+    let error = recorder.preflight(&ctx).unwrap_err();
+    assert!(error.to_string().contains("wrap the resource in `Tracked`"), "{error}");
+    ctx.0.deallocate(block).unwrap();
+    drop(ctx);
+    rig.assert_clean();
+}

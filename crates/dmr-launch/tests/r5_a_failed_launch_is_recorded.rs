@@ -1,0 +1,81 @@
+//! R5: the scoped form does all three steps, and records the uses if the closure fails.
+
+mod spy;
+
+use std::sync::atomic::Ordering;
+
+use dmr_core::Access::{Read, Write};
+use dmr_core::{ResourceError, StreamId};
+use dmr_launch::{LaunchError, LaunchRecorder};
+use spy::{Call, Context};
+
+fn recorder(ctx: &Context) -> LaunchRecorder {
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    recorder.read(&ctx.block());
+    recorder
+}
+
+#[test]
+fn the_closure_runs_between_preparing_and_finishing_on_the_stream_that_was_named() {
+    let ctx = Context::tracking();
+    let lease = ctx.rig.stream();
+    let (x, mut y) = (ctx.block_at(0x1000), ctx.block_at(0x2000));
+    let mut recorder = LaunchRecorder::new_strict(&lease);
+    recorder.read(&x);
+    recorder.write(&mut y);
+    let mut seen = None;
+    let answer = recorder.launch(&ctx, |stream| {
+        let same = std::sync::Arc::ptr_eq(stream, lease.stream());
+        seen = Some((ctx.calls(), same));
+        Ok::<_, std::io::Error>(42)
+    });
+    assert_eq!(answer.unwrap(), 42);
+    let uses = vec![(x.generation(), Read), (y.generation(), Write)];
+    assert_eq!(seen, Some((vec![Call::Prepare(uses, lease.id())], true)));
+    assert_eq!(ctx.calls(), [Call::Finish(2)]);
+}
+
+#[test]
+fn the_default_stream_is_resolved_before_the_resource_sees_it() {
+    let ctx = Context::tracking();
+    let block = ctx.block();
+    let mut recorder = LaunchRecorder::new_strict(StreamId::DEFAULT);
+    recorder.read(&block);
+    let launch = recorder.preflight(&ctx).unwrap();
+    assert_eq!(launch.launch_stream(), ctx.stream());
+    launch.commit().unwrap();
+    assert_eq!(ctx.calls()[0], ctx.prepared(&[(&block, Read)]));
+}
+
+#[test]
+fn a_closure_that_fails_leaves_its_uses_recorded() {
+    let ctx = Context::tracking();
+    let answer = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
+    let Err(LaunchError::Enqueue { error: std::fmt::Error, commit: None, .. }) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(ctx.calls()[1..], [Call::Finish(1)]);
+}
+
+#[test]
+fn the_error_says_at_which_step_it_went_wrong() {
+    let ctx = Context::tracking();
+    ctx.spy.fails_finish.store(true, Ordering::Relaxed);
+    let answer = recorder(&ctx).launch(&ctx, |_| Ok::<_, std::fmt::Error>(()));
+    let Err(LaunchError::Commit(ResourceError::Driver { call: "cuEventRecord", .. })) = answer
+    else {
+        panic!("{answer:?}");
+    };
+    let answer = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
+    let Err(LaunchError::Enqueue { commit: Some(ResourceError::Driver { .. }), .. }) = answer
+    else {
+        panic!("{answer:?}");
+    };
+}
+
+#[test]
+fn cancel_records_nothing() {
+    let ctx = Context::tracking();
+    recorder(&ctx).preflight(&ctx).unwrap().cancel().unwrap();
+    assert_eq!(ctx.calls()[1..], [Call::Cancel(1)]);
+}

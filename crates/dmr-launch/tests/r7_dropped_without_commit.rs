@@ -1,0 +1,57 @@
+//! R7: a preflighted recorder dropped without commit records, is counted, and never panics.
+
+mod spy;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+
+use dmr_launch::{LaunchRecorder, uncommitted_launches};
+use spy::{Call, Context};
+
+fn recorder(ctx: &Context) -> LaunchRecorder {
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    recorder.read(&ctx.block());
+    recorder
+}
+
+/// One test, because the counter is the process's.
+#[test]
+fn a_launch_that_is_not_committed_is_recorded_and_counted() {
+    let ctx = Context::tracking();
+    let mut count = 0;
+    let mut counted = |new| {
+        count += new;
+        assert_eq!(uncommitted_launches(), count);
+    };
+
+    drop(recorder(&ctx));
+    assert_eq!(ctx.calls(), [], "nothing is open before preflight");
+    recorder(&ctx).preflight(&ctx).unwrap().commit().unwrap();
+    recorder(&ctx).preflight(&ctx).unwrap().cancel().unwrap();
+    ctx.calls();
+    counted(0);
+
+    drop(recorder(&ctx).preflight(&ctx).unwrap());
+    assert_eq!(ctx.calls()[1..], [Call::Finish(1)]);
+    counted(1);
+
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        recorder(&ctx).launch(&ctx, |_| -> Result<(), ()> { panic!("in the closure") })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(ctx.calls()[1..], [Call::Finish(1)]);
+    counted(1);
+
+    ctx.spy.fails_finish.store(true, Ordering::Relaxed);
+    drop(recorder(&ctx).preflight(&ctx).unwrap());
+    counted(1);
+
+    ctx.spy.panics_in_finish.store(true, Ordering::Relaxed);
+    drop(recorder(&ctx).preflight(&ctx).unwrap());
+    counted(1);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        recorder(&ctx).launch(&ctx, |_| -> Result<(), ()> { panic!("in the closure") })
+    }));
+    assert!(panicked.is_err(), "two panics, one inside the other, and the process lives");
+    counted(1);
+}

@@ -1,0 +1,136 @@
+//! Streams of other owners: adopted into a pool, and given up before their owner destroys them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUstream;
+use dmr_core::error::StreamProblem;
+use dmr_core::{ResourceError, ResourceResult, StreamId};
+
+use crate::pool::Created;
+use crate::{StreamLease, StreamPool};
+
+/// `CU_STREAM_LEGACY`, which the null handle means as well.
+const LEGACY: usize = 1;
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
+
+impl StreamPool {
+    /// Takes a stream that cudarc owns into the pool, as a lease.
+    ///
+    /// The pool keeps it alive. A stream can be adopted again once its lease is dropped, and gets
+    /// the same slot then.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the
+    /// per-thread default stream (it names a different stream on each thread), for the legacy
+    /// null stream ([`adopt_legacy`](Self::adopt_legacy) takes it), and for a stream that is
+    /// adopted already; [`Capacity`](ResourceError::Capacity) after
+    /// [`max_adopted`](crate::StreamPoolConfig::max_adopted) different streams;
+    /// [`Driver`](ResourceError::Driver).
+    pub fn adopt(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
+        match stream.cu_stream() as usize {
+            0 | LEGACY => Err(misuse(StreamProblem::LegacyDefault)),
+            PER_THREAD => Err(misuse(StreamProblem::PerThreadDefault)),
+            _ => self.enter(stream),
+        }
+    }
+
+    /// Takes a stream of another owner into the pool, as a lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`adopt`](Self::adopt).
+    ///
+    /// # Safety
+    ///
+    /// - `stream` is a stream of the device's context.
+    /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for
+    ///   the lease, or the pool, its leases and everything that tracks uses on it are gone.
+    pub unsafe fn adopt_raw(self: &Arc<Self>, stream: CUstream) -> ResourceResult<StreamLease> {
+        // SAFETY: the caller's first promise; the second is that of this function.
+        self.adopt(unsafe { self.device().context().wrap_borrowed_stream(stream) })
+    }
+
+    /// Takes CUDA's legacy null stream into the pool: for work of libraries that submit to it.
+    ///
+    /// The driver orders it with every blocking stream of the context; the streams of the pool
+    /// are non-blocking, so between these and the null stream the use table sees to the order.
+    ///
+    /// # Errors
+    ///
+    /// As [`adopt`](Self::adopt).
+    pub fn adopt_legacy(self: &Arc<Self>) -> ResourceResult<StreamLease> {
+        self.enter(self.device().context().default_stream())
+    }
+
+    /// Gives an adopted stream up: records a last event on it, which stands for the stream in
+    /// every ledger from then on. The stream is not touched again, its ids are refused, and its
+    /// owner may destroy it.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of the pool's own;
+    /// [`Driver`](ResourceError::Driver), when nothing has changed.
+    pub fn retire_stream(&self, lease: &StreamLease) -> ResourceResult<()> {
+        let id = self.resolve_id(lease.id())?;
+        let adopted = self.adopted_slots().find(|(index, _)| *index == id.slot());
+        let Some((index, slot)) = adopted else {
+            return Err(ResourceError::stream_misuse(id, StreamProblem::NotAdopted));
+        };
+        self.progress().end(self, index)?;
+        slot.retired.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn enter(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
+        if stream.context() != self.device().context() {
+            return Err(misuse(StreamProblem::OtherContext));
+        }
+        let (slot, lease) = self.take_adopted(&stream)?;
+        let entered = self.progress().announce_second_stream(self).map(|()| {
+            let created = || Created { stream, priority: 0 };
+            Arc::clone(&self.slot(slot).stream.get_or_init(created).stream)
+        });
+        let stream = entered.inspect_err(|_| self.untake(slot))?;
+        self.slot(slot).lease.store(lease, Ordering::Release);
+        Ok(StreamLease::new(Arc::clone(self), self.id_of(slot, lease), stream))
+    }
+
+    /// The slot that the stream had before, else one that no stream has had.
+    fn take_adopted(&self, stream: &CudaStream) -> ResourceResult<(usize, u32)> {
+        let mut books = self.books();
+        let live = |slot: &crate::pool::Slot| !slot.retired.load(Ordering::Acquire);
+        let same = |slot: &crate::pool::Slot| {
+            slot.stream.get().is_some_and(|known| known.stream.cu_stream() == stream.cu_stream())
+        };
+        let known = self.adopted_slots().find(|(_, slot)| live(slot) && same(slot));
+        let fresh = || {
+            let unused = |index: usize| !books[index].taken;
+            self.adopted_slots().find(|(index, slot)| slot.stream.get().is_none() && unused(*index))
+        };
+        let found = known.or_else(fresh).map(|(index, _)| index);
+        let limit = self.adopted_slots().count();
+        let index = found.ok_or(ResourceError::capacity("adopted streams of the pool", limit))?;
+        let entry = &mut books[index];
+        if entry.taken {
+            return Err(misuse(StreamProblem::AlreadyAdopted));
+        }
+        if entry.last_lease == StreamId::MAX_LEASE {
+            return Err(ResourceError::capacity(
+                "leases of the stream",
+                StreamId::MAX_LEASE as usize,
+            ));
+        }
+        entry.taken = true;
+        entry.last_lease += 1;
+        Ok((index, entry.last_lease))
+    }
+}
+
+/// What is wrong with a stream that has no id here.
+fn misuse(problem: StreamProblem) -> ResourceError {
+    ResourceError::stream_misuse(StreamId::UNISSUED, problem)
+}

@@ -1,0 +1,271 @@
+//! How far each stream has got, and what it has waited for.
+//!
+//! Uses of a stream are numbered in the order of submission. The number of a use is taken after
+//! its work was submitted and before an event is recorded for it, so an event with a number covers
+//! every use of its stream with a smaller one, whichever threads submitted them.
+//!
+//! Uses get even numbers. An allocation takes the odd number before the next use's, without
+//! counting: it needs no event of its own, and any later one covers it.
+
+use std::sync::OnceLock;
+
+use crossbeam_utils::CachePadded;
+use cudarc::driver::{result, sys};
+use dmr_core::ResourceResult;
+
+use crate::event::DriverEvent;
+use crate::recycle::{Held, Shelf};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
+use crate::{Device, StreamPool};
+
+/// What is known of the streams of a pool, by slot.
+pub(crate) struct Progress {
+    streams: Box<[CachePadded<OfStream>]>,
+    /// No event was recorded in this slot or a later one: nobody has seen anything of them.
+    reach: AtomicUsize,
+    /// A second stream exists, or is about to: uses are recorded from now on.
+    several: AtomicBool,
+    /// Stands for all uses of the first stream before there was a second.
+    first: Mutex<Option<Event>>,
+}
+
+struct OfStream {
+    /// The number of the last use.
+    last: AtomicU64,
+    /// Uses up to this number are known to be done.
+    done: AtomicU64,
+    /// By slot: up to which number this stream has waited for that one.
+    seen: Box<[AtomicU64]>,
+    /// The latest event recorded here.
+    latest: Mutex<Option<Event>>,
+    /// Covers all that was ever submitted here: set when the stream's owner takes it back.
+    ended: OnceLock<Event>,
+    /// Events to record here.
+    shelf: std::sync::Arc<Shelf<Stamped>>,
+}
+
+/// An event that nobody re-records while it is held.
+pub(crate) type Event = Held<Stamped>;
+
+/// An event of the driver, and what it stands for.
+pub(crate) struct Stamped {
+    event: DriverEvent,
+    slot: usize,
+    /// It covers uses of its stream up to this number ...
+    order: AtomicU64,
+    /// ... and what its stream had waited for by then, by slot.
+    seen: Box<[AtomicU64]>,
+}
+
+impl Stamped {
+    /// Whether who waits for this waits for use `order` of the stream in `slot`.
+    pub(crate) fn covers(&self, slot: usize, order: u64) -> bool {
+        let reaches = if slot == self.slot { &self.order } else { &self.seen[slot] };
+        reaches.load(Ordering::Relaxed) >= order
+    }
+
+    /// It covers uses of its stream up to this number.
+    pub(crate) fn order(&self) -> u64 {
+        self.order.load(Ordering::Relaxed)
+    }
+
+    /// The slot of the stream it was recorded on.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// The driver's handle.
+    pub(crate) fn handle(&self) -> sys::CUevent {
+        self.event.handle()
+    }
+}
+
+/// How a use that has been submitted is to be remembered.
+pub(crate) enum Mark {
+    /// This event covers it.
+    Recorded(Event),
+    /// Nothing was recorded: whoever must wait for it asks for an event from this number on.
+    Unrecorded,
+}
+
+impl Progress {
+    pub(crate) fn new(slots: usize) -> Self {
+        let zeros = || (0..slots).map(|_| AtomicU64::new(0)).collect();
+        let stream = |_| {
+            let (latest, ended) = (Mutex::new(None), OnceLock::new());
+            let (last, done, seen) = (AtomicU64::new(0), AtomicU64::new(0), zeros());
+            CachePadded::new(OfStream { last, done, seen, latest, ended, shelf: Shelf::new() })
+        };
+        Self {
+            streams: (0..slots).map(stream).collect(),
+            reach: AtomicUsize::new(0),
+            several: AtomicBool::new(false),
+            first: Mutex::new(None),
+        }
+    }
+
+    /// The number of an allocation that was just submitted to the stream in `slot`.
+    #[inline]
+    pub(crate) fn number_allocation(&self, slot: usize) -> u64 {
+        self.streams[slot].last.load(Ordering::SeqCst) + 1
+    }
+
+    /// Whether the stream in `slot` has waited for use `order` of the one in `of`.
+    #[inline]
+    pub(crate) fn has_seen(&self, slot: usize, of: usize, order: u64) -> bool {
+        self.streams[slot].seen[of].load(Ordering::Acquire) >= order
+    }
+
+    /// The wait for `event` is queued on the stream in `slot`: what comes after it there comes
+    /// after all that the event stands for.
+    pub(crate) fn has_waited(&self, slot: usize, event: &Stamped) {
+        let seen = &self.streams[slot].seen;
+        // Release: who reads this submits after the wait was queued.
+        seen[event.slot].fetch_max(event.order.load(Ordering::Relaxed), Ordering::AcqRel);
+        for (mine, theirs) in seen.iter().zip(&event.seen).take(self.reach()) {
+            let reached = theirs.load(Ordering::Relaxed);
+            if reached > mine.load(Ordering::Relaxed) {
+                mine.fetch_max(reached, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Whether use `order` of the stream in `slot` is known to be done. Asks nobody.
+    pub(crate) fn is_done(&self, slot: usize, order: u64) -> bool {
+        self.streams[slot].done.load(Ordering::Acquire) >= order
+    }
+
+    /// The driver has said that the event is done: so is all that it stands for.
+    pub(crate) fn has_completed(&self, event: &Stamped) {
+        let done = |slot: usize, order: u64| {
+            self.streams[slot].done.fetch_max(order, Ordering::AcqRel);
+        };
+        done(event.slot, event.order.load(Ordering::Relaxed));
+        for (slot, seen) in event.seen.iter().enumerate().take(self.reach()) {
+            match seen.load(Ordering::Relaxed) {
+                0 => {}
+                order => done(slot, order),
+            }
+        }
+    }
+
+    /// Numbers a use that was submitted, and records an event for it if there is more than one
+    /// stream. If that fails, the number still stands and the use is unrecorded.
+    pub(crate) fn mark(&self, pool: &StreamPool, slot: usize) -> (u64, ResourceResult<Mark>) {
+        let order = self.number_use(slot);
+        // If no second stream is in sight now, then the event that announces it will be numbered
+        // after this use, and recorded after its work.
+        if !self.several.load(Ordering::SeqCst) {
+            return (order, Ok(Mark::Unrecorded));
+        }
+        if let Some(last) = self.ended(slot) {
+            return (order, Ok(Mark::Recorded(last.clone())));
+        }
+        match self.record(pool, slot, order) {
+            Ok(event) => {
+                *lock(&self.streams[slot].latest) = Some(event.clone());
+                (order, Ok(Mark::Recorded(event)))
+            }
+            Err(error) => (order, Err(error)),
+        }
+    }
+
+    /// An event that covers use `order` of the stream in `slot`, which has none of its own: the
+    /// one that announced the second stream, the latest one, or one recorded now.
+    pub(crate) fn event_for(
+        &self,
+        pool: &StreamPool,
+        slot: usize,
+        order: u64,
+    ) -> ResourceResult<Event> {
+        let covering = |event: &&Event| event.covers(slot, order);
+        if slot == 0
+            && let Some(first) = lock(&self.first).as_ref().filter(covering)
+        {
+            return Ok(first.clone());
+        }
+        if let Some(latest) = lock(&self.streams[slot].latest).as_ref().filter(covering) {
+            return Ok(latest.clone());
+        }
+        self.event_now(pool, slot)
+    }
+
+    /// An event recorded now: it covers all that was submitted to the stream so far.
+    pub(crate) fn event_now(&self, pool: &StreamPool, slot: usize) -> ResourceResult<Event> {
+        if let Some(last) = self.ended(slot) {
+            return Ok(last.clone());
+        }
+        let event = self.record(pool, slot, self.number_use(slot))?;
+        *lock(&self.streams[slot].latest) = Some(event.clone());
+        Ok(event)
+    }
+
+    /// Records the event that stands for all that was ever submitted to the stream in `slot`;
+    /// the stream is not touched again.
+    pub(crate) fn end(&self, pool: &StreamPool, slot: usize) -> ResourceResult<()> {
+        if self.ended(slot).is_none() {
+            let last = self.record(pool, slot, u64::MAX)?;
+            self.streams[slot].ended.get_or_init(|| last);
+        }
+        Ok(())
+    }
+
+    /// The last event of a stream that its owner has taken back.
+    #[inline]
+    pub(crate) fn ended(&self, slot: usize) -> Option<&Event> {
+        self.streams.get(slot)?.ended.get()
+    }
+
+    /// Called before a second stream is handed out: from then on uses are recorded, and one event
+    /// stands for all earlier ones.
+    pub(crate) fn announce_second_stream(&self, pool: &StreamPool) -> ResourceResult<()> {
+        self.several.store(true, Ordering::SeqCst);
+        let known = lock(&self.first).is_some();
+        if !known {
+            let event = self.record(pool, 0, self.number_use(0))?;
+            lock(&self.first).get_or_insert(event);
+        }
+        Ok(())
+    }
+
+    /// The number of a use that was just submitted to the stream in `slot`.
+    pub(crate) fn number_use(&self, slot: usize) -> u64 {
+        self.streams[slot].last.fetch_add(2, Ordering::SeqCst) + 2
+    }
+
+    /// A slot that is missed because it is only just being used makes an event stand for less than
+    /// it does: one wait more than needed.
+    fn reach(&self) -> usize {
+        self.reach.load(Ordering::Relaxed)
+    }
+
+    /// Records an event for the number `order`, which was taken after the work it stands for was
+    /// submitted.
+    fn record(&self, pool: &StreamPool, slot: usize, order: u64) -> ResourceResult<Event> {
+        let (device, stream) = (pool.device(), &self.streams[slot]);
+        let make = || Stamped::new(device, slot, stream.seen.len());
+        let event = stream.shelf.take(make)?;
+        event.order.store(order, Ordering::Relaxed);
+        if slot >= self.reach() {
+            self.reach.fetch_max(slot + 1, Ordering::Relaxed);
+        }
+        // What was waited for by now is waited for before the event, too.
+        for (stamp, seen) in event.seen.iter().zip(&stream.seen).take(self.reach()) {
+            stamp.store(seen.load(Ordering::Acquire), Ordering::Relaxed);
+        }
+        device.bind()?;
+        let handle = pool.permanent_stream(slot)?.cu_stream();
+        // SAFETY: event and stream are alive, and of the device's context.
+        unsafe { result::event::record(event.handle(), handle) }
+            .map_err(|error| device.driver_error("cuEventRecord", error))?;
+        Ok(event)
+    }
+}
+
+impl Stamped {
+    fn new(device: &Device, slot: usize, slots: usize) -> ResourceResult<Self> {
+        let event = DriverEvent::new(device)?;
+        let seen = (0..slots).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { event, slot, order: AtomicU64::new(0), seen })
+    }
+}

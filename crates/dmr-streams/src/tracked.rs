@@ -1,0 +1,500 @@
+//! Use tracking for a resource that has none.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dmr_core::error::StreamProblem;
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockUse, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
+    UseTokens,
+};
+
+use crate::uses::{Departure, Dependencies, FreeOrder, Leaving, UseTable};
+use crate::{Owner, StreamPool};
+
+/// Gives use tracking to any resource, the direct backend among them.
+///
+/// Blocks come from the inner resource and go back to it. In between, the use table of the stream
+/// pool knows them, so that launches on any stream are ordered.
+///
+/// # When the inner resource gets a block back
+///
+/// At once, if all recorded uses are ordered before the home stream's next work. Otherwise the
+/// block is *retired* until its windows are closed and its uses on other streams are done: asked
+/// at the start of each [`allocate`](DeviceMemoryResource::allocate) and in
+/// [`try_reap`](DeviceMemoryResource::try_reap), waited for in
+/// [`reap_pending`](DeviceMemoryResource::reap_pending). The inner resource may then retire it a
+/// while longer by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
+///
+/// An inner resource that tracks uses itself is told of none.
+///
+/// # Dropping it
+///
+/// Waits for nothing: the home streams of blocks that are still retired are made to wait for their
+/// uses, and the blocks go to the inner resource. Those with an open window are leaked.
+pub struct Tracked<R: DeviceMemoryResource> {
+    inner: Option<R>,
+    streams: Arc<StreamPool>,
+    owner: Owner,
+    /// Never locked across a call of the inner resource or the driver.
+    pending: Mutex<Pending>,
+    /// How many blocks are pending or in the hand of a reap.
+    count: AtomicUsize,
+    /// Held while reaping, so that a reap that waits also waits for what another has in hand.
+    reaping: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Pending {
+    blocks: VecDeque<Retired>,
+    /// Bytes asked for in the blocks that the inner resource counts as live and this one as
+    /// retired.
+    bytes: u64,
+}
+
+struct Retired {
+    /// As its owner had it.
+    block: DeviceBlock,
+    inner_slot: BlockSlot,
+    /// What it waits for, once no window is open.
+    after: Option<Dependencies>,
+}
+
+/// How far a reap goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Poll,
+    Wait,
+}
+
+impl<R: DeviceMemoryResource> Tracked<R> {
+    /// Tracks the uses of `inner`'s blocks on the streams of this pool.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `inner` works on another pool.
+    pub fn new(inner: R, streams: Arc<StreamPool>) -> ResourceResult<Self> {
+        if inner.stream_pool() != streams.id() {
+            let stream = streams.default_stream();
+            return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
+        }
+        Ok(Self {
+            inner: Some(inner),
+            owner: Owner::new(),
+            streams,
+            pending: Mutex::default(),
+            count: AtomicUsize::new(0),
+            reaping: Mutex::new(()),
+        })
+    }
+
+    /// The resource that the memory comes from.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "`None` only inside `into_inner`")]
+    pub fn get_ref(&self) -> &R {
+        self.inner.as_ref().expect("there until `into_inner`")
+    }
+
+    /// The resource that the memory comes from. What is retired goes to it as when this is
+    /// dropped.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "`None` only after this")]
+    pub fn into_inner(mut self) -> R {
+        self.surrender();
+        self.inner.take().expect("there until now")
+    }
+
+    fn uses(&self) -> UseTable<'_> {
+        self.streams.uses()
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
+        if self.streams.is_capturing(stream.slot())? {
+            return Err(ResourceError::stream_capturing(stream));
+        }
+        Ok(())
+    }
+
+    /// Enters a block of the inner resource into the use table.
+    fn adopt(&self, block: DeviceBlock) -> Result<DeviceBlock, Box<DeallocateError>> {
+        let id = block.id();
+        let insert = |home| self.uses().insert_owned(id.generation(), home, self.owner, id.slot());
+        match self.streams.locate(id.alloc_stream()).and_then(insert) {
+            Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
+            Err(error) => Err(DeallocateError::new(error, block)),
+        }
+    }
+
+    /// Gives a retired block to the inner resource, ordered after all its uses by now.
+    fn hand_over(
+        &self,
+        block: DeviceBlock,
+        inner_slot: BlockSlot,
+    ) -> Result<(), Box<DeallocateError>> {
+        let id = block.id();
+        self.free(block, inner_slot)?;
+        self.uses().remove(id);
+        Ok(())
+    }
+
+    /// The same for a block that has left the table.
+    fn hand_over_leaving(
+        &self,
+        block: DeviceBlock,
+        leaving: Leaving<'_>,
+    ) -> Result<(), Box<DeallocateError>> {
+        let captured = match self.streams.device().is_lost() {
+            true => Ok(()),
+            false => self.refuse_capture(block.alloc_stream()),
+        };
+        let outcome = match captured {
+            // The driver call that asked was the one that found the device lost.
+            Err(error) if !self.streams.device().is_lost() => {
+                Err(DeallocateError::new(error, block))
+            }
+            _ => self.free(block, leaving.inner_slot()),
+        };
+        match outcome {
+            Ok(()) => leaving.gone(),
+            Err(_) => leaving.stay(),
+        }
+        outcome
+    }
+
+    /// Gives a block to the inner resource, as that knows it.
+    fn free(&self, block: DeviceBlock, inner_slot: BlockSlot) -> Result<(), Box<DeallocateError>> {
+        let (slot, parts) = (block.id().slot(), block.into_parts());
+        self.get_ref().deallocate(with_slot(parts, inner_slot)).map_err(|refused| {
+            let DeallocateError { error, block } = *refused;
+            DeallocateError::new(error, with_slot(block.into_parts(), slot))
+        })
+    }
+
+    /// What a retired block still waits for: `None` if for nothing that the inner resource does
+    /// not see to.
+    fn order(&self, id: BlockId) -> ResourceResult<FreeOrder> {
+        if self.streams.device().is_lost() {
+            return Ok(FreeOrder::Home);
+        }
+        self.refuse_capture(id.alloc_stream())?;
+        self.uses().free_order(id)
+    }
+
+    fn retire(&self, block: DeviceBlock, inner_slot: BlockSlot, after: Option<Dependencies>) {
+        let mut pending = self.pending();
+        pending.bytes += block.bytes() as u64;
+        pending.blocks.push_back(Retired { block, inner_slot, after });
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether the inner resource may have the block now.
+    fn is_free(&self, retired: &mut Retired, patience: Patience) -> ResourceResult<bool> {
+        if self.streams.device().is_lost() {
+            return Ok(true);
+        }
+        let id = retired.block.id();
+        if retired.after.is_none() {
+            if self.uses().has_open_window(id) {
+                return Ok(false);
+            }
+            match self.order(id)? {
+                FreeOrder::InUse => return Ok(false),
+                FreeOrder::Home => return Ok(true),
+                FreeOrder::After(dependencies) => retired.after = Some(dependencies),
+            }
+        }
+        match (&retired.after, patience) {
+            (None, _) => Ok(true),
+            (Some(after), Patience::Poll) => after.is_done(),
+            (Some(after), Patience::Wait) => after.synchronize().map(|()| true),
+        }
+    }
+
+    /// Hands a retired block over if it is free; answers what the inner resource freed at once.
+    /// Otherwise the block is pending again, at the end.
+    fn try_hand_over(
+        &self,
+        mut retired: Retired,
+        patience: Patience,
+    ) -> ResourceResult<Option<u64>> {
+        let answer = self.is_free(&mut retired, patience);
+        if !matches!(answer, Ok(true)) {
+            self.pending().blocks.push_back(retired);
+            return answer.map(|_| None);
+        }
+        let Retired { block, inner_slot, after } = retired;
+        let bytes = block.bytes() as u64;
+        let freed_before = self.get_ref().usage().total_freed;
+        match self.hand_over(block, inner_slot) {
+            Ok(()) => {
+                self.pending().bytes -= bytes;
+                self.count.fetch_sub(1, Ordering::SeqCst);
+                let freed = self.get_ref().usage().total_freed.saturating_sub(freed_before);
+                Ok(Some(freed.min(bytes)))
+            }
+            Err(refused) => {
+                let DeallocateError { error, block } = *refused;
+                self.pending().blocks.push_back(Retired { block, inner_slot, after });
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes once over what is pending; answers what the inner resource freed at once, and the
+    /// first error.
+    fn sweep(&self, patience: Patience) -> (u64, ResourceResult<()>) {
+        let (mut freed, mut outcome) = (0, Ok(()));
+        let blocks = std::mem::take(&mut self.pending().blocks);
+        for retired in blocks {
+            match self.try_hand_over(retired, patience) {
+                Ok(bytes) => freed += bytes.unwrap_or(0),
+                Err(error) if outcome.is_ok() => outcome = Err(error),
+                Err(_) => {}
+            }
+        }
+        (freed, outcome)
+    }
+
+    /// Hands over the oldest blocks, up to the first that is not free. That one goes to the end,
+    /// so that each is asked in its turn.
+    fn hand_over_oldest(&self) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let Ok(_alone) = self.reaping.try_lock() else { return };
+        loop {
+            let Some(oldest) = self.pending().blocks.pop_front() else { return };
+            // An error leaves the block pending, and a reap will say why.
+            if !matches!(self.try_hand_over(oldest, Patience::Poll), Ok(Some(_))) {
+                return;
+            }
+        }
+    }
+
+    fn reap(
+        &self,
+        patience: Patience,
+        inner: impl FnOnce(&R) -> ResourceResult<u64>,
+    ) -> ResourceResult<u64> {
+        if self.streams.device().is_forked() {
+            return Err(ResourceError::forked_process(self.device_ordinal()));
+        }
+        let (handed_over, outcome) = match patience {
+            Patience::Wait => {
+                let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
+                self.sweep(patience)
+            }
+            Patience::Poll => match self.reaping.try_lock() {
+                Ok(_alone) => self.sweep(patience),
+                // Somebody is at it.
+                Err(_) => (0, Ok(())),
+            },
+        };
+        let freed = inner(self.get_ref())?;
+        outcome.map(|()| handed_over + freed)
+    }
+
+    /// Everything that no window is open on goes to the inner resource, ordered by a wait on its
+    /// home stream.
+    fn surrender(&mut self) {
+        if self.streams.device().bind().is_err() {
+            return;
+        }
+        let blocks = std::mem::take(&mut self.pending().blocks);
+        for retired in blocks {
+            let id = retired.block.id();
+            let free = match retired.after {
+                Some(after) => self.wait_at_home(id, &after),
+                None => match self.order(id) {
+                    Ok(FreeOrder::Home) => true,
+                    Ok(FreeOrder::After(after)) => self.wait_at_home(id, &after),
+                    _ => false,
+                },
+            };
+            if free {
+                // What the inner resource refuses is leaked, as what is dropped is.
+                let _ = self.hand_over(retired.block, retired.inner_slot);
+            }
+        }
+    }
+
+    fn wait_at_home(&self, id: BlockId, after: &Dependencies) -> bool {
+        let home = self.streams.permanent_stream(id.alloc_stream().slot());
+        home.and_then(|home| after.make_wait(home)).is_ok()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        self.streams.device().check()?;
+        let stream = self.streams.resolve_id(stream)?;
+        self.refuse_capture(stream)?;
+        self.hand_over_oldest();
+        let block = match self.get_ref().allocate(bytes, stream, tag) {
+            Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
+                if self.count.load(Ordering::SeqCst) > 0 =>
+            {
+                // What it cannot hand over stays retired.
+                let _ = self.try_reap();
+                self.get_ref().allocate(bytes, stream, tag)
+            }
+            answer => answer,
+        }?;
+        self.adopt(block).map_err(|refused| {
+            let DeallocateError { error, block } = *refused;
+            // Refused as well, it is leaked, visibly in the usage.
+            let _ = self.get_ref().deallocate(block);
+            error
+        })
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+        let id = block.id();
+        // First: another thread may have held a lock when the process was forked.
+        if self.streams.device().is_forked() {
+            let error = ResourceError::forked_process(self.device_ordinal());
+            return Err(DeallocateError::new(error, block));
+        }
+        let inner_slot = match self.uses().give_back(id, self.owner) {
+            Ok(Departure::Home(leaving)) => return self.hand_over_leaving(block, leaving),
+            Ok(Departure::Retired(inner_slot)) => inner_slot,
+            Ok(Departure::Foreign) => {
+                let error = ResourceError::foreign_block(&block, self.device_ordinal());
+                return Err(DeallocateError::new(error, block));
+            }
+            Err(error) => return Err(DeallocateError::new(error, block)),
+        };
+        let outcome = match self.order(id) {
+            Ok(FreeOrder::Home) => self.hand_over(block, inner_slot),
+            Ok(FreeOrder::InUse) => {
+                self.retire(block, inner_slot, None);
+                Ok(())
+            }
+            Ok(FreeOrder::After(dependencies)) => {
+                self.retire(block, inner_slot, Some(dependencies));
+                Ok(())
+            }
+            // The driver call that asked was the one that found the device lost.
+            Err(_) if self.streams.device().is_lost() => self.hand_over(block, inner_slot),
+            Err(error) => Err(DeallocateError::new(error, block)),
+        };
+        if outcome.is_err() {
+            self.uses().unretire(id);
+        }
+        outcome
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.get_ref().device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.streams.id()
+    }
+
+    fn bytes_outstanding(&self) -> u64 {
+        self.get_ref().bytes_outstanding()
+    }
+
+    fn usage(&self) -> Usage {
+        let pending = self.pending().bytes;
+        let mut usage = self.get_ref().usage();
+        usage.live = usage.live.saturating_sub(pending);
+        usage.retired += pending;
+        usage
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.reap(Patience::Poll, R::try_reap)
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.reap(Patience::Wait, R::reap_pending)
+    }
+
+    fn supports_block_use_tracking(&self) -> bool {
+        true
+    }
+
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        self.streams.device().check()?;
+        self.uses().record(block.id(), stream)
+    }
+
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        let tokens = self.prepare_uses(&[BlockUse::new(block, access)], stream)?;
+        let not_one = ResourceError::use_after_free(block.generation());
+        tokens.into_iter().next().ok_or(not_one)
+    }
+
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        let mut tokens = UseTokens::new(token.stream());
+        tokens.push(token);
+        self.finish_uses(tokens)
+    }
+
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        self.streams.device().check()?;
+        self.uses().prepare(uses, stream)
+    }
+
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        match self.streams.device().check() {
+            Ok(()) => self.uses().finish(tokens),
+            Err(_) if tokens.is_empty() => Ok(()),
+            Err(gone @ ResourceError::ForkedProcess { .. }) => Err(gone),
+            // The work is gone with the context: nothing has to be ordered after it.
+            Err(gone) => self.uses().cancel(tokens).and(Err(gone)),
+        }
+    }
+
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.uses().cancel(tokens)
+    }
+}
+
+impl<R: DeviceMemoryResource> Drop for Tracked<R> {
+    fn drop(&mut self) {
+        if self.inner.is_some() {
+            self.surrender();
+        }
+    }
+}
+
+/// `Tracked(Direct(device 0))`.
+impl<R: DeviceMemoryResource> fmt::Display for Tracked<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tracked({:?})", self.get_ref())
+    }
+}
+
+impl<R: DeviceMemoryResource> fmt::Debug for Tracked<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The same block, found elsewhere.
+fn with_slot(parts: BlockParts, slot: BlockSlot) -> DeviceBlock {
+    // SAFETY: a block of the inner resource taken apart by the caller, and made again with all that
+    // it says of the memory.
+    unsafe { DeviceBlock::from_parts(BlockParts { slot, ..parts }) }
+}

@@ -1,0 +1,51 @@
+//! A block that comes back from its owner.
+
+use dmr_core::{BlockId, BlockSlot};
+
+use super::UseTable;
+
+/// What [`UseTable::give_back`] finds.
+#[derive(Debug)]
+pub enum Departure<'p> {
+    /// The block is another owner's, or nobody's: nothing has changed.
+    Foreign,
+    /// No window is open and the order holds on the home stream: a free that is queued there waits
+    /// for nothing else. The block has left the table.
+    Home(Leaving<'p>),
+    /// The block is retired: [`UseTable::free_order`] says what its free must come after, and
+    /// [`UseTable::unretire`] and [`UseTable::remove`] end that. The slot is the one that it had
+    /// before the table.
+    Retired(BlockSlot),
+}
+
+/// A block that has left the table, and whose slot is kept until its free has succeeded or failed.
+/// Dropping it leaks the slot.
+#[derive(Debug)]
+#[must_use = "the slot is free for another block only when this is told what has become of it"]
+pub struct Leaving<'p> {
+    pub(super) table: UseTable<'p>,
+    pub(super) block: BlockId,
+    pub(super) inner_slot: BlockSlot,
+    /// The ledger may hold events.
+    pub(super) used: bool,
+}
+
+impl Leaving<'_> {
+    /// The slot that the block had before it was put into the table.
+    #[must_use]
+    #[inline]
+    pub fn inner_slot(&self) -> BlockSlot {
+        self.inner_slot
+    }
+
+    /// The block is gone, and its slot is free for another.
+    #[inline]
+    pub fn gone(self) {
+        self.table.slots().vacate(self.block, self.used);
+    }
+
+    /// The block was not given back after all: it is in the table as it was before.
+    pub fn stay(self) {
+        self.table.slots().restore(self.block);
+    }
+}

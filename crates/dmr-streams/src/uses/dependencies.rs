@@ -1,0 +1,116 @@
+//! What a free must come after, once the block has left the table.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use cudarc::driver::{CudaStream, result, sys};
+use dmr_core::ResourceResult;
+use smallvec::SmallVec;
+
+use crate::Device;
+use crate::progress::Event;
+
+/// When a retired block may be freed.
+#[derive(Debug)]
+pub enum FreeOrder {
+    /// A window is open: ask again when it has closed.
+    InUse,
+    /// The order holds on the home stream: a free that is queued there waits for nothing else.
+    Home,
+    /// Other streams have used the block, the home stream has not waited for them, and they are
+    /// not known to be done.
+    After(Dependencies),
+}
+
+/// Whether a retired block may be freed on its home stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HomeOrder {
+    /// A window is open: ask again when it has closed.
+    InUse,
+    /// The order holds there: see [`FreeOrder::Home`].
+    Holds,
+    /// Not yet: other streams may not be done with the block.
+    Others,
+    /// Never: the stream's owner has taken it back.
+    Ended,
+}
+
+/// Device work that a free must come after: what other streams have done with the block, and what
+/// the home stream had been given until the block was.
+///
+/// Holds the events; dropping it lets them be recorded again.
+pub struct Dependencies {
+    device: Device,
+    /// Those not known to be done.
+    events: Mutex<SmallVec<[Event; 4]>>,
+}
+
+impl Dependencies {
+    pub(crate) fn new(device: Device, events: SmallVec<[Event; 4]>) -> Self {
+        Self { device, events: Mutex::new(events) }
+    }
+
+    /// Makes a stream wait for all of it. For a stream on which nobody's work waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](dmr_core::ResourceError::Driver); some waits may have been queued.
+    pub fn make_wait(&self, stream: &CudaStream) -> ResourceResult<()> {
+        self.device.bind()?;
+        for event in self.events().iter() {
+            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+            // SAFETY: stream and event are alive, and nobody re-records the event while it is
+            // held.
+            unsafe { result::stream::wait_event(stream.cu_stream(), event.handle(), flags) }
+                .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))?;
+        }
+        Ok(())
+    }
+
+    /// Whether all of it is done. Asks the driver, does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
+    pub fn is_done(&self) -> ResourceResult<bool> {
+        self.device.bind()?;
+        let events = &mut *self.events();
+        while let Some(event) = events.last() {
+            // SAFETY: the event is alive.
+            match unsafe { result::event::query(event.handle()) } {
+                Ok(()) => drop(events.pop()),
+                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
+                Err(error) => return Err(self.device.driver_error("cuEventQuery", error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until all of it is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`is_done`](Self::is_done).
+    pub fn synchronize(&self) -> ResourceResult<()> {
+        self.device.bind()?;
+        // Not under the lock: waiting takes as long as the work does.
+        let events = self.events().clone();
+        for event in &events {
+            // SAFETY: the event is alive.
+            unsafe { result::event::synchronize(event.handle()) }
+                .map_err(|error| self.device.driver_error("cuEventSynchronize", error))?;
+        }
+        self.events().clear();
+        Ok(())
+    }
+
+    fn events(&self) -> std::sync::MutexGuard<'_, SmallVec<[Event; 4]>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Dependencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dependencies").field("events", &self.events().len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,427 @@
+//! The use table: who uses what, on which stream, and what must therefore wait.
+//!
+//! One table serves a pool's streams and everything that is used on them: blocks of any resource
+//! that tracks uses, pinned buffers. It has a slot for each; a [`BlockId`] names the slot, and its
+//! generation tells whether the slot is still that block's. Looking one up is an index, no hash
+//! and no lock that another block's user takes.
+//!
+//! No lock is held across a driver call. What makes that sound is the window: from preparing a
+//! use to finishing it, no conflicting use of another stream can be prepared, so the waits that
+//! were found needed stay needed, and what they wait for stays what it is.
+
+mod departure;
+mod dependencies;
+mod free_list;
+mod slots;
+
+use cudarc::driver::{result, sys};
+use dmr_core::error::StreamProblem;
+use dmr_core::ledger::{Entry, StreamKey};
+use dmr_core::{
+    Access, BlockId, BlockSlot, BlockUse, Generation, ResourceError, ResourceResult, StreamId,
+    UseToken, UseTokens,
+};
+use smallvec::SmallVec;
+
+use crate::progress::{Event, Mark};
+use crate::{Located, Owner, StreamPool};
+
+pub use departure::{Departure, Leaving};
+pub use dependencies::{Dependencies, FreeOrder, HomeOrder};
+pub(crate) use slots::Slots;
+use slots::{Closing, Left, Need, Tenancy};
+
+/// The uses of everything that lives on a pool's streams: [`StreamPool::uses`].
+#[derive(Clone, Copy, Debug)]
+pub struct UseTable<'p> {
+    pool: &'p StreamPool,
+}
+
+/// Waits that one launch needs, before those that others imply are left out.
+type Needs = SmallVec<[Need<Option<Event>>; 8]>;
+
+impl<'p> UseTable<'p> {
+    #[inline]
+    pub(crate) fn of(pool: &'p StreamPool) -> Self {
+        Self { pool }
+    }
+
+    /// Enters a block whose allocation has just been submitted to `home`. That counts as a write
+    /// there: work on other streams waits for it. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse); [`Capacity`](ResourceError::Capacity) once
+    /// 2²⁶ blocks are live.
+    pub fn insert(&self, generation: Generation, home: StreamId) -> ResourceResult<BlockSlot> {
+        let home = self.pool.locate(home)?;
+        self.enter(generation, home.id, Tenancy::ANONYMOUS)
+    }
+
+    /// As [`insert`](Self::insert), for a block that its owner takes back by
+    /// [`give_back`](Self::give_back), and that may have had a slot elsewhere before.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool;
+    /// [`Capacity`](ResourceError::Capacity) as [`insert`](Self::insert).
+    #[inline]
+    pub fn insert_owned(
+        &self,
+        generation: Generation,
+        home: Located<'p>,
+        owner: Owner,
+        inner_slot: BlockSlot,
+    ) -> ResourceResult<BlockSlot> {
+        let home = self.of_this_pool(home.id)?;
+        self.enter(generation, home, Tenancy { owner: Some(owner), inner_slot })
+    }
+
+    /// Takes a block back from its holder: preparing a use of it is
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) from now on. In one look at its slot this is
+    /// [`retire`](Self::retire), [`free_order`](Self::free_order) and the first half of
+    /// [`remove`](Self::remove), where the order holds on the home stream.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was given back before.
+    #[inline]
+    pub fn give_back(&self, block: BlockId, owner: Owner) -> ResourceResult<Departure<'p>> {
+        let progress = self.pool.progress();
+        let home = block.alloc_stream().slot();
+        let ordered =
+            |entry: &Entry<_>| !self.holds_up(home, entry.stream.get() as usize, entry.order);
+        // A stream that its owner has taken back orders nothing any more but by its last event.
+        let alive = progress.ended(home).is_none();
+        Ok(match self.slots().give_back(block, owner, alive, ordered) {
+            Left::Foreign => Departure::Foreign,
+            Left::Before => return Err(ResourceError::use_after_free(block.generation())),
+            Left::Retired { inner_slot } => Departure::Retired(inner_slot),
+            Left::Gone { inner_slot, used } => {
+                Departure::Home(Leaving { table: *self, block, inner_slot, used })
+            }
+        })
+    }
+
+    /// Makes `stream` wait for all that the uses must come after, and opens a window for each:
+    /// all of them, or none. At most one wait for each stream that has used the blocks; none for
+    /// what `stream` has waited for already.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse);
+    /// [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id;
+    /// [`WindowConflict`](ResourceError::WindowConflict);
+    /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
+    pub fn prepare(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        let stream = self.pool.resolve_id(stream)?;
+        let mut tokens = UseTokens::new(stream);
+        if uses.is_empty() {
+            return Ok(tokens);
+        }
+        self.refuse_capture(stream)?;
+        let mut needs = Needs::new();
+        for &BlockUse { block, access } in uses {
+            match self
+                .slots()
+                .open(block, stream, access, |need| self.add_need(stream, need, &mut needs))
+            {
+                Ok(ticket) => tokens.push(UseToken::new(block, stream, access, ticket)),
+                Err(error) => {
+                    self.close_unused(tokens);
+                    return Err(error);
+                }
+            }
+        }
+        match self.wait(stream, needs) {
+            Ok(()) => Ok(tokens),
+            Err(error) => {
+                self.close_unused(tokens);
+                Err(error)
+            }
+        }
+    }
+
+    /// Records the uses, whose work has been submitted by now, and closes their windows: one
+    /// event for all of them, and none while the pool has only ever had one stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver) or [`StreamCapturing`](ResourceError::StreamCapturing)
+    /// if neither an event could be recorded nor the stream be synchronised instead. The uses
+    /// are remembered all the same: whatever must come after them fails until the driver lets an
+    /// event be recorded.
+    pub fn finish(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let stream = self.of_this_pool(tokens.stream())?;
+        let (order, mut event, done, outcome) = self.mark(stream);
+        let mut left = tokens.iter();
+        while let Some(token) = left.next() {
+            // The last one gets the event itself.
+            let event = if left.len() == 0 { event.take() } else { event.clone() };
+            let entry = Entry { stream: StreamKey::of(stream), order, event };
+            let closing =
+                if done { Closing::Done(entry.stream, order) } else { Closing::Used(entry) };
+            self.slots().close(token, closing);
+        }
+        outcome
+    }
+
+    /// Closes windows of uses whose work was not submitted.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool.
+    pub fn cancel(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if !tokens.is_empty() {
+            self.of_this_pool(tokens.stream())?;
+        }
+        self.close_unused(tokens);
+        Ok(())
+    }
+
+    /// Records work that was submitted to `stream` already, and that reads and writes the block.
+    ///
+    /// What the work had to come after, it had to be ordered after by its submitter. The stream
+    /// waits for it here all the same, after the work, so that what is recorded stands for every
+    /// earlier use.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare`](Self::prepare) and [`finish`](Self::finish).
+    pub fn record(&self, block: BlockId, stream: StreamId) -> ResourceResult<()> {
+        self.finish(self.prepare(&[BlockUse::new(block, Access::ReadWrite)], stream)?)
+    }
+
+    /// The block is being given back: preparing a use of it is
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was already.
+    pub fn retire(&self, block: BlockId) -> ResourceResult<()> {
+        self.slots().retire(block)
+    }
+
+    /// The block was not given back after all.
+    pub fn unretire(&self, block: BlockId) {
+        self.slots().unretire(block);
+    }
+
+    /// What the free of a retired block must come after: every use that was recorded, and all
+    /// work on the home stream so far, recorded or not. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) if the block is gone;
+    /// [`Driver`](ResourceError::Driver) if an event cannot be recorded: ask again later.
+    pub fn free_order(&self, block: BlockId) -> ResourceResult<FreeOrder> {
+        let progress = self.pool.progress();
+        let home = block.alloc_stream().slot();
+        let Some(needs) = self.free_needs(block)? else { return Ok(FreeOrder::InUse) };
+        // A stream that its owner has taken back orders nothing any more but by its last event.
+        if needs.is_empty() && progress.ended(home).is_none() {
+            return Ok(FreeOrder::Home);
+        }
+        let mut events: SmallVec<[Event; 4]> = SmallVec::new();
+        for Need { slot, order, event } in needs {
+            events.push(match event {
+                Some(event) => event,
+                None => progress.event_for(self.pool, slot, order)?,
+            });
+        }
+        events.push(progress.event_now(self.pool, home)?);
+        Ok(FreeOrder::After(Dependencies::new(self.pool.device().clone(), events)))
+    }
+
+    /// Whether the free of a retired block may be queued on its home stream now. Unlike
+    /// [`free_order`](Self::free_order) makes no driver call: whoever can keep the block for a
+    /// while asks again later, [`poll_free`](Self::poll_free) before that.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) if the block is gone.
+    pub fn home_order(&self, block: BlockId) -> ResourceResult<HomeOrder> {
+        let progress = self.pool.progress();
+        let home = block.alloc_stream().slot();
+        let mut order = HomeOrder::Holds;
+        let closed = self.slots().visit_free_waits(block, |slot, number| {
+            if self.holds_up(home, slot, number) {
+                order = HomeOrder::Others;
+            }
+        })?;
+        if !closed {
+            return Ok(HomeOrder::InUse);
+        }
+        Ok(if progress.ended(home).is_some() { HomeOrder::Ended } else { order })
+    }
+
+    /// Asks the driver whether all that other streams do with a retired block is done; `false`
+    /// also while a window is open. The answer is remembered for every block: earlier uses of the
+    /// same streams are done as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`free_order`](Self::free_order); an error of the driver may come from work submitted
+    /// earlier.
+    pub fn poll_free(&self, block: BlockId) -> ResourceResult<bool> {
+        let progress = self.pool.progress();
+        let Some(needs) = self.free_needs(block)? else { return Ok(false) };
+        for Need { slot, order, event } in needs {
+            let event = match event {
+                Some(event) => event,
+                None => progress.event_for(self.pool, slot, order)?,
+            };
+            self.pool.device().bind()?;
+            // SAFETY: the event is alive, and nobody re-records it while it is held.
+            match unsafe { result::event::query(event.handle()) } {
+                Ok(()) => progress.has_completed(&event),
+                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
+                Err(error) => return Err(self.pool.device().driver_error("cuEventQuery", error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The block is gone, and its slot is free for another.
+    pub fn remove(&self, block: BlockId) {
+        self.slots().remove(block);
+    }
+
+    /// Whether a use of the block has been prepared and not finished.
+    #[must_use]
+    pub fn has_open_window(&self, block: BlockId) -> bool {
+        self.slots().has_open_window(block)
+    }
+
+    /// How many recorded uses are remembered, in all blocks: what a diagnosis shows. Looks at
+    /// every slot.
+    #[must_use]
+    pub fn recorded_uses(&self) -> usize {
+        self.slots().count(|entry| entry.event.is_some())
+    }
+
+    /// Enters a block whose home is one of the pool's streams.
+    #[inline]
+    fn enter(
+        &self,
+        generation: Generation,
+        home: StreamId,
+        tenancy: Tenancy,
+    ) -> ResourceResult<BlockSlot> {
+        let order = self.pool.progress().number_allocation(home.slot());
+        let entry = Entry { stream: StreamKey::of(home), order, event: None };
+        self.slots().insert(generation, entry, tenancy).map(BlockSlot::new)
+    }
+
+    #[inline]
+    fn slots(&self) -> &'p Slots<Option<Event>> {
+        self.pool.slots()
+    }
+
+    /// Uses on other streams that the block's free must wait for; `None` if a window is open.
+    fn free_needs(&self, block: BlockId) -> ResourceResult<Option<Needs>> {
+        let home = block.alloc_stream().slot();
+        let mut needs = Needs::new();
+        let waits = |need: Need<Option<Event>>| {
+            if self.holds_up(home, need.slot, need.order) {
+                needs.push(need);
+            }
+        };
+        Ok(self.slots().free_waits(block, waits)?.then_some(needs))
+    }
+
+    /// Whether a free on the stream in `home` would have to wait for use `order` of another.
+    fn holds_up(&self, home: usize, slot: usize, order: u64) -> bool {
+        let progress = self.pool.progress();
+        slot != home && !progress.has_seen(home, slot, order) && !progress.is_done(slot, order)
+    }
+
+    /// Keeps what `stream` has not waited for: per producer the latest is enough.
+    fn add_need(&self, stream: StreamId, need: Need<Option<Event>>, needs: &mut Needs) {
+        if self.pool.progress().has_seen(stream.slot(), need.slot, need.order) {
+            return;
+        }
+        match needs.iter_mut().find(|known| known.slot == need.slot) {
+            Some(known) if known.order >= need.order => {}
+            Some(known) => *known = need,
+            None => needs.push(need),
+        }
+    }
+
+    /// Queues the waits on `stream`, less those that others of them imply.
+    fn wait(&self, stream: StreamId, needs: Needs) -> ResourceResult<()> {
+        if needs.is_empty() {
+            return Ok(());
+        }
+        let progress = self.pool.progress();
+        let mut events: SmallVec<[Event; 8]> = SmallVec::new();
+        for Need { slot, order, event } in needs {
+            events.push(match event {
+                Some(event) => event,
+                None => progress.event_for(self.pool, slot, order)?,
+            });
+        }
+        let waiting = self.pool.permanent_stream(stream.slot())?.cu_stream();
+        self.pool.device().bind()?;
+        for (index, event) in events.iter().enumerate() {
+            let implied = |(other, by): (usize, &Event)| {
+                other != index && by.covers(event.slot(), event.order())
+            };
+            if events.iter().enumerate().any(implied) {
+                continue;
+            }
+            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+            // SAFETY: stream and event are alive: the pool keeps the one, `event` the other; and
+            // nobody re-records the event while it is held.
+            unsafe { result::stream::wait_event(waiting, event.handle(), flags) }
+                .map_err(|error| self.pool.device().driver_error("cuStreamWaitEvent", error))?;
+            progress.has_waited(stream.slot(), event);
+        }
+        Ok(())
+    }
+
+    /// Numbers the work submitted to `stream` and records an event; failing that, waits for the
+    /// work (`true`: it is done); failing that too, answers why.
+    fn mark(&self, stream: StreamId) -> (u64, Option<Event>, bool, ResourceResult<()>) {
+        let progress = self.pool.progress();
+        // An event that a graph captures orders nothing outside of the graph.
+        if let Err(error) = self.refuse_capture(stream) {
+            return (progress.number_use(stream.slot()), None, false, Err(error));
+        }
+        match progress.mark(self.pool, stream.slot()) {
+            (order, Ok(Mark::Recorded(event))) => (order, Some(event), false, Ok(())),
+            (order, Ok(Mark::Unrecorded)) => (order, None, false, Ok(())),
+            (order, Err(error)) => match self.pool.synchronize_slot(stream.slot()) {
+                Ok(()) => (order, None, true, Ok(())),
+                Err(_) => (order, None, false, Err(error)),
+            },
+        }
+    }
+
+    fn close_unused(&self, tokens: UseTokens) {
+        for token in tokens {
+            self.slots().close(&token, Closing::Unused);
+        }
+    }
+
+    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
+        if self.pool.is_capturing(stream.slot())? {
+            return Err(ResourceError::stream_capturing(stream));
+        }
+        Ok(())
+    }
+
+    /// The stream of a token, whose lease may have been returned since it was made.
+    #[inline]
+    fn of_this_pool(&self, stream: StreamId) -> ResourceResult<StreamId> {
+        if stream.pool() == Some(self.pool.id()) {
+            Ok(stream)
+        } else {
+            Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool))
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The slots of the use table: a block's windows and ledger, found by index.
+//!
+//! Knows no driver: generic over the event handle `E`, so that it can be model-checked.
+
+use std::sync::OnceLock;
+
+use crossbeam_utils::CachePadded;
+use dmr_core::ledger::{Entry, Ledger, StreamKey};
+use dmr_core::{
+    Access, BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, UseToken,
+};
+use smallvec::SmallVec;
+
+use super::free_list::FreeList;
+use crate::Owner;
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+
+/// Slots are made by the chunk, each twice as large as the one before, and never given back before
+/// the table is.
+const CHUNKS: usize = 20;
+/// How many slots the first chunk has, and a stream takes at once: so streams' slots lie apart.
+const BATCH: usize = 64;
+
+pub(crate) struct Slots<E> {
+    chunks: [OnceLock<Chunk<E>>; CHUNKS],
+    /// Slots below this number have been given to a stream.
+    given: AtomicUsize,
+    /// By home stream: slots that no block has.
+    free: Box<[CachePadded<FreeList>]>,
+}
+
+type Chunk<E> = Box<[CachePadded<Mutex<Slot<E>>>]>;
+
+struct Slot<E> {
+    /// Whose it is; `None` if nobody's.
+    generation: Option<Generation>,
+    tenancy: Tenancy,
+    retired: bool,
+    /// Something beside the allocation has been in the ledger.
+    used: bool,
+    ledger: Ledger<E>,
+    windows: SmallVec<[Window; 2]>,
+    last_ticket: u64,
+}
+
+/// Whose the block in a slot is, and the slot that it had before it came here.
+#[derive(Clone, Copy)]
+pub(crate) struct Tenancy {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) inner_slot: BlockSlot,
+}
+
+impl Tenancy {
+    /// Nobody asks whose it is.
+    pub(crate) const ANONYMOUS: Self = Self { owner: None, inner_slot: BlockSlot::NONE };
+}
+
+/// What has become of a block that its owner gives back.
+pub(crate) enum Left {
+    /// It is not this owner's.
+    Foreign,
+    /// It was given back before.
+    Before,
+    /// It is retired.
+    Retired { inner_slot: BlockSlot },
+    /// The slot is nobody's, and not free before it is vacated.
+    Gone { inner_slot: BlockSlot, used: bool },
+}
+
+struct Window {
+    ticket: u64,
+    stream: StreamId,
+    access: Access,
+}
+
+/// Something that must be waited for: a use of the stream in `slot`.
+pub(crate) struct Need<E> {
+    pub(crate) slot: usize,
+    pub(crate) order: u64,
+    pub(crate) event: E,
+}
+
+/// What has become of a use whose window closes.
+pub(crate) enum Closing<E> {
+    /// Its work was never submitted.
+    Unused,
+    /// Its work was submitted.
+    Used(Entry<E>),
+    /// Its work, and all that was submitted to its stream up to this number, is done.
+    Done(StreamKey, u64),
+}
+
+impl<E: Clone> Slots<E> {
+    /// For blocks whose home streams are in slots below `streams`.
+    pub(crate) fn new(streams: usize) -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            given: AtomicUsize::new(0),
+            free: (0..streams).map(|_| CachePadded::new(FreeList::new())).collect(),
+        }
+    }
+
+    /// A slot for a new block; `home` stands for its allocation.
+    #[inline]
+    pub(crate) fn insert(
+        &self,
+        generation: Generation,
+        home: Entry<E>,
+        tenancy: Tenancy,
+    ) -> ResourceResult<u32> {
+        let index = self.take(home.stream.get() as usize)?;
+        if let Some(mut slot) = self.slot(index) {
+            slot.generation = Some(generation);
+            slot.tenancy = tenancy;
+            (slot.retired, slot.used) = (false, false);
+            slot.ledger.restart(home);
+        }
+        Ok(index)
+    }
+
+    /// Takes a block back: out of its slot if no window is open and all uses in its ledger are
+    /// `ordered` before a free on its home stream, and else as retired. Where the home is not
+    /// `alive`, nothing can be freed there.
+    #[inline]
+    pub(crate) fn give_back(
+        &self,
+        block: BlockId,
+        owner: Owner,
+        alive: bool,
+        mut ordered: impl FnMut(&Entry<E>) -> bool,
+    ) -> Left {
+        let slot = block.slot().index().and_then(|index| self.slot(index));
+        let Some(mut slot) = slot else { return Left::Foreign };
+        let Tenancy { owner: whose, inner_slot } = slot.tenancy;
+        if slot.generation != Some(block.generation()) || whose != Some(owner) {
+            return Left::Foreign;
+        }
+        if slot.retired {
+            return Left::Before;
+        }
+        // Where nothing was used, the ledger has the allocation, which was at home.
+        let mut at_home = |slot: &Slot<E>| !slot.used || slot.ledger.free_waits().all(&mut ordered);
+        if alive && slot.windows.is_empty() && at_home(&slot) {
+            slot.generation = None;
+            return Left::Gone { inner_slot, used: slot.used };
+        }
+        slot.retired = true;
+        Left::Retired { inner_slot }
+    }
+
+    /// The slot of a block that has left it is free for another.
+    #[inline]
+    pub(crate) fn vacate(&self, block: BlockId, used: bool) {
+        let Some(index) = block.slot().index() else { return };
+        if used && let Some(mut slot) = self.slot(index) {
+            drop(slot.ledger.clear());
+        }
+        self.free[block.alloc_stream().slot()].put(index);
+    }
+
+    /// The block that has left its slot is there again, as it was.
+    pub(crate) fn restore(&self, block: BlockId) {
+        let slot = block.slot().index().and_then(|index| self.slot(index));
+        if let Some(mut slot) = slot {
+            slot.generation = Some(block.generation());
+        }
+    }
+
+    /// Opens a window and answers its ticket; `need` is told what the use must wait for.
+    pub(crate) fn open(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+        mut need: impl FnMut(Need<E>),
+    ) -> ResourceResult<u64> {
+        if block.slot().index().is_none() {
+            return Err(ResourceError::not_tracked(stream));
+        }
+        self.with(block, |slot| {
+            if slot.retired {
+                return Err(ResourceError::use_after_free(block.generation()));
+            }
+            let key = StreamKey::of(stream);
+            let conflict = |window: &&Window| {
+                StreamKey::of(window.stream) != key && window.access.conflicts_with(access)
+            };
+            if let Some(window) = slot.windows.iter().find(conflict) {
+                let (generation, holder) = (block.generation(), window.stream);
+                return Err(ResourceError::window_conflict(generation, holder, stream, access));
+            }
+            slot.ledger.waits(key, access).for_each(|entry| need(Need::of(entry)));
+            slot.last_ticket += 1;
+            let ticket = slot.last_ticket;
+            slot.windows.push(Window { ticket, stream, access });
+            Ok(ticket)
+        })?
+    }
+
+    /// Closes a window. A token that has no window any more changes nothing.
+    pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) {
+        let _ = self.with(token.block(), |slot| {
+            let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
+            let Some(open) = open else { return };
+            slot.windows.swap_remove(open);
+            match closing {
+                Closing::Unused => {}
+                Closing::Used(entry) => {
+                    slot.used = true;
+                    drop(slot.ledger.commit(token.access(), entry));
+                }
+                // Another thread may have finished a later use of the stream by now. Except for
+                // that, a write came after everything.
+                Closing::Done(stream, order) => {
+                    let write = token.access().writes();
+                    slot.ledger.retain(|entry| {
+                        if entry.stream == stream { entry.order > order } else { !write }
+                    });
+                }
+            }
+        });
+    }
+
+    pub(crate) fn retire(&self, block: BlockId) -> ResourceResult<()> {
+        self.with(block, |slot| {
+            if std::mem::replace(&mut slot.retired, true) {
+                return Err(ResourceError::use_after_free(block.generation()));
+            }
+            Ok(())
+        })?
+    }
+
+    pub(crate) fn unretire(&self, block: BlockId) {
+        let _ = self.with(block, |slot| slot.retired = false);
+    }
+
+    /// Tells `need` what the block's free must wait for; answers `false` if a window is open.
+    pub(crate) fn free_waits(
+        &self,
+        block: BlockId,
+        mut need: impl FnMut(Need<E>),
+    ) -> ResourceResult<bool> {
+        self.with(block, |slot| {
+            if !slot.windows.is_empty() {
+                return false;
+            }
+            slot.ledger.free_waits().for_each(|entry| need(Need::of(entry)));
+            true
+        })
+    }
+
+    /// As [`free_waits`](Self::free_waits), without the events: stream slots and numbers.
+    pub(crate) fn visit_free_waits(
+        &self,
+        block: BlockId,
+        mut visit: impl FnMut(usize, u64),
+    ) -> ResourceResult<bool> {
+        self.with(block, |slot| {
+            if !slot.windows.is_empty() {
+                return false;
+            }
+            for entry in slot.ledger.free_waits() {
+                visit(entry.stream.get() as usize, entry.order);
+            }
+            true
+        })
+    }
+
+    pub(crate) fn remove(&self, block: BlockId) {
+        let Some(index) = block.slot().index() else { return };
+        let removed = self.with(block, |slot| {
+            slot.generation = None;
+            slot.windows.clear();
+            drop(slot.ledger.clear());
+        });
+        if removed.is_ok() {
+            self.free[block.alloc_stream().slot()].put(index);
+        }
+    }
+
+    pub(crate) fn has_open_window(&self, block: BlockId) -> bool {
+        self.with(block, |slot| !slot.windows.is_empty()).unwrap_or(false)
+    }
+
+    /// How many entries of all ledgers are such.
+    pub(crate) fn count(&self, such: impl Fn(&Entry<E>) -> bool) -> usize {
+        let chunks = self.chunks.iter().map_while(OnceLock::get);
+        let slots = chunks.flat_map(|chunk| chunk.iter());
+        slots.map(|slot| lock(slot).ledger.entries().filter(|entry| such(entry)).count()).sum()
+    }
+
+    /// Calls `look` on the block's slot, if that is still the block's.
+    fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut Slot<E>) -> T) -> ResourceResult<T> {
+        let slot = block.slot().index().and_then(|index| self.slot(index));
+        match slot {
+            Some(mut slot) if slot.generation == Some(block.generation()) => Ok(look(&mut slot)),
+            _ => Err(ResourceError::use_after_free(block.generation())),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> Option<MutexGuard<'_, Slot<E>>> {
+        let (chunk, at) = place(index as usize);
+        self.chunks.get(chunk)?.get()?.get(at).map(|slot| lock(slot))
+    }
+
+    /// A slot that no block has, of those that the home stream was given.
+    #[inline]
+    fn take(&self, home: usize) -> ResourceResult<u32> {
+        match self.free[home].take_spare() {
+            Some(index) => Ok(index),
+            None => self.take_another(home),
+        }
+    }
+
+    fn take_another(&self, home: usize) -> ResourceResult<u32> {
+        let mut free = self.free[home].rest();
+        if let Some(index) = free.pop() {
+            return Ok(index);
+        }
+        let full = ResourceError::capacity("slots of the use table", BATCH * ((1 << CHUNKS) - 1));
+        let more = |given: usize| Some(given + BATCH).filter(|end| place(end - 1).0 < CHUNKS);
+        let first = self
+            .given
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_err(|_| full.clone())?;
+        let (chunk, _) = place(first);
+        let make = || {
+            let slots = 0..BATCH << chunk;
+            slots.map(|_| CachePadded::new(Mutex::new(Slot::empty()))).collect()
+        };
+        self.chunks[chunk].get_or_init(make);
+        free.extend((first as u32..(first + BATCH) as u32).rev());
+        free.pop().ok_or(full)
+    }
+}
+
+/// In which chunk a slot is, and where in it.
+#[inline]
+fn place(index: usize) -> (usize, usize) {
+    let chunk = (index / BATCH + 1).ilog2() as usize;
+    (chunk, index - BATCH * ((1 << chunk) - 1))
+}
+
+impl<E> Slot<E> {
+    fn empty() -> Self {
+        let (ledger, windows) = (Ledger::new(), SmallVec::new());
+        Self {
+            generation: None,
+            tenancy: Tenancy::ANONYMOUS,
+            retired: false,
+            used: false,
+            ledger,
+            windows,
+            last_ticket: 0,
+        }
+    }
+}
+
+impl<E: Clone> Need<E> {
+    fn of(entry: &Entry<E>) -> Self {
+        let slot = entry.stream.get() as usize;
+        Self { slot, order: entry.order, event: entry.event.clone() }
+    }
+}
+
+impl<E> std::fmt::Debug for Slots<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slots").field("given", &self.given).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "slots_loom.rs"]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
+#[path = "slots_tests.rs"]
+mod tests;

@@ -1,0 +1,138 @@
+//! Models of the slots: what holds in every order of the threads' steps.
+
+use dmr_core::{AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, StreamPoolId};
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicBool;
+
+use super::*;
+
+fn stream(pool: StreamPoolId, slot: usize) -> StreamId {
+    StreamId::from_parts(pool, slot, 0).unwrap()
+}
+
+fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
+    let parts = BlockParts {
+        ptr: 256,
+        bytes: 1,
+        reserved_bytes: 1,
+        alignment: 256,
+        device_ordinal: 0,
+        alloc_stream,
+        tag: AllocTag::UNTAGGED,
+        generation,
+        slot: BlockSlot::new(slot),
+        state: BlockState::Live,
+    };
+    // SAFETY: nothing is ever done with the address.
+    unsafe { DeviceBlock::from_parts(parts) }.id()
+}
+
+fn allocation(stream: StreamId) -> Entry<u64> {
+    Entry { stream: StreamKey::of(stream), order: 1, event: 0 }
+}
+
+/// U6: two conflicting windows are never open at once, whoever comes first.
+#[test]
+fn conflicting_windows_exclude_each_other() {
+    loom::model(|| {
+        let pool = StreamPoolId::next().unwrap();
+        let slots = Arc::new(Slots::new(3));
+        let (home, generation) = (stream(pool, 0), Generation::next());
+        let block = id(
+            slots.insert(generation, allocation(home), Tenancy::ANONYMOUS).unwrap(),
+            generation,
+            home,
+        );
+        let inside = Arc::new(AtomicBool::new(false));
+        let writers: Vec<_> = [1, 2]
+            .map(|slot| {
+                let (slots, inside) = (Arc::clone(&slots), Arc::clone(&inside));
+                loom::thread::spawn(move || {
+                    let me = stream(pool, slot);
+                    let Ok(ticket) = slots.open(block, me, Access::Write, |_| {}) else {
+                        return;
+                    };
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two writers at once");
+                    inside.store(false, Ordering::SeqCst);
+                    let token = UseToken::new(block, me, Access::Write, ticket);
+                    let entry = Entry { stream: StreamKey::of(me), order: 2, event: 1 };
+                    slots.close(&token, Closing::Used(entry));
+                })
+            })
+            .into();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+    });
+}
+
+/// U7, U12: a block that is being used does not leave its slot, and one that has left is not
+/// used; if its free fails, it is there again.
+#[test]
+fn a_block_leaves_only_while_nobody_uses_it() {
+    loom::model(|| {
+        let pool = StreamPoolId::next().unwrap();
+        let slots = Arc::new(Slots::new(2));
+        let (home, generation, owner) = (stream(pool, 0), Generation::next(), Owner::new());
+        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE };
+        let insert = |generation| {
+            let slot = slots.insert(generation, allocation(home), tenancy).unwrap();
+            id(slot, generation, home)
+        };
+        let block = insert(generation);
+        let gone = Arc::new(AtomicBool::new(false));
+        let user = {
+            let (slots, gone) = (Arc::clone(&slots), Arc::clone(&gone));
+            loom::thread::spawn(move || {
+                let me = stream(pool, 1);
+                if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
+                    assert!(!gone.load(Ordering::SeqCst), "used after it left");
+                    let token = UseToken::new(block, me, Access::Read, ticket);
+                    slots.close(&token, Closing::Unused);
+                }
+            })
+        };
+        if let Left::Gone { used, .. } = slots.give_back(block, owner, true, |_| true) {
+            gone.store(true, Ordering::SeqCst);
+            slots.vacate(block, used);
+            let next = insert(Generation::next());
+            assert_eq!(next.slot(), block.slot(), "the slot is free");
+            assert!(!slots.has_open_window(next));
+        }
+        user.join().unwrap();
+    });
+}
+
+/// U7, U12: while one thread gives a block back and another block takes its slot, a third
+/// thread's old id opens a window on the old block or on none.
+#[test]
+fn a_stale_id_never_opens_a_window_on_the_slots_next_block() {
+    loom::model(|| {
+        let pool = StreamPoolId::next().unwrap();
+        let slots = Arc::new(Slots::new(2));
+        let (home, generation) = (stream(pool, 0), Generation::next());
+        let block = id(
+            slots.insert(generation, allocation(home), Tenancy::ANONYMOUS).unwrap(),
+            generation,
+            home,
+        );
+        let user = {
+            let slots = Arc::clone(&slots);
+            loom::thread::spawn(move || {
+                let me = stream(pool, 1);
+                if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
+                    slots.close(&UseToken::new(block, me, Access::Read, ticket), Closing::Unused);
+                }
+            })
+        };
+        slots.retire(block).unwrap();
+        if slots.free_waits(block, |_| {}).unwrap() {
+            slots.remove(block);
+            let next = Generation::next();
+            let next =
+                id(slots.insert(next, allocation(home), Tenancy::ANONYMOUS).unwrap(), next, home);
+            assert!(!slots.has_open_window(next));
+        }
+        user.join().unwrap();
+    });
+}

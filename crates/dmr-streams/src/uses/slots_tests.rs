@@ -1,0 +1,48 @@
+//! What only the slots themselves can show.
+
+use dmr_core::{AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, StreamPoolId};
+
+use super::*;
+
+fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
+    let parts = BlockParts {
+        ptr: 256,
+        bytes: 1,
+        reserved_bytes: 1,
+        alignment: 256,
+        device_ordinal: 0,
+        alloc_stream,
+        tag: AllocTag::UNTAGGED,
+        generation,
+        slot: BlockSlot::new(slot),
+        state: BlockState::Live,
+    };
+    // SAFETY: nothing is ever done with the address.
+    unsafe { DeviceBlock::from_parts(parts) }.id()
+}
+
+/// U13: another thread's later use of the same stream was submitted after the stream had been
+/// waited for.
+#[test]
+fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
+    for access in [Access::Read, Access::Write] {
+        let pool = StreamPoolId::next().unwrap();
+        let [home, stream] = [0, 1].map(|slot| StreamId::from_parts(pool, slot, 0).unwrap());
+        let slots = Slots::new(2);
+        let generation = Generation::next();
+        let allocation = Entry { stream: StreamKey::of(home), order: 1, event: 0 };
+        let block =
+            id(slots.insert(generation, allocation, Tenancy::ANONYMOUS).unwrap(), generation, home);
+        let open = || {
+            let ticket = slots.open(block, stream, access, |_| {}).unwrap();
+            UseToken::new(block, stream, access, ticket)
+        };
+        let (done, later) = (open(), open());
+        let key = StreamKey::of(stream);
+        slots.close(&later, Closing::Used(Entry { stream: key, order: 4, event: 1 }));
+        slots.close(&done, Closing::Done(key, 2));
+        let mut needs = Vec::new();
+        slots.free_waits(block, |need| needs.push(need.order)).unwrap();
+        assert!(needs.contains(&4), "{access:?}: {needs:?}");
+    }
+}

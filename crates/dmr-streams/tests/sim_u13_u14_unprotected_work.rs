@@ -1,0 +1,98 @@
+//! U13, U14: work that cannot be recorded is waited for, or its block set apart; and nothing is
+//! silently left out of a graph.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, ResourceError};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_streams::Tracked;
+use dmr_testkit::Rig;
+
+const BYTES: usize = 1024;
+
+fn tracked(rig: &Rig) -> Tracked<DirectCudaResource> {
+    let streams = Arc::clone(rig.streams());
+    Tracked::new(DirectCudaResource::new(Arc::clone(&streams)), streams).unwrap()
+}
+
+#[test]
+fn work_that_cannot_be_recorded_is_waited_for() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let [a, b] = [rig.stream(), rig.stream()];
+    let block = resource.allocate(BYTES, a.id(), AllocTag::UNTAGGED).unwrap();
+    for access in [Access::Write, Access::Read] {
+        let window = resource.prepare_block_use(block.id(), a.id(), Access::Write).unwrap();
+        rig.ops().fill_pattern(&block, 0..BYTES, 7, a.id()).unwrap();
+        rig.universe().reset_calls();
+        rig.universe().fail_nth("cuEventRecord", 1, 999);
+        assert_eq!(resource.finish_block_use(window), Ok(()));
+        assert_eq!(rig.universe().calls().count("cuStreamSynchronize"), 1);
+        // Nothing is left to wait for.
+        let window = resource.prepare_block_use(block.id(), b.id(), access).unwrap();
+        assert_eq!(rig.universe().calls().count("cuStreamWaitEvent"), 0);
+        rig.ops().check_pattern(&block, 0..BYTES, 7, b.id(), 0).unwrap();
+        resource.finish_block_use(window).unwrap();
+    }
+    resource.deallocate(block).unwrap();
+    resource.reap_pending().unwrap();
+    drop((resource, a, b));
+    rig.assert_clean();
+}
+
+#[test]
+fn work_that_can_neither_be_recorded_nor_waited_for_keeps_its_block() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let [a, b] = [rig.stream(), rig.stream()];
+    let block = resource.allocate(BYTES, a.id(), AllocTag::UNTAGGED).unwrap();
+    let window = resource.prepare_block_use(block.id(), b.id(), Access::Write).unwrap();
+    rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
+    rig.universe().fail_nth("cuEventRecord", 1, 999);
+    rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
+    let error = resource.finish_block_use(window).unwrap_err();
+    assert!(matches!(error, ResourceError::Driver { call: "cuEventRecord", .. }), "{error}");
+    // Still no event can be recorded: who depends on it is refused, nobody passes.
+    rig.universe().fail_nth("cuEventRecord", 1, 999);
+    assert!(resource.prepare_block_use(block.id(), a.id(), Access::Read).is_err());
+    let window = resource.prepare_block_use(block.id(), a.id(), Access::Read).unwrap();
+    rig.ops().check_pattern(&block, 0..BYTES, 7, a.id(), 0).unwrap();
+    resource.finish_block_use(window).unwrap();
+    resource.deallocate(block).unwrap();
+    resource.reap_pending().unwrap();
+    assert_eq!(resource.usage().outstanding(), 0);
+    drop((resource, a, b));
+    rig.assert_clean();
+}
+
+#[test]
+fn on_a_capturing_stream_every_call_is_refused() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let [a, b] = [rig.stream(), rig.stream()];
+    let block = resource.allocate(BYTES, a.id(), AllocTag::UNTAGGED).unwrap();
+    let open = resource.prepare_block_use(block.id(), b.id(), Access::Write).unwrap();
+    rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
+    b.stream().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    let capturing = ResourceError::stream_capturing(b.id());
+    let prepared = resource.prepare_block_use(block.id(), b.id(), Access::Read);
+    assert_eq!(prepared.unwrap_err(), capturing);
+    let recorded = resource.record_block_use(&block, b.id());
+    assert_eq!(recorded.unwrap_err(), capturing);
+    // A window that was opened before the capture began: its work is not forgotten.
+    assert_eq!(resource.finish_block_use(open).unwrap_err(), capturing);
+    let allocated = resource.allocate(BYTES, b.id(), AllocTag::UNTAGGED);
+    assert_eq!(allocated.unwrap_err(), capturing);
+    b.stream()
+        .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+        .map(drop)
+        .unwrap_or_default();
+    let window = resource.prepare_block_use(block.id(), a.id(), Access::Read).unwrap();
+    rig.ops().check_pattern(&block, 0..BYTES, 7, a.id(), 0).unwrap();
+    resource.finish_block_use(window).unwrap();
+    resource.deallocate(block).unwrap();
+    resource.reap_pending().unwrap();
+    drop((resource, a, b));
+    rig.assert_clean();
+}

@@ -1,0 +1,94 @@
+//! U2, U6, U7, U12: the use table by itself: names of a stream, slots and their blocks.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, StreamId};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_streams::Tracked;
+use dmr_testkit::Rig;
+
+fn tracked(rig: &Rig) -> Tracked<DirectCudaResource> {
+    let streams = Arc::clone(rig.streams());
+    Tracked::new(DirectCudaResource::new(Arc::clone(&streams)), streams).unwrap()
+}
+
+#[test]
+fn windows_nest_whichever_name_of_the_stream_they_were_opened_by() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let [first, second] = [rig.stream(), rig.stream()];
+    let block = resource.allocate(256, first.id(), AllocTag::UNTAGGED).unwrap();
+    let prepare = |on| resource.prepare_block_use(block.id(), on, Access::Write);
+    assert_eq!(first.id().slot(), rig.streams().default_stream().slot());
+    let names = [first.id(), StreamId::DEFAULT, rig.streams().default_stream()];
+    let windows = names.map(|name| prepare(name).unwrap());
+    assert!(prepare(second.id()).is_err());
+    for window in windows {
+        resource.finish_block_use(window).unwrap();
+    }
+    resource.deallocate(block).unwrap();
+    drop((resource, first, second));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_retired_block_is_not_retired_again_until_it_was_unretired() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let block = resource.allocate(256, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
+    let (id, streams) = (block.id(), Arc::clone(rig.streams()));
+    let gone = ResourceError::use_after_free(id.generation());
+    let uses = [BlockUse::new(id, Access::Read)];
+    streams.uses().retire(id).unwrap();
+    assert_eq!(streams.uses().retire(id), Err(gone.clone()));
+    assert_eq!(streams.uses().prepare(&uses, StreamId::DEFAULT).unwrap_err(), gone);
+    streams.uses().unretire(id);
+    let tokens = streams.uses().prepare(&uses, StreamId::DEFAULT).unwrap();
+    streams.uses().cancel(tokens).unwrap();
+    resource.deallocate(block).unwrap();
+    drop((resource, streams));
+    rig.assert_clean();
+}
+
+#[test]
+fn blocks_that_live_at_the_same_time_have_slots_of_their_own() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let leases = [rig.stream(), rig.stream()];
+    let blocks: Vec<_> = (0..200)
+        .map(|n| resource.allocate(256, leases[n % 2].id(), AllocTag::UNTAGGED).unwrap())
+        .collect();
+    let slots: HashSet<_> = blocks.iter().map(|block| block.id().slot()).collect();
+    assert_eq!(slots.len(), blocks.len());
+    for block in blocks {
+        resource.deallocate(block).unwrap();
+    }
+    drop((resource, leases));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_block_that_was_removed_is_gone_and_its_slot_is_taken_once() {
+    let rig = Rig::simulated();
+    let streams = Arc::clone(rig.streams());
+    let resource = tracked(&rig);
+    let allocate = || resource.allocate(256, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
+    let removed = allocate();
+    let id = removed.id();
+    let window = streams.uses().prepare(&[BlockUse::new(id, Access::Write)], StreamId::DEFAULT);
+    streams.uses().remove(id);
+    streams.uses().remove(id);
+    let gone = ResourceError::use_after_free(id.generation());
+    assert_eq!(streams.uses().retire(id), Err(gone));
+    let next = [allocate(), allocate()];
+    assert_eq!(next[0].id().slot(), id.slot(), "the same slot");
+    assert_ne!(next[1].id().slot(), id.slot());
+    assert!(!streams.uses().has_open_window(next[0].id()), "the window was the last block's");
+    streams.uses().finish(window.unwrap()).unwrap();
+    for block in next {
+        resource.deallocate(block).unwrap();
+    }
+    assert_eq!(rig.verdict(), Ok(()));
+    drop((removed, resource));
+}

@@ -1,0 +1,65 @@
+#!/bin/sh
+# Runs every executable of this bundle on the simulated driver, then on the GPU.
+#   ./run.sh           both
+#   ./run.sh sim       the simulated driver only
+#   ./run.sh cuda      the GPU only
+# LIMIT (seconds, 300) ends an executable that hangs; LOGS names the folder for what they print.
+# The exit status is 0 if everything ran, passed, and every test executable ran a test.
+set -u
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exit 2
+logs=${LOGS:-$(mktemp -d)} && mkdir -p "$logs" || exit 2
+limit=${LIMIT:-300}
+export DMR_BUNDLE="$here"
+unset DMR_BACKEND
+# Nothing may depend on where it is started.
+cd "$logs" || exit 2
+
+failed=0 ran=0 passed=0
+limited() {
+    if command -v timeout >/dev/null; then timeout -k 5 "$limit" "$@"; else "$@"; fi
+}
+# complain NAME WHY: what it printed last, for the reader of the summary.
+complain() {
+    failed=$((failed + 1))
+    echo "FAILED $driver $1: $2 (log: $log)"
+    tail -n 25 "$log" | sed 's/^/    /'
+}
+# run NAME COMMAND...
+run() {
+    name=$1; shift
+    log="$logs/$driver.$name.log"
+    ran=$((ran + 1))
+    DMR_DRIVER=$driver limited "$@" >"$log" 2>&1
+    status=$?
+    [ "$status" -eq 0 ] || complain "$name" "exit status $status"
+    return "$status"
+}
+run_test() {
+    name=$(basename "$1")
+    [ "$driver" = cuda ] && set -- "$1" --test-threads=1
+    run "$name" "$@" || return
+    tests=$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log" | tail -n 1)
+    if [ "${tests:-0}" -eq 0 ]; then complain "$name" "ran no test"; else passed=$((passed + tests)); fi
+}
+
+[ $# -gt 0 ] || set -- sim cuda
+for driver in "$@"; do
+    case $driver in sim | cuda) ;; *) echo "unknown: $driver (sim, cuda)" >&2; exit 2 ;; esac
+    before_failed=$failed before_ran=$ran before_passed=$passed
+    for file in "$here"/tests/*; do
+        [ -f "$file" ] && run_test "$file"
+    done
+    for file in "$here"/examples/*; do
+        [ -f "$file" ] && run "example-$(basename "$file")" "$file"
+    done
+    run dmr-info "$here/bin/dmr" info
+    for trace in "$here"/traces/*.csv.gz; do
+        run "dmr-replay-$(basename "$trace" .csv.gz)" "$here/bin/dmr" replay "$trace" --verify
+    done
+    run dmr-bench "$here/bin/dmr-bench" run --quick --budget-s 1 --workloads w1,w5,w6 --rounds 7
+    echo "$driver: $((ran - before_ran)) executables, $((passed - before_passed)) tests passed," \
+        "$((failed - before_failed)) failed"
+done
+[ "$passed" -gt 0 ] || { echo "FAILED: no test was run"; failed=$((failed + 1)); }
+echo "total: $ran runs, $passed tests passed, $failed failed; logs in $logs"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,98 @@
+//! Tests of the script that runs a bundle, on bundles of shell scripts.
+#![cfg(all(test, unix))]
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+
+use super::{SCRIPT, pack};
+
+const PASSES: &str = "echo 'test result: ok. 3 passed; 0 failed'";
+
+/// One test at a time writes scripts and starts them: a process that another thread starts just then
+/// would inherit a script that is still open for writing, and Linux runs no such file.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A bundle of which everything passes, but for what is given: path and shell script.
+fn run(given: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let put = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        pack::script(&format!("#!/bin/sh\n{text}\n"), &path).unwrap();
+    };
+    for (path, text) in [
+        ("tests/a.b", PASSES),
+        ("examples/e", "true"),
+        ("bin/dmr", "true"),
+        ("bin/dmr-bench", "true"),
+        ("traces/t.csv.gz", ""),
+    ]
+    .iter()
+    .chain(given)
+    {
+        put(path, text);
+    }
+    pack::script(SCRIPT, &folder.path().join("run.sh")).unwrap();
+    let logs = folder.path().join("logs");
+    start(&folder.path().join("run.sh"), arguments, &logs)
+}
+
+fn start(script: &Path, arguments: &[&str], logs: &Path) -> Output {
+    Command::new(script).args(arguments).env("LOGS", logs).current_dir("/").output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn everything_runs_on_both_drivers_and_is_counted() {
+    let output = run(&[], &[]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for line in ["sim: 5 executables, 3 tests passed, 0 failed", "cuda: 5 executables, 3 tests"] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(text.contains("total: 10 runs, 6 tests passed, 0 failed"), "{text}");
+}
+
+#[test]
+fn a_failure_is_named_with_what_it_printed_and_the_others_still_run() {
+    let output = run(&[("tests/0.first", "echo why; exit 101")], &["sim"]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("FAILED sim 0.first: exit status 101") && text.contains("    why"));
+    assert!(text.contains("sim: 6 executables, 3 tests passed, 1 failed"), "{text}");
+}
+
+#[test]
+fn an_executable_that_runs_no_test_is_a_failure() {
+    for nothing in ["echo 'test result: ok. 0 passed; 0 failed'", "true"] {
+        let output = run(&[("tests/none", nothing)], &["sim"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output).contains("FAILED sim none: ran no test"), "{}", text(&output));
+    }
+}
+
+#[test]
+fn examples_and_programs_must_succeed_too() {
+    for path in ["examples/e", "bin/dmr", "bin/dmr-bench"] {
+        let output = run(&[(path, "exit 3")], &["sim"]);
+        assert_eq!(output.status.code(), Some(1), "{path}: {}", text(&output));
+    }
+}
+
+#[test]
+fn tests_on_the_gpu_run_one_by_one_and_know_their_driver_and_bundle() {
+    let check = "[ \"$DMR_DRIVER\" = cuda ] && [ \"$1\" = --test-threads=1 ] \
+                 && [ -x \"$DMR_BUNDLE/bin/dmr\" ] && echo 'test result: ok. 1 passed; 0 failed'";
+    let output = run(&[("tests/gpu", check)], &["cuda"]);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn an_unknown_driver_is_refused() {
+    assert_eq!(run(&[], &["rocm"]).status.code(), Some(2));
+}
