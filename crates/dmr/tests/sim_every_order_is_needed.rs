@@ -69,29 +69,59 @@ fn every_scenario_is_ordered() {
     }
 }
 
+/// Leaves each ordering call of a scenario out in turn: some of each kind must be missed.
+///
 /// What the simulator does not miss, it proves not to be needed there: its verdict is that of an
 /// exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of what
 /// is spared is the record of a use that nobody comes after.
-#[test]
-fn no_ordering_call_can_be_left_out() {
+fn cannot_do_without_any(what: &str) {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == what).unwrap();
     for (name, make) in RESOURCES {
-        for scenario in SCENARIOS {
-            let (counts, raced) = play(make, scenario, None);
-            assert!(!raced, "{name}: {}", scenario.name);
-            let mut needed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-            for (call, count) in counts {
-                let missed = (1..=count).filter(|&n| play(make, scenario, Some((call, n))).1);
-                needed.insert(call, missed.collect());
-            }
-            println!("{name}: {}: needed {needed:?}", scenario.name);
-            // cuMemAlloc is done when it returns: its memory needs no wait on any stream.
-            let allocated_in_order = name == "tracked" && scenario.name.starts_with("fresh memory");
-            for call in ["cuEventRecord", "cuStreamWaitEvent"] {
-                let is_needed = !needed[call].is_empty();
-                assert_ne!(is_needed, allocated_in_order, "{name}: {}: {call}", scenario.name);
-            }
+        let (counts, raced) = play(make, scenario, None);
+        assert!(!raced, "{name}: {what}");
+        let mut needed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        for (call, count) in counts {
+            let missed = (1..=count).filter(|&n| play(make, scenario, Some((call, n))).1);
+            needed.insert(call, missed.collect());
+        }
+        println!("{name}: {what}: needed {needed:?}");
+        // cuMemAlloc is done when it returns: its memory needs no wait on any stream.
+        let allocated_in_order = name == "tracked" && what.starts_with("fresh memory");
+        for call in ["cuEventRecord", "cuStreamWaitEvent"] {
+            let is_needed = !needed[call].is_empty();
+            assert_ne!(is_needed, allocated_in_order, "{name}: {what}: {call}");
         }
     }
+}
+
+/// A test for each scenario, named by it.
+macro_rules! needed_in {
+    ($($test:ident: $scenario:literal,)*) => {
+        $(#[test]
+        fn $test() {
+            cannot_do_without_any($scenario);
+        })*
+
+        #[test]
+        fn every_scenario_has_its_test() {
+            let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+            assert_eq!(names, [$($scenario),*]);
+        }
+    };
+}
+
+needed_in! {
+    a_read_comes_after_a_write: "a read after a write",
+    a_write_comes_after_a_read: "a write after a read",
+    a_write_comes_after_both_readers: "a write after two readers",
+    a_write_comes_after_a_write: "a write after a write",
+    a_free_comes_after_another_streams_read: "a free after another stream's read",
+    a_free_comes_after_the_home_streams_own_work: "a free after the home stream's own work",
+    fresh_memory_is_used_first_on_another_stream: "fresh memory used first on another stream",
+    freed_memory_is_taken_over_by_another_stream: "memory that another stream has freed",
+    a_launch_comes_after_two_producers: "a launch that uses two blocks of two streams",
+    an_order_holds_through_a_third_stream: "an order that holds through a third stream",
+    work_is_recorded_after_it_was_submitted: "work that is recorded after it was submitted",
 }
 
 /// The free's own waits: without them, memory goes back while it is in use.
