@@ -7,7 +7,7 @@
 //! | [`stacks`] | the resources, by name |
 //! | [`machine`] | the GPU, or the simulated device where there is none |
 //! | [`work`] | memory, events and work, as a program without a library has them |
-//! | [`line`] | one result, in the peers' fields |
+//! | [`mod@line`] | one result, in the peers' fields |
 //! | [`percentiles`] | what many durations come to |
 //! | [`table`] | ours and the peers' side by side |
 //! | [`steps`] | the operations whose host cost `cargo xtask bench` takes apart |
