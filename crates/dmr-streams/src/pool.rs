@@ -515,7 +515,7 @@ impl StreamPool {
     }
 
     #[inline]
-    fn permanent_id(&self, slot: usize) -> StreamId {
+    pub(crate) fn permanent_id(&self, slot: usize) -> StreamId {
         self.id_of(slot, PERMANENT)
     }
 

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use cudarc::driver::{result, sys};
-use dmr_core::ResourceResult;
+use dmr_core::{ResourceError, ResourceResult};
 
 use crate::event::DriverEvent;
 use crate::recycle::{Held, Shelf};
@@ -195,7 +195,7 @@ impl Progress {
         if let Some(last) = self.ended(slot) {
             return Ok(last.clone());
         }
-        let event = self.record(pool, slot, self.number_use(slot))?;
+        let event = self.record_for_others(pool, slot, || self.number_use(slot))?;
         *lock(&self.streams[slot].latest) = Some(event.clone());
         Ok(event)
     }
@@ -204,7 +204,7 @@ impl Progress {
     /// the stream is not touched again.
     pub(crate) fn end(&self, pool: &StreamPool, slot: usize) -> ResourceResult<()> {
         if self.ended(slot).is_none() {
-            let last = self.record(pool, slot, u64::MAX)?;
+            let last = self.record_for_others(pool, slot, || u64::MAX)?;
             self.streams[slot].ended.get_or_init(|| last);
         }
         Ok(())
@@ -222,7 +222,7 @@ impl Progress {
         self.several.store(true, Ordering::SeqCst);
         let known = lock(&self.first).is_some();
         if !known {
-            let event = self.record(pool, 0, self.number_use(0))?;
+            let event = self.record_for_others(pool, 0, || self.number_use(0))?;
             lock(&self.first).get_or_insert(event);
         }
         Ok(())
@@ -237,6 +237,20 @@ impl Progress {
     /// it does: one wait more than needed.
     fn reach(&self) -> usize {
         self.reach.load(Ordering::Relaxed)
+    }
+
+    /// Records an event on a stream that may not be the caller's: if it is capturing, the event
+    /// would go into its graph, and whoever waits for it with it.
+    fn record_for_others(
+        &self,
+        pool: &StreamPool,
+        slot: usize,
+        order: impl FnOnce() -> u64,
+    ) -> ResourceResult<Event> {
+        if pool.is_capturing(slot)? {
+            return Err(ResourceError::stream_capturing(pool.permanent_id(slot)));
+        }
+        self.record(pool, slot, order())
     }
 
     /// Records an event for the number `order`, which was taken after the work it stands for was

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
-use dmr_streams::Tracked;
+use dmr_streams::{StreamLease, Tracked};
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1024;
@@ -95,4 +95,45 @@ fn on_a_capturing_stream_every_call_is_refused() {
     resource.reap_pending().unwrap();
     drop((resource, a, b));
     rig.assert_clean();
+}
+
+#[test]
+fn nobody_waits_for_an_event_that_a_producers_graph_would_swallow() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let [a, b] = [rig.stream(), rig.stream()];
+    let block = resource.allocate(BYTES, a.id(), AllocTag::UNTAGGED).unwrap();
+    let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    a.stream().begin_capture(relaxed).unwrap();
+    // Fresh memory: an event would have to be recorded on `a`, inside its graph.
+    let error = resource.prepare_block_use(block.id(), b.id(), Access::Write).unwrap_err();
+    assert!(matches!(error, ResourceError::StreamCapturing { .. }), "{error}");
+    end_capture(&a);
+    let window = resource.prepare_block_use(block.id(), b.id(), Access::Write).unwrap();
+    rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
+    resource.finish_block_use(window).unwrap();
+    resource.deallocate(block).unwrap();
+    resource.reap_pending().unwrap();
+    drop((resource, a, b));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_second_stream_is_not_announced_into_the_firsts_graph() {
+    let rig = Rig::simulated();
+    let first = rig.stream();
+    let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    first.stream().begin_capture(relaxed).unwrap();
+    let error = rig.streams().acquire().unwrap_err();
+    assert!(matches!(error, ResourceError::StreamCapturing { .. }), "{error}");
+    end_capture(&first);
+    let second = rig.streams().acquire().unwrap();
+    drop((first, second));
+    rig.assert_clean();
+}
+
+/// Ends the capture; what it captured is dropped.
+fn end_capture(stream: &StreamLease) {
+    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    stream.stream().end_capture(flags).map(drop).unwrap_or_default();
 }
