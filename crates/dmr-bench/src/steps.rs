@@ -63,7 +63,8 @@ fn allocate_free(machine: &Machine, name: &str) -> Result<Step, BenchError> {
     let lease = streams.acquire()?;
     let repeat = Box::new(move || {
         let block = resource.allocate(BYTES, lease.id(), TAG)?;
-        Ok(resource.deallocate(black_box(block))?)
+        resource.deallocate(black_box(block))?;
+        Ok(())
     });
     Ok(Step { name: format!("allocate_free/{name}"), repeat })
 }

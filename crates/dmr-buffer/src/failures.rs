@@ -59,7 +59,8 @@ impl DropFailure {
     /// The failure, with the latest error.
     pub fn retry(self) -> Result<(), Self> {
         let Self { refused, resource } = self;
-        resource.deallocate(refused.block).map_err(|refused| Self { refused, resource })
+        let outcome = resource.deallocate(refused.block);
+        outcome.map(drop).map_err(|refused| Self { refused, resource })
     }
 }
 

@@ -9,8 +9,8 @@ use context::Context;
 use dmr_buffer::DeviceBuffer;
 use dmr_buffer::failures::{drop_failures, take_drop_failures};
 use dmr_core::{
-    AllocTag, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult,
-    StreamId, StreamPoolId, Usage,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::DeviceContext;
@@ -28,12 +28,16 @@ impl DeviceMemoryResource for Stubborn {
         self.inner.allocate(n, at, tag)
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         if self.refuses.load(Ordering::Relaxed) {
             let error = ResourceError::driver("cuMemFreeAsync", 999, "CUDA_ERROR_UNKNOWN", 0);
             return Err(DeallocateError::new(error, block));
         }
         self.inner.deallocate(block)
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.inner.is_retired(block)
     }
 
     fn device_ordinal(&self) -> usize {

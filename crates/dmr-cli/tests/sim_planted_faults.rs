@@ -12,8 +12,8 @@ use dmr_cli::exit::Failure;
 use dmr_cli::replay::{ReplayArgs, replay, report};
 use dmr_cli::{Cli, Command};
 use dmr_core::{
-    AllocTag, BlockParts, DeallocateError, DeviceBlock, DeviceMemoryResource, Generation,
-    ResourceResult, StreamId, StreamPoolId, Usage,
+    AllocTag, BlockId, BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    Generation, ResourceResult, StreamId, StreamPoolId, Usage,
 };
 use dmr_sim::Universe;
 use dmr_trace::Summary;
@@ -106,13 +106,17 @@ impl DeviceMemoryResource for Twice {
         }
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let Some(parts) = self.replaced.lock().unwrap().remove(&block.generation()) else {
             return self.inner.deallocate(block);
         };
         let _ = block.into_parts();
         // SAFETY: what the inner resource made.
         self.inner.deallocate(unsafe { DeviceBlock::from_parts(parts) })
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.inner.is_retired(block)
     }
 
     fn device_ordinal(&self) -> usize {

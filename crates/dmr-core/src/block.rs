@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::size::BLOCK_ALIGNMENT;
 use crate::{AllocTag, Generation, StreamId};
 
 /// One allocation of device memory.
@@ -143,6 +144,63 @@ impl DeviceBlock {
     }
 }
 
+/// A whole block, kept by an adaptor that hands out a part of it.
+///
+/// Linear, as the block is: dropping it leaks the memory.
+#[derive(Debug)]
+#[must_use = "dropping it leaks the memory: make the block whole again with `restore`"]
+pub struct WholeBlock(DeviceBlock);
+
+impl DeviceBlock {
+    /// The part of the block that starts at `offset` and has `bytes` bytes, as a block of its own
+    /// with the same identity; and the whole, for whoever gives the part back.
+    ///
+    /// # Errors
+    ///
+    /// The block, if the part is empty, not inside, or not aligned to 256 bytes.
+    pub fn narrow(self, offset: usize, bytes: usize) -> Result<(Self, WholeBlock), Self> {
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes());
+        let ptr = self.ptr().wrapping_add(offset as u64);
+        let aligned_to = 1 << ptr.trailing_zeros().min(MOST_ALIGNED);
+        if bytes == 0 || !is_inside || aligned_to < BLOCK_ALIGNMENT {
+            return Err(self);
+        }
+        let part =
+            BlockParts { ptr, bytes, reserved_bytes: bytes, alignment: aligned_to, ..self.parts };
+        // SAFETY: a part of memory that the whole answers for, which nobody is handed out before
+        // it is whole again; the generation is on no other block that can be given back.
+        #[allow(unsafe_code, reason = "a claim about a part of what was claimed before")]
+        Ok((unsafe { Self::from_parts(part) }, WholeBlock(self)))
+    }
+}
+
+impl WholeBlock {
+    /// The whole block, to look at: its part is handed out.
+    #[must_use]
+    pub const fn get(&self) -> &DeviceBlock {
+        &self.0
+    }
+
+    /// The whole block, in exchange for its part.
+    ///
+    /// # Errors
+    ///
+    /// Both, if the block is not a part of this whole.
+    pub fn restore(self, part: DeviceBlock) -> Result<DeviceBlock, (Self, DeviceBlock)> {
+        let whole = &self.0;
+        let start = part.ptr().checked_sub(whole.ptr());
+        let is_inside = start.is_some_and(|start| start < whole.bytes() as u64);
+        if part.generation() != whole.generation() || !is_inside {
+            return Err((self, part));
+        }
+        let _ = part.into_parts();
+        Ok(self.0)
+    }
+}
+
+/// Addresses are often aligned better than anybody can ask for: 2 MiB, a large page.
+const MOST_ALIGNED: u32 = 21;
+
 impl fmt::Debug for DeviceBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p = &self.parts;
@@ -256,4 +314,53 @@ pub enum BlockState {
     Freed,
     /// Held by the debug guard, to catch writes after free.
     Quarantined,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StreamPoolId;
+
+    fn block(ptr: u64, bytes: usize) -> DeviceBlock {
+        let pool = StreamPoolId::next().unwrap();
+        let parts = BlockParts {
+            ptr,
+            bytes,
+            reserved_bytes: bytes,
+            alignment: 256,
+            device_ordinal: 0,
+            alloc_stream: StreamId::from_parts(pool, 0, 1).unwrap(),
+            tag: AllocTag::UNTAGGED,
+            generation: Generation::next(),
+            slot: BlockSlot::NONE,
+            state: BlockState::Live,
+        };
+        // SAFETY: nobody uses the memory.
+        #[allow(unsafe_code, reason = "a block of memory that does not exist")]
+        unsafe {
+            DeviceBlock::from_parts(parts)
+        }
+    }
+
+    #[test]
+    fn a_part_has_the_identity_of_the_whole_and_makes_it_whole_again() {
+        let whole = block(0x1000, 2048);
+        let (id, generation) = (whole.id(), whole.generation());
+        let (part, whole) = whole.narrow(512, 1001).unwrap();
+        assert_eq!((part.ptr(), part.bytes(), part.generation()), (0x1200, 1001, generation));
+        assert_eq!(part.alignment(), 512);
+        assert_eq!(whole.restore(part).unwrap().id(), id);
+    }
+
+    #[test]
+    fn a_part_is_inside_and_aligned_and_a_stranger_is_no_part() {
+        for (offset, bytes) in [(0, 0), (0, 2049), (256, 1793), (usize::MAX, 2), (128, 1)] {
+            assert!(block(0x1000, 2048).narrow(offset, bytes).is_err(), "{offset} {bytes}");
+        }
+        let (part, whole) = block(0x1000, 2048).narrow(256, 256).unwrap();
+        let stranger = block(part.ptr(), 256);
+        let (whole, stranger) = whole.restore(stranger).unwrap_err();
+        assert!(whole.restore(part).is_ok());
+        drop(stranger);
+    }
 }

@@ -51,11 +51,14 @@ pub enum ResourceError {
     /// The budget has no room.
     #[non_exhaustive]
     #[error(
-        "out of budget: {} asked, {} of {} left{}, {} pending: call reap_pending or raise the limit",
-        human_bytes(*.requested as u64), human_bytes(*.remaining), human_bytes(*.limit),
+        "out of budget{}: {} asked, {} of {} left{}, {} pending: call reap_pending or raise the \
+         limit",
+        Named(.budget), human_bytes(*.requested as u64), human_bytes(*.remaining), human_bytes(*.limit),
         Held(.holders), human_bytes(*.pending)
     )]
     OutOfBudget {
+        /// Whose budget, where it has a name.
+        budget: AllocTag,
         /// Bytes asked for.
         requested: usize,
         /// Bytes of the whole budget.
@@ -166,6 +169,10 @@ pub enum ResourceError {
         device_ordinal: usize,
     },
 
+    /// A block was written where it must not be: what the debug guard found.
+    #[error("{0}")]
+    Corrupted(Box<Corruption>),
+
     /// The device is gone for good, after a sticky driver error.
     #[non_exhaustive]
     #[error(
@@ -227,6 +234,7 @@ impl ResourceError {
     /// [`OutOfBudget`](Self::OutOfBudget).
     #[must_use]
     pub fn out_of_budget(
+        budget: AllocTag,
         requested: usize,
         limit: u64,
         remaining: u64,
@@ -234,7 +242,7 @@ impl ResourceError {
         holders: Vec<Holder>,
     ) -> Self {
         let holders = holders.into_boxed_slice();
-        Self::OutOfBudget { requested, limit, remaining, pending, holders }
+        Self::OutOfBudget { budget, requested, limit, remaining, pending, holders }
     }
 
     /// [`Driver`](Self::Driver).
@@ -378,6 +386,67 @@ pub struct Holder {
     pub blocks: u64,
 }
 
+/// What was written where it must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corruption {
+    /// Where it was written.
+    pub kind: CorruptionKind,
+    /// The block.
+    pub generation: Generation,
+    /// Its tag.
+    pub tag: AllocTag,
+    /// Its bytes, as asked for.
+    pub bytes: usize,
+    /// Its home stream.
+    pub alloc_stream: StreamId,
+    /// The first bad byte, from the block's start: negative before it.
+    pub offset: i64,
+    /// Where it was allocated: a backtrace, if those are captured.
+    pub allocated_at: Option<Box<str>>,
+}
+
+/// Where a block was written that must not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CorruptionKind {
+    /// Past its end.
+    Overrun,
+    /// Before its start.
+    Underrun,
+    /// Inside, after it was given back.
+    WriteAfterFree,
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            CorruptionKind::Overrun => "written past its end",
+            CorruptionKind::Underrun => "written before its start",
+            CorruptionKind::WriteAfterFree => "written after it was given back",
+        };
+        let (generation, tag, size) = (self.generation, self.tag, human_bytes(self.bytes as u64));
+        let (stream, offset) = (self.alloc_stream, self.offset);
+        write!(
+            f,
+            "block {generation} (tag \"{tag}\", {size}, {stream}) was {what}: the first bad byte \
+             is at offset {offset} of {}",
+            self.bytes
+        )?;
+        match &self.allocated_at {
+            Some(backtrace) => write!(f, "; it was allocated at\n{backtrace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+struct Named<'a>(&'a AllocTag);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_untagged() { Ok(()) } else { write!(f, " \"{}\"", self.0) }
+    }
+}
+
 struct Held<'a>(&'a [Holder]);
 
 impl fmt::Display for Held<'_> {
@@ -419,6 +488,7 @@ mod tests {
     fn an_out_of_budget_message_says_who_and_what_to_do() {
         let holder = |name, bytes, blocks| Holder { tag: AllocTag::new(name), bytes, blocks };
         let error = ResourceError::out_of_budget(
+            AllocTag::UNTAGGED,
             2_254_857_830,
             8 << 30,
             1_503_238_553,
@@ -435,6 +505,6 @@ mod tests {
 
     #[test]
     fn errors_stay_small_enough_to_return_by_value() {
-        assert!(size_of::<ResourceError>() <= 64, "{}", size_of::<ResourceError>());
+        assert!(size_of::<ResourceError>() <= 72, "{}", size_of::<ResourceError>());
     }
 }

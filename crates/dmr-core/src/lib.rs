@@ -34,8 +34,8 @@ pub mod tag;
 pub mod usage;
 pub mod uses;
 
-pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock};
-pub use error::{DeallocateError, ResourceError, ResourceResult};
+pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock, WholeBlock};
+pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, ResourceResult};
 pub use generation::Generation;
 pub use observer::MemoryObserver;
 pub use ops::{DeviceOps, PatternMismatch};

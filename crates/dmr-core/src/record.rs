@@ -125,7 +125,7 @@ pub struct Failure {
 
 impl Failure {
     /// All kinds. The last one stands for those that a reader does not know.
-    pub const KINDS: [&'static str; 13] = [
+    pub const KINDS: [&'static str; 15] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
@@ -138,6 +138,8 @@ impl Failure {
         "out_of_bounds",
         "foreign_block",
         "device_lost",
+        "forked_process",
+        "corrupted",
         "other",
     ];
 
@@ -165,6 +167,7 @@ impl From<&ResourceError> for Failure {
             E::OutOfBounds { .. } => "out_of_bounds",
             E::ForeignBlock { .. } => "foreign_block",
             E::DeviceLost { .. } => "device_lost",
+            E::Corrupted(_) => "corrupted",
             E::ForkedProcess { .. } => "forked_process",
         };
         Self::new(kind, &error.to_string())
@@ -237,7 +240,7 @@ mod tests {
         let errors = [
             ResourceError::zero_size(),
             ResourceError::out_of_memory(1, 0, (0, 0), &usage),
-            ResourceError::out_of_budget(1, 1, 0, 0, Vec::new()),
+            ResourceError::out_of_budget(AllocTag::UNTAGGED, 1, 1, 0, 0, Vec::new()),
             ResourceError::driver("cuMemAlloc_v2", 999, "CUDA_ERROR_UNKNOWN", 0),
             ResourceError::not_tracked(stream),
             ResourceError::capacity("streams", 1),

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::{
-    Access, AllocTag, BlockId, BlockUse, DeallocateError, DeviceBlock, ResourceError,
+    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, ResourceError,
     ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
 };
 
@@ -41,10 +41,20 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// Gives a block back. It is freed after all work submitted to its home stream so far, and
     /// after every use that was recorded.
     ///
+    /// Answers what has become of it: [`Freed`](BlockState::Freed) if nothing stands between its
+    /// memory and the next owner; otherwise the resource keeps it for now, and
+    /// [`is_retired`](Self::is_retired) says how long.
+    ///
     /// # Errors
     ///
     /// The block comes back inside the error: nothing is lost, nothing has changed.
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>>;
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>>;
+
+    /// Whether this block was given back and is kept until device work, or a quarantine, is done
+    /// with it. `false` for a block that is live, freed, or another resource's.
+    ///
+    /// Makes no driver call and frees nothing: whoever waits for an answer reaps.
+    fn is_retired(&self, block: BlockId) -> bool;
 
     /// The CUDA ordinal of the device that the memory is on.
     fn device_ordinal(&self) -> usize;
@@ -171,8 +181,11 @@ macro_rules! forward_to_pointee {
             ) -> ResourceResult<DeviceBlock> {
                 (**self).allocate(bytes, stream, tag)
             }
-            fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+            fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
                 (**self).deallocate(block)
+            }
+            fn is_retired(&self, block: BlockId) -> bool {
+                (**self).is_retired(block)
             }
             fn device_ordinal(&self) -> usize {
                 (**self).device_ordinal()

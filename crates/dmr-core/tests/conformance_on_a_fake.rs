@@ -5,8 +5,8 @@ mod fake;
 
 use dmr_core::conformance::{CHECKS, Harness, Report, check_forwarding, run, run_all};
 use dmr_core::{
-    AllocTag, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult, StreamId,
-    StreamPoolId, Usage,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceResult, StreamId, StreamPoolId, Usage,
 };
 use fake::{FakeHarness, Fault};
 
@@ -48,6 +48,8 @@ const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::TotalsGoBack, false, "totals_never_decrease"),
     (Fault::AnswersReservedBytesOnReap, false, "reaping_answers_the_bytes_it_freed"),
     (Fault::ReapPendingDoesNotWait, false, "reap_pending_leaves_only_live_blocks"),
+    (Fault::CallsLiveBlocksRetired, false, "retired_blocks_are_known"),
+    (Fault::SaysFreedTooEarly, false, "retired_blocks_are_known"),
     (Fault::SilentlyTracksNothing, false, "tracking_is_honoured_or_refused_loudly"),
     (Fault::RefusesWhatItClaims, true, "tracking_is_honoured_or_refused_loudly"),
     (Fault::RefusesNoUses, true, "no_uses_are_no_error"),
@@ -150,8 +152,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Forgetful<R> {
     ) -> ResourceResult<DeviceBlock> {
         self.0.allocate(bytes, stream, tag)
     }
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.0.deallocate(block)
+    }
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.0.is_retired(block)
     }
     fn device_ordinal(&self) -> usize {
         self.0.device_ordinal()

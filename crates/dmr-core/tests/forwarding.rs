@@ -14,6 +14,7 @@ use dmr_core::{
 enum Call {
     Allocate(usize, StreamId, AllocTag),
     Deallocate(BlockId),
+    IsRetired(BlockId),
     DeviceOrdinal,
     StreamPool,
     BytesOutstanding,
@@ -103,9 +104,13 @@ impl DeviceMemoryResource for Spy {
         self.called(Call::Allocate(bytes, stream, tag));
         Ok(block(stream))
     }
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.called(Call::Deallocate(block.id()));
         Err(DeallocateError::new(refusal("deallocate"), block))
+    }
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.called(Call::IsRetired(block));
+        true
     }
     fn device_ordinal(&self) -> usize {
         self.called(Call::DeviceOrdinal);
@@ -182,6 +187,8 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     let allocated = block.id();
     let refused = pointer.deallocate(block).unwrap_err();
     assert_eq!(spy.calls(), [Call::Deallocate(allocated)]);
+    assert!(pointer.is_retired(allocated));
+    assert_eq!(spy.calls(), [Call::IsRetired(allocated)]);
     assert_eq!((refused.error, refused.block.id()), (refusal("deallocate"), allocated));
 
     assert_eq!(pointer.device_ordinal(), 3);

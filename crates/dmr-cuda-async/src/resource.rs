@@ -190,7 +190,7 @@ impl AsyncCudaResource {
     }
 
     /// Takes a block back from its owner. On an error it is as if it had not been called.
-    fn give_back(&self, block: &DeviceBlock) -> ResourceResult<()> {
+    fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let (id, bytes) = (block.id(), block.bytes() as u64);
         let bound = self.device().bind();
         // First: another thread may have held a lock when the process was forked.
@@ -208,7 +208,7 @@ impl AsyncCudaResource {
                     _ => {
                         leaving.gone();
                         self.accounts.handed_through(id.alloc_stream(), bytes);
-                        Ok(())
+                        Ok(BlockState::Freed)
                     }
                 }
             }
@@ -229,11 +229,12 @@ impl AsyncCudaResource {
     }
 
     /// Hands a block over that waits for other streams, or keeps it while a window is open on it.
-    fn give_back_retired(&self, id: BlockId, bytes: u64) -> ResourceResult<()> {
+    fn give_back_retired(&self, id: BlockId, bytes: u64) -> ResourceResult<BlockState> {
         match self.hand_over(id, Deferred::takes(bytes)) {
             Ok(Handed::ToDriver) => {
                 self.uses().remove(id);
                 self.accounts.handed_through(id.alloc_stream(), bytes);
+                return Ok(BlockState::Freed);
             }
             Ok(Handed::Late) => {
                 self.accounts.retired(id.alloc_stream(), bytes);
@@ -251,7 +252,7 @@ impl AsyncCudaResource {
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(BlockState::Retired)
     }
 
     /// Queues the driver's free of a retired block where it comes after all that it must. If that
@@ -402,11 +403,12 @@ impl DeviceMemoryResource for AsyncCudaResource {
         })
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
-        match self.give_back(&block) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(DeallocateError::new(error, block)),
-        }
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        self.give_back(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.uses().is_retired(block)
     }
 
     fn device_ordinal(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The resource: a table of what the driver gave, and a list of what goes back to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys::CUresult;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
-    AllocTag, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
+    AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
 };
 use dmr_streams::{Device, StreamPool};
@@ -51,6 +51,8 @@ struct State {
     /// What is handed out, by address.
     live: HashMap<u64, Generation>,
     retired: Vec<Retired>,
+    /// Those, and what sweeps have in hand.
+    kept: HashSet<Generation>,
     usage: Usage,
     /// How many sweeps (passes over the retired blocks) have begun.
     sweeps: u64,
@@ -131,6 +133,7 @@ impl DirectCudaResource {
             match result {
                 Ok(()) => {
                     freed += block.bytes;
+                    state.kept.remove(&block.generation);
                     state.usage.retired -= block.bytes;
                     state.usage.reserved -= block.bytes;
                     state.usage.total_freed += block.bytes;
@@ -214,7 +217,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         })
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         if self.device().is_forked() {
             let error = ResourceError::forked_process(self.device_ordinal());
             return Err(DeallocateError::new(error, block));
@@ -222,7 +225,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
         let mut state = self.state();
         if state.live.get(&ptr) != Some(&generation) {
-            let was_ours = state.retired.iter().any(|retired| retired.generation == generation);
+            let was_ours = state.kept.contains(&generation);
             drop(state);
             let error = if was_ours {
                 ResourceError::use_after_free(generation)
@@ -235,7 +238,12 @@ impl DeviceMemoryResource for DirectCudaResource {
         state.retired.push(Retired { ptr, bytes, generation });
         state.usage.live -= bytes;
         state.usage.retired += bytes;
-        Ok(())
+        state.kept.insert(generation);
+        Ok(BlockState::Retired)
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.state().kept.contains(&block.generation())
     }
 
     fn device_ordinal(&self) -> usize {

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
-    UseTokens,
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseToken, UseTokens,
 };
 
 use crate::uses::{Departure, Dependencies, FreeOrder, Leaving, UseTable};
@@ -45,6 +45,8 @@ pub struct Tracked<R: DeviceMemoryResource> {
     count: AtomicUsize,
     /// Held while reaping, so that a reap that waits also waits for what another has in hand.
     reaping: Mutex<()>,
+    /// Locked across no driver call.
+    handed_over: Mutex<HandedOver>,
 }
 
 #[derive(Default)]
@@ -61,6 +63,34 @@ struct Retired {
     inner_slot: BlockSlot,
     /// What it waits for, once no window is open.
     after: Option<Dependencies>,
+}
+
+/// Blocks that the inner resource was given and keeps for now, as it knows them.
+#[derive(Debug, Default)]
+struct HandedOver(VecDeque<BlockId>);
+
+impl HandedOver {
+    /// Adds one, and forgets up to two that are not kept any more: so there are never many more
+    /// than are kept.
+    fn push(&mut self, id: BlockId, is_kept: impl Fn(BlockId) -> bool) {
+        for _ in 0..2 {
+            if self.0.front().is_some_and(|&oldest| !is_kept(oldest)) {
+                self.0.pop_front();
+            }
+        }
+        self.0.push_back(id);
+    }
+
+    fn is_kept(&mut self, generation: Generation, is_kept: impl Fn(BlockId) -> bool) -> bool {
+        let Some(at) = self.0.iter().position(|id| id.generation() == generation) else {
+            return false;
+        };
+        let kept = is_kept(self.0[at]);
+        if !kept {
+            self.0.remove(at);
+        }
+        kept
+    }
 }
 
 /// How far a reap goes.
@@ -88,6 +118,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             pending: Mutex::default(),
             count: AtomicUsize::new(0),
             reaping: Mutex::new(()),
+            handed_over: Mutex::default(),
         })
     }
 
@@ -115,6 +146,10 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn handed_over(&self) -> MutexGuard<'_, HandedOver> {
+        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
         if self.streams.is_capturing(stream.slot())? {
             return Err(ResourceError::stream_capturing(stream));
@@ -137,11 +172,11 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         &self,
         block: DeviceBlock,
         inner_slot: BlockSlot,
-    ) -> Result<(), Box<DeallocateError>> {
+    ) -> Result<BlockState, Box<DeallocateError>> {
         let id = block.id();
-        self.free(block, inner_slot)?;
+        let state = self.free(block, inner_slot)?;
         self.uses().remove(id);
-        Ok(())
+        Ok(state)
     }
 
     /// The same for a block that has left the table.
@@ -149,7 +184,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         &self,
         block: DeviceBlock,
         leaving: Leaving<'_>,
-    ) -> Result<(), Box<DeallocateError>> {
+    ) -> Result<BlockState, Box<DeallocateError>> {
         let captured = match self.streams.device().is_lost() {
             true => Ok(()),
             false => self.refuse_capture(block.alloc_stream()),
@@ -162,19 +197,29 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             _ => self.free(block, leaving.inner_slot()),
         };
         match outcome {
-            Ok(()) => leaving.gone(),
+            Ok(_) => leaving.gone(),
             Err(_) => leaving.stay(),
         }
         outcome
     }
 
     /// Gives a block to the inner resource, as that knows it.
-    fn free(&self, block: DeviceBlock, inner_slot: BlockSlot) -> Result<(), Box<DeallocateError>> {
+    fn free(
+        &self,
+        block: DeviceBlock,
+        inner_slot: BlockSlot,
+    ) -> Result<BlockState, Box<DeallocateError>> {
         let (slot, parts) = (block.id().slot(), block.into_parts());
-        self.get_ref().deallocate(with_slot(parts, inner_slot)).map_err(|refused| {
+        let block = with_slot(parts, inner_slot);
+        let id = block.id();
+        let state = self.get_ref().deallocate(block).map_err(|refused| {
             let DeallocateError { error, block } = *refused;
             DeallocateError::new(error, with_slot(block.into_parts(), slot))
-        })
+        })?;
+        if state != BlockState::Freed {
+            self.handed_over().push(id, |id| self.get_ref().is_retired(id));
+        }
+        Ok(state)
     }
 
     /// What a retired block still waits for: `None` if for nothing that the inner resource does
@@ -233,7 +278,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         let bytes = block.bytes() as u64;
         let freed_before = self.get_ref().usage().total_freed;
         match self.hand_over(block, inner_slot) {
-            Ok(()) => {
+            Ok(_) => {
                 self.pending().bytes -= bytes;
                 self.count.fetch_sub(1, Ordering::SeqCst);
                 let freed = self.get_ref().usage().total_freed.saturating_sub(freed_before);
@@ -361,7 +406,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         })
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let id = block.id();
         // First: another thread may have held a lock when the process was forked.
         if self.streams.device().is_forked() {
@@ -381,11 +426,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             Ok(FreeOrder::Home) => self.hand_over(block, inner_slot),
             Ok(FreeOrder::InUse) => {
                 self.retire(block, inner_slot, None);
-                Ok(())
+                Ok(BlockState::Retired)
             }
             Ok(FreeOrder::After(dependencies)) => {
                 self.retire(block, inner_slot, Some(dependencies));
-                Ok(())
+                Ok(BlockState::Retired)
             }
             // The driver call that asked was the one that found the device lost.
             Err(_) if self.streams.device().is_lost() => self.hand_over(block, inner_slot),
@@ -395,6 +440,13 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             self.uses().unretire(id);
         }
         outcome
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        if self.uses().is_retired(block) {
+            return true;
+        }
+        self.handed_over().is_kept(block.generation(), |id| self.get_ref().is_retired(id))
     }
 
     fn device_ordinal(&self) -> usize {

@@ -87,13 +87,13 @@ impl Stage {
     /// Gives a block back; a failed try gives it back to us, so it is tried again.
     fn free(&self, block: DeviceBlock) -> ResourceResult<()> {
         let mut refused = match self.resource.deallocate(block) {
-            Ok(()) => return Ok(()),
+            Ok(_) => return Ok(()),
             Err(refused) => refused,
         };
         for _ in 0..3 {
             let error = refused.error.clone();
             match self.resource.deallocate(refused.block) {
-                Ok(()) => return Err(error),
+                Ok(_) => return Err(error),
                 Err(again) => refused = again,
             }
         }

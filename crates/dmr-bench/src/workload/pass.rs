@@ -163,7 +163,7 @@ impl Place<'_> {
 
     fn free(&self, block: Option<DeviceBlock>) -> Result<(), BenchError> {
         match (self.resource, block) {
-            (Some(resource), Some(block)) => Ok(resource.deallocate(block)?),
+            (Some(resource), Some(block)) => Ok(resource.deallocate(block).map(drop)?),
             _ => Ok(()),
         }
     }

@@ -2,7 +2,10 @@
 
 use super::blocks::overlap;
 use super::support::{Failure, LARGE, Numbers, ODD, Outcome, Subject, TAG, ensure, message_of};
-use crate::{DeallocateError, DeviceBlock, DeviceMemoryResource, StreamId, Usage};
+use crate::{
+    Access, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    StreamId, Usage,
+};
 
 pub(super) fn usage_counts_bytes_as_asked(s: &Subject<'_>) -> Outcome {
     let sizes = [1, 255, ODD, LARGE];
@@ -137,6 +140,45 @@ pub(super) fn usage_is_exact_after_eight_threads(s: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
+pub(super) fn retired_blocks_are_known(s: &Subject<'_>) -> Outcome {
+    let mut numbers = Numbers::seeded(11);
+    let mut given_back: Vec<(BlockId, u64)> = Vec::new();
+    for round in 0..24 {
+        let (home, other) = if numbers.below(2) == 0 { (s.a, s.b) } else { (s.b, s.a) };
+        let block = s.allocate(1 + numbers.below(4 * ODD), home)?;
+        let (id, bytes) = (block.id(), block.bytes() as u64);
+        s.fill(home, &block, 1)?;
+        if s.tracks() && numbers.below(2) == 0 {
+            let tokens = s.resource.prepare_uses(&[BlockUse::new(id, Access::Read)], other);
+            let tokens = tokens.map_err(|e| Failure::new(format!("prepare_uses failed: {e}")))?;
+            s.delay(other)?;
+            let finished = s.resource.finish_uses(tokens);
+            finished.map_err(|e| Failure::new(format!("finish_uses failed: {e}")))?;
+        }
+        ensure!(!s.resource.is_retired(id), "{block} is live, and is_retired says true");
+        let answer = s.resource.deallocate(block).map_err(|e| Failure::new(e.to_string()))?;
+        match (answer, s.resource.is_retired(id)) {
+            (BlockState::Retired | BlockState::Quarantined, _) => given_back.push((id, bytes)),
+            (BlockState::Freed, false) => {}
+            answer => {
+                let why = format!("deallocate and is_retired answer {answer:?}");
+                return Err(Failure::new(why));
+            }
+        }
+        if round % 7 == 6 {
+            s.try_reap()?;
+        }
+        let retired = given_back.iter().filter(|(id, _)| s.resource.is_retired(*id));
+        let sum: u64 = retired.map(|(_, bytes)| bytes).sum();
+        let usage = s.usage()?;
+        ensure!(usage.retired == sum, "is_retired names {sum} bytes, but {usage:?}");
+    }
+    s.reap_pending()?;
+    let left = given_back.iter().filter(|(id, _)| s.resource.is_retired(*id)).count();
+    ensure!(left == 0, "everything was reaped, and is_retired still names {left} blocks");
+    Ok(())
+}
+
 /// Allocates, frees and reaps, and watches that no total ever decreases.
 fn mixed_operations(resource: &dyn DeviceMemoryResource, stream: StreamId, seed: u64) -> Done {
     let mut numbers = Numbers::seeded(seed + 1);
@@ -147,7 +189,7 @@ fn mixed_operations(resource: &dyn DeviceMemoryResource, stream: StreamId, seed:
             0 => resource.try_reap().map(drop),
             1..=3 if !done.held.is_empty() => {
                 let block = done.held.swap_remove(numbers.below(done.held.len()));
-                resource.deallocate(block).map_err(|e| {
+                resource.deallocate(block).map(drop).map_err(|e| {
                     let DeallocateError { error, block } = *e;
                     done.held.push(block);
                     error

@@ -56,6 +56,7 @@ macro_rules! __conformance_checks {
             One "T6" accounting totals_never_decrease,
             One "T7" accounting reaping_answers_the_bytes_it_freed,
             One "T7" accounting reap_pending_leaves_only_live_blocks,
+            One "T7" accounting retired_blocks_are_known,
             One "T5" tracking tracking_is_honoured_or_refused_loudly,
             One "R4" tracking no_uses_are_no_error,
             One "T2" tracking a_use_on_a_wrong_stream_is_refused,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Harness;
 use super::support::{ODD, TAG};
 use crate::{
-    Access, AllocTag, BlockId, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
+    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
 };
 
 /// Puts an adaptor around a [`Spy`] and calls every method once: each has to reach the spy
@@ -39,7 +39,9 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     let block = missed
         .once("allocate", || outer.allocate(ODD, stream, TAG))
         .map_err(|e| format!("allocate failed: {e}"))?;
-    let uses = [BlockUse::new(block.id(), Access::Read)];
+    let id = block.id();
+    missed.once("is_retired", || outer.is_retired(id));
+    let uses = [BlockUse::new(id, Access::Read)];
 
     // A resource that does not track refuses what follows. It has to be asked all the same, so
     // the tokens that it did not give are made up.
@@ -64,7 +66,7 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
         let freed = outer.deallocate(block);
         (freed, outer.reap_pending())
     });
-    freed.map_err(|e| e.to_string())?;
+    freed.map(drop).map_err(|e| e.to_string())?;
     reaped.map_err(|e| format!("reap_pending failed: {e}"))?;
     let reaps = [
         missed.once("try_reap", || outer.try_reap()),
@@ -144,9 +146,14 @@ impl DeviceMemoryResource for Spy<'_> {
         self.inner.allocate(bytes, stream, tag)
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.calls.add("deallocate");
         self.inner.deallocate(block)
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.calls.add("is_retired");
+        self.inner.is_retired(block)
     }
 
     fn device_ordinal(&self) -> usize {

@@ -88,7 +88,7 @@ impl<'a> Subject<'a> {
     }
 
     pub(super) fn deallocate(&self, block: DeviceBlock) -> Outcome {
-        self.resource.deallocate(block).map_err(|e| {
+        self.resource.deallocate(block).map(drop).map_err(|e| {
             let DeallocateError { error, block } = *e;
             failed(&format!("deallocate({block})"), error)
         })

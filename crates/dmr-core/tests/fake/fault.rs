@@ -5,6 +5,7 @@
 pub(crate) enum Fault {
     AnswersReservedBytesOnReap,
     BlocksForgetTheirTag,
+    CallsLiveBlocksRetired,
     CancelKeepsTheWindow,
     ClampsToTheDevice,
     CountersRace,
@@ -37,6 +38,7 @@ pub(crate) enum Fault {
     RefusesWhatItClaims,
     ReservesLessThanIsLive,
     ReusesGenerations,
+    SaysFreedTooEarly,
     ScribblesOnReap,
     SilentlyTracksNothing,
     SkipsWaits,

@@ -278,13 +278,13 @@ impl DeviceMemoryResource for FakeResource {
         Ok(unsafe { DeviceBlock::from_parts(parts) })
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let mut state = self.state();
         state.calls += 1;
         let loses = self.has(Fault::LosesAFreeNowAndThen) && state.calls.is_multiple_of(16);
         let Some(held) = state.blocks.get_mut(&block.generation()) else {
             if self.has(Fault::TakesForeignBlocks) {
-                return Ok(());
+                return Ok(BlockState::Freed);
             }
             if self.has(Fault::CountsRefusedBlocks) {
                 state.usage.retired += block.bytes() as u64;
@@ -307,7 +307,13 @@ impl DeviceMemoryResource for FakeResource {
             state.usage.live = state.usage.live.saturating_sub(counted);
         }
         state.usage.retired += counted;
-        Ok(())
+        Ok(if self.has(Fault::SaysFreedTooEarly) { BlockState::Freed } else { BlockState::Retired })
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        let state = self.state();
+        let held = state.blocks.get(&block.generation());
+        held.is_some_and(|held| held.retired.is_some() || self.has(Fault::CallsLiveBlocksRetired))
     }
 
     fn device_ordinal(&self) -> usize {

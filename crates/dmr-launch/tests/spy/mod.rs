@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, AllocTag, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseToken, UseTokens,
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseToken, UseTokens,
 };
 use dmr_streams::{DeviceContext, MemoryOrigin, StreamPool, TrackedMemory};
 use dmr_testkit::Rig;
@@ -138,8 +138,12 @@ impl DeviceMemoryResource for Spy {
         Ok(block(0x1000, stream))
     }
 
-    fn deallocate(&self, _: DeviceBlock) -> Result<(), Box<DeallocateError>> {
-        Ok(())
+    fn deallocate(&self, _: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        Ok(BlockState::Freed)
+    }
+
+    fn is_retired(&self, _: BlockId) -> bool {
+        false
     }
 
     fn device_ordinal(&self) -> usize {

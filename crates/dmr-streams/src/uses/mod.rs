@@ -291,6 +291,12 @@ impl<'p> UseTable<'p> {
         self.slots().remove(block);
     }
 
+    /// Whether the block was given back and is still here.
+    #[must_use]
+    pub fn is_retired(&self, block: BlockId) -> bool {
+        self.slots().is_retired(block)
+    }
+
     /// Whether a use of the block has been prepared and not finished.
     #[must_use]
     pub fn has_open_window(&self, block: BlockId) -> bool {

@@ -278,6 +278,10 @@ impl<E: Clone> Slots<E> {
         }
     }
 
+    pub(crate) fn is_retired(&self, block: BlockId) -> bool {
+        self.with(block, |slot| slot.retired).unwrap_or(false)
+    }
+
     pub(crate) fn has_open_window(&self, block: BlockId) -> bool {
         self.with(block, |slot| !slot.windows.is_empty()).unwrap_or(false)
     }

@@ -274,7 +274,7 @@ impl<'a> Engine<'a> {
         let start = Instant::now();
         let result = self.resource.deallocate(block);
         let took = start.elapsed();
-        result.map(|()| took).map_err(|refused| {
+        result.map(|_| took).map_err(|refused| {
             let message = refused.to_string();
             let (mut held, _) = self.blocks.hold(refused.block, line, stream);
             held.refused = true;

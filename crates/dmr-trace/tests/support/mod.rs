@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::size::checked_round_up;
 use dmr_core::{
-    AllocTag, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
+    AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
     DeviceMemoryResource, DeviceOps, Generation, PatternMismatch, ResourceError, ResourceResult,
     StreamId, StreamPoolId, Usage,
 };
@@ -48,6 +48,7 @@ struct State {
     fills: u64,
     live: HashMap<Generation, (u64, usize)>,
     retired: Vec<(u64, usize)>,
+    kept: Vec<Generation>,
     free: HashMap<u64, Vec<u64>>,
     usage: Usage,
     memory: HashMap<u64, u8>,
@@ -157,7 +158,7 @@ impl DeviceMemoryResource for Fake {
         })
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<(), Box<DeallocateError>> {
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let mut state = self.lock();
         state.frees += 1;
         if self.faults.failing_frees.contains(&state.frees) {
@@ -168,12 +169,17 @@ impl DeviceMemoryResource for Fake {
         state.usage.live = state.usage.live.wrapping_sub(bytes as u64);
         state.usage.retired += bytes as u64;
         state.retired.push((ptr, bytes));
+        state.kept.push(block.generation());
         let reap_at_once = state.keeps_no_calls;
         drop(state);
         if reap_at_once {
             let _ = self.reap_pending();
         }
-        Ok(())
+        Ok(if reap_at_once { BlockState::Freed } else { BlockState::Retired })
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.lock().kept.contains(&block.generation())
     }
 
     fn device_ordinal(&self) -> usize {
@@ -194,6 +200,7 @@ impl DeviceMemoryResource for Fake {
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         let mut state = self.lock();
+        state.kept.clear();
         for (ptr, bytes) in std::mem::take(&mut state.retired) {
             let reserved = bytes.next_multiple_of(256) as u64;
             state.free.entry(reserved).or_default().push(ptr);

@@ -1,0 +1,116 @@
+//! Forwarding of the trait's methods, one by one by name.
+
+/// Inside an `impl DeviceMemoryResource`: makes the named methods call the same method of what
+/// `self.$inner()` answers. The `impl` carries `#[deny(clippy::missing_trait_methods)]`, so that
+/// a method that is neither named here nor written out is an error.
+macro_rules! forward {
+    ($inner:ident: $($method:ident),+ $(,)?) => {
+        $($crate::forward::forward_one!($inner, $method);)+
+    };
+}
+
+macro_rules! forward_one {
+    ($inner:ident, allocate) => {
+        fn allocate(
+            &self,
+            bytes: usize,
+            stream: dmr_core::StreamId,
+            tag: dmr_core::AllocTag,
+        ) -> dmr_core::ResourceResult<dmr_core::DeviceBlock> {
+            self.$inner().allocate(bytes, stream, tag)
+        }
+    };
+    ($inner:ident, deallocate) => {
+        fn deallocate(
+            &self,
+            block: dmr_core::DeviceBlock,
+        ) -> Result<dmr_core::BlockState, Box<dmr_core::DeallocateError>> {
+            self.$inner().deallocate(block)
+        }
+    };
+    ($inner:ident, is_retired) => {
+        fn is_retired(&self, block: dmr_core::BlockId) -> bool {
+            self.$inner().is_retired(block)
+        }
+    };
+    ($inner:ident, device_ordinal) => {
+        fn device_ordinal(&self) -> usize {
+            self.$inner().device_ordinal()
+        }
+    };
+    ($inner:ident, stream_pool) => {
+        fn stream_pool(&self) -> dmr_core::StreamPoolId {
+            self.$inner().stream_pool()
+        }
+    };
+    ($inner:ident, bytes_outstanding) => {
+        fn bytes_outstanding(&self) -> u64 {
+            self.$inner().bytes_outstanding()
+        }
+    };
+    ($inner:ident, usage) => {
+        fn usage(&self) -> dmr_core::Usage {
+            self.$inner().usage()
+        }
+    };
+    ($inner:ident, try_reap) => {
+        fn try_reap(&self) -> dmr_core::ResourceResult<u64> {
+            self.$inner().try_reap()
+        }
+    };
+    ($inner:ident, reap_pending) => {
+        fn reap_pending(&self) -> dmr_core::ResourceResult<u64> {
+            self.$inner().reap_pending()
+        }
+    };
+    ($inner:ident, supports_block_use_tracking) => {
+        fn supports_block_use_tracking(&self) -> bool {
+            self.$inner().supports_block_use_tracking()
+        }
+    };
+    ($inner:ident, record_block_use) => {
+        fn record_block_use(
+            &self,
+            block: &dmr_core::DeviceBlock,
+            stream: dmr_core::StreamId,
+        ) -> dmr_core::ResourceResult<()> {
+            self.$inner().record_block_use(block, stream)
+        }
+    };
+    ($inner:ident, prepare_block_use) => {
+        fn prepare_block_use(
+            &self,
+            block: dmr_core::BlockId,
+            stream: dmr_core::StreamId,
+            access: dmr_core::Access,
+        ) -> dmr_core::ResourceResult<dmr_core::UseToken> {
+            self.$inner().prepare_block_use(block, stream, access)
+        }
+    };
+    ($inner:ident, finish_block_use) => {
+        fn finish_block_use(&self, token: dmr_core::UseToken) -> dmr_core::ResourceResult<()> {
+            self.$inner().finish_block_use(token)
+        }
+    };
+    ($inner:ident, prepare_uses) => {
+        fn prepare_uses(
+            &self,
+            uses: &[dmr_core::BlockUse],
+            stream: dmr_core::StreamId,
+        ) -> dmr_core::ResourceResult<dmr_core::UseTokens> {
+            self.$inner().prepare_uses(uses, stream)
+        }
+    };
+    ($inner:ident, finish_uses) => {
+        fn finish_uses(&self, tokens: dmr_core::UseTokens) -> dmr_core::ResourceResult<()> {
+            self.$inner().finish_uses(tokens)
+        }
+    };
+    ($inner:ident, cancel_uses) => {
+        fn cancel_uses(&self, tokens: dmr_core::UseTokens) -> dmr_core::ResourceResult<()> {
+            self.$inner().cancel_uses(tokens)
+        }
+    };
+}
+
+pub(crate) use {forward, forward_one};
