@@ -132,6 +132,71 @@ pub(crate) struct CUmemPoolProps {
     pub(crate) max_size: usize,
 }
 
+/// `CUmemAllocationProp`, which is the same in every version that cudarc binds.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CUmemAllocationProp {
+    pub(crate) alloc_type: c_int,
+    pub(crate) handle_types: c_uint,
+    pub(crate) location: CUmemLocation,
+    pub(crate) win32_metadata: u64,
+    pub(crate) compression: u8,
+    pub(crate) rdma_capable: u8,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 4],
+}
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CUmemLocation {
+    pub(crate) kind: c_int,
+    pub(crate) id: c_int,
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CUmemAccessDesc {
+    pub(crate) location: CUmemLocation,
+    pub(crate) flags: c_uint,
+}
+
+/// `CU_MEM_LOCATION_TYPE_*`.
+pub(crate) const LOCATION_DEVICE: c_int = 1;
+pub(crate) const LOCATION_HOST_NUMA_CURRENT: c_int = 4;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+pub(crate) const ALLOCATION_PINNED: c_int = 1;
+
+/// `CUstreamBatchMemOpParams`, as far as its members agree.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CUstreamBatchMemOpParams {
+    pub(crate) operation: c_int,
+    /// Of a barrier; nothing in others.
+    pub(crate) barrier_flags: c_uint,
+    pub(crate) at: CUdeviceptr,
+    pub(crate) value: u64,
+    pub(crate) flags: c_uint,
+    pub(crate) rest: [u64; 2],
+}
+
+/// `CUdevice_attribute` values that calls are refused by.
+pub(crate) mod attribute {
+    use std::ffi::c_int;
+
+    pub(crate) const STREAM_MEM_OPS_V1: c_int = 92;
+    pub(crate) const STREAM_MEM_OPS_64_BIT_V1: c_int = 93;
+    pub(crate) const STREAM_WAIT_VALUE_NOR_V1: c_int = 94;
+    pub(crate) const FLUSH_REMOTE_WRITES: c_int = 98;
+    pub(crate) const VIRTUAL_MEMORY: c_int = 102;
+    /// The attribute of each bit of `CUmemAllocationHandleType`.
+    pub(crate) const HANDLE_TYPES: [c_int; 4] = [103, 104, 105, 128];
+    pub(crate) const RDMA_WITH_VIRTUAL_MEMORY: c_int = 110;
+    pub(crate) const STREAM_MEM_OPS_64_BIT: c_int = 122;
+    pub(crate) const STREAM_WAIT_VALUE_NOR: c_int = 123;
+}
+
 /// The `CUdevice_attribute` values that the simulated device answers with something else than 0.
 pub(crate) fn device_attribute(attribute: c_int) -> Outcome<c_int> {
     Ok(match attribute {
@@ -155,8 +220,13 @@ pub(crate) fn device_attribute(attribute: c_int) -> Outcome<c_int> {
         75 => 9,                 // compute capability major
         78..=80 => 1,            // stream priorities, caches
         91 => 1,                 // host pointer for registered memory
+        92..=94 => 1,            // stream memory operations, first version
         95 => 0,                 // cooperative launch is not simulated
+        102 => 1,                // virtual memory
+        103..=105 | 128 => 0,    // exporting memory is not simulated
+        110 => 1,                // RDMA to virtual memory
         115 => 1,                // memory pools
+        122 | 123 => 1,          // stream memory operations: 64 bits, NOR
         i if (1..=200).contains(&i) => 0,
         _ => return Err(ERROR_INVALID_VALUE),
     })

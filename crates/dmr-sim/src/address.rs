@@ -1,4 +1,4 @@
-//! Device addresses: where each device's memory lies, and best fit inside it.
+//! Device addresses: where each device's memory and the virtual ranges lie, and best fit inside.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const BASE: u64 = 0x1000_0000_0000;
 /// Room for each device.
 const SPAN: u64 = 0x0400_0000_0000;
+/// Ranges that programs reserve and map memory into lie here, above all devices' memory.
+const VIRTUAL: std::ops::Range<u64> = 0x3000_0000_0000..0x5000_0000_0000;
 /// How many devices a universe can have.
 pub(crate) const MAX_DEVICES: usize = 8;
 /// What `cuMemAlloc` aligns to on real devices.
@@ -18,13 +20,23 @@ pub(crate) fn device_of(at: u64) -> Option<usize> {
     ((device as usize) < MAX_DEVICES).then_some(device as usize)
 }
 
+/// Whether the address is one that programs reserve and map memory to.
+pub(crate) fn is_virtual(at: u64) -> bool {
+    VIRTUAL.contains(&at)
+}
+
+/// Whether the address is no host address.
+pub(crate) fn is_on_device(at: u64) -> bool {
+    device_of(at).is_some() || is_virtual(at)
+}
+
 /// Whether the range is inside of the address space and no byte of it is device memory.
 pub(crate) fn is_host_range(at: u64, bytes: u64) -> bool {
-    let devices = BASE..BASE + MAX_DEVICES as u64 * SPAN;
+    let devices = BASE..VIRTUAL.end;
     at.checked_add(bytes).is_some_and(|end| end <= devices.start || at >= devices.end)
 }
 
-/// The free addresses of a device: ranges that do not touch, by start and by size.
+/// The free addresses of a device, or those to reserve: ranges that do not touch, by start and by size.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     free: BTreeMap<u64, u64>,
@@ -36,6 +48,38 @@ impl AddressSpace {
         let mut space = Self { free: BTreeMap::new(), by_size: BTreeSet::new() };
         space.insert(BASE + device as u64 * SPAN + ALIGNMENT, SPAN - ALIGNMENT);
         space
+    }
+
+    /// The addresses that programs reserve.
+    pub(crate) fn virtual_ranges() -> Self {
+        let mut space = Self { free: BTreeMap::new(), by_size: BTreeSet::new() };
+        space.insert(VIRTUAL.start, VIRTUAL.end - VIRTUAL.start);
+        space
+    }
+
+    /// The smallest free range that holds `bytes` at a multiple of `alignment`, a power of two.
+    pub(crate) fn take_aligned(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
+        let at = self.by_size.range((bytes, 0)..).find_map(|&(len, start)| {
+            let at = start.checked_next_multiple_of(alignment)?;
+            (bytes <= (start + len).checked_sub(at)?).then_some(at)
+        })?;
+        self.take_at(at, bytes).then_some(at)
+    }
+
+    /// Takes this very range, if all of it is free.
+    pub(crate) fn take_at(&mut self, at: u64, bytes: u64) -> bool {
+        let Some((&start, &len)) = self.free.range(..=at).next_back() else { return false };
+        let end = start + len;
+        if at >= end || bytes > end - at {
+            return false;
+        }
+        self.remove(start);
+        for (from, to) in [(start, at), (at + bytes, end)] {
+            if from < to {
+                self.insert(from, to - from);
+            }
+        }
+        true
     }
 
     /// The smallest free range that holds `bytes` (a multiple of [`ALIGNMENT`]), the lowest of
@@ -89,5 +133,23 @@ mod tests {
         assert_eq!((space.free.len(), space.by_size.len()), (1, 1));
         assert_eq!(space.take(2048), Some(a));
         assert_eq!(device_of(0x7fff_0000_0000), None);
+    }
+
+    #[test]
+    fn virtual_ranges_are_taken_where_asked_and_aligned() {
+        let mut space = AddressSpace::virtual_ranges();
+        let page = 2 << 20;
+        let first = space.take_aligned(page, page).unwrap();
+        let aligned = space.take_aligned(page, 1 << 30).unwrap();
+        assert!(aligned.is_multiple_of(1 << 30) && aligned != first);
+        assert!(!space.take_at(aligned, page) && !space.take_at(aligned - page, 2 * page));
+        assert!(space.take_at(aligned - page, page) && space.take_at(aligned + page, page));
+        assert_eq!(space.take_aligned(VIRTUAL.end, page), None);
+        space.give_back(aligned - page, page);
+        space.give_back(aligned, page);
+        space.give_back(aligned + page, page);
+        space.give_back(first, page);
+        assert_eq!((space.free.len(), space.by_size.len()), (1, 1));
+        assert!(is_virtual(first) && !is_host_range(first, page) && device_of(first).is_none());
     }
 }

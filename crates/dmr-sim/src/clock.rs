@@ -32,6 +32,14 @@ impl Clock {
         self.0[at] = self.0[at].max(epoch.seq);
     }
 
+    /// From now on, only what comes before `other` as well comes before this.
+    pub(crate) fn meet(&mut self, other: &Self) {
+        self.0.truncate(other.0.len());
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine = (*mine).min(*theirs);
+        }
+    }
+
     /// From now on, all that comes before `other` comes before this too.
     pub(crate) fn join(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {

@@ -2,17 +2,24 @@
 //!
 //! Submitting gives an operation its clock and its dependencies; executing happens later, in an
 //! order that the policy picks among all that stream order and dependencies allow. Dependencies
-//! point backwards in submission order, so there is always something to run.
+//! point backwards in submission order, so there is always something to run; unless all that is
+//! left waits for words, which a later submission, the program or nobody may write.
 
 use smallvec::SmallVec;
 
+use crate::abi::ERROR_ILLEGAL_ADDRESS;
+use crate::address::is_virtual;
 use crate::callback;
 use crate::clock::Epoch;
-use crate::history::{Access, Check};
+use crate::history::{Access, Before, Check};
 use crate::kernel::{KernelMemory, Memory};
 use crate::machine::{Action, HostCall, Launch, Machine, Op, StreamKind};
+use crate::mapping::Reach;
 use crate::report::{Report, ReportKind};
 use crate::universe::Policy;
+
+/// Addresses and bytes.
+type Ranges<'a> = &'a [(u64, u64)];
 
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 
@@ -59,16 +66,42 @@ impl Machine {
         access: &Access,
         reads: &[(u64, u64)],
         writes: &[(u64, u64)],
-        devices: Option<&[usize]>,
+        peers: Option<&[usize]>,
         happen: bool,
     ) {
         let clock = &self.streams[access.epoch.stream as usize].clock;
+        self.shadow.words.submitted(access.epoch, clock);
+        let reach = self.reach(access.epoch.stream, peers);
+        // Beside the rest of the shadow, which is written to meanwhile.
+        let open = self.shadow.words.take_open();
+        let before = Before { clock, open: &open };
         for (ranges, is_write) in [(reads, false), (writes, true)] {
             for &(at, bytes) in ranges {
-                let check = Check { access, clock, writes: is_write, devices };
+                let check = Check { access, before, writes: is_write, reach };
                 self.shadow.access(at, bytes, &check, happen, &mut self.findings);
             }
         }
+        self.shadow.words.put_open(open);
+    }
+
+    /// Who touches memory in a stream's work.
+    pub(crate) fn reach<'a>(&self, stream: u32, peers: Option<&'a [usize]>) -> Reach<'a> {
+        Reach { device: self.streams[stream as usize].device, peers }
+    }
+
+    /// Whether work of a stream that touches all of this touches what it cannot reach.
+    pub(crate) fn is_illegal(
+        &self,
+        stream: u32,
+        reads: &[(u64, u64)],
+        writes: &[(u64, u64)],
+        peers: Option<&[usize]>,
+    ) -> bool {
+        let by = self.reach(stream, peers);
+        [(reads, false), (writes, true)].into_iter().any(|(ranges, is_write)| {
+            let out = |&(at, len)| self.shadow.reachable(at, len, by, is_write) < len;
+            ranges.iter().any(out)
+        })
     }
 
     /// Whether the operation has executed.
@@ -145,6 +178,7 @@ impl Machine {
         let this = &self.streams[stream as usize];
         !this.calling_host
             && this.queue.front().is_some_and(|op| op.deps.iter().all(|dep| self.executed(*dep)))
+            && !self.waits_for_word(stream)
     }
 
     fn random_ready(&mut self) -> Option<u32> {
@@ -156,20 +190,27 @@ impl Machine {
         }
     }
 
-    /// The stream whose next operation `target` needs first.
-    fn needed_for(&self, target: Epoch) -> Option<u32> {
+    /// The stream whose next operation `target` needs first; where that is not known, because a
+    /// word is waited for, any.
+    fn needed_for(&mut self, target: Epoch) -> Option<u32> {
         let mut stream = target.stream;
-        loop {
+        // Dependencies do not go round in circles, waits for words can.
+        for _ in 0..=self.streams.len() {
             let this = &self.streams[stream as usize];
             if this.calling_host {
-                return None;
+                break;
             }
             let op = this.queue.front()?;
             match op.deps.iter().find(|dep| !self.executed(**dep)) {
                 Some(dep) => stream = dep.stream,
+                None if self.waits_for_word(stream) => match self.writer_for(stream) {
+                    Some(writer) => stream = writer,
+                    None => break,
+                },
                 None => return Some(stream),
             }
         }
+        if self.shadow.words.any_waiting() { self.random_ready() } else { None }
     }
 
     /// Runs the next operation of `stream`, which is ready.
@@ -202,7 +243,15 @@ impl Machine {
     fn execute(&mut self, epoch: Epoch, action: Action) -> u64 {
         // A plausible device: a microsecond to start, 3 bytes a picosecond after that.
         let moving = |bytes: u64| 1_000 + bytes / 3_000;
-        let mut memory = Memory { store: &mut self.store };
+        if self.faults(epoch.stream, &action) {
+            let device = self.streams[epoch.stream as usize].device;
+            self.devices[device].lost.get_or_insert(ERROR_ILLEGAL_ADDRESS);
+            if let Action::WaitWord { .. } = action {
+                self.wait_ended(epoch);
+            }
+            return 0;
+        }
+        let mut memory = self.memory();
         match action {
             Action::Order | Action::HostCall(_) => 0,
             Action::Fill { at, len, pattern } => {
@@ -231,14 +280,47 @@ impl Machine {
                 }
                 0
             }
+            Action::WriteWord { at, value } => {
+                self.store_word(at, value);
+                moving(0)
+            }
+            Action::WaitWord { .. } => {
+                self.wait_ended(epoch);
+                0
+            }
             Action::Kernel(launch) => self.run_kernel(epoch, *launch),
         }
+    }
+
+    /// Whether the work touches virtual addresses that it cannot reach now, or never could: then
+    /// the device faults. (Other addresses were looked at when the work was submitted.)
+    fn faults(&self, stream: u32, action: &Action) -> bool {
+        let mut peers = None;
+        let (reads, writes): (Ranges<'_>, Ranges<'_>) = match action {
+            Action::Fill { at, len, .. } => (&[], &[(*at, *len)]),
+            Action::Copy { to, from, len } => (&[(*from, *len)], &[(*to, *len)]),
+            Action::Write { to, bytes } => (&[], &[(*to, bytes.len() as u64)]),
+            Action::ReadOut { from, len, .. } => (&[(*from, *len)], &[]),
+            Action::WriteWord { at, value } => (&[], &[(*at, value.bytes())]),
+            Action::WaitWord { at, test, .. } => (&[(*at, test.value.bytes())], &[]),
+            Action::Kernel(launch) => {
+                let context = self.streams[stream as usize].context;
+                peers = Some(&self.contexts[context as usize].reaches[..]);
+                (&launch.declared.reads, &launch.declared.writes)
+            }
+            Action::Order | Action::GiveBack { .. } | Action::HostCall(_) => (&[], &[]),
+        };
+        let on_virtual = |ranges: &[(u64, u64)]| -> SmallVec<[(u64, u64); 4]> {
+            ranges.iter().filter(|(at, len)| is_virtual(*at) && *len > 0).copied().collect()
+        };
+        let (reads, writes) = (on_virtual(reads), on_virtual(writes));
+        (!reads.is_empty() || !writes.is_empty()) && self.is_illegal(stream, &reads, &writes, peers)
     }
 
     fn run_kernel(&mut self, epoch: Epoch, launch: Launch) -> u64 {
         let Launch { kernel, args, declared, reachable, origin } = launch;
         let mut memory = KernelMemory {
-            memory: Memory { store: &mut self.store },
+            memory: Memory { store: &mut self.store, mappings: &self.shadow.mappings },
             declared: &declared,
             reachable: &reachable,
             outside: Vec::new(),
@@ -250,7 +332,7 @@ impl Machine {
                 kind,
                 first: None,
                 second: origin.site(Some(epoch)),
-                device: crate::address::device_of(address),
+                device: self.shadow.device_at(address),
                 address,
                 bytes,
                 tag: None,

@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     Module = 0xC5,
     Function = 0xC6,
     Graph = 0xC7,
+    /// Physical memory: `CUmemGenericAllocationHandle`.
+    Memory = 0xC8,
 }
 
 /// The handle of thing `index` of `kind` in `universe` (24 bits).

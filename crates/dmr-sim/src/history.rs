@@ -2,7 +2,9 @@
 //! next access.
 //!
 //! Per byte the last write and, per stream, the latest read since that write are enough: whatever
-//! is ordered after these is ordered after all that they were ordered after.
+//! is ordered after these is ordered after all that they were ordered after. (Words that streams
+//! write and wait for are the exception: their writes need no order among each other, so of
+//! unordered ones only the latest is remembered.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +13,17 @@ use smallvec::SmallVec;
 
 use crate::clock::{Clock, Epoch};
 use crate::label::CallStack;
+use crate::mapping::Reach;
 use crate::report::{ReportKind, Site};
+use crate::words::Wait;
 
 /// An operation, as history and reports know it.
 #[derive(Clone)]
 pub(crate) struct Access {
     pub(crate) epoch: Epoch,
     pub(crate) origin: Arc<Origin>,
+    /// Whether it is a stream memory operation: these never race with each other.
+    pub(crate) word: bool,
 }
 
 /// What an operation is and where it was submitted.
@@ -46,14 +52,34 @@ impl Access {
     }
 }
 
+/// What comes before an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'a> {
+    pub(crate) clock: &'a Clock,
+    /// Waits for words of which nobody knows yet what they will come after.
+    pub(crate) open: &'a [Wait],
+}
+
+impl Before<'_> {
+    /// Whether the operation comes before, or may still turn out to.
+    pub(crate) fn covers(&self, epoch: Epoch) -> bool {
+        self.clock.covers(epoch)
+            || self.open.iter().any(|wait| self.clock.covers(wait.epoch) || wait.holds_up(epoch))
+    }
+
+    /// Whether more may turn out to come before.
+    fn is_open(&self) -> bool {
+        self.open.iter().any(|wait| self.clock.covers(wait.epoch))
+    }
+}
+
 /// An access that is being checked.
 pub(crate) struct Check<'a> {
     pub(crate) access: &'a Access,
-    /// What comes before it.
-    pub(crate) clock: &'a Clock,
+    pub(crate) before: Before<'a>,
     pub(crate) writes: bool,
-    /// The devices whose memory it may touch; `None`: any.
-    pub(crate) devices: Option<&'a [usize]>,
+    /// What it may touch.
+    pub(crate) reach: Reach<'a>,
 }
 
 /// One thing that is wrong: what, the other side, and the bytes from and to.
@@ -112,11 +138,11 @@ impl History {
         &self,
         at: u64,
         bytes: u64,
-        clock: &Clock,
+        before: Before<'_>,
     ) -> Option<(u64, u64, &Access)> {
         self.segments.range(at..at + bytes).find_map(|(&start, segment)| {
             let mut uses = segment.write.iter().chain(&segment.reads);
-            let used = uses.find(|used| !clock.covers(used.epoch))?;
+            let used = uses.find(|used| !before.covers(used.epoch))?;
             Some((start, segment.end, used))
         })
     }
@@ -152,8 +178,11 @@ impl History {
 
 impl Segment {
     fn check(&self, check: &Check<'_>, mut found: impl FnMut(ReportKind, Option<Site>)) {
-        let unordered = |access: &&Access| !check.clock.covers(access.epoch);
-        if !check.writes && !self.written {
+        let unordered = |access: &&Access| {
+            let both_words = access.word && check.access.word;
+            !both_words && !check.before.covers(access.epoch)
+        };
+        if !check.writes && !self.written && !check.before.is_open() {
             found(ReportKind::Uninitialised, None);
         }
         if let Some(write) = self.write.as_ref().filter(unordered) {

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::address::is_on_device;
+use crate::mapping::Mappings;
 use crate::store::Store;
 
 /// The arguments of one launch, by parameter index.
@@ -188,12 +190,17 @@ impl fmt::Debug for KernelMemory<'_> {
 /// Device memory in the store, pinned host memory where it is.
 pub(crate) struct Memory<'a> {
     pub(crate) store: &'a mut Store,
+    /// Where the bytes of virtual addresses are.
+    pub(crate) mappings: &'a Mappings,
 }
 
 impl Memory<'_> {
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
-        if crate::address::device_of(at).is_some() {
-            self.store.read(at, into);
+        if is_on_device(at) {
+            for piece in self.mappings.pieces(at, into.len() as u64) {
+                let into = &mut into[(piece.at - at) as usize..][..piece.bytes as usize];
+                self.store.read(piece.physical, into);
+            }
         } else {
             let host = at as usize as *const u8;
             // SAFETY: operations and kernels are only let through to what was reachable at their
@@ -204,8 +211,11 @@ impl Memory<'_> {
     }
 
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
-        if crate::address::device_of(at).is_some() {
-            self.store.write(at, bytes);
+        if is_on_device(at) {
+            for piece in self.mappings.pieces(at, bytes.len() as u64) {
+                let bytes = &bytes[(piece.at - at) as usize..][..piece.bytes as usize];
+                self.store.write(piece.physical, bytes);
+            }
         } else {
             let host = at as usize as *mut u8;
             // SAFETY: as in `read`.
@@ -214,8 +224,11 @@ impl Memory<'_> {
     }
 
     pub(crate) fn fill(&mut self, at: u64, len: u64, pattern: [u8; 4]) {
-        if crate::address::device_of(at).is_some() {
-            self.store.fill(at, len, pattern);
+        if is_on_device(at) {
+            for piece in self.mappings.pieces(at, len) {
+                let pattern = rotated(pattern, piece.at - at);
+                self.store.fill(piece.physical, piece.bytes, pattern);
+            }
         } else {
             let bytes: Vec<u8> = pattern.iter().copied().cycle().take(len as usize).collect();
             self.write(at, &bytes);
@@ -223,9 +236,14 @@ impl Memory<'_> {
     }
 
     pub(crate) fn copy(&mut self, to: u64, from: u64, len: u64) {
-        let on_device = |at| crate::address::device_of(at).is_some();
-        if on_device(to) && on_device(from) {
-            self.store.copy(to, from, len);
+        if is_on_device(to) && is_on_device(from) {
+            for source in self.mappings.pieces(from, len) {
+                let to = to + (source.at - from);
+                for target in self.mappings.pieces(to, source.bytes) {
+                    let physical = source.physical + (target.at - to);
+                    self.store.copy(target.physical, physical, target.bytes);
+                }
+            }
         } else {
             let mut bytes = vec![0; len as usize];
             self.read(from, &mut bytes);
@@ -234,13 +252,24 @@ impl Memory<'_> {
     }
 
     fn first_mismatch(&self, at: u64, len: u64, pattern: [u8; 4]) -> Option<u64> {
-        if crate::address::device_of(at).is_some() {
-            return self.store.first_mismatch(at, len, pattern);
+        if is_on_device(at) {
+            return self.mappings.pieces(at, len).into_iter().find_map(|piece| {
+                let skipped = piece.at - at;
+                let pattern = rotated(pattern, skipped);
+                let found = self.store.first_mismatch(piece.physical, piece.bytes, pattern);
+                found.map(|offset| skipped + offset)
+            });
         }
         let mut bytes = vec![0; len as usize];
         self.read(at, &mut bytes);
         bytes.iter().zip(pattern.iter().cycle()).position(|(a, b)| a != b).map(|i| i as u64)
     }
+}
+
+/// The pattern as it goes on after `skipped` bytes.
+fn rotated(mut pattern: [u8; 4], skipped: u64) -> [u8; 4] {
+    pattern.rotate_left((skipped % 4) as usize);
+    pattern
 }
 
 type Declare = dyn Fn(&KernelArgs) -> Footprint + Send + Sync;

@@ -34,6 +34,8 @@
 //! | `shadow`, `history`, `report` | what lives where, what happened to each byte, and what is wrong with the next access |
 //! | `regions`, `freed` | what pools carve up, and what was freed |
 //! | `store`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
+//! | `virtual_memory`, `mapping` | reserved addresses, physical memory, and what is mapped where |
+//! | `stream_memory`, `words` | words that streams write and wait for, and the order this makes |
 //! | `kernel`, `ptx`, `callback` | kernels as closures, host callbacks |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
@@ -57,6 +59,7 @@ mod install;
 mod kernel;
 mod label;
 mod machine;
+mod mapping;
 mod memory;
 mod ptx;
 mod regions;
@@ -65,7 +68,10 @@ mod report;
 mod session;
 mod shadow;
 mod store;
+mod stream_memory;
 mod universe;
+mod virtual_memory;
+mod words;
 
 pub use faults::{CallCounts, Hold};
 pub use install::{Because, Driver, InstallError, SelectError, install, select};

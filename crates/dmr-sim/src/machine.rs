@@ -3,7 +3,7 @@
 //! One lock guards all of it (see `session.rs`). How operations are submitted and run is in
 //! `engine.rs`; what they do to memory, in `memory.rs`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -15,13 +15,15 @@ use crate::address::AddressSpace;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
 use crate::history::Origin;
-use crate::kernel::{Footprint, Kernel, KernelArgs};
+use crate::kernel::{Footprint, Kernel, KernelArgs, Memory};
 use crate::label::{self, CallStack};
 use crate::ptx::Entry;
 use crate::report::Site;
 use crate::shadow::{Findings, Shadow};
 use crate::store::Store;
 use crate::universe::{HostOrder, Policy};
+use crate::virtual_memory::VirtualMemory;
+use crate::words::{Test, Value};
 
 /// What a universe is built with.
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     pub(crate) host_order: HostOrder,
     pub(crate) call_sites: bool,
+    /// What the devices answer instead of [`device_attribute`].
+    pub(crate) attributes: BTreeMap<c_int, c_int>,
 }
 
 pub(crate) struct Machine {
@@ -55,6 +59,7 @@ pub(crate) struct Machine {
     pub(crate) store: Store,
     pub(crate) shadow: Shadow,
     pub(crate) findings: Findings,
+    pub(crate) virtual_memory: VirtualMemory,
     /// Pinned host memory that the simulator allocated: address to bytes.
     pub(crate) pinned: HashMap<u64, usize>,
     host: HostKnowledge,
@@ -171,6 +176,17 @@ pub(crate) enum Action {
         at: u64,
         bytes: u64,
     },
+    /// To a word.
+    WriteWord {
+        at: u64,
+        value: Value,
+    },
+    /// For a word: nothing behind it runs before the test holds.
+    WaitWord {
+        at: u64,
+        test: Test,
+        origin: Arc<Origin>,
+    },
     Kernel(Box<Launch>),
     HostCall(HostCall),
 }
@@ -252,6 +268,7 @@ impl Machine {
             store: Store::default(),
             shadow: Shadow::default(),
             findings: Findings::default(),
+            virtual_memory: VirtualMemory::default(),
             pinned: HashMap::new(),
             host,
             queued: 0,
@@ -259,6 +276,23 @@ impl Machine {
             names: HashMap::new(),
             config,
         }
+    }
+
+    /// The memory as work sees it.
+    pub(crate) fn memory(&mut self) -> Memory<'_> {
+        Memory { store: &mut self.store, mappings: &self.shadow.mappings }
+    }
+
+    /// What the devices answer for a `CUdevice_attribute`.
+    pub(crate) fn attribute(&self, attribute: c_int) -> Outcome<c_int> {
+        let set = self.config.attributes.get(&attribute);
+        set.map_or_else(|| device_attribute(attribute), |value| Ok(*value))
+    }
+
+    /// Refuses what these attributes say that the devices cannot do.
+    pub(crate) fn require(&self, attributes: &[c_int]) -> Outcome {
+        let can = |&attribute: &c_int| self.attribute(attribute).is_ok_and(|value| value != 0);
+        if attributes.iter().all(can) { Ok(()) } else { Err(ERROR_NOT_SUPPORTED) }
     }
 
     /// A context of `device`, with its legacy stream.
@@ -339,7 +373,20 @@ impl Machine {
 
     /// The calling host thread now knows all of `clock` to be complete.
     pub(crate) fn host_learns(&mut self, clock: &Clock) {
-        self.host.clock_mut().join(clock);
+        let clock = self.shadow.words.up_to_date(clock);
+        self.host.clock_mut().join(&clock);
+    }
+
+    /// All that comes after `epoch` comes after all of `gained`.
+    pub(crate) fn join_behind(&mut self, epoch: Epoch, gained: &Clock) {
+        let recorded = self.events.values_mut().filter_map(|event| event.recorded.as_mut());
+        let streams = self.streams.iter_mut().map(|stream| &mut stream.clock);
+        let host = std::iter::once(&mut self.host.shared).chain(self.host.per_thread.values_mut());
+        for clock in streams.chain(recorded.map(|recorded| &mut recorded.clock)).chain(host) {
+            if clock.covers(epoch) {
+                clock.join(gained);
+            }
+        }
     }
 
     pub(crate) fn join_host_clock(&mut self, stream: u32) {

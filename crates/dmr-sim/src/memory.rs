@@ -4,10 +4,11 @@ use std::alloc::Layout;
 
 use crate::abi::*;
 use crate::address::{self, ALIGNMENT};
-use crate::clock::Epoch;
+use crate::clock::{Clock, Epoch};
 use crate::driver_pool::{self, Grant, Known};
-use crate::history::Access;
+use crate::history::{Access, Before};
 use crate::machine::{Action, HostPtr, Machine};
+use crate::report::Site;
 use crate::session::Session;
 use crate::shadow::{Allocation, Home};
 
@@ -46,7 +47,7 @@ impl Machine {
         deps.extend(grant.wait_for);
         self.push(epoch, deps, Action::Order);
         let origin = self.origin("allocate");
-        let made = Some(Access { epoch, origin: origin.clone() });
+        let made = Some(Access { epoch, origin: origin.clone(), word: false });
         let home = Home::Pool { device, pool };
         self.shadow.allocate(grant.at, Allocation { bytes, home, made, origin, tag: None });
         Ok(grant.at)
@@ -60,8 +61,8 @@ impl Machine {
         self.device_block(at)?;
         let (epoch, deps) = self.begin(stream);
         let by = self.origin("free").site(Some(epoch));
-        let clock = &self.streams[stream as usize].clock;
-        let action = match self.shadow.free(at, by, clock, &mut self.findings) {
+        let freed = self.shadow_free(at, by, &self.streams[stream as usize].clock.clone());
+        let action = match freed {
             Some(Allocation { home: Home::Pool { pool, .. }, .. }) => {
                 self.pools[pool as usize].free(at, Some(epoch));
                 Action::Order
@@ -140,9 +141,8 @@ impl Machine {
         action: impl FnOnce() -> Action,
     ) -> Outcome<Epoch> {
         let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin(operation) };
-        let mut touched = read.iter().chain(&written);
-        let valid = touched.all(|&(at, len)| self.shadow.reachable(at, len, None) == len);
+        let access = Access { epoch, origin: self.origin(operation), word: false };
+        let valid = !self.is_illegal(stream, read.as_slice(), written.as_slice(), None);
         self.access(&access, read.as_slice(), written.as_slice(), None, valid);
         self.push(epoch, deps, if valid { action() } else { Action::Order });
         if valid { Ok(epoch) } else { Err(ERROR_INVALID_VALUE) }
@@ -235,7 +235,16 @@ impl Machine {
         ask(&mut self.pools[pool as usize], &Known { stream, clock, host, executed: &executed })
     }
 
-    fn take_from_device(&mut self, device: usize, bytes: u64) -> Option<u64> {
+    /// Frees the allocation at `at`, which is ordered after all of `clock`.
+    fn shadow_free(&mut self, at: u64, by: Site, clock: &Clock) -> Option<Allocation> {
+        let open = self.shadow.words.take_open();
+        let before = Before { clock, open: &open };
+        let freed = self.shadow.free(at, by, before, &mut self.findings);
+        self.shadow.words.put_open(open);
+        freed
+    }
+
+    pub(crate) fn take_from_device(&mut self, device: usize, bytes: u64) -> Option<u64> {
         let capacity = self.config.capacity;
         let device = &mut self.devices[device];
         if bytes > capacity.saturating_sub(device.used) {
@@ -264,7 +273,7 @@ impl Session<'_> {
         let by = self.site("free");
         let clock = self.host_clock();
         let machine = &mut **self;
-        let freed = machine.shadow.free(at, by, &clock, &mut machine.findings);
+        let freed = machine.shadow_free(at, by, &clock);
         match freed.ok_or(ERROR_INVALID_VALUE)? {
             Allocation { home: Home::Device(device), bytes, .. } => {
                 machine.give_back_to_device(device, at, bytes.next_multiple_of(ALIGNMENT));
@@ -286,7 +295,7 @@ impl Session<'_> {
         self.pinned_block(at, registered)?; // another thread may have freed it meanwhile
         let by = self.site("free");
         let machine = &mut **self;
-        let freed = machine.shadow.free(at, by, &clock, &mut machine.findings);
+        let freed = machine.shadow_free(at, by, &clock);
         machine.shadow.forget_freed(at, freed.map_or(0, |freed| freed.bytes));
         if let Some(bytes) = machine.pinned.remove(&at) {
             release_pinned(at, bytes);

@@ -16,7 +16,8 @@ pub struct Report {
     pub first: Option<Site>,
     /// The side that was submitted later, and with which it came out.
     pub second: Site,
-    /// The universe's device (0, 1, ...) that the memory is on; `None` for host memory.
+    /// The universe's device (0, 1, ...) that the memory is on; `None` for host memory, and for
+    /// reserved addresses where nothing is mapped.
     pub device: Option<usize>,
     /// The first byte concerned.
     pub address: u64,
@@ -58,7 +59,15 @@ pub enum ReportKind {
     KernelPanicked,
     /// A pool handed out memory outside of its heaps, or memory that is handed out already.
     BadRegion,
-    /// An allocation that was still there at the end.
+    /// A mapping, or a right to it, was taken away from work that the host does not know to be
+    /// complete.
+    UnmapBeforeUse,
+    /// An access to mapped memory without the right to it.
+    NoAccess,
+    /// A stream waited at the end for a word that nobody writes.
+    EndlessWait,
+    /// An allocation that was still there at the end; or physical memory that was not released, a
+    /// mapping, or a reserved range of addresses.
     Leak,
 }
 
@@ -87,6 +96,9 @@ impl ReportKind {
             Self::NoPeerAccess => "access to another device without peer access",
             Self::KernelPanicked => "a registered kernel body panicked",
             Self::BadRegion => "a pool handed out what is not its own, or in use",
+            Self::UnmapBeforeUse => "unmap before use: the host has not waited for the use",
+            Self::NoAccess => "access to mapped memory without the right to it",
+            Self::EndlessWait => "a stream waits for a word that nobody writes",
             Self::Leak => "memory was never freed",
         }
     }
@@ -101,6 +113,7 @@ impl ReportKind {
                 | Self::WriteAfterWrite
                 | Self::UseBeforeAllocation
                 | Self::FreeBeforeUse
+                | Self::UnmapBeforeUse
         )
     }
 }
@@ -114,6 +127,9 @@ impl fmt::Display for Report {
         }
         match self.device {
             Some(device) => write!(f, " of device {device}")?,
+            None if crate::address::is_virtual(*address) => {
+                f.write_str(" of reserved addresses")?
+            }
             None => f.write_str(" of pinned host memory")?,
         }
         if let Some(first) = &self.first {

@@ -58,6 +58,9 @@ pub(crate) fn set_current_context(context: Handle) {
 /// returns at once is over before anything else happens, so the same seed gives the same run.
 const PROMPT: Duration = Duration::from_millis(100);
 
+/// How long a thread that waits for a stream that waits for a word leaves the others alone.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
 static FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Called in the child after each fork, where no driver works and a lock may be held by a thread
@@ -98,7 +101,7 @@ impl Shared {
 
     /// Takes the lock, for the calling thread.
     pub(crate) fn session(self: &Arc<Self>) -> Session<'_> {
-        Session { shared: self, machine: Some(self.lock()), context: None }
+        Session { shared: self, machine: Some(self.lock()), context: None, is_last: false }
     }
 
     fn lock(&self) -> MutexGuard<'_, Machine> {
@@ -115,6 +118,8 @@ pub(crate) enum Scope {
     Stream(Handle),
     Event(Handle),
     Pool(Handle),
+    /// A handle of physical memory.
+    Memory(Handle),
     /// A `CUdevice`.
     Device(CUdevice),
     /// A context's handle.
@@ -146,6 +151,10 @@ pub(crate) fn driver_call(
             Scope::Stream(stream) => (handle::decode(Kind::Stream, stream)?.0, None),
             Scope::Event(event) => (handle::decode(Kind::Event, event)?.0, None),
             Scope::Pool(pool) => (handle::decode(Kind::Pool, pool)?.0, None),
+            Scope::Memory(memory) => {
+                let decoded = handle::decode(Kind::Memory, memory);
+                (decoded.map_err(|_| ERROR_INVALID_VALUE)?.0, None)
+            }
             Scope::ContextHandle(context) => {
                 let (id, context) =
                     handle::decode(Kind::Context, context).map_err(|_| ERROR_INVALID_CONTEXT)?;
@@ -167,9 +176,12 @@ pub(crate) fn driver_call(
             session.check_context(context)?;
             session.context = Some(context);
         }
+        let device = session.device_of(scope);
         let outcome = work(&mut session);
+        // What faulted while the call waited is the call's answer.
+        let fault = device.and_then(|device| session.devices[device].lost);
         session.let_run();
-        outcome
+        outcome.and(fault.map_or(Ok(()), Err))
     });
     match std::panic::catch_unwind(call) {
         Ok(Ok(())) => SUCCESS,
@@ -184,6 +196,8 @@ pub(crate) struct Session<'a> {
     /// `None` only inside of `wait_while`.
     machine: Option<MutexGuard<'a, Machine>>,
     context: Option<u32>,
+    /// Nobody is left who could write the words that streams wait for.
+    is_last: bool,
 }
 
 impl Deref for Session<'_> {
@@ -215,6 +229,23 @@ impl Session<'_> {
         }
         self.check_context(context)?;
         Ok(context)
+    }
+
+    /// The device that a call concerns, if it is one.
+    fn device_of(&self, scope: Scope) -> Option<usize> {
+        let context = match (self.context, scope) {
+            (Some(context), _) => context,
+            (None, Scope::Stream(stream)) => {
+                let index = self.index_of(Kind::Stream, stream).ok()?;
+                return self.streams.get(index as usize).map(|stream| stream.device);
+            }
+            (None, Scope::Event(event)) => {
+                let index = self.index_of(Kind::Event, event).ok()?;
+                self.events.get(&index)?.context
+            }
+            _ => return None,
+        };
+        self.contexts.get(context as usize).map(|context| context.device)
     }
 
     /// The device of the calling thread's context.
@@ -266,12 +297,24 @@ impl Session<'_> {
             match self.step_towards(target) {
                 Step::Ran => {}
                 Step::CallHost(call, stream) => self.call_host(call, stream),
+                Step::Blocked
+                    if self.is_last
+                        && !self.streams.iter().any(|stream| stream.calling_host)
+                        && self.give_up_a_wait() => {}
                 Step::Blocked => {
                     let returned = self.host_calls_returned;
-                    self.wait_while(None, |machine| machine.host_calls_returned == returned);
+                    // A word that a stream waits for can be written at any time, and says nothing.
+                    let look_again = self.shadow.words.any_waiting().then_some(LOOK_AGAIN);
+                    self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
                 }
             }
         }
+    }
+
+    /// From now on a stream that waits for a word that nobody has written is reported, and goes
+    /// on.
+    pub(crate) fn be_last(&mut self) {
+        self.is_last = true;
     }
 
     /// Runs until nothing is left of what any thread has submitted, also while this one waits.

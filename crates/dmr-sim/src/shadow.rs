@@ -9,14 +9,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::address::device_of;
-use crate::clock::Clock;
+use smallvec::SmallVec;
+
+use crate::address::{device_of, is_virtual};
 use crate::freed::Freed;
-use crate::history::{Access, Check, History, Origin};
+use crate::history::{Access, Before, Check, History, Origin};
+use crate::mapping::{Mapping, Mappings, Reach};
 use crate::regions::{Heaps, Owner};
 use crate::report::{Report, ReportKind, Site, Verdict};
+use crate::words::Words;
 
-/// The history of all memory of a universe: devices and pinned host memory, by address.
+/// The history of all memory of a universe: devices and pinned host memory, by address (of mapped
+/// memory, by its physical address).
 #[derive(Default)]
 pub(crate) struct Shadow {
     history: History,
@@ -24,6 +28,9 @@ pub(crate) struct Shadow {
     /// What was freed, until its addresses are allocated again.
     freed: Freed,
     heaps: Heaps,
+    pub(crate) mappings: Mappings,
+    /// Words that streams write and wait for.
+    pub(crate) words: Words,
 }
 
 /// One live allocation.
@@ -98,11 +105,14 @@ impl Shadow {
         last.is_some_and(|(start, allocation)| start + allocation.bytes > at)
     }
 
-    /// How many of `bytes` bytes at `at` can be touched before the allocation there ends: what the
-    /// hardware lets through. `devices` are those that can be reached, if not all.
-    pub(crate) fn reachable(&self, at: u64, bytes: u64, devices: Option<&[usize]>) -> u64 {
+    /// How many of `bytes` bytes at `at` can be touched before the allocation there ends, or what
+    /// is mapped there: what the hardware lets through.
+    pub(crate) fn reachable(&self, at: u64, bytes: u64, by: Reach<'_>, writes: bool) -> u64 {
+        if is_virtual(at) {
+            return self.mappings.reachable(at, bytes, by, writes);
+        }
         self.allocation_around(at)
-            .filter(|(_, allocation)| can_reach(allocation, devices))
+            .filter(|(_, allocation)| can_reach(allocation, by))
             .map_or(0, |(start, allocation)| bytes.min(allocation.bytes - (at - start)))
     }
 
@@ -126,18 +136,18 @@ impl Shadow {
         &mut self,
         at: u64,
         by: Site,
-        clock: &Clock,
+        before: Before<'_>,
         out: &mut Findings,
     ) -> Option<Allocation> {
         let Some(allocation) = self.allocations.remove(&at) else {
             out.push(self.bad_free(at, by));
             return None;
         };
-        if let Some(made) = allocation.made.as_ref().filter(|made| !clock.covers(made.epoch)) {
+        if let Some(made) = allocation.made.as_ref().filter(|made| !before.covers(made.epoch)) {
             let kind = ReportKind::UseBeforeAllocation;
             out.push(found(kind, Some(made.site()), by.clone(), &allocation, at));
         }
-        if let Some((from, to, used)) = self.history.first_unordered(at, allocation.bytes, clock) {
+        if let Some((from, to, used)) = self.history.first_unordered(at, allocation.bytes, before) {
             let kind = ReportKind::FreeBeforeUse;
             let mut report = found(kind, Some(used.site()), by.clone(), &allocation, from);
             report.bytes = to - from;
@@ -150,7 +160,7 @@ impl Shadow {
 
     /// A free of `at`, which is no block.
     pub(crate) fn bad_free(&self, at: u64, by: Site) -> Report {
-        self.freed.bad_free(at, by, device_of(at))
+        self.freed.bad_free(at, by, self.device_at(at))
     }
 
     /// The addresses go back to the system: what was freed there is history no more.
@@ -174,13 +184,62 @@ impl Shadow {
         if !happens {
             return;
         }
-        let device = self.allocation_around(at).and_then(|(_, found)| found.home.device());
+        let device = self.device_at(at);
         // The program fills pinned memory unseen.
         let known = device.is_none();
-        for (kind, first, from, to) in self.history.access(at, end, check, known) {
-            let (tag, second, bytes) = (tag.clone(), check.access.site(), to - from);
-            out.push(Report { kind, first, second, device, address: from, bytes, tag });
+        let mut reported: SmallVec<[ReportKind; 2]> = SmallVec::new();
+        for piece in self.mappings.pieces(at, end - at) {
+            let from = piece.physical;
+            for (kind, first, from, to) in
+                self.history.access(from, from + piece.bytes, check, known)
+            {
+                // One operation is one mistake, in however many pieces its memory is.
+                if reported.contains(&kind) {
+                    continue;
+                }
+                reported.push(kind);
+                let (tag, second, bytes) = (tag.clone(), check.access.site(), to - from);
+                let address = piece.at + (from - piece.physical);
+                out.push(Report { kind, first, second, device, address, bytes, tag });
+            }
+            if check.writes && !check.access.word {
+                self.words.overwritten(piece.physical, piece.bytes, check);
+            }
         }
+        self.mappings.note(at, end - at, check.access, check.writes);
+    }
+
+    /// Memory is mapped at addresses that are reserved.
+    pub(crate) fn map(&mut self, at: u64, mapping: Mapping) {
+        self.freed.carve(at, mapping.bytes);
+        self.mappings.insert(at, mapping);
+    }
+
+    /// What is mapped at `at` is no more: who touches it is told by whom.
+    pub(crate) fn unmap(&mut self, at: u64, by: Site) -> Option<Mapping> {
+        let mapping = self.mappings.remove(at)?;
+        self.freed.add(at, mapping.bytes, by, None);
+        Some(mapping)
+    }
+
+    /// Physical memory has a new owner who need not know what happened to it.
+    pub(crate) fn renew(&mut self, physical: u64, bytes: u64) {
+        self.history.forget(physical, bytes);
+        self.words.forget(physical, bytes);
+    }
+
+    /// Reserved addresses go back: nothing is, or was, there.
+    pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) {
+        self.freed.carve(at, bytes);
+        self.heaps.remove(at, bytes);
+    }
+
+    /// The device that the memory is on, if it is on one.
+    pub(crate) fn device_at(&self, at: u64) -> Option<usize> {
+        if is_virtual(at) {
+            return self.mappings.around(at).map(|(_, mapping)| mapping.device);
+        }
+        device_of(at)
     }
 
     /// `bytes` bytes at `at` now belong to a pool; nothing may be touched outside of regions.
@@ -202,15 +261,19 @@ impl Shadow {
         by: Site,
         out: &mut Findings,
     ) {
-        match self.heaps.allocate(at, bytes, tag, by, device_of(at)) {
+        match self.heaps.allocate(at, bytes, tag, by, self.device_at(at)) {
             Some(finding) => out.push(finding),
-            None => self.history.undefine(at, bytes),
+            None => {
+                for piece in self.mappings.pieces(at, bytes) {
+                    self.history.undefine(piece.physical, piece.bytes);
+                }
+            }
         }
     }
 
     /// A region may not be touched any more.
     pub(crate) fn region_freed(&mut self, at: u64, by: Site, out: &mut Findings) {
-        if let Some(finding) = self.heaps.free(at, by, device_of(at)) {
+        if let Some(finding) = self.heaps.free(at, by, self.device_at(at)) {
             out.push(finding);
         }
     }
@@ -225,12 +288,15 @@ impl Shadow {
         out: &mut Findings,
     ) -> Option<(u64, Option<Arc<str>>)> {
         let second = check.access.site();
+        if is_virtual(at) {
+            return self.check_mapped(at, bytes, check, out);
+        }
         let Some((start, allocation)) = self.allocation_around(at) else {
             out.push(self.freed.bad_use(at, bytes, second, device_of(at)));
             return None;
         };
         let device = allocation.home.device();
-        if !can_reach(allocation, check.devices) {
+        if !can_reach(allocation, check.reach) {
             out.push(found(ReportKind::NoPeerAccess, None, second, allocation, at));
             return None;
         }
@@ -242,7 +308,7 @@ impl Shadow {
                 return None;
             }
         };
-        if let Some(made) = allocation.made.as_ref().filter(|m| !check.clock.covers(m.epoch)) {
+        if let Some(made) = allocation.made.as_ref().filter(|m| !check.before.covers(m.epoch)) {
             let kind = ReportKind::UseBeforeAllocation;
             let mut report = found(kind, Some(made.site()), second.clone(), allocation, at);
             report.bytes = bytes;
@@ -257,15 +323,66 @@ impl Shadow {
         Some((end.min(owner_end), tag))
     }
 
+    /// The same where memory is mapped: the range may go through several mappings, and each must
+    /// give the rights.
+    fn check_mapped(
+        &self,
+        at: u64,
+        bytes: u64,
+        check: &Check<'_>,
+        out: &mut Findings,
+    ) -> Option<(u64, Option<Arc<str>>)> {
+        let mapped_end = at + self.mappings.reachable(at, bytes, check.reach, check.writes);
+        let end = at.saturating_add(bytes);
+        if mapped_end == at {
+            out.push(self.out_of_reach(at, bytes, check));
+            return None;
+        }
+        let (owner_end, tag) = match self.heaps.owner(at) {
+            Owner::NoHeap => (u64::MAX, None),
+            Owner::Region { end, tag } => (end, tag.cloned()),
+            Owner::Nobody(freed) => {
+                out.push(freed.bad_use(at, bytes, check.access.site(), self.device_at(at)));
+                return None;
+            }
+        };
+        if end > owner_end {
+            let (kind, first, second) = (ReportKind::OutOfBounds, None, check.access.site());
+            let (address, bytes, device) = (owner_end, end - owner_end, self.device_at(at));
+            out.push(Report { kind, first, second, device, address, bytes, tag: tag.clone() });
+        } else if end > mapped_end {
+            out.push(self.out_of_reach(mapped_end, end - mapped_end, check));
+        }
+        Some((end.min(owner_end).min(mapped_end), tag))
+    }
+
+    /// An access of virtual addresses where nothing is mapped, or without the right to.
+    fn out_of_reach(&self, at: u64, bytes: u64, check: &Check<'_>) -> Report {
+        let second = check.access.site();
+        match self.mappings.around(at) {
+            None => self.freed.bad_use(at, bytes, second, None),
+            Some((_, mapping)) => Report {
+                kind: ReportKind::NoAccess,
+                first: Some(mapping.origin.site(None)),
+                second,
+                device: Some(mapping.device),
+                address: at,
+                bytes,
+                tag: None,
+            },
+        }
+    }
+
     fn forget(&mut self, at: u64, bytes: u64) {
         self.history.forget(at, bytes);
+        self.words.forget(at, bytes);
         self.heaps.remove(at, bytes);
     }
 }
 
-/// Whether a kernel that reaches these devices' memory, if not all, reaches the allocation.
-fn can_reach(allocation: &Allocation, devices: Option<&[usize]>) -> bool {
-    match (devices, allocation.home.device()) {
+/// Whether work that reaches these devices' memory, if not all, reaches the allocation.
+fn can_reach(allocation: &Allocation, by: Reach<'_>) -> bool {
+    match (by.peers, allocation.home.device()) {
         (Some(devices), Some(device)) => devices.contains(&device),
         _ => true,
     }

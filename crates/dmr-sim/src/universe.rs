@@ -13,6 +13,7 @@ use crate::machine::Config;
 use crate::registry;
 use crate::report::{Report, ReportKind, Verdict};
 use crate::session::{Session, Shared, is_forked_child};
+use crate::shadow::Findings;
 
 /// When submitted work executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +98,16 @@ impl UniverseBuilder {
         self
     }
 
+    /// What the devices answer for a `CUdevice_attribute` (its number), instead of what they do.
+    ///
+    /// Calls obey those that say what is supported: of virtual memory (102), of handle types (103 to
+    /// 105 and 128), RDMA to virtual memory (110), stream memory operations (92 to 94, 98, 122,
+    /// 123). What is not supported is refused with `CUDA_ERROR_NOT_SUPPORTED`.
+    pub fn attribute(mut self, attribute: i32, value: i32) -> Self {
+        self.0.attributes.insert(attribute, value);
+        self
+    }
+
     /// Whether reports name the source line that submitted each side. Captures a call stack an
     /// operation, so it is slow. Default: whether `DMR_SIM_BACKTRACE=1` is set.
     pub fn capture_call_sites(mut self, capture: bool) -> Self {
@@ -133,6 +144,7 @@ impl Universe {
             seed: 0,
             policy: Policy::Random,
             host_order: HostOrder::Linearised,
+            attributes: std::collections::BTreeMap::new(),
             call_sites: std::env::var_os("DMR_SIM_BACKTRACE").is_some_and(|set| set == "1"),
         })
     }
@@ -177,18 +189,16 @@ impl Universe {
         self.session().findings.0.reports.clone()
     }
 
-    /// Runs all submitted work, and answers all findings, leaks among them.
+    /// Runs all submitted work, and answers all findings, leaks among them. A stream that waits
+    /// for a word which nothing has written by now is a finding, and goes on.
     #[must_use]
     pub fn finish(&self) -> Verdict {
         let mut session = self.session();
+        session.be_last();
         session.synchronize(|_| true);
-        let mut verdict = session.findings.0.clone();
+        let mut findings = Findings(session.findings.0.clone());
         for (address, allocation) in session.shadow.allocations() {
-            if verdict.reports.len() == Verdict::MAX_REPORTS {
-                verdict.dropped += 1;
-                continue;
-            }
-            verdict.reports.push(Report {
+            findings.push(Report {
                 kind: ReportKind::Leak,
                 first: None,
                 second: allocation.origin.site(allocation.made.as_ref().map(|made| made.epoch)),
@@ -198,7 +208,8 @@ impl Universe {
                 tag: allocation.tag.clone(),
             });
         }
-        verdict
+        session.virtual_leaks(&mut findings);
+        findings.0
     }
 
     /// Fails the `n`-th call of a driver function from now on (counting from 1) with a

@@ -9,6 +9,7 @@ use std::ffi::{CStr, CString, c_void};
 use dmr_sim::{Footprint, Policy, Universe};
 use support::gpu::{self, Gpu};
 use support::rng::Rng;
+use support::virtual_memory::{PAGE, mapped, reserve};
 
 /// Every function that takes arguments which can be wrong, and what these are: see [`Holdings::argument`].
 const CALLS: &[(&CStr, &str)] = &[
@@ -97,6 +98,27 @@ const CALLS: &[(&CStr, &str)] = &[
     (c"cuFuncGetAttribute", "oiF"),
     (c"cuFuncSetAttribute", "Fii"),
     (c"cuLaunchKernel", "FuuuuuuiSkn"),
+    (c"cuMemGetAllocationGranularity", "opi"),
+    (c"cuMemAddressReserve", "oVzzz"),
+    (c"cuMemAddressFree", "aV"),
+    (c"cuMemCreate", "oVpz"),
+    (c"cuMemRelease", "Y"),
+    (c"cuMemRetainAllocationHandle", "oa"),
+    (c"cuMemGetAllocationPropertiesFromHandle", "oY"),
+    (c"cuMemMap", "aVzYz"),
+    (c"cuMemUnmap", "aV"),
+    (c"cuMemSetAccess", "aVlu"),
+    (c"cuMemGetAccess", "ola"),
+    (c"cuStreamWriteValue32", "Saii"),
+    (c"cuStreamWriteValue32_v2", "Saii"),
+    (c"cuStreamWriteValue64", "Saii"),
+    (c"cuStreamWriteValue64_v2", "Saii"),
+    (c"cuStreamWaitValue32", "SW-f"),
+    (c"cuStreamWaitValue32_v2", "SW-f"),
+    (c"cuStreamWaitValue64", "SW-f"),
+    (c"cuStreamWaitValue64_v2", "SW-f"),
+    (c"cuStreamBatchMemOp", "Subz"),
+    (c"cuStreamBatchMemOp_v2", "Subz"),
     (c"cuModuleGetGlobal_v2", "ooMe"),
     (c"cuGraphLaunch", "GS"),
     (c"cuMemAllocManaged", "osi"),
@@ -116,11 +138,17 @@ struct Holdings {
     module: CString,
     properties: [i32; 32],
     parameters: [u64; 2],
+    /// A word that is always 0: a wait for anything else would never end.
+    zero: u64,
+    batch: Vec<[u64; 6]>,
     random: Rng,
 }
 
-/// A device's memory; copies never exceed what they are given on the host.
+/// A device's memory.
 const CAPACITY: usize = 4 << 20;
+/// Copies never exceed what they are given on the host: mappings can make more than its memory of a device, but not this
+/// much in one go with so few calls.
+const HOST: usize = 64 << 20;
 
 unsafe extern "C" fn nothing(_: *mut c_void) {}
 
@@ -129,12 +157,12 @@ impl Holdings {
         let random = &mut self.random;
         match kind {
             // Handles: mostly of the right kind.
-            'C' | 'S' | 'E' | 'P' | 'M' | 'F' | 'G' => match random.below(20) {
+            'C' | 'S' | 'E' | 'P' | 'M' | 'F' | 'G' | 'Y' => match random.below(20) {
                 0 => random.next(),
                 1 | 2 => random.below(3) as u64,
                 3 => *random.pick(&self.handles),
                 _ => {
-                    let place = "CSEPMFG".find(kind).unwrap_or(0) as u64;
+                    let place = "CSEPMFGY".find(kind).unwrap_or(0) as u64;
                     let right = self.handles.iter().filter(|handle| **handle >> 56 == 0xC1 + place);
                     let right: Vec<u64> = right.copied().collect();
                     if right.is_empty() { 0 } else { *random.pick(&right) }
@@ -159,6 +187,20 @@ impl Holdings {
                 2 => 0,
                 _ => random.below(6000) as u64,
             },
+            'V' if random.chance(10) => self.argument('s'),
+            'V' => (1 + random.below(2) as u64) << 21,
+            'z' if random.chance(4) => random.next() | 1 << 32,
+            'z' => 0,
+            'W' if random.chance(4) => random.below(3) as u64,
+            'W' => self.zero,
+            'f' => *random.pick(&[0, 0, 0, 1, 3, 4, 77, 1 << 30]),
+            'b' => {
+                let (operation, at) = (random.below(8) as u64, self.argument('a'));
+                let is_wait = matches!(operation, 1 | 4);
+                let at = if is_wait { self.zero } else { at & !7 };
+                self.batch[0] = [operation, at, 0, 0, 0, 0];
+                self.batch.as_ptr() as u64
+            }
             't' if random.chance(10) => u64::MAX - random.below(9000) as u64,
             't' => random.below(6000) as u64,
             'H' if random.chance(5) => 0,
@@ -175,6 +217,11 @@ impl Holdings {
                 self.properties[3] = *random.pick(&self.devices);
                 self.properties[0] = random.below(3) as i32;
                 self.properties.as_ptr() as u64
+            }
+            'l' => {
+                self.properties[3] = *random.pick(&self.devices);
+                self.properties[4] = *random.pick(&[3, 3, 3, 1, 0, 7]);
+                &raw const self.properties[2] as u64
             }
             'k' => {
                 self.parameters = [self.argument('a'), self.argument('s')];
@@ -239,15 +286,21 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
     }
     drop(ended);
     gpu.bind();
+    let range = reserve(PAGE).unwrap();
+    let (page, memory) = mapped(PAGE, gpu.device);
+    handles.push(memory);
+    let (zero, batch) = (gpu::Pinned::new(8), vec![[0; 6]; 256]);
     let mut held = Holdings {
         handles,
-        addresses: vec![0, 1, u64::MAX, 1 << 44, 1 << 45, (1 << 44) + 4096],
+        addresses: vec![0, 1, u64::MAX, 1 << 44, 1 << 45, (1 << 44) + 4096, range, page],
         devices: vec![gpu.device, gpu.device + 1, -1, i32::MAX, i32::MIN],
         out: Box::new([0; 64]),
-        host: vec![1; CAPACITY + 10_000],
+        host: vec![0; HOST],
         module: CString::new(gpu::ptx("touch", &["u64", "u64"])).unwrap(),
         properties: std::array::from_fn(|at| i32::from(at == 2)), // a location of type device
         parameters: [0; 2],
+        zero: zero.address(),
+        batch,
         random: Rng::new(seed),
     };
     let functions: Vec<Any> = CALLS.iter().map(|(name, _)| function(name)).collect();
@@ -278,6 +331,7 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
         }
     }
     let _ = universe.finish().to_string();
+    std::mem::forget(zero); // its context may be gone
 }
 
 #[test]

@@ -134,9 +134,9 @@ unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: c_int,
     device: CUdevice,
 ) -> Code {
-    driver_call("cuDeviceGetAttribute", Scope::Device(device), |_| {
+    driver_call("cuDeviceGetAttribute", Scope::Device(device), |session| {
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(value, device_attribute(attribute)?) }
+        unsafe { put(value, session.attribute(attribute)?) }
     })
 }
 

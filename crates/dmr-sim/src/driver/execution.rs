@@ -69,13 +69,14 @@ fn launch(session: &mut Session<'_>, stream: u32, name: &str, args: KernelArgs) 
     let devices = session.contexts[context as usize].reaches.clone();
     let origin = session.kernel_origin(name);
     let (epoch, deps) = session.begin(stream);
-    let access = Access { epoch, origin: origin.clone() };
+    let access = Access { epoch, origin: origin.clone(), word: false };
     session.access(&access, &declared.reads, &declared.writes, Some(&devices), true);
-    let reachable = |ranges: &[(u64, u64)]| -> Vec<(u64, u64)> {
-        let within = |&(at, bytes)| (at, session.shadow.reachable(at, bytes, Some(&devices)));
+    let by = session.reach(stream, Some(&devices));
+    let reachable = |ranges: &[(u64, u64)], writes| -> Vec<(u64, u64)> {
+        let within = |&(at, bytes)| (at, session.shadow.reachable(at, bytes, by, writes));
         ranges.iter().map(within).collect()
     };
-    let (reads, writes) = (reachable(&declared.reads), reachable(&declared.writes));
+    let (reads, writes) = (reachable(&declared.reads, false), reachable(&declared.writes, true));
     let reachable = Footprint { reads, writes, nanoseconds: None };
     let launch = Box::new(Launch { kernel, args, declared, reachable, origin });
     session.push(epoch, deps, Action::Kernel(launch));

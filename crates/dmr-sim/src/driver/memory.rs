@@ -206,7 +206,7 @@ unsafe fn submit_copy(
     waits: bool,
 ) -> Outcome {
     let bytes = len as u64;
-    let on_device = |at| address::device_of(at).is_some();
+    let on_device = address::is_on_device;
     let is_pageable = |session: &Session<'_>, at| !on_device(at) && !session.is_pinned(at);
     if to == 0 || from == 0 || len > isize::MAX as usize {
         return Err(ERROR_INVALID_VALUE);

@@ -14,6 +14,8 @@ mod module;
 mod peer;
 mod pool;
 mod stream;
+mod stream_memory;
+mod virtual_memory;
 
 use std::ffi::c_int;
 
@@ -31,6 +33,8 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         module::SYMBOLS,
         execution::SYMBOLS,
         capture::SYMBOLS,
+        virtual_memory::SYMBOLS,
+        stream_memory::SYMBOLS,
     ];
     let simulated = chapters.into_iter().flatten();
     let mut all: Vec<_> = simulated.map(|(name, address)| (*name, address() as u64)).collect();
@@ -52,7 +56,8 @@ macro_rules! chapter {
 }
 use chapter;
 
-/// What cudarc's driver layers refer to and this simulator does not model. cudarc panics on an
+/// What cudarc's driver layers refer to, or what belongs to a chapter that is simulated, and this
+/// simulator does not model. cudarc panics on an
 /// absent symbol, so each is there and refuses.
 const NOT_SUPPORTED: &[&str] = &[
     "cuDestroyExternalMemory",
@@ -67,6 +72,9 @@ const NOT_SUPPORTED: &[&str] = &[
     "cuMemAdvise",
     "cuMemAdvise_v2",
     "cuMemAllocManaged",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemMapArrayAsync",
     "cuMemPrefetchAsync",
     "cuMemPrefetchAsync_v2",
     "cuOccupancyAvailableDynamicSMemPerBlock",

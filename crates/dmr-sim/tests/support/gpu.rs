@@ -52,8 +52,13 @@ impl Gpu {
     }
 
     pub(crate) fn of(universe: &Universe, device: usize) -> Gpu {
+        Gpu::on(universe.ordinal(device))
+    }
+
+    /// The device with this CUDA ordinal.
+    pub(crate) fn on(ordinal: usize) -> Gpu {
         result::init().expect("cuInit");
-        let device = result::device::get(universe.ordinal(device) as i32).expect("cuDeviceGet");
+        let device = result::device::get(ordinal as i32).expect("cuDeviceGet");
         // SAFETY: the device is the driver's own; the context is released when this is dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.expect("retain");
         let gpu = Gpu { device, context };

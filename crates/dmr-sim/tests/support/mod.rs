@@ -12,3 +12,4 @@ pub(crate) mod program;
 pub(crate) mod rng;
 pub(crate) mod run;
 pub(crate) mod shrink;
+pub(crate) mod virtual_memory;

@@ -1,0 +1,202 @@
+//! What is mapped where: virtual addresses, the physical memory behind them, and who may touch
+//! it.
+//!
+//! Physical memory has addresses of its own, in the span of its device, that no program ever sees.
+//! Bytes and their history are kept by these, so two mappings of one memory are one memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::address::{device_of, is_virtual};
+use crate::clock::Epoch;
+use crate::history::{Access, Origin};
+
+/// All mappings, by virtual address. They do not overlap.
+#[derive(Default)]
+pub(crate) struct Mappings(BTreeMap<u64, Mapping>);
+
+/// One `cuMemMap`.
+pub(crate) struct Mapping {
+    pub(crate) bytes: u64,
+    /// The index of the physical memory.
+    pub(crate) memory: u32,
+    /// Where its first byte is.
+    pub(crate) physical: u64,
+    /// The device that it is on.
+    pub(crate) device: usize,
+    pub(crate) origin: Arc<Origin>,
+    /// Devices that may touch it.
+    rights: SmallVec<[(usize, Rights); 2]>,
+    /// The latest use through these addresses, of each stream.
+    used: SmallVec<[Use; 2]>,
+}
+
+/// What a device may do with mapped memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rights {
+    None,
+    Read,
+    ReadWrite,
+}
+
+/// A use of mapped memory.
+#[derive(Clone)]
+pub(crate) struct Use {
+    pub(crate) access: Access,
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    writes: bool,
+}
+
+/// Who touches memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Reach<'a> {
+    /// The device that does the work.
+    pub(crate) device: usize,
+    /// Of a kernel: the devices whose allocations it may touch. Copy engines reach them all.
+    pub(crate) peers: Option<&'a [usize]>,
+}
+
+/// A range of addresses whose bytes lie together.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    /// Where the bytes are; `at`, if it is not virtual.
+    pub(crate) physical: u64,
+}
+
+impl Mapping {
+    pub(crate) fn new(bytes: u64, memory: u32, physical: u64, origin: Arc<Origin>) -> Self {
+        let device = device_of(physical).unwrap_or(0);
+        let (rights, used) = (SmallVec::new(), SmallVec::new());
+        Self { bytes, memory, physical, device, origin, rights, used }
+    }
+
+    pub(crate) fn rights(&self, device: usize) -> Rights {
+        let found = self.rights.iter().find(|(other, _)| *other == device);
+        found.map_or(Rights::None, |(_, rights)| *rights)
+    }
+
+    pub(crate) fn set_rights(&mut self, device: usize, rights: Rights) {
+        self.rights.retain(|(other, _)| *other != device);
+        self.rights.push((device, rights));
+    }
+
+    /// A use that may still be under way where only `left` is left to it.
+    pub(crate) fn first_pending(
+        &self,
+        known: impl Fn(Epoch) -> bool,
+        left: Rights,
+    ) -> Option<&Use> {
+        let needs = |used: &Use| if used.writes { Rights::ReadWrite } else { Rights::Read };
+        self.used.iter().find(|used| left < needs(used) && !known(used.access.epoch))
+    }
+
+    fn allows(&self, by: Reach<'_>, writes: bool) -> bool {
+        let needed = if writes { Rights::ReadWrite } else { Rights::Read };
+        let may = |device| self.rights(device) >= needed;
+        may(by.device) || (by.peers.is_none() && may(self.device))
+    }
+}
+
+impl Mappings {
+    /// The mapping around the address, and where it starts.
+    pub(crate) fn around(&self, at: u64) -> Option<(u64, &Mapping)> {
+        let (&start, mapping) = self.0.range(..=at).next_back()?;
+        (at - start < mapping.bytes).then_some((start, mapping))
+    }
+
+    pub(crate) fn insert(&mut self, at: u64, mapping: Mapping) {
+        self.0.insert(at, mapping);
+    }
+
+    pub(crate) fn remove(&mut self, at: u64) -> Option<Mapping> {
+        self.0.remove(&at)
+    }
+
+    pub(crate) fn get_mut(&mut self, at: u64) -> Option<&mut Mapping> {
+        self.0.get_mut(&at)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Mapping)> {
+        self.0.iter().map(|(&at, mapping)| (at, mapping))
+    }
+
+    /// Whether something is mapped in the range.
+    pub(crate) fn overlaps(&self, at: u64, bytes: u64) -> bool {
+        let last = self.0.range(..at.saturating_add(bytes)).next_back();
+        last.is_some_and(|(start, mapping)| start + mapping.bytes > at)
+    }
+
+    /// Where the mappings start that make up the range; `None` if it is not made up of whole
+    /// ones, with no hole.
+    pub(crate) fn whole(&self, at: u64, bytes: u64) -> Option<Vec<u64>> {
+        let mut next = at;
+        let end = at.checked_add(bytes)?;
+        let mut starts = Vec::new();
+        for (start, mapping) in self.0.range(at..end) {
+            if *start != next {
+                return None;
+            }
+            next = start + mapping.bytes;
+            starts.push(*start);
+        }
+        (next == end && bytes > 0).then_some(starts)
+    }
+
+    /// How many of the bytes are mapped in one go, with the rights to touch them.
+    pub(crate) fn reachable(&self, at: u64, bytes: u64, by: Reach<'_>, writes: bool) -> u64 {
+        let allowed = self.stretch(at, bytes).take_while(|(_, m)| m.allows(by, writes));
+        let end = allowed.last().map_or(at, |(start, mapping)| start + mapping.bytes);
+        bytes.min(end - at)
+    }
+
+    /// Where the bytes of the range are, up to the first that is nowhere. Addresses that are not
+    /// virtual are where they are.
+    pub(crate) fn pieces(&self, at: u64, bytes: u64) -> SmallVec<[Piece; 1]> {
+        if !is_virtual(at) {
+            return SmallVec::from_buf([Piece { at, bytes, physical: at }]);
+        }
+        let piece = |(start, mapping): (u64, &Mapping)| {
+            let from = start.max(at);
+            let to = (start + mapping.bytes).min(at.saturating_add(bytes));
+            Piece { at: from, bytes: to - from, physical: mapping.physical + (from - start) }
+        };
+        self.stretch(at, bytes).map(piece).collect()
+    }
+
+    /// Notes a use of the range, of which nothing is notable but mappings.
+    pub(crate) fn note(&mut self, at: u64, bytes: u64, access: &Access, writes: bool) {
+        if !is_virtual(at) {
+            return;
+        }
+        let first = self.around(at).map_or(at, |(start, _)| start);
+        for (&start, mapping) in self.0.range_mut(first..at.saturating_add(bytes)) {
+            let from = start.max(at);
+            let to = (start + mapping.bytes).min(at.saturating_add(bytes));
+            let stream = access.epoch.stream;
+            // A write is the more demanding use: a later read does not hide it.
+            mapping
+                .used
+                .retain(|used| used.access.epoch.stream != stream || (used.writes && !writes));
+            mapping.used.push(Use { access: access.clone(), at: from, bytes: to - from, writes });
+        }
+    }
+
+    /// The mappings of the range, in order, up to the first hole.
+    fn stretch(&self, at: u64, bytes: u64) -> impl Iterator<Item = (u64, &Mapping)> {
+        let end = at.saturating_add(bytes);
+        let mut next = at;
+        let first = self.around(at).map(|(start, _)| start);
+        first.into_iter().flat_map(move |first| self.0.range(first..end)).map_while(
+            move |(&start, mapping)| {
+                let is_next = start <= next;
+                next = start + mapping.bytes;
+                is_next.then_some((start, mapping))
+            },
+        )
+    }
+}

@@ -1,0 +1,169 @@
+//! What stream memory operations do: writing a word, and waiting for one.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::abi::*;
+use crate::address::is_on_device;
+use crate::clock::{Clock, Epoch};
+use crate::history::Access;
+use crate::machine::{Action, Machine};
+use crate::report::{Report, ReportKind};
+use crate::words::{Test, Value};
+
+/// One of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WordOperation {
+    Write(Value),
+    Wait(Test),
+}
+
+impl Machine {
+    /// Queues a write of, or a wait for, the word at `at`. One that leaves an allocation is
+    /// reported, refused, and does nothing.
+    pub(crate) fn word(&mut self, stream: u32, at: u64, operation: WordOperation) -> Outcome {
+        let (name, value) = match operation {
+            WordOperation::Write(value) => ("write value", value),
+            WordOperation::Wait(test) => ("wait value", test.value),
+        };
+        let (epoch, deps) = self.begin(stream);
+        let access = Access { epoch, origin: self.origin(name), word: true };
+        let range = [(at, value.bytes())];
+        let (reads, writes): (&[_], &[_]) = match operation {
+            WordOperation::Write(_) => (&[], &range),
+            WordOperation::Wait(_) => (&range, &[]),
+        };
+        let valid = !self.is_illegal(stream, reads, writes, None);
+        if !valid {
+            self.access(&access, reads, writes, None, false);
+            self.push(epoch, deps, Action::Order);
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // A word is aligned, so it is all in one piece.
+        let piece = self.shadow.mappings.pieces(at, value.bytes());
+        let physical = piece.first().map_or(at, |piece| piece.physical);
+        let clock = self.streams[stream as usize].clock.clone();
+        match operation {
+            WordOperation::Write(value) => {
+                self.access(&access, reads, writes, None, true);
+                self.push(epoch, deps, Action::WriteWord { at, value });
+                for wait in self.shadow.words.written(physical, epoch, &clock, value) {
+                    self.close(wait, &clock);
+                }
+            }
+            WordOperation::Wait(test) => {
+                let is_host = !is_on_device(at);
+                let words = &mut self.shadow.words;
+                if let Some(gained) = words.waited(physical, epoch, &clock, test, is_host) {
+                    self.streams[stream as usize].clock.join(&gained);
+                }
+                self.access(&access, reads, writes, None, true);
+                let origin = access.origin;
+                self.push(epoch, deps, Action::WaitWord { at, test, origin });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the stream is at a wait for a word that does not let it go on.
+    pub(crate) fn waits_for_word(&self, stream: u32) -> bool {
+        match self.streams[stream as usize].queue.front().map(|op| &op.action) {
+            // Where there is no word any more, the device faults.
+            Some(Action::WaitWord { at, test, .. }) => {
+                self.load_word(*at, test.value.wide).is_some_and(|word| !test.holds(word))
+            }
+            _ => false,
+        }
+    }
+
+    /// A stream that will write the word which this one is at a wait for.
+    pub(crate) fn writer_for(&self, stream: u32) -> Option<u32> {
+        let front = self.streams[stream as usize].queue.front()?;
+        let Action::WaitWord { at, test, .. } = &front.action else { return None };
+        let physical = |at| self.shadow.mappings.pieces(at, 1).first().map(|p| p.physical);
+        let writes = |action: &Action| match action {
+            Action::WriteWord { at: other, value } => {
+                physical(*other) == physical(*at) && test.holds(value.bits)
+            }
+            _ => false,
+        };
+        let streams = self.streams.iter();
+        let found = streams.into_iter().position(|s| s.queue.iter().any(|op| writes(&op.action)));
+        found.map(|stream| stream as u32)
+    }
+
+    /// A wait has executed. If no write of a stream explains it, the program or other work has
+    /// written the word: that cannot be followed, so it counts as ordered after all that has
+    /// executed.
+    pub(crate) fn wait_ended(&mut self, wait: Epoch) {
+        self.shadow.words.wait_ended();
+        if !self.shadow.words.open().iter().any(|open| open.epoch == wait) {
+            return;
+        }
+        let mut all = self.host_clock();
+        for stream in 0..self.streams.len() as u32 {
+            let seq = self.streams[stream as usize].executed;
+            all.raise(Epoch { stream, seq });
+        }
+        self.close(wait, &all);
+    }
+
+    /// Lets a stream go on that waits for a word, though nobody has written it, and reports that.
+    pub(crate) fn give_up_a_wait(&mut self) -> bool {
+        let waiting = |&stream: &u32| self.waits_for_word(stream);
+        let Some(stream) = (0..self.streams.len() as u32).find(waiting) else { return false };
+        let this = &mut self.streams[stream as usize];
+        let epoch = Epoch { stream, seq: this.executed + 1 };
+        let Some(op) = this.queue.front_mut() else { return false };
+        let action = std::mem::replace(&mut op.action, Action::Order);
+        let Action::WaitWord { at, test, origin } = action else { return false };
+        self.findings.push(Report {
+            kind: ReportKind::EndlessWait,
+            first: None,
+            second: origin.site(Some(epoch)),
+            device: self.shadow.device_at(at),
+            address: at,
+            bytes: test.value.bytes(),
+            tag: None,
+        });
+        self.wait_ended(epoch);
+        true
+    }
+
+    pub(crate) fn store_word(&mut self, at: u64, value: Value) {
+        let bytes = value.bits.to_le_bytes();
+        if is_on_device(at) {
+            self.memory().write(at, &bytes[..value.bytes() as usize]);
+        } else if value.wide {
+            // SAFETY: aligned, as was checked, and inside of pinned host memory (see `Memory`).
+            // The program may look at the word at any time: atomically, if it means well.
+            unsafe { AtomicU64::from_ptr(at as usize as *mut u64) }
+                .store(value.bits, Ordering::Release);
+        } else {
+            // SAFETY: as above.
+            unsafe { AtomicU32::from_ptr(at as usize as *mut u32) }
+                .store(value.bits as u32, Ordering::Release);
+        }
+    }
+
+    fn load_word(&self, at: u64, wide: bool) -> Option<u64> {
+        if is_on_device(at) {
+            let piece = *self.shadow.mappings.pieces(at, 4).first()?;
+            let mut bytes = [0; 8];
+            self.store.read(piece.physical, &mut bytes[..if wide { 8 } else { 4 }]);
+            return Some(u64::from_le_bytes(bytes));
+        }
+        // SAFETY: as in `store_word`.
+        Some(unsafe {
+            if wide {
+                AtomicU64::from_ptr(at as usize as *mut u64).load(Ordering::Acquire)
+            } else {
+                u64::from(AtomicU32::from_ptr(at as usize as *mut u32).load(Ordering::Acquire))
+            }
+        })
+    }
+
+    fn close(&mut self, wait: Epoch, gained: &Clock) {
+        self.shadow.words.close(wait, gained);
+        self.join_behind(wait, gained);
+    }
+}

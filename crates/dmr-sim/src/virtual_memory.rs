@@ -1,0 +1,259 @@
+//! What the virtual memory calls do: reserving addresses, creating physical memory, mapping it,
+//! and saying who may touch it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::address::AddressSpace;
+use crate::history::{Before, Origin};
+use crate::machine::Machine;
+use crate::mapping::{Mapping, Rights, Use};
+use crate::report::{Report, ReportKind, Site};
+use crate::shadow::Findings;
+
+/// Physical memory and addresses come in multiples of this.
+pub(crate) const GRANULARITY: u64 = 2 << 20;
+
+/// The virtual memory of a machine, all its devices together.
+pub(crate) struct VirtualMemory {
+    addresses: AddressSpace,
+    reserved: BTreeMap<u64, Reserved>,
+    physical: BTreeMap<u32, Physical>,
+    next: u32,
+}
+
+/// A range of addresses for mapping.
+struct Reserved {
+    bytes: u64,
+    origin: Arc<Origin>,
+}
+
+/// Physical memory of a device.
+struct Physical {
+    /// In the device's span; no program sees it.
+    at: u64,
+    bytes: u64,
+    device: usize,
+    properties: CUmemAllocationProp,
+    /// References that the program has to release.
+    references: u32,
+    mappings: u32,
+    origin: Arc<Origin>,
+}
+
+impl Default for VirtualMemory {
+    fn default() -> Self {
+        let addresses = AddressSpace::virtual_ranges();
+        let (reserved, physical) = (BTreeMap::new(), BTreeMap::new());
+        Self { addresses, reserved, physical, next: 0 }
+    }
+}
+
+impl VirtualMemory {
+    /// The memory, if the program has a reference to it.
+    fn held(&mut self, memory: u32) -> Outcome<&mut Physical> {
+        let found = self.physical.get_mut(&memory).filter(|memory| memory.references > 0);
+        found.ok_or(ERROR_INVALID_VALUE)
+    }
+
+    /// Whether all of the range is in one reserved range.
+    fn is_reserved(&self, at: u64, bytes: u64) -> bool {
+        let around = self.reserved.range(..=at).next_back();
+        around.is_some_and(|(&start, reserved)| {
+            let skipped = at - start;
+            skipped < reserved.bytes && bytes <= reserved.bytes - skipped
+        })
+    }
+}
+
+impl Machine {
+    /// `cuMemAddressReserve`.
+    pub(crate) fn reserve(&mut self, bytes: u64, alignment: u64, hint: u64) -> Outcome<u64> {
+        if !is_granular(bytes) || (alignment != 0 && !alignment.is_power_of_two()) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let alignment = alignment.max(GRANULARITY);
+        let origin = self.origin("reserve addresses");
+        let addresses = &mut self.virtual_memory.addresses;
+        let at = if hint.is_multiple_of(alignment) && addresses.take_at(hint, bytes) {
+            hint
+        } else {
+            addresses.take_aligned(bytes, alignment).ok_or(ERROR_OUT_OF_MEMORY)?
+        };
+        self.shadow.unreserve(at, bytes);
+        self.virtual_memory.reserved.insert(at, Reserved { bytes, origin });
+        Ok(at)
+    }
+
+    /// `cuMemAddressFree`.
+    pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) -> Outcome {
+        let reserved = self.virtual_memory.reserved.get(&at);
+        let is_whole = reserved.is_some_and(|reserved| reserved.bytes == bytes);
+        if !is_whole || self.shadow.mappings.overlaps(at, bytes) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        self.virtual_memory.reserved.remove(&at);
+        self.virtual_memory.addresses.give_back(at, bytes);
+        self.shadow.unreserve(at, bytes);
+        Ok(())
+    }
+
+    /// `cuMemCreate`.
+    pub(crate) fn create(
+        &mut self,
+        device: usize,
+        bytes: u64,
+        properties: CUmemAllocationProp,
+    ) -> Outcome<u32> {
+        if !is_granular(bytes) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let at = self.take_from_device(device, bytes).ok_or(ERROR_OUT_OF_MEMORY)?;
+        self.shadow.renew(at, bytes);
+        let origin = self.origin("create memory");
+        let (references, mappings) = (1, 0);
+        let memory = Physical { at, bytes, device, properties, references, mappings, origin };
+        let index = self.virtual_memory.next;
+        self.virtual_memory.next += 1;
+        self.virtual_memory.physical.insert(index, memory);
+        Ok(index)
+    }
+
+    /// `cuMemGetAllocationPropertiesFromHandle`.
+    pub(crate) fn properties(&mut self, memory: u32) -> Outcome<CUmemAllocationProp> {
+        self.virtual_memory.held(memory).map(|memory| memory.properties)
+    }
+
+    /// `cuMemRelease`.
+    pub(crate) fn release(&mut self, memory: u32) -> Outcome {
+        self.virtual_memory.held(memory)?.references -= 1;
+        self.end_physical(memory);
+        Ok(())
+    }
+
+    /// `cuMemRetainAllocationHandle`.
+    pub(crate) fn retain(&mut self, at: u64) -> Outcome<u32> {
+        let memory = self.shadow.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?.1.memory;
+        let physical = self.virtual_memory.physical.get_mut(&memory).ok_or(ERROR_INVALID_VALUE)?;
+        physical.references += 1;
+        Ok(memory)
+    }
+
+    /// `cuMemMap`.
+    pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64, memory: u32) -> Outcome {
+        let origin = self.origin("map");
+        let is_free =
+            self.virtual_memory.is_reserved(at, bytes) && !self.shadow.mappings.overlaps(at, bytes);
+        let physical = self.virtual_memory.held(memory)?;
+        let fits = offset == 0 && bytes <= physical.bytes;
+        if !is_free || !fits || !is_granular(bytes) || !at.is_multiple_of(GRANULARITY) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        physical.mappings += 1;
+        let mapping = Mapping::new(bytes, memory, physical.at, origin);
+        self.shadow.map(at, mapping);
+        Ok(())
+    }
+
+    /// `cuMemUnmap`: waits for nothing, so the program must have.
+    pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Outcome {
+        let whole = self.shadow.mappings.whole(at, bytes).ok_or(ERROR_INVALID_VALUE)?;
+        let by = self.site("unmap");
+        for start in whole {
+            self.check_pending(start, Rights::None, &by);
+            if let Some(mapping) = self.shadow.unmap(start, by.clone()) {
+                if let Some(physical) = self.virtual_memory.physical.get_mut(&mapping.memory) {
+                    physical.mappings -= 1;
+                }
+                self.end_physical(mapping.memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// `cuMemSetAccess`, of one device.
+    pub(crate) fn set_access(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        device: usize,
+        rights: Rights,
+    ) -> Outcome {
+        let whole = self.shadow.mappings.whole(at, bytes).ok_or(ERROR_INVALID_VALUE)?;
+        let by = self.site("set access");
+        for start in whole {
+            let had = self.rights(start, device)?;
+            if rights < had {
+                self.check_pending(start, rights, &by);
+            }
+            if let Some(mapping) = self.shadow.mappings.get_mut(start) {
+                mapping.set_rights(device, rights);
+            }
+        }
+        Ok(())
+    }
+
+    /// `cuMemGetAccess`.
+    pub(crate) fn rights(&self, at: u64, device: usize) -> Outcome<Rights> {
+        let (_, mapping) = self.shadow.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?;
+        Ok(mapping.rights(device))
+    }
+
+    /// What nobody has given back, at the end.
+    pub(crate) fn virtual_leaks(&self, findings: &mut Findings) {
+        let mut leak = |device, address, bytes, origin: &Arc<Origin>| {
+            let (kind, first, second) = (ReportKind::Leak, None, origin.site(None));
+            findings.push(Report { kind, first, second, device, address, bytes, tag: None });
+        };
+        for (at, mapping) in self.shadow.mappings.iter() {
+            leak(Some(mapping.device), at, mapping.bytes, &mapping.origin);
+        }
+        for (&at, reserved) in &self.virtual_memory.reserved {
+            leak(None, at, reserved.bytes, &reserved.origin);
+        }
+        for physical in self.virtual_memory.physical.values() {
+            if physical.references > 0 {
+                leak(Some(physical.device), physical.at, physical.bytes, &physical.origin);
+            }
+        }
+    }
+
+    /// Reports a use of a mapping that the host does not know to be complete, and that `left` is
+    /// too little for.
+    fn check_pending(&mut self, start: u64, left: Rights, by: &Site) {
+        let clock = self.host_clock();
+        let before = Before { clock: &clock, open: &[] };
+        let Some((_, mapping)) = self.shadow.mappings.around(start) else { return };
+        let Some(Use { access, at, bytes, .. }) =
+            mapping.first_pending(|epoch| before.covers(epoch), left)
+        else {
+            return;
+        };
+        self.findings.push(Report {
+            kind: ReportKind::UnmapBeforeUse,
+            first: Some(access.site()),
+            second: by.clone(),
+            device: Some(mapping.device),
+            address: *at,
+            bytes: *bytes,
+            tag: None,
+        });
+    }
+
+    /// Gives physical memory back that nothing refers to any more.
+    fn end_physical(&mut self, memory: u32) {
+        let Some(physical) = self.virtual_memory.physical.get(&memory) else { return };
+        if physical.references > 0 || physical.mappings > 0 {
+            return;
+        }
+        let (device, at, bytes) = (physical.device, physical.at, physical.bytes);
+        self.virtual_memory.physical.remove(&memory);
+        self.shadow.renew(at, bytes);
+        self.give_back_to_device(device, at, bytes);
+    }
+}
+
+fn is_granular(bytes: u64) -> bool {
+    bytes > 0 && bytes.is_multiple_of(GRANULARITY)
+}
