@@ -176,7 +176,6 @@ impl DeviceBlock {
 
 impl WholeBlock {
     /// The whole block, to look at: its part is handed out.
-    #[must_use]
     pub const fn get(&self) -> &DeviceBlock {
         &self.0
     }
@@ -186,6 +185,7 @@ impl WholeBlock {
     /// # Errors
     ///
     /// Both, if the block is not a part of this whole.
+    #[allow(clippy::result_large_err, reason = "the error is what was passed in")]
     pub fn restore(self, part: DeviceBlock) -> Result<DeviceBlock, (Self, DeviceBlock)> {
         let whole = &self.0;
         let start = part.ptr().checked_sub(whole.ptr());

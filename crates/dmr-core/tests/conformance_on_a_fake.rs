@@ -1,21 +1,19 @@
 //! The conformance suite on fakes in host memory: a correct resource passes, a broken one fails
 //! at the check that says what is broken.
 
-mod fake;
-
 use dmr_core::conformance::{CHECKS, Harness, Report, check_forwarding, run, run_all};
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceResult, StreamId, StreamPoolId, Usage,
 };
-use fake::{FakeHarness, Fault};
+use dmr_testkit::fake::{FakeHarness, Fault};
 
 mod tracking {
-    dmr_core::conformance_tests!(crate::fake::FakeHarness::new(true));
+    dmr_core::conformance_tests!(dmr_testkit::fake::FakeHarness::new(true));
 }
 
 mod not_tracking {
-    dmr_core::conformance_tests!(crate::fake::FakeHarness::new(false));
+    dmr_core::conformance_tests!(dmr_testkit::fake::FakeHarness::new(false));
 }
 
 /// Each way to be broken, whether the fake tracks uses, and the check that has to find it.

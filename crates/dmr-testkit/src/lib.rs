@@ -4,12 +4,12 @@
 //! | --- | --- |
 //! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on whichever driver |
 //! | [`harness`] | [`ResourceHarness`]: what the conformance suite needs around a resource |
+//! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
 //!
 //! Used from `tests/` and `examples/` only. It panics where a test would.
 
-#![forbid(unsafe_code)]
-
+pub mod fake;
 pub mod faults;
 pub mod harness;
 pub mod rig;

@@ -18,6 +18,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-cuda-direct/", "calls the driver"),
     ("crates/dmr-sim/", "is the driver: C functions, an object file in memory"),
     ("crates/dmr-streams/", "calls the driver"),
+    ("crates/dmr-testkit/", "its fake resource makes blocks"),
 ];
 
 /// Markers of unfinished work, and the attribute that takes a test out of the run. Taken apart, so

@@ -1,7 +1,8 @@
 //! A first-fit resource on the fake device, with an optional ledger per block.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::{Entry, Ledger, StreamKey};
@@ -13,17 +14,18 @@ use dmr_core::{
 };
 
 use super::device::{Device, Event};
-use super::{BASE, DEVICE_BYTES, Fault, leased};
+use super::{BASE, DEVICE_BYTES, Fault, SharedDevice, leased, lock};
 
 const ORDINAL: usize = 0;
 
-#[derive(Debug)]
-pub(crate) struct FakeResource {
-    pub(super) device: Arc<Mutex<Device>>,
+/// The innermost resource of a [`FakeHarness`](super::FakeHarness): correct but for the fault it was
+/// made with.
+pub struct FakeResource {
+    device: SharedDevice,
     pub(super) pool: StreamPoolId,
     pub(super) tracks: bool,
-    pub(super) fault: Option<Fault>,
-    pub(super) state: Mutex<State>,
+    fault: Option<Fault>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -54,9 +56,16 @@ pub(super) struct Window {
     pub(super) access: Access,
 }
 
+/// As the innermost name of a stack.
+impl fmt::Debug for FakeResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fake")
+    }
+}
+
 impl FakeResource {
-    pub(crate) fn new(
-        device: Arc<Mutex<Device>>,
+    pub(super) fn new(
+        device: SharedDevice,
         pool: StreamPoolId,
         tracks: bool,
         fault: Option<Fault>,
@@ -69,11 +78,11 @@ impl FakeResource {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn device(&self) -> MutexGuard<'_, Device> {
-        self.device.lock().unwrap()
+        lock(&self.device)
     }
 
     pub(super) fn resolve(&self, stream: StreamId) -> ResourceResult<StreamId> {
@@ -322,7 +331,7 @@ impl DeviceMemoryResource for FakeResource {
 
     fn stream_pool(&self) -> StreamPoolId {
         if self.has(Fault::NamesAnotherPool) {
-            return StreamPoolId::next().unwrap();
+            return StreamPoolId::next().expect("a stream pool's id");
         }
         self.pool
     }

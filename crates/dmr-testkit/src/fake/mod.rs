@@ -1,0 +1,170 @@
+//! A device in host memory, with streams that do as little as they may, and a resource on it.
+//!
+//! Work runs only when somebody waits for it, so an order that nobody asked for shows in the
+//! bytes. No driver is involved, neither a simulated one.
+
+mod device;
+mod fault;
+mod ops;
+mod resource;
+mod tracking;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dmr_core::conformance::Harness;
+use dmr_core::{
+    DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult, StreamId,
+    StreamPoolId,
+};
+
+use device::{Device, Op, Pattern};
+pub use fault::Fault;
+pub use ops::FakeOps;
+pub use resource::FakeResource;
+
+/// Bytes of the device.
+pub const DEVICE_BYTES: usize = 16 << 20;
+
+/// Where the device's memory starts.
+const BASE: u64 = 0x7000_0000;
+
+/// Slots of the streams that the pool has: the default stream and two others.
+const STREAMS: usize = 3;
+
+type SharedDevice = Arc<Mutex<Device>>;
+
+/// A fake device of its own, and a resource on it: a [`FakeResource`], or what was put around one.
+#[derive(Debug)]
+pub struct FakeHarness<R = Arc<FakeResource>> {
+    device: SharedDevice,
+    resource: R,
+    fake: Arc<FakeResource>,
+    ops: Arc<FakeOps>,
+    pool: StreamPoolId,
+    other_pool: StreamPoolId,
+}
+
+impl FakeHarness {
+    /// A correct resource. `tracks`: whether it tracks uses.
+    #[must_use]
+    pub fn new(tracks: bool) -> Self {
+        Self::broken(tracks, None)
+    }
+
+    /// A resource that is correct but for one fault.
+    #[must_use]
+    pub fn broken(tracks: bool, fault: Option<Fault>) -> Self {
+        Self::make(tracks, fault, |fake, _| fake)
+    }
+}
+
+impl<R: DeviceMemoryResource> FakeHarness<R> {
+    /// What `wrap` makes of a correct resource, and of operations on its device.
+    pub fn wrapped(
+        tracks: bool,
+        wrap: impl FnOnce(Arc<FakeResource>, Arc<dyn DeviceOps>) -> R,
+    ) -> Self {
+        Self::make(tracks, None, wrap)
+    }
+
+    /// The innermost resource.
+    pub fn fake(&self) -> &Arc<FakeResource> {
+        &self.fake
+    }
+
+    /// Operations on the device, those that the resource was wrapped with.
+    pub fn ops(&self) -> &Arc<FakeOps> {
+        &self.ops
+    }
+
+    /// The whole resource. As [`Harness::resource`], with its type.
+    pub fn outermost(&self) -> &R {
+        &self.resource
+    }
+
+    fn make(
+        tracks: bool,
+        fault: Option<Fault>,
+        wrap: impl FnOnce(Arc<FakeResource>, Arc<dyn DeviceOps>) -> R,
+    ) -> Self {
+        let device = Arc::new(Mutex::new(Device::new(DEVICE_BYTES, STREAMS)));
+        let pool = StreamPoolId::next().expect("a stream pool's id");
+        let other_pool = StreamPoolId::next().expect("a stream pool's id");
+        let fake = Arc::new(FakeResource::new(Arc::clone(&device), pool, tracks, fault));
+        let ops = Arc::new(FakeOps::new(Arc::clone(&device), pool));
+        let resource = wrap(Arc::clone(&fake), Arc::<FakeOps>::clone(&ops));
+        Self { device, resource, fake, ops, pool, other_pool }
+    }
+}
+
+/// Streams are leased once; lease 0 is over.
+fn leased(pool: StreamPoolId, slot: usize) -> StreamId {
+    StreamId::from_parts(pool, slot, 1).expect("a stream's id")
+}
+
+impl<R: DeviceMemoryResource> Harness for FakeHarness<R> {
+    fn resource(&self) -> &dyn DeviceMemoryResource {
+        &self.resource
+    }
+
+    fn streams(&self) -> [StreamId; 2] {
+        [leased(self.pool, 1), leased(self.pool, 2)]
+    }
+
+    fn foreign_stream(&self) -> StreamId {
+        leased(self.other_pool, 1)
+    }
+
+    fn returned_stream(&self) -> StreamId {
+        StreamId::from_parts(self.pool, 1, 0).expect("a stream's id")
+    }
+
+    fn device_bytes(&self) -> u64 {
+        DEVICE_BYTES as u64
+    }
+
+    fn fill(&self, stream: StreamId, block: &DeviceBlock, byte: u8) -> ResourceResult<()> {
+        let fill = Op::Fill(Pattern::of_byte(offset(block)?, block.bytes(), byte));
+        lock(&self.device).submit(stream.slot(), fill);
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        stream: StreamId,
+        block: &DeviceBlock,
+        byte: u8,
+    ) -> ResourceResult<Option<usize>> {
+        let expected = Pattern::of_byte(offset(block)?, block.bytes(), byte);
+        let mut device = lock(&self.device);
+        let now = device.record(stream.slot());
+        device.run_until(now);
+        Ok(expected.first_wrong(device.memory()))
+    }
+
+    fn delay(&self, stream: StreamId) -> ResourceResult<()> {
+        lock(&self.device).submit(stream.slot(), Op::Delay);
+        Ok(())
+    }
+
+    fn settle(&self) -> ResourceResult<()> {
+        lock(&self.device).run_all();
+        Ok(())
+    }
+
+    /// Streams run as late as they may, so what is not ordered shows in the bytes.
+    fn verdict(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Where the block starts on the device, if all of it is there.
+fn offset(block: &DeviceBlock) -> ResourceResult<usize> {
+    let at = block.ptr().wrapping_sub(BASE) as usize;
+    let inside = at.checked_add(block.bytes()).is_some_and(|end| end <= DEVICE_BYTES);
+    if inside { Ok(at) } else { Err(ResourceError::out_of_bounds(block, 0, block.bytes())) }
+}
+
+fn lock(device: &SharedDevice) -> MutexGuard<'_, Device> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
+}
