@@ -44,8 +44,22 @@ pub trait DeviceOps: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Driver errors; the verdicts are kept for the next call.
+    /// Driver errors; [`StreamCapturing`](crate::ResourceError::StreamCapturing) while a stream
+    /// with a check under way captures a graph. The verdicts are kept for the next call.
     fn collect(&self) -> ResourceResult<Vec<PatternMismatch>>;
+
+    /// The id by which work on a block's memory is submitted to its home stream: one that is good
+    /// also after the lease of the stream was returned.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool, or one
+    /// whose owner, who had lent it to the pool, has taken it back;
+    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing): a fill or a check would become
+    /// a part of the graph; driver errors.
+    fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+        Ok(block.alloc_stream())
+    }
 
     /// Waits until all work submitted to `stream` is done.
     ///

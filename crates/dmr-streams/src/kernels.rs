@@ -1,6 +1,7 @@
 //! The two kernels of [`PatternOps`](crate::PatternOps), and the results of the checks.
 
 use std::ffi::{CStr, c_uint, c_void};
+use std::sync::Arc;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
@@ -23,6 +24,8 @@ const MAX_BLOCKS: u64 = 4096;
 /// The loaded module and a buffer with a 64-bit result per check, on the device.
 pub(crate) struct Kernels {
     device: Device,
+    /// Nobody else's: a user's may be capturing a graph when results are fetched.
+    stream: Arc<CudaStream>,
     module: sys::CUmodule,
     check: sys::CUfunction,
     spin: sys::CUfunction,
@@ -37,7 +40,7 @@ unsafe impl Sync for Kernels {}
 
 impl Kernels {
     /// Compiles the kernels and makes the results buffer, all slots holding [`NOTHING_WRONG`].
-    pub(crate) fn load(device: &Device, stream: &CudaStream) -> ResourceResult<Self> {
+    pub(crate) fn load(device: &Device, stream: Arc<CudaStream>) -> ResourceResult<Self> {
         device.bind()?;
         let failed = |call| move |error| device.driver_error(call, error);
         // SAFETY: PTX text that ends with a zero byte.
@@ -45,13 +48,13 @@ impl Kernels {
             .map_err(failed("cuModuleLoadData"))?;
         let null = std::ptr::null_mut();
         let mut kernels =
-            Self { device: device.clone(), module, check: null, spin: null, results: 0 };
+            Self { device: device.clone(), stream, module, check: null, spin: null, results: 0 };
         kernels.check = kernels.function(c"dmr_check_pattern")?;
         kernels.spin = kernels.function(c"dmr_spin")?;
         // SAFETY: the context is current; `drop` frees it.
         kernels.results =
             unsafe { result::malloc_sync(RESULT_BYTES) }.map_err(failed("cuMemAlloc"))?;
-        kernels.reset(stream)?;
+        kernels.reset()?;
         Ok(kernels)
     }
 
@@ -89,24 +92,26 @@ impl Kernels {
     }
 
     /// Sets all results to [`NOTHING_WRONG`] and waits for that.
-    pub(crate) fn reset(&self, stream: &CudaStream) -> ResourceResult<()> {
+    pub(crate) fn reset(&self) -> ResourceResult<()> {
         self.device.bind()?;
         // SAFETY: the buffer is ours, this long, and no check is in flight.
-        unsafe { result::memset_d8_async(self.results, 0xFF, RESULT_BYTES, stream.cu_stream()) }
-            .map_err(|error| self.device.driver_error("cuMemsetD8Async", error))?;
-        synchronize(&self.device, stream)
+        unsafe {
+            result::memset_d8_async(self.results, 0xFF, RESULT_BYTES, self.stream.cu_stream())
+        }
+        .map_err(|error| self.device.driver_error("cuMemsetD8Async", error))?;
+        synchronize(&self.device, &self.stream)
     }
 
     /// Fetches the first `count` results. Their checks must have completed.
-    pub(crate) fn fetch(&self, stream: &CudaStream, count: usize) -> ResourceResult<Vec<u64>> {
+    pub(crate) fn fetch(&self, count: usize) -> ResourceResult<Vec<u64>> {
         self.device.bind()?;
         let mut fetched = vec![NOTHING_WRONG; count.min(RESULT_SLOTS)];
         // SAFETY: the source is ours and at least this long; the destination outlives the copy,
         // which has completed when `synchronize` returns (and on an error nothing else reads it:
         // a copy to pageable memory is over when the call returns).
-        unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, stream.cu_stream()) }
+        unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, self.stream.cu_stream()) }
             .map_err(|error| self.device.driver_error("cuMemcpyDtoHAsync", error))?;
-        synchronize(&self.device, stream)?;
+        synchronize(&self.device, &self.stream)?;
         Ok(fetched)
     }
 
@@ -149,7 +154,7 @@ impl Drop for Kernels {
 }
 
 /// Waits for a stream, in the context that is current.
-pub(crate) fn synchronize(device: &Device, stream: &CudaStream) -> ResourceResult<()> {
+fn synchronize(device: &Device, stream: &CudaStream) -> ResourceResult<()> {
     // SAFETY: the stream is alive for as long as it is borrowed.
     unsafe { result::stream::synchronize(stream.cu_stream()) }
         .map_err(|error| device.driver_error("cuStreamSynchronize", error))

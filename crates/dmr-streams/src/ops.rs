@@ -4,11 +4,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+use cudarc::driver::result;
 use cudarc::driver::sys::{CUstream, cuMemsetD32Async};
-use cudarc::driver::{CudaStream, result};
 use dmr_core::{DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId};
 
-use crate::kernels::{Kernels, NOTHING_WRONG, RESULT_SLOTS, synchronize};
+use crate::kernels::{Kernels, NOTHING_WRONG, RESULT_SLOTS};
 use crate::{Device, StreamPool};
 
 /// [`DeviceOps`] on the streams of a pool.
@@ -33,7 +33,7 @@ struct Pending {
     /// By result slot, in the order of submission.
     checks: Vec<Check>,
     /// The streams that they were submitted to.
-    streams: Vec<Arc<CudaStream>>,
+    streams: Vec<StreamId>,
     /// What earlier rounds found.
     found: Vec<PatternMismatch>,
     /// Some results are those of an earlier round.
@@ -118,20 +118,20 @@ impl PatternOps {
         if let Some(kernels) = self.kernels.get() {
             return Ok(kernels);
         }
-        let kernels = Kernels::load(self.device(), self.default_stream()?)?;
+        let kernels = Kernels::load(self.device(), self.streams.private_stream()?)?;
         Ok(self.kernels.get_or_init(|| kernels))
     }
 
     /// A result slot for a check on `stream`; `None` if verdicts must be fetched first.
-    fn reserve(&self, stream: &Arc<CudaStream>, key: u64, start: usize) -> Option<usize> {
+    fn reserve(&self, stream: StreamId, key: u64, start: usize) -> Option<usize> {
         let mut pending = self.pending();
         let slot = pending.checks.len();
         if pending.stale_results || slot == RESULT_SLOTS {
             return None;
         }
         pending.checks.push(Check { key, start });
-        if !pending.streams.iter().any(|known| known.cu_stream() == stream.cu_stream()) {
-            pending.streams.push(Arc::clone(stream));
+        if !pending.streams.iter().any(|known| known.slot() == stream.slot()) {
+            pending.streams.push(stream);
         }
         Some(slot)
     }
@@ -142,14 +142,17 @@ impl PatternOps {
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         // Nothing was checked if there are no kernels.
         let Some(kernels) = self.kernels.get() else { return Ok(()) };
-        let own_stream = self.default_stream()?;
         let mut pending = self.pending();
         if !pending.checks.is_empty() {
             self.device().bind()?;
             for stream in &pending.streams {
-                synchronize(self.device(), stream)?;
+                // To wait for it would break its capture.
+                if self.streams.is_capturing(stream.slot())? {
+                    return Err(ResourceError::stream_capturing(*stream));
+                }
+                self.streams.synchronize_slot(stream.slot())?;
             }
-            let results = kernels.fetch(own_stream, pending.checks.len())?;
+            let results = kernels.fetch(pending.checks.len())?;
             let pending = &mut *pending;
             let checked = pending.checks.drain(..).zip(results);
             let wrong = checked.filter(|(_, at)| *at != NOTHING_WRONG);
@@ -162,14 +165,10 @@ impl PatternOps {
             pending.streams.clear();
         }
         if pending.stale_results {
-            kernels.reset(own_stream)?;
+            kernels.reset()?;
             pending.stale_results = false;
         }
         Ok(())
-    }
-
-    fn default_stream(&self) -> ResourceResult<&Arc<CudaStream>> {
-        self.streams.resolve(StreamId::DEFAULT)
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -217,7 +216,7 @@ impl DeviceOps for PatternOps {
         key: u64,
     ) -> ResourceResult<()> {
         let ptr = self.address(block, &range)?;
-        let stream = self.streams.resolve(stream)?;
+        let stream = self.streams.locate(stream)?;
         if range.is_empty() {
             return Ok(());
         }
@@ -226,7 +225,7 @@ impl DeviceOps for PatternOps {
         let pattern = pattern.rotate_right(8 * (range.start % 4) as u32);
         loop {
             let submitting = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-            let Some(slot) = self.reserve(stream, key, range.start) else {
+            let Some(slot) = self.reserve(stream.id(), key, range.start) else {
                 drop(submitting);
                 self.fetch()?;
                 continue;
@@ -235,13 +234,23 @@ impl DeviceOps for PatternOps {
             //
             // SAFETY: the range is inside a live block; freeing that is ordered after the check
             // by the contract of the block's resource, as for any work on its memory.
-            return unsafe { kernels.check(stream, (ptr, range.len()), pattern, slot) };
+            return unsafe { kernels.check(stream.stream(), (ptr, range.len()), pattern, slot) };
         }
     }
 
     fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
         self.fetch()?;
         Ok(std::mem::take(&mut self.pending().found))
+    }
+
+    fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+        let home = block.alloc_stream();
+        self.streams.home_stream(home)?;
+        self.device().bind()?;
+        if self.streams.is_capturing(home.slot())? {
+            return Err(ResourceError::stream_capturing(home));
+        }
+        Ok(self.streams.permanent_id(home.slot()))
     }
 
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {

@@ -502,6 +502,11 @@ impl StreamPool {
         Ok(self.slots[slot].stream.get_or_init(|| created))
     }
 
+    /// A stream of the pool's priority that is in no slot: whoever makes it keeps it.
+    pub(crate) fn private_stream(&self) -> ResourceResult<Arc<CudaStream>> {
+        self.new_stream(self.priority)
+    }
+
     fn new_stream(&self, priority: i32) -> ResourceResult<Arc<CudaStream>> {
         let context = self.device.context();
         // cudarc would answer an error of some earlier call as if creating had failed. It stays
