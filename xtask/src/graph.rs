@@ -11,6 +11,7 @@ use crate::workspace::{Dependency, Kind, Package, Workspace};
 /// For each crate, the crates of this workspace that it may depend on.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-core", &[]),
+    ("dmr-adaptors", &["dmr-core"]),
     ("dmr-sim", &[]),
     ("dmr-streams", &["dmr-core"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
@@ -21,6 +22,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     (
         "dmr",
         &[
+            "dmr-adaptors",
             "dmr-buffer",
             "dmr-core",
             "dmr-cuda-async",
@@ -34,7 +36,15 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-testkit", &["dmr-core", "dmr-sim", "dmr-streams"]),
     (
         "dmr-bench",
-        &["dmr-core", "dmr-cuda-async", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"],
+        &[
+            "dmr-adaptors",
+            "dmr-core",
+            "dmr-cuda-async",
+            "dmr-cuda-direct",
+            "dmr-sim",
+            "dmr-streams",
+            "dmr-trace",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -3,13 +3,15 @@
 use crate::command;
 use crate::failure::Failure;
 
-/// The crates whose unit tests have loom models.
-const MODELLED: &[&str] = &["dmr-streams"];
+/// The crates whose unit tests have loom models, and the features that these are in.
+const MODELLED: &[(&str, &str)] = &[("dmr-streams", ""), ("dmr-adaptors", "budget")];
 
 /// In a target folder of its own: the flag would have everything built again, there and back.
 pub(crate) fn run() -> Result<(), Failure> {
-    for package in MODELLED {
-        let mut test = command::cargo(&["test", "--release", "--lib", "-p", package, "loom"]);
+    for (package, features) in MODELLED {
+        let which = ["-p", package, "--features", features, "loom"];
+        let mut test = command::cargo(&["test", "--release", "--lib"]);
+        test.args(which);
         test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom");
         command::show(&mut test)?;
     }

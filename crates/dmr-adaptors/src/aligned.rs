@@ -1,1 +1,332 @@
-//! (being written)
+//! [`AlignedResource`]: blocks aligned to more than the 256 bytes that CUDA promises.
+//!
+//! It asks the resource inside for as many bytes more as alignment can cost, and hands out the
+//! aligned part.
+//!
+//! **Inside or outside.** What is inside sees the padded sizes: a budget, a log or statistics
+//! inside count the padding, outside they count what was asked.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
+use dmr_core::{
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Generation,
+    ResourceError, ResourceResult, StreamId, Usage, WholeBlock,
+};
+
+use crate::ResourceLayer;
+use crate::forward::forward;
+
+/// Makes an [`AlignedResource`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a layer does nothing until it is put around a resource"]
+pub struct AlignedLayer {
+    alignment: usize,
+    threshold: usize,
+}
+
+/// An alignment that blocks cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot align blocks to {alignment} bytes: ask for a power of two, at least 256")]
+#[non_exhaustive]
+pub struct InvalidAlignment {
+    /// Bytes asked for.
+    pub alignment: usize,
+}
+
+impl AlignedLayer {
+    /// Aligns blocks to `alignment` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidAlignment`] unless it is a power of two and at least 256.
+    pub const fn new(alignment: usize) -> Result<Self, InvalidAlignment> {
+        if alignment.is_power_of_two() && alignment >= BLOCK_ALIGNMENT {
+            Ok(Self { alignment, threshold: 0 })
+        } else {
+            Err(InvalidAlignment { alignment })
+        }
+    }
+
+    /// Leaves blocks of fewer than `bytes` bytes as they are: aligned to 256 bytes, not padded.
+    pub const fn with_threshold(mut self, bytes: usize) -> Self {
+        self.threshold = bytes;
+        self
+    }
+}
+
+impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
+    type Resource = AlignedResource<R>;
+
+    fn layer(&self, inner: R) -> AlignedResource<R> {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        AlignedResource { inner, layer: *self, shards }
+    }
+}
+
+/// Aligns blocks to more than 256 bytes; see the [module](self).
+///
+/// Accounting is in bytes as asked of this resource; `reserved` is the inner resource's and has
+/// the padding. It is of the blocks that were allocated here: others, also those of the resource
+/// inside, are [`ForeignBlock`](ResourceError::ForeignBlock). What was retired counts as freed
+/// when a call of `usage` or a reap finds it so.
+///
+/// A block's [`alignment`](DeviceBlock::alignment) says what its address has, at most 2 MiB.
+pub struct AlignedResource<R> {
+    inner: R,
+    layer: AlignedLayer,
+    /// By generation: a block stays in one shard all its life.
+    shards: Box<[Mutex<Shard>]>,
+}
+
+const SHARDS: usize = 16;
+
+/// Some of the blocks, and what they come to.
+#[derive(Default)]
+struct Shard {
+    live: HashMap<Generation, Live>,
+    retired: HashMap<Generation, (BlockId, u64)>,
+    live_bytes: u64,
+    retired_bytes: u64,
+    total_allocated: u64,
+    total_freed: u64,
+}
+
+/// A block that is handed out, and what stands behind it.
+struct Live {
+    ptr: u64,
+    bytes: usize,
+    /// The padded block that it is a part of; `None` if it is the inner resource's as it is.
+    whole: Option<WholeBlock>,
+}
+
+impl Live {
+    const fn new(block: &DeviceBlock, whole: Option<WholeBlock>) -> Self {
+        Self { ptr: block.ptr(), bytes: block.bytes(), whole }
+    }
+}
+
+impl<R> AlignedResource<R> {
+    /// The resource inside.
+    pub const fn get_ref(&self) -> &R {
+        &self.inner
+    }
+
+    /// The resource inside.
+    ///
+    /// # Errors
+    ///
+    /// This one, while any of its blocks is handed out: only it can give them back.
+    pub fn into_inner(self) -> Result<R, Self> {
+        let is_unused = self
+            .shards
+            .iter()
+            .all(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).live.is_empty());
+        if is_unused { Ok(self.inner) } else { Err(self) }
+    }
+
+    const fn inner(&self) -> &R {
+        &self.inner
+    }
+
+    fn shard(&self, generation: Generation) -> MutexGuard<'_, Shard> {
+        let index = generation.get() as usize % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R: DeviceMemoryResource> AlignedResource<R> {
+    /// The aligned part of a padded block.
+    fn part_of(
+        &self,
+        padded: DeviceBlock,
+        bytes: usize,
+    ) -> Result<(DeviceBlock, WholeBlock), DeviceBlock> {
+        let up_to = padded.ptr().checked_next_multiple_of(self.layer.alignment as u64);
+        let offset = up_to.map_or(0, |aligned| aligned - padded.ptr());
+        padded.narrow(usize::try_from(offset).unwrap_or(usize::MAX), bytes)
+    }
+
+    /// The padding makes room for an aligned part, so this is an inner resource that hands out
+    /// less than it was asked for, or less aligned than 256 bytes.
+    fn no_part_fits(&self, padded: DeviceBlock, bytes: usize) -> ResourceError {
+        // A block that it does not take back leaks in its own accounting.
+        let _ = self.inner.deallocate(padded);
+        ResourceError::out_of_memory(bytes, self.inner.device_ordinal(), (0, 0), &self.usage())
+    }
+
+    /// The inner resource's block, in exchange for the one that was handed out.
+    fn exchange(&self, block: DeviceBlock) -> Result<DeviceBlock, Box<DeallocateError>> {
+        let generation = block.generation();
+        let mut shard = self.shard(generation);
+        let Some(Live { ptr, bytes, whole }) = shard.live.remove(&generation) else {
+            let is_stale = shard.retired.contains_key(&generation);
+            let stale = ResourceError::use_after_free(generation);
+            return Err(if is_stale {
+                DeallocateError::new(stale, block)
+            } else {
+                self.foreign(block)
+            });
+        };
+        // A block can be narrowed, and a part of what was handed out is not given back.
+        let is_what_was_handed_out = (ptr, bytes) == (block.ptr(), block.bytes());
+        let (whole, block) = match whole {
+            None if is_what_was_handed_out => return Ok(block),
+            Some(whole) if is_what_was_handed_out => match whole.restore(block) {
+                Ok(padded) => return Ok(padded),
+                Err((whole, block)) => (Some(whole), block),
+            },
+            other => (other, block),
+        };
+        shard.live.insert(generation, Live { ptr, bytes, whole });
+        Err(self.foreign(block))
+    }
+
+    /// The part again, after the inner resource did not take the whole back.
+    fn hand_out_again(&self, block: DeviceBlock, ptr: u64, bytes: usize) -> DeviceBlock {
+        let offset = usize::try_from(ptr.wrapping_sub(block.ptr())).unwrap_or(usize::MAX);
+        let narrowed =
+            if block.bytes() == bytes { Err(block) } else { block.narrow(offset, bytes) };
+        let (block, whole) = match narrowed {
+            Ok((part, whole)) => (part, Some(whole)),
+            Err(block) => (block, None),
+        };
+        let live = Live::new(&block, whole);
+        self.shard(block.generation()).live.insert(block.generation(), live);
+        block
+    }
+
+    fn foreign(&self, block: DeviceBlock) -> Box<DeallocateError> {
+        let error = ResourceError::foreign_block(&block, self.inner.device_ordinal());
+        DeallocateError::new(error, block)
+    }
+
+    /// Counts as freed what is retired no longer; answers the bytes.
+    fn sweep(&self) -> u64 {
+        let mut freed = 0;
+        for shard in &*self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = 0;
+            shard.retired.retain(|_, (id, bytes)| {
+                let stays = self.inner.is_retired(*id);
+                found += if stays { 0 } else { *bytes };
+                stays
+            });
+            shard.retired_bytes -= found;
+            shard.total_freed += found;
+            freed += found;
+        }
+        freed
+    }
+
+    /// Reaps, and answers the bytes (as asked for) that this freed.
+    fn reap(&self, reap: impl FnOnce(&R) -> ResourceResult<u64>) -> ResourceResult<u64> {
+        // What was free before is not this call's.
+        self.sweep();
+        let answer = reap(&self.inner);
+        let freed = self.sweep();
+        answer.map(|_| freed)
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let padding = self.layer.alignment - BLOCK_ALIGNMENT;
+        let is_padded = bytes != 0 && padding != 0 && bytes >= self.layer.threshold;
+        let asked = if is_padded { bytes.checked_add(padding) } else { Some(bytes) };
+        let asked = asked.ok_or_else(|| ResourceError::size_overflow(bytes))?;
+        let block = self.inner.allocate(asked, stream, tag)?;
+        let (block, whole) = if is_padded {
+            let part = self.part_of(block, bytes);
+            let (part, whole) = part.map_err(|padded| self.no_part_fits(padded, bytes))?;
+            (part, Some(whole))
+        } else {
+            (block, None)
+        };
+        let mut shard = self.shard(block.generation());
+        shard.live.insert(block.generation(), Live::new(&block, whole));
+        shard.live_bytes += bytes as u64;
+        shard.total_allocated += bytes as u64;
+        Ok(block)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        let (id, bytes) = (block.id(), block.bytes());
+        let whole = self.exchange(block)?;
+        let state = self.inner.deallocate(whole).map_err(|refusal| {
+            let DeallocateError { error, block } = *refusal;
+            DeallocateError::new(error, self.hand_out_again(block, id.ptr(), bytes))
+        })?;
+        let mut shard = self.shard(id.generation());
+        let bytes = bytes as u64;
+        shard.live_bytes -= bytes;
+        if state == BlockState::Freed {
+            shard.total_freed += bytes;
+        } else {
+            shard.retired_bytes += bytes;
+            shard.retired.insert(id.generation(), (id, bytes));
+        }
+        Ok(state)
+    }
+
+    fn bytes_outstanding(&self) -> u64 {
+        self.usage().outstanding()
+    }
+
+    fn usage(&self) -> Usage {
+        // First, so that it is not less than what is added up after it.
+        let reserved = self.inner.usage().reserved;
+        self.sweep();
+        let mut usage = Usage::default();
+        for shard in &*self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            usage.live += shard.live_bytes;
+            usage.retired += shard.retired_bytes;
+            usage.total_allocated += shard.total_allocated;
+            usage.total_freed += shard.total_freed;
+        }
+        usage.reserved = reserved;
+        usage
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.reap(R::try_reap)
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.reap(R::reap_pending)
+    }
+
+    forward!(
+        inner: is_retired,
+        device_ordinal,
+        stream_pool,
+        supports_block_use_tracking,
+        record_block_use,
+        prepare_block_use,
+        finish_block_use,
+        prepare_uses,
+        finish_uses,
+        cancel_uses,
+    );
+}
+
+impl<R: fmt::Debug> fmt::Debug for AlignedResource<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Aligned({}, {:?})", human_bytes(self.layer.alignment as u64), self.inner)
+    }
+}
+
+impl<R: fmt::Debug> fmt::Display for AlignedResource<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

@@ -6,6 +6,17 @@
 //!
 //! | feature | layer | adaptor | what it does |
 //! | --- | --- | --- | --- |
+//! | `aligned` | `AlignedLayer` | `AlignedResource` | aligns blocks to more than 256 bytes |
+//! | `budget` | `BudgetLayer` | `GlobalDeviceBudget` | one hard limit, shares of it, and reservations |
+//! | `callbacks` | `FailureCallbackLayer` | `FailureCallbackResource` | reaps, asks the program to make room, and tries again |
+//! | `debug-guard` | `DebugGuardLayer` | `DebugGuardResource` | finds overruns, underruns, writes after free and double frees |
+//! | `logging` | `LoggingLayer` | `LoggingResource` | records every allocation, free and reap: to a file, to memory, to a sink of your own |
+//! | `statistics` | `StatisticsLayer` | `StatisticsResource` | current, peak and total, by tag, stream and scope |
+//! | `metrics` | | | statistics through the `metrics` facade |
+//! | `tracing` | | | a logging sink that emits `tracing` events |
+//!
+//! Each adaptor forwards every method of the trait: `#[deny(clippy::missing_trait_methods)]` on
+//! its `impl` makes the compiler say so.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +30,8 @@
 ))]
 mod forward;
 mod layer;
+#[cfg(feature = "budget")]
+mod sync;
 
 #[cfg(feature = "aligned")]
 pub mod aligned;
@@ -34,3 +47,7 @@ pub mod logging;
 pub mod statistics;
 
 pub use layer::{ResourceBuilder, ResourceLayer};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,277 @@
+//! [`GlobalDeviceBudget`]: a resource that charges a budget for what passes through it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dmr_core::size::human_bytes;
+use dmr_core::{
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
+    StreamId, Usage,
+};
+
+use super::Budget;
+use super::pending::{Entry, Polled, Source};
+use super::reservation::out_of_budget;
+use super::shard::Shard;
+use super::tags::BEFORE;
+use super::tree::{Refused, Tree};
+use crate::forward::forward;
+
+/// Bounds what passes through it until it is freed: a hard limit on live and retired bytes.
+///
+/// The limit is kept at every instant, under any number of threads: bytes are charged before the
+/// resource below is asked, and come back after it has let go. An allocation that is under way
+/// counts, also if the resource below refuses it in the end.
+///
+/// # When a request is refused
+///
+/// One that is larger than the limit is refused at once: nobody notices. Any other is refused only
+/// if at some instant during the call it did not fit, and after
+///
+/// 1. what the resources of the whole budget have let go meanwhile was looked for,
+/// 2. they were made to let go of what is done with (`try_reap`),
+/// 3. this one was made to wait for what is retired (`reap_pending`), unless
+///    [`with_reap_pending`](super::BudgetLayer::with_reap_pending) says not to.
+///
+/// # Below and above
+///
+/// Below a pool it bounds what the pool takes from the device; above a pool, what a tenant takes
+/// from the pool. Inside the debug guard it counts red zones and the quarantine, outside it does
+/// not, and the block comes back to the budget when its quarantine is over. A stack with two
+/// budgets of one tree charges the tree twice.
+///
+/// # Obligations
+///
+/// A block goes back through the resource that it came from. If it comes back through another
+/// budget on the same pool, the bytes are taken off that other one: the two cannot be told apart.
+/// A block that bypasses the budget when it is given back stays charged.
+///
+/// # Dropping it
+///
+/// Waits for nothing. If blocks are still retired, the resource inside is kept until they are
+/// freed, or until the budget itself is gone. Blocks still handed out stay charged. There is no
+/// `into_inner` for the same reason: share the resource instead.
+///
+/// # Cost
+///
+/// A call takes one atomic operation on a cache line of the calling thread, and counts the tag. A
+/// thread takes bytes in advance, or keeps those that it frees, where there is plenty, and goes to
+/// a lock when they do not suffice; a refusal takes all of that back before it is final.
+pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
+    source: Arc<Source<R>>,
+    budget: Budget,
+    reap_pending: bool,
+}
+
+impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
+    pub(super) fn new(
+        inner: R,
+        budget: &Budget,
+        reap_pending: bool,
+        counts_what_is_out: bool,
+    ) -> Self {
+        let out = if counts_what_is_out { inner.usage() } else { Usage::default() };
+        let account = &budget.account;
+        let source = Arc::new(Source::new(inner, account.id, out.retired));
+        let weak = Arc::downgrade(&source);
+        {
+            let mut books = account.tree.books();
+            books.draw_anyway(account.id, out.outstanding());
+            books.sources.add(account.id, source.lists(), weak);
+        }
+        account.tree.count_bytes(account.id, BEFORE, out.outstanding());
+        Self { source, budget: budget.clone(), reap_pending }
+    }
+
+    /// The resource inside.
+    #[must_use]
+    pub fn get_ref(&self) -> &R {
+        &self.source.resource
+    }
+
+    /// The budget that it charges.
+    #[must_use]
+    pub const fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    #[inline]
+    fn inner(&self) -> &R {
+        &self.source.resource
+    }
+
+    fn tree(&self) -> &Tree {
+        &self.budget.account.tree
+    }
+
+    /// Asks the resource inside for bytes that are charged.
+    ///
+    /// What it says is answered as it came: taking a block out and putting it in again costs more
+    /// than all that is done here.
+    #[inline]
+    fn ask(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+        shard: Option<&Shard>,
+    ) -> ResourceResult<DeviceBlock> {
+        let charge = Charge { budget: &self.budget, shard, bytes: bytes as u64 };
+        let answer = self.inner().allocate(bytes, stream, tag);
+        if answer.is_ok() {
+            charge.keep();
+            let account = &self.budget.account;
+            account.tree.count(account.id, shard, tag, bytes as u64);
+        }
+        answer
+    }
+
+    /// Charges `bytes` that did not fit at first.
+    #[cold]
+    fn make_room(&self, shard: Option<&Shard>, bytes: u64) -> ResourceResult<()> {
+        let (tree, id) = (self.tree(), self.budget.account.id);
+        let mut steps = [Step::TryReap, Step::ReapPending].into_iter();
+        let mut step = steps.next();
+        loop {
+            let releases = tree.releases();
+            let refusal = match tree.charge(id, shard, bytes, step.is_none()) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Oversized(refusal)) => return Err(out_of_budget(refusal, bytes)),
+                Err(Refused::Full(refusal)) => refusal,
+            };
+            // What was let go before that instant, and charged all the same, might have made it
+            // fit: the refusal stands only if there was nothing.
+            tree.poll();
+            if tree.releases() != releases {
+                continue;
+            }
+            match (step, refusal) {
+                (Some(Step::TryReap), _) => {
+                    // A failure says nothing about this request; the next reap repeats it.
+                    drop(self.inner().try_reap());
+                    tree.try_reap();
+                    tree.poll();
+                }
+                (Some(Step::ReapPending), _) if self.reap_pending && tree.has_pending() => {
+                    drop(self.inner().reap_pending());
+                    tree.poll();
+                }
+                (None, Some(refusal)) => return Err(out_of_budget(refusal, bytes)),
+                _ => {}
+            }
+            step = steps.next();
+        }
+    }
+}
+
+/// What is tried before a request is refused.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    TryReap,
+    ReapPending,
+}
+
+/// Takes the charge back, unless it is kept: also if the resource inside panics.
+struct Charge<'a> {
+    budget: &'a Budget,
+    shard: Option<&'a Shard>,
+    bytes: u64,
+}
+
+impl Charge<'_> {
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        let account = &self.budget.account;
+        account.tree.release(account.id, self.shard, self.bytes);
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBudget<R> {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let account = &self.budget.account;
+        let (shard, charged) = (account.shard(), bytes as u64);
+        if !shard.is_some_and(|shard| shard.take(charged)) {
+            self.make_room(shard, charged)?;
+        }
+        self.ask(bytes, stream, tag, shard)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        let entry = Entry { id: block.id(), bytes: block.bytes() as u64, tag: block.tag() };
+        let answer = self.inner().deallocate(block);
+        if let Ok(state) = &answer {
+            let account = &self.budget.account;
+            let shard = account.shard();
+            if *state == BlockState::Freed {
+                account.tree.uncount(account.id, shard, entry.tag, entry.bytes);
+                account.tree.release(account.id, shard, entry.bytes);
+            } else {
+                self.source.push(entry, &account.tree, shard);
+            }
+        }
+        answer
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        let answer = self.inner().try_reap();
+        self.source.poll(self.tree());
+        answer
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        let answer = self.inner().reap_pending();
+        self.source.poll(self.tree());
+        answer
+    }
+
+    forward!(
+        inner: is_retired,
+        device_ordinal,
+        stream_pool,
+        bytes_outstanding,
+        usage,
+        supports_block_use_tracking,
+        record_block_use,
+        prepare_block_use,
+        finish_block_use,
+        prepare_uses,
+        finish_uses,
+        cancel_uses,
+    );
+}
+
+impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
+    fn drop(&mut self) {
+        let source = Arc::clone(&self.source) as Arc<dyn Polled>;
+        self.tree().leave(&source);
+    }
+}
+
+/// `Budget(8 GiB, Async(device 0))`.
+impl<R: DeviceMemoryResource + 'static> fmt::Debug for GlobalDeviceBudget<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, limit) = (self.budget.name(), human_bytes(self.budget.limit()));
+        f.write_str("Budget(")?;
+        if !name.is_untagged() {
+            write!(f, "{:?}, ", name.name())?;
+        }
+        write!(f, "{limit}, {:?})", self.inner())
+    }
+}
+
+impl<R: DeviceMemoryResource + 'static> fmt::Display for GlobalDeviceBudget<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

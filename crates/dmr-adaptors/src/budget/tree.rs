@@ -1,0 +1,204 @@
+//! A tree of accounts that threads charge: their shards first, then the books.
+//!
+//! The order of locks: a list of retired blocks, then the books, then nothing. No lock is held
+//! while a resource allocates, frees or reaps.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use dmr_core::AllocTag;
+
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+
+use super::books::{AccountId, Books, Refusal};
+use super::pending::Polled;
+use super::shard::Shard;
+use super::tags::TagSums;
+
+/// Accounts that draw on each other.
+#[derive(Debug)]
+pub(super) struct Tree {
+    books: Mutex<Books>,
+    /// Something came back while somebody waited.
+    pub(super) freed: Condvar,
+}
+
+/// Why bytes were not charged.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// More than a limit on the way: it fits when nothing is charged, either.
+    Oversized(Refusal),
+    /// It did not fit, at an instant during the call. With numbers, if they were wanted.
+    Full(Option<Refusal>),
+}
+
+impl Tree {
+    pub(super) fn new(limit: u64) -> Self {
+        Self { books: Mutex::new(Books::new(limit)), freed: Condvar::new() }
+    }
+
+    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
+        lock(&self.books)
+    }
+
+    /// A shard of this account for one more thread.
+    pub(super) fn shard(&self, id: AccountId) -> Arc<CachePadded<Shard>> {
+        self.books().add_shard(id)
+    }
+
+    /// Charges `bytes`; from the thread's own shard if that has them.
+    #[inline]
+    pub(super) fn charge(
+        &self,
+        id: AccountId,
+        shard: Option<&Shard>,
+        bytes: u64,
+        in_full: bool,
+    ) -> Result<(), Refused> {
+        if shard.is_some_and(|shard| shard.take(bytes)) {
+            return Ok(());
+        }
+        self.charge_in_books(id, shard, bytes, in_full)
+    }
+
+    #[cold]
+    fn charge_in_books(
+        &self,
+        id: AccountId,
+        shard: Option<&Shard>,
+        bytes: u64,
+        in_full: bool,
+    ) -> Result<(), Refused> {
+        let mut books = self.books();
+        if let Some(over) = books.oversized(id, bytes) {
+            return Err(Refused::Oversized(books.refusal(over)));
+        }
+        if let Some(shard) = shard {
+            let credit = shard.close();
+            books.put_back(id, credit);
+        }
+        if let Err(full) = books.draw(id, bytes) {
+            return Err(Refused::Full(in_full.then(|| books.refusal(full))));
+        }
+        if let Some(shard) = shard {
+            books.open(id, shard);
+        }
+        Ok(())
+    }
+
+    /// Takes a charge back; into the thread's own shard if that is open.
+    #[inline]
+    pub(super) fn release(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
+        let surplus = shard.map_or(bytes, |shard| shard.give(bytes));
+        if surplus > 0 {
+            self.release_in_books(id, shard, surplus);
+        }
+    }
+
+    #[cold]
+    fn release_in_books(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
+        let mut books = self.books();
+        let credit = shard.map_or(0, Shard::close);
+        books.put_back(id, bytes.saturating_add(credit));
+        if let Some(shard) = shard {
+            books.open(id, shard);
+        }
+        self.tell_waiters(&books);
+    }
+
+    /// Nobody charges this account any more.
+    pub(super) fn close(&self, id: AccountId) {
+        let mut books = self.books();
+        books.close(id);
+        self.tell_waiters(&books);
+    }
+
+    /// To be called after every change that may let a waiter through.
+    pub(super) fn tell_waiters(&self, books: &Books) {
+        if !books.waiters.is_empty() {
+            self.freed.notify_all();
+        }
+    }
+
+    /// Counts a block for its tag.
+    #[inline]
+    pub(super) fn count(&self, id: AccountId, shard: Option<&Shard>, tag: AllocTag, bytes: u64) {
+        match shard {
+            Some(shard) => shard.tags.add(tag, bytes),
+            None => self.in_books(id, |tags| tags.add(tag, bytes)),
+        }
+    }
+
+    /// A block of this tag is freed.
+    #[inline]
+    pub(super) fn uncount(&self, id: AccountId, shard: Option<&Shard>, tag: AllocTag, bytes: u64) {
+        match shard {
+            Some(shard) => shard.tags.remove(tag, bytes),
+            None => self.in_books(id, |tags| tags.remove(tag, bytes)),
+        }
+    }
+
+    fn in_books(&self, id: AccountId, change: impl FnOnce(&mut TagSums)) {
+        if let Some(tags) = self.books().tags(id) {
+            change(tags);
+        }
+    }
+
+    /// Counts bytes of blocks that nobody has seen.
+    pub(super) fn count_bytes(&self, id: AccountId, tag: AllocTag, bytes: u64) {
+        self.in_books(id, |tags| tags.change(tag, bytes, 0));
+    }
+
+    /// The opposite.
+    pub(super) fn uncount_bytes(&self, id: AccountId, tag: AllocTag, bytes: u64) {
+        self.count_bytes(id, tag, bytes.wrapping_neg());
+    }
+
+    /// Releases what any resource that charges this tree has let go.
+    pub(super) fn poll(&self) {
+        let sources = self.books().sources.all();
+        for source in sources.iter().filter(|source| source.has_pending()) {
+            source.poll(self);
+        }
+        self.drop_what_is_over();
+    }
+
+    /// How often something that was retired was released, by any thread. What was let go before
+    /// this is called, and is not counted yet, is counted by the end of the next poll.
+    pub(super) fn releases(&self) -> u64 {
+        self.books().sources.releases()
+    }
+
+    /// Makes all resources that charge this tree let go of what is done with.
+    pub(super) fn try_reap(&self) {
+        let sources = self.books().sources.all();
+        sources.iter().filter(|source| source.has_pending()).for_each(|source| source.try_reap());
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        let sources = self.books().sources.all();
+        sources.iter().any(|source| source.has_pending())
+    }
+
+    /// Nobody uses this source any more.
+    pub(super) fn leave(&self, source: &Arc<dyn Polled>) {
+        if source.has_pending() {
+            source.poll(self);
+        }
+        if source.has_pending() {
+            self.books().sources.leave(source);
+        } else {
+            let removed = self.books().sources.remove(source);
+            drop(removed);
+        }
+    }
+
+    /// Lets go of sources that nobody uses and that have nothing left.
+    fn drop_what_is_over(&self) {
+        let left = self.books().sources.left();
+        for source in left.iter().filter(|source| !source.has_pending()) {
+            let removed = self.books().sources.remove(source);
+            drop(removed);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What each call of the trait does around the same call of the inner resource.
+
+use std::backtrace::Backtrace;
+use std::sync::Arc;
+
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, Usage, UseToken, UseTokens,
+};
+
+use super::allocation::Allocation;
+use super::checks::Sealed;
+use super::table::Refusal;
+use super::{DebugGuardResource, GuardChecks};
+use crate::forward::forward;
+
+/// How many blocks' verdicts may wait on the device before a deferred `deallocate` reads them.
+const MAX_PENDING: usize = 4096;
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
+    forward!(inner: device_ordinal, stream_pool, supports_block_use_tracking);
+
+    /// The sizes in the inner resource's errors include the red zones.
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        if bytes == 0 {
+            return Err(ResourceError::zero_size());
+        }
+        let whole_bytes = Allocation::whole_bytes(bytes, self.red_zone)
+            .ok_or(ResourceError::size_overflow(bytes))?;
+        let whole = self.take(whole_bytes, stream, tag)?;
+        let backtrace = self.backtraces.then(Backtrace::force_capture);
+        let allocation = Arc::new(Allocation::new(&whole, bytes, self.red_zone, backtrace));
+        let poisoned = self.poison_fresh(&whole, &allocation);
+        // A whole that has no room for the part is not what was asked for.
+        let no_room = ResourceError::out_of_bounds(&whole, self.red_zone, bytes);
+        let narrowed = match poisoned {
+            Ok(()) => whole.narrow(self.red_zone, bytes).map_err(|whole| (no_room, whole)),
+            Err(error) => Err((error, whole)),
+        };
+        match narrowed {
+            Ok((block, whole)) => {
+                self.accounts.allocated(bytes);
+                self.table.insert(allocation, whole);
+                Ok(block)
+            }
+            Err((error, whole)) => {
+                // Refused as well, it is leaked, visibly in the inner resource's usage.
+                drop(self.get_ref().deallocate(whole));
+                Err(error)
+            }
+        }
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        if let Err(error) = self.refuse_fork() {
+            return Err(DeallocateError::new(error, block));
+        }
+        let (id, bytes) = (block.id(), block.bytes());
+        let taken = {
+            let _passing = self.passing();
+            self.table.take(block)
+        };
+        let (kept, in_use) = match taken {
+            Ok(taken) => taken,
+            Err((refusal, block)) => {
+                let error = match refusal {
+                    Refusal::GivenBack => ResourceError::use_after_free(id.generation()),
+                    Refusal::Unknown => ResourceError::foreign_block(&block, self.device_ordinal()),
+                };
+                return Err(DeallocateError::new(error, block));
+            }
+        };
+        self.accounts.given_back(bytes);
+        let refuse = |error, kept| {
+            self.accounts.restored(bytes);
+            Err(DeallocateError::new(error, self.table.put_back(kept)))
+        };
+        let sealed = if in_use { Ok(Sealed::InUse) } else { self.seal(&kept, true) };
+        let state = match sealed {
+            Ok(Sealed::Poisoned) => {
+                self.quarantine.hold(kept);
+                None
+            }
+            Ok(Sealed::InUse) => Some(self.keep_waiting(kept)),
+            Ok(Sealed::Corrupted(found)) => return refuse(ResourceError::Corrupted(found), kept),
+            Ok(Sealed::Unchecked) => match self.pass_on(kept) {
+                Ok(_) => None,
+                Err(refused) => return refuse(refused.0, refused.1),
+            },
+            Err(error) => return refuse(error, kept),
+        };
+        self.tidy();
+        if self.checks == GuardChecks::Deferred && self.verdicts.pending() >= MAX_PENDING {
+            // The verdicts of a failed collection are kept for the next.
+            drop(self.verdicts.collect());
+        }
+        Ok(state.unwrap_or_else(|| self.state_of(id)))
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.table.is_given_back(block.generation()) || self.get_ref().is_retired(block)
+    }
+
+    fn bytes_outstanding(&self) -> u64 {
+        // The inner resource counts red zones besides, and so never less.
+        let with_red_zones = self.get_ref().bytes_outstanding();
+        self.accounts.settle(|block| self.get_ref().is_retired(block));
+        self.accounts.usage().outstanding().min(with_red_zones)
+    }
+
+    fn usage(&self) -> Usage {
+        let reserved = self.get_ref().usage().reserved;
+        self.accounts.settle(|block| self.get_ref().is_retired(block));
+        let mut usage = self.accounts.usage();
+        usage.reserved = reserved;
+        usage
+    }
+
+    /// Checks and poisons blocks whose windows have closed, and lets those go that are beyond the
+    /// quarantine's bound. Waits for nothing, and so reads no verdicts back.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupted`](ResourceError::Corrupted) once for each violation that was found and that no
+    /// call has reported: what could be freed was freed all the same.
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.reap(false, R::try_reap)
+    }
+
+    /// Empties the quarantine, checking what leaves it, and reads all verdicts back.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_reap`](Self::try_reap).
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.reap(true, R::reap_pending)
+    }
+
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        let _passing = self.passing();
+        let used = [BlockUse::new(block.id(), Access::ReadWrite)];
+        self.admit(&used)?;
+        let outcome = self.get_ref().record_block_use(block, stream);
+        self.dismiss(&used);
+        outcome
+    }
+
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        let _passing = self.passing();
+        let used = [BlockUse::new(block, access)];
+        self.admit(&used)?;
+        let prepared = self.get_ref().prepare_block_use(block, stream, access);
+        prepared.inspect_err(|_| self.dismiss(&used))
+    }
+
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        let closing = self.closing([&token]);
+        let outcome = self.get_ref().finish_block_use(token);
+        self.dismiss(&closing);
+        outcome
+    }
+
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        let _passing = self.passing();
+        self.admit(uses)?;
+        let prepared = self.get_ref().prepare_uses(uses, stream);
+        prepared.inspect_err(|_| self.dismiss(uses))
+    }
+
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        let closing = self.closing(&tokens);
+        let outcome = self.get_ref().finish_uses(tokens);
+        self.dismiss(&closing);
+        outcome
+    }
+
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        let closing = self.closing(&tokens);
+        let outcome = self.get_ref().cancel_uses(tokens);
+        self.dismiss(&closing);
+        outcome
+    }
+}

@@ -1,0 +1,237 @@
+//! When a call was made, by whom, and which calls may still bring a row of an earlier time.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crossbeam_utils::CachePadded;
+
+/// The time of a call, taken once. Until it is dropped, its row is still to come.
+///
+/// Rows of several threads are put in time order by whoever writes them, who must not write a row
+/// while a thread may still bring an earlier one. So each thread has a [`Mark`] that says how
+/// early its next row can be.
+#[derive(Debug)]
+pub(super) struct CallTime {
+    ns: u64,
+    /// The mark to clear; `None` inside another call, whose mark covers this one too.
+    mark: Option<&'static Mark>,
+}
+
+impl CallTime {
+    /// Reads the clock.
+    #[inline]
+    pub(super) fn take() -> Self {
+        // A thread that is being torn down has no mark: its rows are only likely to be in order.
+        let mark = MARK.try_with(|claimed| claimed.0).ok().filter(|mark| mark.is_idle());
+        if let Some(mark) = mark {
+            mark.earliest_ns.store(UNKNOWN, Ordering::Relaxed);
+            // The store has to be made before the clock is read, see `settled_before`.
+            compiler_fence(Ordering::SeqCst);
+        }
+        let ns = now_ns();
+        if let Some(mark) = mark {
+            mark.earliest_ns.store(ns, Ordering::Relaxed);
+        }
+        Self { ns, mark }
+    }
+
+    /// Wall-clock nanoseconds since the epoch.
+    #[inline]
+    pub(super) fn ns(&self) -> u64 {
+        self.ns
+    }
+}
+
+impl Drop for CallTime {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mark) = self.mark {
+            mark.earliest_ns.store(IDLE, Ordering::Release);
+        }
+    }
+}
+
+/// Every row of a time before this one has been pushed. Answered before the queues are read.
+///
+/// Why: take a row of time `t`, not pushed when the marks are read, and let `now` be read before
+/// them. Its thread stored its mark before it read `t`. If that store is seen, the answer is at
+/// most `t`: the mark is cleared only after the push, and whoever sees it cleared sees the push
+/// too. If it is not seen, it was made less than [`SLACK_NS`] ago, a thousand times what a store
+/// takes to reach another core (and a thread that is descheduled has no stores on the way), so
+/// `t` is later than `now` − [`SLACK_NS`].
+///
+/// A call that has been going on for longer than [`PATIENCE_NS`] no longer counts: its row will
+/// stand later in the log than its time, and nobody waits for it.
+pub(super) fn settled_before() -> u64 {
+    let now = now_ns();
+    let earliest = marks().map(|mark| mark.earliest_ns.load(Ordering::Acquire)).min();
+    let settled = earliest.unwrap_or(IDLE).min(now.saturating_sub(SLACK_NS));
+    settled.max(now.saturating_sub(PATIENCE_NS))
+}
+
+/// What a store surely takes less than.
+const SLACK_NS: u64 = 1_000_000;
+/// How long the rows of other threads wait for that of a slow call.
+pub(super) const PATIENCE_NS: u64 = 100_000_000;
+
+/// Wall-clock nanoseconds since the epoch, from a monotonic clock.
+#[inline]
+pub(super) fn now_ns() -> u64 {
+    static START: OnceLock<(Instant, u64)> = OnceLock::new();
+    let (start, epoch_ns) = START.get_or_init(|| {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        (Instant::now(), nanoseconds(since_epoch))
+    });
+    epoch_ns + nanoseconds(start.elapsed())
+}
+
+/// 64 bits are enough until the year 2554.
+#[inline]
+fn nanoseconds(duration: Duration) -> u64 {
+    duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos())
+}
+
+/// The calling thread: a number that no other thread of the process has had, from 1.
+#[inline]
+pub(super) fn thread_number() -> u64 {
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        // Without a destructor, so that it can be read until the thread is gone.
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    match NUMBER.get() {
+        0 => {
+            let number = TAKEN.fetch_add(1, Ordering::Relaxed) + 1;
+            NUMBER.set(number);
+            number
+        }
+        number => number,
+    }
+}
+
+/// How early the next row of a thread can be.
+#[derive(Debug)]
+struct Mark {
+    /// [`IDLE`], or a bound for the row of the outermost call in progress.
+    earliest_ns: AtomicU64,
+    is_claimed: AtomicBool,
+}
+
+/// No call is in progress.
+const IDLE: u64 = u64::MAX;
+/// A call is in progress, and has not read the clock yet.
+const UNKNOWN: u64 = 0;
+
+impl Mark {
+    const fn new() -> Self {
+        Self { earliest_ns: AtomicU64::new(IDLE), is_claimed: AtomicBool::new(false) }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.earliest_ns.load(Ordering::Relaxed) == IDLE
+    }
+}
+
+thread_local! {
+    static MARK: ClaimedMark = ClaimedMark::claim();
+}
+
+/// The mark of one thread, until the thread ends.
+struct ClaimedMark(&'static Mark);
+
+impl ClaimedMark {
+    fn claim() -> Self {
+        loop {
+            let free = marks().find(|mark| !mark.is_claimed.swap(true, Ordering::Acquire));
+            match free {
+                Some(mark) => return Self(mark),
+                None => add_chunk(),
+            }
+        }
+    }
+}
+
+impl Drop for ClaimedMark {
+    fn drop(&mut self) {
+        self.0.earliest_ns.store(IDLE, Ordering::Release);
+        self.0.is_claimed.store(false, Ordering::Release);
+    }
+}
+
+/// The marks of all threads: a list that only grows, to the most threads that there have been at
+/// once. It takes no lock, which a fork could leave locked.
+struct Chunk {
+    marks: [CachePadded<Mark>; 64],
+    next: OnceLock<Box<Chunk>>,
+}
+
+static FIRST: Chunk = Chunk::new();
+
+impl Chunk {
+    const fn new() -> Self {
+        Self { marks: [const { CachePadded::new(Mark::new()) }; 64], next: OnceLock::new() }
+    }
+
+    fn next(&self) -> Option<&Self> {
+        self.next.get().map(|chunk| &**chunk)
+    }
+}
+
+fn chunks() -> impl Iterator<Item = &'static Chunk> {
+    std::iter::successors(Some(&FIRST), |chunk| chunk.next())
+}
+
+fn marks() -> impl Iterator<Item = &'static Mark> {
+    chunks().flat_map(|chunk| &chunk.marks).map(|mark| &**mark)
+}
+
+fn add_chunk() {
+    // Whoever comes second drops its chunk and looks again.
+    let _ = chunks().last().map(|last| last.next.set(Box::new(Chunk::new())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tests of this module watch the marks of the whole process.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn a_call_in_progress_holds_back_what_is_later_and_only_for_so_long() {
+        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let call = CallTime::take();
+        let inside = CallTime::take();
+        drop(inside);
+        while now_ns() < call.ns() + 5 * SLACK_NS {
+            assert!(settled_before() <= call.ns());
+        }
+        while now_ns() < call.ns() + PATIENCE_NS + SLACK_NS {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(settled_before() > call.ns());
+        drop(call);
+        let now = now_ns();
+        assert!(settled_before() >= now - SLACK_NS);
+    }
+
+    #[test]
+    fn more_threads_than_a_chunk_has_marks_all_have_one() {
+        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let all_there = std::sync::Barrier::new(100);
+        std::thread::scope(|scope| {
+            for _ in 0..100 {
+                scope.spawn(|| {
+                    let call = CallTime::take();
+                    assert!(call.mark.is_some());
+                    all_there.wait();
+                    assert!(settled_before() <= call.ns());
+                    all_there.wait();
+                });
+            }
+        });
+        assert!(marks().all(Mark::is_idle));
+    }
+}

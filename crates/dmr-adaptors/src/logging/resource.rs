@@ -1,0 +1,239 @@
+//! The adaptor that logs, and its layer.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use dmr_core::record::Failure;
+use dmr_core::{
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
+    ResourceResult, StreamId,
+};
+
+use super::calls::{CallTime, thread_number};
+use super::query::current_query;
+use super::{LogAction, LogRecord, LogResult, LoggingSink, SinkError};
+use crate::ResourceLayer;
+use crate::forward::forward;
+
+/// Makes [`LoggingResource`]s that share a sink.
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing until it is put around a resource"]
+pub struct LoggingLayer {
+    sink: Arc<dyn LoggingSink>,
+}
+
+impl LoggingLayer {
+    /// A layer whose resources record into `sink`.
+    pub const fn new(sink: Arc<dyn LoggingSink>) -> Self {
+        Self { sink }
+    }
+}
+
+impl<R: DeviceMemoryResource> ResourceLayer<R> for LoggingLayer {
+    type Resource = LoggingResource<R>;
+
+    fn layer(&self, inner: R) -> LoggingResource<R> {
+        LoggingResource::new(inner, Arc::clone(&self.sink))
+    }
+}
+
+/// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, ok or failed.
+///
+/// It never changes what a call answers, and never fails one. What is recorded is what passes
+/// through here: outside a budget or a pool it sees what was asked for, inside what they ask
+/// their upstream for.
+pub struct LoggingResource<R> {
+    inner: R,
+    sink: Arc<dyn LoggingSink>,
+    /// By thread, so that threads whose records are dropped do not slow each other down.
+    dropped: Box<[CachePadded<AtomicU64>; STRIPES]>,
+}
+
+const STRIPES: usize = 16;
+
+impl<R> LoggingResource<R> {
+    /// Records the calls on `inner` into `sink`.
+    pub fn new(inner: R, sink: Arc<dyn LoggingSink>) -> Self {
+        Self { inner, sink, dropped: Box::default() }
+    }
+
+    /// How many records the sink did not take, so far.
+    pub fn dropped_records(&self) -> u64 {
+        self.dropped.iter().map(|dropped| dropped.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Brings every record that was taken before this call to where it is going.
+    ///
+    /// # Errors
+    ///
+    /// As [`LoggingSink::flush`].
+    pub fn flush(&self) -> Result<(), SinkError> {
+        self.sink.flush()
+    }
+
+    /// Where the records go.
+    pub fn sink(&self) -> &Arc<dyn LoggingSink> {
+        &self.sink
+    }
+
+    /// The resource inside.
+    pub const fn get_ref(&self) -> &R {
+        &self.inner
+    }
+
+    /// The resource inside, no longer logged.
+    pub fn into_inner(self) -> R {
+        self.inner
+    }
+
+    fn inner(&self) -> &R {
+        &self.inner
+    }
+
+    fn log(&self, record: &LogRecord) {
+        // The sink is somebody else's code. What a panic leaves broken is its own.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.sink.record(record)));
+        match taken {
+            Ok(Ok(())) => return,
+            Ok(Err(_)) => {}
+            // Dropping what was thrown may panic again; then it is leaked.
+            Err(thrown) => std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(thrown)))),
+        }
+        let stripe = record.thread as usize % STRIPES;
+        self.dropped[stripe].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<R: DeviceMemoryResource> LoggingResource<R> {
+    fn log_reap(&self, answer: &ResourceResult<u64>) {
+        let time = CallTime::take();
+        let freed = answer.as_ref().map_or(0, |freed| *freed);
+        self.log(&LogRecord {
+            bytes: freed,
+            result: result_of(answer.as_ref()),
+            ..self.without_block(&time, LogAction::Reap)
+        });
+    }
+
+    fn without_block(&self, time: &CallTime, action: LogAction) -> LogRecord {
+        LogRecord {
+            time_ns: time.ns(),
+            thread: thread_number(),
+            action,
+            ptr: 0,
+            bytes: 0,
+            stream: StreamId::DEFAULT,
+            device: ordinal(self.inner.device_ordinal()),
+            tag: AllocTag::UNTAGGED,
+            query_id: current_query(),
+            generation: 0,
+            result: Ok(()),
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let answer = self.inner.allocate(bytes, stream, tag);
+        // Taken after the memory was: whoever freed it has an earlier time.
+        let time = CallTime::take();
+        match &answer {
+            Ok(block) => self.log(&of_block(&time, LogAction::Allocate, block)),
+            Err(error) => self.log(&LogRecord {
+                bytes: bytes as u64,
+                stream,
+                tag,
+                result: result_of(Err::<(), _>(error)),
+                ..self.without_block(&time, LogAction::Allocate)
+            }),
+        }
+        answer
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        // Taken before the memory is given back: whoever is given it has a later time.
+        let time = CallTime::take();
+        let mut record = of_block(&time, LogAction::Deallocate, &block);
+        let answer = self.inner.deallocate(block);
+        record.result = result_of(answer.as_ref().map_err(|refused| &refused.error));
+        self.log(&record);
+        answer
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        let answer = self.inner.try_reap();
+        self.log_reap(&answer);
+        answer
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        let answer = self.inner.reap_pending();
+        self.log_reap(&answer);
+        answer
+    }
+
+    forward!(
+        inner: is_retired,
+        device_ordinal,
+        stream_pool,
+        bytes_outstanding,
+        usage,
+        supports_block_use_tracking,
+        record_block_use,
+        prepare_block_use,
+        finish_block_use,
+        prepare_uses,
+        finish_uses,
+        cancel_uses,
+    );
+}
+
+#[inline]
+fn of_block(time: &CallTime, action: LogAction, block: &DeviceBlock) -> LogRecord {
+    LogRecord {
+        time_ns: time.ns(),
+        thread: thread_number(),
+        action,
+        ptr: block.ptr(),
+        bytes: block.bytes() as u64,
+        stream: block.alloc_stream(),
+        device: ordinal(block.device_ordinal()),
+        tag: block.tag(),
+        query_id: current_query(),
+        generation: block.generation().get(),
+        result: Ok(()),
+    }
+}
+
+fn ordinal(device: usize) -> u32 {
+    u32::try_from(device).unwrap_or(u32::MAX)
+}
+
+#[inline]
+fn result_of<T>(answer: Result<T, &ResourceError>) -> LogResult {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Box::new(Failure::from(error))),
+    }
+}
+
+impl<R: fmt::Debug> fmt::Debug for LoggingResource<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Logging({:?})", self.inner)
+    }
+}
+
+impl<R: fmt::Debug> fmt::Display for LoggingResource<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

@@ -1,0 +1,47 @@
+//! A sink that emits `tracing` events.
+
+use tracing::{debug, trace, warn};
+
+use super::{LogAction, LogRecord, LoggingSink, SinkError};
+
+/// Emits each record as a `tracing` event, on the thread that made the call.
+///
+/// The target is `dmr::alloc`. Allocations and frees are `TRACE`, reaps `DEBUG`, and calls that
+/// failed `WARN`. Fields have the names of the columns of a log; an event has its own time and
+/// thread, so those are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TracingSink;
+
+macro_rules! emit {
+    ($level:ident, $record:expr, $($failure:tt)*) => {
+        $level!(
+            target: "dmr::alloc",
+            action = $record.action.as_str(),
+            ptr = format_args!("{:#x}", $record.ptr),
+            bytes = $record.bytes,
+            stream = $record.stream.slot(),
+            device = $record.device,
+            tag = $record.tag.name(),
+            query_id = $record.query_id,
+            generation = $record.generation,
+            $($failure)*
+        )
+    };
+}
+
+impl LoggingSink for TracingSink {
+    fn record(&self, record: &LogRecord) -> Result<(), SinkError> {
+        match (&record.result, record.action) {
+            (Err(failure), _) => {
+                emit!(warn, record, result = failure.kind, "{}", failure.message);
+            }
+            (Ok(()), LogAction::Reap) => emit!(debug, record, result = "ok"),
+            (Ok(()), _) => emit!(trace, record, result = "ok"),
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), SinkError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! A growing array that is read without a lock: items are made on first use and never move.
+
+use std::sync::OnceLock;
+
+/// Items by index. Chunks double in size, so that finding one is a shift and two loads.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    chunks: [OnceLock<Box<[T]>>; CHUNKS],
+}
+
+const FIRST_CHUNK: usize = 16;
+const CHUNKS: usize = 19;
+
+/// Whatever lies beyond shares the last item: eight million threads, tags or streams.
+const LAST: usize = FIRST_CHUNK * ((1 << CHUNKS) - 1) - 1;
+
+impl<T: Default> Table<T> {
+    pub(super) const fn new() -> Self {
+        Self { chunks: [const { OnceLock::new() }; CHUNKS] }
+    }
+
+    /// The item, unless nothing near it was ever asked for.
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<&T> {
+        let (chunk, at) = place(index);
+        self.chunks[chunk].get()?.get(at)
+    }
+
+    /// The item, made if need be.
+    #[inline]
+    pub(super) fn get_or_make(&self, index: usize) -> &T {
+        // Most are among the first.
+        match self.chunks[0].get() {
+            Some(items) if index < items.len() => &items[index],
+            _ => self.get_or_make_any(index),
+        }
+    }
+
+    fn get_or_make_any(&self, index: usize) -> &T {
+        let (chunk, at) = place(index);
+        match self.chunks[chunk].get() {
+            Some(items) => &items[at],
+            None => &self.make(chunk)[at],
+        }
+    }
+
+    #[cold]
+    fn make(&self, chunk: usize) -> &[T] {
+        let items = || (0..FIRST_CHUNK << chunk).map(|_| T::default()).collect();
+        self.chunks[chunk].get_or_init(items)
+    }
+
+    /// The items that were made, with their indices.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &T)> + Clone {
+        let made = self.chunks.iter().enumerate().filter_map(|(i, chunk)| Some((i, chunk.get()?)));
+        made.flat_map(|(i, items)| items.iter().zip(start(i)..).map(|(item, index)| (index, item)))
+    }
+}
+
+impl<T: Default> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The chunk of an item, and its place there.
+#[inline]
+const fn place(index: usize) -> (usize, usize) {
+    let index = if index > LAST { LAST } else { index };
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index - start(chunk))
+}
+
+/// The index of the first item of a chunk.
+#[inline]
+const fn start(chunk: usize) -> usize {
+    FIRST_CHUNK * ((1 << chunk) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_has_a_place_of_its_own_and_chunks_have_no_gaps() {
+        let mut expected = (0, 0);
+        for index in 0..10_000 {
+            assert_eq!(place(index), expected, "{index}");
+            expected.1 += 1;
+            if expected.1 == FIRST_CHUNK << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        assert_eq!(place(LAST), (CHUNKS - 1, (FIRST_CHUNK << (CHUNKS - 1)) - 1));
+        assert_eq!(place(usize::MAX), place(LAST));
+    }
+
+    #[test]
+    fn items_keep_their_index() {
+        let table: Table<std::sync::atomic::AtomicUsize> = Table::new();
+        for index in [0, 7, 8, 23, 24, 4095] {
+            table.get_or_make(index).store(index, std::sync::atomic::Ordering::Relaxed);
+        }
+        assert!(table.get(70).is_none());
+        let set =
+            table.iter().map(|(i, item)| (i, item.load(std::sync::atomic::Ordering::Relaxed)));
+        let set: Vec<_> = set.filter(|(_, item)| *item != 0).collect();
+        assert_eq!(set, [(7, 7), (8, 8), (23, 23), (24, 24), (4095, 4095)]);
+    }
+}

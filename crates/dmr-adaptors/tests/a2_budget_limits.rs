@@ -1,0 +1,190 @@
+//! Limits that change, what was out before, one budget per GPU, and what outlives an adaptor.
+#![cfg(feature = "budget")]
+
+mod a2_support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use a2_support::Backend;
+use dmr_adaptors::ResourceLayer;
+use dmr_adaptors::budget::{Budget, BudgetLayer};
+use dmr_core::error::Holder;
+use dmr_core::{AllocTag, DeviceMemoryResource};
+
+const TAG: AllocTag = AllocTag::new("t");
+
+#[test]
+fn a_lower_limit_refuses_until_what_is_in_use_fits() {
+    let backend = Arc::new(Backend::new());
+    let budget = BudgetLayer::new(1000).layer(Arc::clone(&backend));
+    let allocate = |bytes| budget.allocate(bytes, backend.stream(), TAG);
+    let (a, b) = (allocate(400).unwrap(), allocate(400).unwrap());
+    budget.budget().set_limit(500);
+    assert_eq!((budget.budget().limit(), budget.budget().remaining()), (500, 0));
+    assert!(allocate(1).is_err());
+    budget.deallocate(a).unwrap();
+    assert!(allocate(101).is_err());
+    let c = allocate(100).unwrap();
+    budget.budget().set_limit(2000);
+    let d = allocate(1500).unwrap();
+    assert_eq!(budget.budget().remaining(), 0);
+    for block in [b, c, d] {
+        budget.deallocate(block).unwrap();
+    }
+    assert_eq!(budget.budget().remaining(), 2000);
+}
+
+#[test]
+fn after_the_limit_is_lowered_no_thread_has_credit_left() {
+    // With this much room, every thread takes in advance.
+    let large = 1 << 30;
+    let backend = Arc::new(Backend::new());
+    let budget = BudgetLayer::new(large).layer(Arc::clone(&backend));
+    let (ready, lowered) = (Barrier::new(9), Barrier::new(9));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let block = budget.allocate(100, backend.stream(), TAG).unwrap();
+                ready.wait();
+                lowered.wait();
+                for _ in 0..100 {
+                    assert!(budget.allocate(100, backend.stream(), TAG).is_err());
+                }
+                budget.deallocate(block).unwrap();
+            });
+        }
+        ready.wait();
+        budget.budget().set_limit(100);
+        lowered.wait();
+    });
+    assert_eq!(budget.budget().reserved_bytes(), 0);
+}
+
+#[test]
+fn a_limit_that_moves_is_kept_by_every_allocation_that_starts_after() {
+    let backend = Arc::new(Backend::new());
+    let budget = BudgetLayer::new(1 << 20).layer(Arc::clone(&backend));
+    // An even number while the limit is what `bound` says; the call must lie within it.
+    let (epoch, bound, stop) = (AtomicU64::new(0), AtomicU64::new(1 << 20), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    let before = epoch.load(SeqCst);
+                    let limit = bound.load(SeqCst);
+                    let block = budget.allocate(60_000, backend.stream(), TAG);
+                    let out = backend.bytes_outstanding();
+                    let is_steady = before % 2 == 0 && epoch.load(SeqCst) == before;
+                    if let Ok(block) = block {
+                        assert!(!is_steady || out <= limit, "{out} of {limit}");
+                        budget.deallocate(block).unwrap();
+                    }
+                }
+            });
+        }
+        for i in 0..4000_u64 {
+            let limit = 100_000 + (i * 7919) % 200_000;
+            epoch.fetch_add(1, SeqCst);
+            budget.budget().set_limit(limit);
+            // What was granted before has to go first.
+            let start = Instant::now();
+            while backend.bytes_outstanding() > limit {
+                assert!(start.elapsed() < Duration::from_secs(60), "it never fits");
+                std::thread::yield_now();
+            }
+            bound.store(limit, SeqCst);
+            epoch.fetch_add(1, SeqCst);
+            std::thread::yield_now();
+        }
+        stop.store(true, SeqCst);
+    });
+    assert_eq!(budget.budget().reserved_bytes(), 0);
+}
+
+#[test]
+fn it_starts_from_what_is_out() {
+    let backend = Arc::new(Backend::new().keeping(true));
+    let stream = backend.stream();
+    let live = backend.allocate(300, stream, TAG).unwrap();
+    let retired = backend.allocate(200, stream, TAG).unwrap();
+    backend.deallocate(retired).unwrap();
+    let budget = BudgetLayer::new(1000).layer(Arc::clone(&backend));
+    assert_eq!(budget.budget().reserved_bytes(), 500);
+    let before = AllocTag::new("(before the budget)");
+    assert_eq!(budget.budget().holders(), [Holder { tag: before, bytes: 500, blocks: 0 }]);
+    // What was retired is found to be free when there is no room.
+    let block = budget.allocate(700, stream, TAG).unwrap();
+    assert_eq!(budget.budget().reserved_bytes(), 1000);
+    budget.deallocate(live).unwrap();
+    budget.deallocate(block).unwrap();
+    budget.reap_pending().unwrap();
+    assert_eq!((budget.budget().reserved_bytes(), budget.budget().holders()), (0, vec![]));
+}
+
+#[test]
+fn more_out_than_the_limit_refuses_until_it_fits_and_a_tenant_is_not_charged_for_others() {
+    let backend = Arc::new(Backend::new());
+    let stream = backend.stream();
+    let live = backend.allocate(1500, stream, TAG).unwrap();
+    let budget = BudgetLayer::new(1000).layer(Arc::clone(&backend));
+    assert!(budget.allocate(1, stream, TAG).is_err());
+    let tenant = Budget::new(1000).sub_budget(AllocTag::new("tenant"), 1000);
+    let tenant = BudgetLayer::on(&tenant).layer(Arc::clone(&backend));
+    assert_eq!(tenant.budget().reserved_bytes(), 0);
+    budget.deallocate(live).unwrap();
+    let block = budget.allocate(1000, stream, TAG).unwrap();
+    budget.deallocate(block).unwrap();
+    assert_eq!(budget.budget().holders(), []);
+}
+
+#[test]
+fn one_gpu_has_one_budget_and_the_lower_limit_wins() {
+    let (uuid, other) = ([7; 16], [8; 16]);
+    let a = Budget::for_device(uuid, 1000);
+    let b = Budget::for_device(uuid, 2000);
+    let elsewhere = Budget::for_device(other, 5000);
+    assert_eq!((a.limit(), b.limit(), elsewhere.limit()), (1000, 1000, 5000));
+    assert_eq!(Budget::for_device(uuid, 500).limit(), 500);
+    assert_eq!(a.limit(), 500);
+    let backend = Arc::new(Backend::new());
+    let layered = BudgetLayer::on(&a).layer(Arc::clone(&backend));
+    let block = layered.allocate(400, backend.stream(), TAG).unwrap();
+    assert_eq!((b.reserved_bytes(), elsewhere.reserved_bytes()), (400, 0));
+    layered.deallocate(block).unwrap();
+    drop((a, b, layered));
+    assert_eq!(Budget::for_device(uuid, 3000).limit(), 3000);
+}
+
+#[test]
+fn what_is_retired_when_the_adaptor_is_dropped_comes_back_when_it_is_freed() {
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new().keeping(true));
+    let query = whole.sub_budget(AllocTag::new("query"), 1000);
+    let budget = BudgetLayer::on(&query).layer(Arc::clone(&backend));
+    let block = budget.allocate(600, backend.stream(), TAG).unwrap();
+    budget.deallocate(block).unwrap();
+    drop((budget, query));
+    assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (600, 600));
+    backend.reap_pending().unwrap();
+    let next = BudgetLayer::on(&whole).with_what_is_out(false).layer(Arc::clone(&backend));
+    let block = next.allocate(1000, backend.stream(), TAG).unwrap();
+    assert_eq!(whole.pending_bytes(), 0);
+    // Nothing keeps the resource any more but this test and the adaptor that is in use.
+    assert_eq!(Arc::strong_count(&backend), 2);
+    next.deallocate(block).unwrap();
+}
+
+#[test]
+fn a_block_that_outlives_its_share_stays_charged_to_the_whole() {
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new());
+    let query = whole.sub_budget(AllocTag::new("query"), 1000);
+    let budget = BudgetLayer::on(&query).layer(Arc::clone(&backend));
+    let block = budget.allocate(600, backend.stream(), TAG).unwrap();
+    drop((budget, query));
+    assert_eq!(whole.reserved_bytes(), 600);
+    assert_eq!(whole.holders(), [Holder { tag: TAG, bytes: 600, blocks: 1 }]);
+    drop(block);
+}

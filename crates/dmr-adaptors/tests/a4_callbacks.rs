@@ -1,0 +1,364 @@
+//! `FailureCallbackResource` reaps, asks its callbacks in order and tries again, whatever they do.
+
+#![cfg(feature = "callbacks")]
+
+mod scripted;
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use dmr_adaptors::ResourceLayer;
+use dmr_adaptors::callbacks::{FailureCallbackLayer, FailureCallbackResource, Response};
+use dmr_core::conformance::{Harness, check_forwarding};
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, StreamId, Usage};
+use dmr_testkit::fake::{DEVICE_BYTES, FakeHarness, FakeResource};
+use scripted::Scripted;
+
+mod conformance {
+    use dmr_adaptors::ResourceLayer;
+    use dmr_adaptors::callbacks::{FailureCallbackLayer, Response};
+    use dmr_testkit::fake::FakeHarness;
+
+    dmr_core::conformance_tests!(FakeHarness::wrapped(true, |fake, _| {
+        FailureCallbackLayer::new().with_callback(|_| Response::Decline).layer(fake)
+    }));
+}
+
+const TAG: AllocTag = AllocTag::new("callbacks");
+const ALL: usize = DEVICE_BYTES;
+
+type Rescued = FailureCallbackResource<Arc<FakeResource>>;
+
+fn harness(layer: FailureCallbackLayer) -> FakeHarness<Arc<Rescued>> {
+    FakeHarness::wrapped(true, |fake, _| Arc::new(layer.layer(fake)))
+}
+
+fn no_memory() -> ResourceError {
+    ResourceError::out_of_memory(1, 0, (0, 0), &Usage::default())
+}
+
+fn no_budget() -> ResourceError {
+    ResourceError::out_of_budget(TAG, 1, 1, 0, 0, Vec::new())
+}
+
+fn is_out_of_memory(error: &ResourceError) -> bool {
+    matches!(error, ResourceError::OutOfMemory { .. })
+}
+
+/// What a callback can take memory from, and the stack it works on. Filled in after the stack is
+/// made, since the callback is a part of it.
+#[derive(Debug, Default)]
+struct Spill {
+    resource: OnceLock<Arc<Rescued>>,
+    blocks: Mutex<Vec<DeviceBlock>>,
+}
+
+impl Spill {
+    /// From now on, on this stack.
+    fn on(&self, harness: &FakeHarness<Arc<Rescued>>) -> Arc<Rescued> {
+        self.resource.set(Arc::clone(harness.outermost())).unwrap();
+        Arc::clone(harness.outermost())
+    }
+
+    fn resource(&self) -> &Rescued {
+        self.resource.get().unwrap()
+    }
+
+    fn keep(&self, block: DeviceBlock) {
+        self.blocks.lock().unwrap().push(block);
+    }
+
+    /// Gives one block back, through the whole stack.
+    fn one(&self) -> Response {
+        let Some(block) = self.blocks.lock().unwrap().pop() else { return Response::Decline };
+        self.resource().deallocate(block).unwrap();
+        Response::Retry
+    }
+}
+
+#[test]
+fn every_method_is_forwarded() {
+    for tracks in [true, false] {
+        let layer = FailureCallbackLayer::new();
+        check_forwarding(&FakeHarness::new(tracks), |spy| layer.layer(spy)).unwrap();
+    }
+}
+
+#[test]
+fn a_stack_says_what_it_is_in_one_line() {
+    let layer = FailureCallbackLayer::new().with_callback(|_| Response::Decline);
+    assert_eq!(format!("{layer:?}"), "FailureCallbackLayer(1 callbacks, waits: true)");
+    let harness = harness(layer);
+    let text = format!("FailureCallbacks(1, {:?})", harness.fake());
+    assert_eq!(harness.outermost().to_string(), text);
+    assert_eq!(Arc::strong_count(harness.outermost().get_ref()), 2);
+}
+
+#[test]
+fn what_was_given_back_is_reaped_before_anybody_is_asked() {
+    let harness = FakeHarness::new(false);
+    let ([x, y], asked) = (harness.streams(), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&asked);
+    let layer = FailureCallbackLayer::new().with_callback(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Response::Decline
+    });
+    let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
+    let first = resource.allocate(1000, x, TAG).unwrap();
+    harness.fill(x, &first, 1).unwrap();
+    resource.deallocate(first).unwrap();
+    (0..2).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
+    let second = resource.allocate(10, y, TAG).unwrap();
+    assert_eq!((asked.load(Ordering::Relaxed), resource.usage().retired), (0, 0));
+    resource.deallocate(second).unwrap();
+}
+
+#[test]
+fn without_waiting_work_in_flight_is_left_alone() {
+    let harness = FakeHarness::new(false);
+    let [x, y] = harness.streams();
+    let layer = FailureCallbackLayer::new().with_waiting(false);
+    let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
+    let first = resource.allocate(1000, x, TAG).unwrap();
+    harness.fill(x, &first, 1).unwrap();
+    resource.deallocate(first).unwrap();
+    resource.get_ref().calls();
+    (0..2).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
+    assert_eq!(resource.allocate(10, y, TAG).unwrap_err(), no_memory());
+    assert_eq!(resource.get_ref().calls(), ["allocate", "try_reap", "allocate"]);
+    assert_eq!(resource.usage().retired, 1000);
+    let second = resource.allocate(10, y, TAG).unwrap();
+    resource.deallocate(second).unwrap();
+}
+
+#[test]
+fn reaping_comes_first_then_waiting_then_the_callbacks() {
+    let harness = FakeHarness::new(false);
+    let (streams, asked) = (harness.streams(), Arc::new(Mutex::new(Vec::new())));
+    let writes = |name: &'static str, retries: u32| {
+        let asked = Arc::clone(&asked);
+        move |failure: &dmr_adaptors::callbacks::AllocationFailure<'_>| {
+            assert_eq!((failure.bytes, failure.tag, failure.device_ordinal), (10, TAG, 0));
+            let error = matches!(failure.error, ResourceError::OutOfBudget { .. });
+            asked.lock().unwrap().push((name, failure.asked, failure.attempt, error));
+            if failure.asked <= retries { Response::Retry } else { Response::Decline }
+        }
+    };
+    let layer = FailureCallbackLayer::new()
+        .with_callback(writes("first", 0))
+        .with_callback(writes("second", 2))
+        .with_callback(writes("third", 1));
+    let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
+    let scripted = resource.get_ref();
+
+    // Everybody declines in the end: the last error is the answer.
+    for n in 0..12 {
+        scripted.fail("allocate", if n % 2 == 0 { no_memory() } else { no_budget() });
+    }
+    let error = resource.allocate(10, streams[0], TAG).unwrap_err();
+    assert_eq!(error, no_budget());
+    let hard = ["allocate", "try_reap", "allocate", "reap_pending", "allocate"];
+    assert_eq!(scripted.calls(), [hard, hard, hard, hard].concat());
+    let expected = [
+        ("first", 1, 1, false),
+        ("second", 1, 2, false),
+        ("second", 2, 3, true),
+        ("second", 3, 4, false),
+        ("third", 1, 5, false),
+        ("third", 2, 6, true),
+    ];
+    assert_eq!(*asked.lock().unwrap(), expected);
+    asked.lock().unwrap().clear();
+
+    // The fifth try succeeds, after the second callback said so once.
+    for _ in 0..4 {
+        scripted.fail("allocate", no_memory());
+    }
+    let block = resource.allocate(10, streams[0], TAG).unwrap();
+    assert_eq!(scripted.calls(), [&hard[..], &hard[..3]].concat());
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    resource.deallocate(block).unwrap();
+}
+
+#[test]
+fn other_errors_are_answered_at_once() {
+    let harness = FakeHarness::new(false);
+    let (stream, asked) = (harness.streams()[0], Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&asked);
+    let layer = FailureCallbackLayer::new().with_callback(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Response::Retry
+    });
+    let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
+    let lost = ResourceError::device_lost(0, "cuMemAllocAsync", 719);
+    resource.get_ref().fail("allocate", lost.clone());
+    assert_eq!(resource.allocate(10, stream, TAG).unwrap_err(), lost);
+    assert_eq!(resource.get_ref().calls(), ["allocate"]);
+    // Also when the device is lost while a rescue is under way.
+    (0..3).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
+    resource.get_ref().fail("allocate", lost.clone());
+    assert_eq!(resource.allocate(10, stream, TAG).unwrap_err(), lost);
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn reaping_that_fails_does_not_stop_the_rescue() {
+    let harness = FakeHarness::new(false);
+    let resource = FailureCallbackLayer::new().layer(Scripted::new(Arc::clone(harness.fake())));
+    let wrong = ResourceError::driver("cuEventQuery", 999, "CUDA_ERROR_UNKNOWN", 0);
+    resource.get_ref().fail("try_reap", wrong.clone());
+    resource.get_ref().fail("reap_pending", wrong);
+    (0..2).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
+    let block = resource.allocate(10, harness.streams()[0], TAG).unwrap();
+    resource.deallocate(block).unwrap();
+}
+
+#[test]
+fn a_callback_may_free_allocate_and_reap_through_the_stack_it_is_in() {
+    let spill = Arc::new(Spill::default());
+    let (uses, depth) = (Arc::clone(&spill), Arc::new(AtomicUsize::new(0)));
+    let deepest = Arc::clone(&depth);
+    let harness = harness(FailureCallbackLayer::new().with_callback(move |failure| {
+        let now = deepest.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(now, 0, "a callback is not asked inside itself");
+        let (resource, stream) = (uses.resource(), failure.stream);
+        // What is as large fails as plainly as it did outside, and asks nobody.
+        let error = resource.allocate(failure.bytes, stream, failure.tag).unwrap_err();
+        assert!(is_out_of_memory(&error));
+        resource.reap_pending().unwrap();
+        let answer = uses.one();
+        resource.try_reap().unwrap();
+        deepest.fetch_sub(1, Ordering::Relaxed);
+        answer
+    }));
+    let ([x, y], stack) = (harness.streams(), spill.on(&harness));
+    for _ in 0..4 {
+        spill.keep(stack.allocate(ALL / 4, x, TAG).unwrap());
+    }
+    let block = stack.allocate(ALL / 2, y, TAG).unwrap();
+    assert_eq!(depth.load(Ordering::Relaxed), 0);
+    assert_eq!(stack.callback_panics(), 0);
+    assert_eq!(spill.blocks.lock().unwrap().len(), 2, "no more was spilled than was needed");
+    assert_eq!(stack.usage().live, ALL as u64);
+    stack.deallocate(block).unwrap();
+}
+
+#[test]
+fn a_callback_that_panics_declines_and_is_asked_again_next_time() {
+    let spill = Arc::new(Spill::default());
+    let uses = Arc::clone(&spill);
+    let panics = FailureCallbackLayer::new().with_callback(|_| panic!("as a test wants it"));
+    let harness = harness(panics.with_callback(move |_| uses.one()));
+    let ([x, _], stack) = (harness.streams(), spill.on(&harness));
+    for round in 1..=3 {
+        spill.keep(stack.allocate(ALL, x, TAG).unwrap());
+        let block = stack.allocate(ALL, x, TAG).unwrap();
+        assert_eq!(stack.callback_panics(), round);
+        assert_eq!(stack.usage().live, ALL as u64);
+        stack.deallocate(block).unwrap();
+    }
+    let block = stack.allocate(ALL, x, TAG).unwrap();
+    assert!(is_out_of_memory(&stack.allocate(1, x, TAG).unwrap_err()));
+    stack.deallocate(block).unwrap();
+    stack.reap_pending().unwrap();
+    assert_eq!(stack.usage().outstanding(), 0);
+}
+
+#[test]
+fn two_resources_on_one_thread_each_ask_their_own() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let writes = |name: &'static str| {
+        let asked = Arc::clone(&asked);
+        FailureCallbackLayer::new().with_waiting(false).with_callback(move |_| {
+            asked.lock().unwrap().push(name);
+            Response::Decline
+        })
+    };
+    let harness =
+        FakeHarness::wrapped(true, |fake, _| writes("outer").layer(writes("inner").layer(fake)));
+    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let block = resource.allocate(ALL, x, TAG).unwrap();
+    resource.allocate(1, x, TAG).unwrap_err();
+    // The outer one tries once more after reaping, and the inner one asks again.
+    assert_eq!(*asked.lock().unwrap(), ["inner", "inner", "outer"]);
+    resource.deallocate(block).unwrap();
+    drop(harness);
+    // A clone of a layer has the same callbacks, and counts for itself.
+    asked.lock().unwrap().clear();
+    let layer = writes("cloned");
+    let harness = FakeHarness::wrapped(true, |fake, _| layer.clone().layer(layer.layer(fake)));
+    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+    let block = resource.allocate(ALL, x, TAG).unwrap();
+    resource.allocate(1, x, TAG).unwrap_err();
+    assert_eq!(*asked.lock().unwrap(), ["cloned"; 3]);
+    resource.deallocate(block).unwrap();
+}
+
+#[test]
+fn many_threads_spill_at_once_and_nothing_is_lost() {
+    const THREADS: usize = 8;
+    const PART: usize = ALL / 8;
+    let spill = Arc::new(Spill::default());
+    let uses = Arc::clone(&spill);
+    let harness = harness(FailureCallbackLayer::new().with_callback(move |failure| {
+        // Somebody else may have taken what the last answer made room for.
+        if failure.asked > 10_000 { Response::Decline } else { uses.one() }
+    }));
+    let (streams, stack) = (harness.streams(), spill.on(&harness));
+    let done = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for i in 0..THREADS {
+            let (stack, spill, done) = (&stack, &spill, &done);
+            scope.spawn(move || {
+                for round in 0..200 {
+                    match stack.allocate(PART, streams[(i + round) % 2], TAG) {
+                        // What a thread is done with, others may spill.
+                        Ok(block) => {
+                            spill.keep(block);
+                            done.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(error) => assert!(is_out_of_memory(&error), "{error}"),
+                    }
+                }
+            });
+        }
+    });
+    let held = std::mem::take(&mut *spill.blocks.lock().unwrap());
+    let usage = stack.usage();
+    assert_eq!(usage.live, (held.len() * PART) as u64);
+    assert_eq!(usage.total_allocated, u64::from(done.load(Ordering::Relaxed)) * PART as u64);
+    for block in held {
+        stack.deallocate(block).unwrap();
+    }
+    stack.reap_pending().unwrap();
+    assert_eq!((stack.usage().outstanding(), stack.callback_panics()), (0, 0));
+}
+
+#[test]
+fn an_allocation_from_a_threads_last_destructor_fails_plainly() {
+    use std::cell::RefCell;
+
+    struct AllocatesLate(Arc<Rescued>, StreamId);
+    impl Drop for AllocatesLate {
+        fn drop(&mut self) {
+            assert!(is_out_of_memory(&self.0.allocate(ALL, self.1, TAG).unwrap_err()));
+        }
+    }
+    thread_local! {
+        static BEFORE: RefCell<Option<AllocatesLate>> = const { RefCell::new(None) };
+        static AFTER: RefCell<Option<AllocatesLate>> = const { RefCell::new(None) };
+    }
+    let harness = harness(FailureCallbackLayer::new());
+    let [x, _] = harness.streams();
+    let block = harness.outermost().allocate(ALL, x, TAG).unwrap();
+    let stack = Arc::clone(harness.outermost());
+    std::thread::spawn(move || {
+        BEFORE.with(|_| ());
+        stack.allocate(ALL, x, TAG).unwrap_err();
+        AFTER.with(|after| *after.borrow_mut() = Some(AllocatesLate(Arc::clone(&stack), x)));
+        BEFORE.with(|before| *before.borrow_mut() = Some(AllocatesLate(stack, x)));
+    })
+    .join()
+    .unwrap();
+    harness.outermost().deallocate(block).unwrap();
+}

@@ -1,0 +1,75 @@
+//! A4, T5: every adaptor forwards every method, each once, around resources that track uses and
+//! around those that do not.
+#![cfg(all(
+    feature = "aligned",
+    feature = "budget",
+    feature = "callbacks",
+    feature = "debug-guard",
+    feature = "logging",
+    feature = "statistics"
+))]
+
+use std::sync::Arc;
+
+use dmr_adaptors::ResourceLayer;
+use dmr_adaptors::aligned::AlignedLayer;
+use dmr_adaptors::budget::BudgetLayer;
+use dmr_adaptors::callbacks::FailureCallbackLayer;
+use dmr_adaptors::guard::DebugGuardLayer;
+use dmr_adaptors::logging::{LoggingLayer, NullSink};
+use dmr_adaptors::statistics::StatisticsLayer;
+use dmr_core::conformance::{Harness, Spy, check_forwarding};
+use dmr_testkit::fake::FakeHarness;
+
+fn assert_forwards<L: ResourceLayer<Spy<'static>>>(layer: impl Fn(&FakeHarness) -> L) {
+    assert_answer(layer, Ok(()));
+}
+
+/// Around a spy on both kinds of fakes. The fakes stay until the process ends: a budget keeps
+/// what it is around, so that must not be borrowed.
+fn assert_answer<L: ResourceLayer<Spy<'static>>>(
+    layer: impl Fn(&FakeHarness) -> L,
+    expected: Result<(), &str>,
+) {
+    for tracks in [true, false] {
+        let harness: &'static FakeHarness = Box::leak(Box::new(FakeHarness::new(tracks)));
+        let layer = layer(harness);
+        let answer = check_forwarding(harness, |spy| layer.layer(spy));
+        assert_eq!(answer, expected.map_err(str::to_owned), "tracks: {tracks}");
+        assert_eq!(harness.resource().usage().outstanding(), 0, "tracks: {tracks}");
+    }
+}
+
+/// What the resource inside has outstanding has the padding in it, so it is not asked.
+#[test]
+fn aligned_forwards_every_method_but_its_own_accounting() {
+    let aligned = |_: &FakeHarness| AlignedLayer::new(4096).expect("an alignment");
+    assert_answer(aligned, Err("not forwarded exactly once: bytes_outstanding (0 calls)"));
+}
+
+#[test]
+fn a_budget_forwards_every_method() {
+    assert_forwards(|harness| BudgetLayer::new(harness.device_bytes()));
+}
+
+#[test]
+fn failure_callbacks_forward_every_method() {
+    assert_forwards(|_| FailureCallbackLayer::new());
+}
+
+#[test]
+fn a_debug_guard_forwards_every_method() {
+    assert_forwards(|harness| {
+        DebugGuardLayer::new(Arc::<dmr_testkit::fake::FakeOps>::clone(harness.ops()))
+    });
+}
+
+#[test]
+fn logging_forwards_every_method() {
+    assert_forwards(|_| LoggingLayer::new(Arc::new(NullSink)));
+}
+
+#[test]
+fn statistics_forward_every_method() {
+    assert_forwards(|_| StatisticsLayer::new());
+}

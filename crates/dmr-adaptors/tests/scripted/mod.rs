@@ -1,0 +1,87 @@
+//! A resource that fails when it is told to, and writes down what it was asked.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use dmr_core::{
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+};
+
+/// Forwards to `inner`, unless the script has an error for the call. Tracks no uses.
+#[derive(Debug)]
+pub(crate) struct Scripted<R> {
+    pub(crate) inner: R,
+    script: Mutex<VecDeque<(&'static str, ResourceError)>>,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl<R> Scripted<R> {
+    pub(crate) fn new(inner: R) -> Self {
+        Self { inner, script: Mutex::default(), calls: Mutex::default() }
+    }
+
+    /// The next call of `method` fails, after those that were told to before.
+    pub(crate) fn fail(&self, method: &'static str, error: ResourceError) {
+        self.script.lock().unwrap().push_back((method, error));
+    }
+
+    /// The calls since the last time.
+    pub(crate) fn calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+
+    fn called(&self, method: &'static str) -> ResourceResult<()> {
+        self.calls.lock().unwrap().push(method);
+        let mut script = self.script.lock().unwrap();
+        match script.iter().position(|(scripted, _)| *scripted == method) {
+            Some(at) => Err(script.remove(at).unwrap().1),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<R: DeviceMemoryResource> DeviceMemoryResource for Scripted<R> {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        self.called("allocate")?;
+        self.inner.allocate(bytes, stream, tag)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        match self.called("deallocate") {
+            Ok(()) => self.inner.deallocate(block),
+            Err(error) => Err(DeallocateError::new(error, block)),
+        }
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.inner.is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.inner.device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.inner.stream_pool()
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.called("try_reap")?;
+        self.inner.try_reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.called("reap_pending")?;
+        self.inner.reap_pending()
+    }
+}

@@ -1,0 +1,248 @@
+//! The guard's work where blocks are given back inside windows, streams end, capture, or are lost.
+
+#![cfg(feature = "debug-guard")]
+#![allow(unsafe_code, reason = "captures begin and end in the driver")]
+
+mod a3;
+
+use a3::{BACKENDS, BOTH, Backend, Memory, TAG, TRACKING};
+use cudarc::driver::{result, sys};
+use dmr_adaptors::guard::GuardChecks;
+use dmr_core::{
+    Access, BlockState, BlockUse, CorruptionKind, DeviceMemoryResource, DeviceOps, ResourceError,
+};
+use dmr_testkit::Rig;
+
+#[test]
+fn work_of_a_window_that_is_still_open_is_no_write_after_free() {
+    for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, checks);
+        let [home, other] = [rig.stream(), rig.stream()];
+        // On the home stream as well: windows of one stream nest, so nothing would refuse.
+        for stream in [&home, &other] {
+            for cancelled in [false, true] {
+                let block = guard.allocate(1000, home.id(), TAG).unwrap();
+                let (late, id) = (Memory::of(&block).again(), block.id());
+                let uses = [BlockUse::new(id, Access::Write)];
+                let tokens = guard.prepare_uses(&uses, stream.id()).unwrap();
+                assert_eq!(guard.deallocate(block).unwrap(), BlockState::Retired);
+                assert_eq!((guard.usage().live, guard.usage().retired), (0, 1000));
+                assert!(guard.is_retired(id));
+                assert_eq!(guard.reap_pending(), Ok(0));
+                assert_eq!(guard.check_all(), Ok(Vec::new()));
+                if cancelled {
+                    guard.cancel_uses(tokens).unwrap();
+                } else {
+                    rig.ops().fill_pattern(&late, 0..1000, 9, stream.id()).unwrap();
+                    guard.finish_uses(tokens).unwrap();
+                }
+                assert_eq!(guard.reap_pending(), Ok(1000));
+                assert_eq!(guard.bytes_outstanding(), 0);
+            }
+        }
+        assert_eq!(guard.violations(), []);
+        drop((guard, home, other));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn what_such_a_window_writes_outside_is_found_by_a_reap() {
+    for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, checks);
+        let [home, other] = [rig.stream(), rig.stream()];
+        let block = guard.allocate(1000, home.id(), TAG).unwrap();
+        let memory = Memory::of(&block);
+        let token = guard.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
+        guard.deallocate(block).unwrap();
+        memory.write(&rig, 1000, &other);
+        guard.finish_block_use(token).unwrap();
+        match guard.reap_pending() {
+            Err(ResourceError::Corrupted(found)) => {
+                assert_eq!((found.kind, found.offset), (CorruptionKind::Overrun, 1000));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(guard.reap_pending(), Ok(0));
+        drop((guard, home, other));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_window_that_the_guard_was_not_told_of_is_waited_for() {
+    let rig = Rig::simulated();
+    let guard = Backend::Async.guarded(&rig, GuardChecks::Immediate);
+    let [home, other] = [rig.stream(), rig.stream()];
+    let block = guard.allocate(1000, home.id(), TAG).unwrap();
+    let inner = guard.get_ref();
+    let token = inner.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
+    assert_eq!(guard.deallocate(block).unwrap(), BlockState::Retired);
+    assert_eq!(guard.reap_pending(), Ok(0));
+    inner.finish_block_use(token).unwrap();
+    assert_eq!(guard.reap_pending(), Ok(1000));
+    drop((guard, home, other));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_forgotten_token_leaks_its_block_and_nothing_else() {
+    let rig = Rig::simulated();
+    let guard = Backend::Async.guarded(&rig, GuardChecks::Immediate);
+    let [home, other] = [rig.stream(), rig.stream()];
+    let block = guard.allocate(1000, home.id(), TAG).unwrap();
+    drop(guard.prepare_block_use(block.id(), other.id(), Access::Write).unwrap());
+    guard.deallocate(block).unwrap();
+    for _ in 0..10 {
+        guard.deallocate(guard.allocate(10, home.id(), TAG).unwrap()).unwrap();
+    }
+    assert_eq!(guard.reap_pending(), Ok(100));
+    assert_eq!(guard.usage().retired, 1000);
+    drop((guard, home, other));
+    assert_eq!(rig.verdict(), Ok(()));
+}
+
+#[test]
+fn a_block_is_checked_also_after_the_lease_of_its_home_stream_was_returned() {
+    for (backend, checks) in BACKENDS.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, checks);
+        let _first = rig.stream();
+        let home = rig.stream();
+        let [clean, block] = [0, 1].map(|_| guard.allocate(100, home.id(), TAG).unwrap());
+        Memory::of(&block).write(&rig, 100, &home);
+        drop(home);
+        guard.deallocate(clean).unwrap();
+        if let Err(refused) = guard.deallocate(block) {
+            guard.deallocate(refused.block).unwrap();
+        }
+        let _ = guard.reap_pending();
+        assert_eq!(guard.violations().len(), 1, "{backend:?} {checks:?}");
+        assert_eq!((guard.unchecked_blocks(), guard.bytes_outstanding()), (0, 0));
+        drop((guard, _first));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_block_whose_home_stream_was_taken_back_goes_unchecked_and_is_counted() {
+    for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, checks);
+        let _first = rig.stream();
+        let home = rig.streams().adopt_legacy().unwrap();
+        let [held, live] = [0, 1].map(|_| guard.allocate(100, home.id(), TAG).unwrap());
+        guard.deallocate(held).unwrap();
+        rig.streams().retire_stream(&home).unwrap();
+        guard.deallocate(live).unwrap();
+        assert_eq!(guard.unchecked_blocks(), 1);
+        guard.reap_pending().unwrap();
+        assert_eq!((guard.unchecked_blocks(), guard.bytes_outstanding()), (2, 0));
+        assert_eq!(guard.violations(), []);
+        drop((guard, home, _first));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn nothing_of_the_guards_work_becomes_part_of_a_graph() {
+    for (backend, checks) in BACKENDS.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, checks);
+        let [home, other] = [rig.stream(), rig.stream()];
+        let [held, live] = [0, 1].map(|_| guard.allocate(100, home.id(), TAG).unwrap());
+        guard.deallocate(held).unwrap();
+        let before = guard.usage();
+        let handle = home.stream().cu_stream();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the lease keeps the stream alive.
+        unsafe { result::stream::begin_capture(handle, mode) }.unwrap();
+        let submitted = || {
+            let calls = rig.universe().calls();
+            ["cuLaunchKernel", "cuMemsetD32Async", "cuMemsetD8Async"].map(|call| calls.count(call))
+        };
+        let submitted_before = submitted();
+        let capturing = |error: &ResourceError| {
+            assert!(matches!(error, ResourceError::StreamCapturing { .. }), "{backend:?}: {error}");
+        };
+        capturing(&guard.allocate(10, home.id(), TAG).unwrap_err());
+        let refused = guard.deallocate(live).unwrap_err();
+        capturing(&refused.error);
+        capturing(&guard.reap_pending().unwrap_err());
+        capturing(&guard.check_all().unwrap_err());
+        let usage = guard.usage();
+        assert_eq!((usage.live, usage.retired), (before.live, before.retired));
+        assert_eq!(submitted(), submitted_before);
+        // Other streams go on.
+        guard.deallocate(guard.allocate(10, other.id(), TAG).unwrap()).unwrap();
+        // SAFETY: as above.
+        unsafe { result::stream::end_capture(handle) }.unwrap();
+        guard.deallocate(refused.block).unwrap();
+        guard.reap_pending().unwrap();
+        assert_eq!((guard.bytes_outstanding(), guard.violations().len()), (0, 0));
+        drop((guard, home, other));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_capture_elsewhere_does_not_refuse_a_block_and_what_is_found_is_reported_later() {
+    for checks in BOTH {
+        let rig = Rig::simulated();
+        let config = a3::layer(&rig).with_checks(checks).with_quarantine(1 << 20, 1);
+        let guard = a3::guarded(Backend::Async.make(&rig), config);
+        let [home, other] = [rig.stream(), rig.stream()];
+        // The second pushes the first out of the quarantine: a check is under way on `home`.
+        for _ in 0..2 {
+            guard.deallocate(guard.allocate(100, home.id(), TAG).unwrap()).unwrap();
+        }
+        let block = guard.allocate(100, other.id(), TAG).unwrap();
+        Memory::of(&block).write(&rig, -1, &other);
+        let handle = home.stream().cu_stream();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the lease keeps the stream alive.
+        unsafe { result::stream::begin_capture(handle, mode) }.unwrap();
+        guard.deallocate(block).unwrap();
+        assert_eq!(guard.violations(), []);
+        // SAFETY: as above.
+        unsafe { result::stream::end_capture(handle) }.unwrap();
+        assert!(matches!(guard.reap_pending(), Err(ResourceError::Corrupted(_))));
+        assert_eq!(guard.reap_pending(), Ok(0));
+        assert_eq!(guard.violations().len(), 1);
+        drop((guard, home, other));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn on_a_lost_device_blocks_are_taken_back_unchecked() {
+    const ILLEGAL_ADDRESS: i32 = 700;
+    for (backend, checks) in BACKENDS.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, checks);
+        let [home, other] = [rig.stream(), rig.stream()];
+        let blocks = [0, 1, 2, 3].map(|_| guard.allocate(100, home.id(), TAG).unwrap());
+        let [held, finds_out, later, used] = blocks;
+        let token = (backend != Backend::Direct)
+            .then(|| guard.prepare_block_use(used.id(), other.id(), Access::Write).unwrap());
+        guard.deallocate(used).unwrap();
+        guard.deallocate(held).unwrap();
+        rig.universe().fail_nth("cuLaunchKernel", 1, ILLEGAL_ADDRESS);
+        guard.deallocate(finds_out).unwrap();
+        rig.universe().clear_faults();
+        assert!(rig.device().is_lost());
+        let refused = guard.allocate(100, home.id(), TAG).unwrap_err();
+        assert!(matches!(refused, ResourceError::DeviceLost { .. }), "{refused}");
+        guard.deallocate(later).unwrap();
+        if let Some(token) = token {
+            assert!(guard.finish_block_use(token).is_err());
+        }
+        let _ = guard.reap_pending();
+        assert_eq!((guard.usage().live, guard.violations().len()), (0, 0));
+        if backend != Backend::Direct && backend != Backend::TrackedDirect {
+            assert_eq!(guard.bytes_outstanding(), 0, "{backend:?} {checks:?}");
+        }
+    }
+}
