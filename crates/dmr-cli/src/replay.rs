@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use dmr::{Backend, DeviceRuntime};
+use dmr::dmr_adaptors::budget::Budget;
+use dmr::dmr_adaptors::logging::{CsvSinkConfig, LogFormat};
+use dmr::{Backend, DeviceRuntime, DeviceRuntimeBuilder};
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::{PatternOps, StreamLease, StreamPool};
 use dmr_trace::{Replay, ReplayError, ReplayOptions, ReplayStreams, Summary, TraceReader};
@@ -30,9 +32,22 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub verify: bool,
 
-    /// Refuse what would bring the bytes outstanding above this: 8GiB, 512MiB, 4096
+    /// Put a budget around the resource, which refuses what would exceed this: 8GiB, 512MiB, 4096
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     pub limit: Option<u64>,
+
+    /// Log the calls of the replay to this file: CSV, gzip if its name ends in .gz
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+
+    /// The log's columns: this project's, which replay in full, or RMM's
+    #[arg(long, value_name = "FORMAT", requires = "log")]
+    #[arg(value_parser = PossibleValuesParser::new(["dmr", "rmm"]), default_value = "dmr")]
+    pub log_format: String,
+
+    /// Put red zones, poison and a quarantine around every block
+    #[arg(long)]
+    pub guard: bool,
 
     /// Print one JSON object instead of the table
     #[arg(long)]
@@ -129,7 +144,12 @@ fn replay_trace(
 ) -> Result<Summary, Failure> {
     let mut summary = replay_on_device(trace, machine, args, stack)?;
     // Everything that the replay made is gone by now: what is left is a leak.
-    summary.checker = machine.findings();
+    if let Some(findings) = machine.findings() {
+        let checker = summary.checker.get_or_insert_default();
+        checker.races = findings.races;
+        checker.others.count += findings.others.count;
+        checker.others.first.extend(findings.others.first);
+    }
     summary.simulated = machine.is_simulated();
     Ok(summary)
 }
@@ -148,13 +168,12 @@ fn replay_on_device(
     if args.resource.as_deref() == Some(TRACKED) {
         builder = builder.tracked();
     }
-    let runtime = builder.build().map_err(Failure::unusable)?;
+    let runtime = args.layers(builder).build().map_err(Failure::unusable)?;
     let driver = machine.describe(runtime.device());
     let resource = stack(Arc::clone(runtime.resource()));
     let mut streams = Leases { pool: Arc::clone(runtime.streams()), held: Vec::new() };
 
     let mut options = ReplayOptions::new().strict(args.strict);
-    options.limit = args.limit;
     options.max_live_blocks = args.max_live_blocks;
     let ops = match args.verify {
         true => Some(PatternOps::new(Arc::clone(runtime.streams())).map_err(Failure::unusable)?),
@@ -174,10 +193,36 @@ fn replay_on_device(
     })?;
     summary.driver = driver;
     summary.stack = format!("{resource:?}");
+    if let Some(log) = runtime.log() {
+        log.flush().map_err(Failure::unusable)?;
+    }
+    if let Some(guard) = runtime.debug_guard() {
+        let found = guard.check_all().map_err(Failure::unusable)?;
+        let found = guard.take_violations().into_iter().chain(found);
+        let checker = summary.checker.get_or_insert_default();
+        checker.others.extend(found.map(|corruption| corruption.to_string()));
+    }
     Ok(summary)
 }
 
 impl ReplayArgs {
+    /// The layers that were asked for.
+    fn layers(&self, mut builder: DeviceRuntimeBuilder) -> DeviceRuntimeBuilder {
+        if let Some(bytes) = self.limit {
+            builder = builder.budget_on(&Budget::new(bytes));
+        }
+        if let Some(path) = &self.log {
+            let format = if self.log_format == "rmm" { LogFormat::Rmm } else { LogFormat::Dmr };
+            let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
+            let config = CsvSinkConfig::new().with_format(format).with_gzip(is_gzip);
+            builder = builder.log_csv_with(path, config);
+        }
+        if self.guard {
+            builder = builder.debug_guard();
+        }
+        builder
+    }
+
     fn backend(&self) -> Option<Backend> {
         let name = match self.resource.as_deref()? {
             TRACKED => Backend::Direct.name(),

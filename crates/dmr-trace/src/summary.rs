@@ -28,8 +28,6 @@ pub struct Summary {
     pub strict: bool,
     /// Whether blocks were filled and checked.
     pub verified: bool,
-    /// [`ReplayOptions::limit`](crate::ReplayOptions::limit).
-    pub limit_bytes: Option<u64>,
 
     /// Rows of the trace, without the header, bad ones included.
     pub rows: u64,

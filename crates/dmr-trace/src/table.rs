@@ -48,9 +48,6 @@ impl fmt::Display for Memory<'_> {
         if live > 0 {
             write!(f, " ({:.2}x)", reserved as f64 / live as f64)?;
         }
-        if let Some(limit) = self.0.limit_bytes {
-            write!(f, " · limit {}", size(limit))?;
-        }
         Ok(())
     }
 }

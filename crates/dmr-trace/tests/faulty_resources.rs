@@ -51,9 +51,8 @@ fn a_write_into_a_neighbour_is_found_at_its_first_byte() {
     // The third block takes the first one's place, and its fill runs into the second.
     let trace = "action,ptr,bytes\n\
                  allocate,1,256\nallocate,2,256\nfree,1,256\nallocate,3,256\nfree,3,256\n";
-    let fake = Fake::with(Faults { overrun: Some(3), ..Faults::default() });
+    let fake = Fake::with(Faults { overrun: Some(3), ..Faults::default() }).forgetting();
     let summary = Replay::new(&fake)
-        .options(ReplayOptions::new().limit(512))
         .verify(&fake)
         .run(reader(trace), &mut fake.streams(1), &mut ())
         .unwrap();

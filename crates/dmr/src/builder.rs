@@ -6,9 +6,19 @@ use cudarc::driver::CudaContext;
 use dmr_core::{DeviceMemoryResource, StreamPoolId};
 use dmr_streams::{Device, StreamPool, StreamPoolConfig};
 
+use crate::layers::Layers;
 use crate::{Backend, DeviceRuntime, RuntimeError};
 
 /// Builds a [`DeviceRuntime`]. What is not given is made: the context, the streams, the resource.
+///
+/// # Layers
+///
+/// Whatever the order in which they are asked for, layers are put around the backend in this one,
+/// from the inside out: budget, debug guard, log, statistics, callbacks. So the budget bounds what
+/// is taken from the GPU, red zones included; log and statistics tell of the program's own blocks;
+/// and when the callbacks have made room, the log shows both attempts. For another order, stack
+/// them by hand (`dmr_adaptors::ResourceBuilder`) and pass the stack to
+/// [`with_resource`](Self::with_resource).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct DeviceRuntimeBuilder {
@@ -19,6 +29,7 @@ pub struct DeviceRuntimeBuilder {
     backend: Option<Backend>,
     tracked: bool,
     resource: Option<Arc<dyn DeviceMemoryResource>>,
+    pub(crate) layers: Layers,
 }
 
 impl DeviceRuntimeBuilder {
@@ -31,6 +42,7 @@ impl DeviceRuntimeBuilder {
             backend: None,
             tracked: false,
             resource: None,
+            layers: Layers::default(),
         }
     }
 
@@ -65,8 +77,8 @@ impl DeviceRuntimeBuilder {
         self
     }
 
-    /// Allocates from a ready resource, or stack of resources. It works on the streams of some
-    /// pool: pass that to [`with_streams`](Self::with_streams).
+    /// Allocates from a ready resource, or stack of resources. The builder's layers go around it.
+    /// It works on the streams of some pool: pass that to [`with_streams`](Self::with_streams).
     pub fn with_resource(mut self, resource: Arc<dyn DeviceMemoryResource>) -> Self {
         self.resource = Some(resource);
         self
@@ -120,7 +132,8 @@ impl DeviceRuntimeBuilder {
             (None, Some(backend)) => backend.build(&streams, self.tracked)?,
             (None, None) => return Err(RuntimeError::NoBackend),
         };
-        Ok(DeviceRuntime::from_parts(streams, resource))
+        let (resource, handles) = self.layers.put_around(resource, &streams)?;
+        Ok(DeviceRuntime::from_parts(streams, resource, handles))
     }
 
     fn choose_backend(&self) -> Result<Backend, RuntimeError> {

@@ -64,6 +64,17 @@ pub enum RuntimeError {
         expected: String,
     },
 
+    /// The log cannot be written.
+    #[cfg(feature = "logging")]
+    #[non_exhaustive]
+    #[error("the log {path:?} cannot be created: {problem}")]
+    Log {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the operating system says.
+        problem: String,
+    },
+
     /// Two settings of the builder exclude each other, or one needs another.
     #[non_exhaustive]
     #[error("the runtime cannot be built: {problem}")]
@@ -71,6 +82,13 @@ pub enum RuntimeError {
         /// Which, and what to do.
         problem: &'static str,
     },
+}
+
+#[cfg(feature = "logging")]
+impl RuntimeError {
+    pub(crate) fn log(path: &std::path::Path, error: &std::io::Error) -> Self {
+        Self::Log { path: path.to_owned(), problem: error.to_string() }
+    }
 }
 
 fn list(backends: &[Backend]) -> String {

@@ -22,10 +22,16 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `async` | yes | [`Backend::Async`]: a memory pool of the driver, with use tracking |
+//! | `budget` | yes | one hard limit per GPU: `budget`, sub-budgets, reservations |
 //! | `buffer` | yes | `DeviceBuffer`, `PinnedBuffer`, `Column` |
+//! | `callbacks` | no | `on_out_of_memory`: spill and retry |
+//! | `debug-guard` | no | `debug_guard`: red zones, poison, quarantine |
 //! | `direct` | yes | [`Backend::Direct`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
 //! | `launch` | yes | `LaunchRecorder`: declares what a launch uses |
-//! | `tracing` | no | reports through `tracing` |
+//! | `logging` | yes | `log_csv`: every allocation and free, in a file that `dmr replay` reads |
+//! | `metrics` | no | statistics through the `metrics` facade |
+//! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
+//! | `tracing` | no | reports, and a log, through `tracing` |
 //!
 //! Which of the compiled-in backends is used: the builder decides, else the environment variable
 //! `DMR_BACKEND`, else the first of [`Backend::available`].
@@ -35,14 +41,19 @@
 mod backend;
 mod builder;
 mod error;
+mod layered;
+mod layers;
 mod runtime;
 
 pub use backend::Backend;
 pub use builder::DeviceRuntimeBuilder;
 pub use error::RuntimeError;
+pub use layers::SharedResource;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 
 pub use cudarc;
+#[cfg(feature = "dmr-adaptors")]
+pub use dmr_adaptors;
 #[cfg(feature = "buffer")]
 pub use dmr_buffer;
 pub use dmr_core;
@@ -57,6 +68,16 @@ pub use dmr_streams;
 /// What most programs need: `use dmr::prelude::*`.
 pub mod prelude {
     pub use crate::{Backend, DeviceRuntime, RuntimeError};
+    #[cfg(feature = "budget")]
+    pub use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+    #[cfg(feature = "callbacks")]
+    pub use dmr_adaptors::callbacks::{FailureCallbackLayer, Response};
+    #[cfg(feature = "debug-guard")]
+    pub use dmr_adaptors::guard::{DebugGuardLayer, DebugGuardResource};
+    #[cfg(feature = "logging")]
+    pub use dmr_adaptors::logging::{CsvSink, LoggingLayer, LoggingResource, with_query};
+    #[cfg(feature = "statistics")]
+    pub use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
     #[cfg(feature = "buffer")]
     pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer};
     pub use dmr_core::{

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use dmr_core::DeviceMemoryResource;
 use dmr_streams::{Device, DeviceContext, StreamPool};
 
+use crate::layers::Handles;
 use crate::{DeviceRuntimeBuilder, RuntimeError};
 
 /// How many CUDA ordinals [`DeviceRuntime::try_get`] keeps a runtime for.
@@ -18,6 +19,7 @@ pub const MAX_DEVICE_ORDINALS: usize = 64;
 pub struct DeviceRuntime {
     streams: Arc<StreamPool>,
     resource: Arc<dyn DeviceMemoryResource>,
+    pub(crate) layers: Handles,
 }
 
 impl DeviceRuntime {
@@ -54,8 +56,9 @@ impl DeviceRuntime {
     pub(crate) fn from_parts(
         streams: Arc<StreamPool>,
         resource: Arc<dyn DeviceMemoryResource>,
+        layers: Handles,
     ) -> Self {
-        Self { streams, resource }
+        Self { streams, resource, layers }
     }
 
     /// Where memory comes from.

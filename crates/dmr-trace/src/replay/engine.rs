@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use dmr_core::record::RecordAction;
-use dmr_core::size::human_bytes;
 use dmr_core::{AllocTag, AllocationRecord, DeviceBlock, DeviceMemoryResource, StreamId};
 
 use super::blocks::{BlockKey, Blocks, Entry, Held};
@@ -150,7 +149,7 @@ impl<'a> Engine<'a> {
             let (trace, line) = (self.trace.clone(), op.line);
             ReplayError::Stream { trace, line, source }
         })?;
-        let entry = match self.allocate_within_limit(op, stream) {
+        let entry = match self.allocate_timed(op, stream) {
             Ok(block) => Entry::Held(self.take_in(op, block)),
             Err(message) => {
                 self.summary.failed_allocs += 1;
@@ -165,19 +164,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The call itself; the message of its failure otherwise.
-    fn allocate_within_limit(&mut self, op: &Op, stream: StreamId) -> Result<DeviceBlock, String> {
-        if let Some(limit) = self.options.limit {
-            let fits = |outstanding: u64| op.bytes <= limit.saturating_sub(outstanding);
-            if !fits(self.resource.bytes_outstanding()) {
-                self.resource.reap_pending().map_err(|error| error.to_string())?;
-                let outstanding = self.resource.bytes_outstanding();
-                if !fits(outstanding) {
-                    let left = human_bytes(limit.saturating_sub(outstanding));
-                    let (asked, limit) = (human_bytes(op.bytes), human_bytes(limit));
-                    return Err(format!("over the limit: {asked} asked, {left} of {limit} left"));
-                }
-            }
-        }
+    fn allocate_timed(&mut self, op: &Op, stream: StreamId) -> Result<DeviceBlock, String> {
         // A size beyond the address space is the resource's to refuse.
         let bytes = usize::try_from(op.bytes).unwrap_or(usize::MAX);
         let start = Instant::now();
@@ -326,7 +313,6 @@ impl<'a> Engine<'a> {
         summary.trace = self.trace;
         summary.strict = self.options.strict;
         summary.verified = self.verifier.is_some();
-        summary.limit_bytes = self.options.limit;
         summary.rows = reader.rows();
         summary.bad_rows = reader.bad_rows().clone();
         summary.allocs = self.allocating.summary().n;

@@ -69,9 +69,6 @@ impl<'a> Replay<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// Refuse an allocation that would bring the bytes outstanding (asked for; live and retired)
-    /// above this, even after `reap_pending`. A refusal counts as a failure. `None`: no limit.
-    pub limit: Option<u64>,
     /// Whether bad rows, frees without an allocation and left over blocks fail the replay.
     pub strict: bool,
     /// How many blocks can be live at once: bounds the memory that a replay takes.
@@ -79,17 +76,10 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
-    /// No limit, not strict, 2²¹ live blocks.
+    /// Not strict, 2²¹ live blocks.
     #[must_use]
     pub const fn new() -> Self {
-        Self { limit: None, strict: false, max_live_blocks: 1 << 21 }
-    }
-
-    /// Sets [`limit`](Self::limit), in bytes.
-    #[must_use]
-    pub const fn limit(mut self, bytes: u64) -> Self {
-        self.limit = Some(bytes);
-        self
+        Self { strict: false, max_live_blocks: 1 << 21 }
     }
 
     /// Sets [`strict`](Self::strict).

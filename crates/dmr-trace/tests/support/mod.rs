@@ -70,9 +70,13 @@ impl Fake {
 
     /// One that remembers nothing of the calls, and reaps at once.
     pub fn forgetful() -> Self {
-        let fake = Self::new();
-        fake.lock().keeps_no_calls = true;
-        fake
+        Self::new().forgetting()
+    }
+
+    /// The same of any fake.
+    pub fn forgetting(self) -> Self {
+        self.lock().keeps_no_calls = true;
+        self
     }
 
     pub fn streams(&self, n: usize) -> Vec<StreamId> {

@@ -1,0 +1,158 @@
+//! The builder's settings for layers, and the runtime's answers from them: one pair for each feature.
+
+use crate::{DeviceRuntime, DeviceRuntimeBuilder};
+
+#[cfg(feature = "budget")]
+mod budget {
+    use dmr_adaptors::budget::Budget;
+
+    use super::*;
+    use crate::layers::BudgetChoice;
+
+    impl DeviceRuntimeBuilder {
+        /// Bounds what this process takes from the GPU: `bytes` bytes, live and retired, never
+        /// exceeded. All runtimes of the process that reach the same physical GPU share the account
+        /// ([`Budget::for_device`]).
+        pub fn budget(mut self, bytes: u64) -> Self {
+            self.layers.budget = Some(BudgetChoice::OfTheDevice(bytes));
+            self
+        }
+
+        /// Bounds it by an account of your own.
+        pub fn budget_on(mut self, budget: &Budget) -> Self {
+            self.layers.budget = Some(BudgetChoice::Given(budget.clone()));
+            self
+        }
+    }
+
+    impl DeviceRuntime {
+        /// The account that its allocations are charged to.
+        #[must_use]
+        pub fn budget(&self) -> Option<&Budget> {
+            self.layers.budget.as_ref()
+        }
+    }
+}
+
+#[cfg(feature = "logging")]
+mod logging {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use dmr_adaptors::logging::{CsvSinkConfig, LoggingResource, LoggingSink};
+
+    use super::*;
+    use crate::layers::{LogChoice, SharedResource};
+
+    impl DeviceRuntimeBuilder {
+        /// Logs every allocation, free and reap to a CSV file, which `dmr replay` reads. The file
+        /// is created by [`build`](Self::build), and an existing one is overwritten.
+        pub fn log_csv(self, path: impl Into<PathBuf>) -> Self {
+            self.log_csv_with(path, CsvSinkConfig::new())
+        }
+
+        /// The same, configured: gzip, RMM's format, what happens when a ring is full.
+        pub fn log_csv_with(mut self, path: impl Into<PathBuf>, config: CsvSinkConfig) -> Self {
+            self.layers.log = Some(LogChoice::Csv(path.into(), config));
+            self
+        }
+
+        /// Logs to a sink of your own.
+        pub fn log_to(mut self, sink: Arc<dyn LoggingSink>) -> Self {
+            self.layers.log = Some(LogChoice::Sink(sink));
+            self
+        }
+    }
+
+    impl DeviceRuntime {
+        /// The log: [`flush`](LoggingResource::flush) it before you read it.
+        #[must_use]
+        pub fn log(&self) -> Option<&LoggingResource<SharedResource>> {
+            self.layers.log.as_deref()
+        }
+    }
+}
+
+#[cfg(feature = "debug-guard")]
+mod guard {
+    use std::sync::Arc;
+
+    use dmr_adaptors::guard::{DebugGuardLayer, DebugGuardResource};
+
+    use super::*;
+    use crate::layers::{GuardSettings, SharedResource};
+
+    impl DeviceRuntimeBuilder {
+        /// Guards every block with red zones, poison and a quarantine: for finding bugs, not for
+        /// speed.
+        pub fn debug_guard(self) -> Self {
+            self.debug_guard_with(|layer| layer)
+        }
+
+        /// The same, with other settings than the guard's own.
+        pub fn debug_guard_with(
+            mut self,
+            change: impl Fn(DebugGuardLayer) -> DebugGuardLayer + Send + Sync + 'static,
+        ) -> Self {
+            self.layers.guard = Some(GuardSettings(Arc::new(change)));
+            self
+        }
+    }
+
+    impl DeviceRuntime {
+        /// The guard: what it has found.
+        #[must_use]
+        pub fn debug_guard(&self) -> Option<&DebugGuardResource<SharedResource>> {
+            self.layers.guard.as_deref()
+        }
+    }
+}
+
+#[cfg(feature = "statistics")]
+mod statistics {
+    use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
+
+    use super::*;
+    use crate::layers::SharedResource;
+
+    impl DeviceRuntimeBuilder {
+        /// Counts what is allocated: current, peak and total, by tag, stream and scope.
+        pub fn statistics(self) -> Self {
+            self.statistics_with(StatisticsLayer::new())
+        }
+
+        /// The same, configured.
+        pub fn statistics_with(mut self, layer: StatisticsLayer) -> Self {
+            self.layers.statistics = Some(layer);
+            self
+        }
+    }
+
+    impl DeviceRuntime {
+        /// The counts.
+        #[must_use]
+        pub fn statistics(&self) -> Option<&StatisticsResource<SharedResource>> {
+            self.layers.statistics.as_deref()
+        }
+    }
+}
+
+#[cfg(feature = "callbacks")]
+mod callbacks {
+    use dmr_adaptors::callbacks::{AllocationFailure, FailureCallbackLayer, Response};
+
+    use super::*;
+
+    impl DeviceRuntimeBuilder {
+        /// What to do when memory runs out, after reaping has not helped: callbacks are asked in
+        /// the order in which they are added.
+        pub fn on_out_of_memory(
+            mut self,
+            callback: impl Fn(&AllocationFailure<'_>) -> Response + Send + Sync + 'static,
+        ) -> Self {
+            let layer = self.layers.callbacks.take().unwrap_or_else(FailureCallbackLayer::new);
+            self.layers.callbacks = Some(layer.with_callback(callback));
+            self
+        }
+    }
+}

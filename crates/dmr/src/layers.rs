@@ -1,0 +1,144 @@
+//! The adaptors that a runtime puts around its backend, and what the program reads from them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dmr_core::DeviceMemoryResource;
+use dmr_streams::StreamPool;
+
+use crate::RuntimeError;
+
+#[cfg(feature = "budget")]
+use dmr_adaptors::budget::{Budget, BudgetLayer};
+#[cfg(feature = "callbacks")]
+use dmr_adaptors::callbacks::FailureCallbackLayer;
+#[cfg(feature = "debug-guard")]
+use dmr_adaptors::guard::{DebugGuardLayer, DebugGuardResource};
+#[cfg(feature = "logging")]
+use dmr_adaptors::logging::{CsvSink, CsvSinkConfig, LoggingLayer, LoggingResource, LoggingSink};
+#[cfg(feature = "statistics")]
+use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
+
+/// A resource whose type is not known: what a runtime allocates from, and what its layers wrap.
+pub type SharedResource = Arc<dyn DeviceMemoryResource>;
+
+/// What the builder was told, from the backend outwards.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layers {
+    #[cfg(feature = "budget")]
+    pub(crate) budget: Option<BudgetChoice>,
+    #[cfg(feature = "debug-guard")]
+    pub(crate) guard: Option<GuardSettings>,
+    #[cfg(feature = "logging")]
+    pub(crate) log: Option<LogChoice>,
+    #[cfg(feature = "statistics")]
+    pub(crate) statistics: Option<StatisticsLayer>,
+    #[cfg(feature = "callbacks")]
+    pub(crate) callbacks: Option<FailureCallbackLayer>,
+}
+
+/// The layers of a runtime that a program asks something.
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    #[cfg(feature = "budget")]
+    pub(crate) budget: Option<Budget>,
+    #[cfg(feature = "debug-guard")]
+    pub(crate) guard: Option<Arc<DebugGuardResource<SharedResource>>>,
+    #[cfg(feature = "logging")]
+    pub(crate) log: Option<Arc<LoggingResource<SharedResource>>>,
+    #[cfg(feature = "statistics")]
+    pub(crate) statistics: Option<Arc<StatisticsResource<SharedResource>>>,
+}
+
+/// Whose limit the runtime keeps.
+#[cfg(feature = "budget")]
+#[derive(Clone, Debug)]
+pub(crate) enum BudgetChoice {
+    /// The account of the GPU, whoever else in this process reaches it.
+    OfTheDevice(u64),
+    Given(Budget),
+}
+
+#[cfg(feature = "logging")]
+#[derive(Clone, Debug)]
+pub(crate) enum LogChoice {
+    Csv(std::path::PathBuf, CsvSinkConfig),
+    Sink(Arc<dyn LoggingSink>),
+}
+
+/// What is changed on the guard's layer, which is made when its device is known.
+#[cfg(feature = "debug-guard")]
+#[derive(Clone)]
+pub(crate) struct GuardSettings(pub(crate) ChangeGuard);
+
+#[cfg(feature = "debug-guard")]
+pub(crate) type ChangeGuard = Arc<dyn Fn(DebugGuardLayer) -> DebugGuardLayer + Send + Sync>;
+
+#[cfg(feature = "debug-guard")]
+impl fmt::Debug for GuardSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GuardSettings")
+    }
+}
+
+impl Layers {
+    /// Puts the layers around a resource that works on these streams.
+    #[allow(unused_mut, unused_variables, reason = "what is used depends on the features")]
+    pub(crate) fn put_around(
+        self,
+        mut resource: SharedResource,
+        streams: &Arc<StreamPool>,
+    ) -> Result<(SharedResource, Handles), RuntimeError> {
+        #[cfg(any(
+            feature = "budget",
+            feature = "callbacks",
+            feature = "debug-guard",
+            feature = "logging",
+            feature = "statistics"
+        ))]
+        use dmr_adaptors::ResourceLayer;
+        let mut handles = Handles::default();
+        #[cfg(feature = "budget")]
+        if let Some(choice) = self.budget {
+            let budget = match choice {
+                BudgetChoice::Given(budget) => budget,
+                BudgetChoice::OfTheDevice(limit) => {
+                    Budget::for_device(streams.device().uuid()?, limit)
+                }
+            };
+            resource = Arc::new(BudgetLayer::on(&budget).layer(resource));
+            handles.budget = Some(budget);
+        }
+        #[cfg(feature = "debug-guard")]
+        if let Some(GuardSettings(change)) = self.guard {
+            let ops = Arc::new(dmr_streams::PatternOps::new(Arc::clone(streams))?);
+            let guard = Arc::new(change(DebugGuardLayer::new(ops)).layer(resource));
+            resource = Arc::clone(&guard) as SharedResource;
+            handles.guard = Some(guard);
+        }
+        #[cfg(feature = "logging")]
+        if let Some(choice) = self.log {
+            let sink: Arc<dyn LoggingSink> = match choice {
+                LogChoice::Sink(sink) => sink,
+                LogChoice::Csv(path, config) => Arc::new(
+                    CsvSink::with_config(&path, config)
+                        .map_err(|error| RuntimeError::log(&path, &error))?,
+                ),
+            };
+            let log = Arc::new(LoggingLayer::new(sink).layer(resource));
+            resource = Arc::clone(&log) as SharedResource;
+            handles.log = Some(log);
+        }
+        #[cfg(feature = "statistics")]
+        if let Some(layer) = self.statistics {
+            let statistics = Arc::new(layer.layer(resource));
+            resource = Arc::clone(&statistics) as SharedResource;
+            handles.statistics = Some(statistics);
+        }
+        #[cfg(feature = "callbacks")]
+        if let Some(layer) = self.callbacks {
+            resource = Arc::new(layer.layer(resource));
+        }
+        Ok((resource, handles))
+    }
+}
