@@ -3,8 +3,8 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`sequence`] | the same allocations and frees that the peers' programs make |
-//! | [`workload`] | W1 to W6, each a function that makes [`Line`]s |
-//! | [`stacks`] | the resources, by name |
+//! | [`workload`] | W1 to W7, each a function that makes [`Line`]s |
+//! | [`stacks`] | the resources, by name, with and without layers |
 //! | [`machine`] | the GPU, or the simulated device where there is none |
 //! | [`work`] | memory, events and work, as a program without a library has them |
 //! | [`mod@line`] | one result, in the peers' fields |

@@ -47,13 +47,13 @@ struct RunArgs {
     /// Which workloads
     #[arg(long, value_delimiter = ',', default_values = NAMES)]
     workloads: Vec<String>,
-    /// Which resources [default: all]
+    /// Which resources [default: all; of those with layers, `async+budget`, w7 only]
     #[arg(long, value_delimiter = ',')]
     resources: Vec<String>,
     /// The traces that w4 replays
     #[arg(long, num_args = 1..)]
     traces: Vec<PathBuf>,
-    /// The thread counts of w3
+    /// The thread counts of w3 and w7
     #[arg(long, value_delimiter = ',', value_name = "N")]
     threads: Vec<usize>,
     /// w3 fills so many bytes of each block, and runs once without allocating as well
@@ -106,6 +106,10 @@ fn run(args: RunArgs) -> Result<usize, BenchError> {
     let budget = Duration::try_from_secs_f64(args.budget_s).map_err(BenchError::new)?;
     let mut plan = Plan { traces: args.traces, touch: args.touch, budget, ..Plan::default() };
     (plan.quick, plan.rounds) = (args.quick, usize::from(args.rounds));
+    if !args.resources.is_empty() {
+        let known: Vec<_> = stacks::layered().collect();
+        plan.layered = args.resources.iter().filter(|name| known.contains(name)).cloned().collect();
+    }
     replace(&mut plan.resources, args.resources);
     replace(&mut plan.threads, args.threads);
     replace(&mut plan.blocks, args.blocks);
@@ -147,6 +151,7 @@ fn print_table(files: &[PathBuf]) -> Result<usize, BenchError> {
 fn list() -> Result<usize, BenchError> {
     println!("workloads {}", NAMES.join(" "));
     println!("resources {}", stacks::names().collect::<Vec<_>>().join(" "));
+    println!("layered {}", stacks::layered().collect::<Vec<_>>().join(" "));
     for step in steps::all(&Machine::open(0)?)? {
         println!("step {}", step.name);
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource};
 use dmr_streams::StreamLease;
 
-use crate::{BenchError, Machine, stacks};
+use crate::stacks::{self, BARE};
+use crate::{BenchError, Machine};
 
 const TAG: AllocTag = AllocTag::new("bench");
 const BYTES: usize = 4096;
@@ -15,6 +16,8 @@ const BYTES: usize = 4096;
 pub struct Step {
     /// `allocate_free/direct`, for example.
     pub name: String,
+    /// Its log is behind after a few thousand repetitions: not for long loops.
+    pub leaves_rows: bool,
     repeat: Box<dyn FnMut() -> Result<(), BenchError>>,
 }
 
@@ -30,6 +33,9 @@ pub fn all(machine: &Machine) -> Result<Vec<Step>, BenchError> {
         for blocks in [1, 8] {
             steps.extend(prepare_finish(machine, name, blocks)?);
         }
+    }
+    for name in stacks::layered().filter(|name| stacks::parts(name).0 == BARE) {
+        steps.push(allocate_free(machine, &name)?);
     }
     Ok(steps)
 }
@@ -53,20 +59,21 @@ fn resolve(machine: &Machine) -> Result<Step, BenchError> {
         black_box(streams.resolve(black_box(lease.id()))?);
         Ok(())
     });
-    Ok(Step { name: "resolve_stream".to_owned(), repeat })
+    Ok(Step { name: "resolve_stream".to_owned(), leaves_rows: false, repeat })
 }
 
 /// A block, and its free.
 fn allocate_free(machine: &Machine, name: &str) -> Result<Step, BenchError> {
     let streams = machine.streams()?;
-    let resource = stacks::make(name, &streams)?.resource;
+    let stack = stacks::make(name, &streams)?;
+    let leaves_rows = stack.log.is_some();
     let lease = streams.acquire()?;
     let repeat = Box::new(move || {
-        let block = resource.allocate(BYTES, lease.id(), TAG)?;
-        resource.deallocate(black_box(block))?;
+        let block = stack.resource.allocate(BYTES, lease.id(), TAG)?;
+        stack.resource.deallocate(black_box(block))?;
         Ok(())
     });
-    Ok(Step { name: format!("allocate_free/{name}"), repeat })
+    Ok(Step { name: format!("allocate_free/{name}"), leaves_rows, repeat })
 }
 
 /// Writes to so many blocks on their home stream; `None` where uses are not tracked.
@@ -89,7 +96,7 @@ fn prepare_finish(
         let tokens = blocks.resource.prepare_uses(black_box(&uses), lease.id())?;
         Ok(blocks.resource.finish_uses(tokens)?)
     });
-    Ok(Some(Step { name: step, repeat }))
+    Ok(Some(Step { name: step, leaves_rows: false, repeat }))
 }
 
 /// Given back in the end.

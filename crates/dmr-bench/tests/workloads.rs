@@ -101,6 +101,45 @@ fn the_bytes_of_cross_stream_work_arrive_and_each_round_has_its_ratio() {
 }
 
 #[test]
+fn every_layer_is_measured_over_its_base_and_its_log_has_every_call() {
+    let lines = run(&plan(), "w7");
+    for name in stacks::layered() {
+        let (base, layer) = stacks::parts(&name);
+        let lines = of(&lines, &name);
+        // W1 with four sizes and W3, with one thread and with three.
+        let expected = if base == stacks::BARE { 4 * 2 + 2 } else { 4 + 2 + 2 };
+        assert_eq!(lines.len(), expected, "{name}");
+        for line in lines {
+            assert!(number(line, "ns_per_op") > 0.0 && number(line, "p50") > 0.0, "{line}");
+            assert_eq!(line.get("ns_over_base").is_some(), layer.is_some(), "{line}");
+            assert!(line.get("failed_allocs").is_none_or(|failed| failed == 0), "{line}");
+            let logs = matches!(layer, Some("logging" | "all"));
+            assert_eq!(line.get("log_rows").is_some(), logs, "{line}");
+            if logs {
+                assert_eq!(number(line, "log_dropped"), 0.0, "{line}");
+                assert!(number(line, "log_rows") > number(line, "ops"), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stack_is_named_by_its_base_and_its_layer() {
+    let machine = Machine::open(0).unwrap();
+    let streams = machine.streams().unwrap();
+    let described = |name: &str| format!("{:?}", stacks::make(name, &streams).unwrap());
+    for name in stacks::layered() {
+        described(&name);
+    }
+    let all = described("async+all");
+    let order = ["Statistics(", "Logging(", "Budget(", "Async("].map(|layer| all.find(layer));
+    assert!(order.is_sorted() && order[0].is_some(), "{all}");
+    for unknown in ["async+", "async+all+all", "budget", "pool+budget"] {
+        assert!(stacks::make(unknown, &streams).is_err(), "{unknown}");
+    }
+}
+
+#[test]
 fn the_table_has_a_row_for_each_size_and_a_column_for_each_stack() {
     let lines: String = run(&plan(), "w1").iter().map(|line| format!("{line}\n")).collect();
     let table = table::render(&lines);
@@ -114,5 +153,5 @@ fn the_table_has_a_row_for_each_size_and_a_column_for_each_stack() {
 fn an_unknown_workload_is_refused_with_those_that_there_are() {
     let machine = Machine::open(0).unwrap();
     let error = workload::run(&machine, &plan(), "w9", &mut |_| ()).unwrap_err();
-    assert_eq!(error.to_string(), "no workload w9: there are w1, w2, w3, w4, w5, w6");
+    assert_eq!(error.to_string(), "no workload w9: there are w1, w2, w3, w4, w5, w6, w7");
 }

@@ -51,6 +51,18 @@ impl Sequence {
         Self { streams, ..Self::default() }
     }
 
+    /// The same operations, so many at a time. To be run one after the other on the same slots.
+    #[must_use]
+    pub fn bursts(&self, ops: usize) -> Vec<Self> {
+        let burst = |ops: &[Op]| Self {
+            ops: ops.to_vec(),
+            slots: self.slots,
+            streams: self.streams,
+            ..Self::default()
+        };
+        self.ops.chunks(ops.max(1)).map(burst).collect()
+    }
+
     /// Allocates; answers the slot.
     pub fn allocate(&mut self, bytes: u64, stream: usize) -> usize {
         let slot = self.free_slots.pop().unwrap_or_else(|| {

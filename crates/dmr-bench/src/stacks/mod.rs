@@ -1,5 +1,8 @@
 //! The resources that benches run on, by name.
 
+mod bare;
+mod layers;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,6 +12,10 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::{StreamPool, Tracked};
 
 use crate::BenchError;
+use bare::Bare;
+pub use layers::{LAYERS, LOG_RING, Log};
+
+use crate::Line;
 
 /// A resource and what the benches have to know of it.
 pub struct Stack {
@@ -18,21 +25,43 @@ pub struct Stack {
     pub is_slow: bool,
     /// The most that was ever taken from the driver, where it keeps a count.
     pub reserved_peak: Option<ReservedPeak>,
+    /// The log that a layer writes.
+    pub log: Option<Log>,
 }
 
 /// Answers bytes.
 pub type ReservedPeak = Box<dyn Fn() -> Result<u64, BenchError> + Send + Sync>;
 
-/// How a stack is made, on the streams that it is to accept.
-type Make = fn(&Arc<StreamPool>) -> Result<Stack, BenchError>;
+/// How a stack is made, on the streams that it is to accept, with these layers.
+type Make = fn(&Arc<StreamPool>, Option<&str>) -> Result<Stack, BenchError>;
 
 /// Every stack. One more is one more row.
 const STACKS: &[(&str, Make)] =
-    &[("direct", direct), ("tracked-direct", tracked_direct), ("async", driver_pool)];
+    &[("direct", direct), ("tracked-direct", tracked_direct), ("async", driver_pool), (BARE, bare)];
 
-/// The names that [`make`] knows.
+/// It has no memory: its blocks must not be touched.
+pub const BARE: &str = "bare";
+
+/// What layers are measured on.
+const BASES: [&str; 2] = [BARE, "async"];
+
+/// The names of the stacks whose memory can be used, without layers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    STACKS.iter().map(|(name, _)| *name)
+    STACKS.iter().map(|(name, _)| *name).filter(|name| *name != BARE)
+}
+
+/// The names of the stacks that layers are measured on, each followed by those with a layer.
+pub fn layered() -> impl Iterator<Item = String> {
+    BASES.iter().flat_map(|base| {
+        let with_layers = LAYERS.iter().map(move |layer| format!("{base}+{layer}"));
+        std::iter::once((*base).to_owned()).chain(with_layers)
+    })
+}
+
+/// `async+budget` is `async` with the layer `budget`.
+#[must_use]
+pub fn parts(name: &str) -> (&str, Option<&str>) {
+    name.split_once('+').map_or((name, None), |(base, layer)| (base, Some(layer)))
 }
 
 /// A new stack of that name.
@@ -41,12 +70,40 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 ///
 /// No such name, and what making it can fail with.
 pub fn make(name: &str, streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
-    let found = STACKS.iter().find(|(known, _)| *known == name);
-    let (_, make) = found.ok_or_else(|| {
-        let known: Vec<_> = names().collect();
-        BenchError(format!("no resource {name}: there are {}", known.join(", ")))
-    })?;
-    make(streams)
+    let (base, layer) = parts(name);
+    let is_known = layer.is_none_or(|layer| LAYERS.contains(&layer));
+    let found = STACKS.iter().find(|(known, _)| is_known && *known == base);
+    let Some((_, make)) = found else {
+        let bases: Vec<_> = STACKS.iter().map(|(name, _)| *name).collect();
+        let (bases, layers) = (bases.join(", "), LAYERS.join(", +"));
+        return Err(BenchError(format!("no resource {name}: there are {bases}; with +{layers}")));
+    };
+    make(streams, layer)
+}
+
+impl Stack {
+    fn of(resource: Arc<dyn DeviceMemoryResource>, log: Option<Log>) -> Self {
+        Self { resource, is_slow: false, reserved_peak: None, log }
+    }
+
+    /// Between two measurements: what a layer does on a thread of its own is done.
+    ///
+    /// # Errors
+    ///
+    /// The log's.
+    pub fn settle(&self) -> Result<(), BenchError> {
+        self.log.as_ref().map_or(Ok(()), Log::flush)
+    }
+
+    /// How many rows the log has, and how many it has not.
+    ///
+    /// # Errors
+    ///
+    /// The log's.
+    pub fn describe_log(&self, line: Line) -> Result<Line, BenchError> {
+        let Some(log) = &self.log else { return Ok(line) };
+        Ok(line.with("log_rows", log.rows()?).with("log_dropped", log.dropped()))
+    }
 }
 
 impl fmt::Debug for Stack {
@@ -55,22 +112,27 @@ impl fmt::Debug for Stack {
     }
 }
 
-fn direct(streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
-    let resource = Arc::new(DirectCudaResource::new(Arc::clone(streams)));
-    Ok(Stack { resource, is_slow: true, reserved_peak: None })
+fn direct(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    let stack = layers::wrap(DirectCudaResource::new(Arc::clone(streams)), layer)?;
+    Ok(Stack { is_slow: true, ..stack })
 }
 
-fn tracked_direct(streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
+fn tracked_direct(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
     let direct = DirectCudaResource::new(Arc::clone(streams));
-    let resource = Arc::new(Tracked::new(direct, Arc::clone(streams))?);
-    Ok(Stack { resource, is_slow: true, reserved_peak: None })
+    let stack = layers::wrap(Tracked::new(direct, Arc::clone(streams))?, layer)?;
+    Ok(Stack { is_slow: true, ..stack })
 }
 
 /// The driver's own pool; it keeps a count of what it took.
-fn driver_pool(streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
+fn driver_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
     let resource = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::default())?;
     let resource = Arc::new(resource);
     let pool = Arc::clone(&resource);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.reserved_bytes()?.high));
-    Ok(Stack { resource, is_slow: false, reserved_peak: Some(reserved_peak) })
+    let stack = layers::wrap(resource, layer)?;
+    Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
+}
+
+fn bare(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    layers::wrap(Bare::new(streams), layer)
 }

@@ -23,6 +23,9 @@ pub fn render(lines: &str) -> String {
         ("W5: ratio to `none` of the same run", results.ratios_to_none()),
         ("p99 of one operation, ns", results.tails()),
         ("peak reserved, MiB (ratio to peak live)", results.memory()),
+        ("W7: mean ns per operation (w5: host ns per iteration, two operations)", results.layers()),
+        ("W7: of that, over the stack without the layer", results.over_base()),
+        ("W7: rows in the log (rows dropped)", results.logs()),
     ] {
         text.push_str(&grid.render(title));
     }
@@ -122,10 +125,33 @@ impl Results {
         grid
     }
 
+    fn layers(&self) -> Grid {
+        self.rows_of("", Key::is_of_layers, |_, outcome| {
+            let cut = if outcome.truncated { "~" } else { "" };
+            Some(format!("{:.1}{cut}", outcome.ns_per_op?))
+        })
+    }
+
+    fn over_base(&self) -> Grid {
+        let mut grid = self.rows_of("", Key::is_of_layers, |_, outcome| {
+            Some(format!("{:.1}", outcome.ns_over_base?))
+        });
+        grid.row("target, per operation", None, |column| {
+            Some(format!("{}", targets::layer(column)?))
+        });
+        grid
+    }
+
+    fn logs(&self) -> Grid {
+        self.rows_of("", Key::is_of_layers, |_, outcome| {
+            Some(format!("{} ({})", outcome.log_rows?, outcome.log_dropped?))
+        })
+    }
+
     fn against_peers(&self, ours: &str) -> Grid {
         let mut grid =
             Grid::new("target", &self.columns, |column| !is_ours(column) || is_reference(column));
-        for (key, outcomes) in &self.rows {
+        for (key, outcomes) in self.rows.iter().filter(|(key, _)| !key.is_of_layers()) {
             let Some(own) = outcomes.get(ours).and_then(|outcome| outcome.ns_per_op) else {
                 continue;
             };
@@ -146,9 +172,19 @@ impl Results {
         text
     }
 
+    /// Of all rows but those about layers, which have columns of their own.
     fn grid(&self, first: &str, cell: impl Fn(&Key, &Outcome) -> Option<String>) -> Grid {
+        self.rows_of(first, |key| !key.is_of_layers(), cell)
+    }
+
+    fn rows_of(
+        &self,
+        first: &str,
+        wanted: impl Fn(&Key) -> bool,
+        cell: impl Fn(&Key, &Outcome) -> Option<String>,
+    ) -> Grid {
         let mut grid = Grid::new(first, &self.columns, |_| true);
-        for (key, outcomes) in &self.rows {
+        for (key, outcomes) in self.rows.iter().filter(|(key, _)| wanted(key)) {
             grid.row(&key.to_string(), None, |column| cell(key, outcomes.get(column)?));
         }
         grid
@@ -209,6 +245,23 @@ not json
         let memory = section(&text, "peak reserved");
         assert_eq!(memory[2][0], "W4 gpt_train");
         assert_eq!(memory[2].last(), Some(&"2 (2.00)"), "{text}");
+    }
+
+    const LAYERS: &str = r#"{"bench":"dmr","resource":"bare","workload":"stack","params":{"of":"w3","threads":16},"ns_per_op":8.0}
+{"bench":"dmr","resource":"bare+logging","workload":"stack","params":{"of":"w3","threads":16},"ns_per_op":50.0,"ns_over_base":42.5,"log_rows":100,"log_dropped":0}
+"#;
+
+    #[test]
+    fn a_layer_stands_beside_its_target_by_what_it_adds() {
+        let text = render(&format!("{OURS}{LAYERS}"));
+        let layers = section(&text, "W7: mean ns per operation");
+        assert_eq!(layers[0], ["", "dmr-bare", "dmr-bare+logging"], "{text}");
+        assert_eq!(layers[2], ["W7 w3 t=16", "8.0", "50.0"]);
+        let over_base = section(&text, "W7: of that");
+        assert_eq!(over_base[2..], [["W7 w3 t=16", "42.5"], ["target, per operation", "60"]]);
+        assert_eq!(section(&text, "W7: rows in the log")[2], ["W7 w3 t=16", "100 (0)"]);
+        let means = section(&text, "mean ns per operation (W5");
+        assert!(!means[0].contains(&"dmr-bare"), "{text}");
     }
 
     #[test]

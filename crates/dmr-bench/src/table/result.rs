@@ -23,6 +23,12 @@ pub(super) struct Outcome {
     #[serde(default)]
     pub(super) ratio_to_none: Option<f64>,
     #[serde(default)]
+    pub(super) ns_over_base: Option<f64>,
+    #[serde(default)]
+    pub(super) log_rows: Option<u64>,
+    #[serde(default)]
+    pub(super) log_dropped: Option<u64>,
+    #[serde(default)]
     pub(super) p99: Option<u64>,
     #[serde(default)]
     pub(super) peak_live_bytes: Option<u64>,
@@ -83,12 +89,25 @@ impl Key {
             "crossstream" => number("size").and_then(|n| row("W5", vec![n], n.to_string())),
             "crossstream_freeb" => number("size").and_then(|n| row("W5b", vec![n], n.to_string())),
             "overlap" => row("W6", Vec::new(), "B is done".to_owned()),
+            "stack" => {
+                let of = outcome.params.get("of")?.as_str()?;
+                let (size, threads) = (number("size"), number("threads"));
+                let words = [size.map(|n| n.to_string()), threads.map(|n| format!("t={n}"))];
+                let name = words.into_iter().flatten().fold(of.to_owned(), |a, b| a + " " + &b);
+                let nth = of.bytes().last().unwrap_or_default();
+                row("W7", vec![nth.into(), size.unwrap_or(0), threads.unwrap_or(0)], name)
+            }
             _ => None,
         }
     }
 
     pub(super) fn is_cross_stream(&self) -> bool {
         self.workload.starts_with("W5")
+    }
+
+    /// Whether it is about what layers cost.
+    pub(super) fn is_of_layers(&self) -> bool {
+        self.workload == "W7"
     }
 
     /// Whether what was reserved says something about the allocator.

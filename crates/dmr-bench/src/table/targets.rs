@@ -50,6 +50,17 @@ pub(super) fn time(row: &str) -> Option<Target> {
     }
 }
 
+/// What a layer may add to an operation, in nanoseconds, by the name over the column.
+pub(super) fn layer(column: &str) -> Option<u32> {
+    let (_, layer) = column.split_once('+')?;
+    match layer {
+        "budget" | "statistics" => Some(10),
+        "logging" => Some(60),
+        "all" => Some(80),
+        _ => None,
+    }
+}
+
 /// The peak that was reserved, in MiB, and its ratio to the peak that was live.
 pub(super) fn memory(row: &str) -> Option<&'static str> {
     match row {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource};
 use dmr_streams::{Device, StreamLease};
-use serde_json::json;
+use serde_json::Value;
 
 use super::pass::nanoseconds;
 use super::{NONE, Plan};
@@ -19,30 +19,48 @@ use crate::{BenchError, Line, Machine};
 
 const TAG: AllocTag = AllocTag::new("bench");
 
-/// Every resource and `none`, which take turns: machines drift, ratios of one round do not.
-///
-/// # Errors
-///
-/// What any of them fails with: then there are no ratios.
-pub(super) fn lines(machine: &Machine, plan: &Plan, bytes: usize) -> Result<Vec<Line>, BenchError> {
-    let names: Vec<&str> =
-        std::iter::once(NONE).chain(plan.resources.iter().map(String::as_str)).collect();
-    let mut runners = names
-        .iter()
-        .map(|name| Runner::new(machine, plan, name, bytes))
-        .collect::<Result<Vec<_>, _>>()?;
-    for runner in &mut runners {
-        runner.round(runner.iterations.min(200), plan.budget, None)?;
-        runner.rounds.clear();
-    }
-    for round in 0..plan.rounds {
-        for nth in 0..runners.len() {
-            let runner = &mut runners[(round + nth) % names.len()];
-            runner.round(runner.iterations / plan.rounds, plan.budget, None)?;
+/// These resources and `none`, which take turns: machines drift, ratios of one round do not.
+pub(super) struct Run<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) plan: &'a Plan,
+    pub(super) resources: &'a [String],
+    pub(super) bytes: usize,
+}
+
+impl Run<'_> {
+    /// A line for each.
+    ///
+    /// # Errors
+    ///
+    /// What any of them fails with: then there are no ratios.
+    pub(super) fn lines(&self, workload: &str, params: &Value) -> Result<Vec<Line>, BenchError> {
+        let Self { machine, plan, .. } = *self;
+        let names = std::iter::once(NONE).chain(self.resources.iter().map(String::as_str));
+        let mut runners = names
+            .map(|name| Runner::new(machine, plan, name, self.bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        for runner in &mut runners {
+            runner.round(runner.iterations.min(200), plan.budget, None)?;
+            runner.rounds.clear();
         }
+        let count = runners.len();
+        for round in 0..plan.rounds {
+            for nth in 0..count {
+                let runner = &mut runners[(round + nth) % count];
+                runner.round(runner.iterations / plan.rounds, plan.budget, None)?;
+            }
+        }
+        let rounds: Vec<_> =
+            runners.iter().map(|runner| (runner.name.clone(), runner.rounds.clone())).collect();
+        let of = |name: &str| rounds.iter().find(|(known, _)| known == name);
+        let line = |runner: &mut Runner| {
+            let title = Line::new(&runner.name, workload, params.clone());
+            let (base, layer) = stacks::parts(&runner.name);
+            let base = layer.and_then(|_| of(base)).map(|(_, rounds)| &rounds[..]);
+            runner.line(machine, plan, title, &rounds[0].1, base)
+        };
+        runners.iter_mut().map(line).collect()
     }
-    let none = runners[0].rounds.clone();
-    runners.iter_mut().map(|runner| runner.line(machine, plan, &none)).collect()
 }
 
 struct Runner {
@@ -145,7 +163,7 @@ impl Runner {
         if let Some(resource) = resource {
             resource.reap_pending()?;
         }
-        Ok(())
+        self.stack.as_ref().map_or(Ok(()), Stack::settle)
     }
 
     /// One iteration without a resource.
@@ -206,7 +224,14 @@ impl Runner {
         Ok(unsafe { work::copy(&self.device, to, ptr, bytes, self.b.stream()) }?)
     }
 
-    fn line(&mut self, machine: &Machine, plan: &Plan, none: &[Round]) -> Result<Line, BenchError> {
+    fn line(
+        &mut self,
+        machine: &Machine,
+        plan: &Plan,
+        title: Line,
+        none: &[Round],
+        base: Option<&[Round]>,
+    ) -> Result<Line, BenchError> {
         let rounds = self.rounds.clone();
         let mut samples = Samples::default();
         self.round((self.iterations / 5).max(1), plan.budget, Some(&mut samples))?;
@@ -224,7 +249,7 @@ impl Runner {
             Some(Stack { reserved_peak: Some(peak), .. }) => peak()?,
             Some(stack) => stack.resource.usage().reserved,
         };
-        let mut line = Line::new(&self.name, "crossstream", json!({ "size": self.bytes }))
+        let mut line = title
             .with("threads", 1)
             .with("streams", 2)
             .with("ops", made)
@@ -245,6 +270,14 @@ impl Runner {
             .with("truncated", rounds.iter().any(|round| round.truncated))
             .with("bad_bytes", bad)
             .with("simulated", machine.is_simulated());
+        if let Some(base) = base {
+            let pairs = rounds.iter().zip(base);
+            let over: Vec<f64> = pairs.map(|(own, base)| own.host_ns() - base.host_ns()).collect();
+            line = line.with("ns_over_base", hundredths(median(&over)));
+        }
+        if let Some(stack) = &self.stack {
+            line = stack.describe_log(line)?;
+        }
         if bad > 0 {
             line = line.with("error", format!("{bad} of {} bytes are wrong", self.bytes));
         }

@@ -1,6 +1,8 @@
 //! The workloads: each makes lines and hands them on as they come.
 
+mod bursts;
 mod cross_stream;
+mod layers;
 mod overlap;
 mod pass;
 mod raw_pair;
@@ -21,10 +23,16 @@ pub const NONE: &str = "none";
 pub const RAW: &str = "raw";
 
 /// Which workloads there are.
-pub const NAMES: [&str; 6] = ["w1", "w2", "w3", "w4", "w5", "w6"];
+pub const NAMES: [&str; 7] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7"];
 
 /// Makes the sequences of a resource, one for each thread: shorter ones if it is slow.
 type Sequences<'a> = dyn Fn(bool) -> Result<Vec<Sequence>, BenchError> + 'a;
+
+/// The blocks of W1, in bytes.
+const PAIR_SIZES: [u64; 4] = [256, 4096, 1 << 20, 64 << 20];
+
+/// The blocks of W5, in bytes.
+const CROSS_STREAM_SIZES: [usize; 2] = [1024, 1 << 20];
 
 /// How often W1 allocates and frees.
 const PAIRS: usize = 200_000;
@@ -34,9 +42,11 @@ const PAIRS: usize = 200_000;
 pub struct Plan {
     /// By name, see [`crate::stacks`].
     pub resources: Vec<String>,
+    /// For W7: stacks with layers, by name.
+    pub layered: Vec<String>,
     /// For W4.
     pub traces: Vec<PathBuf>,
-    /// For W3.
+    /// For W3 and W7.
     pub threads: Vec<usize>,
     /// W3 fills so many bytes of each new block; 0: no work.
     pub touch: usize,
@@ -56,6 +66,7 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             resources: crate::stacks::names().map(str::to_owned).collect(),
+            layered: crate::stacks::layered().collect(),
             traces: Vec::new(),
             threads: vec![1, 2, 4, 8, 16],
             touch: 0,
@@ -105,7 +116,7 @@ pub fn run(
     };
     match workload {
         "w1" => {
-            for bytes in [256, 4096, 1 << 20, 64 << 20] {
+            for bytes in PAIR_SIZES {
                 each("pingpong", json!({ "size": bytes }), &|slow| {
                     let pairs = plan.scaled(if slow { 4_000 } else { PAIRS });
                     Ok(vec![sequence::pingpong(bytes, pairs)])
@@ -139,11 +150,14 @@ pub fn run(
             }
         }
         "w5" => {
-            for bytes in [1024, 1 << 20] {
-                failed += told_all(cross_stream::lines(machine, plan, bytes), "crossstream", emit);
+            for bytes in CROSS_STREAM_SIZES {
+                let params = json!({ "size": bytes });
+                let run = cross_stream::Run { machine, plan, resources: &plan.resources, bytes };
+                failed += told_all(run.lines("crossstream", &params), "crossstream", emit);
             }
         }
         "w6" => failed += told_all(overlap::lines(machine, plan), "overlap", emit),
+        "w7" => failed += layers::run(machine, plan, emit),
         unknown => {
             let known = NAMES.join(", ");
             return Err(BenchError(format!("no workload {unknown}: there are {known}")));

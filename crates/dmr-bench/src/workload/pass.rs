@@ -23,8 +23,8 @@ pub(super) struct Place<'a> {
     /// Bytes of each new block that are filled.
     pub(super) touch: usize,
     pub(super) budget: Duration,
-    /// What all threads have live, and had at most.
-    pub(super) live: &'a Live,
+    /// What all threads have live, and had at most, for who wants to know.
+    pub(super) live: Option<&'a Live>,
 }
 
 /// Bytes asked for and not freed, over all threads.
@@ -122,8 +122,8 @@ impl Place<'_> {
                 let taken = nanoseconds(before.elapsed());
                 outcome.allocations.push(taken);
                 outcome.calls_ns += u64::from(taken);
-                if block.is_some() {
-                    self.live.add(op.bytes);
+                if let Some(live) = self.live.filter(|_| block.is_some()) {
+                    live.add(op.bytes);
                 }
                 slots[op.slot] = block;
                 self.touch(op, slots[op.slot].as_ref())?;
@@ -133,7 +133,7 @@ impl Place<'_> {
                 let taken = nanoseconds(before.elapsed());
                 outcome.frees.push(taken);
                 outcome.calls_ns += u64::from(taken);
-                self.live.remove(op.bytes);
+                self.live.into_iter().for_each(|live| live.remove(op.bytes));
             }
             if at % every == every - 1 || at == sequence.peak_at {
                 sample()?;

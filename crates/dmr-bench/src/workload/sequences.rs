@@ -196,7 +196,7 @@ impl Course<'_> {
                 streams: leases.iter().map(|it| (it.id(), Arc::clone(it.stream()))).collect(),
                 touch: self.run.plan.touch,
                 budget: self.run.plan.budget,
-                live,
+                live: Some(live),
             })
             .collect();
         let go = |nth: usize,
