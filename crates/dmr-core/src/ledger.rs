@@ -108,10 +108,17 @@ impl<E> Ledger<E> {
     /// for the next block.
     #[inline]
     pub fn restart(&mut self, home: Entry<E>) {
+        self.forget();
+        self.last_write = Some(home);
+    }
+
+    /// Forgets everything, and keeps its memory on the host heap: for the next block.
+    #[inline]
+    pub fn forget(&mut self) {
         if !self.reads.is_empty() {
             self.reads.clear();
         }
-        self.last_write = Some(home);
+        self.last_write = None;
     }
 
     /// What `stream` must wait for before it uses the block.

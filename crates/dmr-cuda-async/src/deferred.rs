@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use dmr_core::StreamId;
+use dmr_streams::uses::LastUse;
 use smallvec::SmallVec;
 
 use crate::retired::{Retired, RetiredBlocks};
@@ -26,6 +27,13 @@ const MOST_BLOCKS: usize = 8 * BATCH;
 const MOST_BYTES: u64 = 64 << 20;
 /// Larger blocks are not kept.
 const LARGEST: u64 = MOST_BYTES / 8;
+
+/// A retired block, and what a free on its home stream would have to wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    pub(crate) block: Retired,
+    pub(crate) last: LastUse,
+}
 
 /// The blocks, by home stream: threads that work on streams of their own do not meet here.
 pub(crate) struct Deferred {
@@ -49,7 +57,7 @@ struct Shard {
 /// Oldest first.
 #[derive(Default)]
 struct Queue {
-    blocks: VecDeque<Retired>,
+    blocks: VecDeque<Late>,
     /// Blocks added since the driver was last asked.
     added: usize,
 }
@@ -65,53 +73,54 @@ impl Deferred {
         bytes <= LARGEST
     }
 
-    /// Keeps a block.
-    pub(crate) fn push(&self, block: Retired) {
-        let mut queue = lock(&self.shard(block.id.alloc_stream()).queue);
-        queue.blocks.push_back(block);
-        queue.added += 1;
-        self.bytes.fetch_add(block.bytes, Ordering::SeqCst);
-    }
-
     /// Whether there is none, and none in anybody's hand. One load.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.load(Ordering::SeqCst) == 0
     }
 
-    /// After a push: calls `free` on the oldest blocks of the shard of `home` that are `ready`, a
-    /// few at a time; for every batch, calls `ask` before that on those whose answer says most.
-    /// What makes it too full goes to `retired`: `true`. Does nothing if another thread does.
-    pub(crate) fn settle(
+    /// Keeps a block. Then calls `free` on the oldest of its shard that are `ready`, a few at a
+    /// time; for every batch, calls `ask` before that on those whose answer says most. What makes
+    /// it too full goes to `retired`: `true`. If another thread frees, that is all there is to do.
+    pub(crate) fn add(
         &self,
-        home: StreamId,
-        ask: impl FnMut(Retired),
-        ready: impl Fn(&Retired) -> bool,
+        late: Late,
+        ask: impl FnMut(Late),
+        ready: impl Fn(&Late) -> bool,
         free: impl FnMut(Retired),
         retired: &RetiredBlocks,
     ) -> bool {
-        let shard = self.shard(home);
-        let _alone = match shard.settling.try_lock() {
-            Ok(alone) => alone,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
+        let shard = self.shard(late.block.id.alloc_stream());
+        let alone = match shard.settling.try_lock() {
+            Ok(alone) => Some(alone),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         };
+        let mut queue = lock(&shard.queue);
+        queue.blocks.push_back(late);
+        queue.added += 1;
+        self.bytes.fetch_add(late.block.bytes, Ordering::SeqCst);
+        let Some(_alone) = alone else { return false };
         let is_full = self.is_full(0);
-        let asked = lock(&shard.queue).ask_for(is_full);
+        let asked = queue.ask_for(is_full);
         let has_asked = asked.is_some();
-        asked.into_iter().flatten().for_each(ask);
-        let (taken, too_many) = {
-            let mut queue = lock(&shard.queue);
-            let taken = queue.take(is_full, has_asked, ready);
-            let too_many = match queue.blocks.len() {
-                all if self.is_full(bytes(&taken)) => all,
-                all if all >= MOST_BLOCKS => all / 2,
-                _ => 0,
-            };
-            self.give_up(&mut queue, too_many, retired);
-            (taken, too_many)
+        if let Some(asked) = asked {
+            drop(queue);
+            asked.into_iter().for_each(ask);
+            queue = lock(&shard.queue);
+        }
+        let taken = queue.take(is_full, has_asked, ready);
+        let going = taken.iter().map(|block| block.bytes).sum();
+        let too_many = match queue.blocks.len() {
+            all if self.is_full(going) => all,
+            all if all >= MOST_BLOCKS => all / 2,
+            _ => 0,
         };
-        taken.iter().copied().for_each(free);
-        self.bytes.fetch_sub(bytes(&taken), Ordering::SeqCst);
+        self.give_up(&mut queue, too_many, retired);
+        drop(queue);
+        if !taken.is_empty() {
+            taken.into_iter().for_each(free);
+            self.bytes.fetch_sub(going, Ordering::SeqCst);
+        }
         too_many > 0
     }
 
@@ -128,7 +137,7 @@ impl Deferred {
 
     /// Under the queue's lock, so that a block is never in neither place.
     fn give_up(&self, queue: &mut Queue, count: usize, retired: &RetiredBlocks) {
-        for block in queue.blocks.drain(..count) {
+        for Late { block, .. } in queue.blocks.drain(..count) {
             retired.push(block);
             self.bytes.fetch_sub(block.bytes, Ordering::SeqCst);
         }
@@ -147,7 +156,7 @@ impl Deferred {
 impl Queue {
     /// Whom to ask for, if it is time: the youngest that has had time, whose answer counts for
     /// all older users of its stream; and the oldest.
-    fn ask_for(&mut self, is_full: bool) -> Option<[Retired; 2]> {
+    fn ask_for(&mut self, is_full: bool) -> Option<[Late; 2]> {
         let young = if is_full { 0 } else { BATCH };
         let is_time = is_full || (self.added >= BATCH && self.blocks.len() >= 2 * BATCH);
         let due = self.blocks.len().checked_sub(young + 1).filter(|_| is_time)?;
@@ -161,27 +170,27 @@ impl Queue {
         &mut self,
         is_full: bool,
         has_asked: bool,
-        ready: impl Fn(&Retired) -> bool,
+        ready: impl Fn(&Late) -> bool,
     ) -> SmallVec<[Retired; AT_ONCE]> {
         let mut taken = SmallVec::new();
-        while !is_full && taken.len() < AT_ONCE && self.blocks.front().is_some_and(&ready) {
-            taken.extend(self.blocks.pop_front());
+        while !is_full
+            && taken.len() < AT_ONCE
+            && let Some(oldest) = self.blocks.front().filter(|oldest| ready(oldest))
+        {
+            taken.push(oldest.block);
+            self.blocks.pop_front();
         }
         if is_full || (has_asked && taken.is_empty()) {
-            self.blocks.retain(|block| {
-                let ready = ready(block);
+            self.blocks.retain(|late| {
+                let ready = ready(late);
                 if ready {
-                    taken.push(*block);
+                    taken.push(late.block);
                 }
                 !ready
             });
         }
         taken
     }
-}
-
-fn bytes(blocks: &[Retired]) -> u64 {
-    blocks.iter().map(|block| block.bytes).sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,11 +11,11 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseToken, UseTokens,
 };
-use dmr_streams::uses::{Departure, FreeOrder, HomeOrder, UseTable};
+use dmr_streams::uses::{Departure, FreeOrder, HomeOrder, LastUse, UseTable};
 use dmr_streams::{Device, Owner, StreamPool};
 
 use crate::accounts::Accounts;
-use crate::deferred::Deferred;
+use crate::deferred::{Deferred, Late};
 use crate::driver_pool::{DriverPool, HighWater};
 use crate::retired::{Reaped, Retired, RetiredBlocks};
 use crate::{AsyncConfig, Diagnostics};
@@ -212,7 +212,10 @@ impl AsyncCudaResource {
                     }
                 }
             }
-            Departure::Retired(_) => self.give_back_retired(id, bytes),
+            Departure::Retired { order, .. } => {
+                let handed = bound.and_then(|()| self.put_off_or_free(id, bytes, order));
+                self.keep_retired(id, bytes, handed)
+            }
             Departure::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
         }
     }
@@ -228,60 +231,80 @@ impl AsyncCudaResource {
         freed.or_else(|error| self.refuse_capture(id.alloc_stream(), home).and(Err(error)))
     }
 
-    /// Hands a block over that waits for other streams, or keeps it while a window is open on it.
-    fn give_back_retired(&self, id: BlockId, bytes: u64) -> ResourceResult<BlockState> {
-        match self.hand_over(id, Deferred::takes(bytes)) {
-            Ok(Handed::ToDriver) => {
-                self.uses().remove(id);
-                self.accounts.handed_through(id.alloc_stream(), bytes);
-                return Ok(BlockState::Freed);
-            }
-            Ok(Handed::Late) => {
-                self.accounts.retired(id.alloc_stream(), bytes);
-                self.deferred.push(Retired { id, bytes });
-                self.settle(id.alloc_stream());
-            }
-            Ok(Handed::InUse) => {
-                self.accounts.retired(id.alloc_stream(), bytes);
-                self.retired.push(Retired { id, bytes });
-                // The window may have closed meanwhile.
-                self.sweep_if_any();
-            }
+    /// What becomes of a block that has not left the table. The context is current.
+    fn put_off_or_free(&self, id: BlockId, bytes: u64, order: HomeOrder) -> ResourceResult<Handed> {
+        if let Ok(home) = self.home_stream(id.alloc_stream()) {
+            self.refuse_capture(id.alloc_stream(), home)?;
+        }
+        match order {
+            HomeOrder::InUse => Ok(Handed::InUse),
+            HomeOrder::Others(last) if Deferred::takes(bytes) => Ok(Handed::Late(last)),
+            _ => self.free_retired(id),
+        }
+    }
+
+    /// Accounts for a retired block by what has become of it. On an error it is not given back.
+    fn keep_retired(
+        &self,
+        id: BlockId,
+        bytes: u64,
+        handed: ResourceResult<Handed>,
+    ) -> ResourceResult<BlockState> {
+        let home = id.alloc_stream();
+        let handed = match handed {
+            // Its memory is gone with the context.
+            Err(_) if self.device().is_lost() => Handed::ToDriver,
             Err(error) => {
                 self.uses().unretire(id);
                 return Err(error);
+            }
+            Ok(handed) => handed,
+        };
+        match handed {
+            Handed::ToDriver => {
+                self.uses().remove(id);
+                self.accounts.handed_through(home, bytes);
+                return Ok(BlockState::Freed);
+            }
+            Handed::Late(last) => {
+                self.accounts.retired(home, bytes);
+                self.put_off(Late { block: Retired { id, bytes }, last });
+            }
+            Handed::InUse => {
+                self.accounts.retired(home, bytes);
+                self.retired.push(Retired { id, bytes });
+                // The window may have closed meanwhile.
+                self.sweep_if_any();
             }
         }
         Ok(BlockState::Retired)
     }
 
-    /// Queues the driver's free of a retired block where it comes after all that it must. If that
-    /// is not its home stream and it `can_wait`, nothing is done.
-    fn hand_over(&self, id: BlockId, can_wait: bool) -> ResourceResult<Handed> {
-        match self.queue_free(id, can_wait) {
+    /// Queues the driver's free of a retired block where it comes after all that it must.
+    fn hand_over(&self, id: BlockId) -> ResourceResult<Handed> {
+        let freed = self.device().bind().and_then(|()| {
+            if let Ok(home) = self.home_stream(id.alloc_stream()) {
+                self.refuse_capture(id.alloc_stream(), home)?;
+            }
+            self.free_retired(id)
+        });
+        match freed {
             // Its memory is gone with the context.
             Err(_) if self.device().is_lost() => Ok(Handed::ToDriver),
             answer => answer,
         }
     }
 
-    fn queue_free(&self, id: BlockId, can_wait: bool) -> ResourceResult<Handed> {
-        self.device().bind()?;
-        let home = self.home_stream(id.alloc_stream());
-        if let Ok(home) = &home {
-            self.refuse_capture(id.alloc_stream(), home)?;
-        }
-        let order = match self.uses().home_order(id)? {
-            HomeOrder::Holds => FreeOrder::Home,
-            HomeOrder::Others if can_wait => return Ok(Handed::Late),
-            HomeOrder::InUse => return Ok(Handed::InUse),
-            HomeOrder::Others | HomeOrder::Ended => self.uses().free_order(id)?,
-        };
-        match order {
+    /// The same where the context is current and the home stream does not capture.
+    fn free_retired(&self, id: BlockId) -> ResourceResult<Handed> {
+        match self.uses().free_order(id)? {
             FreeOrder::InUse => return Ok(Handed::InUse),
-            // SAFETY: the block is retired, so nothing can be submitted for it any more; all that
-            // was comes before this on its home stream.
-            FreeOrder::Home => unsafe { self.pool.free(id.ptr(), home?.cu_stream()) }?,
+            FreeOrder::Home => {
+                let home = self.home_stream(id.alloc_stream())?;
+                // SAFETY: the block is retired, so nothing can be submitted for it any more; all
+                // that was comes before this on its home stream.
+                unsafe { self.pool.free(id.ptr(), home.cu_stream()) }?;
+            }
             FreeOrder::After(dependencies) => {
                 let reclaim = self.streams.reclaim_stream()?;
                 dependencies.make_wait(reclaim)?;
@@ -292,23 +315,26 @@ impl AsyncCudaResource {
         Ok(Handed::ToDriver)
     }
 
-    /// Frees blocks of this home stream with which other streams are done; asks the driver for
-    /// that now and then.
-    fn settle(&self, home: StreamId) {
-        let order = |block: &Retired| self.uses().home_order(block.id);
-        let ask = |block: Retired| {
-            if order(&block) == Ok(HomeOrder::Others) {
+    /// Keeps a block until other streams are done with it, and frees those of its home stream with
+    /// which they are; asks the driver for that now and then.
+    fn put_off(&self, late: Late) {
+        let passed = |late: &Late| self.uses().has_passed(late.block.id.alloc_stream(), late.last);
+        let order = |late: &Late| self.uses().home_order(late.block.id);
+        let ready = |late: &Late| {
+            passed(late) && (late.last.is_only() || order(late) == Ok(HomeOrder::Holds))
+        };
+        let ask = |late: Late| {
+            if matches!(order(&late), Ok(HomeOrder::Others(_))) {
                 // No answer: it is asked again.
-                let _ = self.uses().poll_free(block.id);
+                let _ = self.uses().poll_free(late.block.id);
             }
         };
-        let ready = |block: &Retired| order(block) == Ok(HomeOrder::Holds);
         let free = |block: Retired| match self.free_at_home(block.id) {
             // The next reap says why.
             Err(_) if !self.device().is_lost() => self.retired.push(block),
             _ => self.forget(block.id, block.bytes),
         };
-        if self.deferred.settle(home, ask, ready, free, &self.retired) {
+        if self.deferred.add(late, ask, ready, free, &self.retired) {
             self.sweep_if_any();
         }
     }
@@ -326,7 +352,7 @@ impl AsyncCudaResource {
             if self.uses().has_open_window(id) && !self.device().is_lost() {
                 return true;
             }
-            match self.hand_over(id, false) {
+            match self.hand_over(id) {
                 Ok(Handed::ToDriver) => {
                     self.forget(id, bytes);
                     freed += bytes;
@@ -519,7 +545,7 @@ enum Handed {
     ToDriver,
     InUse,
     /// Other streams may not be done with it.
-    Late,
+    Late(LastUse),
 }
 
 impl Drop for AsyncCudaResource {

@@ -415,7 +415,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         }
         let inner_slot = match self.uses().give_back(id, self.owner) {
             Ok(Departure::Home(leaving)) => return self.hand_over_leaving(block, leaving),
-            Ok(Departure::Retired(inner_slot)) => inner_slot,
+            Ok(Departure::Retired { inner_slot, .. }) => inner_slot,
             Ok(Departure::Foreign) => {
                 let error = ResourceError::foreign_block(&block, self.device_ordinal());
                 return Err(DeallocateError::new(error, block));

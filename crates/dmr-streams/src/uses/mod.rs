@@ -27,7 +27,7 @@ use crate::progress::{Event, Mark};
 use crate::{Located, Owner, StreamPool};
 
 pub use departure::{Departure, Leaving};
-pub use dependencies::{Dependencies, FreeOrder, HomeOrder};
+pub use dependencies::{Dependencies, FreeOrder, HomeOrder, LastUse};
 pub(crate) use slots::Slots;
 use slots::{Closing, Left, Need, Tenancy};
 
@@ -96,7 +96,14 @@ impl<'p> UseTable<'p> {
         Ok(match self.slots().give_back(block, owner, alive, ordered) {
             Left::Foreign => Departure::Foreign,
             Left::Before => return Err(ResourceError::use_after_free(block.generation())),
-            Left::Retired { inner_slot } => Departure::Retired(inner_slot),
+            Left::Retired { inner_slot, in_use, last } => {
+                let order = match last {
+                    _ if in_use => HomeOrder::InUse,
+                    Some(last) if alive => HomeOrder::Others(last),
+                    _ => HomeOrder::Ended,
+                };
+                Departure::Retired { inner_slot, order }
+            }
             Left::Gone { inner_slot, used } => {
                 Departure::Home(Leaving { table: *self, block, inner_slot, used })
             }
@@ -247,16 +254,27 @@ impl<'p> UseTable<'p> {
     pub fn home_order(&self, block: BlockId) -> ResourceResult<HomeOrder> {
         let progress = self.pool.progress();
         let home = block.alloc_stream().slot();
-        let mut order = HomeOrder::Holds;
-        let closed = self.slots().visit_free_waits(block, |slot, number| {
-            if self.holds_up(home, slot, number) {
-                order = HomeOrder::Others;
+        let mut last = None;
+        let closed = self.slots().visit_free_waits(block, |slot, order| {
+            if self.holds_up(home, slot, order) {
+                last = Some(LastUse::and_another(last, slot, order));
             }
         })?;
-        if !closed {
-            return Ok(HomeOrder::InUse);
-        }
-        Ok(if progress.ended(home).is_some() { HomeOrder::Ended } else { order })
+        Ok(match last {
+            _ if !closed => HomeOrder::InUse,
+            _ if progress.ended(home).is_some() => HomeOrder::Ended,
+            Some(last) => HomeOrder::Others(last),
+            None => HomeOrder::Holds,
+        })
+    }
+
+    /// Whether a free on the stream of `home` does not have to wait for this use any more. Asks
+    /// nobody and takes no lock. For a block that has no other, the order then holds there.
+    #[must_use]
+    #[inline]
+    pub fn has_passed(&self, home: StreamId, last: LastUse) -> bool {
+        let home = home.slot();
+        !self.holds_up(home, last.slot, last.order) && self.pool.progress().ended(home).is_none()
     }
 
     /// Asks the driver whether all that other streams do with a retired block is done; `false`

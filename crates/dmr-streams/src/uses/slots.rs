@@ -11,6 +11,7 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
+use super::dependencies::LastUse;
 use super::free_list::FreeList;
 use crate::Owner;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
@@ -61,8 +62,9 @@ pub(crate) enum Left {
     Foreign,
     /// It was given back before.
     Before,
-    /// It is retired.
-    Retired { inner_slot: BlockSlot },
+    /// It is retired: a window is open, or a use is not ordered before a free at home, or the home
+    /// is not alive.
+    Retired { inner_slot: BlockSlot, in_use: bool, last: Option<LastUse> },
     /// The slot is nobody's, and not free before it is vacated.
     Gone { inner_slot: BlockSlot, used: bool },
 }
@@ -138,14 +140,20 @@ impl<E: Clone> Slots<E> {
         if slot.retired {
             return Left::Before;
         }
+        let (in_use, mut last) = (!slot.windows.is_empty(), None);
         // Where nothing was used, the ledger has the allocation, which was at home.
-        let mut at_home = |slot: &Slot<E>| !slot.used || slot.ledger.free_waits().all(&mut ordered);
-        if alive && slot.windows.is_empty() && at_home(&slot) {
+        if slot.used && !in_use {
+            for entry in slot.ledger.free_waits().filter(|entry| !ordered(entry)) {
+                let of = entry.stream.get() as usize;
+                last = Some(LastUse::and_another(last, of, entry.order));
+            }
+        }
+        if alive && !in_use && last.is_none() {
             slot.generation = None;
             return Left::Gone { inner_slot, used: slot.used };
         }
         slot.retired = true;
-        Left::Retired { inner_slot }
+        Left::Retired { inner_slot, in_use, last }
     }
 
     /// The slot of a block that has left it is free for another.
@@ -153,7 +161,7 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn vacate(&self, block: BlockId, used: bool) {
         let Some(index) = block.slot().index() else { return };
         if used && let Some(mut slot) = self.slot(index) {
-            drop(slot.ledger.clear());
+            slot.ledger.forget();
         }
         self.free[block.alloc_stream().slot()].put(index);
     }
@@ -271,7 +279,7 @@ impl<E: Clone> Slots<E> {
         let removed = self.with(block, |slot| {
             slot.generation = None;
             slot.windows.clear();
-            drop(slot.ledger.clear());
+            slot.ledger.forget();
         });
         if removed.is_ok() {
             self.free[block.alloc_stream().slot()].put(index);
