@@ -138,7 +138,7 @@ impl DeviceBlock {
             ptr: self.parts.ptr,
             generation: self.parts.generation,
             alloc_stream: self.parts.alloc_stream,
-            device_ordinal: self.parts.device_ordinal,
+            device_ordinal: self.parts.device_ordinal as u16,
             slot: self.parts.slot,
         }
     }
@@ -238,11 +238,22 @@ pub struct BlockId {
     ptr: u64,
     generation: Generation,
     alloc_stream: StreamId,
-    device_ordinal: usize,
     slot: BlockSlot,
+    /// CUDA numbers devices from 0: no machine has as many as fit. Ids are copied at every use.
+    device_ordinal: u16,
 }
 
 impl BlockId {
+    /// An id from its fields, for whoever packs them closer.
+    #[inline]
+    pub(crate) const fn from_fields(
+        (ptr, generation, alloc_stream): (u64, Generation, StreamId),
+        slot: BlockSlot,
+        device_ordinal: u16,
+    ) -> Self {
+        Self { ptr, generation, alloc_stream, slot, device_ordinal }
+    }
+
     /// Device address (a `CUdeviceptr`).
     #[must_use]
     #[inline]
@@ -268,7 +279,7 @@ impl BlockId {
     #[must_use]
     #[inline]
     pub const fn device_ordinal(self) -> usize {
-        self.device_ordinal
+        self.device_ordinal as usize
     }
 
     /// Where the resource finds it again.

@@ -25,12 +25,14 @@ impl StreamKey {
 
     /// The key of a resolved id (not [`StreamId::DEFAULT`], whose stream only its pool knows).
     #[must_use]
+    #[inline]
     pub const fn of(stream: StreamId) -> Self {
         Self(stream.slot() as u32)
     }
 
     /// The number.
     #[must_use]
+    #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }

@@ -14,6 +14,7 @@ use cudarc::driver::{result, sys};
 use dmr_core::{ResourceError, ResourceResult};
 
 use crate::event::DriverEvent;
+use crate::latch::Latch;
 use crate::recycle::{Held, Shelf};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::{Device, StreamPool};
@@ -37,7 +38,7 @@ struct OfStream {
     /// By slot: up to which number this stream has waited for that one.
     seen: Box<[AtomicU64]>,
     /// Never locked across a driver call.
-    events: Mutex<Events>,
+    events: Latch<Events>,
     /// Covers all that was ever submitted here: set when the stream's owner takes it back.
     ended: OnceLock<Event>,
 }
@@ -106,7 +107,7 @@ impl Progress {
     pub(crate) fn new(slots: usize) -> Self {
         let zeros = || (0..slots).map(|_| AtomicU64::new(0)).collect();
         let stream = |_| {
-            let events = Mutex::new(Events { latest: None, shelf: Shelf::new() });
+            let events = Latch::new(Events { latest: None, shelf: Shelf::new() });
             let (last, done, seen) = (AtomicU64::new(0), AtomicU64::new(0), zeros());
             CachePadded::new(OfStream { last, done, seen, events, ended: OnceLock::new() })
         };
@@ -134,13 +135,9 @@ impl Progress {
     /// after all that the event stands for.
     pub(crate) fn has_waited(&self, slot: usize, event: &Stamped) {
         let seen = &self.streams[slot].seen;
-        // Release: who reads this submits after the wait was queued.
-        seen[event.slot].fetch_max(event.order.load(Ordering::Relaxed), Ordering::AcqRel);
+        raise(&seen[event.slot], event.order());
         for (mine, theirs) in seen.iter().zip(&event.seen).take(self.reach()) {
-            let reached = theirs.load(Ordering::Relaxed);
-            if reached > mine.load(Ordering::Relaxed) {
-                mine.fetch_max(reached, Ordering::AcqRel);
-            }
+            raise(mine, theirs.load(Ordering::Relaxed));
         }
     }
 
@@ -151,15 +148,9 @@ impl Progress {
 
     /// The driver has said that the event is done: so is all that it stands for.
     pub(crate) fn has_completed(&self, event: &Stamped) {
-        let done = |slot: usize, order: u64| {
-            self.streams[slot].done.fetch_max(order, Ordering::AcqRel);
-        };
-        done(event.slot, event.order.load(Ordering::Relaxed));
-        for (slot, seen) in event.seen.iter().enumerate().take(self.reach()) {
-            match seen.load(Ordering::Relaxed) {
-                0 => {}
-                order => done(slot, order),
-            }
+        raise(&self.streams[event.slot].done, event.order());
+        for (stream, seen) in self.streams.iter().zip(&event.seen).take(self.reach()) {
+            raise(&stream.done, seen.load(Ordering::Relaxed));
         }
     }
 
@@ -195,7 +186,7 @@ impl Progress {
         {
             return Ok(first.clone());
         }
-        if let Some(latest) = lock(&self.streams[slot].events).latest.as_ref().filter(covering) {
+        if let Some(latest) = self.streams[slot].events.lock().latest.as_ref().filter(covering) {
             return Ok(latest.clone());
         }
         self.event_now(pool, slot)
@@ -294,15 +285,25 @@ impl Progress {
             events.latest = Some(told);
             event
         };
-        let mut events = lock(&stream.events);
+        let mut events = stream.events.lock();
         if let Some(taken) = events.shelf.take() {
             return Ok(as_latest(&mut events, taken));
         }
         drop(events);
         let made = Stamped::new(device, slot, stream.seen.len())?;
-        let mut events = lock(&stream.events);
+        let mut events = stream.events.lock();
         let added = events.shelf.add(made);
         Ok(as_latest(&mut events, added))
+    }
+}
+
+/// Remembers that something holds for all numbers up to `order`. Of two threads at once the smaller
+/// number may stand in the end: that is forgetting, which costs a wait or a question, and no
+/// read-modify-write.
+fn raise(known: &AtomicU64, order: u64) {
+    if known.load(Ordering::Relaxed) < order {
+        // Release: who reads this submits after the wait was queued.
+        known.store(order, Ordering::Release);
     }
 }
 

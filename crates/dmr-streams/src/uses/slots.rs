@@ -12,9 +12,9 @@ use dmr_core::{
 use smallvec::SmallVec;
 
 use super::dependencies::LastUse;
-use super::free_list::FreeList;
 use crate::Owner;
-use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::latch::{Latch, Latched};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// Slots are made by the chunk, each twice as large as the one before, and never given back before
 /// the table is.
@@ -27,10 +27,10 @@ pub(crate) struct Slots<E> {
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
     /// By home stream: slots that no block has.
-    free: Box<[CachePadded<FreeList>]>,
+    free: Box<[CachePadded<Latch<Vec<u32>>>]>,
 }
 
-type Chunk<E> = Box<[CachePadded<Mutex<Slot<E>>>]>;
+type Chunk<E> = Box<[CachePadded<Latch<Slot<E>>>]>;
 
 struct Slot<E> {
     /// Whose it is; `None` if nobody's.
@@ -98,7 +98,7 @@ impl<E: Clone> Slots<E> {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
             given: AtomicUsize::new(0),
-            free: (0..streams).map(|_| CachePadded::new(FreeList::new())).collect(),
+            free: (0..streams).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -163,7 +163,7 @@ impl<E: Clone> Slots<E> {
         if used && let Some(mut slot) = self.slot(index) {
             slot.ledger.forget();
         }
-        self.free[block.alloc_stream().slot()].put(index);
+        self.free[block.alloc_stream().slot()].lock().push(index);
     }
 
     /// The block that has left its slot is there again, as it was.
@@ -175,6 +175,7 @@ impl<E: Clone> Slots<E> {
     }
 
     /// Opens a window and answers its ticket; `need` is told what the use must wait for.
+    #[inline]
     pub(crate) fn open(
         &self,
         block: BlockId,
@@ -206,6 +207,7 @@ impl<E: Clone> Slots<E> {
     }
 
     /// Closes a window. A token that has no window any more changes nothing.
+    #[inline]
     pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) {
         let _ = self.with(token.block(), |slot| {
             let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
@@ -282,7 +284,7 @@ impl<E: Clone> Slots<E> {
             slot.ledger.forget();
         });
         if removed.is_ok() {
-            self.free[block.alloc_stream().slot()].put(index);
+            self.free[block.alloc_stream().slot()].lock().push(index);
         }
     }
 
@@ -298,10 +300,11 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn count(&self, such: impl Fn(&Entry<E>) -> bool) -> usize {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
         let slots = chunks.flat_map(|chunk| chunk.iter());
-        slots.map(|slot| lock(slot).ledger.entries().filter(|entry| such(entry)).count()).sum()
+        slots.map(|slot| slot.lock().ledger.entries().filter(|entry| such(entry)).count()).sum()
     }
 
     /// Calls `look` on the block's slot, if that is still the block's.
+    #[inline]
     fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut Slot<E>) -> T) -> ResourceResult<T> {
         let slot = block.slot().index().and_then(|index| self.slot(index));
         match slot {
@@ -311,39 +314,36 @@ impl<E: Clone> Slots<E> {
     }
 
     #[inline]
-    fn slot(&self, index: u32) -> Option<MutexGuard<'_, Slot<E>>> {
+    fn slot(&self, index: u32) -> Option<Latched<'_, Slot<E>>> {
         let (chunk, at) = place(index as usize);
-        self.chunks.get(chunk)?.get()?.get(at).map(|slot| lock(slot))
+        self.chunks.get(chunk)?.get()?.get(at).map(|slot| slot.lock())
     }
 
     /// A slot that no block has, of those that the home stream was given.
     #[inline]
     fn take(&self, home: usize) -> ResourceResult<u32> {
-        match self.free[home].take_spare() {
-            Some(index) => Ok(index),
-            None => self.take_another(home),
-        }
+        let free = self.free[home].lock().pop();
+        free.map_or_else(|| self.take_new(home), Ok)
     }
 
-    fn take_another(&self, home: usize) -> ResourceResult<u32> {
-        let mut free = self.free[home].rest();
-        if let Some(index) = free.pop() {
-            return Ok(index);
-        }
+    /// One of a batch that no stream had before.
+    #[cold]
+    fn take_new(&self, home: usize) -> ResourceResult<u32> {
         let full = ResourceError::capacity("slots of the use table", BATCH * ((1 << CHUNKS) - 1));
         let more = |given: usize| Some(given + BATCH).filter(|end| place(end - 1).0 < CHUNKS);
         let first = self
             .given
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_err(|_| full.clone())?;
+            .map_err(|_| full)?;
         let (chunk, _) = place(first);
         let make = || {
             let slots = 0..BATCH << chunk;
-            slots.map(|_| CachePadded::new(Mutex::new(Slot::empty()))).collect()
+            slots.map(|_| CachePadded::new(Latch::new(Slot::empty()))).collect()
         };
         self.chunks[chunk].get_or_init(make);
-        free.extend((first as u32..(first + BATCH) as u32).rev());
-        free.pop().ok_or(full)
+        let first = first as u32;
+        self.free[home].lock().extend((first + 1..first + BATCH as u32).rev());
+        Ok(first)
     }
 }
 
@@ -370,6 +370,7 @@ impl<E> Slot<E> {
 }
 
 impl<E: Clone> Need<E> {
+    #[inline]
     fn of(entry: &Entry<E>) -> Self {
         let slot = entry.stream.get() as usize;
         Self { slot, order: entry.order, event: entry.event.clone() }
