@@ -6,10 +6,9 @@
 //! asked for many.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use dmr_core::StreamId;
 use dmr_streams::uses::LastUse;
 use smallvec::SmallVec;
 
@@ -25,6 +24,9 @@ const AT_ONCE: usize = 2;
 const MOST_BLOCKS: usize = 8 * BATCH;
 /// How many bytes all shards keep together.
 const MOST_BYTES: u64 = 64 << 20;
+/// A shard may have so many bytes more or less than the sum over all says: so small blocks do not
+/// touch what threads share.
+const GRAIN: u64 = 64 << 10;
 /// Larger blocks are not kept.
 const LARGEST: u64 = MOST_BYTES / 8;
 
@@ -38,11 +40,13 @@ pub(crate) struct Late {
 /// The blocks, by home stream: threads that work on streams of their own do not meet here.
 pub(crate) struct Deferred {
     shards: Box<[Shard]>,
-    /// Their bytes; no block has none.
-    bytes: AtomicU64,
+    /// The bytes in the queues, but for what is in their `unsaid`.
+    bytes: AtomicI64,
+    /// A bit for each shard that may have blocks, or may have some in hand.
+    used: AtomicU64,
 }
 
-const SHARDS: usize = 64;
+const SHARDS: usize = u64::BITS as usize;
 
 /// On cache lines of its own.
 #[derive(Default)]
@@ -58,6 +62,8 @@ struct Shard {
 #[derive(Default)]
 struct Queue {
     blocks: VecDeque<Late>,
+    /// Bytes added, less those gone, of which the sum over all shards does not know yet.
+    unsaid: i64,
     /// Blocks added since the driver was last asked.
     added: usize,
 }
@@ -65,7 +71,7 @@ struct Queue {
 impl Deferred {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
-        Self { shards, bytes: AtomicU64::new(0) }
+        Self { shards, bytes: AtomicI64::new(0), used: AtomicU64::new(0) }
     }
 
     /// Whether a block of this size is kept here.
@@ -73,9 +79,10 @@ impl Deferred {
         bytes <= LARGEST
     }
 
-    /// Whether there is none, and none in anybody's hand. One load.
+    /// Whether there is none, and none in anybody's hand; `false` also where that is not known
+    /// before the next [`give_up_all`](Self::give_up_all). One load.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.load(Ordering::SeqCst) == 0
+        self.used.load(Ordering::SeqCst) == 0
     }
 
     /// Keeps a block. Then calls `free` on the oldest of its shard that are `ready`, a few at a
@@ -89,7 +96,8 @@ impl Deferred {
         free: impl FnMut(Retired),
         retired: &RetiredBlocks,
     ) -> bool {
-        let shard = self.shard(late.block.id.alloc_stream());
+        let number = late.block.id.alloc_stream().slot() % SHARDS;
+        let shard = &self.shards[number];
         let alone = match shard.settling.try_lock() {
             Ok(alone) => Some(alone),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -98,9 +106,12 @@ impl Deferred {
         let mut queue = lock(&shard.queue);
         queue.blocks.push_back(late);
         queue.added += 1;
-        self.bytes.fetch_add(late.block.bytes, Ordering::SeqCst);
+        self.count(&mut queue, late.block.bytes as i64);
+        if self.used.load(Ordering::Relaxed) & 1 << number == 0 {
+            self.used.fetch_or(1 << number, Ordering::SeqCst);
+        }
         let Some(_alone) = alone else { return false };
-        let is_full = self.is_full(0);
+        let is_full = self.is_full();
         let asked = queue.ask_for(is_full);
         let has_asked = asked.is_some();
         if let Some(asked) = asked {
@@ -109,47 +120,60 @@ impl Deferred {
             queue = lock(&shard.queue);
         }
         let taken = queue.take(is_full, has_asked, ready);
-        let going = taken.iter().map(|block| block.bytes).sum();
+        let going: u64 = taken.iter().map(|block| block.bytes).sum();
+        self.count(&mut queue, -(going as i64));
         let too_many = match queue.blocks.len() {
-            all if self.is_full(going) => all,
+            all if self.is_full() => all,
             all if all >= MOST_BLOCKS => all / 2,
             _ => 0,
         };
         self.give_up(&mut queue, too_many, retired);
         drop(queue);
-        if !taken.is_empty() {
-            taken.into_iter().for_each(free);
-            self.bytes.fetch_sub(going, Ordering::SeqCst);
-        }
+        taken.into_iter().for_each(free);
         too_many > 0
     }
 
     /// Moves all to `retired`. If `wait`, also waits for what another thread has in hand.
     pub(crate) fn give_up_all(&self, wait: bool, retired: &RetiredBlocks) {
-        for shard in &self.shards {
-            let alone = wait.then(|| lock(&shard.settling));
+        for (number, shard) in self.shards.iter().enumerate() {
+            if self.used.load(Ordering::SeqCst) & 1 << number == 0 {
+                continue;
+            }
+            let alone = match wait {
+                true => Some(lock(&shard.settling)),
+                false => shard.settling.try_lock().ok(),
+            };
             let mut queue = lock(&shard.queue);
             let all = queue.blocks.len();
             self.give_up(&mut queue, all, retired);
-            drop(alone);
+            if alone.is_some() {
+                self.used.fetch_and(!(1 << number), Ordering::SeqCst);
+            }
         }
     }
 
     /// Under the queue's lock, so that a block is never in neither place.
     fn give_up(&self, queue: &mut Queue, count: usize, retired: &RetiredBlocks) {
+        let mut gone = 0;
         for Late { block, .. } in queue.blocks.drain(..count) {
             retired.push(block);
-            self.bytes.fetch_sub(block.bytes, Ordering::SeqCst);
+            gone += block.bytes as i64;
+        }
+        self.count(queue, -gone);
+    }
+
+    /// Under the queue's lock.
+    fn count(&self, queue: &mut Queue, change: i64) {
+        queue.unsaid += change;
+        if queue.unsaid.unsigned_abs() >= GRAIN {
+            self.bytes.fetch_add(std::mem::take(&mut queue.unsaid), Ordering::Relaxed);
         }
     }
 
-    /// Whether more is kept than should be, without the bytes that are going.
-    fn is_full(&self, going: u64) -> bool {
-        self.bytes.load(Ordering::Relaxed).saturating_sub(going) > MOST_BYTES
-    }
-
-    fn shard(&self, home: StreamId) -> &Shard {
-        &self.shards[home.slot() % SHARDS]
+    /// Whether more may be kept than should be.
+    fn is_full(&self) -> bool {
+        const SAID: u64 = MOST_BYTES - SHARDS as u64 * GRAIN;
+        self.bytes.load(Ordering::Relaxed) > SAID as i64
     }
 }
 

@@ -510,7 +510,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         match self.streams.device().check() {
-            Ok(()) => self.uses().finish(tokens),
+            Ok(()) => self.uses().finish_borrowed(&tokens),
             Err(_) if tokens.is_empty() => Ok(()),
             Err(gone @ ResourceError::ForkedProcess { .. }) => Err(gone),
             // The work is gone with the context: nothing has to be ordered after it.

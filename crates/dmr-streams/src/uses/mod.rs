@@ -121,8 +121,16 @@ impl<'p> UseTable<'p> {
     /// [`WindowConflict`](ResourceError::WindowConflict);
     /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
     pub fn prepare(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        let stream = self.pool.resolve_id(stream)?;
-        // Filled where it is returned from: tokens are half a kilobyte.
+        match self.pool.resolve_id(stream) {
+            Ok(stream) => self.prepare_on(stream, uses),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// With one `return`, so that the tokens are filled where they are returned: they are half a
+    /// kilobyte.
+    #[inline(never)]
+    fn prepare_on(&self, stream: StreamId, uses: &[BlockUse]) -> ResourceResult<UseTokens> {
         let mut answer = Ok(UseTokens::new(stream));
         if let Ok(tokens) = &mut answer
             && let Err(error) = self.open(uses, stream, tokens)
@@ -163,11 +171,16 @@ impl<'p> UseTable<'p> {
     /// event be recorded.
     #[inline]
     pub fn finish(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.finish_all(&tokens)
+        self.finish_borrowed(&tokens)
     }
 
-    /// By reference: tokens are half a kilobyte.
-    fn finish_all(&self, tokens: &UseTokens) -> ResourceResult<()> {
+    /// As [`finish`](Self::finish), without moving the tokens, which are half a kilobyte: for a
+    /// resource that was given them to finish.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn finish_borrowed(&self, tokens: &UseTokens) -> ResourceResult<()> {
         if tokens.is_empty() {
             return Ok(());
         }
