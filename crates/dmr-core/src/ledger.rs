@@ -218,7 +218,8 @@ impl<E> Ledger<E> {
     }
 
     fn displace(&mut self, one: Option<Entry<E>>, keep_reads: usize) -> Displaced<'_, E> {
-        Displaced { one, reads: self.reads.drain(keep_reads..) }
+        let any = keep_reads < self.reads.len();
+        Displaced { one, reads: any.then(|| self.reads.drain(keep_reads..)) }
     }
 }
 
@@ -235,18 +236,19 @@ impl<E> Default for Ledger<E> {
 #[must_use = "the events can be recycled"]
 pub struct Displaced<'a, E> {
     one: Option<Entry<E>>,
-    reads: smallvec::Drain<'a, [Entry<E>; INLINE_READS]>,
+    reads: Option<smallvec::Drain<'a, [Entry<E>; INLINE_READS]>>,
 }
 
 impl<E> Iterator for Displaced<'_, E> {
     type Item = Entry<E>;
 
     fn next(&mut self) -> Option<Entry<E>> {
-        self.one.take().or_else(|| self.reads.next())
+        self.one.take().or_else(|| self.reads.as_mut()?.next())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = usize::from(self.one.is_some()) + self.reads.len();
+        let reads = self.reads.as_ref().map_or(0, ExactSizeIterator::len);
+        let left = usize::from(self.one.is_some()) + reads;
         (left, Some(left))
     }
 }

@@ -98,11 +98,6 @@ impl Deferred {
     ) -> bool {
         let number = late.block.id.alloc_stream().slot() % SHARDS;
         let shard = &self.shards[number];
-        let alone = match shard.settling.try_lock() {
-            Ok(alone) => Some(alone),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
         let mut queue = lock(&shard.queue);
         queue.blocks.push_back(late);
         queue.added += 1;
@@ -110,8 +105,16 @@ impl Deferred {
         if self.used.load(Ordering::Relaxed) & 1 << number == 0 {
             self.used.fetch_or(1 << number, Ordering::SeqCst);
         }
-        let Some(_alone) = alone else { return false };
         let is_full = self.is_full();
+        if !is_full && !queue.has_work(&ready) {
+            return false;
+        }
+        // Not waited for, so it may be taken under the queue's lock.
+        let _alone = match shard.settling.try_lock() {
+            Ok(alone) => alone,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let asked = queue.ask_for(is_full);
         let has_asked = asked.is_some();
         if let Some(asked) = asked {
@@ -178,11 +181,20 @@ impl Deferred {
 }
 
 impl Queue {
+    /// Whether there is somebody to ask for, or to free, or too much.
+    fn has_work(&self, ready: impl Fn(&Late) -> bool) -> bool {
+        self.is_time() || self.blocks.len() >= MOST_BLOCKS || self.blocks.front().is_some_and(ready)
+    }
+
+    fn is_time(&self) -> bool {
+        self.added >= BATCH && self.blocks.len() >= 2 * BATCH
+    }
+
     /// Whom to ask for, if it is time: the youngest that has had time, whose answer counts for
     /// all older users of its stream; and the oldest.
     fn ask_for(&mut self, is_full: bool) -> Option<[Late; 2]> {
         let young = if is_full { 0 } else { BATCH };
-        let is_time = is_full || (self.added >= BATCH && self.blocks.len() >= 2 * BATCH);
+        let is_time = is_full || self.is_time();
         let due = self.blocks.len().checked_sub(young + 1).filter(|_| is_time)?;
         self.added = 0;
         Some([*self.blocks.get(due)?, *self.blocks.front()?])
