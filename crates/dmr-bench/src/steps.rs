@@ -33,6 +33,7 @@ pub fn all(machine: &Machine) -> Result<Vec<Step>, BenchError> {
         for blocks in [1, 8] {
             steps.extend(prepare_finish(machine, name, blocks)?);
         }
+        steps.extend(cross_stream(machine, name)?);
     }
     for name in stacks::layered().filter(|name| stacks::parts(name).0 == BARE) {
         steps.push(allocate_free(machine, &name)?);
@@ -97,6 +98,27 @@ fn prepare_finish(
         Ok(blocks.resource.finish_uses(tokens)?)
     });
     Ok(Some(Step { name: step, leaves_rows: false, repeat }))
+}
+
+/// A block written on its home stream, read on another and freed: the resource's part of w5;
+/// `None` where uses are not tracked.
+fn cross_stream(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
+    let streams = machine.streams()?;
+    let resource = stacks::make(name, &streams)?.resource;
+    if !resource.supports_block_use_tracking() {
+        return Ok(None);
+    }
+    let (home, other) = (streams.acquire()?, streams.acquire()?);
+    let repeat = Box::new(move || {
+        let block = resource.allocate(BYTES, home.id(), TAG)?;
+        for (access, stream) in [(Access::Write, home.id()), (Access::Read, other.id())] {
+            let uses = [BlockUse::new(block.id(), access)];
+            resource.finish_uses(resource.prepare_uses(black_box(&uses), stream)?)?;
+        }
+        resource.deallocate(black_box(block))?;
+        Ok(())
+    });
+    Ok(Some(Step { name: format!("cross_stream/{name}"), repeat, leaves_rows: false }))
 }
 
 /// Given back in the end.

@@ -12,8 +12,21 @@ use crate::{AllocTag, Generation, StreamId};
 /// it instead leaks the memory, visibly in [`usage`](crate::DeviceMemoryResource::usage).
 #[must_use = "dropping a block leaks its memory: give it back with `deallocate`"]
 pub struct DeviceBlock {
-    parts: BlockParts,
+    // What `BlockParts` has, in a cache line: blocks are moved.
+    ptr: u64,
+    bytes: usize,
+    reserved_bytes: usize,
+    tag: AllocTag,
+    alloc_stream: StreamId,
+    generation: Generation,
+    slot: BlockSlot,
+    device_ordinal: u16,
+    /// Alignments are powers of two.
+    alignment_log2: u8,
+    state: BlockState,
 }
+
+const _: () = assert!(size_of::<DeviceBlock>() <= 64);
 
 /// What a resource knows of a block when it makes one: the argument of
 /// [`DeviceBlock::from_parts`].
@@ -25,9 +38,9 @@ pub struct BlockParts {
     pub bytes: usize,
     /// Bytes set aside for it, at least `bytes`.
     pub reserved_bytes: usize,
-    /// Alignment of `ptr` in bytes, at least 256.
+    /// Alignment of `ptr` in bytes: a power of two, at least 256.
     pub alignment: usize,
-    /// CUDA device ordinal.
+    /// CUDA device ordinal. CUDA numbers devices from 0: none has a number of more than 16 bits.
     pub device_ordinal: usize,
     /// The stream named at `allocate`, resolved: never [`StreamId::DEFAULT`].
     pub alloc_stream: StreamId,
@@ -55,7 +68,18 @@ impl DeviceBlock {
     #[allow(unsafe_code, reason = "the one place where a claim about device memory is made")]
     #[inline]
     pub const unsafe fn from_parts(parts: BlockParts) -> Self {
-        Self { parts }
+        Self {
+            ptr: parts.ptr,
+            bytes: parts.bytes,
+            reserved_bytes: parts.reserved_bytes,
+            tag: parts.tag,
+            alloc_stream: parts.alloc_stream,
+            generation: parts.generation,
+            slot: parts.slot,
+            device_ordinal: parts.device_ordinal as u16,
+            alignment_log2: parts.alignment.trailing_zeros() as u8,
+            state: parts.state,
+        }
     }
 
     /// Takes the block apart, for the resource that made it.
@@ -64,70 +88,85 @@ impl DeviceBlock {
     #[must_use]
     #[inline]
     pub const fn into_parts(self) -> BlockParts {
-        self.parts
+        self.parts()
+    }
+
+    const fn parts(&self) -> BlockParts {
+        BlockParts {
+            ptr: self.ptr,
+            bytes: self.bytes,
+            reserved_bytes: self.reserved_bytes,
+            alignment: self.alignment(),
+            device_ordinal: self.device_ordinal(),
+            alloc_stream: self.alloc_stream,
+            tag: self.tag,
+            generation: self.generation,
+            slot: self.slot,
+            state: self.state,
+        }
     }
 
     /// Device address (a `CUdeviceptr`).
     #[must_use]
     #[inline]
     pub const fn ptr(&self) -> u64 {
-        self.parts.ptr
+        self.ptr
     }
 
     /// Bytes asked for.
     #[must_use]
     #[inline]
     pub const fn bytes(&self) -> usize {
-        self.parts.bytes
+        self.bytes
     }
 
     /// Bytes set aside for it, at least [`bytes`](Self::bytes). Only `bytes` of them may be used.
     #[must_use]
     #[inline]
     pub const fn reserved_bytes(&self) -> usize {
-        self.parts.reserved_bytes
+        self.reserved_bytes
     }
 
     /// Alignment of the address in bytes, at least 256.
     #[must_use]
     #[inline]
     pub const fn alignment(&self) -> usize {
-        self.parts.alignment
+        1 << self.alignment_log2
     }
 
     /// CUDA device ordinal.
     #[must_use]
     #[inline]
     pub const fn device_ordinal(&self) -> usize {
-        self.parts.device_ordinal
+        self.device_ordinal as usize
     }
 
     /// The home stream: the one named at `allocate`.
     #[must_use]
     #[inline]
     pub const fn alloc_stream(&self) -> StreamId {
-        self.parts.alloc_stream
+        self.alloc_stream
     }
 
     /// Who asked.
     #[must_use]
     #[inline]
     pub const fn tag(&self) -> AllocTag {
-        self.parts.tag
+        self.tag
     }
 
     /// Which allocation this is.
     #[must_use]
     #[inline]
     pub const fn generation(&self) -> Generation {
-        self.parts.generation
+        self.generation
     }
 
     /// What state the block is in. The holder of a block sees [`BlockState::Live`].
     #[must_use]
     #[inline]
     pub const fn state(&self) -> BlockState {
-        self.parts.state
+        self.state
     }
 
     /// A `Copy` snapshot of the block's identity, which holds no borrow.
@@ -135,11 +174,11 @@ impl DeviceBlock {
     #[inline]
     pub const fn id(&self) -> BlockId {
         BlockId {
-            ptr: self.parts.ptr,
-            generation: self.parts.generation,
-            alloc_stream: self.parts.alloc_stream,
-            device_ordinal: self.parts.device_ordinal,
-            slot: self.parts.slot,
+            ptr: self.ptr,
+            generation: self.generation,
+            alloc_stream: self.alloc_stream,
+            device_ordinal: self.device_ordinal,
+            slot: self.slot,
         }
     }
 }
@@ -166,7 +205,7 @@ impl DeviceBlock {
             return Err(self);
         }
         let part =
-            BlockParts { ptr, bytes, reserved_bytes: bytes, alignment: aligned_to, ..self.parts };
+            BlockParts { ptr, bytes, reserved_bytes: bytes, alignment: aligned_to, ..self.parts() };
         // SAFETY: a part of memory that the whole answers for, which nobody is handed out before
         // it is whole again; the generation is on no other block that can be given back.
         #[allow(unsafe_code, reason = "a claim about a part of what was claimed before")]
@@ -185,7 +224,7 @@ impl WholeBlock {
     /// # Errors
     ///
     /// Both, if the block is not a part of this whole.
-    #[allow(clippy::result_large_err, reason = "the error is what was passed in")]
+    #[allow(clippy::result_large_err, reason = "both are given back, and neither is on the heap")]
     pub fn restore(self, part: DeviceBlock) -> Result<DeviceBlock, (Self, DeviceBlock)> {
         let whole = &self.0;
         let start = part.ptr().checked_sub(whole.ptr());
@@ -203,7 +242,7 @@ const MOST_ALIGNED: u32 = 21;
 
 impl fmt::Debug for DeviceBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let p = &self.parts;
+        let p = self.parts();
         f.debug_struct("DeviceBlock")
             .field("ptr", &format_args!("{:#x}", p.ptr))
             .field("bytes", &p.bytes)
@@ -220,7 +259,7 @@ impl fmt::Debug for DeviceBlock {
 /// `block #7 (4 MiB, tag "probe-keys", stream 2)`: how messages name a block.
 impl fmt::Display for DeviceBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let p = &self.parts;
+        let p = self.parts();
         let size = crate::size::human_bytes(p.bytes as u64);
         write!(f, "block {} ({size}", p.generation)?;
         if !p.tag.is_untagged() {
@@ -238,11 +277,21 @@ pub struct BlockId {
     ptr: u64,
     generation: Generation,
     alloc_stream: StreamId,
-    device_ordinal: usize,
     slot: BlockSlot,
+    device_ordinal: u16,
 }
 
 impl BlockId {
+    /// An id from its fields, for whoever packs them closer.
+    #[inline]
+    pub(crate) const fn from_fields(
+        (ptr, generation, alloc_stream): (u64, Generation, StreamId),
+        slot: BlockSlot,
+        device_ordinal: u16,
+    ) -> Self {
+        Self { ptr, generation, alloc_stream, slot, device_ordinal }
+    }
+
     /// Device address (a `CUdeviceptr`).
     #[must_use]
     #[inline]
@@ -268,7 +317,7 @@ impl BlockId {
     #[must_use]
     #[inline]
     pub const fn device_ordinal(self) -> usize {
-        self.device_ordinal
+        self.device_ordinal as usize
     }
 
     /// Where the resource finds it again.

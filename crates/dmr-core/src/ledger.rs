@@ -25,12 +25,14 @@ impl StreamKey {
 
     /// The key of a resolved id (not [`StreamId::DEFAULT`], whose stream only its pool knows).
     #[must_use]
+    #[inline]
     pub const fn of(stream: StreamId) -> Self {
         Self(stream.slot() as u32)
     }
 
     /// The number.
     #[must_use]
+    #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -108,10 +110,17 @@ impl<E> Ledger<E> {
     /// for the next block.
     #[inline]
     pub fn restart(&mut self, home: Entry<E>) {
+        self.forget();
+        self.last_write = Some(home);
+    }
+
+    /// Forgets everything, and keeps its memory on the host heap: for the next block.
+    #[inline]
+    pub fn forget(&mut self) {
         if !self.reads.is_empty() {
             self.reads.clear();
         }
-        self.last_write = Some(home);
+        self.last_write = None;
     }
 
     /// What `stream` must wait for before it uses the block.
@@ -209,7 +218,8 @@ impl<E> Ledger<E> {
     }
 
     fn displace(&mut self, one: Option<Entry<E>>, keep_reads: usize) -> Displaced<'_, E> {
-        Displaced { one, reads: self.reads.drain(keep_reads..) }
+        let any = keep_reads < self.reads.len();
+        Displaced { one, reads: any.then(|| self.reads.drain(keep_reads..)) }
     }
 }
 
@@ -226,18 +236,19 @@ impl<E> Default for Ledger<E> {
 #[must_use = "the events can be recycled"]
 pub struct Displaced<'a, E> {
     one: Option<Entry<E>>,
-    reads: smallvec::Drain<'a, [Entry<E>; INLINE_READS]>,
+    reads: Option<smallvec::Drain<'a, [Entry<E>; INLINE_READS]>>,
 }
 
 impl<E> Iterator for Displaced<'_, E> {
     type Item = Entry<E>;
 
     fn next(&mut self) -> Option<Entry<E>> {
-        self.one.take().or_else(|| self.reads.next())
+        self.one.take().or_else(|| self.reads.as_mut()?.next())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = usize::from(self.one.is_some()) + self.reads.len();
+        let reads = self.reads.as_ref().map_or(0, ExactSizeIterator::len);
+        let left = usize::from(self.one.is_some()) + reads;
         (left, Some(left))
     }
 }

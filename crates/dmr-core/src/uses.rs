@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{BlockId, StreamId};
+use crate::{BlockId, BlockSlot, Generation, StreamId};
 
 /// What device work does to the memory of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,18 +18,21 @@ pub enum Access {
 impl Access {
     /// Whether the work reads.
     #[must_use]
+    #[inline]
     pub const fn reads(self) -> bool {
         matches!(self, Self::Read | Self::ReadWrite)
     }
 
     /// Whether the work writes.
     #[must_use]
+    #[inline]
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::ReadWrite)
     }
 
     /// Whether two uses by different streams must be ordered: at least one of them writes.
     #[must_use]
+    #[inline]
     pub const fn conflicts_with(self, other: Self) -> bool {
         self.writes() || other.writes()
     }
@@ -69,38 +72,61 @@ impl BlockUse {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a use that is never finished keeps its block from being freed"]
 pub struct UseToken {
-    block: BlockId,
+    // The fields of a `BlockId`, where `access` fits in between: the tokens of a launch lie in one
+    // value, which is moved.
+    ptr: u64,
+    generation: Generation,
+    alloc_stream: StreamId,
     stream: StreamId,
-    access: Access,
     ticket: u64,
+    slot: BlockSlot,
+    device_ordinal: u16,
+    access: Access,
 }
+
+const _: () = assert!(size_of::<UseToken>() == 48);
 
 impl UseToken {
     /// Made by the resource that opened the window; `ticket` is the resource's own.
+    #[inline]
     pub const fn new(block: BlockId, stream: StreamId, access: Access, ticket: u64) -> Self {
-        Self { block, stream, access, ticket }
+        Self {
+            ptr: block.ptr(),
+            generation: block.generation(),
+            alloc_stream: block.alloc_stream(),
+            stream,
+            ticket,
+            slot: block.slot(),
+            device_ordinal: block.device_ordinal() as u16,
+            access,
+        }
     }
 
     /// The block in use.
     #[must_use]
+    #[inline]
     pub const fn block(&self) -> BlockId {
-        self.block
+        let identity = (self.ptr, self.generation, self.alloc_stream);
+        BlockId::from_fields(identity, self.slot, self.device_ordinal)
     }
 
     /// The using stream.
     #[must_use]
+    #[inline]
     pub const fn stream(&self) -> StreamId {
         self.stream
     }
 
     /// What the work does.
     #[must_use]
+    #[inline]
     pub const fn access(&self) -> Access {
         self.access
     }
 
     /// The number by which the resource knows the window.
     #[must_use]
+    #[inline]
     pub const fn ticket(&self) -> u64 {
         self.ticket
     }
@@ -116,34 +142,40 @@ pub struct UseTokens {
 
 impl UseTokens {
     /// No windows yet, on `stream`. Up to 8 need no allocation on the host heap.
+    #[inline]
     pub fn new(stream: StreamId) -> Self {
         Self { stream, tokens: SmallVec::new() }
     }
 
     /// Adds an open window.
+    #[inline]
     pub fn push(&mut self, token: UseToken) {
         self.tokens.push(token);
     }
 
     /// The using stream.
     #[must_use]
+    #[inline]
     pub const fn stream(&self) -> StreamId {
         self.stream
     }
 
     /// How many windows are open.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
     /// Whether no window is open.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
     /// The windows.
+    #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, UseToken> {
         self.tokens.iter()
     }

@@ -6,10 +6,10 @@
 //! asked for many.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use dmr_core::StreamId;
+use dmr_streams::uses::LastUse;
 use smallvec::SmallVec;
 
 use crate::retired::{Retired, RetiredBlocks};
@@ -24,17 +24,29 @@ const AT_ONCE: usize = 2;
 const MOST_BLOCKS: usize = 8 * BATCH;
 /// How many bytes all shards keep together.
 const MOST_BYTES: u64 = 64 << 20;
+/// A shard may have so many bytes more or less than the sum over all says: so small blocks do not
+/// touch what threads share.
+const GRAIN: u64 = 64 << 10;
 /// Larger blocks are not kept.
 const LARGEST: u64 = MOST_BYTES / 8;
+
+/// A retired block, and what a free on its home stream would have to wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    pub(crate) block: Retired,
+    pub(crate) last: LastUse,
+}
 
 /// The blocks, by home stream: threads that work on streams of their own do not meet here.
 pub(crate) struct Deferred {
     shards: Box<[Shard]>,
-    /// Their bytes; no block has none.
-    bytes: AtomicU64,
+    /// The bytes in the queues, but for what is in their `unsaid`.
+    bytes: AtomicI64,
+    /// A bit for each shard that may have blocks, or may have some in hand.
+    used: AtomicU64,
 }
 
-const SHARDS: usize = 64;
+const SHARDS: usize = u64::BITS as usize;
 
 /// On cache lines of its own.
 #[derive(Default)]
@@ -49,7 +61,9 @@ struct Shard {
 /// Oldest first.
 #[derive(Default)]
 struct Queue {
-    blocks: VecDeque<Retired>,
+    blocks: VecDeque<Late>,
+    /// Bytes added, less those gone, of which the sum over all shards does not know yet.
+    unsaid: i64,
     /// Blocks added since the driver was last asked.
     added: usize,
 }
@@ -57,7 +71,7 @@ struct Queue {
 impl Deferred {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
-        Self { shards, bytes: AtomicU64::new(0) }
+        Self { shards, bytes: AtomicI64::new(0), used: AtomicU64::new(0) }
     }
 
     /// Whether a block of this size is kept here.
@@ -65,91 +79,122 @@ impl Deferred {
         bytes <= LARGEST
     }
 
-    /// Keeps a block.
-    pub(crate) fn push(&self, block: Retired) {
-        let mut queue = lock(&self.shard(block.id.alloc_stream()).queue);
-        queue.blocks.push_back(block);
-        queue.added += 1;
-        self.bytes.fetch_add(block.bytes, Ordering::SeqCst);
-    }
-
-    /// Whether there is none, and none in anybody's hand. One load.
+    /// Whether there is none, and none in anybody's hand; `false` also where that is not known
+    /// before the next [`give_up_all`](Self::give_up_all). One load.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.load(Ordering::SeqCst) == 0
+        self.used.load(Ordering::SeqCst) == 0
     }
 
-    /// After a push: calls `free` on the oldest blocks of the shard of `home` that are `ready`, a
-    /// few at a time; for every batch, calls `ask` before that on those whose answer says most.
-    /// What makes it too full goes to `retired`: `true`. Does nothing if another thread does.
-    pub(crate) fn settle(
+    /// Keeps a block. Then calls `free` on the oldest of its shard that are `ready`, a few at a
+    /// time; for every batch, calls `ask` before that on those whose answer says most. What makes
+    /// it too full goes to `retired`: `true`. If another thread frees, that is all there is to do.
+    pub(crate) fn add(
         &self,
-        home: StreamId,
-        ask: impl FnMut(Retired),
-        ready: impl Fn(&Retired) -> bool,
+        late: Late,
+        ask: impl FnMut(Late),
+        ready: impl Fn(&Late) -> bool,
         free: impl FnMut(Retired),
         retired: &RetiredBlocks,
     ) -> bool {
-        let shard = self.shard(home);
+        let number = late.block.id.alloc_stream().slot() % SHARDS;
+        let shard = &self.shards[number];
+        let mut queue = lock(&shard.queue);
+        queue.blocks.push_back(late);
+        queue.added += 1;
+        self.count(&mut queue, late.block.bytes as i64);
+        if self.used.load(Ordering::Relaxed) & 1 << number == 0 {
+            self.used.fetch_or(1 << number, Ordering::SeqCst);
+        }
+        let is_full = self.is_full();
+        if !is_full && !queue.has_work(&ready) {
+            return false;
+        }
+        // Not waited for, so it may be taken under the queue's lock.
         let _alone = match shard.settling.try_lock() {
             Ok(alone) => alone,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let is_full = self.is_full(0);
-        let asked = lock(&shard.queue).ask_for(is_full);
+        let asked = queue.ask_for(is_full);
         let has_asked = asked.is_some();
-        asked.into_iter().flatten().for_each(ask);
-        let (taken, too_many) = {
-            let mut queue = lock(&shard.queue);
-            let taken = queue.take(is_full, has_asked, ready);
-            let too_many = match queue.blocks.len() {
-                all if self.is_full(bytes(&taken)) => all,
-                all if all >= MOST_BLOCKS => all / 2,
-                _ => 0,
-            };
-            self.give_up(&mut queue, too_many, retired);
-            (taken, too_many)
+        if let Some(asked) = asked {
+            drop(queue);
+            asked.into_iter().for_each(ask);
+            queue = lock(&shard.queue);
+        }
+        let taken = queue.take(is_full, has_asked, ready);
+        let going: u64 = taken.iter().map(|block| block.bytes).sum();
+        self.count(&mut queue, -(going as i64));
+        let too_many = match queue.blocks.len() {
+            all if self.is_full() => all,
+            all if all >= MOST_BLOCKS => all / 2,
+            _ => 0,
         };
-        taken.iter().copied().for_each(free);
-        self.bytes.fetch_sub(bytes(&taken), Ordering::SeqCst);
+        self.give_up(&mut queue, too_many, retired);
+        drop(queue);
+        taken.into_iter().for_each(free);
         too_many > 0
     }
 
     /// Moves all to `retired`. If `wait`, also waits for what another thread has in hand.
     pub(crate) fn give_up_all(&self, wait: bool, retired: &RetiredBlocks) {
-        for shard in &self.shards {
-            let alone = wait.then(|| lock(&shard.settling));
+        for (number, shard) in self.shards.iter().enumerate() {
+            if self.used.load(Ordering::SeqCst) & 1 << number == 0 {
+                continue;
+            }
+            let alone = match wait {
+                true => Some(lock(&shard.settling)),
+                false => shard.settling.try_lock().ok(),
+            };
             let mut queue = lock(&shard.queue);
             let all = queue.blocks.len();
             self.give_up(&mut queue, all, retired);
-            drop(alone);
+            if alone.is_some() {
+                self.used.fetch_and(!(1 << number), Ordering::SeqCst);
+            }
         }
     }
 
     /// Under the queue's lock, so that a block is never in neither place.
     fn give_up(&self, queue: &mut Queue, count: usize, retired: &RetiredBlocks) {
-        for block in queue.blocks.drain(..count) {
+        let mut gone = 0;
+        for Late { block, .. } in queue.blocks.drain(..count) {
             retired.push(block);
-            self.bytes.fetch_sub(block.bytes, Ordering::SeqCst);
+            gone += block.bytes as i64;
+        }
+        self.count(queue, -gone);
+    }
+
+    /// Under the queue's lock.
+    fn count(&self, queue: &mut Queue, change: i64) {
+        queue.unsaid += change;
+        if queue.unsaid.unsigned_abs() >= GRAIN {
+            self.bytes.fetch_add(std::mem::take(&mut queue.unsaid), Ordering::Relaxed);
         }
     }
 
-    /// Whether more is kept than should be, without the bytes that are going.
-    fn is_full(&self, going: u64) -> bool {
-        self.bytes.load(Ordering::Relaxed).saturating_sub(going) > MOST_BYTES
-    }
-
-    fn shard(&self, home: StreamId) -> &Shard {
-        &self.shards[home.slot() % SHARDS]
+    /// Whether more may be kept than should be.
+    fn is_full(&self) -> bool {
+        const SAID: u64 = MOST_BYTES - SHARDS as u64 * GRAIN;
+        self.bytes.load(Ordering::Relaxed) > SAID as i64
     }
 }
 
 impl Queue {
+    /// Whether there is somebody to ask for, or to free, or too much.
+    fn has_work(&self, ready: impl Fn(&Late) -> bool) -> bool {
+        self.is_time() || self.blocks.len() >= MOST_BLOCKS || self.blocks.front().is_some_and(ready)
+    }
+
+    fn is_time(&self) -> bool {
+        self.added >= BATCH && self.blocks.len() >= 2 * BATCH
+    }
+
     /// Whom to ask for, if it is time: the youngest that has had time, whose answer counts for
     /// all older users of its stream; and the oldest.
-    fn ask_for(&mut self, is_full: bool) -> Option<[Retired; 2]> {
+    fn ask_for(&mut self, is_full: bool) -> Option<[Late; 2]> {
         let young = if is_full { 0 } else { BATCH };
-        let is_time = is_full || (self.added >= BATCH && self.blocks.len() >= 2 * BATCH);
+        let is_time = is_full || self.is_time();
         let due = self.blocks.len().checked_sub(young + 1).filter(|_| is_time)?;
         self.added = 0;
         Some([*self.blocks.get(due)?, *self.blocks.front()?])
@@ -161,27 +206,27 @@ impl Queue {
         &mut self,
         is_full: bool,
         has_asked: bool,
-        ready: impl Fn(&Retired) -> bool,
+        ready: impl Fn(&Late) -> bool,
     ) -> SmallVec<[Retired; AT_ONCE]> {
         let mut taken = SmallVec::new();
-        while !is_full && taken.len() < AT_ONCE && self.blocks.front().is_some_and(&ready) {
-            taken.extend(self.blocks.pop_front());
+        while !is_full
+            && taken.len() < AT_ONCE
+            && let Some(oldest) = self.blocks.front().filter(|oldest| ready(oldest))
+        {
+            taken.push(oldest.block);
+            self.blocks.pop_front();
         }
         if is_full || (has_asked && taken.is_empty()) {
-            self.blocks.retain(|block| {
-                let ready = ready(block);
+            self.blocks.retain(|late| {
+                let ready = ready(late);
                 if ready {
-                    taken.push(*block);
+                    taken.push(late.block);
                 }
                 !ready
             });
         }
         taken
     }
-}
-
-fn bytes(blocks: &[Retired]) -> u64 {
-    blocks.iter().map(|block| block.bytes).sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

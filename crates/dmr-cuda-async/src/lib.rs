@@ -13,6 +13,7 @@ mod config;
 mod deferred;
 mod diagnostics;
 mod driver_pool;
+mod give_back;
 mod resource;
 mod retired;
 

@@ -11,13 +11,13 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseToken, UseTokens,
 };
-use dmr_streams::uses::{Departure, FreeOrder, HomeOrder, UseTable};
+use dmr_streams::uses::UseTable;
 use dmr_streams::{Device, Owner, StreamPool};
 
 use crate::accounts::Accounts;
 use crate::deferred::Deferred;
 use crate::driver_pool::{DriverPool, HighWater};
-use crate::retired::{Reaped, Retired, RetiredBlocks};
+use crate::retired::{Reaped, RetiredBlocks};
 use crate::{AsyncConfig, Diagnostics};
 
 /// One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, from a driver pool of its own,
@@ -51,12 +51,12 @@ use crate::{AsyncConfig, Diagnostics};
 /// Waits for nothing. What is retired goes to the driver unless its window is still open; blocks
 /// still handed out are leaked: something may be using them.
 pub struct AsyncCudaResource {
-    pool: DriverPool,
-    streams: Arc<StreamPool>,
-    owner: Owner,
-    accounts: Accounts,
-    deferred: Deferred,
-    retired: RetiredBlocks,
+    pub(crate) pool: DriverPool,
+    pub(crate) streams: Arc<StreamPool>,
+    pub(crate) owner: Owner,
+    pub(crate) accounts: Accounts,
+    pub(crate) deferred: Deferred,
+    pub(crate) retired: RetiredBlocks,
 }
 
 impl AsyncCudaResource {
@@ -141,17 +141,17 @@ impl AsyncCudaResource {
         }
     }
 
-    fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Device {
         self.streams.device()
     }
 
-    fn uses(&self) -> UseTable<'_> {
+    pub(crate) fn uses(&self) -> UseTable<'_> {
         self.streams.uses()
     }
 
     /// The stream in the slot of a home stream, whose lease may have been returned. Refused if its
     /// owner, who had lent it to the pool, has taken it back.
-    fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
+    pub(crate) fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
         self.streams.home_stream(home)
     }
 
@@ -178,7 +178,7 @@ impl AsyncCudaResource {
         })
     }
 
-    fn refuse_capture(&self, id: StreamId, stream: &CudaStream) -> ResourceResult<()> {
+    pub(crate) fn refuse_capture(&self, id: StreamId, stream: &CudaStream) -> ResourceResult<()> {
         // SAFETY: the stream is alive for as long as it is borrowed.
         let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }
             .map_err(|error| self.device().driver_error("cuStreamIsCapturing", error))?;
@@ -189,166 +189,11 @@ impl AsyncCudaResource {
         }
     }
 
-    /// Takes a block back from its owner. On an error it is as if it had not been called.
-    fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
-        let (id, bytes) = (block.id(), block.bytes() as u64);
-        let bound = self.device().bind();
-        // First: another thread may have held a lock when the process was forked.
-        if let Err(forked @ ResourceError::ForkedProcess { .. }) = bound {
-            return Err(forked);
-        }
-        match self.uses().give_back(id, self.owner)? {
-            Departure::Home(leaving) => {
-                match bound.and_then(|()| self.free_at_home(id)) {
-                    // Lost, its memory is gone with the context.
-                    Err(error) if !self.device().is_lost() => {
-                        leaving.stay();
-                        Err(error)
-                    }
-                    _ => {
-                        leaving.gone();
-                        self.accounts.handed_through(id.alloc_stream(), bytes);
-                        Ok(BlockState::Freed)
-                    }
-                }
-            }
-            Departure::Retired(_) => self.give_back_retired(id, bytes),
-            Departure::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
-        }
-    }
-
-    /// Queues the driver's free of a block whose order holds at home. The context is current.
-    fn free_at_home(&self, id: BlockId) -> ResourceResult<()> {
-        let home = self.home_stream(id.alloc_stream())?;
-        // SAFETY: the block has left the table or is retired, so nothing can be submitted for it
-        // any more; all that was comes before this on its home stream, or is done.
-        let freed = unsafe { self.pool.free(id.ptr(), home.cu_stream()) };
-        // On a capturing stream the driver refuses memory that is not the graph's, and the capture
-        // lives: so that needs no asking before.
-        freed.or_else(|error| self.refuse_capture(id.alloc_stream(), home).and(Err(error)))
-    }
-
-    /// Hands a block over that waits for other streams, or keeps it while a window is open on it.
-    fn give_back_retired(&self, id: BlockId, bytes: u64) -> ResourceResult<BlockState> {
-        match self.hand_over(id, Deferred::takes(bytes)) {
-            Ok(Handed::ToDriver) => {
-                self.uses().remove(id);
-                self.accounts.handed_through(id.alloc_stream(), bytes);
-                return Ok(BlockState::Freed);
-            }
-            Ok(Handed::Late) => {
-                self.accounts.retired(id.alloc_stream(), bytes);
-                self.deferred.push(Retired { id, bytes });
-                self.settle(id.alloc_stream());
-            }
-            Ok(Handed::InUse) => {
-                self.accounts.retired(id.alloc_stream(), bytes);
-                self.retired.push(Retired { id, bytes });
-                // The window may have closed meanwhile.
-                self.sweep_if_any();
-            }
-            Err(error) => {
-                self.uses().unretire(id);
-                return Err(error);
-            }
-        }
-        Ok(BlockState::Retired)
-    }
-
-    /// Queues the driver's free of a retired block where it comes after all that it must. If that
-    /// is not its home stream and it `can_wait`, nothing is done.
-    fn hand_over(&self, id: BlockId, can_wait: bool) -> ResourceResult<Handed> {
-        match self.queue_free(id, can_wait) {
-            // Its memory is gone with the context.
-            Err(_) if self.device().is_lost() => Ok(Handed::ToDriver),
-            answer => answer,
-        }
-    }
-
-    fn queue_free(&self, id: BlockId, can_wait: bool) -> ResourceResult<Handed> {
-        self.device().bind()?;
-        let home = self.home_stream(id.alloc_stream());
-        if let Ok(home) = &home {
-            self.refuse_capture(id.alloc_stream(), home)?;
-        }
-        let order = match self.uses().home_order(id)? {
-            HomeOrder::Holds => FreeOrder::Home,
-            HomeOrder::Others if can_wait => return Ok(Handed::Late),
-            HomeOrder::InUse => return Ok(Handed::InUse),
-            HomeOrder::Others | HomeOrder::Ended => self.uses().free_order(id)?,
-        };
-        match order {
-            FreeOrder::InUse => return Ok(Handed::InUse),
-            // SAFETY: the block is retired, so nothing can be submitted for it any more; all that
-            // was comes before this on its home stream.
-            FreeOrder::Home => unsafe { self.pool.free(id.ptr(), home?.cu_stream()) }?,
-            FreeOrder::After(dependencies) => {
-                let reclaim = self.streams.reclaim_stream()?;
-                dependencies.make_wait(reclaim)?;
-                // SAFETY: as above; the reclaim stream waits for all that was submitted.
-                unsafe { self.pool.free(id.ptr(), reclaim.cu_stream()) }?;
-            }
-        }
-        Ok(Handed::ToDriver)
-    }
-
-    /// Frees blocks of this home stream with which other streams are done; asks the driver for
-    /// that now and then.
-    fn settle(&self, home: StreamId) {
-        let order = |block: &Retired| self.uses().home_order(block.id);
-        let ask = |block: Retired| {
-            if order(&block) == Ok(HomeOrder::Others) {
-                // No answer: it is asked again.
-                let _ = self.uses().poll_free(block.id);
-            }
-        };
-        let ready = |block: &Retired| order(block) == Ok(HomeOrder::Holds);
-        let free = |block: Retired| match self.free_at_home(block.id) {
-            // The next reap says why.
-            Err(_) if !self.device().is_lost() => self.retired.push(block),
-            _ => self.forget(block.id, block.bytes),
-        };
-        if self.deferred.settle(home, ask, ready, free, &self.retired) {
-            self.sweep_if_any();
-        }
-    }
-
-    /// The driver has a block that was retired: its slot and its bytes are free.
-    fn forget(&self, id: BlockId, bytes: u64) {
-        self.uses().remove(id);
-        self.accounts.freed_later(id.alloc_stream(), bytes);
-    }
-
-    /// Frees what is retired and whose windows are closed; answers the bytes, and the first error.
-    fn sweep(&self) -> (u64, ResourceResult<()>) {
-        let (mut freed, mut outcome) = (0, Ok(()));
-        self.retired.retain(|&Retired { id, bytes }| {
-            if self.uses().has_open_window(id) && !self.device().is_lost() {
-                return true;
-            }
-            match self.hand_over(id, false) {
-                Ok(Handed::ToDriver) => {
-                    self.forget(id, bytes);
-                    freed += bytes;
-                    false
-                }
-                Ok(_) => true,
-                Err(error) => {
-                    if outcome.is_ok() {
-                        outcome = Err(error);
-                    }
-                    true
-                }
-            }
-        });
-        (freed, outcome)
-    }
-
     fn holds_none(&self) -> bool {
         self.retired.is_empty() && self.deferred.is_empty()
     }
 
-    fn sweep_if_any(&self) {
+    pub(crate) fn sweep_if_any(&self) {
         if !self.retired.is_empty() {
             // What cannot be freed stays retired, for the next reap to say so.
             self.retired.stir(|| drop(self.sweep()));
@@ -487,7 +332,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         let outcome = match self.device().check() {
-            Ok(()) => self.uses().finish(tokens),
+            Ok(()) => self.uses().finish_borrowed(&tokens),
             Err(_) if tokens.is_empty() => Ok(()),
             Err(gone @ ResourceError::ForkedProcess { .. }) => return Err(gone),
             // The work is gone with the context: nothing has to be ordered after it.
@@ -512,14 +357,6 @@ impl AsyncCudaResource {
             false => Ok(()),
         }
     }
-}
-
-/// What became of a block that was given back.
-enum Handed {
-    ToDriver,
-    InUse,
-    /// Other streams may not be done with it.
-    Late,
 }
 
 impl Drop for AsyncCudaResource {

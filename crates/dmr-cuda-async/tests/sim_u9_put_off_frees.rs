@@ -104,6 +104,35 @@ fn a_slow_reader_does_not_hold_up_the_blocks_of_another() {
 }
 
 #[test]
+fn a_block_is_kept_until_each_of_its_readers_is_done() {
+    const BLOCKS: u64 = 64;
+    let rig = lazy();
+    let resource = resource(&rig);
+    let [home, quick, slow] = [rig.stream(), rig.stream(), rig.stream()];
+    // The first check compiles its kernel, which waits for the device.
+    pass_through(&rig, &resource, 256, home.id(), slow.id());
+    assert_eq!(resource.try_reap(), Ok(256));
+    for _ in 0..BLOCKS {
+        let block = resource.allocate(256, home.id(), AllocTag::UNTAGGED).unwrap();
+        let token = resource.prepare_block_use(block.id(), home.id(), Access::Write).unwrap();
+        rig.ops().fill_pattern(&block, 0..64, 7, home.id()).unwrap();
+        resource.finish_block_use(token).unwrap();
+        for reader in [&quick, &slow] {
+            let token = resource.prepare_block_use(block.id(), reader.id(), Access::Read).unwrap();
+            rig.ops().check_pattern(&block, 0..64, 7, reader.id(), 0).unwrap();
+            resource.finish_block_use(token).unwrap();
+        }
+        resource.deallocate(block).unwrap();
+        rig.streams().synchronize(quick.id()).unwrap();
+    }
+    assert_eq!(resource.usage().retired, 256 * BLOCKS);
+    rig.streams().synchronize(slow.id()).unwrap();
+    assert_eq!(resource.try_reap(), Ok(256 * BLOCKS));
+    drop((resource, home, quick, slow));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_reap_a_trim_and_an_allocation_without_memory_make_the_frees_at_once() {
     let rig = lazy();
     let resource = resource(&rig);

@@ -26,6 +26,7 @@ pub mod device;
 pub mod error;
 mod event;
 mod kernels;
+mod latch;
 pub mod lease;
 pub mod library;
 pub mod memory;

@@ -14,6 +14,7 @@ use cudarc::driver::{result, sys};
 use dmr_core::{ResourceError, ResourceResult};
 
 use crate::event::DriverEvent;
+use crate::latch::Latch;
 use crate::recycle::{Held, Shelf};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::{Device, StreamPool};
@@ -36,12 +37,18 @@ struct OfStream {
     done: AtomicU64,
     /// By slot: up to which number this stream has waited for that one.
     seen: Box<[AtomicU64]>,
-    /// The latest event recorded here.
-    latest: Mutex<Option<Event>>,
+    /// Never locked across a driver call.
+    events: Latch<Events>,
     /// Covers all that was ever submitted here: set when the stream's owner takes it back.
     ended: OnceLock<Event>,
-    /// Events to record here.
-    shelf: std::sync::Arc<Shelf<Stamped>>,
+}
+
+/// The events of a stream.
+struct Events {
+    /// The one that was lent last.
+    latest: Option<Event>,
+    /// Those to record next.
+    shelf: Shelf<Stamped>,
 }
 
 /// An event that nobody re-records while it is held.
@@ -51,6 +58,8 @@ pub(crate) type Event = Held<Stamped>;
 pub(crate) struct Stamped {
     event: DriverEvent,
     slot: usize,
+    /// It has been, since it was lent.
+    recorded: AtomicBool,
     /// It covers uses of its stream up to this number ...
     order: AtomicU64,
     /// ... and what its stream had waited for by then, by slot.
@@ -62,6 +71,12 @@ impl Stamped {
     pub(crate) fn covers(&self, slot: usize, order: u64) -> bool {
         let reaches = if slot == self.slot { &self.order } else { &self.seen[slot] };
         reaches.load(Ordering::Relaxed) >= order
+    }
+
+    /// Whether it can be waited for: who finds it as its stream's latest may be too early.
+    fn is_recorded(&self) -> bool {
+        // Acquire: what it stands for is said before.
+        self.recorded.load(Ordering::Acquire)
     }
 
     /// It covers uses of its stream up to this number.
@@ -92,9 +107,9 @@ impl Progress {
     pub(crate) fn new(slots: usize) -> Self {
         let zeros = || (0..slots).map(|_| AtomicU64::new(0)).collect();
         let stream = |_| {
-            let (latest, ended) = (Mutex::new(None), OnceLock::new());
+            let events = Latch::new(Events { latest: None, shelf: Shelf::new() });
             let (last, done, seen) = (AtomicU64::new(0), AtomicU64::new(0), zeros());
-            CachePadded::new(OfStream { last, done, seen, latest, ended, shelf: Shelf::new() })
+            CachePadded::new(OfStream { last, done, seen, events, ended: OnceLock::new() })
         };
         Self {
             streams: (0..slots).map(stream).collect(),
@@ -120,13 +135,9 @@ impl Progress {
     /// after all that the event stands for.
     pub(crate) fn has_waited(&self, slot: usize, event: &Stamped) {
         let seen = &self.streams[slot].seen;
-        // Release: who reads this submits after the wait was queued.
-        seen[event.slot].fetch_max(event.order.load(Ordering::Relaxed), Ordering::AcqRel);
+        raise(&seen[event.slot], event.order());
         for (mine, theirs) in seen.iter().zip(&event.seen).take(self.reach()) {
-            let reached = theirs.load(Ordering::Relaxed);
-            if reached > mine.load(Ordering::Relaxed) {
-                mine.fetch_max(reached, Ordering::AcqRel);
-            }
+            raise(mine, theirs.load(Ordering::Relaxed));
         }
     }
 
@@ -137,15 +148,9 @@ impl Progress {
 
     /// The driver has said that the event is done: so is all that it stands for.
     pub(crate) fn has_completed(&self, event: &Stamped) {
-        let done = |slot: usize, order: u64| {
-            self.streams[slot].done.fetch_max(order, Ordering::AcqRel);
-        };
-        done(event.slot, event.order.load(Ordering::Relaxed));
-        for (slot, seen) in event.seen.iter().enumerate().take(self.reach()) {
-            match seen.load(Ordering::Relaxed) {
-                0 => {}
-                order => done(slot, order),
-            }
+        raise(&self.streams[event.slot].done, event.order());
+        for (stream, seen) in self.streams.iter().zip(&event.seen).take(self.reach()) {
+            raise(&stream.done, seen.load(Ordering::Relaxed));
         }
     }
 
@@ -162,10 +167,7 @@ impl Progress {
             return (order, Ok(Mark::Recorded(last.clone())));
         }
         match self.record(pool, slot, order) {
-            Ok(event) => {
-                *lock(&self.streams[slot].latest) = Some(event.clone());
-                (order, Ok(Mark::Recorded(event)))
-            }
+            Ok(event) => (order, Ok(Mark::Recorded(event))),
             Err(error) => (order, Err(error)),
         }
     }
@@ -178,13 +180,13 @@ impl Progress {
         slot: usize,
         order: u64,
     ) -> ResourceResult<Event> {
-        let covering = |event: &&Event| event.covers(slot, order);
+        let covering = |event: &&Event| event.is_recorded() && event.covers(slot, order);
         if slot == 0
             && let Some(first) = lock(&self.first).as_ref().filter(covering)
         {
             return Ok(first.clone());
         }
-        if let Some(latest) = lock(&self.streams[slot].latest).as_ref().filter(covering) {
+        if let Some(latest) = self.streams[slot].events.lock().latest.as_ref().filter(covering) {
             return Ok(latest.clone());
         }
         self.event_now(pool, slot)
@@ -195,9 +197,7 @@ impl Progress {
         if let Some(last) = self.ended(slot) {
             return Ok(last.clone());
         }
-        let event = self.record_for_others(pool, slot, || self.number_use(slot))?;
-        *lock(&self.streams[slot].latest) = Some(event.clone());
-        Ok(event)
+        self.record_for_others(pool, slot, || self.number_use(slot))
     }
 
     /// Records the event that stands for all that was ever submitted to the stream in `slot`;
@@ -257,9 +257,7 @@ impl Progress {
     /// submitted.
     fn record(&self, pool: &StreamPool, slot: usize, order: u64) -> ResourceResult<Event> {
         let (device, stream) = (pool.device(), &self.streams[slot]);
-        let make = || Stamped::new(device, slot, stream.seen.len());
-        let event = stream.shelf.take(make)?;
-        event.order.store(order, Ordering::Relaxed);
+        let event = self.lend(device, slot, order)?;
         if slot >= self.reach() {
             self.reach.fetch_max(slot + 1, Ordering::Relaxed);
         }
@@ -272,7 +270,40 @@ impl Progress {
         // SAFETY: event and stream are alive, and of the device's context.
         unsafe { result::event::record(event.handle(), handle) }
             .map_err(|error| device.driver_error("cuEventRecord", error))?;
+        event.recorded.store(true, Ordering::Release);
         Ok(event)
+    }
+
+    /// An event to record for the number `order`: the stream's latest from now on, for whoever
+    /// finds it recorded.
+    fn lend(&self, device: &Device, slot: usize, order: u64) -> ResourceResult<Event> {
+        let stream = &self.streams[slot];
+        let as_latest = |events: &mut Events, [event, told]: [Event; 2]| {
+            event.order.store(order, Ordering::Relaxed);
+            // Under the lock: nobody has found it yet.
+            event.recorded.store(false, Ordering::Relaxed);
+            events.latest = Some(told);
+            event
+        };
+        let mut events = stream.events.lock();
+        if let Some(taken) = events.shelf.take() {
+            return Ok(as_latest(&mut events, taken));
+        }
+        drop(events);
+        let made = Stamped::new(device, slot, stream.seen.len())?;
+        let mut events = stream.events.lock();
+        let added = events.shelf.add(made);
+        Ok(as_latest(&mut events, added))
+    }
+}
+
+/// Remembers that something holds for all numbers up to `order`. Of two threads at once the smaller
+/// number may stand in the end: that is forgetting, which costs a wait or a question, and no
+/// read-modify-write.
+fn raise(known: &AtomicU64, order: u64) {
+    if known.load(Ordering::Relaxed) < order {
+        // Release: who reads this submits after the wait was queued.
+        known.store(order, Ordering::Release);
     }
 }
 
@@ -280,6 +311,7 @@ impl Stamped {
     fn new(device: &Device, slot: usize, slots: usize) -> ResourceResult<Self> {
         let event = DriverEvent::new(device)?;
         let seen = (0..slots).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { event, slot, order: AtomicU64::new(0), seen })
+        let (recorded, order) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { event, slot, recorded, order, seen })
     }
 }

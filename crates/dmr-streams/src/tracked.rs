@@ -415,7 +415,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         }
         let inner_slot = match self.uses().give_back(id, self.owner) {
             Ok(Departure::Home(leaving)) => return self.hand_over_leaving(block, leaving),
-            Ok(Departure::Retired(inner_slot)) => inner_slot,
+            Ok(Departure::Retired { inner_slot, .. }) => inner_slot,
             Ok(Departure::Foreign) => {
                 let error = ResourceError::foreign_block(&block, self.device_ordinal());
                 return Err(DeallocateError::new(error, block));
@@ -510,7 +510,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         match self.streams.device().check() {
-            Ok(()) => self.uses().finish(tokens),
+            Ok(()) => self.uses().finish_borrowed(&tokens),
             Err(_) if tokens.is_empty() => Ok(()),
             Err(gone @ ResourceError::ForkedProcess { .. }) => Err(gone),
             // The work is gone with the context: nothing has to be ordered after it.

@@ -52,10 +52,8 @@ fn a_write_into_a_neighbour_is_found_at_its_first_byte() {
     let trace = "action,ptr,bytes\n\
                  allocate,1,256\nallocate,2,256\nfree,1,256\nallocate,3,256\nfree,3,256\n";
     let fake = Fake::with(Faults { overrun: Some(3), ..Faults::default() }).forgetting();
-    let summary = Replay::new(&fake)
-        .verify(&fake)
-        .run(reader(trace), &mut fake.streams(1), &mut ())
-        .unwrap();
+    let summary =
+        Replay::new(&fake).verify(&fake).run(reader(trace), &mut fake.streams(1), &mut ()).unwrap();
     let corrupt = summary.corrupt_blocks.first[0];
     assert_eq!((corrupt.line, corrupt.free_line, corrupt.offset), (3, None, 0));
     assert_eq!(summary.corrupt_blocks.count, 1);

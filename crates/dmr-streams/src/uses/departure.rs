@@ -2,7 +2,7 @@
 
 use dmr_core::{BlockId, BlockSlot};
 
-use super::UseTable;
+use super::{HomeOrder, UseTable};
 
 /// What [`UseTable::give_back`] finds.
 #[derive(Debug)]
@@ -13,9 +13,13 @@ pub enum Departure<'p> {
     /// for nothing else. The block has left the table.
     Home(Leaving<'p>),
     /// The block is retired: [`UseTable::free_order`] says what its free must come after, and
-    /// [`UseTable::unretire`] and [`UseTable::remove`] end that. The slot is the one that it had
-    /// before the table.
-    Retired(BlockSlot),
+    /// [`UseTable::unretire`] and [`UseTable::remove`] end that.
+    Retired {
+        /// The slot that it had before the table.
+        inner_slot: BlockSlot,
+        /// Why it has not left: never [`HomeOrder::Holds`].
+        order: HomeOrder,
+    },
 }
 
 /// A block that has left the table, and whose slot is kept until its free has succeeded or failed.

@@ -30,9 +30,37 @@ pub enum HomeOrder {
     /// The order holds there: see [`FreeOrder::Home`].
     Holds,
     /// Not yet: other streams may not be done with the block.
-    Others,
+    Others(LastUse),
     /// Never: the stream's owner has taken it back.
     Ended,
+}
+
+/// A use on another stream that a free on the home stream would have to wait for:
+/// [`UseTable::has_passed`](super::UseTable::has_passed) says whether it still would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastUse {
+    pub(super) slot: usize,
+    pub(super) order: u64,
+    /// No other stream was to be waited for.
+    pub(super) is_only: bool,
+}
+
+impl LastUse {
+    /// Whether the block has no other use to wait for. A retired block gets no more.
+    #[must_use]
+    #[inline]
+    pub fn is_only(self) -> bool {
+        self.is_only
+    }
+
+    /// The first of several, of which there is one more.
+    #[inline]
+    pub(super) fn and_another(first: Option<Self>, slot: usize, order: u64) -> Self {
+        match first {
+            None => Self { slot, order, is_only: true },
+            Some(first) => Self { is_only: false, ..first },
+        }
+    }
 }
 
 /// Device work that a free must come after: what other streams have done with the block, and what

@@ -11,7 +11,6 @@
 
 mod departure;
 mod dependencies;
-mod free_list;
 mod slots;
 
 use cudarc::driver::{result, sys};
@@ -27,7 +26,7 @@ use crate::progress::{Event, Mark};
 use crate::{Located, Owner, StreamPool};
 
 pub use departure::{Departure, Leaving};
-pub use dependencies::{Dependencies, FreeOrder, HomeOrder};
+pub use dependencies::{Dependencies, FreeOrder, HomeOrder, LastUse};
 pub(crate) use slots::Slots;
 use slots::{Closing, Left, Need, Tenancy};
 
@@ -96,7 +95,14 @@ impl<'p> UseTable<'p> {
         Ok(match self.slots().give_back(block, owner, alive, ordered) {
             Left::Foreign => Departure::Foreign,
             Left::Before => return Err(ResourceError::use_after_free(block.generation())),
-            Left::Retired { inner_slot } => Departure::Retired(inner_slot),
+            Left::Retired { inner_slot, in_use, last } => {
+                let order = match last {
+                    _ if in_use => HomeOrder::InUse,
+                    Some(last) if alive => HomeOrder::Others(last),
+                    _ => HomeOrder::Ended,
+                };
+                Departure::Retired { inner_slot, order }
+            }
             Left::Gone { inner_slot, used } => {
                 Departure::Home(Leaving { table: *self, block, inner_slot, used })
             }
@@ -115,32 +121,43 @@ impl<'p> UseTable<'p> {
     /// [`WindowConflict`](ResourceError::WindowConflict);
     /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
     pub fn prepare(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        let stream = self.pool.resolve_id(stream)?;
-        let mut tokens = UseTokens::new(stream);
+        match self.pool.resolve_id(stream) {
+            Ok(stream) => self.prepare_on(stream, uses),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// With one `return`, so that the tokens are filled where they are returned: they are half a
+    /// kilobyte.
+    #[inline(never)]
+    fn prepare_on(&self, stream: StreamId, uses: &[BlockUse]) -> ResourceResult<UseTokens> {
+        let mut answer = Ok(UseTokens::new(stream));
+        if let Ok(tokens) = &mut answer
+            && let Err(error) = self.open(uses, stream, tokens)
+        {
+            self.close_unused(tokens);
+            answer = Err(error);
+        }
+        answer
+    }
+
+    fn open(
+        &self,
+        uses: &[BlockUse],
+        stream: StreamId,
+        tokens: &mut UseTokens,
+    ) -> ResourceResult<()> {
         if uses.is_empty() {
-            return Ok(tokens);
+            return Ok(());
         }
         self.refuse_capture(stream)?;
         let mut needs = Needs::new();
         for &BlockUse { block, access } in uses {
-            match self
-                .slots()
-                .open(block, stream, access, |need| self.add_need(stream, need, &mut needs))
-            {
-                Ok(ticket) => tokens.push(UseToken::new(block, stream, access, ticket)),
-                Err(error) => {
-                    self.close_unused(tokens);
-                    return Err(error);
-                }
-            }
+            let need = |need| self.add_need(stream, need, &mut needs);
+            let ticket = self.slots().open(block, stream, access, need)?;
+            tokens.push(UseToken::new(block, stream, access, ticket));
         }
-        match self.wait(stream, needs) {
-            Ok(()) => Ok(tokens),
-            Err(error) => {
-                self.close_unused(tokens);
-                Err(error)
-            }
-        }
+        if needs.is_empty() { Ok(()) } else { self.wait(stream, &mut needs) }
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows: one
@@ -152,22 +169,63 @@ impl<'p> UseTable<'p> {
     /// if neither an event could be recorded nor the stream be synchronised instead. The uses
     /// are remembered all the same: whatever must come after them fails until the driver lets an
     /// event be recorded.
+    #[inline]
     pub fn finish(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.finish_borrowed(&tokens)
+    }
+
+    /// As [`finish`](Self::finish), without moving the tokens, which are half a kilobyte: for a
+    /// resource that was given them to finish.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn finish_borrowed(&self, tokens: &UseTokens) -> ResourceResult<()> {
         if tokens.is_empty() {
             return Ok(());
         }
         let stream = self.of_this_pool(tokens.stream())?;
-        let (order, mut event, done, outcome) = self.mark(stream);
+        let (progress, slot) = (self.pool.progress(), stream.slot());
+        // An event that a graph captures orders nothing outside of the graph.
+        if let Err(error) = self.refuse_capture(stream) {
+            self.close_used(tokens, progress.number_use(slot), None);
+            return Err(error);
+        }
+        match progress.mark(self.pool, slot) {
+            (order, Ok(Mark::Recorded(event))) => self.close_used(tokens, order, Some(event)),
+            (order, Ok(Mark::Unrecorded)) => self.close_used(tokens, order, None),
+            (order, Err(error)) => return self.finish_unrecorded(tokens, order, error),
+        }
+        Ok(())
+    }
+
+    /// No event could be recorded: waits for the work instead. If that fails too, answers why.
+    #[cold]
+    fn finish_unrecorded(
+        &self,
+        tokens: &UseTokens,
+        order: u64,
+        error: ResourceError,
+    ) -> ResourceResult<()> {
+        let stream = tokens.stream();
+        if self.pool.synchronize_slot(stream.slot()).is_err() {
+            self.close_used(tokens, order, None);
+            return Err(error);
+        }
+        for token in tokens {
+            self.slots().close(token, Closing::Done(StreamKey::of(stream), order));
+        }
+        Ok(())
+    }
+
+    fn close_used(&self, tokens: &UseTokens, order: u64, mut event: Option<Event>) {
+        let stream = StreamKey::of(tokens.stream());
         let mut left = tokens.iter();
         while let Some(token) = left.next() {
             // The last one gets the event itself.
             let event = if left.len() == 0 { event.take() } else { event.clone() };
-            let entry = Entry { stream: StreamKey::of(stream), order, event };
-            let closing =
-                if done { Closing::Done(entry.stream, order) } else { Closing::Used(entry) };
-            self.slots().close(token, closing);
+            self.slots().close(token, Closing::Used(Entry { stream, order, event }));
         }
-        outcome
     }
 
     /// Closes windows of uses whose work was not submitted.
@@ -179,7 +237,7 @@ impl<'p> UseTable<'p> {
         if !tokens.is_empty() {
             self.of_this_pool(tokens.stream())?;
         }
-        self.close_unused(tokens);
+        self.close_unused(&tokens);
         Ok(())
     }
 
@@ -247,16 +305,27 @@ impl<'p> UseTable<'p> {
     pub fn home_order(&self, block: BlockId) -> ResourceResult<HomeOrder> {
         let progress = self.pool.progress();
         let home = block.alloc_stream().slot();
-        let mut order = HomeOrder::Holds;
-        let closed = self.slots().visit_free_waits(block, |slot, number| {
-            if self.holds_up(home, slot, number) {
-                order = HomeOrder::Others;
+        let mut last = None;
+        let closed = self.slots().visit_free_waits(block, |slot, order| {
+            if self.holds_up(home, slot, order) {
+                last = Some(LastUse::and_another(last, slot, order));
             }
         })?;
-        if !closed {
-            return Ok(HomeOrder::InUse);
-        }
-        Ok(if progress.ended(home).is_some() { HomeOrder::Ended } else { order })
+        Ok(match last {
+            _ if !closed => HomeOrder::InUse,
+            _ if progress.ended(home).is_some() => HomeOrder::Ended,
+            Some(last) => HomeOrder::Others(last),
+            None => HomeOrder::Holds,
+        })
+    }
+
+    /// Whether a free on the stream of `home` does not have to wait for this use any more. Asks
+    /// nobody and takes no lock. For a block that has no other, the order then holds there.
+    #[must_use]
+    #[inline]
+    pub fn has_passed(&self, home: StreamId, last: LastUse) -> bool {
+        let home = home.slot();
+        !self.holds_up(home, last.slot, last.order) && self.pool.progress().ended(home).is_none()
     }
 
     /// Asks the driver whether all that other streams do with a retired block is done; `false`
@@ -359,25 +428,21 @@ impl<'p> UseTable<'p> {
     }
 
     /// Queues the waits on `stream`, less those that others of them imply.
-    fn wait(&self, stream: StreamId, needs: Needs) -> ResourceResult<()> {
-        if needs.is_empty() {
-            return Ok(());
-        }
+    fn wait(&self, stream: StreamId, needs: &mut Needs) -> ResourceResult<()> {
         let progress = self.pool.progress();
-        let mut events: SmallVec<[Event; 8]> = SmallVec::new();
-        for Need { slot, order, event } in needs {
-            events.push(match event {
-                Some(event) => event,
-                None => progress.event_for(self.pool, slot, order)?,
-            });
+        for need in needs.iter_mut() {
+            if need.event.is_none() {
+                need.event = Some(progress.event_for(self.pool, need.slot, need.order)?);
+            }
         }
+        let events = || needs.iter().filter_map(|need| need.event.as_ref()).enumerate();
         let waiting = self.pool.permanent_stream(stream.slot())?.cu_stream();
         self.pool.device().bind()?;
-        for (index, event) in events.iter().enumerate() {
+        for (index, event) in events() {
             let implied = |(other, by): (usize, &Event)| {
                 other != index && by.covers(event.slot(), event.order())
             };
-            if events.iter().enumerate().any(implied) {
+            if events().any(implied) {
                 continue;
             }
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
@@ -390,30 +455,13 @@ impl<'p> UseTable<'p> {
         Ok(())
     }
 
-    /// Numbers the work submitted to `stream` and records an event; failing that, waits for the
-    /// work (`true`: it is done); failing that too, answers why.
-    fn mark(&self, stream: StreamId) -> (u64, Option<Event>, bool, ResourceResult<()>) {
-        let progress = self.pool.progress();
-        // An event that a graph captures orders nothing outside of the graph.
-        if let Err(error) = self.refuse_capture(stream) {
-            return (progress.number_use(stream.slot()), None, false, Err(error));
-        }
-        match progress.mark(self.pool, stream.slot()) {
-            (order, Ok(Mark::Recorded(event))) => (order, Some(event), false, Ok(())),
-            (order, Ok(Mark::Unrecorded)) => (order, None, false, Ok(())),
-            (order, Err(error)) => match self.pool.synchronize_slot(stream.slot()) {
-                Ok(()) => (order, None, true, Ok(())),
-                Err(_) => (order, None, false, Err(error)),
-            },
-        }
-    }
-
-    fn close_unused(&self, tokens: UseTokens) {
+    fn close_unused(&self, tokens: &UseTokens) {
         for token in tokens {
-            self.slots().close(&token, Closing::Unused);
+            self.slots().close(token, Closing::Unused);
         }
     }
 
+    #[inline]
     fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
         if self.pool.is_capturing(stream.slot())? {
             return Err(ResourceError::stream_capturing(stream));

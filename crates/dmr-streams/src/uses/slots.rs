@@ -11,9 +11,10 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
-use super::free_list::FreeList;
+use super::dependencies::LastUse;
 use crate::Owner;
-use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::latch::{Latch, Latched};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// Slots are made by the chunk, each twice as large as the one before, and never given back before
 /// the table is.
@@ -26,10 +27,10 @@ pub(crate) struct Slots<E> {
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
     /// By home stream: slots that no block has.
-    free: Box<[CachePadded<FreeList>]>,
+    free: Box<[CachePadded<Latch<Vec<u32>>>]>,
 }
 
-type Chunk<E> = Box<[CachePadded<Mutex<Slot<E>>>]>;
+type Chunk<E> = Box<[CachePadded<Latch<Slot<E>>>]>;
 
 struct Slot<E> {
     /// Whose it is; `None` if nobody's.
@@ -61,8 +62,9 @@ pub(crate) enum Left {
     Foreign,
     /// It was given back before.
     Before,
-    /// It is retired.
-    Retired { inner_slot: BlockSlot },
+    /// It is retired: a window is open, or a use is not ordered before a free at home, or the home
+    /// is not alive.
+    Retired { inner_slot: BlockSlot, in_use: bool, last: Option<LastUse> },
     /// The slot is nobody's, and not free before it is vacated.
     Gone { inner_slot: BlockSlot, used: bool },
 }
@@ -96,7 +98,7 @@ impl<E: Clone> Slots<E> {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
             given: AtomicUsize::new(0),
-            free: (0..streams).map(|_| CachePadded::new(FreeList::new())).collect(),
+            free: (0..streams).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -138,14 +140,20 @@ impl<E: Clone> Slots<E> {
         if slot.retired {
             return Left::Before;
         }
+        let (in_use, mut last) = (!slot.windows.is_empty(), None);
         // Where nothing was used, the ledger has the allocation, which was at home.
-        let mut at_home = |slot: &Slot<E>| !slot.used || slot.ledger.free_waits().all(&mut ordered);
-        if alive && slot.windows.is_empty() && at_home(&slot) {
+        if slot.used && !in_use {
+            for entry in slot.ledger.free_waits().filter(|entry| !ordered(entry)) {
+                let of = entry.stream.get() as usize;
+                last = Some(LastUse::and_another(last, of, entry.order));
+            }
+        }
+        if alive && !in_use && last.is_none() {
             slot.generation = None;
             return Left::Gone { inner_slot, used: slot.used };
         }
         slot.retired = true;
-        Left::Retired { inner_slot }
+        Left::Retired { inner_slot, in_use, last }
     }
 
     /// The slot of a block that has left it is free for another.
@@ -153,9 +161,9 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn vacate(&self, block: BlockId, used: bool) {
         let Some(index) = block.slot().index() else { return };
         if used && let Some(mut slot) = self.slot(index) {
-            drop(slot.ledger.clear());
+            slot.ledger.forget();
         }
-        self.free[block.alloc_stream().slot()].put(index);
+        self.free[block.alloc_stream().slot()].lock().push(index);
     }
 
     /// The block that has left its slot is there again, as it was.
@@ -167,6 +175,7 @@ impl<E: Clone> Slots<E> {
     }
 
     /// Opens a window and answers its ticket; `need` is told what the use must wait for.
+    #[inline]
     pub(crate) fn open(
         &self,
         block: BlockId,
@@ -198,6 +207,7 @@ impl<E: Clone> Slots<E> {
     }
 
     /// Closes a window. A token that has no window any more changes nothing.
+    #[inline]
     pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) {
         let _ = self.with(token.block(), |slot| {
             let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
@@ -271,10 +281,10 @@ impl<E: Clone> Slots<E> {
         let removed = self.with(block, |slot| {
             slot.generation = None;
             slot.windows.clear();
-            drop(slot.ledger.clear());
+            slot.ledger.forget();
         });
         if removed.is_ok() {
-            self.free[block.alloc_stream().slot()].put(index);
+            self.free[block.alloc_stream().slot()].lock().push(index);
         }
     }
 
@@ -290,10 +300,11 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn count(&self, such: impl Fn(&Entry<E>) -> bool) -> usize {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
         let slots = chunks.flat_map(|chunk| chunk.iter());
-        slots.map(|slot| lock(slot).ledger.entries().filter(|entry| such(entry)).count()).sum()
+        slots.map(|slot| slot.lock().ledger.entries().filter(|entry| such(entry)).count()).sum()
     }
 
     /// Calls `look` on the block's slot, if that is still the block's.
+    #[inline]
     fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut Slot<E>) -> T) -> ResourceResult<T> {
         let slot = block.slot().index().and_then(|index| self.slot(index));
         match slot {
@@ -303,39 +314,36 @@ impl<E: Clone> Slots<E> {
     }
 
     #[inline]
-    fn slot(&self, index: u32) -> Option<MutexGuard<'_, Slot<E>>> {
+    fn slot(&self, index: u32) -> Option<Latched<'_, Slot<E>>> {
         let (chunk, at) = place(index as usize);
-        self.chunks.get(chunk)?.get()?.get(at).map(|slot| lock(slot))
+        self.chunks.get(chunk)?.get()?.get(at).map(|slot| slot.lock())
     }
 
     /// A slot that no block has, of those that the home stream was given.
     #[inline]
     fn take(&self, home: usize) -> ResourceResult<u32> {
-        match self.free[home].take_spare() {
-            Some(index) => Ok(index),
-            None => self.take_another(home),
-        }
+        let free = self.free[home].lock().pop();
+        free.map_or_else(|| self.take_new(home), Ok)
     }
 
-    fn take_another(&self, home: usize) -> ResourceResult<u32> {
-        let mut free = self.free[home].rest();
-        if let Some(index) = free.pop() {
-            return Ok(index);
-        }
+    /// One of a batch that no stream had before.
+    #[cold]
+    fn take_new(&self, home: usize) -> ResourceResult<u32> {
         let full = ResourceError::capacity("slots of the use table", BATCH * ((1 << CHUNKS) - 1));
         let more = |given: usize| Some(given + BATCH).filter(|end| place(end - 1).0 < CHUNKS);
         let first = self
             .given
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_err(|_| full.clone())?;
+            .map_err(|_| full)?;
         let (chunk, _) = place(first);
         let make = || {
             let slots = 0..BATCH << chunk;
-            slots.map(|_| CachePadded::new(Mutex::new(Slot::empty()))).collect()
+            slots.map(|_| CachePadded::new(Latch::new(Slot::empty()))).collect()
         };
         self.chunks[chunk].get_or_init(make);
-        free.extend((first as u32..(first + BATCH) as u32).rev());
-        free.pop().ok_or(full)
+        let first = first as u32;
+        self.free[home].lock().extend((first + 1..first + BATCH as u32).rev());
+        Ok(first)
     }
 }
 
@@ -362,6 +370,7 @@ impl<E> Slot<E> {
 }
 
 impl<E: Clone> Need<E> {
+    #[inline]
     fn of(entry: &Entry<E>) -> Self {
         let slot = entry.stream.get() as usize;
         Self { slot, order: entry.order, event: entry.event.clone() }

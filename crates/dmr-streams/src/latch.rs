@@ -1,0 +1,149 @@
+//! A lock for a few dozen instructions: one atomic read-modify-write, where a mutex needs two.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+
+use crate::sync::{AtomicBool, Ordering, pause};
+
+/// Guards what is touched for some nanoseconds at a time and by hardly anybody else: one block's
+/// slot, one stream's events.
+///
+/// Nothing that may take long is done while it is held, a driver call least of all: who finds it
+/// taken does not sleep until it is free, but looks again and again, and lets others run in
+/// between. That is what it costs to unlock with a plain store: nobody has to be woken.
+///
+/// A thread that panics while it holds the latch lets go of it. What latches guard is whole between
+/// any two statements.
+#[derive(Default)]
+pub(crate) struct Latch<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by one thread at a time, which may be any.
+unsafe impl<T: Send> Sync for Latch<T> {}
+
+/// The value of a [`Latch`], which is taken as long as this lives.
+pub(crate) struct Latched<'l, T> {
+    latch: &'l Latch<T>,
+}
+
+// SAFETY: shared, it gives out `&T` only. (Unlocking on another thread would be sound as well.)
+unsafe impl<T: Sync> Sync for Latched<'_, T> {}
+
+impl<T> Latch<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes it, as soon as nobody else has it.
+    #[inline]
+    pub(crate) fn lock(&self) -> Latched<'_, T> {
+        if !self.try_take() {
+            self.take_later();
+        }
+        Latched { latch: self }
+    }
+
+    /// Acquire: what the last holder has written is seen.
+    #[inline]
+    fn try_take(&self) -> bool {
+        let answer = self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        answer.is_ok()
+    }
+
+    #[cold]
+    fn take_later(&self) {
+        let mut looks = 0;
+        loop {
+            pause(looks);
+            looks += 1;
+            // A look costs the holder less than an exchange does. (loom's threads could look at an old
+            // value for ever.)
+            let may_be_free = cfg!(loom) || !self.taken.load(Ordering::Relaxed);
+            if may_be_free && self.try_take() {
+                return;
+            }
+        }
+    }
+}
+
+impl<T> Drop for Latched<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.latch.taken.store(false, Ordering::Release);
+    }
+}
+
+impl<T> Deref for Latched<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: taken by whoever has `self`, and by nobody else.
+        unsafe { &*self.latch.value.get() }
+    }
+}
+
+impl<T> DerefMut for Latched<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above; `self` is borrowed mutably, so there is no other reference.
+        unsafe { &mut *self.latch.value.get() }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_when_many_threads_count() {
+        let latch = Latch::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *latch.lock() += 1));
+            }
+        });
+        assert_eq!(*latch.lock(), 40_000);
+    }
+
+    #[test]
+    fn a_panic_lets_go_of_it() {
+        let latch = Latch::new(1);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _held = latch.lock();
+            std::panic::resume_unwind(Box::new(()));
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(*latch.lock(), 1);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::sync::Arc;
+
+    /// One thread at a time is inside, and sees what the others have done there: loom refuses a
+    /// cell that two threads touch without order.
+    #[test]
+    fn one_at_a_time_is_inside() {
+        loom::model(|| {
+            let latch = Arc::new(Latch::new(loom::cell::UnsafeCell::new(0)));
+            let count = |latch: &Latch<loom::cell::UnsafeCell<usize>>| {
+                // SAFETY: the latch is held.
+                latch.lock().with_mut(|count| unsafe { *count += 1 });
+            };
+            let other = {
+                let latch = Arc::clone(&latch);
+                loom::thread::spawn(move || count(&latch))
+            };
+            count(&latch);
+            other.join().unwrap();
+            // SAFETY: the latch is held.
+            let counted = latch.lock().with(|count| unsafe { *count });
+            assert_eq!(counted, 2);
+        });
+    }
+}
