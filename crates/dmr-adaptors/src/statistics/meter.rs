@@ -10,6 +10,16 @@ use super::report::Counter;
 pub(super) struct Step {
     pub(super) bytes: i64,
     pub(super) blocks: i64,
+    /// In bytes also so many of the blocks that are counted.
+    pub(super) times: i64,
+}
+
+impl Step {
+    /// The step in bytes, where blocks of this size are counted.
+    #[inline]
+    fn bytes_for(self, block: u64) -> i64 {
+        self.bytes.max((block as i64).saturating_mul(self.times))
+    }
 }
 
 /// How a [`Step`] is found.
@@ -31,13 +41,15 @@ const PARTS_OF_PEAK: i64 = 4;
 pub(super) struct OwnStep {
     bytes: AtomicI64,
     blocks: AtomicI64,
+    times: AtomicI64,
 }
 
 impl OwnStep {
     #[inline]
     pub(super) fn get(&self) -> Step {
-        let [bytes, blocks] = [&self.bytes, &self.blocks].map(|step| step.load(Ordering::Relaxed));
-        Step { bytes, blocks }
+        let own = [&self.bytes, &self.blocks, &self.times];
+        let [bytes, blocks, times] = own.map(|step| step.load(Ordering::Relaxed));
+        Step { bytes, blocks, times }
     }
 
     /// Takes the step that is right now that `threads` threads count.
@@ -47,16 +59,17 @@ impl OwnStep {
         };
         let step = match precision {
             Precision::Fixed(step) => step,
-            Precision::AtLeast(Step { bytes, blocks }) => {
+            Precision::AtLeast(Step { bytes, blocks, times }) => {
                 let bytes = share(&overall.bytes, bytes);
-                Step { bytes, blocks: share(&overall.blocks, blocks) }
+                Step { bytes, blocks: share(&overall.blocks, blocks), times }
             }
-            Precision::FixedBytes(Step { bytes, blocks }) => {
-                Step { bytes, blocks: share(&overall.blocks, blocks) }
+            Precision::FixedBytes(Step { bytes, blocks, times }) => {
+                Step { bytes, blocks: share(&overall.blocks, blocks), times }
             }
         };
         self.bytes.store(step.bytes, Ordering::Relaxed);
         self.blocks.store(step.blocks, Ordering::Relaxed);
+        self.times.store(step.times, Ordering::Relaxed);
     }
 }
 
@@ -71,13 +84,13 @@ impl Peaks {
     /// A block of so many bytes was handed out. Answers whether the wholes have to be told.
     #[inline]
     pub(super) fn add(&self, bytes: u64, step: Step) -> bool {
-        self.bytes.add(bytes, step.bytes) | self.blocks.add(1, step.blocks)
+        self.bytes.add(bytes, step.bytes_for(bytes)) | self.blocks.add(1, step.blocks)
     }
 
     /// A block of so many bytes was given back. Answers whether the wholes have to be told.
     #[inline]
     pub(super) fn remove(&self, bytes: u64, step: Step) -> bool {
-        self.bytes.remove(bytes, step.bytes) | self.blocks.remove(1, step.blocks)
+        self.bytes.remove(bytes, step.bytes_for(bytes)) | self.blocks.remove(1, step.blocks)
     }
 
     /// Tells the wholes what they have to be told.

@@ -49,11 +49,15 @@ pub struct StatisticsLayer {
 const LEAST_BYTES: i64 = 256 << 10;
 /// Blocks that a thread may keep back at any rate.
 const LEAST_BLOCKS: i64 = 8;
+/// So many blocks of the size that is just counted, too: a large block that comes and goes is told
+/// to nobody.
+const BLOCKS_OF_THE_SIZE: i64 = 4;
 
 impl StatisticsLayer {
     /// Peaks are exact while one thread makes all calls. With *n* threads, a thread keeps back up
-    /// to an *n*-th of an eighth of the peak over all (at least 256 KiB and 8 blocks), so that
-    /// they are off by about an eighth of it at the very worst and by far less as a rule:
+    /// to an *n*-th of a quarter of the peak over all (at least 256 KiB and 8 blocks, and four
+    /// blocks of the size that is just counted), so that they are off by about a quarter of it at
+    /// the very worst, where no block is that large, and by far less as a rule:
     /// [`with_peak_precision`](Self::with_peak_precision) says how that adds up.
     pub const fn new() -> Self {
         Self { peak_precision: None }
@@ -77,11 +81,14 @@ impl StatisticsLayer {
 
     fn precision(self) -> Precision {
         match self.peak_precision {
-            None => Precision::AtLeast(Step { bytes: LEAST_BYTES, blocks: LEAST_BLOCKS }),
-            Some(0) => Precision::Fixed(Step { bytes: 0, blocks: 0 }),
+            None => {
+                let (bytes, blocks, times) = (LEAST_BYTES, LEAST_BLOCKS, BLOCKS_OF_THE_SIZE);
+                Precision::AtLeast(Step { bytes, blocks, times })
+            }
+            Some(0) => Precision::Fixed(Step { bytes: 0, blocks: 0, times: 0 }),
             Some(bytes) => {
                 let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-                Precision::FixedBytes(Step { bytes, blocks: LEAST_BLOCKS })
+                Precision::FixedBytes(Step { bytes, blocks: LEAST_BLOCKS, times: 0 })
             }
         }
     }
