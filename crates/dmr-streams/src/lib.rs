@@ -25,6 +25,7 @@ pub mod context;
 pub mod device;
 pub mod error;
 mod event;
+mod handed_over;
 mod kernels;
 mod latch;
 pub mod lease;

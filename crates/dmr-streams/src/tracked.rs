@@ -1,6 +1,5 @@
 //! Use tracking for a resource that has none.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens,
+    DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId,
+    Usage, UseToken, UseTokens,
 };
 
+use crate::handed_over::{HandedOver, Pending, Retired};
 use crate::uses::{Departure, Dependencies, FreeOrder, Leaving, UseTable};
 use crate::{Owner, StreamPool};
 
@@ -47,50 +47,6 @@ pub struct Tracked<R: DeviceMemoryResource> {
     reaping: Mutex<()>,
     /// Locked across no driver call.
     handed_over: Mutex<HandedOver>,
-}
-
-#[derive(Default)]
-struct Pending {
-    blocks: VecDeque<Retired>,
-    /// Bytes asked for in the blocks that the inner resource counts as live and this one as
-    /// retired.
-    bytes: u64,
-}
-
-struct Retired {
-    /// As its owner had it.
-    block: DeviceBlock,
-    inner_slot: BlockSlot,
-    /// What it waits for, once no window is open.
-    after: Option<Dependencies>,
-}
-
-/// Blocks that the inner resource was given and keeps for now, as it knows them.
-#[derive(Debug, Default)]
-struct HandedOver(VecDeque<BlockId>);
-
-impl HandedOver {
-    /// Adds one, and forgets up to two that are not kept any more: so there are never many more
-    /// than are kept.
-    fn push(&mut self, id: BlockId, is_kept: impl Fn(BlockId) -> bool) {
-        for _ in 0..2 {
-            if self.0.front().is_some_and(|&oldest| !is_kept(oldest)) {
-                self.0.pop_front();
-            }
-        }
-        self.0.push_back(id);
-    }
-
-    fn is_kept(&mut self, generation: Generation, is_kept: impl Fn(BlockId) -> bool) -> bool {
-        let Some(at) = self.0.iter().position(|id| id.generation() == generation) else {
-            return false;
-        };
-        let kept = is_kept(self.0[at]);
-        if !kept {
-            self.0.remove(at);
-        }
-        kept
-    }
 }
 
 /// How far a reap goes.

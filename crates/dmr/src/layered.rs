@@ -1,13 +1,11 @@
 //! The builder's settings for layers, and the runtime's answers from them: one pair for each feature.
 
-use crate::{DeviceRuntime, DeviceRuntimeBuilder};
-
 #[cfg(feature = "budget")]
 mod budget {
     use dmr_adaptors::budget::Budget;
 
-    use super::*;
     use crate::layers::BudgetChoice;
+    use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
         /// Bounds what this process takes from the GPU: `bytes` bytes, live and retired, never
@@ -41,8 +39,8 @@ mod logging {
 
     use dmr_adaptors::logging::{CsvSinkConfig, LoggingResource, LoggingSink};
 
-    use super::*;
     use crate::layers::{LogChoice, SharedResource};
+    use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
         /// Logs every allocation, free and reap to a CSV file, which `dmr replay` reads. The file
@@ -79,8 +77,8 @@ mod guard {
 
     use dmr_adaptors::guard::{DebugGuardLayer, DebugGuardResource};
 
-    use super::*;
     use crate::layers::{GuardSettings, SharedResource};
+    use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
         /// Guards every block with red zones, poison and a quarantine: for finding bugs, not for
@@ -112,8 +110,8 @@ mod guard {
 mod statistics {
     use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
 
-    use super::*;
     use crate::layers::SharedResource;
+    use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
         /// Counts what is allocated: current, peak and total, by tag, stream and scope.
@@ -139,9 +137,9 @@ mod statistics {
 
 #[cfg(feature = "callbacks")]
 mod callbacks {
-    use dmr_adaptors::callbacks::{AllocationFailure, FailureCallbackLayer, Response};
+    use dmr_adaptors::callbacks::{AllocationFailure, Response};
 
-    use super::*;
+    use crate::DeviceRuntimeBuilder;
 
     impl DeviceRuntimeBuilder {
         /// What to do when memory runs out, after reaping has not helped: callbacks are asked in
@@ -150,7 +148,7 @@ mod callbacks {
             mut self,
             callback: impl Fn(&AllocationFailure<'_>) -> Response + Send + Sync + 'static,
         ) -> Self {
-            let layer = self.layers.callbacks.take().unwrap_or_else(FailureCallbackLayer::new);
+            let layer = self.layers.callbacks.take().unwrap_or_default();
             self.layers.callbacks = Some(layer.with_callback(callback));
             self
         }

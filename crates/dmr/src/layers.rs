@@ -1,5 +1,6 @@
 //! The adaptors that a runtime puts around its backend, and what the program reads from them.
 
+#[cfg(feature = "debug-guard")]
 use std::fmt;
 use std::sync::Arc;
 

@@ -41,6 +41,7 @@
 mod backend;
 mod builder;
 mod error;
+#[cfg(feature = "dmr-adaptors")]
 mod layered;
 mod layers;
 mod runtime;

@@ -19,6 +19,7 @@ pub const MAX_DEVICE_ORDINALS: usize = 64;
 pub struct DeviceRuntime {
     streams: Arc<StreamPool>,
     resource: Arc<dyn DeviceMemoryResource>,
+    #[allow(dead_code, reason = "what is read depends on the features")]
     pub(crate) layers: Handles,
 }
 
