@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dmr_core::{BlockId, BlockSlot, DeviceBlock, Generation};
+use dmr_core::{BlockId, BlockParts, BlockSlot, DeviceBlock, Generation};
 
 use crate::uses::Dependencies;
 
@@ -52,4 +52,11 @@ impl HandedOver {
         }
         kept
     }
+}
+
+/// The same block, found elsewhere.
+pub(crate) fn with_slot(parts: BlockParts, slot: BlockSlot) -> DeviceBlock {
+    // SAFETY: a block of the inner resource taken apart by the caller, and made again with all that
+    // it says of the memory.
+    unsafe { DeviceBlock::from_parts(BlockParts { slot, ..parts }) }
 }

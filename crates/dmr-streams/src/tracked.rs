@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId,
-    Usage, UseToken, UseTokens,
+    Access, AllocTag, BlockId, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
+    UseTokens,
 };
 
-use crate::handed_over::{HandedOver, Pending, Retired};
+use crate::handed_over::{HandedOver, Pending, Retired, with_slot};
 use crate::uses::{Departure, Dependencies, FreeOrder, Leaving, UseTable};
 use crate::{Owner, StreamPool};
 
@@ -498,11 +498,4 @@ impl<R: DeviceMemoryResource> fmt::Debug for Tracked<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// The same block, found elsewhere.
-fn with_slot(parts: BlockParts, slot: BlockSlot) -> DeviceBlock {
-    // SAFETY: a block of the inner resource taken apart by the caller, and made again with all that
-    // it says of the memory.
-    unsafe { DeviceBlock::from_parts(BlockParts { slot, ..parts }) }
 }
