@@ -1,0 +1,184 @@
+//! Memory from upstream, and its way back.
+
+use std::sync::atomic::Ordering;
+
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+
+use dmr_streams::uses::Carried;
+
+use crate::PoolResource;
+use crate::arena::{Arena, Pending, Segment, State};
+use crate::heap::{ChunkId, Taken, UNIT};
+
+/// How messages name the memory that a pool holds.
+const TAG: AllocTag = AllocTag::new("pool");
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// Gives free memory back to upstream, as long as `bytes` bytes stay reserved. What other
+    /// streams may still be using stays, and so does every segment with a block in it.
+    ///
+    /// # Errors
+    ///
+    /// What upstream answers; that memory is still the pool's.
+    pub fn trim_to(&self, bytes: u64) -> ResourceResult<()> {
+        for arena in self.arenas() {
+            arena.lock().settle_all(arena.home, self.uses());
+            while self.reserved.load(Ordering::Relaxed) > bytes {
+                let Some(segment) = free_segment(arena, |_| true) else { break };
+                self.give_up(arena, segment)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes memory from upstream into an arena, and a chunk out of it.
+    pub(crate) fn grow(
+        &self,
+        arena: &Arena,
+        units: u32,
+        bytes: u64,
+        is_dedicated: bool,
+    ) -> ResourceResult<Taken> {
+        let _alone = self.growing.lock();
+        if !is_dedicated && let Some(taken) = arena.lock().take(units, bytes) {
+            // Another thread has made room meanwhile.
+            return Ok(taken);
+        }
+        let block = self.take_segment(arena, u64::from(units) * UNIT, is_dedicated)?;
+        let mut state = arena.lock();
+        let first = self.add(&mut state, arena.home, block, is_dedicated);
+        state.counts.allocated += bytes;
+        Ok(state.heap.take_from(first, units))
+    }
+
+    /// Takes memory from upstream into an arena, for later.
+    pub(crate) fn reserve(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        let block = self.take_segment(arena, bytes, true)?;
+        self.add(&mut arena.lock(), arena.home, block, false);
+        Ok(())
+    }
+
+    fn add(
+        &self,
+        state: &mut State,
+        home: StreamId,
+        block: DeviceBlock,
+        is_dedicated: bool,
+    ) -> ChunkId {
+        let (ptr, units) = (block.ptr(), (block.bytes() as u64 / UNIT) as u32);
+        let first = state.heap.add_segment(ptr, units, self.uses().submitted(home));
+        state.segments.push(Segment { block, first, is_dedicated });
+        first
+    }
+
+    /// Asks upstream for a large step, and for less if it has not that much.
+    fn take_segment(
+        &self,
+        arena: &Arena,
+        needed: u64,
+        is_dedicated: bool,
+    ) -> ResourceResult<DeviceBlock> {
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let least = self.config.step(needed, 0);
+        let step = if is_dedicated { least } else { self.config.step(needed, reserved) };
+        let room = self.config.maximum_size.unwrap_or(u64::MAX).saturating_sub(reserved);
+        let mut error = None;
+        for bytes in [step, least].into_iter().filter(|&bytes| bytes <= room) {
+            match self.upstream.allocate(bytes as usize, arena.home, TAG) {
+                Ok(block) => {
+                    self.reserved.fetch_add(block.bytes() as u64, Ordering::Relaxed);
+                    return Ok(block);
+                }
+                // The step is the pool's, not the caller's.
+                Err(ResourceError::InvalidSize { .. }) => {}
+                Err(other) => error = Some(other),
+            }
+        }
+        Err(error.unwrap_or_else(|| self.out_of_memory(needed)))
+    }
+
+    /// Gives the segment that begins with this chunk back, if it was for one block and is free.
+    pub(crate) fn give_up_dedicated(&self, arena: &Arena, first: ChunkId) {
+        let is_it = |segment: &Segment| segment.first == first && segment.is_dedicated;
+        if let Some(segment) = free_segment(arena, is_it) {
+            // What upstream refuses is kept, for the next trim to say why.
+            let _ = self.give_up(arena, segment);
+        }
+    }
+
+    /// Gives a segment back that was taken out of its heap.
+    fn give_up(&self, arena: &Arena, segment: Segment) -> ResourceResult<()> {
+        let Segment { block, is_dedicated, .. } = segment;
+        let bytes = block.bytes() as u64;
+        match self.upstream.deallocate(block) {
+            Ok(_) => {
+                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(refused) => {
+                self.add(&mut arena.lock(), arena.home, refused.block, is_dedicated);
+                Err(refused.error)
+            }
+        }
+    }
+
+    /// Waits until other streams are done with everything that is pending.
+    pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
+        let mut outcome = Ok(());
+        for arena in self.arenas() {
+            let pending: Vec<_> =
+                arena.lock().pending.iter().map(|pending| pending.after.clone()).collect();
+            for after in &pending {
+                outcome = outcome.and(self.uses().synchronize(after));
+            }
+            arena.lock().settle_all(arena.home, self.uses());
+        }
+        outcome
+    }
+
+    /// Asks the driver for chunks that are pending, and makes those free that others are done with.
+    pub(crate) fn ask(&self, arena: &Arena, questions: &[Carried]) {
+        for after in questions {
+            // No answer: it is asked again.
+            let _ = self.uses().poll(after);
+        }
+        arena.lock().settle_some(arena.home, self.uses());
+    }
+
+    /// Everything goes back, ordered by waits on the home streams. Segments with a block in them
+    /// are leaked: something may be using it.
+    pub(crate) fn surrender_segments(&self) {
+        if self.device().bind().is_err() {
+            return;
+        }
+        for arena in self.arenas() {
+            let pending = std::mem::take(&mut arena.lock().pending);
+            for Pending { chunk, after } in pending {
+                if self.uses().wait_for(arena.home, &after).is_ok() {
+                    let mut state = arena.lock();
+                    state.heap.release(chunk, self.uses().submitted(arena.home));
+                }
+            }
+        }
+        let _ = self.trim_to(0);
+    }
+
+    /// What the pool has, for an error.
+    pub(crate) fn out_of_memory(&self, requested: u64) -> ResourceError {
+        let memory = self.device().memory_info().unwrap_or_default();
+        let usage = self.usage();
+        ResourceError::out_of_memory(requested as usize, self.device_ordinal(), memory, &usage)
+    }
+}
+
+/// Takes a segment out of its arena that is free as a whole, of those that are such.
+fn free_segment(arena: &Arena, such: impl Fn(&Segment) -> bool) -> Option<Segment> {
+    let mut state = arena.lock();
+    let state = &mut *state;
+    let heap = &mut state.heap;
+    let at = state
+        .segments
+        .iter()
+        .position(|segment| such(segment) && heap.remove_segment(segment.first))?;
+    Some(state.segments.swap_remove(at))
+}
