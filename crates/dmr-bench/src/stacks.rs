@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dmr_core::DeviceMemoryResource;
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::{StreamPool, Tracked};
 
 use crate::BenchError;
@@ -28,7 +29,7 @@ type Make = fn(&Arc<StreamPool>) -> Result<Stack, BenchError>;
 
 /// Every stack. One more is one more row.
 const STACKS: &[(&str, Make)] =
-    &[("direct", direct), ("tracked-direct", tracked_direct), ("async", driver_pool)];
+    &[("direct", direct), ("tracked-direct", tracked_direct), ("async", driver_pool), ("pool", pool), ("pool-compact", compact_pool)];
 
 /// The names that [`make`] knows.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -64,6 +65,23 @@ fn tracked_direct(streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
     let direct = DirectCudaResource::new(Arc::clone(streams));
     let resource = Arc::new(Tracked::new(direct, Arc::clone(streams))?);
     Ok(Stack { resource, is_slow: true, reserved_peak: None })
+}
+
+/// Our pool, over the driver's.
+fn pool(streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
+    pool_of(streams, PoolConfig::fast())
+}
+
+fn compact_pool(streams: &Arc<StreamPool>) -> Result<Stack, BenchError> {
+    pool_of(streams, PoolConfig::compact())
+}
+
+fn pool_of(streams: &Arc<StreamPool>, config: PoolConfig) -> Result<Stack, BenchError> {
+    let upstream = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::default())?;
+    let resource = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
+    let pool = Arc::clone(&resource);
+    let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.upstream().reserved_bytes()?.high));
+    Ok(Stack { resource, is_slow: false, reserved_peak: Some(reserved_peak) })
 }
 
 /// The driver's own pool; it keeps a count of what it took.

@@ -1,14 +1,14 @@
 //! The memory that one stream was the first to have: what of it is free, what is free once others
 //! are done, and the segments that it came in.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{DeviceBlock, StreamId};
 use dmr_streams::uses::{Carried, UseTable};
 
-use crate::heap::{ChunkId, Heap, Taken};
+use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
 
 /// An arena. Its lock is never held across a driver call, and threads of other streams take it
 /// only when their own arena has no room.
@@ -22,14 +22,25 @@ pub(crate) struct Arena {
     /// Its stream.
     pub(crate) home: StreamId,
     state: Mutex<State>,
-    /// The heap has a free chunk of so many units. Read without the lock, by those who look for
-    /// an arena to take from.
+    hints: Hints,
+}
+
+/// What others read without the lock: how an arena was when its lock was last let go.
+#[derive(Debug, Default)]
+struct Hints {
+    /// There is a free chunk of so many units.
     largest: AtomicU32,
+    /// There are so many chunks pending.
+    pending: AtomicU32,
+    /// Bytes of blocks that are handed out from it.
+    live: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) heap: Heap,
+    /// Segments that serve one block at a time and that are free, by units.
+    pub(crate) apart: BTreeMap<u32, Vec<ChunkId>>,
     /// Freed, oldest first; the arena's stream is not after all of it yet.
     pub(crate) pending: VecDeque<Pending>,
     /// Units in `pending`.
@@ -38,6 +49,23 @@ pub(crate) struct State {
     pub(crate) unasked: usize,
     pub(crate) segments: Vec<Segment>,
     pub(crate) counts: Counts,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) units: u32,
+    /// As the caller asked.
+    pub(crate) bytes: u64,
+    /// A segment of its own.
+    pub(crate) is_apart: bool,
+}
+
+impl Request {
+    /// Bytes that it takes from the pool.
+    pub(crate) fn needed(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
 }
 
 /// A chunk that was freed, and what it still depends on.
@@ -53,8 +81,6 @@ pub(crate) struct Segment {
     pub(crate) block: DeviceBlock,
     /// Its first chunk.
     pub(crate) first: ChunkId,
-    /// It serves one block, and goes back when that is freed.
-    pub(crate) is_dedicated: bool,
 }
 
 /// Bytes as asked for; none of these ever decreases.
@@ -76,13 +102,13 @@ const AT_ONCE: usize = 2;
 
 impl Arena {
     pub(crate) fn new(home: StreamId) -> Self {
-        Self { home, state: Mutex::default(), largest: AtomicU32::new(0) }
+        Self { home, state: Mutex::default(), hints: Hints::default() }
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state, largest: &self.largest }
+        Locked { state, hints: &self.hints }
     }
 
     /// A locked arena, unless another thread has it.
@@ -92,29 +118,36 @@ impl Arena {
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return None,
         };
-        Some(Locked { state, largest: &self.largest })
+        Some(Locked { state, hints: &self.hints })
     }
 
-    /// A size, in units, that the heap had lately.
+    /// Whether it may have a chunk for a request of so many units.
     #[inline]
-    pub(crate) fn largest(&self) -> u32 {
-        self.largest.load(Ordering::Relaxed)
+    pub(crate) fn may_have(&self, units: u32) -> bool {
+        self.hints.largest.load(Ordering::Relaxed) >= smallest_of_its_list(units)
+            || self.hints.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Bytes of blocks that are handed out from it.
+    pub(crate) fn live(&self) -> u64 {
+        self.hints.live.load(Ordering::Relaxed)
     }
 }
 
 /// An arena's state. Tells what is largest when it is let go.
 pub(crate) struct Locked<'a> {
     state: MutexGuard<'a, State>,
-    largest: &'a AtomicU32,
+    hints: &'a Hints,
 }
 
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        let largest = self.state.heap.largest();
-        if self.largest.load(Ordering::Relaxed) != largest {
-            self.largest.store(largest, Ordering::Relaxed);
-        }
+        let State { heap, apart, pending, counts, .. } = &*self.state;
+        let largest = apart.last_key_value().map_or(0, |(&units, _)| units);
+        self.hints.largest.store(heap.largest().max(largest), Ordering::Relaxed);
+        self.hints.pending.store(pending.len() as u32, Ordering::Relaxed);
+        self.hints.live.store(counts.allocated - counts.returned, Ordering::Relaxed);
     }
 }
 
@@ -137,16 +170,62 @@ impl std::ops::DerefMut for Locked<'_> {
 impl State {
     /// A free chunk, and what is counted for it.
     #[inline]
-    pub(crate) fn take(&mut self, units: u32, bytes: u64) -> Option<Taken> {
-        let taken = self.heap.take(units)?;
+    pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
+        let Request { units, bytes, is_apart } = request;
+        let taken = if is_apart { self.take_apart(units) } else { self.heap.take(units) }?;
         self.counts.allocated += bytes;
         Some(taken)
+    }
+
+    /// The smallest free segment that is not much too large.
+    fn take_apart(&mut self, units: u32) -> Option<Taken> {
+        let (&size, ids) = self.apart.range_mut(units..=units.saturating_add(units / 8)).next()?;
+        let id = ids.pop()?;
+        if ids.is_empty() {
+            self.apart.remove(&size);
+        }
+        Some(self.heap.taken(id))
+    }
+
+    /// Makes a chunk free.
+    #[inline]
+    pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
+        if self.heap.is_apart(id) {
+            self.heap.set_since(id, since);
+            self.apart.entry(self.heap.range(id).1).or_default().push(id);
+        } else {
+            self.heap.release(id, since);
+        }
+    }
+
+    /// Takes a segment out that is free as a whole, of those that are such.
+    pub(crate) fn remove_segment(&mut self, such: impl Fn(&Segment) -> bool) -> Option<Segment> {
+        let Self { heap, apart, segments, .. } = self;
+        let mut leaves = |segment: &Segment| {
+            if !such(segment) {
+                return false;
+            }
+            if !heap.is_apart(segment.first) {
+                return heap.remove_segment(segment.first);
+            }
+            let (_, units) = heap.range(segment.first);
+            let Some(ids) = apart.get_mut(&units) else { return false };
+            let Some(at) = ids.iter().position(|&id| id == segment.first) else { return false };
+            ids.swap_remove(at);
+            if ids.is_empty() {
+                apart.remove(&units);
+            }
+            heap.remove_apart(segment.first);
+            true
+        };
+        let at = segments.iter().position(|segment| leaves(segment))?;
+        Some(segments.swap_remove(at))
     }
 
     /// The chunk was not handed out after all.
     pub(crate) fn untake(&mut self, taken: Taken, bytes: u64) {
         self.counts.allocated -= bytes;
-        self.heap.release(taken.id, taken.since);
+        self.release(taken.id, taken.since);
     }
 
     /// Keeps a chunk until the arena's stream is after all of `after`.
@@ -200,21 +279,26 @@ impl State {
     /// Takes one of the pending chunks that is large enough, of those for which `such` holds.
     pub(crate) fn take_pending(
         &mut self,
-        units: u32,
+        request: Request,
         such: impl Fn(&Carried) -> bool,
     ) -> Option<Pending> {
+        let Request { units, bytes, is_apart } = request;
         let fits = |pending: &Pending| {
             let have = self.heap.range(pending.chunk).1;
-            have >= units && have - units <= units / 2 && such(&pending.after)
+            is_apart == self.heap.is_apart(pending.chunk)
+                && have >= units
+                && have - units <= units / 8
+                && such(&pending.after)
         };
         let at = self.pending.iter().position(fits)?;
         let pending = self.pending.remove(at)?;
         self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
+        self.counts.allocated += bytes;
         Some(pending)
     }
 
     fn free_pending(&mut self, pending: &Pending, stream: StreamId, uses: UseTable<'_>) {
         self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
-        self.heap.release(pending.chunk, uses.submitted(stream));
+        self.release(pending.chunk, uses.submitted(stream));
     }
 }

@@ -16,43 +16,46 @@ pub struct PoolConfig {
     pub maximum_size: Option<u64>,
     /// A reap gives free memory back to upstream as long as more than this is reserved.
     pub release_threshold: u64,
-    /// How much is taken at once.
-    pub growth: Growth,
-    /// Larger blocks get memory of their own from upstream, which goes back when they are freed.
+    /// How much is taken at once, unless one block needs more. Rounded up to 2 MiB.
+    pub growth: u64,
+    /// Blocks of this size and larger have memory of their own, which serves one block at a time:
+    /// cut into smaller ones it would leave holes that no other fits.
+    pub apart_from: u64,
+    /// Larger blocks have memory of their own, which goes back to upstream when they are freed.
     pub largest_pooled: usize,
+    /// The pool exceeds what is live by one so-manieth before it gives up what it keeps, has
+    /// streams wait for each other's memory, or takes more. Threads that get in each other's way
+    /// raise that, up to as much as is live.
+    pub slack_divisor: u32,
     /// The alignment of every block: a power of two, at least 256, at most 2 MiB.
     pub alignment: usize,
 }
 
-/// How much a pool takes from upstream when it has no room: at least what it needs, rounded up to
-/// 2 MiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Growth {
-    /// A share of what is reserved already, up to a most: few calls for a pool that grows, little
-    /// too much for one that does not.
-    Share {
-        /// One so-manieth of what is reserved.
-        divisor: u32,
-        /// The most at once, unless one block needs more.
-        most: u64,
-    },
-    /// Always this much.
-    Fixed(u64),
-}
-
 impl PoolConfig {
-    /// Nothing at first, no maximum, all is kept, growth by 1/32 up to 256 MiB.
+    /// Time first: large blocks are cut from the same memory as small ones, and found again in a
+    /// few dozen instructions.
     #[must_use]
-    pub const fn new() -> Self {
+    pub const fn fast() -> Self {
         Self {
             initial_size: 0,
             maximum_size: None,
             release_threshold: u64::MAX,
-            growth: Growth::Share { divisor: 32, most: 256 << 20 },
+            growth: 64 << 20,
+            apart_from: u64::MAX,
             largest_pooled: usize::MAX,
+            slack_divisor: 16,
             alignment: BLOCK_ALIGNMENT,
         }
+    }
+
+    /// Memory first: blocks from 64 MiB on have memory of their own, and go back to upstream
+    /// rather than leave a hole. Over the driver's pool, which moves pages, that costs a few
+    /// hundred nanoseconds.
+    #[must_use]
+    pub const fn compact() -> Self {
+        let mut compact = Self::fast();
+        compact.apart_from = 64 << 20;
+        compact
     }
 
     /// Sets [`initial_size`](Self::initial_size).
@@ -78,8 +81,15 @@ impl PoolConfig {
 
     /// Sets [`growth`](Self::growth).
     #[must_use]
-    pub const fn with_growth(mut self, growth: Growth) -> Self {
-        self.growth = growth;
+    pub const fn with_growth(mut self, bytes: u64) -> Self {
+        self.growth = bytes;
+        self
+    }
+
+    /// Sets [`apart_from`](Self::apart_from).
+    #[must_use]
+    pub const fn with_apart_from(mut self, bytes: u64) -> Self {
+        self.apart_from = bytes;
         self
     }
 
@@ -87,6 +97,13 @@ impl PoolConfig {
     #[must_use]
     pub const fn with_largest_pooled(mut self, bytes: usize) -> Self {
         self.largest_pooled = bytes;
+        self
+    }
+
+    /// Sets [`slack_divisor`](Self::slack_divisor). 0 is taken for 1.
+    #[must_use]
+    pub const fn with_slack_divisor(mut self, divisor: u32) -> Self {
+        self.slack_divisor = divisor;
         self
     }
 
@@ -100,18 +117,16 @@ impl PoolConfig {
         self
     }
 
-    /// How much to take for a request of `needed` bytes when `reserved` bytes are reserved.
-    pub(crate) fn step(&self, needed: u64, reserved: u64) -> u64 {
-        let step = match self.growth {
-            Growth::Share { divisor, most } => (reserved / u64::from(divisor.max(1))).min(most),
-            Growth::Fixed(step) => step,
-        };
-        needed.max(step).next_multiple_of(SEGMENT_STEP)
+    /// Whether a block of this size has memory of its own.
+    #[inline]
+    pub(crate) const fn is_apart(&self, bytes: u64) -> bool {
+        bytes >= self.apart_from || bytes > self.largest_pooled as u64
     }
 }
 
 impl Default for PoolConfig {
+    /// [`fast`](Self::fast).
     fn default() -> Self {
-        Self::new()
+        Self::fast()
     }
 }

@@ -6,6 +6,7 @@ mod config;
 mod heap;
 mod resource;
 mod segments;
+mod slack;
 
-pub use config::{Growth, PoolConfig};
+pub use config::PoolConfig;
 pub use resource::PoolResource;

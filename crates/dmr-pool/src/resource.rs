@@ -15,8 +15,9 @@ use dmr_streams::uses::{Carried, Surrender, UseTable};
 use dmr_streams::{Device, Owner, StreamPool};
 
 use crate::PoolConfig;
-use crate::arena::Arena;
+use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, Taken, UNIT};
+use crate::slack::Slack;
 
 /// Carves up memory of an upstream resource, with use tracking: no driver call for an allocation
 /// or a free that finds what it needs.
@@ -52,10 +53,13 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) owner: Owner,
     pub(crate) config: PoolConfig,
+    pub(crate) slack: Slack,
     /// By slot of the stream.
     arenas: Box<[OnceLock<Box<Arena>>]>,
     /// Bytes of all segments.
     pub(crate) reserved: AtomicU64,
+    /// The most that ever was.
+    pub(crate) reserved_high: AtomicU64,
     /// Given back while a window was open.
     retired: Mutex<Vec<Retired>>,
     retired_count: AtomicUsize,
@@ -105,8 +109,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             upstream,
             owner: Owner::new(),
             config,
+            slack: Slack::new(config.slack_divisor),
             arenas: (0..streams.max_slots()).map(|_| OnceLock::new()).collect(),
             reserved: AtomicU64::new(0),
+            reserved_high: AtomicU64::new(0),
             retired: Mutex::default(),
             retired_count: AtomicUsize::new(0),
             growing: Mutex::new(()),
@@ -123,6 +129,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[must_use]
     pub fn upstream(&self) -> &U {
         &self.upstream
+    }
+
+    /// The most bytes that were ever reserved.
+    #[must_use]
+    pub fn reserved_high(&self) -> u64 {
+        self.reserved_high.load(Ordering::Relaxed)
     }
 
     /// The pool whose streams it accepts.
@@ -151,27 +163,28 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas.iter().filter_map(OnceLock::get).map(|arena| &**arena)
     }
 
-    /// Units of a request, or what is wrong with it.
+    /// What so many bytes need, or what is wrong with their number.
     #[inline]
-    fn units(&self, bytes: usize) -> ResourceResult<u32> {
+    fn request(&self, bytes: usize) -> ResourceResult<Request> {
         let rounded = checked_round_up(bytes, self.config.alignment)? as u64;
         let total = self.device().total_memory();
         match u32::try_from(rounded / UNIT) {
-            Ok(units) if bytes as u64 <= total => Ok(units),
+            Ok(units) if bytes as u64 <= total => {
+                let bytes = bytes as u64;
+                Ok(Request { units, bytes, is_apart: self.config.is_apart(bytes) })
+            }
             _ => Err(ResourceError::beyond_device(bytes, total)),
         }
     }
 
     /// A free chunk that `home` may use at once.
     #[inline]
-    fn acquire(&self, home: StreamId, units: u32, bytes: u64) -> ResourceResult<(usize, Taken)> {
+    fn acquire(&self, home: StreamId, request: Request) -> ResourceResult<(usize, Taken)> {
         let arena = self.arena(home);
-        if bytes <= self.config.largest_pooled as u64
-            && let Some(taken) = arena.lock().take(units, bytes)
-        {
+        if let Some(taken) = arena.lock().take(request) {
             return Ok((home.slot(), taken));
         }
-        self.acquire_elsewhere(arena, units, bytes)
+        self.acquire_elsewhere(arena, request)
     }
 
     /// Takes a block back from its owner. On an error nothing has changed.
@@ -210,10 +223,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             state.counts.returned += bytes;
         }
         if after.is_empty() || uses.is_after(arena.home, &after) {
-            let whole = state.heap.release(place.chunk, uses.submitted(arena.home));
-            if self.config.largest_pooled != usize::MAX {
-                drop(state);
-                self.give_up_dedicated(arena, whole);
+            state.release(place.chunk, uses.submitted(arena.home));
+            drop(state);
+            if bytes > self.config.largest_pooled as u64 {
+                self.give_up_apart(arena, place.chunk);
             }
             return;
         }
@@ -296,12 +309,12 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let units = self.units(bytes)?;
+        let request = self.request(bytes)?;
         let located = self.streams.locate(stream)?;
         let home = located.id();
         self.device().check()?;
         self.refuse_capture(home)?;
-        let (arena, taken) = self.acquire(home, units, bytes as u64)?;
+        let (arena, taken) = self.acquire(home, request)?;
         let generation = Generation::next();
         let place = Place { arena, chunk: taken.id };
         let full = || ResourceError::capacity("chunks of an arena", 1 << CHUNK_BITS);

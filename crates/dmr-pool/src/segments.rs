@@ -7,7 +7,8 @@ use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, Resou
 use dmr_streams::uses::Carried;
 
 use crate::PoolResource;
-use crate::arena::{Arena, Pending, Segment, State};
+use crate::arena::{Arena, Pending, Request, Segment, State};
+use crate::config::SEGMENT_STEP;
 use crate::heap::{ChunkId, Taken, UNIT};
 
 /// How messages name the memory that a pool holds.
@@ -22,9 +23,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// What upstream answers; that memory is still the pool's.
     pub fn trim_to(&self, bytes: u64) -> ResourceResult<()> {
         for arena in self.arenas() {
-            arena.lock().settle_all(arena.home, self.uses());
+            let mut state = arena.lock();
+            state.settle_all(arena.home, self.uses());
+            state.heap.flush();
+            drop(state);
             while self.reserved.load(Ordering::Relaxed) > bytes {
-                let Some(segment) = free_segment(arena, |_| true) else { break };
+                let Some(segment) = arena.lock().remove_segment(|_| true) else { break };
                 self.give_up(arena, segment)?;
             }
         }
@@ -32,23 +36,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Takes memory from upstream into an arena, and a chunk out of it.
-    pub(crate) fn grow(
-        &self,
-        arena: &Arena,
-        units: u32,
-        bytes: u64,
-        is_dedicated: bool,
-    ) -> ResourceResult<Taken> {
+    pub(crate) fn grow(&self, arena: &Arena, request: Request) -> ResourceResult<Taken> {
         let _alone = self.growing.lock();
-        if !is_dedicated && let Some(taken) = arena.lock().take(units, bytes) {
+        if let Some(taken) = arena.lock().take(request) {
             // Another thread has made room meanwhile.
             return Ok(taken);
         }
-        let block = self.take_segment(arena, u64::from(units) * UNIT, is_dedicated)?;
+        let Request { units, bytes, is_apart } = request;
+        let block = self.take_segment(arena, u64::from(units) * UNIT, is_apart)?;
         let mut state = arena.lock();
-        let first = self.add(&mut state, arena.home, block, is_dedicated);
+        let first = self.add(&mut state, arena.home, block, is_apart);
         state.counts.allocated += bytes;
-        Ok(state.heap.take_from(first, units))
+        Ok(if is_apart { state.heap.taken(first) } else { state.heap.take_from(first, units) })
     }
 
     /// Takes memory from upstream into an arena, for later.
@@ -58,16 +57,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(())
     }
 
-    fn add(
-        &self,
-        state: &mut State,
-        home: StreamId,
-        block: DeviceBlock,
-        is_dedicated: bool,
-    ) -> ChunkId {
+    /// A segment for an arena: free, or taken if it is for large blocks.
+    fn add(&self, state: &mut State, home: StreamId, block: DeviceBlock, is_apart: bool) -> ChunkId {
         let (ptr, units) = (block.ptr(), (block.bytes() as u64 / UNIT) as u32);
-        let first = state.heap.add_segment(ptr, units, self.uses().submitted(home));
-        state.segments.push(Segment { block, first, is_dedicated });
+        let first = match is_apart {
+            true => state.heap.add_apart(ptr, units),
+            false => state.heap.add_segment(ptr, units, self.uses().submitted(home)),
+        };
+        state.segments.push(Segment { block, first });
         first
     }
 
@@ -76,17 +73,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         &self,
         arena: &Arena,
         needed: u64,
-        is_dedicated: bool,
+        is_apart: bool,
     ) -> ResourceResult<DeviceBlock> {
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let least = self.config.step(needed, 0);
-        let step = if is_dedicated { least } else { self.config.step(needed, reserved) };
+        let least = needed.next_multiple_of(SEGMENT_STEP);
+        let growth = self.config.growth.next_multiple_of(SEGMENT_STEP);
+        let step = if is_apart { least } else { least.max(growth) };
         let room = self.config.maximum_size.unwrap_or(u64::MAX).saturating_sub(reserved);
         let mut error = None;
         for bytes in [step, least].into_iter().filter(|&bytes| bytes <= room) {
             match self.upstream.allocate(bytes as usize, arena.home, TAG) {
                 Ok(block) => {
-                    self.reserved.fetch_add(block.bytes() as u64, Ordering::Relaxed);
+                    let bytes = block.bytes() as u64;
+                    let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                    self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
                     return Ok(block);
                 }
                 // The step is the pool's, not the caller's.
@@ -97,26 +97,24 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Err(error.unwrap_or_else(|| self.out_of_memory(needed)))
     }
 
-    /// Gives the segment that begins with this chunk back, if it was for one block and is free.
-    pub(crate) fn give_up_dedicated(&self, arena: &Arena, first: ChunkId) {
-        let is_it = |segment: &Segment| segment.first == first && segment.is_dedicated;
-        if let Some(segment) = free_segment(arena, is_it) {
+    /// Gives a free segment for large blocks back.
+    pub(crate) fn give_up_apart(&self, arena: &Arena, chunk: ChunkId) {
+        if let Some(segment) = arena.lock().remove_segment(|segment| segment.first == chunk) {
             // What upstream refuses is kept, for the next trim to say why.
             let _ = self.give_up(arena, segment);
         }
     }
 
-    /// Gives a segment back that was taken out of its heap.
+    /// Gives a segment back that was taken out of its arena.
     fn give_up(&self, arena: &Arena, segment: Segment) -> ResourceResult<()> {
-        let Segment { block, is_dedicated, .. } = segment;
-        let bytes = block.bytes() as u64;
-        match self.upstream.deallocate(block) {
+        let bytes = segment.block.bytes() as u64;
+        match self.upstream.deallocate(segment.block) {
             Ok(_) => {
                 self.reserved.fetch_sub(bytes, Ordering::Relaxed);
                 Ok(())
             }
             Err(refused) => {
-                self.add(&mut arena.lock(), arena.home, refused.block, is_dedicated);
+                self.add(&mut arena.lock(), arena.home, refused.block, false);
                 Err(refused.error)
             }
         }
@@ -156,7 +154,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             for Pending { chunk, after } in pending {
                 if self.uses().wait_for(arena.home, &after).is_ok() {
                     let mut state = arena.lock();
-                    state.heap.release(chunk, self.uses().submitted(arena.home));
+                    state.release(chunk, self.uses().submitted(arena.home));
                 }
             }
         }
@@ -169,16 +167,4 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let usage = self.usage();
         ResourceError::out_of_memory(requested as usize, self.device_ordinal(), memory, &usage)
     }
-}
-
-/// Takes a segment out of its arena that is free as a whole, of those that are such.
-fn free_segment(arena: &Arena, such: impl Fn(&Segment) -> bool) -> Option<Segment> {
-    let mut state = arena.lock();
-    let state = &mut *state;
-    let heap = &mut state.heap;
-    let at = state
-        .segments
-        .iter()
-        .position(|segment| such(segment) && heap.remove_segment(segment.first))?;
-    Some(state.segments.swap_remove(at))
 }

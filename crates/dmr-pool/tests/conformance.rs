@@ -12,7 +12,7 @@ mod over_direct {
 
     fn make(rig: &Rig) -> PoolResource<DirectCudaResource> {
         let upstream = DirectCudaResource::new(Arc::clone(rig.streams()));
-        PoolResource::new(upstream, Arc::clone(rig.streams()), PoolConfig::new()).unwrap()
+        PoolResource::new(upstream, Arc::clone(rig.streams()), PoolConfig::fast()).unwrap()
     }
 
     dmr_core::conformance_tests!(ResourceHarness::new(Rig::new(), make));
@@ -24,7 +24,7 @@ mod over_the_drivers_pool {
     fn make(rig: &Rig) -> PoolResource<AsyncCudaResource> {
         let streams = rig.streams();
         let upstream = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::new()).unwrap();
-        PoolResource::new(upstream, Arc::clone(streams), PoolConfig::new()).unwrap()
+        PoolResource::new(upstream, Arc::clone(streams), PoolConfig::fast()).unwrap()
     }
 
     dmr_core::conformance_tests!(ResourceHarness::new(Rig::new(), make));

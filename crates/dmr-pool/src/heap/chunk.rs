@@ -29,6 +29,8 @@ pub(super) enum State {
     Spare,
     Free,
     Taken,
+    /// A segment of its own, which is never cut: its owner keeps it when it is free.
+    Apart,
 }
 
 /// The table. Records of chunks that are no more are used again.

@@ -9,10 +9,12 @@
 
 mod bins;
 mod chunk;
+mod quick;
 
 use bins::{Bin, Bins};
 pub(crate) use chunk::ChunkId;
 use chunk::{Chunk, Chunks, State};
+use quick::Quick;
 
 /// Bytes of a unit. Sizes are in units, addresses in bytes.
 pub(crate) const UNIT: u64 = 256;
@@ -22,7 +24,14 @@ pub(crate) const UNIT: u64 = 256;
 pub(crate) struct Heap {
     chunks: Chunks,
     bins: Bins,
+    quick: Quick,
     free_units: u64,
+}
+
+/// The smallest size that is listed with this one.
+#[inline]
+pub(crate) fn smallest_of_its_list(units: u32) -> u32 {
+    Bin::of(units).smallest()
 }
 
 /// A chunk that was taken.
@@ -47,7 +56,28 @@ impl Heap {
     /// its first chunk keeps this name.
     pub(crate) fn add_segment(&mut self, address: u64, units: u32, since: u64) -> ChunkId {
         let id = self.chunks.add(Chunk::segment(address, units));
-        self.release(id, since)
+        self.merge(id, since)
+    }
+
+    /// Adds a segment that serves one block at a time. It is not free.
+    pub(crate) fn add_apart(&mut self, address: u64, units: u32) -> ChunkId {
+        self.chunks.add(Chunk { state: State::Apart, ..Chunk::segment(address, units) })
+    }
+
+    /// Takes out such a segment.
+    pub(crate) fn remove_apart(&mut self, id: ChunkId) {
+        self.chunks.remove(id);
+    }
+
+    /// Whether it is such a segment.
+    #[inline]
+    pub(crate) fn is_apart(&self, id: ChunkId) -> bool {
+        self.chunks[id].state == State::Apart
+    }
+
+    /// Notes when such a segment has become free.
+    pub(crate) fn set_since(&mut self, id: ChunkId, since: u64) {
+        self.chunks[id].since = since;
     }
 
     /// Takes out the segment that begins with this chunk, if it is free as a whole.
@@ -65,8 +95,36 @@ impl Heap {
     /// is too much of it.
     #[inline]
     pub(crate) fn take(&mut self, units: u32) -> Option<Taken> {
-        let id = self.find(units)?;
-        Some(self.take_from(id, units))
+        if let Some(id) = self.quick.pop(units) {
+            return Some(self.taken(id));
+        }
+        match self.find(units) {
+            Some(id) => Some(self.take_from(id, units)),
+            None if self.flush() => self.find(units).map(|id| self.take_from(id, units)),
+            None => None,
+        }
+    }
+
+    /// Makes a taken chunk free; one of a size that was just as free is kept for the next request
+    /// of that size, and put together with its neighbours when there is no other memory.
+    #[inline]
+    pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
+        let chunk = &mut self.chunks[id];
+        chunk.since = since;
+        if !self.quick.push(chunk.units, id) {
+            self.merge(id, since);
+        }
+    }
+
+    /// Puts all that is kept for requests of its size together with its neighbours; answers
+    /// whether there was any.
+    pub(crate) fn flush(&mut self) -> bool {
+        let mut any = false;
+        while let Some(id) = self.quick.pop_any() {
+            self.merge(id, self.chunks[id].since);
+            any = true;
+        }
+        any
     }
 
     /// Takes so many units, or hardly more, from the start of a free chunk that has them.
@@ -86,7 +144,7 @@ impl Heap {
     /// Makes a taken chunk free, together with its free neighbours. Answers the chunk that it is
     /// then.
     #[inline]
-    pub(crate) fn release(&mut self, id: ChunkId, since: u64) -> ChunkId {
+    pub(crate) fn merge(&mut self, id: ChunkId, since: u64) -> ChunkId {
         self.chunks[id].since = since;
         let mut whole = id;
         if let Some(before) = self.chunks[id].before.filter(|&id| self.is_free(id)) {

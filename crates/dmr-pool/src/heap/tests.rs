@@ -10,7 +10,9 @@ use super::*;
 enum Step {
     Take(u32),
     /// The n-th of those that are taken.
+    Merge(usize),
     Release(usize),
+    Flush,
     AddSegment(u32),
     RemoveFree,
 }
@@ -19,7 +21,9 @@ fn step() -> impl Strategy<Value = Step> {
     let size = prop_oneof![1_u32..40, 1_u32..5000, Just(1 << 16), 1_u32..(1 << 18)];
     prop_oneof![
         8 => size.prop_map(Step::Take),
-        7 => any::<usize>().prop_map(Step::Release),
+        4 => any::<usize>().prop_map(Step::Merge),
+        4 => any::<usize>().prop_map(Step::Release),
+        1 => Just(Step::Flush),
         1 => (1_u32..(1 << 18)).prop_map(Step::AddSegment),
         1 => Just(Step::RemoveFree),
     ]
@@ -44,10 +48,11 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, taken: &[Taken])
     }
     assert_eq!(at, chunks.len(), "a chunk outside of all segments");
     assert_eq!(free, heap.free_units());
-    let mut held: Vec<_> = taken.iter().map(|taken| (taken.address, taken.units, false)).collect();
-    held.sort_unstable();
     chunks.retain(|&(.., is_free)| !is_free);
-    assert_eq!(held, chunks, "what was taken is what is not free");
+    for &Taken { address, units, .. } in taken {
+        assert!(chunks.contains(&(address, units, false)), "what was taken is not free");
+    }
+    assert_eq!(chunks.len() - taken.len(), heap.quick.len(), "nothing else but what is kept");
     let largest = heap.chunks().filter(|&(.., is_free)| is_free).map(|(_, units, _)| units).max();
     let hint = heap.largest();
     assert_eq!(hint == 0, largest.is_none());
@@ -66,9 +71,14 @@ proptest! {
             clock += 1;
             match step {
                 Step::Take(units) => {
-                    let fits = heap.chunks().any(|(_, have, free)| free && have >= units);
+                    let fits = |heap: &Heap| {
+                        heap.chunks().any(|(_, have, free)| free && have >= units)
+                    };
+                    let fitted = fits(&heap);
                     let answer = heap.take(units);
-                    prop_assert_eq!(answer.is_some(), fits, "{} units", units);
+                    if answer.is_none() {
+                        prop_assert!(!fitted && !fits(&heap) && heap.quick.len() == 0);
+                    }
                     if let Some(chunk) = answer {
                         prop_assert!(chunk.units >= units);
                         prop_assert!(chunk.units - units <= units >> WORTH_SPLITTING);
@@ -76,13 +86,20 @@ proptest! {
                         taken.push(chunk);
                     }
                 }
+                Step::Flush => {
+                    prop_assert_eq!(heap.quick.len() > 0, heap.flush());
+                }
                 Step::Release(nth) if !taken.is_empty() => {
                     let chunk = taken.swap_remove(nth % taken.len());
-                    let whole = heap.release(chunk.id, clock);
+                    heap.release(chunk.id, clock);
+                }
+                Step::Merge(nth) if !taken.is_empty() => {
+                    let chunk = taken.swap_remove(nth % taken.len());
+                    let whole = heap.merge(chunk.id, clock);
                     let (address, units) = heap.range(whole);
                     prop_assert!(address <= chunk.address && units >= chunk.units);
                 }
-                Step::Release(_) => {}
+                Step::Release(_) | Step::Merge(_) => {}
                 Step::AddSegment(units) => {
                     let first = heap.add_segment(next, units, clock);
                     segments.insert(next, (units, first));
@@ -104,7 +121,7 @@ fn chunks_put_together_became_free_when_the_last_of_them_did() {
     heap.add_segment(0, 30, 1);
     let chunks: Vec<_> = (0..3).map(|_| heap.take(10).unwrap()).collect();
     for (chunk, since) in [(&chunks[0], 7), (&chunks[2], 9), (&chunks[1], 8)] {
-        heap.release(chunk.id, since);
+        heap.merge(chunk.id, since);
     }
     assert_eq!(heap.take(30).unwrap().since, 9);
 }
