@@ -32,6 +32,8 @@ struct Hints {
     largest: AtomicU32,
     /// There are so many chunks pending.
     pending: AtomicU32,
+    /// Segments that are free as a whole.
+    whole: AtomicU32,
     /// Bytes of blocks that are handed out from it.
     live: AtomicU64,
 }
@@ -81,6 +83,8 @@ pub(crate) struct Segment {
     pub(crate) block: DeviceBlock,
     /// Its first chunk.
     pub(crate) first: ChunkId,
+    /// It serves one block at a time.
+    pub(crate) is_apart: bool,
 }
 
 /// Bytes as asked for; none of these ever decreases.
@@ -121,11 +125,21 @@ impl Arena {
         Some(Locked { state, hints: &self.hints })
     }
 
+    /// What its pending chunks depend on.
+    pub(crate) fn pending(&self) -> Vec<Carried> {
+        self.lock().pending.iter().map(|pending| pending.after.clone()).collect()
+    }
+
     /// Whether it may have a chunk for a request of so many units.
     #[inline]
     pub(crate) fn may_have(&self, units: u32) -> bool {
         self.hints.largest.load(Ordering::Relaxed) >= smallest_of_its_list(units)
             || self.hints.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a segment of it is free as a whole.
+    pub(crate) fn has_whole_segment(&self) -> bool {
+        self.hints.whole.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes of blocks that are handed out from it.
@@ -147,6 +161,8 @@ impl Drop for Locked<'_> {
         let largest = apart.last_key_value().map_or(0, |(&units, _)| units);
         self.hints.largest.store(heap.largest().max(largest), Ordering::Relaxed);
         self.hints.pending.store(pending.len() as u32, Ordering::Relaxed);
+        let whole = heap.whole_segments() + apart.len() as u32;
+        self.hints.whole.store(whole, Ordering::Relaxed);
         self.hints.live.store(counts.allocated - counts.returned, Ordering::Relaxed);
     }
 }
@@ -171,10 +187,16 @@ impl State {
     /// A free chunk, and what is counted for it.
     #[inline]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
-        let Request { units, bytes, is_apart } = request;
-        let taken = if is_apart { self.take_apart(units) } else { self.heap.take(units) }?;
-        self.counts.allocated += bytes;
+        let taken = self.heap_take(request)?;
+        self.counts.allocated += request.bytes;
         Some(taken)
+    }
+
+    /// The same, and nothing is counted.
+    #[inline]
+    pub(crate) fn heap_take(&mut self, request: Request) -> Option<Taken> {
+        let units = request.units;
+        if request.is_apart { self.take_apart(units) } else { self.heap.take(units) }
     }
 
     /// The smallest free segment that is not much too large.
@@ -205,7 +227,7 @@ impl State {
             if !such(segment) {
                 return false;
             }
-            if !heap.is_apart(segment.first) {
+            if !segment.is_apart {
                 return heap.remove_segment(segment.first);
             }
             let (_, units) = heap.range(segment.first);
@@ -222,14 +244,10 @@ impl State {
         Some(segments.swap_remove(at))
     }
 
-    /// The chunk was not handed out after all.
-    pub(crate) fn untake(&mut self, taken: Taken, bytes: u64) {
-        self.counts.allocated -= bytes;
-        self.release(taken.id, taken.since);
-    }
-
-    /// Keeps a chunk until the arena's stream is after all of `after`.
-    pub(crate) fn push(&mut self, chunk: ChunkId, after: Carried) {
+    /// Keeps a chunk until the arena's stream is after all of `after`. Other streams may use it
+    /// after that and after what the arena's stream had been given when the chunk became free.
+    pub(crate) fn push(&mut self, chunk: ChunkId, after: Carried, since: u64) {
+        self.heap.set_since(chunk, since);
         self.pending_units += u64::from(self.heap.range(chunk).1);
         self.pending.push_back(Pending { chunk, after });
         self.unasked += 1;
@@ -276,24 +294,24 @@ impl State {
         self.pending.len() < before
     }
 
-    /// Takes one of the pending chunks that is large enough, of those for which `such` holds.
+    /// Takes one of the pending chunks that is large enough, of those for which `such` holds: what
+    /// it depends on, and since when it is free. Nothing is counted.
     pub(crate) fn take_pending(
         &mut self,
         request: Request,
-        such: impl Fn(&Carried) -> bool,
+        such: impl Fn(&Carried, u64) -> bool,
     ) -> Option<Pending> {
-        let Request { units, bytes, is_apart } = request;
+        let Request { units, is_apart, .. } = request;
         let fits = |pending: &Pending| {
             let have = self.heap.range(pending.chunk).1;
             is_apart == self.heap.is_apart(pending.chunk)
                 && have >= units
                 && have - units <= units / 8
-                && such(&pending.after)
+                && such(&pending.after, self.heap.taken(pending.chunk).since)
         };
         let at = self.pending.iter().position(fits)?;
         let pending = self.pending.remove(at)?;
         self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
-        self.counts.allocated += bytes;
         Some(pending)
     }
 

@@ -155,7 +155,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// The arena of a stream, which is made when it is first asked for.
     #[inline]
     pub(crate) fn arena(&self, home: StreamId) -> &Arena {
-        self.arenas[home.slot()].get_or_init(|| Box::new(Arena::new(home)))
+        self.arenas[home.slot()].get_or_init(|| {
+            // A lease ends, and the next one of the stream finds the arena.
+            let permanent = self.streams.permanent(home).unwrap_or(home);
+            Box::new(Arena::new(permanent))
+        })
     }
 
     /// Those that have been made.
@@ -187,6 +191,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.acquire_elsewhere(arena, request)
     }
 
+    /// The chunk was not handed out after all. `home` was ordered after all that it depends on.
+    #[cold]
+    fn untake(&self, place: Place, home: StreamId, request: Request) {
+        if let Some(arena) = self.arena_at(place.arena) {
+            arena.lock().counts.allocated -= request.bytes;
+            self.put(place, home, Carried::default(), 0, Return::Again);
+        }
+    }
+
     /// Takes a block back from its owner. On an error nothing has changed.
     #[inline]
     fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
@@ -212,9 +225,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
     #[inline]
     fn put(&self, place: Place, from: StreamId, mut after: Carried, bytes: u64, how: Return) {
-        let Some(arena) = self.arenas.get(place.arena).and_then(OnceLock::get) else { return };
+        let Some(arena) = self.arena_at(place.arena) else { return };
         let uses = self.uses();
-        if arena.home.slot() != from.slot() {
+        let is_lent = arena.home.slot() != from.slot();
+        if is_lent {
             after.add(from, uses.submitted(from));
         }
         let mut state = arena.lock();
@@ -225,17 +239,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if after.is_empty() || uses.is_after(arena.home, &after) {
             state.release(place.chunk, uses.submitted(arena.home));
             drop(state);
-            if bytes > self.config.largest_pooled as u64 {
-                self.give_up_apart(arena, place.chunk);
+        } else {
+            // Who borrowed it came after all that its lender had done with it.
+            let since = if is_lent { 0 } else { uses.submitted(arena.home) };
+            state.push(place.chunk, after, since);
+            state.settle_some(arena.home, uses);
+            let question = state.question();
+            drop(state);
+            if let Some(asked) = question {
+                self.ask(arena, &asked);
             }
-            return;
         }
-        state.push(place.chunk, after);
-        state.settle_some(arena.home, uses);
-        let question = state.question();
-        drop(state);
-        if let Some(asked) = question {
-            self.ask(arena, &asked);
+        if self.config.largest_pooled != usize::MAX {
+            self.give_up_largest(arena);
         }
     }
 
@@ -257,17 +273,24 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.retired_count.load(Ordering::SeqCst) == 0 {
             return 0;
         }
-        let mut freed = 0;
+        let mut closed = Vec::new();
         let mut retired = self.retired();
-        retired.retain(|block| {
-            let Some(after) = self.uses().surrender_retired(block.id) else { return true };
-            if let Some(place) = Place::from_slot(block.slot) {
-                self.put(place, block.id.alloc_stream(), after, block.bytes, Return::Again);
+        retired.retain(|&block| match self.uses().surrender_retired(block.id) {
+            Some(after) => {
+                closed.push((block, after));
+                false
             }
-            freed += block.bytes;
-            false
+            None => true,
         });
         self.retired_count.store(retired.len(), Ordering::SeqCst);
+        drop(retired);
+        let mut freed = 0;
+        for (Retired { id, slot, bytes }, after) in closed {
+            if let Some(place) = Place::from_slot(slot) {
+                self.put(place, id.alloc_stream(), after, bytes, Return::Again);
+            }
+            freed += bytes;
+        }
         freed
     }
 
@@ -288,6 +311,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 }
 
 /// A block that was given back while a window was open.
+#[derive(Clone, Copy)]
 struct Retired {
     id: BlockId,
     slot: BlockSlot,
@@ -324,9 +348,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         let slot = match entered {
             Ok(slot) => slot,
             Err(error) => {
-                if let Some(arena) = self.arena_at(arena) {
-                    arena.lock().untake(taken, bytes as u64);
-                }
+                self.untake(place, home, request);
                 return Err(error);
             }
         };
@@ -389,7 +411,10 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        self.reap(|pool| pool.upstream.reap_pending())
+        self.reap(|pool| {
+            pool.wait_for_pending()?;
+            pool.upstream.reap_pending()
+        })
     }
 
     fn supports_block_use_tracking(&self) -> bool {

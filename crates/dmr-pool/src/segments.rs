@@ -15,45 +15,75 @@ use crate::heap::{ChunkId, Taken, UNIT};
 const TAG: AllocTag = AllocTag::new("pool");
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Gives free memory back to upstream, as long as `bytes` bytes stay reserved. What other
-    /// streams may still be using stays, and so does every segment with a block in it.
+    /// Gives free memory back to upstream, as long as `bytes` bytes stay reserved. Does not wait:
+    /// what other streams are still using stays, and so does every segment with a block in it.
     ///
     /// # Errors
     ///
     /// What upstream answers; that memory is still the pool's.
     pub fn trim_to(&self, bytes: u64) -> ResourceResult<()> {
+        for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
+            for after in &arena.pending() {
+                // No answer: it stays.
+                let _ = self.uses().poll(after);
+            }
+        }
+        self.trim_known_to(bytes)
+    }
+
+    /// The same, of what others are known to be done with.
+    pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
         for arena in self.arenas() {
+            if self.reserved.load(Ordering::Relaxed) <= bytes {
+                break;
+            }
             let mut state = arena.lock();
             state.settle_all(arena.home, self.uses());
             state.heap.flush();
             drop(state);
-            while self.reserved.load(Ordering::Relaxed) > bytes {
-                let Some(segment) = arena.lock().remove_segment(|_| true) else { break };
-                self.give_up(arena, segment)?;
-            }
+            self.trim_arena(arena, bytes)?;
         }
         Ok(())
     }
 
-    /// Takes memory from upstream into an arena, and a chunk out of it.
-    pub(crate) fn grow(&self, arena: &Arena, request: Request) -> ResourceResult<Taken> {
+    /// Gives the free segments of an arena back, as long as more than so many bytes are reserved.
+    pub(crate) fn trim_arena(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        while self.reserved.load(Ordering::Relaxed) > bytes {
+            let Some(segment) = arena.lock().remove_segment(|_| true) else { break };
+            self.give_up(arena, segment)?;
+        }
+        Ok(())
+    }
+
+    /// Takes memory from upstream into an arena, and a chunk out of it; `None` if that would be more
+    /// than the pool may have.
+    ///
+    /// # Errors
+    ///
+    /// Upstream's.
+    pub(crate) fn grow(&self, arena: &Arena, request: Request) -> ResourceResult<Option<Taken>> {
         let _alone = self.growing.lock();
         if let Some(taken) = arena.lock().take(request) {
             // Another thread has made room meanwhile.
-            return Ok(taken);
+            return Ok(Some(taken));
         }
         let Request { units, bytes, is_apart } = request;
-        let block = self.take_segment(arena, u64::from(units) * UNIT, is_apart)?;
+        let Some(block) = self.take_segment(arena, request.needed(), is_apart)? else {
+            return Ok(None);
+        };
         let mut state = arena.lock();
         let first = self.add(&mut state, arena.home, block, is_apart);
         state.counts.allocated += bytes;
-        Ok(if is_apart { state.heap.taken(first) } else { state.heap.take_from(first, units) })
+        let heap = &mut state.heap;
+        Ok(Some(if is_apart { heap.taken(first) } else { heap.take_from(first, units) }))
     }
 
     /// Takes memory from upstream into an arena, for later.
     pub(crate) fn reserve(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
-        let block = self.take_segment(arena, bytes, true)?;
-        self.add(&mut arena.lock(), arena.home, block, false);
+        match self.take_segment(arena, bytes, true)? {
+            Some(block) => self.add(&mut arena.lock(), arena.home, block, false),
+            None => return Err(self.out_of_memory(bytes)),
+        };
         Ok(())
     }
 
@@ -64,44 +94,51 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             true => state.heap.add_apart(ptr, units),
             false => state.heap.add_segment(ptr, units, self.uses().submitted(home)),
         };
-        state.segments.push(Segment { block, first });
+        state.segments.push(Segment { block, first, is_apart });
         first
     }
 
-    /// Asks upstream for a large step, and for less if it has not that much.
+    /// Asks upstream for a large step, and for less if it has not that much. `None` if the pool may
+    /// not have that much, or no device has.
     fn take_segment(
         &self,
         arena: &Arena,
         needed: u64,
         is_apart: bool,
-    ) -> ResourceResult<DeviceBlock> {
+    ) -> ResourceResult<Option<DeviceBlock>> {
         let reserved = self.reserved.load(Ordering::Relaxed);
         let least = needed.next_multiple_of(SEGMENT_STEP);
-        let growth = self.config.growth.next_multiple_of(SEGMENT_STEP);
+        // Many streams that took as much as one would have too much together.
+        let share = reserved / (2 * self.arenas().count() as u64).max(1);
+        let growth = share.min(self.config.growth).next_multiple_of(SEGMENT_STEP);
         let step = if is_apart { least } else { least.max(growth) };
         let room = self.config.maximum_size.unwrap_or(u64::MAX).saturating_sub(reserved);
-        let mut error = None;
+        let mut outcome = Ok(None);
         for bytes in [step, least].into_iter().filter(|&bytes| bytes <= room) {
             match self.upstream.allocate(bytes as usize, arena.home, TAG) {
                 Ok(block) => {
                     let bytes = block.bytes() as u64;
                     let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
                     self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
-                    return Ok(block);
+                    return Ok(Some(block));
                 }
                 // The step is the pool's, not the caller's.
                 Err(ResourceError::InvalidSize { .. }) => {}
-                Err(other) => error = Some(other),
+                Err(other) => outcome = Err(other),
             }
         }
-        Err(error.unwrap_or_else(|| self.out_of_memory(needed)))
+        outcome
     }
 
-    /// Gives a free segment for large blocks back.
-    pub(crate) fn give_up_apart(&self, arena: &Arena, chunk: ChunkId) {
-        if let Some(segment) = arena.lock().remove_segment(|segment| segment.first == chunk) {
-            // What upstream refuses is kept, for the next trim to say why.
-            let _ = self.give_up(arena, segment);
+    /// Gives free segments back that are too large to be kept.
+    pub(crate) fn give_up_largest(&self, arena: &Arena) {
+        let most = self.config.largest_pooled.next_multiple_of(SEGMENT_STEP as usize);
+        let is_too_large = |segment: &Segment| segment.is_apart && segment.block.bytes() > most;
+        while let Some(segment) = arena.lock().remove_segment(is_too_large) {
+            if self.give_up(arena, segment).is_err() {
+                // It is kept, for the next trim to say why.
+                return;
+            }
         }
     }
 
@@ -124,9 +161,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
         let mut outcome = Ok(());
         for arena in self.arenas() {
-            let pending: Vec<_> =
-                arena.lock().pending.iter().map(|pending| pending.after.clone()).collect();
-            for after in &pending {
+            for after in &arena.pending() {
                 outcome = outcome.and(self.uses().synchronize(after));
             }
             arena.lock().settle_all(arena.home, self.uses());
@@ -152,7 +187,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         for arena in self.arenas() {
             let pending = std::mem::take(&mut arena.lock().pending);
             for Pending { chunk, after } in pending {
-                if self.uses().wait_for(arena.home, &after).is_ok() {
+                let is_ordered = match self.uses().has_ended(arena.home) {
+                    // It can be given no wait any more.
+                    true => self.uses().poll(&after).unwrap_or(false),
+                    false => self.uses().wait_for(arena.home, &after).is_ok(),
+                };
+                if is_ordered {
                     let mut state = arena.lock();
                     state.release(chunk, self.uses().submitted(arena.home));
                 }

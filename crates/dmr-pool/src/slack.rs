@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const SMALL: u64 = 64 << 20;
 /// What one meeting of two threads adds, and the most that all of them add, in 1024ths.
 const STEP: u32 = 8;
-const MOST: u32 = 896;
+const MOST: u32 = 640;
 
 /// To take from one another, threads need each other's locks. A pool with many threads at work is
 /// therefore allowed more memory: each time that two of them meet, a little.

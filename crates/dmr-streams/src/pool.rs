@@ -378,6 +378,16 @@ impl StreamPool {
         self.slots.len()
     }
 
+    /// The id of the same stream that needs no lease: valid as long as the pool lives, or until
+    /// the stream's owner, who had lent it to the pool, takes it back.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve).
+    pub fn permanent(&self, stream: StreamId) -> ResourceResult<StreamId> {
+        Ok(self.permanent_id(self.find(stream)?.0.slot()))
+    }
+
     /// Whether a stream is capturing a graph. The driver is asked, which costs it little more than
     /// a look.
     ///

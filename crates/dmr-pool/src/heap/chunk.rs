@@ -56,6 +56,12 @@ impl ChunkId {
 }
 
 impl Chunk {
+    /// Whether it is all of its segment.
+    #[inline]
+    pub(super) const fn is_whole(&self) -> bool {
+        self.before.is_none() && self.after.is_none()
+    }
+
     /// The first chunk of a segment, which is all of it.
     pub(super) const fn segment(address: u64, units: u32) -> Self {
         let (before, after, previous, next) = (None, None, None, None);

@@ -26,6 +26,8 @@ pub(crate) struct Heap {
     bins: Bins,
     quick: Quick,
     free_units: u64,
+    /// Free chunks that are a segment each.
+    whole: u32,
 }
 
 /// The smallest size that is listed with this one.
@@ -75,7 +77,7 @@ impl Heap {
         self.chunks[id].state == State::Apart
     }
 
-    /// Notes when such a segment has become free.
+    /// Notes when a chunk became free.
     pub(crate) fn set_since(&mut self, id: ChunkId, since: u64) {
         self.chunks[id].since = since;
     }
@@ -83,7 +85,7 @@ impl Heap {
     /// Takes out the segment that begins with this chunk, if it is free as a whole.
     pub(crate) fn remove_segment(&mut self, id: ChunkId) -> bool {
         let chunk = self.chunks[id];
-        let is_whole = chunk.state == State::Free && chunk.before.is_none() && chunk.after.is_none();
+        let is_whole = chunk.state == State::Free && chunk.is_whole();
         if is_whole {
             self.unlist(id);
             self.chunks.remove(id);
@@ -178,6 +180,12 @@ impl Heap {
         Taken { id, address, units, since }
     }
 
+    /// How many segments are free as a whole.
+    #[inline]
+    pub(crate) fn whole_segments(&self) -> u32 {
+        self.whole
+    }
+
     /// Units in free chunks.
     pub(crate) fn free_units(&self) -> u64 {
         self.free_units
@@ -268,11 +276,14 @@ impl Heap {
         let chunk = &mut self.chunks[id];
         (chunk.previous, chunk.next, chunk.state) = (None, head, State::Free);
         self.free_units += u64::from(chunk.units);
+        self.whole += u32::from(chunk.is_whole());
     }
 
     #[inline]
     fn unlist(&mut self, id: ChunkId) {
-        let Chunk { previous, next, units, .. } = self.chunks[id];
+        let chunk = self.chunks[id];
+        let Chunk { previous, next, units, .. } = chunk;
+        self.whole -= u32::from(chunk.is_whole());
         if let Some(next) = next {
             self.chunks[next].previous = previous;
         }

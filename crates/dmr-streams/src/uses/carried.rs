@@ -115,6 +115,12 @@ impl UseTable<'_> {
         !self.holds_up(stream.slot(), other, number)
     }
 
+    /// Whether the stream's owner has taken it back: nothing can be submitted to it any more.
+    #[must_use]
+    pub fn has_ended(&self, stream: StreamId) -> bool {
+        self.pool.progress().ended(stream.slot()).is_some()
+    }
+
     /// Makes `stream` wait for all of it that is not known to be done or waited for.
     ///
     /// # Errors
