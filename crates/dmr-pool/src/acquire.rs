@@ -53,7 +53,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let live = self.arenas().map(Arena::live).sum::<u64>() + needed;
         let most = self.slack.allowance(live).saturating_sub(needed);
         let is_enough = || self.reserved.load(Ordering::Relaxed) <= most;
-        if !is_enough() {
+        // Threads that meet would take from each other and from upstream in turn.
+        if !is_enough() && !self.slack.is_contended() {
             // What cannot go back stays.
             let _ = self.trim_known_to(most);
         }

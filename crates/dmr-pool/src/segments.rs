@@ -134,7 +134,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn give_up_largest(&self, arena: &Arena) {
         let most = self.config.largest_pooled.next_multiple_of(SEGMENT_STEP as usize);
         let is_too_large = |segment: &Segment| segment.is_apart && segment.block.bytes() > most;
-        while let Some(segment) = arena.lock().remove_segment(is_too_large) {
+        loop {
+            let segment = arena.lock().remove_segment(is_too_large);
+            let Some(segment) = segment else { return };
             if self.give_up(arena, segment).is_err() {
                 // It is kept, for the next trim to say why.
                 return;

@@ -1,25 +1,29 @@
-//! How much more than what is live a pool may keep before it saves memory at the cost of time.
+//! How much a pool may keep before it saves memory at the cost of time.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Bytes that are always allowed.
+/// Bytes beyond what is live that are always allowed.
 const SMALL: u64 = 64 << 20;
 /// What one meeting of two threads adds, and the most that all of them add, in 1024ths.
 const STEP: u32 = 8;
-const MOST: u32 = 640;
+const MOST: u32 = 768;
 
 /// To take from one another, threads need each other's locks. A pool with many threads at work is
-/// therefore allowed more memory: each time that two of them meet, a little.
+/// therefore allowed more memory: each time that two of them meet a little, up to nearly twice
+/// what was live at its peak.
 #[derive(Debug)]
 pub(crate) struct Slack {
     divisor: u64,
-    /// In 1024ths of what is live.
+    /// In 1024ths of the peak.
     contention: AtomicU32,
+    /// The most bytes that were seen live.
+    peak: AtomicU64,
 }
 
 impl Slack {
     pub(crate) fn new(divisor: u32) -> Self {
-        Self { divisor: u64::from(divisor.max(1)), contention: AtomicU32::new(0) }
+        let (contention, peak) = (AtomicU32::new(0), AtomicU64::new(0));
+        Self { divisor: u64::from(divisor.max(1)), contention, peak }
     }
 
     /// Another thread had the lock of an arena in which this one looked for memory.
@@ -31,10 +35,23 @@ impl Slack {
         }
     }
 
+    /// Whether that has happened.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contention.load(Ordering::Relaxed) > 0
+    }
+
     /// What may be reserved when so many bytes are live.
     pub(crate) fn allowance(&self, live: u64) -> u64 {
-        let contention = u64::from(self.contention.load(Ordering::Relaxed));
-        let share = (live / self.divisor).max(live / 1024 * contention);
-        live.saturating_add(share).saturating_add(SMALL)
+        let mut peak = self.peak.load(Ordering::Relaxed);
+        if live > peak {
+            self.peak.store(live, Ordering::Relaxed);
+            peak = live;
+        }
+        let saving = live.saturating_add(live / self.divisor);
+        match u64::from(self.contention.load(Ordering::Relaxed)) {
+            0 => saving,
+            contention => saving.max(peak.saturating_add(peak / 1024 * contention)),
+        }
+        .saturating_add(SMALL)
     }
 }

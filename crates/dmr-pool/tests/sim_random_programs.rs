@@ -34,10 +34,10 @@ macro_rules! programs {
 }
 
 programs! {
-    are_in_order_over_direct_when_work_runs_at_once: Direct, Eager, 0..1500;
-    are_in_order_over_direct_when_work_runs_late: Direct, Lazy, 1500..3500;
-    are_in_order_over_direct_when_work_runs_at_any_time: Direct, Random, 3500..5500;
-    are_in_order_over_async_when_work_runs_at_once: Async, Eager, 10_000..11_500;
-    are_in_order_over_async_when_work_runs_late: Async, Lazy, 11_500..13_500;
-    are_in_order_over_async_when_work_runs_at_any_time: Async, Random, 13_500..15_500;
+    are_in_order_over_direct_when_work_runs_at_once: Direct, Eager, 0..3000;
+    are_in_order_over_direct_when_work_runs_late: Direct, Lazy, 3000..6500;
+    are_in_order_over_direct_when_work_runs_at_any_time: Direct, Random, 6500..10_000;
+    are_in_order_over_async_when_work_runs_at_once: Async, Eager, 10_000..13_000;
+    are_in_order_over_async_when_work_runs_late: Async, Lazy, 13_000..16_500;
+    are_in_order_over_async_when_work_runs_at_any_time: Async, Random, 16_500..20_000;
 }

@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(unsafe_code, reason = "work in an open window needs the block that was given back")]
 
-pub mod program;
-pub mod stage;
+pub(crate) mod program;
+pub(crate) mod stage;
 
 use std::sync::Arc;
 
@@ -20,24 +20,24 @@ use dmr_sim::{Policy, Universe};
 use dmr_testkit::{Rig, RigConfig};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
-pub const OUT_OF_MEMORY: i32 = 2;
+pub(crate) const OUT_OF_MEMORY: i32 = 2;
 /// `CUDA_ERROR_UNKNOWN`: not one of those after which the device is lost.
-pub const UNKNOWN: i32 = 999;
-pub const MIB: u64 = 1 << 20;
+pub(crate) const UNKNOWN: i32 = 999;
+pub(crate) const MIB: u64 = 1 << 20;
 
-pub type Pool = PoolResource<Watched>;
+pub(crate) type Pool = PoolResource<Watched>;
 
 /// Where a pool's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upstream {
+pub(crate) enum Upstream {
     Direct,
     Async,
 }
 
-pub const UPSTREAMS: [Upstream; 2] = [Upstream::Direct, Upstream::Async];
+pub(crate) const UPSTREAMS: [Upstream; 2] = [Upstream::Direct, Upstream::Async];
 
 /// A pool of this kind on a simulated rig.
-pub fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
+pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
     let streams = Arc::clone(rig.streams());
     let inner: Box<dyn DeviceMemoryResource> = match upstream {
         Upstream::Direct => Box::new(DirectCudaResource::new(Arc::clone(&streams))),
@@ -50,7 +50,7 @@ pub fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
 }
 
 /// A simulated rig with a small device.
-pub fn rig(policy: Policy, seed: u64, capacity: u64) -> Rig {
+pub(crate) fn rig(policy: Policy, seed: u64, capacity: u64) -> Rig {
     let builder = Universe::builder().devices(1).policy(policy).seed(seed).capacity(capacity);
     let universe = Some(builder.build().expect("the simulated driver"));
     Rig::with(RigConfig { universe, ..RigConfig::default() })
@@ -58,7 +58,7 @@ pub fn rig(policy: Policy, seed: u64, capacity: u64) -> Rig {
 
 /// An upstream whose blocks are heaps to the simulator.
 #[derive(Debug)]
-pub struct Watched {
+pub(crate) struct Watched {
     inner: Box<dyn DeviceMemoryResource>,
     universe: Universe,
 }
@@ -107,7 +107,7 @@ impl DeviceMemoryResource for Watched {
 }
 
 /// The block again, for device work in a window that outlives it. Never given back.
-pub fn shadow_of(block: &DeviceBlock) -> DeviceBlock {
+pub(crate) fn shadow_of(block: &DeviceBlock) -> DeviceBlock {
     // SAFETY: only device work is done with it, inside of a window that keeps the memory.
     unsafe {
         DeviceBlock::from_parts(BlockParts {

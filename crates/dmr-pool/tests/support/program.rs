@@ -14,16 +14,16 @@ use super::{MIB, Pool, Upstream, pool_over, shadow_of};
 
 /// What a program has come across: what a run of many must have come across at least once.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    pub allocated: u64,
+pub(crate) struct Seen {
+    pub(crate) allocated: u64,
     /// Allocations that were refused for want of memory.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Given back while a window was open.
-    pub retired: u64,
+    pub(crate) retired: u64,
 }
 
 impl Seen {
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.allocated += other.allocated;
         self.refused += other.refused;
         self.retired += other.retired;
@@ -52,9 +52,17 @@ fn config(rng: &mut Rng) -> (PoolConfig, u64) {
     (config, scale)
 }
 
-/// Plays the program of this number; afterwards everything has gone back. What a panic says
-/// begins with the number.
-pub fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
+/// Plays the program of this number; it was in order, and afterwards everything has gone back.
+pub(crate) fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
+    let seen = perform(rig, upstream, number, steps);
+    let wrong = rig.ops().collect().unwrap();
+    assert!(wrong.is_empty(), "program {number}: wrong bytes: {wrong:?}");
+    assert_eq!(rig.verdict(), Ok(()), "program {number}");
+    seen
+}
+
+/// Plays it, in order or not. What a panic says begins with the number.
+pub(crate) fn perform(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
     let mut rng = Rng::new(number);
     let (config, scale) = config(&mut rng);
     let pool = pool_over(upstream, rig, config);
@@ -86,7 +94,7 @@ pub fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
 
 /// Trims the pool to nothing. Whether a stream is done with what it had borrowed is found out by an
 /// event that the first question records.
-pub fn give_all_back(rig: &Rig, pool: &Pool) {
+pub(crate) fn give_all_back(rig: &Rig, pool: &Pool) {
     for _ in 0..2 {
         rig.device().synchronize().unwrap();
         pool.trim_to(0).unwrap();
@@ -187,7 +195,8 @@ impl Player<'_> {
     /// Work on some stream that uses some blocks, all of it recorded.
     fn launch(&mut self) {
         let stream = self.any_stream();
-        let mut picked: Vec<_> = (0..1 + self.rng.below(3)).filter_map(|_| self.any_block()).collect();
+        let mut picked: Vec<_> =
+            (0..1 + self.rng.below(3)).filter_map(|_| self.any_block()).collect();
         picked.sort_unstable();
         picked.dedup();
         let can_use = |&index: &usize| {
@@ -201,7 +210,8 @@ impl Player<'_> {
     fn launch_on(&mut self, stream: usize, picked: &[usize]) {
         let mut uses = Vec::new();
         for &index in picked {
-            let access = [Access::Read, Access::Write, Access::ReadWrite][self.rng.below(3) as usize];
+            let access =
+                [Access::Read, Access::Write, Access::ReadWrite][self.rng.below(3) as usize];
             let filled = self.facts[&self.blocks[index].block.generation()].pattern.is_some();
             let access = if filled { access } else { Access::Write };
             uses.push((shadow_of(&self.blocks[index].block), access));
@@ -313,7 +323,9 @@ impl Player<'_> {
     fn work(&mut self, stream: usize, block: &DeviceBlock, access: Access) {
         let (id, bytes) = (self.id(stream), block.bytes());
         let ops = self.rig.ops();
-        if access.reads() && let Some(pattern) = self.facts[&block.generation()].pattern {
+        if access.reads()
+            && let Some(pattern) = self.facts[&block.generation()].pattern
+        {
             let part = bytes.min(512);
             let start = if self.rng.one_in(2) { 0 } else { (bytes - part) / 4 * 4 };
             ops.check_pattern(block, start..start + part, pattern, id, self.number).unwrap();
@@ -379,10 +391,6 @@ impl Player<'_> {
         }
         self.count();
         assert_eq!(self.pool.usage().outstanding(), 0, "program {}", self.number);
-        self.rig.device().synchronize().unwrap();
-        let wrong = self.rig.ops().collect().unwrap();
-        assert!(wrong.is_empty(), "program {}: wrong bytes: {wrong:?}", self.number);
-        assert_eq!(self.rig.verdict(), Ok(()), "program {}", self.number);
     }
 
     /// The accounting is exact.
@@ -421,25 +429,25 @@ impl Player<'_> {
 }
 
 /// SplitMix64.
-pub struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
