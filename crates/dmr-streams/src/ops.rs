@@ -147,7 +147,7 @@ impl PatternOps {
             self.device().bind()?;
             for stream in &pending.streams {
                 // To wait for it would break its capture.
-                if self.streams.is_capturing(stream.slot())? {
+                if self.streams.is_slot_capturing(stream.slot())? {
                     return Err(ResourceError::stream_capturing(*stream));
                 }
                 self.streams.synchronize_slot(stream.slot())?;
@@ -247,7 +247,7 @@ impl DeviceOps for PatternOps {
         let home = block.alloc_stream();
         self.streams.home_stream(home)?;
         self.device().bind()?;
-        if self.streams.is_capturing(home.slot())? {
+        if self.streams.is_slot_capturing(home.slot())? {
             return Err(ResourceError::stream_capturing(home));
         }
         Ok(self.streams.permanent_id(home.slot()))

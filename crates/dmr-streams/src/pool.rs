@@ -371,6 +371,34 @@ impl StreamPool {
         self.synchronize_slot(slot)
     }
 
+    /// How many streams there can be in all: the pool's own, and those of other owners. Slots of
+    /// ids are below this number.
+    #[must_use]
+    pub fn max_slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The id of the same stream that needs no lease: valid as long as the pool lives, or until
+    /// the stream's owner, who had lent it to the pool, takes it back.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve).
+    pub fn permanent(&self, stream: StreamId) -> ResourceResult<StreamId> {
+        Ok(self.permanent_id(self.find(stream)?.0.slot()))
+    }
+
+    /// Whether a stream is capturing a graph. The driver is asked, which costs it little more than
+    /// a look.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve), and [`Driver`](ResourceError::Driver).
+    #[inline]
+    pub fn is_capturing(&self, stream: StreamId) -> ResourceResult<bool> {
+        self.is_slot_capturing(self.find(stream)?.0.slot())
+    }
+
     #[inline]
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
@@ -403,7 +431,7 @@ impl StreamPool {
     /// Whether the stream of a slot is capturing a graph. The driver is asked, which costs it
     /// little more than a look.
     #[inline]
-    pub(crate) fn is_capturing(&self, slot: usize) -> ResourceResult<bool> {
+    pub(crate) fn is_slot_capturing(&self, slot: usize) -> ResourceResult<bool> {
         if self.progress.ended(slot).is_some() {
             return Ok(false);
         }

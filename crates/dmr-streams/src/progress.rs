@@ -247,7 +247,7 @@ impl Progress {
         slot: usize,
         order: impl FnOnce() -> u64,
     ) -> ResourceResult<Event> {
-        if pool.is_capturing(slot)? {
+        if pool.is_slot_capturing(slot)? {
             return Err(ResourceError::stream_capturing(pool.permanent_id(slot)));
         }
         self.record(pool, slot, order())

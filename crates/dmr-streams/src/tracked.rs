@@ -107,7 +107,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
-        if self.streams.is_capturing(stream.slot())? {
+        if self.streams.is_slot_capturing(stream.slot())? {
             return Err(ResourceError::stream_capturing(stream));
         }
         Ok(())

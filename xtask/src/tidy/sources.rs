@@ -16,6 +16,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-core/", "one `unsafe fn`, the constructor of a block"),
     ("crates/dmr-cuda-async/", "calls the driver"),
     ("crates/dmr-cuda-direct/", "calls the driver"),
+    ("crates/dmr-pool/", "makes blocks of the memory that it carves up"),
     ("crates/dmr-sim/", "is the driver: C functions, an object file in memory"),
     ("crates/dmr-streams/", "calls the driver"),
     ("crates/dmr-testkit/", "its fake resource makes blocks"),

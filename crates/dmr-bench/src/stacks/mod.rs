@@ -9,6 +9,7 @@ use std::sync::Arc;
 use dmr_core::DeviceMemoryResource;
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::{StreamPool, Tracked};
 
 use crate::BenchError;
@@ -36,8 +37,14 @@ pub type ReservedPeak = Box<dyn Fn() -> Result<u64, BenchError> + Send + Sync>;
 type Make = fn(&Arc<StreamPool>, Option<&str>) -> Result<Stack, BenchError>;
 
 /// Every stack. One more is one more row.
-const STACKS: &[(&str, Make)] =
-    &[("direct", direct), ("tracked-direct", tracked_direct), ("async", driver_pool), (BARE, bare)];
+const STACKS: &[(&str, Make)] = &[
+    ("direct", direct),
+    ("tracked-direct", tracked_direct),
+    ("async", driver_pool),
+    ("pool", fast_pool),
+    ("pool-compact", compact_pool),
+    (BARE, bare),
+];
 
 /// It has no memory: its blocks must not be touched.
 pub const BARE: &str = "bare";
@@ -129,6 +136,28 @@ fn driver_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, 
     let resource = Arc::new(resource);
     let pool = Arc::clone(&resource);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.reserved_bytes()?.high));
+    let stack = layers::wrap(resource, layer)?;
+    Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
+}
+
+fn fast_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    pool(streams, layer, PoolConfig::fast())
+}
+
+fn compact_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    pool(streams, layer, PoolConfig::compact())
+}
+
+/// Our pool over the driver's, which counts what was taken from the device.
+fn pool(
+    streams: &Arc<StreamPool>,
+    layer: Option<&str>,
+    config: PoolConfig,
+) -> Result<Stack, BenchError> {
+    let upstream = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::default())?;
+    let resource = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
+    let pool = Arc::clone(&resource);
+    let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.upstream().reserved_bytes()?.high));
     let stack = layers::wrap(resource, layer)?;
     Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
 }

@@ -9,6 +9,7 @@
 //! use to finishing it, no conflicting use of another stream can be prepared, so the waits that
 //! were found needed stay needed, and what they wait for stays what it is.
 
+mod carried;
 mod departure;
 mod dependencies;
 mod slots;
@@ -25,6 +26,7 @@ use smallvec::SmallVec;
 use crate::progress::{Event, Mark};
 use crate::{Located, Owner, StreamPool};
 
+pub use carried::{Carried, Surrender};
 pub use departure::{Departure, Leaving};
 pub use dependencies::{Dependencies, FreeOrder, HomeOrder, LastUse};
 pub(crate) use slots::Slots;
@@ -337,19 +339,10 @@ impl<'p> UseTable<'p> {
     /// As [`free_order`](Self::free_order); an error of the driver may come from work submitted
     /// earlier.
     pub fn poll_free(&self, block: BlockId) -> ResourceResult<bool> {
-        let progress = self.pool.progress();
         let Some(needs) = self.free_needs(block)? else { return Ok(false) };
-        for Need { slot, order, event } in needs {
-            let event = match event {
-                Some(event) => event,
-                None => progress.event_for(self.pool, slot, order)?,
-            };
-            self.pool.device().bind()?;
-            // SAFETY: the event is alive, and nobody re-records it while it is held.
-            match unsafe { result::event::query(event.handle()) } {
-                Ok(()) => progress.has_completed(&event),
-                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
-                Err(error) => return Err(self.pool.device().driver_error("cuEventQuery", error)),
+        for need in &needs {
+            if !self.ask(need)? {
+                return Ok(false);
             }
         }
         Ok(true)
@@ -463,7 +456,7 @@ impl<'p> UseTable<'p> {
 
     #[inline]
     fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
-        if self.pool.is_capturing(stream.slot())? {
+        if self.pool.is_slot_capturing(stream.slot())? {
             return Err(ResourceError::stream_capturing(stream));
         }
         Ok(())

@@ -69,6 +69,18 @@ pub(crate) enum Left {
     Gone { inner_slot: BlockSlot, used: bool },
 }
 
+/// What has become of a block whose memory its owner uses again.
+pub(crate) enum Yielded {
+    /// It is not this owner's.
+    Foreign,
+    /// It was given back before.
+    Before,
+    /// A window is open: it is retired.
+    InUse(BlockSlot),
+    /// It has left, and the slot is free for another.
+    Gone(BlockSlot),
+}
+
 struct Window {
     ticket: u64,
     stream: StreamId,
@@ -76,6 +88,7 @@ struct Window {
 }
 
 /// Something that must be waited for: a use of the stream in `slot`.
+#[derive(Clone)]
 pub(crate) struct Need<E> {
     pub(crate) slot: usize,
     pub(crate) order: u64,
@@ -154,6 +167,50 @@ impl<E: Clone> Slots<E> {
         }
         slot.retired = true;
         Left::Retired { inner_slot, in_use, last }
+    }
+
+    /// Takes a block back whose memory its owner uses again: out of its slot, unless a window is
+    /// open. Tells `keep` what a free of it would have to wait for.
+    #[inline]
+    pub(crate) fn surrender(
+        &self,
+        block: BlockId,
+        owner: Owner,
+        keep: impl FnMut(Need<E>),
+    ) -> Yielded {
+        let Some(index) = block.slot().index() else { return Yielded::Foreign };
+        let Some(mut slot) = self.slot(index) else { return Yielded::Foreign };
+        let Tenancy { owner: whose, inner_slot } = slot.tenancy;
+        if slot.generation != Some(block.generation()) || whose != Some(owner) {
+            return Yielded::Foreign;
+        }
+        if slot.retired {
+            return Yielded::Before;
+        }
+        if !slot.windows.is_empty() {
+            slot.retired = true;
+            return Yielded::InUse(inner_slot);
+        }
+        slot.leave(keep);
+        drop(slot);
+        self.free[block.alloc_stream().slot()].lock().push(index);
+        Yielded::Gone(inner_slot)
+    }
+
+    /// The same for a retired block; `false` while a window is open.
+    pub(crate) fn surrender_retired(&self, block: BlockId, keep: impl FnMut(Need<E>)) -> bool {
+        let left = self.with(block, |slot| {
+            let can_leave = slot.retired && slot.windows.is_empty();
+            if can_leave {
+                slot.leave(keep);
+            }
+            can_leave
+        });
+        let has_left = left.unwrap_or(false);
+        if let Some(index) = block.slot().index().filter(|_| has_left) {
+            self.free[block.alloc_stream().slot()].lock().push(index);
+        }
+        has_left
     }
 
     /// The slot of a block that has left it is free for another.
@@ -365,6 +422,19 @@ impl<E> Slot<E> {
             ledger,
             windows,
             last_ticket: 0,
+        }
+    }
+}
+
+impl<E: Clone> Slot<E> {
+    /// Makes it nobody's; tells `keep` what a free would have to wait for.
+    #[inline]
+    fn leave(&mut self, keep: impl FnMut(Need<E>)) {
+        self.generation = None;
+        // Where nothing was used, the ledger has the allocation, which was at home.
+        if self.used {
+            self.ledger.free_waits().map(Need::of).for_each(keep);
+            self.ledger.forget();
         }
     }
 }

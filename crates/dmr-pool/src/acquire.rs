@@ -1,0 +1,203 @@
+//! Where memory comes from when a stream's own arena has none at hand.
+
+use std::sync::atomic::Ordering;
+
+use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+use dmr_streams::uses::Carried;
+
+use crate::PoolResource;
+use crate::arena::{Arena, Locked, Pending, Request};
+use crate::heap::Taken;
+
+/// A chunk, and the slot of its arena's stream.
+type Found = (usize, Taken);
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// A chunk that the arena's stream may use at once, from wherever it can be had.
+    #[cold]
+    pub(crate) fn acquire_elsewhere(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
+        let found = |taken| Ok((own.home.slot(), taken));
+        self.sweep();
+        if let Some(taken) = self.settle_and_take(own, request) {
+            return found(taken);
+        }
+        if let Some(lent) = self.borrow_ready(own.home, request) {
+            return Ok(lent);
+        }
+        // To wait costs overlap each time; to grow costs memory, until there is enough of it.
+        if self.may_grow(request)
+            && let Ok(Some(taken)) = self.grow(own, request)
+        {
+            return found(taken);
+        }
+        if let Some(taken) = self.wait_and_take(own, request) {
+            return found(taken);
+        }
+        if let Some(lent) = self.borrow_waiting(own.home, request) {
+            return Ok(lent);
+        }
+        match self.grow(own, request) {
+            Ok(Some(taken)) => found(taken),
+            Err(error) if !is_full(&error) => Err(error),
+            refused => self.scrape_together(own, request).ok_or_else(|| match refused {
+                Err(error) => error,
+                Ok(_) => self.out_of_memory(request.bytes),
+            }),
+        }
+    }
+
+    /// Whether the pool takes more from upstream rather than to have a stream wait for another.
+    /// First gives up segments that nobody has a block in, and that did not serve.
+    fn may_grow(&self, request: Request) -> bool {
+        let needed = request.needed();
+        let live = self.arenas().map(Arena::live).sum::<u64>() + needed;
+        let most = self.slack.allowance(live).saturating_sub(needed);
+        let is_enough = || self.reserved.load(Ordering::Relaxed) <= most;
+        // Threads that meet would take from each other and from upstream in turn.
+        if !is_enough() && !self.slack.is_contended() {
+            // What cannot go back stays.
+            let _ = self.trim_known_to(most);
+        }
+        is_enough()
+    }
+
+    /// What others are known to be done with in the own arena; the driver is asked once.
+    fn settle_and_take(&self, own: &Arena, request: Request) -> Option<Taken> {
+        let mut state = own.lock();
+        if state.settle_all(own.home, self.uses())
+            && let Some(taken) = state.take(request)
+        {
+            return Some(taken);
+        }
+        let youngest = state.pending.back().map(|pending| pending.after.clone())?;
+        drop(state);
+        self.ask(own, &[youngest]);
+        let mut state = own.lock();
+        state.settle_all(own.home, self.uses());
+        state.take(request)
+    }
+
+    /// A chunk of another arena that this stream may use without waiting.
+    fn borrow_ready(&self, home: StreamId, request: Request) -> Option<Found> {
+        let uses = self.uses();
+        self.lenders(home, request).find_map(|(arena, mut state)| {
+            let lender = arena.home.slot();
+            let is_after = |since| uses.is_after_number(home, lender, since);
+            let ready = |after: &Carried, since| is_after(since) && uses.is_after(home, after);
+            if let Some(Pending { chunk, .. }) = state.take_pending(request, ready) {
+                state.counts.allocated += request.bytes;
+                return Some((lender, state.heap.taken(chunk)));
+            }
+            state.settle_all(arena.home, uses);
+            let taken = state.take(request)?;
+            if is_after(taken.since) {
+                return Some((lender, taken));
+            }
+            state.counts.allocated -= request.bytes;
+            state.release(taken.id, taken.since);
+            None
+        })
+    }
+
+    /// What others have used in the own arena, once its stream waits for them.
+    fn wait_and_take(&self, own: &Arena, request: Request) -> Option<Taken> {
+        let uses = self.uses();
+        let mut state = own.lock();
+        if let Some(Pending { chunk, after }) = state.take_pending(request, |_, _| true) {
+            let taken = state.heap.taken(chunk);
+            drop(state);
+            let is_ordered = uses.wait_for(own.home, &after).is_ok();
+            let mut state = own.lock();
+            if !is_ordered {
+                state.push(chunk, after, taken.since);
+                return None;
+            }
+            state.counts.allocated += request.bytes;
+            return Some(taken);
+        }
+        if state.pending_units + state.heap.free_units() < u64::from(request.units) {
+            return None;
+        }
+        let all: Vec<_> = state.pending.iter().map(|pending| pending.after.clone()).collect();
+        drop(state);
+        for after in &all {
+            uses.wait_for(own.home, after).ok()?;
+        }
+        let mut state = own.lock();
+        state.settle_all(own.home, uses);
+        state.take(request)
+    }
+
+    /// A chunk of another arena, for which this stream is made to wait. An arena whose stream can
+    /// record no event now is passed over.
+    fn borrow_waiting(&self, home: StreamId, request: Request) -> Option<Found> {
+        self.lenders(home, request).find_map(|(arena, mut state)| {
+            let (taken, mut after) = match state.heap_take(request) {
+                Some(taken) => (taken, Carried::default()),
+                None => {
+                    let Pending { chunk, after } = state.take_pending(request, |_, _| true)?;
+                    (state.heap.taken(chunk), after)
+                }
+            };
+            drop(state);
+            let foreign = after.clone();
+            after.add(arena.home, taken.since);
+            let is_ordered = self.uses().wait_for(home, &after).is_ok();
+            let mut state = arena.lock();
+            if is_ordered {
+                state.counts.allocated += request.bytes;
+                return Some((arena.home.slot(), taken));
+            }
+            if foreign.is_empty() {
+                state.release(taken.id, taken.since);
+            } else {
+                state.push(taken.id, foreign, taken.since);
+            }
+            None
+        })
+    }
+
+    /// Upstream has no more: what the pool keeps goes back to it, what has to be waited for is
+    /// waited for, and all is tried again.
+    fn scrape_together(&self, own: &Arena, request: Request) -> Option<Found> {
+        let grow = || {
+            // What cannot go back stays, and the caller has an error to answer with.
+            let _ = self.trim_to(0);
+            let taken = self.grow(own, request).ok().flatten()?;
+            Some((own.home.slot(), taken))
+        };
+        if let Some(found) = grow() {
+            return Some(found);
+        }
+        let _ = self.wait_for_pending();
+        if let Some(taken) = self.settle_and_take(own, request) {
+            return Some((own.home.slot(), taken));
+        }
+        if let Some(lent) = self.borrow_waiting(own.home, request) {
+            return Some(lent);
+        }
+        let _ = self.upstream.reap_pending();
+        grow()
+    }
+
+    /// The other streams' arenas that may have such a chunk, and that no thread is in.
+    fn lenders(
+        &self,
+        home: StreamId,
+        request: Request,
+    ) -> impl Iterator<Item = (&Arena, Locked<'_>)> {
+        let others = self.arenas().filter(move |arena| arena.home.slot() != home.slot());
+        others.filter(move |arena| arena.may_have(request.units)).filter_map(|arena| {
+            let state = arena.try_lock();
+            if state.is_none() {
+                self.slack.contended();
+            }
+            Some((arena, state?))
+        })
+    }
+}
+
+/// Whether memory that is given back may help.
+fn is_full(error: &ResourceError) -> bool {
+    matches!(error, ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
+}

@@ -1,0 +1,313 @@
+//! The memory that one stream was the first to have: what of it is free, what is free once others
+//! are done, and the segments that it came in.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dmr_core::{DeviceBlock, StreamId};
+use dmr_streams::uses::{Carried, UseTable};
+
+use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
+
+/// An arena. Its lock is never held across a driver call, and threads of other streams take it
+/// only when their own arena has no room.
+///
+/// Its own stream may use whatever is free in its heap without waiting: that is what *free* means
+/// there. Another stream may use it after what was submitted to the arena's stream when it became
+/// free.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Arena {
+    /// Its stream.
+    pub(crate) home: StreamId,
+    state: Mutex<State>,
+    hints: Hints,
+}
+
+/// What others read without the lock: how an arena was when its lock was last let go.
+#[derive(Debug, Default)]
+struct Hints {
+    /// There is a free chunk of so many units.
+    largest: AtomicU32,
+    /// There are so many chunks pending.
+    pending: AtomicU32,
+    /// Bytes of blocks that are handed out from it.
+    live: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) heap: Heap,
+    /// Segments that serve one block at a time and that are free, by units.
+    pub(crate) apart: BTreeMap<u32, Vec<ChunkId>>,
+    /// Freed, oldest first; the arena's stream is not after all of it yet.
+    pub(crate) pending: VecDeque<Pending>,
+    /// Units in `pending`.
+    pub(crate) pending_units: u64,
+    /// Added to `pending` since the driver was last asked.
+    pub(crate) unasked: usize,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) counts: Counts,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) units: u32,
+    /// As the caller asked.
+    pub(crate) bytes: u64,
+    /// A segment of its own.
+    pub(crate) is_apart: bool,
+}
+
+impl Request {
+    /// Bytes that it takes from the pool.
+    pub(crate) fn needed(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+}
+
+/// A chunk that was freed, and what it still depends on.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) chunk: ChunkId,
+    pub(crate) after: Carried,
+}
+
+/// Memory from upstream.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) block: DeviceBlock,
+    /// Its first chunk.
+    pub(crate) first: ChunkId,
+    /// It serves one block at a time.
+    pub(crate) is_apart: bool,
+}
+
+/// Bytes as asked for; none of these ever decreases.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) allocated: u64,
+    /// Given back by the owner.
+    pub(crate) returned: u64,
+    /// In the pool again.
+    pub(crate) freed: u64,
+}
+
+/// How many chunks one question is asked for. As many younger ones are left alone meanwhile: their
+/// users have had no time.
+const BATCH: usize = 16;
+/// How many chunks become free with each that is added to those pending: more than one, so that
+/// they never gather.
+const AT_ONCE: usize = 2;
+
+impl Arena {
+    pub(crate) fn new(home: StreamId) -> Self {
+        Self { home, state: Mutex::default(), hints: Hints::default() }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { state, hints: &self.hints }
+    }
+
+    /// A locked arena, unless another thread has it.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return None,
+        };
+        Some(Locked { state, hints: &self.hints })
+    }
+
+    /// What its pending chunks depend on.
+    pub(crate) fn pending(&self) -> Vec<Carried> {
+        self.lock().pending.iter().map(|pending| pending.after.clone()).collect()
+    }
+
+    /// Whether it may have a chunk for a request of so many units.
+    #[inline]
+    pub(crate) fn may_have(&self, units: u32) -> bool {
+        self.hints.largest.load(Ordering::Relaxed) >= smallest_of_its_list(units)
+            || self.hints.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Bytes of blocks that are handed out from it.
+    pub(crate) fn live(&self) -> u64 {
+        self.hints.live.load(Ordering::Relaxed)
+    }
+}
+
+/// An arena's state. Tells what is largest when it is let go.
+pub(crate) struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    hints: &'a Hints,
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let State { heap, apart, pending, counts, .. } = &*self.state;
+        let largest = apart.last_key_value().map_or(0, |(&units, _)| units);
+        self.hints.largest.store(heap.largest().max(largest), Ordering::Relaxed);
+        self.hints.pending.store(pending.len() as u32, Ordering::Relaxed);
+        self.hints.live.store(counts.allocated - counts.returned, Ordering::Relaxed);
+    }
+}
+
+impl std::ops::Deref for Locked<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl State {
+    /// A free chunk, and what is counted for it.
+    #[inline]
+    pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
+        let taken = self.heap_take(request)?;
+        self.counts.allocated += request.bytes;
+        Some(taken)
+    }
+
+    /// The same, and nothing is counted.
+    #[inline]
+    pub(crate) fn heap_take(&mut self, request: Request) -> Option<Taken> {
+        let units = request.units;
+        if request.is_apart { self.take_apart(units) } else { self.heap.take(units) }
+    }
+
+    /// The smallest free segment that is not much too large.
+    fn take_apart(&mut self, units: u32) -> Option<Taken> {
+        let (&size, ids) = self.apart.range_mut(units..=units.saturating_add(units / 8)).next()?;
+        let id = ids.pop()?;
+        if ids.is_empty() {
+            self.apart.remove(&size);
+        }
+        Some(self.heap.taken(id))
+    }
+
+    /// Makes a chunk free.
+    #[inline]
+    pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
+        if self.heap.is_apart(id) {
+            self.heap.set_since(id, since);
+            self.apart.entry(self.heap.range(id).1).or_default().push(id);
+        } else {
+            self.heap.release(id, since);
+        }
+    }
+
+    /// Takes a segment out that is free as a whole, of those that are such.
+    pub(crate) fn remove_segment(&mut self, such: impl Fn(&Segment) -> bool) -> Option<Segment> {
+        let Self { heap, apart, segments, .. } = self;
+        let leaves = |segment: &Segment| {
+            if !such(segment) {
+                return false;
+            }
+            if !segment.is_apart {
+                return heap.remove_segment(segment.first);
+            }
+            let (_, units) = heap.range(segment.first);
+            let Some(ids) = apart.get_mut(&units) else { return false };
+            let Some(at) = ids.iter().position(|&id| id == segment.first) else { return false };
+            ids.swap_remove(at);
+            if ids.is_empty() {
+                apart.remove(&units);
+            }
+            heap.remove_apart(segment.first);
+            true
+        };
+        let at = segments.iter().position(leaves)?;
+        Some(segments.swap_remove(at))
+    }
+
+    /// Keeps a chunk until the arena's stream is after all of `after`. Other streams may use it
+    /// after that and after what the arena's stream had been given when the chunk became free.
+    pub(crate) fn push(&mut self, chunk: ChunkId, after: Carried, since: u64) {
+        self.heap.set_since(chunk, since);
+        self.pending_units += u64::from(self.heap.range(chunk).1);
+        self.pending.push_back(Pending { chunk, after });
+        self.unasked += 1;
+    }
+
+    /// Makes the oldest chunks free, up to a few, as long as `stream`, whose arena this is, is
+    /// after all that they depend on.
+    #[inline]
+    pub(crate) fn settle_some(&mut self, stream: StreamId, uses: UseTable<'_>) {
+        for _ in 0..AT_ONCE {
+            match self.pending.front() {
+                Some(oldest) if uses.is_after(stream, &oldest.after) => {}
+                _ => return,
+            }
+            if let Some(oldest) = self.pending.pop_front() {
+                self.free_pending(&oldest, stream, uses);
+            }
+        }
+    }
+
+    /// What the driver is to be asked, if it is time: the youngest chunk that has had time, whose
+    /// answer counts for all earlier uses of its streams; and the oldest.
+    #[inline]
+    pub(crate) fn question(&mut self) -> Option<[Carried; 2]> {
+        if self.unasked < BATCH || self.pending.len() < 2 * BATCH {
+            return None;
+        }
+        self.unasked = 0;
+        let due = self.pending.len() - BATCH - 1;
+        Some([self.pending.get(due)?.after.clone(), self.pending.front()?.after.clone()])
+    }
+
+    /// Makes all chunks free for which that holds; answers whether there were any.
+    pub(crate) fn settle_all(&mut self, stream: StreamId, uses: UseTable<'_>) -> bool {
+        let before = self.pending.len();
+        for _ in 0..before {
+            let Some(oldest) = self.pending.pop_front() else { break };
+            if uses.is_after(stream, &oldest.after) {
+                self.free_pending(&oldest, stream, uses);
+            } else {
+                self.pending.push_back(oldest);
+            }
+        }
+        self.pending.len() < before
+    }
+
+    /// Takes one of the pending chunks that is large enough, of those for which `such` holds: what
+    /// it depends on, and since when it is free. Nothing is counted.
+    pub(crate) fn take_pending(
+        &mut self,
+        request: Request,
+        such: impl Fn(&Carried, u64) -> bool,
+    ) -> Option<Pending> {
+        let Request { units, is_apart, .. } = request;
+        let fits = |pending: &Pending| {
+            let have = self.heap.range(pending.chunk).1;
+            is_apart == self.heap.is_apart(pending.chunk)
+                && have >= units
+                && have - units <= units / 8
+                && such(&pending.after, self.heap.taken(pending.chunk).since)
+        };
+        let at = self.pending.iter().position(fits)?;
+        let pending = self.pending.remove(at)?;
+        self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
+        Some(pending)
+    }
+
+    fn free_pending(&mut self, pending: &Pending, stream: StreamId, uses: UseTable<'_>) {
+        self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
+        self.release(pending.chunk, uses.submitted(stream));
+    }
+}

@@ -1,0 +1,132 @@
+//! How a pool is made.
+
+use dmr_core::size::BLOCK_ALIGNMENT;
+
+/// Bytes in which a pool takes memory from upstream: a large page of the device.
+pub(crate) const SEGMENT_STEP: u64 = 2 << 20;
+
+/// How a [`PoolResource`](crate::PoolResource) takes, keeps and gives back memory. All sizes are
+/// bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolConfig {
+    /// Taken from upstream when the pool is made, for the default stream. Rounded up to 2 MiB.
+    pub initial_size: u64,
+    /// The most that is ever taken from upstream at one time; `None` for what upstream has.
+    pub maximum_size: Option<u64>,
+    /// A reap gives free memory back to upstream as long as more than this is reserved.
+    pub release_threshold: u64,
+    /// How much is taken at once, unless one block needs more. Rounded up to 2 MiB.
+    pub growth: u64,
+    /// Blocks of this size and larger have memory of their own, which serves one block at a time:
+    /// cut into smaller ones it would leave holes that no other fits.
+    pub apart_from: u64,
+    /// Larger blocks have memory of their own, which goes back to upstream when they are freed.
+    pub largest_pooled: usize,
+    /// The pool exceeds what is live by one so-manieth before it gives up what it keeps, has
+    /// streams wait for each other's memory, or takes more. Threads that get in each other's way
+    /// raise that, up to as much as is live.
+    pub slack_divisor: u32,
+    /// The alignment of every block: a power of two, at least 256, at most 2 MiB.
+    pub alignment: usize,
+}
+
+impl PoolConfig {
+    /// Time first: large blocks are cut from the same memory as small ones, and found again in a
+    /// few dozen instructions.
+    #[must_use]
+    pub const fn fast() -> Self {
+        Self {
+            initial_size: 0,
+            maximum_size: None,
+            release_threshold: u64::MAX,
+            growth: 64 << 20,
+            apart_from: u64::MAX,
+            largest_pooled: usize::MAX,
+            slack_divisor: 16,
+            alignment: BLOCK_ALIGNMENT,
+        }
+    }
+
+    /// Memory first: blocks from 64 MiB on have memory of their own, and go back to upstream
+    /// rather than leave a hole. Over the driver's pool, which moves pages, that costs a few
+    /// hundred nanoseconds.
+    #[must_use]
+    pub const fn compact() -> Self {
+        let mut compact = Self::fast();
+        compact.apart_from = 64 << 20;
+        compact
+    }
+
+    /// Sets [`initial_size`](Self::initial_size).
+    #[must_use]
+    pub const fn with_initial_size(mut self, bytes: u64) -> Self {
+        self.initial_size = bytes;
+        self
+    }
+
+    /// Sets [`maximum_size`](Self::maximum_size).
+    #[must_use]
+    pub const fn with_maximum_size(mut self, bytes: u64) -> Self {
+        self.maximum_size = Some(bytes);
+        self
+    }
+
+    /// Sets [`release_threshold`](Self::release_threshold).
+    #[must_use]
+    pub const fn with_release_threshold(mut self, bytes: u64) -> Self {
+        self.release_threshold = bytes;
+        self
+    }
+
+    /// Sets [`growth`](Self::growth).
+    #[must_use]
+    pub const fn with_growth(mut self, bytes: u64) -> Self {
+        self.growth = bytes;
+        self
+    }
+
+    /// Sets [`apart_from`](Self::apart_from).
+    #[must_use]
+    pub const fn with_apart_from(mut self, bytes: u64) -> Self {
+        self.apart_from = bytes;
+        self
+    }
+
+    /// Sets [`largest_pooled`](Self::largest_pooled).
+    #[must_use]
+    pub const fn with_largest_pooled(mut self, bytes: usize) -> Self {
+        self.largest_pooled = bytes;
+        self
+    }
+
+    /// Sets [`slack_divisor`](Self::slack_divisor). 0 is taken for 1.
+    #[must_use]
+    pub const fn with_slack_divisor(mut self, divisor: u32) -> Self {
+        self.slack_divisor = divisor;
+        self
+    }
+
+    /// Sets [`alignment`](Self::alignment). What is no power of two between 256 and 2 MiB becomes
+    /// the next that is.
+    #[must_use]
+    pub const fn with_alignment(mut self, bytes: usize) -> Self {
+        let most = SEGMENT_STEP as usize;
+        let least = if bytes < BLOCK_ALIGNMENT { BLOCK_ALIGNMENT } else { bytes };
+        self.alignment = if least > most { most } else { least.next_power_of_two() };
+        self
+    }
+
+    /// Whether a block of this size has memory of its own.
+    #[inline]
+    pub(crate) const fn is_apart(&self, bytes: u64) -> bool {
+        bytes >= self.apart_from || bytes > self.largest_pooled as u64
+    }
+}
+
+impl Default for PoolConfig {
+    /// [`fast`](Self::fast).
+    fn default() -> Self {
+        Self::fast()
+    }
+}

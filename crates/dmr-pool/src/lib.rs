@@ -1,0 +1,31 @@
+//! A pool: carves up the memory of any resource, with use tracking.
+//!
+//! [`PoolResource`] takes memory from upstream in large pieces and hands out parts of it, so that
+//! an allocation or a free that finds what it needs makes no driver call. Memory moves between
+//! streams with the waits that it takes, and no others.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | `heap` | chunks of memory, found by size; knows no streams |
+//! | `arena` | the memory that one stream had first: its heap, and what other streams may still use |
+//! | `acquire` | where memory comes from when a stream's own arena has none at hand |
+//! | `segments` | memory from upstream, and its way back |
+//! | `slack` | how much may be kept before memory is saved at the cost of time |
+//! | `stats` | what a pool holds, in numbers and as a map |
+
+mod acquire;
+mod arena;
+mod config;
+mod heap;
+mod resource;
+mod segments;
+mod slack;
+mod stats;
+
+pub use config::PoolConfig;
+pub use resource::PoolResource;
+pub use stats::{FreeChunks, HeapRegion, PoolStats, RegionState};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

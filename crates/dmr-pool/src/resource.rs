@@ -1,0 +1,501 @@
+//! The resource: what happens on every allocation and free, and the accounting.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use dmr_core::error::StreamProblem;
+use dmr_core::size::checked_round_up;
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseToken, UseTokens,
+};
+use dmr_streams::uses::{Carried, Surrender, UseTable};
+use dmr_streams::{Device, Owner, StreamPool};
+
+use crate::PoolConfig;
+use crate::arena::{Arena, Request};
+use crate::heap::{ChunkId, Taken, UNIT};
+use crate::slack::Slack;
+
+/// Carves up memory of an upstream resource, with use tracking: no driver call for an allocation
+/// or a free that finds what it needs.
+///
+/// # Which memory a stream is given
+///
+/// Every stream has an arena: what it was the first to have. In this order it takes
+///
+/// 1. what is free in its own arena: nothing to wait for;
+/// 2. what other streams have used, and are known to be done with, or what this one has waited
+///    for by now;
+/// 3. what is free in another stream's arena, if that is known to be done with it, or if this
+///    stream already waits behind it; else it is made to wait for it, for which an event is
+///    recorded on the other stream;
+/// 4. memory from upstream;
+/// 5. if upstream has none: what is kept, given back and taken anew, and what has to be waited
+///    for.
+///
+/// # When memory is free
+///
+/// A block that is given back is in the pool at once, with what it still depends on: the home
+/// stream may have it again when it is after all uses on other streams, and no user's stream is
+/// made to wait because of a free. Whether others are done is asked for many blocks at a time. A
+/// block with an open window is *retired* until that closes.
+///
+/// # Upstream
+///
+/// Need not track uses. Memory goes back to it only when the stream that it was allocated on is
+/// after all uses: in [`trim_to`](Self::trim_to), in a reap above the release threshold, when
+/// upstream has no more, and when the pool is dropped.
+pub struct PoolResource<U: DeviceMemoryResource> {
+    pub(crate) upstream: U,
+    pub(crate) streams: Arc<StreamPool>,
+    pub(crate) owner: Owner,
+    pub(crate) config: PoolConfig,
+    pub(crate) slack: Slack,
+    /// By slot of the stream.
+    arenas: Box<[OnceLock<Box<Arena>>]>,
+    /// Bytes of all segments.
+    pub(crate) reserved: AtomicU64,
+    /// The most that ever was.
+    pub(crate) reserved_high: AtomicU64,
+    /// Given back while a window was open.
+    retired: Mutex<Vec<Retired>>,
+    retired_count: AtomicUsize,
+    /// Held while memory is taken from upstream: one at a time, so that it is not taken twice.
+    pub(crate) growing: Mutex<()>,
+}
+
+/// Where a chunk is: its arena and its name there, as the inner slot of the use table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) arena: usize,
+    pub(crate) chunk: ChunkId,
+}
+
+const CHUNK_BITS: u32 = 20;
+
+impl Place {
+    /// `None` for a chunk whose name is too long: an arena has a million.
+    #[inline]
+    fn to_slot(self) -> Option<BlockSlot> {
+        let chunk = self.chunk.get();
+        (chunk < (1 << CHUNK_BITS) - 1)
+            .then(|| BlockSlot::new((self.arena as u32) << CHUNK_BITS | chunk))
+    }
+
+    #[inline]
+    fn from_slot(slot: BlockSlot) -> Option<Self> {
+        let number = slot.index()?;
+        let chunk = ChunkId::new(number & ((1 << CHUNK_BITS) - 1))?;
+        Some(Self { arena: (number >> CHUNK_BITS) as usize, chunk })
+    }
+}
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// A pool on the streams of this pool of streams.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another pool of
+    /// streams; what upstream answers if there is an initial size.
+    pub fn new(upstream: U, streams: Arc<StreamPool>, config: PoolConfig) -> ResourceResult<Self> {
+        if upstream.stream_pool() != streams.id() {
+            let stream = streams.default_stream();
+            return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
+        }
+        let pool = Self {
+            upstream,
+            owner: Owner::new(),
+            config,
+            slack: Slack::new(config.slack_divisor),
+            arenas: (0..streams.max_slots()).map(|_| OnceLock::new()).collect(),
+            reserved: AtomicU64::new(0),
+            reserved_high: AtomicU64::new(0),
+            retired: Mutex::default(),
+            retired_count: AtomicUsize::new(0),
+            growing: Mutex::new(()),
+            streams,
+        };
+        if config.initial_size > 0 {
+            let arena = pool.arena(pool.streams.default_stream());
+            pool.reserve(arena, config.initial_size)?;
+        }
+        Ok(pool)
+    }
+
+    /// The resource that the memory comes from.
+    #[must_use]
+    pub fn upstream(&self) -> &U {
+        &self.upstream
+    }
+
+    /// The most bytes that were ever reserved.
+    #[must_use]
+    pub fn reserved_high(&self) -> u64 {
+        self.reserved_high.load(Ordering::Relaxed)
+    }
+
+    /// The pool whose streams it accepts.
+    #[must_use]
+    pub fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.streams.device()
+    }
+
+    #[inline]
+    pub(crate) fn uses(&self) -> UseTable<'_> {
+        self.streams.uses()
+    }
+
+    /// The arena of a stream, which is made when it is first asked for.
+    #[inline]
+    pub(crate) fn arena(&self, home: StreamId) -> &Arena {
+        self.arenas[home.slot()].get_or_init(|| {
+            // A lease ends, and the next one of the stream finds the arena.
+            let permanent = self.streams.permanent(home).unwrap_or(home);
+            Box::new(Arena::new(permanent))
+        })
+    }
+
+    /// Those that have been made.
+    pub(crate) fn arenas(&self) -> impl Iterator<Item = &Arena> {
+        self.arenas.iter().filter_map(OnceLock::get).map(|arena| &**arena)
+    }
+
+    /// What so many bytes need, or what is wrong with their number.
+    #[inline]
+    fn request(&self, bytes: usize) -> ResourceResult<Request> {
+        let rounded = checked_round_up(bytes, self.config.alignment)? as u64;
+        let total = self.device().total_memory();
+        match u32::try_from(rounded / UNIT) {
+            Ok(units) if bytes as u64 <= total => {
+                let bytes = bytes as u64;
+                Ok(Request { units, bytes, is_apart: self.config.is_apart(bytes) })
+            }
+            _ => Err(ResourceError::beyond_device(bytes, total)),
+        }
+    }
+
+    /// A free chunk that `home` may use at once.
+    #[inline]
+    fn acquire(&self, home: StreamId, request: Request) -> ResourceResult<(usize, Taken)> {
+        let arena = self.arena(home);
+        if let Some(taken) = arena.lock().take(request) {
+            return Ok((home.slot(), taken));
+        }
+        self.acquire_elsewhere(arena, request)
+    }
+
+    /// The chunk was not handed out after all. `home` was ordered after all that it depends on.
+    #[cold]
+    fn untake(&self, place: Place, home: StreamId, request: Request) {
+        if let Some(arena) = self.arena_at(place.arena) {
+            arena.lock().counts.allocated -= request.bytes;
+            self.put(place, home, Carried::default(), 0, Return::Again);
+        }
+    }
+
+    /// Takes a block back from its owner. On an error nothing has changed.
+    #[inline]
+    fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
+        let id = block.id();
+        if self.device().is_forked() {
+            return Err(ResourceError::forked_process(self.device_ordinal()));
+        }
+        match self.uses().surrender(id, self.owner)? {
+            Surrender::Free(slot, after) => {
+                if let Some(place) = Place::from_slot(slot) {
+                    self.put(place, id.alloc_stream(), after, block.bytes() as u64, Return::New);
+                }
+                Ok(BlockState::Freed)
+            }
+            Surrender::InUse(slot) => {
+                self.retire(block, slot);
+                Ok(BlockState::Retired)
+            }
+            Surrender::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
+        }
+    }
+
+    /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
+    #[inline]
+    fn put(&self, place: Place, from: StreamId, mut after: Carried, bytes: u64, how: Return) {
+        let Some(arena) = self.arena_at(place.arena) else { return };
+        let uses = self.uses();
+        let is_lent = arena.home.slot() != from.slot();
+        if is_lent {
+            after.add(from, uses.submitted(from));
+        }
+        let mut state = arena.lock();
+        state.counts.freed += bytes;
+        if how == Return::New {
+            state.counts.returned += bytes;
+        }
+        if after.is_empty() || uses.is_after(arena.home, &after) {
+            state.release(place.chunk, uses.submitted(arena.home));
+            drop(state);
+        } else {
+            // Who borrowed it came after all that its lender had done with it.
+            let since = if is_lent { 0 } else { uses.submitted(arena.home) };
+            state.push(place.chunk, after, since);
+            state.settle_some(arena.home, uses);
+            let question = state.question();
+            drop(state);
+            if let Some(asked) = question {
+                self.ask(arena, &asked);
+            }
+        }
+        if self.config.largest_pooled != usize::MAX {
+            self.give_up_largest(arena);
+        }
+    }
+
+    fn retire(&self, block: &DeviceBlock, slot: BlockSlot) {
+        let (id, bytes) = (block.id(), block.bytes() as u64);
+        if let Some(arena) = Place::from_slot(slot).and_then(|place| self.arena_at(place.arena)) {
+            arena.lock().counts.returned += bytes;
+        }
+        let mut retired = self.retired();
+        retired.push(Retired { id, slot, bytes });
+        self.retired_count.store(retired.len(), Ordering::SeqCst);
+        drop(retired);
+        // The window may have closed meanwhile.
+        self.sweep();
+    }
+
+    /// Puts back what was retired and whose windows have closed; answers the bytes.
+    pub(crate) fn sweep(&self) -> u64 {
+        if self.retired_count.load(Ordering::SeqCst) == 0 {
+            return 0;
+        }
+        let mut closed = Vec::new();
+        let mut retired = self.retired();
+        retired.retain(|&block| match self.uses().surrender_retired(block.id) {
+            Some(after) => {
+                closed.push((block, after));
+                false
+            }
+            None => true,
+        });
+        self.retired_count.store(retired.len(), Ordering::SeqCst);
+        drop(retired);
+        let mut freed = 0;
+        for (Retired { id, slot, bytes }, after) in closed {
+            if let Some(place) = Place::from_slot(slot) {
+                self.put(place, id.alloc_stream(), after, bytes, Return::Again);
+            }
+            freed += bytes;
+        }
+        freed
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Vec<Retired>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn arena_at(&self, slot: usize) -> Option<&Arena> {
+        self.arenas.get(slot)?.get().map(|arena| &**arena)
+    }
+
+    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
+        match self.streams.is_capturing(stream)? {
+            true => Err(ResourceError::stream_capturing(stream)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A block that was given back while a window was open.
+#[derive(Clone, Copy)]
+struct Retired {
+    id: BlockId,
+    slot: BlockSlot,
+    bytes: u64,
+}
+
+/// Whether a chunk that comes back is counted as given back now, or was when it was retired.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Return {
+    New,
+    Again,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let request = self.request(bytes)?;
+        let located = self.streams.locate(stream)?;
+        let home = located.id();
+        self.device().check()?;
+        self.refuse_capture(home)?;
+        let (arena, taken) = self.acquire(home, request)?;
+        let generation = Generation::next();
+        let place = Place { arena, chunk: taken.id };
+        let full = || ResourceError::capacity("chunks of an arena", 1 << CHUNK_BITS);
+        let entered = place.to_slot().ok_or_else(full).and_then(|inner_slot| {
+            self.uses().insert_owned(generation, located, self.owner, inner_slot)
+        });
+        let slot = match entered {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.untake(place, home, request);
+                return Err(error);
+            }
+        };
+        // SAFETY: the chunk is in a segment that upstream has handed out and that the pool keeps
+        // until all of it is free; it is this block's alone until `deallocate` takes it back; the
+        // generation is new.
+        #[allow(unsafe_code, reason = "making blocks is what a resource does")]
+        Ok(unsafe {
+            DeviceBlock::from_parts(BlockParts {
+                ptr: taken.address,
+                bytes,
+                reserved_bytes: (u64::from(taken.units) * UNIT) as usize,
+                alignment: self.config.alignment,
+                device_ordinal: self.device_ordinal(),
+                alloc_stream: home,
+                tag,
+                generation,
+                slot,
+                state: BlockState::Live,
+            })
+        })
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        self.give_back(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.uses().is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.device().ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.streams.id()
+    }
+
+    fn bytes_outstanding(&self) -> u64 {
+        self.usage().outstanding()
+    }
+
+    /// `reserved` is what was taken from upstream.
+    fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for arena in self.arenas() {
+            let counts = arena.lock().counts;
+            usage.live += counts.allocated - counts.returned;
+            usage.retired += counts.returned - counts.freed;
+            usage.total_allocated += counts.allocated;
+            usage.total_freed += counts.freed;
+        }
+        usage.reserved = self.reserved.load(Ordering::Relaxed);
+        usage
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.reap(|pool| pool.upstream.try_reap())
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.reap(|pool| {
+            pool.wait_for_pending()?;
+            pool.upstream.reap_pending()
+        })
+    }
+
+    fn supports_block_use_tracking(&self) -> bool {
+        true
+    }
+
+    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        self.device().check()?;
+        self.uses().record(block.id(), stream)
+    }
+
+    fn prepare_block_use(
+        &self,
+        block: BlockId,
+        stream: StreamId,
+        access: Access,
+    ) -> ResourceResult<UseToken> {
+        let tokens = self.prepare_uses(&[BlockUse::new(block, access)], stream)?;
+        let not_one = ResourceError::use_after_free(block.generation());
+        tokens.into_iter().next().ok_or(not_one)
+    }
+
+    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        let mut tokens = UseTokens::new(token.stream());
+        tokens.push(token);
+        self.finish_uses(tokens)
+    }
+
+    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        self.device().check()?;
+        self.uses().prepare(uses, stream)
+    }
+
+    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        let outcome = match self.device().check() {
+            Ok(()) => self.uses().finish(tokens),
+            Err(_) if tokens.is_empty() => Ok(()),
+            Err(gone @ ResourceError::ForkedProcess { .. }) => return Err(gone),
+            // The work is gone with the context: nothing has to be ordered after it.
+            Err(gone) => self.uses().cancel(tokens).and(Err(gone)),
+        };
+        self.sweep();
+        outcome
+    }
+
+    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        let outcome = self.uses().cancel(tokens);
+        self.sweep();
+        outcome
+    }
+}
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    fn reap(&self, upstream: impl FnOnce(&Self) -> ResourceResult<u64>) -> ResourceResult<u64> {
+        if self.device().is_forked() {
+            return Err(ResourceError::forked_process(self.device_ordinal()));
+        }
+        let freed = self.sweep();
+        let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
+            true => self.trim_to(self.config.release_threshold),
+            false => Ok(()),
+        };
+        trimmed.and(upstream(self)).map(|_| freed)
+    }
+}
+
+impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
+    fn drop(&mut self) {
+        self.surrender_segments();
+    }
+}
+
+/// `Pool(Async(device 0))`.
+impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({:?})", self.upstream)
+    }
+}
+
+impl<U: DeviceMemoryResource> fmt::Debug for PoolResource<U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,220 @@
+//! Memory from upstream, and its way back.
+
+use std::sync::atomic::Ordering;
+
+use dmr_core::{
+    AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
+};
+
+use dmr_streams::uses::Carried;
+
+use crate::PoolResource;
+use crate::arena::{Arena, Pending, Request, Segment, State};
+use crate::config::SEGMENT_STEP;
+use crate::heap::{ChunkId, Taken, UNIT};
+
+/// How messages name the memory that a pool holds.
+const TAG: AllocTag = AllocTag::new("pool");
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// Gives free memory back to upstream, as long as `bytes` bytes stay reserved. Does not wait:
+    /// what other streams are still using stays, and so does every segment with a block in it.
+    ///
+    /// # Errors
+    ///
+    /// What upstream answers; that memory is still the pool's.
+    pub fn trim_to(&self, bytes: u64) -> ResourceResult<()> {
+        for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
+            for after in &arena.pending() {
+                // No answer: it stays.
+                let _ = self.uses().poll(after);
+            }
+        }
+        self.trim_known_to(bytes)
+    }
+
+    /// The same, of what others are known to be done with.
+    pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
+        for arena in self.arenas() {
+            if self.reserved.load(Ordering::Relaxed) <= bytes {
+                break;
+            }
+            let mut state = arena.lock();
+            state.settle_all(arena.home, self.uses());
+            state.heap.flush();
+            drop(state);
+            self.trim_arena(arena, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the free segments of an arena back, as long as more than so many bytes are reserved.
+    pub(crate) fn trim_arena(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        while self.reserved.load(Ordering::Relaxed) > bytes {
+            let Some(segment) = arena.lock().remove_segment(|_| true) else { break };
+            self.give_up(arena, segment)?;
+        }
+        Ok(())
+    }
+
+    /// Takes memory from upstream into an arena, and a chunk out of it; `None` if that would be more
+    /// than the pool may have.
+    ///
+    /// # Errors
+    ///
+    /// Upstream's.
+    pub(crate) fn grow(&self, arena: &Arena, request: Request) -> ResourceResult<Option<Taken>> {
+        let _alone = self.growing.lock();
+        if let Some(taken) = arena.lock().take(request) {
+            // Another thread has made room meanwhile.
+            return Ok(Some(taken));
+        }
+        let Request { units, bytes, is_apart } = request;
+        let Some(block) = self.take_segment(arena, request.needed(), is_apart)? else {
+            return Ok(None);
+        };
+        let mut state = arena.lock();
+        let first = self.add(&mut state, arena.home, block, is_apart);
+        state.counts.allocated += bytes;
+        let heap = &mut state.heap;
+        Ok(Some(if is_apart { heap.taken(first) } else { heap.take_from(first, units) }))
+    }
+
+    /// Takes memory from upstream into an arena, for later.
+    pub(crate) fn reserve(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        match self.take_segment(arena, bytes, true)? {
+            Some(block) => self.add(&mut arena.lock(), arena.home, block, false),
+            None => return Err(self.out_of_memory(bytes)),
+        };
+        Ok(())
+    }
+
+    /// A segment for an arena: free, or taken if it is for large blocks.
+    fn add(
+        &self,
+        state: &mut State,
+        home: StreamId,
+        block: DeviceBlock,
+        is_apart: bool,
+    ) -> ChunkId {
+        let (ptr, units) = (block.ptr(), (block.bytes() as u64 / UNIT) as u32);
+        let first = match is_apart {
+            true => state.heap.add_apart(ptr, units),
+            false => state.heap.add_segment(ptr, units, self.uses().submitted(home)),
+        };
+        state.segments.push(Segment { block, first, is_apart });
+        first
+    }
+
+    /// Asks upstream for a large step, and for less if it has not that much. `None` if the pool may
+    /// not have that much, or no device has.
+    fn take_segment(
+        &self,
+        arena: &Arena,
+        needed: u64,
+        is_apart: bool,
+    ) -> ResourceResult<Option<DeviceBlock>> {
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let least = needed.next_multiple_of(SEGMENT_STEP);
+        // Many streams that took as much as one would have too much together.
+        let share = reserved / (2 * self.arenas().count() as u64).max(1);
+        let growth = share.min(self.config.growth).next_multiple_of(SEGMENT_STEP);
+        let step = if is_apart { least } else { least.max(growth) };
+        let room = self.config.maximum_size.unwrap_or(u64::MAX).saturating_sub(reserved);
+        let mut outcome = Ok(None);
+        for bytes in [step, least].into_iter().filter(|&bytes| bytes <= room) {
+            match self.upstream.allocate(bytes as usize, arena.home, TAG) {
+                Ok(block) => {
+                    let bytes = block.bytes() as u64;
+                    let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                    self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
+                    return Ok(Some(block));
+                }
+                // The step is the pool's, not the caller's.
+                Err(ResourceError::InvalidSize { .. }) => {}
+                Err(other) => outcome = Err(other),
+            }
+        }
+        outcome
+    }
+
+    /// Gives free segments back that are too large to be kept.
+    pub(crate) fn give_up_largest(&self, arena: &Arena) {
+        let most = self.config.largest_pooled.next_multiple_of(SEGMENT_STEP as usize);
+        let is_too_large = |segment: &Segment| segment.is_apart && segment.block.bytes() > most;
+        loop {
+            let segment = arena.lock().remove_segment(is_too_large);
+            let Some(segment) = segment else { return };
+            if self.give_up(arena, segment).is_err() {
+                // It is kept, for the next trim to say why.
+                return;
+            }
+        }
+    }
+
+    /// Gives a segment back that was taken out of its arena.
+    fn give_up(&self, arena: &Arena, segment: Segment) -> ResourceResult<()> {
+        let bytes = segment.block.bytes() as u64;
+        match self.upstream.deallocate(segment.block) {
+            Ok(_) => {
+                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(refused) => {
+                self.add(&mut arena.lock(), arena.home, refused.block, false);
+                Err(refused.error)
+            }
+        }
+    }
+
+    /// Waits until other streams are done with everything that is pending.
+    pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
+        let mut outcome = Ok(());
+        for arena in self.arenas() {
+            for after in &arena.pending() {
+                outcome = outcome.and(self.uses().synchronize(after));
+            }
+            arena.lock().settle_all(arena.home, self.uses());
+        }
+        outcome
+    }
+
+    /// Asks the driver for chunks that are pending, and makes those free that others are done with.
+    pub(crate) fn ask(&self, arena: &Arena, questions: &[Carried]) {
+        for after in questions {
+            // No answer: it is asked again.
+            let _ = self.uses().poll(after);
+        }
+        arena.lock().settle_some(arena.home, self.uses());
+    }
+
+    /// Everything goes back, ordered by waits on the home streams. Segments with a block in them
+    /// are leaked: something may be using it.
+    pub(crate) fn surrender_segments(&self) {
+        if self.device().bind().is_err() {
+            return;
+        }
+        for arena in self.arenas() {
+            let pending = std::mem::take(&mut arena.lock().pending);
+            for Pending { chunk, after } in pending {
+                let is_ordered = match self.uses().has_ended(arena.home) {
+                    // It can be given no wait any more.
+                    true => self.uses().poll(&after).unwrap_or(false),
+                    false => self.uses().wait_for(arena.home, &after).is_ok(),
+                };
+                if is_ordered {
+                    let mut state = arena.lock();
+                    state.release(chunk, self.uses().submitted(arena.home));
+                }
+            }
+        }
+        let _ = self.trim_to(0);
+    }
+
+    /// What the pool has, for an error.
+    pub(crate) fn out_of_memory(&self, requested: u64) -> ResourceError {
+        let memory = self.device().memory_info().unwrap_or_default();
+        let usage = self.usage();
+        ResourceError::out_of_memory(requested as usize, self.device_ordinal(), memory, &usage)
+    }
+}

@@ -1,0 +1,255 @@
+//! Whatever driver call fails while the pool grows, borrows, waits, trims or ends: nothing is lost,
+//! nothing is out of order, the accounting stays exact, and what failed can be repeated.
+
+mod support;
+
+use std::cell::Cell;
+
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceResult,
+    StreamId, UseTokens,
+};
+use dmr_pool::PoolConfig;
+use dmr_sim::ReportKind;
+use dmr_streams::StreamLease;
+use dmr_testkit::{Rig, for_each_driver_call};
+use support::stage::{ALL, tight};
+use support::{MIB, OUT_OF_MEMORY, Pool, UNKNOWN, UPSTREAMS, pool_over};
+
+/// The call again, if it failed: one call fails in each run.
+fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
+    call().or_else(|_| call()).expect("only one driver call fails")
+}
+
+/// A program's means; all that fails is repeated.
+struct Cast<'a> {
+    rig: &'a Rig,
+    pool: &'a Pool,
+    streams: [StreamId; 3],
+    live: Cell<u64>,
+}
+
+impl Cast<'_> {
+    fn allocate(&self, stream: StreamId, bytes: usize) -> DeviceBlock {
+        let block = insist(|| self.pool.allocate(bytes, stream, AllocTag::UNTAGGED));
+        self.rig.universe().region_allocated(block.ptr(), bytes, "block");
+        self.live.set(self.live.get() + bytes as u64);
+        self.exact();
+        block
+    }
+
+    fn free(&self, block: DeviceBlock) {
+        self.rig.universe().region_freed(block.ptr());
+        self.free_in_window(block);
+    }
+
+    fn free_in_window(&self, block: DeviceBlock) {
+        self.live.set(self.live.get() - block.bytes() as u64);
+        if let Err(refused) = self.pool.deallocate(block) {
+            self.pool.deallocate(refused.block).expect("only one driver call fails");
+        }
+        self.exact();
+    }
+
+    fn exact(&self) {
+        let usage = self.pool.usage();
+        assert_eq!(usage.live, self.live.get());
+        assert_eq!(usage.total_allocated - usage.total_freed, usage.outstanding());
+        assert_eq!(usage.reserved, self.pool.upstream().usage().live);
+    }
+
+    /// Unrecorded.
+    fn fill(&self, stream: StreamId, block: &DeviceBlock) {
+        insist(|| self.rig.ops().fill_pattern(block, 0..block.bytes(), 7, stream));
+    }
+
+    fn open(&self, stream: StreamId, block: &DeviceBlock, access: Access) -> UseTokens {
+        insist(|| self.pool.prepare_uses(&[BlockUse::new(block.id(), access)], stream))
+    }
+
+    /// Fills the block, as a declared use.
+    fn write(&self, stream: StreamId, block: &DeviceBlock) {
+        let tokens = self.open(stream, block, Access::Write);
+        self.fill(stream, block);
+        // The use stands, whether or not its event could be recorded.
+        let _ = self.pool.finish_uses(tokens);
+    }
+
+    fn pass(&self, stream: StreamId, bytes: usize) {
+        let block = self.allocate(stream, bytes);
+        self.fill(stream, &block);
+        self.free(block);
+    }
+
+    /// A block of `home` that other streams are perhaps not done with.
+    fn leave_pending(&self, home: StreamId, bytes: usize, users: &[StreamId]) {
+        let block = self.allocate(home, bytes);
+        users.iter().for_each(|user| self.write(*user, &block));
+        self.free(block);
+    }
+
+    fn trim(&self) {
+        insist(|| self.pool.trim_to(0));
+        self.exact();
+    }
+}
+
+/// Plays a program once per driver call that it makes, that call failing.
+fn lose_nothing(config: PoolConfig, play: impl Fn(&Cast<'_>)) {
+    for (upstream, code) in UPSTREAMS.iter().flat_map(|up| [(up, OUT_OF_MEMORY), (up, UNKNOWN)]) {
+        let prepare = |rig: &Rig| -> (Pool, [StreamLease; 3]) {
+            (pool_over(*upstream, rig, config), [rig.stream(), rig.stream(), rig.stream()])
+        };
+        let failed = for_each_driver_call(code, prepare, |rig, (pool, leases)| {
+            let streams = [0, 1, 2].map(|nth: usize| leases[nth].id());
+            let cast = Cast { rig, pool: &pool, streams, live: Cell::new(0) };
+            play(&cast);
+            assert_eq!(pool.usage().outstanding(), 0);
+            cast.exact();
+            // What upstream cannot free when it is dropped, nobody can.
+            rig.universe().clear_faults();
+            drop((pool, leases));
+            let verdict = rig.universe().finish();
+            assert!(verdict.is_clean(), "{upstream:?}, {code}: {verdict}");
+        });
+        assert!(failed > 5, "only {failed} calls");
+    }
+}
+
+#[test]
+fn when_it_grows() {
+    lose_nothing(PoolConfig::fast().with_growth(4 * MIB), |cast| {
+        let [a, b, _] = cast.streams;
+        let blocks = [cast.allocate(a, 1 << 20), cast.allocate(b, 3 << 20)];
+        let large = cast.allocate(a, 20 << 20);
+        cast.fill(a, &large);
+        blocks.into_iter().for_each(|block| cast.free(block));
+        cast.free(large);
+        cast.trim();
+        assert_eq!(cast.pool.usage().reserved, 0);
+        cast.pass(a, 1 << 20);
+    });
+}
+
+#[test]
+fn when_streams_borrow_from_each_other() {
+    lose_nothing(tight(), |cast| {
+        for round in 0..2 {
+            for stream in cast.streams {
+                cast.pass(stream, ALL / (1 + round));
+            }
+        }
+    });
+}
+
+#[test]
+fn when_a_stream_waits_for_those_that_used_its_own_memory() {
+    lose_nothing(tight(), |cast| {
+        let [a, b, c] = cast.streams;
+        cast.leave_pending(a, ALL, &[b]);
+        cast.pass(a, ALL);
+        cast.leave_pending(a, ALL / 2, &[b]);
+        cast.leave_pending(a, ALL / 2, &[c]);
+        cast.pass(a, ALL);
+    });
+}
+
+#[test]
+fn when_a_third_stream_borrows_what_another_has_used() {
+    lose_nothing(tight(), |cast| {
+        let [a, b, c] = cast.streams;
+        cast.leave_pending(a, ALL, &[b]);
+        cast.pass(c, ALL);
+        cast.leave_pending(c, ALL, &[a, b]);
+        cast.pass(b, ALL);
+    });
+}
+
+#[test]
+fn when_a_block_is_given_back_in_a_window() {
+    lose_nothing(tight(), |cast| {
+        let [a, b, c] = cast.streams;
+        let block = cast.allocate(a, ALL);
+        cast.write(b, &block);
+        let at = block.ptr();
+        let window = cast.open(c, &block, Access::Write);
+        cast.fill(c, &block);
+        cast.free_in_window(block);
+        assert_eq!(cast.pool.usage().retired, ALL as u64);
+        cast.rig.universe().region_freed(at);
+        let _ = cast.pool.finish_uses(window);
+        cast.pass(a, ALL);
+    });
+}
+
+#[test]
+fn when_it_trims_and_reaps() {
+    let config = PoolConfig::fast().with_growth(2 * MIB).with_release_threshold(0);
+    lose_nothing(config, |cast| {
+        let [a, b, c] = cast.streams;
+        cast.leave_pending(a, ALL, &[b, c]);
+        cast.leave_pending(b, ALL, &[a]);
+        cast.trim();
+        cast.pass(c, ALL);
+        insist(|| cast.pool.try_reap());
+        cast.leave_pending(c, 1 << 20, &[a]);
+        insist(|| cast.pool.reap_pending());
+        insist(|| cast.rig.device().synchronize());
+        (0..2).for_each(|_| cast.trim());
+        assert_eq!(cast.pool.usage().reserved, 0);
+    });
+}
+
+#[test]
+fn when_blocks_have_memory_of_their_own() {
+    let config = PoolConfig::fast().with_apart_from(MIB).with_largest_pooled(4 << 20);
+    lose_nothing(config, |cast| {
+        let [a, b, c] = cast.streams;
+        for bytes in [1 << 20, 8 << 20] {
+            cast.pass(a, bytes);
+            cast.leave_pending(a, bytes, &[b]);
+            cast.pass(c, bytes);
+            cast.pass(a, bytes);
+        }
+        cast.trim();
+    });
+}
+
+#[test]
+fn when_what_was_kept_goes_back_for_a_larger_block() {
+    lose_nothing(tight().with_maximum_size(4 * MIB), |cast| {
+        let [a, b, _] = cast.streams;
+        cast.leave_pending(a, ALL, &[b]);
+        let other = cast.allocate(b, ALL);
+        cast.free(other);
+        cast.pass(a, 2 * ALL);
+    });
+}
+
+/// The last chance is gone then, so what cannot go back is lost; but nobody else gets it, and
+/// nothing is freed under its users.
+#[test]
+fn when_it_is_dropped() {
+    for upstream in UPSTREAMS {
+        let prepare = |rig: &Rig| {
+            let pool = pool_over(upstream, rig, PoolConfig::fast().with_growth(2 * MIB));
+            let leases = [rig.stream(), rig.stream(), rig.stream()];
+            let streams = [0, 1, 2].map(|nth: usize| leases[nth].id());
+            let cast = Cast { rig, pool: &pool, streams, live: Cell::new(0) };
+            let [a, b, c] = streams;
+            cast.leave_pending(a, ALL, &[b]);
+            cast.leave_pending(b, ALL, &[a, c]);
+            cast.pass(c, ALL);
+            (pool, leases)
+        };
+        let failed = for_each_driver_call(UNKNOWN, prepare, |rig, (pool, leases)| {
+            drop(pool);
+            drop(leases);
+            let reports = rig.universe().finish().reports;
+            let wrong = reports.iter().find(|report| report.kind != ReportKind::Leak);
+            assert!(wrong.is_none(), "{upstream:?}: {wrong:?}");
+            assert!(reports.len() <= 3, "{upstream:?}: {reports:#?}");
+        });
+        assert!(failed > 3, "only {failed} calls");
+    }
+}

@@ -1,0 +1,114 @@
+//! When there is no more: what the pool has is used before it refuses, the refusal says what is
+//! wrong and changes nothing, and it recovers.
+
+mod support;
+
+use dmr_core::{DeviceMemoryResource, ResourceError};
+use dmr_pool::PoolConfig;
+use dmr_sim::Policy;
+use support::stage::{ALL, Stage, tight};
+use support::{MIB, UPSTREAMS, Upstream, rig};
+
+#[test]
+fn what_others_are_still_using_is_waited_for_rather_than_refused() {
+    for upstream in UPSTREAMS {
+        let stage = Stage::new(upstream, tight());
+        let [a, b, c] = stage.streams();
+        for taker in [a, b, c] {
+            let block = stage.allocate(a, ALL);
+            stage.write(a, &block, 1);
+            stage.read(b, &block, 1);
+            stage.free(block);
+            stage.pass(taker, ALL, 2);
+        }
+        stage.end();
+    }
+}
+
+#[test]
+fn what_other_streams_have_free_is_used_before_a_refusal() {
+    for upstream in UPSTREAMS {
+        let stage = Stage::new(upstream, tight());
+        let [a, b, c] = stage.streams();
+        // Many small ones: some of them are kept for requests of their size.
+        let small: Vec<_> = (0..64).map(|_| stage.allocate(a, ALL / 64)).collect();
+        small.into_iter().for_each(|block| stage.free(block));
+        let block = stage.allocate(b, ALL);
+        let refused = stage.try_allocate(c, 256);
+        assert!(matches!(refused, Err(ResourceError::OutOfMemory { .. })), "{refused:?}");
+        stage.free(block);
+        stage.pass(c, ALL, 1);
+        stage.end();
+    }
+}
+
+#[test]
+fn a_refusal_changes_nothing_and_says_what_was_asked_for() {
+    for upstream in UPSTREAMS {
+        let stage = Stage::new(upstream, tight());
+        let [a, b, _] = stage.streams();
+        let held = stage.allocate(a, ALL / 2 + 256);
+        let before = stage.pool.usage();
+        for (stream, bytes) in [(a, ALL), (b, ALL), (a, ALL / 2), (b, 2 * ALL)] {
+            let error = stage.try_allocate(stream, bytes).unwrap_err();
+            let ResourceError::OutOfMemory { requested, .. } = error else { panic!("{error}") };
+            assert_eq!(requested, bytes);
+            assert_eq!(stage.pool.usage(), before);
+        }
+        stage.pass(b, ALL / 2 - 256, 1);
+        stage.free(held);
+        stage.pass(b, ALL, 2);
+        stage.end();
+    }
+}
+
+#[test]
+fn small_segments_go_back_for_a_block_that_none_of_them_can_hold() {
+    for upstream in UPSTREAMS {
+        let stage = Stage::new(upstream, tight().with_maximum_size(8 * MIB));
+        let [a, b, c] = stage.streams();
+        let blocks: Vec<_> = [a, b, c, a].map(|stream| stage.allocate(stream, ALL)).into();
+        assert_eq!(stage.pool.usage().reserved, 8 * MIB);
+        for block in blocks {
+            stage.write(a, &block, 1);
+            stage.read(b, &block, 1);
+            stage.free(block);
+        }
+        // All of it is pending.
+        stage.pass(c, 4 * ALL, 2);
+        assert_eq!(stage.pool.usage().reserved, 8 * MIB);
+        stage.end();
+    }
+}
+
+#[test]
+fn a_device_that_is_full_is_as_good_as_a_pool_that_is() {
+    for upstream in UPSTREAMS {
+        for policy in [Policy::Eager, Policy::Lazy] {
+            let config = PoolConfig::fast().with_growth(64 * MIB);
+            let stage = Stage::on(rig(policy, 3, 64 * MIB), upstream, config);
+            let [a, b, _] = stage.streams();
+            let mut held = Vec::new();
+            let error = loop {
+                match stage.try_allocate(if held.len() % 2 == 0 { a } else { b }, 3 << 20) {
+                    Ok(block) => held.push(block),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, ResourceError::OutOfMemory { .. }), "{error}");
+            assert!(held.len() >= 14, "{} blocks", held.len());
+            for block in &held {
+                stage.write(a, block, 1);
+                stage.read(b, block, 1);
+            }
+            held.into_iter().for_each(|block| stage.free(block));
+            // In one piece, though the pieces are of two streams.
+            // The simulated driver's pool makes no large piece of small ones.
+            let bytes = if upstream == Upstream::Direct { 48 << 20 } else { 3 << 20 };
+            stage.pass(a, bytes, 2);
+            let beyond = stage.try_allocate(a, 65 << 20).unwrap_err();
+            assert!(matches!(beyond, ResourceError::InvalidSize { .. }), "{beyond}");
+            stage.end();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A pool on a simulated machine that is told what it hands out: bytes outside of a live block, and
+//! bytes that two blocks have, are findings.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(unsafe_code, reason = "work in an open window needs the block that was given back")]
+
+pub(crate) mod program;
+pub(crate) mod stage;
+
+use std::sync::Arc;
+
+use dmr_core::{
+    AllocTag, BlockId, BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceResult, StreamId, StreamPoolId, Usage,
+};
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_sim::{Policy, Universe};
+use dmr_testkit::{Rig, RigConfig};
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_UNKNOWN`: not one of those after which the device is lost.
+pub(crate) const UNKNOWN: i32 = 999;
+pub(crate) const MIB: u64 = 1 << 20;
+
+pub(crate) type Pool = PoolResource<Watched>;
+
+/// Where a pool's memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upstream {
+    Direct,
+    Async,
+}
+
+pub(crate) const UPSTREAMS: [Upstream; 2] = [Upstream::Direct, Upstream::Async];
+
+/// A pool of this kind on a simulated rig.
+pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
+    let streams = Arc::clone(rig.streams());
+    let inner: Box<dyn DeviceMemoryResource> = match upstream {
+        Upstream::Direct => Box::new(DirectCudaResource::new(Arc::clone(&streams))),
+        Upstream::Async => Box::new(
+            AsyncCudaResource::new(Arc::clone(&streams), AsyncConfig::new()).expect("a pool"),
+        ),
+    };
+    let watched = Watched { inner, universe: rig.universe().clone() };
+    PoolResource::new(watched, streams, config).expect("a pool")
+}
+
+/// A simulated rig with a small device.
+pub(crate) fn rig(policy: Policy, seed: u64, capacity: u64) -> Rig {
+    let builder = Universe::builder().devices(1).policy(policy).seed(seed).capacity(capacity);
+    let universe = Some(builder.build().expect("the simulated driver"));
+    Rig::with(RigConfig { universe, ..RigConfig::default() })
+}
+
+/// An upstream whose blocks are heaps to the simulator.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    inner: Box<dyn DeviceMemoryResource>,
+    universe: Universe,
+}
+
+impl DeviceMemoryResource for Watched {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let block = self.inner.allocate(bytes, stream, tag)?;
+        self.universe.heap_created(block.ptr(), block.bytes());
+        Ok(block)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        let (ptr, bytes) = (block.ptr(), block.bytes());
+        self.universe.heap_destroyed(ptr);
+        self.inner.deallocate(block).inspect_err(|_| self.universe.heap_created(ptr, bytes))
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.inner.is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.inner.device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.inner.stream_pool()
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.inner.try_reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.inner.reap_pending()
+    }
+}
+
+/// The block again, for device work in a window that outlives it. Never given back.
+pub(crate) fn shadow_of(block: &DeviceBlock) -> DeviceBlock {
+    // SAFETY: only device work is done with it, inside of a window that keeps the memory.
+    unsafe {
+        DeviceBlock::from_parts(BlockParts {
+            ptr: block.ptr(),
+            bytes: block.bytes(),
+            reserved_bytes: block.reserved_bytes(),
+            alignment: block.alignment(),
+            device_ordinal: block.device_ordinal(),
+            alloc_stream: block.alloc_stream(),
+            tag: block.tag(),
+            generation: block.generation(),
+            slot: block.id().slot(),
+            state: BlockState::Live,
+        })
+    }
+}

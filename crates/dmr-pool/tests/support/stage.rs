@@ -1,0 +1,134 @@
+//! A pool and some streams, for programs by hand. Work runs as late as it may.
+
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceResult,
+    StreamId, UseTokens,
+};
+use dmr_pool::PoolConfig;
+use dmr_sim::{Policy, Universe};
+use dmr_streams::StreamLease;
+use dmr_testkit::Rig;
+
+use super::program::give_all_back;
+use super::{MIB, Pool, Upstream, pool_over, rig};
+
+pub(crate) struct Stage {
+    pub(crate) pool: Pool,
+    leases: [StreamLease; 3],
+    pub(crate) rig: Rig,
+}
+
+/// All the memory of a pool that [`tight`] has made.
+pub(crate) const ALL: usize = 2 << 20;
+
+/// No more than [`ALL`].
+pub(crate) fn tight() -> PoolConfig {
+    PoolConfig::fast().with_growth(2 * MIB).with_maximum_size(2 * MIB)
+}
+
+impl Stage {
+    pub(crate) fn new(upstream: Upstream, config: PoolConfig) -> Self {
+        Self::on(rig(Policy::Lazy, 0, 256 * MIB), upstream, config)
+    }
+
+    pub(crate) fn on(rig: Rig, upstream: Upstream, config: PoolConfig) -> Self {
+        let pool = pool_over(upstream, &rig, config);
+        let leases = [rig.stream(), rig.stream(), rig.stream()];
+        let stage = Self { pool, leases, rig };
+        // The kernels are loaded, and upstream has made what it makes once.
+        let [a, ..] = stage.streams();
+        let block = stage.allocate(a, 4096);
+        stage.fill(a, &block, 1);
+        stage.check(a, &block, 1);
+        stage.free(block);
+        give_all_back(&stage.rig, &stage.pool);
+        stage
+    }
+
+    pub(crate) fn universe(&self) -> &Universe {
+        self.rig.universe()
+    }
+
+    pub(crate) fn streams(&self) -> [StreamId; 3] {
+        [0, 1, 2].map(|index| self.leases[index].id())
+    }
+
+    pub(crate) fn try_allocate(
+        &self,
+        stream: StreamId,
+        bytes: usize,
+    ) -> ResourceResult<DeviceBlock> {
+        let block = self.pool.allocate(bytes, stream, AllocTag::new("block"))?;
+        self.universe().region_allocated(block.ptr(), bytes, "block");
+        Ok(block)
+    }
+
+    pub(crate) fn allocate(&self, stream: StreamId, bytes: usize) -> DeviceBlock {
+        self.try_allocate(stream, bytes).expect("memory")
+    }
+
+    pub(crate) fn free(&self, block: DeviceBlock) {
+        self.universe().region_freed(block.ptr());
+        self.free_in_window(block);
+    }
+
+    /// Work of an open window may follow.
+    pub(crate) fn free_in_window(&self, block: DeviceBlock) {
+        self.pool.deallocate(block).expect("a free makes no driver call that matters");
+    }
+
+    /// Unrecorded.
+    pub(crate) fn fill(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
+        let pattern = u32::from_le_bytes([byte; 4]);
+        self.rig.ops().fill_pattern(block, 0..block.bytes(), pattern, stream).unwrap();
+    }
+
+    /// Unrecorded.
+    pub(crate) fn check(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
+        let pattern = u32::from_le_bytes([byte; 4]);
+        self.rig.ops().check_pattern(block, 0..block.bytes(), pattern, stream, 0).unwrap();
+    }
+
+    pub(crate) fn open(&self, stream: StreamId, block: &DeviceBlock, access: Access) -> UseTokens {
+        self.pool.prepare_uses(&[BlockUse::new(block.id(), access)], stream).unwrap()
+    }
+
+    pub(crate) fn write(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
+        let tokens = self.open(stream, block, Access::Write);
+        self.fill(stream, block, byte);
+        self.pool.finish_uses(tokens).unwrap();
+    }
+
+    pub(crate) fn read(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
+        let tokens = self.open(stream, block, Access::Read);
+        self.check(stream, block, byte);
+        self.pool.finish_uses(tokens).unwrap();
+    }
+
+    /// Allocates, fills without recording, and gives back.
+    pub(crate) fn pass(&self, stream: StreamId, bytes: usize, byte: u8) -> u64 {
+        let block = self.allocate(stream, bytes);
+        let at = block.ptr();
+        self.fill(stream, &block, byte);
+        self.check(stream, &block, byte);
+        self.free(block);
+        at
+    }
+
+    /// How often a driver function is called while something is done.
+    pub(crate) fn calls(&self, call: &str, act: impl FnOnce()) -> u64 {
+        let before = self.universe().calls().count(call);
+        act();
+        self.universe().calls().count(call) - before
+    }
+
+    /// Everything was in order, and goes back.
+    pub(crate) fn end(self) {
+        assert_eq!(self.pool.usage().outstanding(), 0);
+        give_all_back(&self.rig, &self.pool);
+        assert_eq!(self.pool.usage().reserved, 0);
+        let Self { pool, leases, rig } = self;
+        drop((pool, leases));
+        rig.assert_clean();
+    }
+}
