@@ -27,6 +27,9 @@ pub struct PoolConfig {
     /// streams wait for each other's memory, or takes more. Threads that get in each other's way
     /// raise that, up to as much as is live.
     pub slack_divisor: u32,
+    /// Whether every allocation and free looks if its stream is capturing a graph, and refuses
+    /// (about 15 ns each). A program that captures none can do without.
+    pub checks_capture: bool,
     /// The alignment of every block: a power of two, at least 256, at most 2 MiB.
     pub alignment: usize,
 }
@@ -44,6 +47,7 @@ impl PoolConfig {
             apart_from: u64::MAX,
             largest_pooled: usize::MAX,
             slack_divisor: 16,
+            checks_capture: true,
             alignment: BLOCK_ALIGNMENT,
         }
     }
@@ -104,6 +108,13 @@ impl PoolConfig {
     #[must_use]
     pub const fn with_slack_divisor(mut self, divisor: u32) -> Self {
         self.slack_divisor = divisor;
+        self
+    }
+
+    /// Sets [`checks_capture`](Self::checks_capture).
+    #[must_use]
+    pub const fn with_capture_checks(mut self, checks: bool) -> Self {
+        self.checks_capture = checks;
         self
     }
 

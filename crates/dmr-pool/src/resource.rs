@@ -191,6 +191,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.acquire_elsewhere(arena, request)
     }
 
+    /// What a graph captures is not ordered with anything outside of it.
+    #[inline]
+    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
+        if self.config.checks_capture && self.streams.is_captured(stream)? {
+            return Err(ResourceError::stream_capturing(stream));
+        }
+        Ok(())
+    }
+
     /// The chunk was not handed out after all. `home` was ordered after all that it depends on.
     #[cold]
     fn untake(&self, place: Place, home: StreamId, request: Request) {
@@ -206,6 +215,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let id = block.id();
         if self.device().is_forked() {
             return Err(ResourceError::forked_process(self.device_ordinal()));
+        }
+        let is_known = id.alloc_stream().pool() == Some(self.streams.id());
+        if is_known && !self.device().is_lost() {
+            self.refuse_capture(id.alloc_stream())?;
         }
         match self.uses().surrender(id, self.owner)? {
             Surrender::Free(slot, after) => {
@@ -300,13 +313,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     pub(crate) fn arena_at(&self, slot: usize) -> Option<&Arena> {
         self.arenas.get(slot)?.get().map(|arena| &**arena)
-    }
-
-    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
-        match self.streams.is_capturing(stream)? {
-            true => Err(ResourceError::stream_capturing(stream)),
-            false => Ok(()),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ mod support;
 use dmr_core::{Access, DeviceMemoryResource};
 use dmr_pool::PoolConfig;
 use dmr_sim::{CallCounts, Policy};
-use support::program::Rng;
+use support::draw::Rng;
 use support::stage::{ALL, Stage, tight};
 use support::{MIB, UPSTREAMS, rig};
 

@@ -10,11 +10,11 @@ use dmr_core::{
     StreamId, UseTokens,
 };
 use dmr_pool::PoolConfig;
-use dmr_sim::ReportKind;
+use dmr_sim::{Policy, ReportKind};
 use dmr_streams::StreamLease;
-use dmr_testkit::{Rig, for_each_driver_call};
+use dmr_testkit::Rig;
 use support::stage::{ALL, tight};
-use support::{MIB, OUT_OF_MEMORY, Pool, UNKNOWN, UPSTREAMS, pool_over};
+use support::{MIB, OUT_OF_MEMORY, Pool, UNKNOWN, UPSTREAMS, pool_over, rig};
 
 /// The call again, if it failed: one call fails in each run.
 fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
@@ -92,6 +92,32 @@ impl Cast<'_> {
         insist(|| self.pool.trim_to(0));
         self.exact();
     }
+}
+
+/// Runs `scenario` on what `prepare` made, once per driver call that it makes, that call failing.
+/// Work runs as late as it may, and then at any time. Answers how many calls were failed.
+fn for_each_driver_call<T>(
+    code: i32,
+    prepare: impl Fn(&Rig) -> T,
+    scenario: impl Fn(&Rig, T),
+) -> u64 {
+    let mut failed = 0;
+    for policy in [Policy::Lazy, Policy::Random] {
+        for failing in 1.. {
+            let rig = rig(policy, 0, 256 * MIB);
+            let prepared = prepare(&rig);
+            let before = rig.universe().calls().total();
+            rig.universe().fail_call_number(failing, code);
+            scenario(&rig, prepared);
+            let calls = rig.universe().calls().total() - before;
+            rig.universe().clear_faults();
+            if calls < failing {
+                break;
+            }
+            failed += 1;
+        }
+    }
+    failed
 }
 
 /// Plays a program once per driver call that it makes, that call failing.

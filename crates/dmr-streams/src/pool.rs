@@ -388,15 +388,19 @@ impl StreamPool {
         Ok(self.permanent_id(self.find(stream)?.0.slot()))
     }
 
-    /// Whether a stream is capturing a graph. The driver is asked, which costs it little more than
-    /// a look.
+    /// Whether the stream that an id names, also after its lease was returned, is capturing a
+    /// graph. The driver is asked, which costs it little more than a look.
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve), and [`Driver`](ResourceError::Driver).
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, and
+    /// [`Driver`](ResourceError::Driver).
     #[inline]
-    pub fn is_capturing(&self, stream: StreamId) -> ResourceResult<bool> {
-        self.is_slot_capturing(self.find(stream)?.0.slot())
+    pub fn is_captured(&self, stream: StreamId) -> ResourceResult<bool> {
+        if stream.pool() != Some(self.id) {
+            return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
+        }
+        self.is_slot_capturing(stream.slot())
     }
 
     #[inline]

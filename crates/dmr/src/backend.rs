@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dmr_core::DeviceMemoryResource;
 use dmr_streams::{StreamPool, Tracked};
 
-use crate::RuntimeError;
+use crate::{RuntimeError, SharedResource};
 
 /// Where a runtime's memory comes from, below everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +18,9 @@ pub enum Backend {
     /// `cuMemAlloc` and `cuMemFree`, one call each per block: what a memory checker sees byte by
     /// byte. Needs feature `direct`.
     Direct,
+    /// A pool over the async backend, with use tracking: no driver call for an allocation or a
+    /// free that finds what it needs. Needs feature `pool`.
+    Pool,
 }
 
 impl Backend {
@@ -33,6 +36,8 @@ impl Backend {
             Self::Async,
             #[cfg(feature = "direct")]
             Self::Direct,
+            #[cfg(feature = "pool")]
+            Self::Pool,
         ]
     }
 
@@ -42,6 +47,7 @@ impl Backend {
         match self {
             Self::Async => "async",
             Self::Direct => "direct",
+            Self::Pool => "pool",
         }
     }
 
@@ -49,7 +55,7 @@ impl Backend {
     #[must_use]
     pub const fn tracks_uses(self) -> bool {
         match self {
-            Self::Async => true,
+            Self::Async | Self::Pool => true,
             Self::Direct => false,
         }
     }
@@ -74,8 +80,9 @@ impl Backend {
         }
     }
 
-    /// A resource of this backend; with use tracking if `tracked`, even if it has none by itself.
-    pub(crate) fn build(
+    /// Where this backend's memory comes from; with use tracking if `tracked`, even if it has none
+    /// by itself.
+    pub(crate) fn base(
         self,
         streams: &Arc<StreamPool>,
         tracked: bool,
@@ -87,6 +94,25 @@ impl Backend {
         Ok(resource)
     }
 
+    /// The backend itself, where it carves up what its [`base`](Self::base) gives.
+    pub(crate) fn over(
+        self,
+        base: SharedResource,
+        streams: &Arc<StreamPool>,
+    ) -> Result<SharedResource, RuntimeError> {
+        match self {
+            #[cfg(feature = "pool")]
+            Self::Pool => {
+                let config = dmr_pool::PoolConfig::fast();
+                Ok(Arc::new(dmr_pool::PoolResource::new(base, Arc::clone(streams), config)?))
+            }
+            _ => {
+                let _ = streams;
+                Ok(base)
+            }
+        }
+    }
+
     fn resource(
         self,
         streams: &Arc<StreamPool>,
@@ -94,7 +120,7 @@ impl Backend {
         let streams = Arc::clone(streams);
         match self {
             #[cfg(feature = "async")]
-            Self::Async => {
+            Self::Async | Self::Pool => {
                 let config = dmr_cuda_async::AsyncConfig::new();
                 Ok(Arc::new(dmr_cuda_async::AsyncCudaResource::new(streams, config)?))
             }

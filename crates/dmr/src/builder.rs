@@ -15,7 +15,7 @@ use crate::{Backend, DeviceRuntime, RuntimeError};
 ///
 /// Whatever the order in which they are asked for, layers are put around the backend in this one,
 /// from the inside out: budget, debug guard, log, statistics, callbacks. So the budget bounds what
-/// is taken from the GPU, red zones included; log and statistics tell of the program's own blocks;
+/// is taken from the GPU, red zones included, and what a pool keeps; log and statistics tell of the program's own blocks;
 /// and when the callbacks have made room, the log shows both attempts. For another order, stack
 /// them by hand (`dmr_adaptors::ResourceBuilder`) and pass the stack to
 /// [`with_resource`](Self::with_resource).
@@ -129,10 +129,15 @@ impl DeviceRuntimeBuilder {
                 same("resource", pool(resource.stream_pool()), pool(streams.id()))?;
                 resource
             }
-            (None, Some(backend)) => backend.build(&streams, self.tracked)?,
+            (None, Some(backend)) => backend.base(&streams, self.tracked)?,
             (None, None) => return Err(RuntimeError::NoBackend),
         };
-        let (resource, handles) = self.layers.put_around(resource, &streams)?;
+        let mut layers = self.layers;
+        let (mut resource, budget) = layers.put_budget(resource, &streams)?;
+        if let Some(backend) = backend {
+            resource = backend.over(resource, &streams)?;
+        }
+        let (resource, handles) = layers.put_around(resource, budget, &streams)?;
         Ok(DeviceRuntime::from_parts(streams, resource, handles))
     }
 

@@ -83,24 +83,17 @@ impl fmt::Debug for GuardSettings {
 }
 
 impl Layers {
-    /// Puts the layers around a resource that works on these streams.
+    /// Puts the budget, if there is one, around what takes memory from the device.
     #[allow(unused_mut, unused_variables, reason = "what is used depends on the features")]
-    pub(crate) fn put_around(
-        self,
+    pub(crate) fn put_budget(
+        &mut self,
         mut resource: SharedResource,
         streams: &Arc<StreamPool>,
     ) -> Result<(SharedResource, Handles), RuntimeError> {
-        #[cfg(any(
-            feature = "budget",
-            feature = "callbacks",
-            feature = "debug-guard",
-            feature = "logging",
-            feature = "statistics"
-        ))]
-        use dmr_adaptors::ResourceLayer;
         let mut handles = Handles::default();
         #[cfg(feature = "budget")]
-        if let Some(choice) = self.budget {
+        if let Some(choice) = self.budget.take() {
+            use dmr_adaptors::ResourceLayer;
             let budget = match choice {
                 BudgetChoice::Given(budget) => budget,
                 BudgetChoice::OfTheDevice(limit) => {
@@ -110,6 +103,24 @@ impl Layers {
             resource = Arc::new(BudgetLayer::on(&budget).layer(resource));
             handles.budget = Some(budget);
         }
+        Ok((resource, handles))
+    }
+
+    /// Puts the other layers around a resource that works on these streams.
+    #[allow(unused_mut, unused_variables, reason = "what is used depends on the features")]
+    pub(crate) fn put_around(
+        self,
+        mut resource: SharedResource,
+        mut handles: Handles,
+        streams: &Arc<StreamPool>,
+    ) -> Result<(SharedResource, Handles), RuntimeError> {
+        #[cfg(any(
+            feature = "callbacks",
+            feature = "debug-guard",
+            feature = "logging",
+            feature = "statistics"
+        ))]
+        use dmr_adaptors::ResourceLayer;
         #[cfg(feature = "debug-guard")]
         if let Some(GuardSettings(change)) = self.guard {
             let ops = Arc::new(dmr_streams::PatternOps::new(Arc::clone(streams))?);

@@ -30,6 +30,7 @@
 //! | `launch` | yes | `LaunchRecorder`: declares what a launch uses |
 //! | `logging` | yes | `log_csv`: every allocation and free, in a file that `dmr replay` reads |
 //! | `metrics` | no | statistics through the `metrics` facade |
+//! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs |
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
 //!
@@ -64,6 +65,8 @@ pub use dmr_cuda_async;
 pub use dmr_cuda_direct;
 #[cfg(feature = "launch")]
 pub use dmr_launch;
+#[cfg(feature = "pool")]
+pub use dmr_pool;
 pub use dmr_streams;
 
 /// What most programs need: `use dmr::prelude::*`.
@@ -91,6 +94,8 @@ pub mod prelude {
     pub use dmr_cuda_direct::DirectCudaResource;
     #[cfg(feature = "launch")]
     pub use dmr_launch::LaunchRecorder;
+    #[cfg(feature = "pool")]
+    pub use dmr_pool::{PoolConfig, PoolResource};
     pub use dmr_streams::{
         Device, DeviceContext, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
         Tracked,

@@ -7,6 +7,7 @@
     feature = "callbacks",
     feature = "debug-guard",
     feature = "logging",
+    feature = "pool",
     feature = "statistics"
 ))]
 
@@ -40,6 +41,32 @@ fn layers_stand_in_one_order_whatever_they_were_asked_for_in() {
         .collect();
     assert!(found.is_sorted(), "{stack}");
     assert!(stack.contains("Async(device"), "{stack}");
+}
+
+#[test]
+fn below_a_pool_a_budget_bounds_what_the_pool_keeps() {
+    let rig = Rig::new();
+    let budget = Budget::new(32 * MIB as u64);
+    let runtime = DeviceRuntime::builder(rig.ordinal())
+        .backend(Backend::Pool)
+        .budget_on(&budget)
+        .statistics()
+        .build()
+        .unwrap();
+    let stack = format!("{:?}", runtime.resource());
+    assert!(stack.starts_with("Statistics(Pool(Budget(32 MiB, Async("), "{stack}");
+    let stream = runtime.streams().acquire().unwrap();
+    let resource = runtime.resource();
+    let block = resource.allocate(20 * MIB, stream.id(), AllocTag::UNTAGGED).unwrap();
+    resource.deallocate(block).unwrap();
+    assert_eq!(budget.reserved_bytes(), resource.usage().reserved);
+    // What the pool keeps makes room for what it needs.
+    let block = resource.allocate(30 * MIB, stream.id(), AllocTag::UNTAGGED).unwrap();
+    let refused = resource.allocate(4 * MIB, stream.id(), AllocTag::UNTAGGED).unwrap_err();
+    assert!(matches!(refused, ResourceError::OutOfBudget { .. }), "{refused}");
+    resource.deallocate(block).unwrap();
+    drop((stream, runtime));
+    rig.assert_clean();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The variable is set in a child process, where this test runs itself again.
 
-#![cfg(all(feature = "async", feature = "direct"))]
+#![cfg(all(feature = "async", feature = "direct", feature = "pool"))]
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ fn a_known_name_chooses_its_backend() {
 fn an_unknown_name_is_refused_with_the_names_that_there_are() {
     expect(
         "cached",
-        "no backend \"cached\" in this program; it has \"async\", \"direct\": choose one of them, or compile \
+        "no backend \"cached\" in this program; it has \"async\", \"direct\", \"pool\": choose one of them, or compile \
          the crate `dmr` with the backend's feature",
     );
 }

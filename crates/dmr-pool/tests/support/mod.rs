@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(unsafe_code, reason = "work in an open window needs the block that was given back")]
 
+pub(crate) mod draw;
 pub(crate) mod program;
 pub(crate) mod stage;
 
@@ -103,6 +104,15 @@ impl DeviceMemoryResource for Watched {
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.inner.reap_pending()
+    }
+}
+
+/// Trims the pool to nothing. Whether a stream is done with what it had borrowed is found out by an
+/// event that the first question records.
+pub(crate) fn give_all_back(rig: &Rig, pool: &Pool) {
+    for _ in 0..2 {
+        rig.device().synchronize().unwrap();
+        pool.trim_to(0).unwrap();
     }
 }
 

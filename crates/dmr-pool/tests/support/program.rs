@@ -6,11 +6,11 @@ use dmr_core::{
     Access, AllocTag, BlockState, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps,
     Generation, ResourceError, StreamId, UseTokens,
 };
-use dmr_pool::PoolConfig;
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
-use super::{MIB, Pool, Upstream, pool_over, shadow_of};
+use super::draw::{Rng, config};
+use super::{MIB, Pool, Upstream, give_all_back, pool_over, shadow_of};
 
 /// What a program has come across: what a run of many must have come across at least once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,28 +28,6 @@ impl Seen {
         self.refused += other.refused;
         self.retired += other.retired;
     }
-}
-
-/// Small enough to be full now and then; where sizes are large, it is the pool's slack that ends.
-fn config(rng: &mut Rng) -> (PoolConfig, u64) {
-    let config = PoolConfig::fast().with_growth(2 * MIB);
-    let (mut config, scale) = match rng.below(4) {
-        0 => (config.with_growth(32 * MIB), 64),
-        limited => (config.with_maximum_size(2 * MIB * limited), 1),
-    };
-    if rng.one_in(3) {
-        config = config.with_apart_from(300_000 * scale);
-    }
-    if rng.one_in(4) {
-        config = config.with_largest_pooled((500_000 * scale) as usize);
-    }
-    if rng.one_in(4) {
-        config = config.with_release_threshold(2 * MIB * scale);
-    }
-    if rng.one_in(4) {
-        config = config.with_initial_size(2 * MIB);
-    }
-    (config, scale)
 }
 
 /// Plays the program of this number; it was in order, and afterwards everything has gone back.
@@ -90,15 +68,6 @@ pub(crate) fn perform(rig: &Rig, upstream: Upstream, number: u64, steps: u64) ->
     assert_eq!(pool.usage().reserved, 0, "program {number}: {:?}", pool.usage());
     drop((pool, streams));
     seen
-}
-
-/// Trims the pool to nothing. Whether a stream is done with what it had borrowed is found out by an
-/// event that the first question records.
-pub(crate) fn give_all_back(rig: &Rig, pool: &Pool) {
-    for _ in 0..2 {
-        rig.device().synchronize().unwrap();
-        pool.trim_to(0).unwrap();
-    }
 }
 
 struct Player<'a> {
@@ -425,29 +394,5 @@ impl Player<'_> {
     fn any_block(&mut self) -> Option<usize> {
         let count = self.blocks.len() as u64;
         (count > 0).then(|| self.rng.below(count) as usize)
-    }
-}
-
-/// SplitMix64.
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(crate) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
     }
 }

@@ -9,8 +9,7 @@ use dmr_sim::{Policy, Universe};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
-use super::program::give_all_back;
-use super::{MIB, Pool, Upstream, pool_over, rig};
+use super::{MIB, Pool, Upstream, give_all_back, pool_over, rig};
 
 pub(crate) struct Stage {
     pub(crate) pool: Pool,

@@ -1,0 +1,60 @@
+//! U14: on a capturing stream the pool answers `StreamCapturing`, and a stream that captures lends
+//! nothing that it would have to record an event for.
+
+#![allow(unsafe_code, reason = "captures begin and end in the driver")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_streams::StreamLease;
+use dmr_testkit::Rig;
+
+fn begin(stream: &StreamLease) {
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the lease keeps the stream alive.
+    unsafe { result::stream::begin_capture(stream.stream().cu_stream(), mode) }.unwrap();
+}
+
+fn end(stream: &StreamLease) {
+    // SAFETY: the lease keeps the stream alive.
+    unsafe { result::stream::end_capture(stream.stream().cu_stream()) }.unwrap();
+}
+
+fn pool(rig: &Rig) -> PoolResource<DirectCudaResource> {
+    let upstream = DirectCudaResource::new(Arc::clone(rig.streams()));
+    PoolResource::new(upstream, Arc::clone(rig.streams()), PoolConfig::fast()).unwrap()
+}
+
+#[test]
+fn nothing_is_allocated_or_freed_on_a_capturing_stream() {
+    let rig = Rig::simulated();
+    let (pool, stream) = (pool(&rig), rig.stream());
+    let block = pool.allocate(1000, stream.id(), AllocTag::UNTAGGED).unwrap();
+    let before = pool.usage();
+    begin(&stream);
+    let refused = pool.allocate(1000, stream.id(), AllocTag::UNTAGGED).unwrap_err();
+    assert!(matches!(refused, ResourceError::StreamCapturing { .. }), "{refused}");
+    let refused = pool.deallocate(block).unwrap_err();
+    assert!(matches!(refused.error, ResourceError::StreamCapturing { .. }), "{refused}");
+    assert_eq!(pool.usage(), before);
+    end(&stream);
+    pool.deallocate(refused.block).unwrap();
+}
+
+#[test]
+fn a_capturing_stream_is_passed_over_as_a_lender() {
+    let rig = Rig::simulated();
+    let (pool, lender, borrower) = (pool(&rig), rig.stream(), rig.stream());
+    let block = pool.allocate(32 << 20, lender.id(), AllocTag::UNTAGGED).unwrap();
+    pool.deallocate(block).unwrap();
+    let reserved = pool.usage().reserved;
+    begin(&lender);
+    let block = pool.allocate(32 << 20, borrower.id(), AllocTag::UNTAGGED).unwrap();
+    assert!(pool.usage().reserved > reserved, "it came from upstream");
+    // The capture lives.
+    end(&lender);
+    pool.deallocate(block).unwrap();
+}
