@@ -174,6 +174,13 @@ impl<E> Ledger<E> {
         self.displace(write, 0)
     }
 
+    /// Forgets everything, and answers what [`free_waits`](Self::free_waits) did.
+    pub fn take_free_waits(&mut self) -> Displaced<'_, E> {
+        let write = self.last_write.take();
+        let write = write.filter(|_| self.reads.is_empty());
+        self.displace(write, 0)
+    }
+
     /// All entries: reads first, then the last write.
     pub fn entries(&self) -> impl Iterator<Item = &Entry<E>> {
         self.reads.iter().chain(&self.last_write)

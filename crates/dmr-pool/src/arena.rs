@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) heap: Heap,
     /// Segments that serve one block at a time and that are free, by units.
     pub(crate) apart: BTreeMap<u32, Vec<ChunkId>>,
+    /// The largest of those.
+    largest_apart: u32,
     /// Freed, oldest first; the arena's stream is not after all of it yet.
     pub(crate) pending: VecDeque<Pending>,
     /// Units in `pending`.
@@ -150,9 +152,8 @@ pub(crate) struct Locked<'a> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        let State { heap, apart, pending, counts, .. } = &*self.state;
-        let largest = apart.last_key_value().map_or(0, |(&units, _)| units);
-        self.hints.largest.store(heap.largest().max(largest), Ordering::Relaxed);
+        let State { heap, largest_apart, pending, counts, .. } = &*self.state;
+        self.hints.largest.store(heap.largest().max(*largest_apart), Ordering::Relaxed);
         self.hints.pending.store(pending.len() as u32, Ordering::Relaxed);
         self.hints.live.store(counts.allocated - counts.returned, Ordering::Relaxed);
     }
@@ -196,6 +197,7 @@ impl State {
         let id = ids.pop()?;
         if ids.is_empty() {
             self.apart.remove(&size);
+            self.note_largest_apart();
         }
         Some(self.heap.taken(id))
     }
@@ -206,6 +208,7 @@ impl State {
         if self.heap.is_apart(id) {
             self.heap.set_since(id, since);
             self.apart.entry(self.heap.range(id).1).or_default().push(id);
+            self.note_largest_apart();
         } else {
             self.heap.release(id, since);
         }
@@ -232,7 +235,13 @@ impl State {
             true
         };
         let at = segments.iter().position(leaves)?;
-        Some(segments.swap_remove(at))
+        let segment = segments.swap_remove(at);
+        self.note_largest_apart();
+        Some(segment)
+    }
+
+    fn note_largest_apart(&mut self) {
+        self.largest_apart = self.apart.last_key_value().map_or(0, |(&units, _)| units);
     }
 
     /// Keeps a chunk until the arena's stream is after all of `after`. Other streams may use it

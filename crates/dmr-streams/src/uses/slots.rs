@@ -433,8 +433,13 @@ impl<E: Clone> Slot<E> {
         self.generation = None;
         // Where nothing was used, the ledger has the allocation, which was at home.
         if self.used {
-            self.ledger.free_waits().map(Need::of).for_each(keep);
-            self.ledger.forget();
+            let last = self.ledger.take_free_waits();
+            last.map(|Entry { stream, order, event }| Need {
+                slot: stream.get() as usize,
+                order,
+                event,
+            })
+            .for_each(keep);
         }
     }
 }
