@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`sequence`] | the same allocations and frees that the peers' programs make |
 //! | [`workload`] | W1 to W7, each a function that makes [`Line`]s |
+//! | [`soak`] | a pool under a small budget for minutes, every byte checked |
 //! | [`stacks`] | the resources, by name, with and without layers |
 //! | [`machine`] | the GPU, or the simulated device where there is none |
 //! | [`work`] | memory, events and work, as a program without a library has them |
@@ -18,6 +19,7 @@ pub mod line;
 pub mod machine;
 pub mod percentiles;
 pub mod sequence;
+pub mod soak;
 pub mod stacks;
 pub mod steps;
 pub mod table;

@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use dmr_bench::soak::{self, Soak};
 use dmr_bench::workload::{self, NAMES, Plan};
 use dmr_bench::{BenchError, Machine, stacks, steps, table};
+use dmr_pool::PoolConfig;
 
 /// The workloads of the peers' benchmarks on the stacks of this workspace.
 #[derive(Debug, Parser)]
@@ -30,6 +32,21 @@ enum Command {
         /// The files
         #[arg(required = true)]
         files: Vec<PathBuf>,
+    },
+    /// Many threads on a pool under a small budget; every byte is checked
+    Soak {
+        /// How long
+        #[arg(long, default_value_t = 300)]
+        seconds: u64,
+        /// Threads, each with a stream of its own
+        #[arg(long, default_value_t = 16)]
+        threads: usize,
+        /// The budget below the pool
+        #[arg(long, default_value_t = 2048)]
+        limit_mib: u64,
+        /// The compact pool instead of the fast one
+        #[arg(long)]
+        compact: bool,
     },
     /// Names the workloads, the resources and the steps
     List,
@@ -86,6 +103,9 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run(args),
         Command::Table { files } => print_table(&files),
+        Command::Soak { seconds, threads, limit_mib, compact } => {
+            run_soak(seconds, threads, limit_mib, compact)
+        }
         Command::List => list(),
         Command::Step { name, times } => step(&name, times),
     };
@@ -128,6 +148,20 @@ fn run(args: RunArgs) -> Result<usize, BenchError> {
         failed += workload::run(&machine, &plan, name, &mut emit)?;
     }
     lost.map_or(Ok(failed), |error| Err(BenchError::new(error)))
+}
+
+fn run_soak(
+    seconds: u64,
+    threads: usize,
+    limit_mib: u64,
+    compact: bool,
+) -> Result<usize, BenchError> {
+    let config = if compact { PoolConfig::compact() } else { PoolConfig::fast() };
+    let (time, limit) = (Duration::from_secs(seconds), limit_mib << 20);
+    let machine = Machine::open(0)?;
+    let (line, wrong) = soak::run(&machine, Soak { time, threads, limit, config })?;
+    println!("{line}");
+    Ok(wrong as usize)
 }
 
 /// What was asked for replaces the default.

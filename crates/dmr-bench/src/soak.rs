@@ -1,0 +1,261 @@
+//! The soak: many threads, many streams, a pool under a small budget, and every byte checked.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dmr_adaptors::ResourceLayer;
+use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
+    StreamId,
+};
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_streams::{PatternOps, StreamPool};
+use serde_json::json;
+
+use crate::{BenchError, Line, Machine};
+
+const TAG: AllocTag = AllocTag::new("soak");
+
+/// What a soak is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Soak {
+    /// How long.
+    pub time: Duration,
+    /// Threads, each with a stream of its own.
+    pub threads: usize,
+    /// The budget below the pool, in bytes. The threads hold 90 % of it in blocks.
+    pub limit: u64,
+    /// Which pool.
+    pub config: PoolConfig,
+}
+
+type Pool = PoolResource<GlobalDeviceBudget<AsyncCudaResource>>;
+
+/// A block and the pattern that it holds.
+struct Held {
+    block: DeviceBlock,
+    pattern: u32,
+}
+
+/// What all threads share.
+struct Shared {
+    pool: Pool,
+    ops: PatternOps,
+    streams: Vec<StreamId>,
+    /// Blocks on their way from one thread to another.
+    parcels: Mutex<Vec<Held>>,
+    operations: AtomicU64,
+    checks: AtomicU64,
+    full: AtomicU64,
+    wrong: AtomicU64,
+}
+
+/// Runs it; answers what was done and found, and the number of blocks that were not as they were
+/// left.
+///
+/// # Errors
+///
+/// What cannot be made, calls that fail for another reason than a full budget, and bytes that are
+/// lost at the end.
+pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
+    let streams = machine.streams()?;
+    let budget = Budget::new(soak.limit);
+    let pool = pool(&streams, &budget, soak.config)?;
+    let leases: Vec<_> = (0..soak.threads).map(|_| streams.acquire()).collect::<Result<_, _>>()?;
+    let shared = Shared {
+        pool,
+        ops: PatternOps::new(Arc::clone(&streams))?,
+        streams: leases.iter().map(|lease| lease.id()).collect(),
+        parcels: Mutex::default(),
+        operations: AtomicU64::new(0),
+        checks: AtomicU64::new(0),
+        full: AtomicU64::new(0),
+        wrong: AtomicU64::new(0),
+    };
+    let start = Instant::now();
+    let outcomes: Vec<Result<(), BenchError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..soak.threads)
+            .map(|nth| {
+                let shared = &shared;
+                scope.spawn(move || Worker::new(shared, nth, soak).run(start + soak.time))
+            })
+            .collect();
+        let failed = || Err(BenchError("a thread of the soak panicked".to_owned()));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| failed())).collect()
+    });
+    outcomes.into_iter().collect::<Result<(), _>>()?;
+    let left: Vec<_> = std::mem::take(&mut *shared.lock());
+    for held in left {
+        shared.give_back(held)?;
+    }
+    shared.collect()?;
+    shared.pool.reap_pending()?;
+    shared.pool.trim_to(0)?;
+    shared.pool.upstream().reap_pending()?;
+    let (usage, charged) = (shared.pool.usage(), budget.reserved_bytes());
+    if (usage.outstanding(), usage.reserved, charged) != (0, 0, 0) {
+        return Err(BenchError(format!("lost: {usage:?}, {charged} bytes charged")));
+    }
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let wrong = read(&shared.wrong);
+    let params = json!({ "threads": soak.threads, "limit_bytes": soak.limit });
+    let line = Line::new("pool", "soak", params)
+        .with("seconds", start.elapsed().as_secs_f64())
+        .with("operations", read(&shared.operations))
+        .with("checks", read(&shared.checks))
+        .with("refused", read(&shared.full))
+        .with("reserved_high", shared.pool.reserved_high())
+        .with("wrong_blocks", wrong)
+        .with("simulated", machine.is_simulated());
+    Ok((line, wrong))
+}
+
+fn pool(
+    streams: &Arc<StreamPool>,
+    budget: &Budget,
+    config: PoolConfig,
+) -> Result<Pool, BenchError> {
+    let upstream = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::default())?;
+    let upstream = BudgetLayer::on(budget).layer(upstream);
+    Ok(PoolResource::new(upstream, Arc::clone(streams), config)?)
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Held>> {
+        self.parcels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks a block on its home stream, after all that others do with it, and gives it back.
+    fn give_back(&self, held: Held) -> Result<(), BenchError> {
+        let Held { block, pattern } = held;
+        self.check(&block, pattern, block.alloc_stream())?;
+        self.pool.deallocate(block)?;
+        Ok(())
+    }
+
+    fn check(&self, block: &DeviceBlock, pattern: u32, on: StreamId) -> Result<(), BenchError> {
+        self.checks.fetch_add(1, Ordering::Relaxed);
+        self.ops.check_pattern(block, 0..block.bytes(), pattern, on, block.generation().get())?;
+        Ok(())
+    }
+
+    fn collect(&self) -> Result<(), BenchError> {
+        let wrong = self.ops.collect()?.len() as u64;
+        self.wrong.fetch_add(wrong, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// One thread.
+struct Worker<'a> {
+    shared: &'a Shared,
+    nth: usize,
+    held: Vec<Held>,
+    bytes: u64,
+    most: u64,
+    random: u64,
+}
+
+impl<'a> Worker<'a> {
+    fn new(shared: &'a Shared, nth: usize, soak: Soak) -> Self {
+        let most = soak.limit / 10 * 9 / soak.threads as u64;
+        let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(nth as u64 + 1) | 1;
+        Self { shared, nth, held: Vec::new(), bytes: 0, most, random }
+    }
+
+    fn run(mut self, until: Instant) -> Result<(), BenchError> {
+        while Instant::now() < until {
+            for _ in 0..64 {
+                self.step()?;
+            }
+            self.shared.operations.fetch_add(64, Ordering::Relaxed);
+        }
+        for held in std::mem::take(&mut self.held) {
+            self.shared.give_back(held)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), BenchError> {
+        match self.below(4096) {
+            0 => drop(self.shared.pool.try_reap()?),
+            1 => self.shared.pool.trim_to(self.below(self.most))?,
+            2..=5 => self.shared.collect()?,
+            6..=1200 if !self.held.is_empty() => self.read_elsewhere()?,
+            1201..=1400 if !self.held.is_empty() => self.exchange(),
+            1401..=2400 if !self.held.is_empty() => self.free_one()?,
+            _ if self.bytes < self.most => self.allocate()?,
+            _ => self.free_one()?,
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self) -> Result<(), BenchError> {
+        let power = self.below(15);
+        let bytes = (256_u64 << power) + self.below(256 << power);
+        let home = self.shared.streams[self.nth];
+        let block = match self.shared.pool.allocate(bytes as usize, home, TAG) {
+            Ok(block) => block,
+            Err(ResourceError::OutOfBudget { .. } | ResourceError::OutOfMemory { .. }) => {
+                self.shared.full.fetch_add(1, Ordering::Relaxed);
+                return self.free_one();
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let pattern = block.generation().get() as u32 ^ 0x5a5a_a5a5;
+        self.shared.ops.fill_pattern(&block, 0..block.bytes(), pattern, home)?;
+        self.bytes += block.bytes() as u64;
+        self.held.push(Held { block, pattern });
+        Ok(())
+    }
+
+    fn free_one(&mut self) -> Result<(), BenchError> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let at = self.below(self.held.len() as u64) as usize;
+        let held = self.held.swap_remove(at);
+        self.bytes -= held.block.bytes() as u64;
+        self.shared.give_back(held)
+    }
+
+    /// Another stream reads a block, and is known to.
+    fn read_elsewhere(&mut self) -> Result<(), BenchError> {
+        let at = self.below(self.held.len() as u64) as usize;
+        let on = self.shared.streams[self.below(self.shared.streams.len() as u64) as usize];
+        let Held { block, pattern } = &self.held[at];
+        let uses = [BlockUse::new(block.id(), Access::Read)];
+        let tokens = self.shared.pool.prepare_uses(&uses, on)?;
+        let checked = self.shared.check(block, *pattern, on);
+        self.shared.pool.finish_uses(tokens)?;
+        checked
+    }
+
+    /// A block goes to whoever comes next, and one of somebody else's comes.
+    fn exchange(&mut self) {
+        let at = self.below(self.held.len() as u64) as usize;
+        let mine = self.held.swap_remove(at);
+        self.bytes -= mine.block.bytes() as u64;
+        let theirs = {
+            let mut parcels = self.shared.lock();
+            parcels.push(mine);
+            let first = parcels.len() > self.shared.streams.len();
+            first.then(|| parcels.swap_remove(0))
+        };
+        if let Some(theirs) = theirs {
+            self.bytes += theirs.block.bytes() as u64;
+            self.held.push(theirs);
+        }
+    }
+
+    /// A number below `limit` (xorshift64*, after S. Vigna).
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit.max(1)
+    }
+}
