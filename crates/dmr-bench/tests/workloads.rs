@@ -134,7 +134,7 @@ fn a_stack_is_named_by_its_base_and_its_layer() {
     let all = described("async+all");
     let order = ["Statistics(", "Logging(", "Budget(", "Async("].map(|layer| all.find(layer));
     assert!(order.is_sorted() && order[0].is_some(), "{all}");
-    for unknown in ["async+", "async+all+all", "budget", "pool+budget"] {
+    for unknown in ["async+", "async+all+all", "budget", "heap+budget"] {
         assert!(stacks::make(unknown, &streams).is_err(), "{unknown}");
     }
 }
