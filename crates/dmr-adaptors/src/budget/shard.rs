@@ -51,20 +51,23 @@ impl Shard {
         false
     }
 
-    /// Adds bytes to the credit; answers those that it does not keep, which go to the books.
+    /// Adds bytes to the credit; `false` if that would be more than it may keep, or if it is
+    /// closed: then they go to the books, and the books take what is here under their lock. Never
+    /// is credit from before in neither place: it would be missing when somebody is refused.
     #[inline]
-    pub(super) fn give(&self, bytes: u64) -> u64 {
+    pub(super) fn give(&self, bytes: u64) -> bool {
         let mut credit = self.credit.load(Ordering::Relaxed);
         while credit != CLOSED {
             let sum = credit.saturating_add(bytes);
-            let cap = self.cap.load(Ordering::Relaxed);
-            let kept = if sum > cap { cap / 2 } else { sum };
-            match self.exchange(credit, kept) {
-                Ok(_) => return sum - kept,
+            if sum > self.cap.load(Ordering::Relaxed) {
+                return false;
+            }
+            match self.exchange(credit, sum) {
+                Ok(_) => return true,
                 Err(now) => credit = now,
             }
         }
-        bytes
+        false
     }
 
     /// Who takes over credit from here comes after what freed it: hence the release.
@@ -93,5 +96,21 @@ impl Shard {
             CLOSED => 0,
             credit => credit,
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_goes_to_the_books_and_nothing_that_was_there_before() {
+        let shard = Shard::new(0);
+        shard.open(100, 150);
+        assert!(shard.give(50));
+        assert!(!shard.give(1), "that is the books' now");
+        assert_eq!(shard.peek(), 150);
+        assert_eq!(shard.close(), 150);
+        assert!(!shard.give(1));
     }
 }

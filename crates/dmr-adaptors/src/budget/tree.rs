@@ -89,9 +89,8 @@ impl Tree {
     /// Takes a charge back; into the thread's own shard if that is open.
     #[inline]
     pub(super) fn release(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
-        let surplus = shard.map_or(bytes, |shard| shard.give(bytes));
-        if surplus > 0 {
-            self.release_in_books(id, shard, surplus);
+        if !shard.is_some_and(|shard| shard.give(bytes)) {
+            self.release_in_books(id, shard, bytes);
         }
     }
 
