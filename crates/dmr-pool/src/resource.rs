@@ -428,8 +428,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.device().check()?;
-        self.uses().record(block.id(), stream)
+        self.uses().record_block_use(block.id(), stream)
     }
 
     fn prepare_block_use(
@@ -438,9 +437,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         stream: StreamId,
         access: Access,
     ) -> ResourceResult<UseToken> {
-        let tokens = self.prepare_uses(&[BlockUse::new(block, access)], stream)?;
-        let not_one = ResourceError::use_after_free(block.generation());
-        tokens.into_iter().next().ok_or(not_one)
+        self.uses().prepare_block_use(block, stream, access)
     }
 
     fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
@@ -450,19 +447,15 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.device().check()?;
-        self.uses().prepare(uses, stream)
+        self.uses().prepare_uses(uses, stream)
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = match self.device().check() {
-            Ok(()) => self.uses().finish(tokens),
-            Err(_) if tokens.is_empty() => Ok(()),
-            Err(gone @ ResourceError::ForkedProcess { .. }) => return Err(gone),
-            // The work is gone with the context: nothing has to be ordered after it.
-            Err(gone) => self.uses().cancel(tokens).and(Err(gone)),
-        };
-        self.sweep();
+        let outcome = self.uses().finish_uses(tokens);
+        // Another thread may have held a lock when the process was forked.
+        if !self.device().is_forked() {
+            self.sweep();
+        }
         outcome
     }
 

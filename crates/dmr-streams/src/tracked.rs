@@ -438,8 +438,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.streams.device().check()?;
-        self.uses().record(block.id(), stream)
+        self.uses().record_block_use(block.id(), stream)
     }
 
     fn prepare_block_use(
@@ -448,9 +447,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         stream: StreamId,
         access: Access,
     ) -> ResourceResult<UseToken> {
-        let tokens = self.prepare_uses(&[BlockUse::new(block, access)], stream)?;
-        let not_one = ResourceError::use_after_free(block.generation());
-        tokens.into_iter().next().ok_or(not_one)
+        self.uses().prepare_block_use(block, stream, access)
     }
 
     fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
@@ -460,18 +457,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.streams.device().check()?;
-        self.uses().prepare(uses, stream)
+        self.uses().prepare_uses(uses, stream)
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        match self.streams.device().check() {
-            Ok(()) => self.uses().finish_borrowed(&tokens),
-            Err(_) if tokens.is_empty() => Ok(()),
-            Err(gone @ ResourceError::ForkedProcess { .. }) => Err(gone),
-            // The work is gone with the context: nothing has to be ordered after it.
-            Err(gone) => self.uses().cancel(tokens).and(Err(gone)),
-        }
+        self.uses().finish_uses(tokens)
     }
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {

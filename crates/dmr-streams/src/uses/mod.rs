@@ -12,6 +12,7 @@
 mod carried;
 mod departure;
 mod dependencies;
+mod resource;
 mod slots;
 
 use cudarc::driver::{result, sys};
