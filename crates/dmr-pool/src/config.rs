@@ -16,7 +16,8 @@ pub struct PoolConfig {
     pub maximum_size: Option<u64>,
     /// A reap gives free memory back to upstream as long as more than this is reserved.
     pub release_threshold: u64,
-    /// How much is taken at once, unless one block needs more. Rounded up to 2 MiB.
+    /// The most that is taken at once, unless one block needs more; less while little is reserved,
+    /// and where many streams have memory of their own. Rounded up to 2 MiB.
     pub growth: u64,
     /// Blocks of this size and larger have memory of their own, which serves one block at a time:
     /// cut into smaller ones it would leave holes that no other fits.

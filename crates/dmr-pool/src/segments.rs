@@ -22,7 +22,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// # Errors
     ///
-    /// What upstream answers; that memory is still the pool's.
+    /// What upstream answered first; that memory is still the pool's, and the rest was given back
+    /// all the same.
     pub fn trim_to(&self, bytes: u64) -> ResourceResult<()> {
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
             for after in &arena.pending() {
@@ -35,6 +36,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// The same, of what others are known to be done with.
     pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
+        let mut outcome = Ok(());
         for arena in self.arenas() {
             if self.reserved.load(Ordering::Relaxed) <= bytes {
                 break;
@@ -43,18 +45,25 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             state.settle_all(arena.home, self.uses());
             state.heap.flush();
             drop(state);
-            self.trim_arena(arena, bytes)?;
+            outcome = outcome.and(self.trim_arena(arena, bytes));
         }
-        Ok(())
+        outcome
     }
 
     /// Gives the free segments of an arena back, as long as more than so many bytes are reserved.
-    pub(crate) fn trim_arena(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+    fn trim_arena(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        let (mut refused, mut outcome) = (Vec::new(), Ok(()));
         while self.reserved.load(Ordering::Relaxed) > bytes {
-            let Some(segment) = arena.lock().remove_segment(|_| true) else { break };
-            self.give_up(arena, segment)?;
+            let is_new = |segment: &Segment| !refused.contains(&segment.block.ptr());
+            let segment = arena.lock().remove_segment(is_new);
+            let Some(segment) = segment else { break };
+            let ptr = segment.block.ptr();
+            if let Err(error) = self.give_up(arena, segment) {
+                refused.push(ptr);
+                outcome = outcome.and(Err(error));
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// Takes memory from upstream into an arena, and a chunk out of it; `None` if that would be more
@@ -97,7 +106,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         block: DeviceBlock,
         is_apart: bool,
     ) -> ChunkId {
-        let (ptr, units) = (block.ptr(), (block.bytes() as u64 / UNIT) as u32);
+        let (ptr, units) = aligned_part(&block, self.config.alignment as u64);
         let first = match is_apart {
             true => state.heap.add_apart(ptr, units),
             false => state.heap.add_segment(ptr, units, self.uses().submitted(home)),
@@ -115,7 +124,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         is_apart: bool,
     ) -> ResourceResult<Option<DeviceBlock>> {
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let least = needed.next_multiple_of(SEGMENT_STEP);
+        // Upstream need not align better than every resource does.
+        let for_alignment = self.config.alignment as u64 - UNIT;
+        let least = (needed + for_alignment).next_multiple_of(SEGMENT_STEP);
         // Many streams that took as much as one would have too much together.
         let share = reserved / (2 * self.arenas().count() as u64).max(1);
         let growth = share.min(self.config.growth).next_multiple_of(SEGMENT_STEP);
@@ -194,6 +205,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.device().bind().is_err() {
             return;
         }
+        self.sweep();
         for arena in self.arenas() {
             let pending = std::mem::take(&mut arena.lock().pending);
             for Pending { chunk, after } in pending {
@@ -217,4 +229,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let usage = self.usage();
         ResourceError::out_of_memory(requested as usize, self.device_ordinal(), memory, &usage)
     }
+}
+
+/// Where the first aligned address of a segment is, and how many units of whole alignments follow.
+fn aligned_part(block: &DeviceBlock, alignment: u64) -> (u64, u32) {
+    let address = block.ptr().next_multiple_of(alignment);
+    let bytes = (block.bytes() as u64).saturating_sub(address - block.ptr());
+    (address, ((bytes - bytes % alignment) / UNIT) as u32)
 }

@@ -1,0 +1,112 @@
+//! Memory from upstream: blocks are as aligned as the pool says whatever upstream aligns to, and what
+//! upstream refuses to take back keeps nothing else from going.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dmr_core::{
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, WholeBlock,
+};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_testkit::Rig;
+
+/// Hands out memory that is aligned to 256 bytes and to no more, and refuses the first frees.
+#[derive(Debug)]
+struct Awkward {
+    inner: DirectCudaResource,
+    refuses: AtomicUsize,
+    whole: std::sync::Mutex<Vec<WholeBlock>>,
+}
+
+impl DeviceMemoryResource for Awkward {
+    fn allocate(&self, n: usize, at: StreamId, tag: AllocTag) -> ResourceResult<DeviceBlock> {
+        let whole = self.inner.allocate(n + 512, at, tag)?;
+        let offset = if whole.ptr() % 512 == 0 { 256 } else { 0 };
+        let (part, whole) = whole.narrow(offset, n).expect("it is inside and aligned");
+        self.whole.lock().unwrap().push(whole);
+        Ok(part)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        let left = self.refuses.load(Ordering::SeqCst);
+        if left > 0 {
+            self.refuses.store(left - 1, Ordering::SeqCst);
+            let error = ResourceError::driver("cuMemFree", 999, "CUDA_ERROR_UNKNOWN", 0);
+            return Err(DeallocateError::new(error, block));
+        }
+        let mut wholes = self.whole.lock().unwrap();
+        let is_its = |whole: &WholeBlock| whole.get().generation() == block.generation();
+        let at = wholes.iter().position(is_its).expect("handed out here");
+        let whole = wholes.swap_remove(at).restore(block).expect("its part");
+        self.inner.deallocate(whole)
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.inner.is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.inner.device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.inner.stream_pool()
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.inner.try_reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.inner.reap_pending()
+    }
+}
+
+fn pool(rig: &Rig, refuses: usize, config: PoolConfig) -> PoolResource<Awkward> {
+    let inner = DirectCudaResource::new(Arc::clone(rig.streams()));
+    let upstream = Awkward { inner, refuses: refuses.into(), whole: Default::default() };
+    PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap()
+}
+
+#[test]
+fn blocks_are_as_aligned_as_the_pool_says_whatever_upstream_aligns_to() {
+    let rig = Rig::new();
+    for apart_from in [u64::MAX, 1 << 20] {
+        let config = PoolConfig::fast().with_alignment(4096).with_apart_from(apart_from);
+        let (pool, stream) = (pool(&rig, 0, config), rig.streams().default_stream());
+        let blocks: Vec<_> = [1, 5000, 2 << 20, 4096, (2 << 20) + 1]
+            .map(|bytes| pool.allocate(bytes, stream, AllocTag::UNTAGGED).unwrap())
+            .into();
+        for block in blocks {
+            assert_eq!((block.ptr() % 4096, block.alignment()), (0, 4096), "{block:?}");
+            pool.deallocate(block).unwrap();
+        }
+        pool.trim_to(0).unwrap();
+        assert_eq!(pool.usage().reserved, 0);
+    }
+}
+
+#[test]
+fn a_segment_that_upstream_refuses_keeps_no_other_from_going_back() {
+    let rig = Rig::new();
+    let streams: Vec<_> = (0..3).map(|_| rig.stream()).collect();
+    let pool = pool(&rig, 1, PoolConfig::fast());
+    let blocks: Vec<_> = streams
+        .iter()
+        .map(|stream| pool.allocate(4 << 20, stream.id(), AllocTag::UNTAGGED).unwrap())
+        .collect();
+    let all = pool.usage().reserved;
+    for block in blocks {
+        pool.deallocate(block).unwrap();
+    }
+    assert!(pool.trim_to(0).is_err());
+    assert_eq!(pool.usage().reserved, all / 3);
+    pool.trim_to(0).unwrap();
+    assert_eq!(pool.usage().reserved, 0);
+}
