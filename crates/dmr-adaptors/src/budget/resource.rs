@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
-    StreamId, Usage,
+    StreamId, Usage, VirtualMemory,
 };
 
 use super::Budget;
@@ -249,6 +249,10 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         finish_uses,
         cancel_uses,
     );
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
+    }
 }
 
 impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {

@@ -7,6 +7,7 @@ use super::support::{ODD, TAG};
 use crate::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
+    VirtualMemory,
 };
 
 /// Puts an adaptor around a [`Spy`] and calls every method once: each has to reach the spy
@@ -224,5 +225,10 @@ impl DeviceMemoryResource for Spy<'_> {
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         self.calls.add("cancel_uses");
         self.inner.cancel_uses(tokens)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.calls.add("virtual_memory");
+        self.inner.virtual_memory()
     }
 }
