@@ -24,6 +24,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(lent) = self.borrow_ready(own.home, request) {
             return Ok(lent);
         }
+        if self.pages.is_some() {
+            return self.acquire_pages(own, request);
+        }
         // To wait costs overlap each time; to grow costs memory, until there is enough of it.
         if self.may_grow(request)
             && let Ok(Some(taken)) = self.grow(own, request)
@@ -37,6 +40,33 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(lent);
         }
         match self.grow(own, request) {
+            Ok(Some(taken)) => found(taken),
+            Err(error) if !is_full(&error) => Err(error),
+            refused => self.scrape_together(own, request).ok_or_else(|| match refused {
+                Err(error) => error,
+                Ok(_) => self.out_of_memory(request.bytes),
+            }),
+        }
+    }
+
+    /// The same, where the pool maps pages. Memory comes first: what is free is waited for before
+    /// more is taken, unless threads get in each other's way; and before a hole is left, its pages
+    /// are moved.
+    fn acquire_pages(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
+        let found = |taken| Ok((own.home.slot(), taken));
+        if self.slack.is_contended()
+            && self.has_page_allowance(request)
+            && let Ok(Some(taken)) = self.place(own, request)
+        {
+            return found(taken);
+        }
+        if let Some(taken) = self.wait_and_take(own, request) {
+            return found(taken);
+        }
+        if let Some(lent) = self.borrow_waiting(own.home, request) {
+            return Ok(lent);
+        }
+        match self.place(own, request) {
             Ok(Some(taken)) => found(taken),
             Err(error) if !is_full(&error) => Err(error),
             refused => self.scrape_together(own, request).ok_or_else(|| match refused {
@@ -161,6 +191,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// waited for, and all is tried again.
     fn scrape_together(&self, own: &Arena, request: Request) -> Option<Found> {
         let grow = || {
+            if self.pages.is_some() {
+                let taken = self.place(own, request).ok().flatten()?;
+                return Some((own.home.slot(), taken));
+            }
             // What cannot go back stays, and the caller has an error to answer with.
             let _ = self.trim_to(0);
             let taken = self.grow(own, request).ok().flatten()?;

@@ -99,6 +99,19 @@ impl UseTable<'_> {
         self.slots().surrender_retired(block, keep).then_some(carried)
     }
 
+    /// Where its owner finds a block that it has handed out, if that has not been given back.
+    #[must_use]
+    pub fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
+        self.slots().inner_slot(block, owner)
+    }
+
+    /// Whether all that was submitted to `stream` up to this number is known to be done. Asks
+    /// nobody.
+    #[must_use]
+    pub fn is_done(&self, stream: StreamId, number: u64) -> bool {
+        self.pool.progress().is_done(stream.slot(), number)
+    }
+
     /// Whether what is submitted to `stream` from now on comes after all of it, or it is known to
     /// be done. Asks nobody.
     #[must_use]

@@ -213,6 +213,15 @@ impl<E: Clone> Slots<E> {
         has_left
     }
 
+    /// Where its owner finds a block that it has handed out and not been given back.
+    pub(crate) fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
+        let slot = block.slot().index().and_then(|index| self.slot(index))?;
+        let is_its = slot.generation == Some(block.generation())
+            && slot.tenancy.owner == Some(owner)
+            && !slot.retired;
+        is_its.then_some(slot.tenancy.inner_slot)
+    }
+
     /// The slot of a block that has left it is free for another.
     #[inline]
     pub(crate) fn vacate(&self, block: BlockId, used: bool) {
