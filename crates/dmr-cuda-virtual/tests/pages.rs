@@ -4,9 +4,7 @@
 mod support;
 
 use dmr_core::error::SizeProblem;
-use dmr_core::{
-    DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult, Usage, VirtualMemory,
-};
+use dmr_core::{DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult, Usage};
 use dmr_testkit::Rig;
 use support::{TAG, resource, take_back, view};
 
