@@ -14,7 +14,9 @@ use dmr_sim::{Policy, ReportKind};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 use support::stage::{ALL, tight};
-use support::{MIB, OUT_OF_MEMORY, Pool, UNKNOWN, UPSTREAMS, pool_over, rig};
+use support::{
+    MIB, OUT_OF_MEMORY, Pool, UNKNOWN, UPSTREAMS, Upstream, pool_over, rig, taken_from_upstream,
+};
 
 /// The call again, if it failed: one call fails in each run.
 fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
@@ -55,7 +57,7 @@ impl Cast<'_> {
         let usage = self.pool.usage();
         assert_eq!(usage.live, self.live.get());
         assert_eq!(usage.total_allocated - usage.total_freed, usage.outstanding());
-        assert_eq!(usage.reserved, self.pool.upstream().usage().live);
+        assert_eq!(usage.reserved, taken_from_upstream(self.pool));
     }
 
     /// Unrecorded.
@@ -151,7 +153,11 @@ fn when_it_grows() {
         cast.fill(a, &large);
         blocks.into_iter().for_each(|block| cast.free(block));
         cast.free(large);
-        cast.trim();
+        // A page goes back once its stream is known to be done with it.
+        for _ in 0..2 {
+            insist(|| cast.rig.device().synchronize());
+            cast.trim();
+        }
         assert_eq!(cast.pool.usage().reserved, 0);
         cast.pass(a, 1 << 20);
     });
@@ -274,7 +280,9 @@ fn when_it_is_dropped() {
             let reports = rig.universe().finish().reports;
             let wrong = reports.iter().find(|report| report.kind != ReportKind::Leak);
             assert!(wrong.is_none(), "{upstream:?}: {wrong:?}");
-            assert!(reports.len() <= 3, "{upstream:?}: {reports:#?}");
+            // A segment of each stream; or a page of each, and its addresses.
+            let most = if upstream == Upstream::Virtual { 6 } else { 3 };
+            assert!(reports.len() <= most, "{upstream:?}: {reports:#?}");
         });
         assert!(failed > 3, "only {failed} calls");
     }

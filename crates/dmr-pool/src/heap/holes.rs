@@ -128,6 +128,12 @@ impl Heap {
         self.free_pages(page).map(|pages| pages.since).max()
     }
 
+    /// When the youngest chunk became free.
+    pub(crate) fn newest_free(&self) -> Option<u64> {
+        let free = self.chunks.iter().filter(|(_, chunk)| chunk.state == State::Free);
+        free.map(|(_, chunk)| chunk.since).max()
+    }
+
     fn free_pages(&self, page: u64) -> impl Iterator<Item = FreePages> {
         let free = self.chunks.iter().filter(|(_, chunk)| chunk.state == State::Free);
         free.filter_map(move |(id, chunk)| {

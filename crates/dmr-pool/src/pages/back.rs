@@ -70,15 +70,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Asks the driver whether an arena's stream is done with all that is free in it.
+    /// Asks the driver whether an arena's stream is done with its free pages, and then with all
+    /// that is free, or will be: what is put together with a page decides when that goes.
     fn ask_about_free_pages(&self, arena: &Arena, pages: &Pages) {
         let newest = {
             let mut state = arena.lock();
             state.settle_all(arena.home, self.uses());
             state.heap.flush();
-            state.heap.newest_free_pages(pages.size)
+            let pending = state.pending.iter().map(|pending| state.heap.taken(pending.chunk).since);
+            let any = pending.max().max(state.heap.newest_free());
+            [state.heap.newest_free_pages(pages.size), any]
         };
-        if let Some(since) = newest {
+        for since in newest.into_iter().flatten() {
             // No answer: they stay.
             let _ = self.uses().poll(&Carried::of(arena.home, since));
         }

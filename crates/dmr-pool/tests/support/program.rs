@@ -10,7 +10,7 @@ use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
 use super::draw::{Rng, config};
-use super::{MIB, Pool, Upstream, give_all_back, pool_over, shadow_of};
+use super::{MIB, Pool, Upstream, give_all_back, pool_over, shadow_of, taken_from_upstream};
 
 /// What a program has come across: what a run of many must have come across at least once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -376,7 +376,7 @@ impl Player<'_> {
         assert_eq!((usage.live, usage.retired), (live, retired), "program {}", self.number);
         let difference = usage.total_allocated - usage.total_freed;
         assert_eq!(difference, live + retired, "program {}", self.number);
-        assert_eq!(usage.reserved, self.pool.upstream().usage().live, "program {}", self.number);
+        assert_eq!(usage.reserved, taken_from_upstream(self.pool), "program {}", self.number);
     }
 
     fn fact(&mut self, block: &DeviceBlock) -> &mut Facts {
