@@ -44,6 +44,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-core",
             "dmr-cuda-async",
             "dmr-cuda-direct",
+            "dmr-cuda-virtual",
             "dmr-pool",
             "dmr-sim",
             "dmr-streams",
