@@ -178,7 +178,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// The same from the arena whose free chunk is hardly larger than what is asked for.
     fn borrow_closest(&self, home: StreamId, request: Request) -> Option<Found> {
-        let fit = |(arena, mut state): (_, Locked<'_>)| Some((state.heap.fit(request.units)?, arena));
+        let fit =
+            |(arena, mut state): (_, Locked<'_>)| Some((state.heap.fit(request.units)?, arena));
         let fits = self.lenders(home, request).filter_map(fit);
         let (_, arena) = fits.min_by_key(|(units, _): &(u32, &Arena)| *units)?;
         self.borrow_from(arena, arena.try_lock()?, home, request)

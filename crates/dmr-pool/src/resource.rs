@@ -206,7 +206,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// What a graph captures is not ordered with anything outside of it.
     #[inline]
-    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
+    pub(crate) fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
         if self.config.checks_capture && self.streams.is_captured(stream)? {
             return Err(ResourceError::stream_capturing(stream));
         }
@@ -490,11 +490,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(ResourceError::forked_process(self.device_ordinal()));
         }
         let freed = self.sweep();
+        let unmapped = self.unmap_left();
         let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
             true => self.trim_to(self.config.release_threshold),
             false => Ok(()),
         };
-        trimmed.and(upstream(self)).map(|_| freed)
+        unmapped.and(trimmed).and(upstream(self)).map(|_| freed)
     }
 }
 

@@ -124,7 +124,11 @@ fn for_each_driver_call<T>(
 
 /// Plays a program once per driver call that it makes, that call failing.
 fn lose_nothing(config: PoolConfig, play: impl Fn(&Cast<'_>)) {
-    for (upstream, code) in UPSTREAMS.iter().flat_map(|up| [(up, OUT_OF_MEMORY), (up, UNKNOWN)]) {
+    lose_nothing_over(&UPSTREAMS, config, play);
+}
+
+fn lose_nothing_over(upstreams: &[Upstream], config: PoolConfig, play: impl Fn(&Cast<'_>)) {
+    for (upstream, code) in upstreams.iter().flat_map(|up| [(up, OUT_OF_MEMORY), (up, UNKNOWN)]) {
         let prepare = |rig: &Rig| -> (Pool, [StreamLease; 3]) {
             (pool_over(*upstream, rig, config), [rig.stream(), rig.stream(), rig.stream()])
         };
@@ -255,6 +259,49 @@ fn when_what_was_kept_goes_back_for_a_larger_block() {
         let other = cast.allocate(b, ALL);
         cast.free(other);
         cast.pass(a, 2 * ALL);
+    });
+}
+
+#[test]
+fn when_scattered_pages_make_a_large_block() {
+    let config = PoolConfig::fast().with_maximum_size(8 * MIB);
+    lose_nothing_over(&[Upstream::Virtual], config, |cast| {
+        let [a, b, _] = cast.streams;
+        for taker in [a, b] {
+            let mut held: Vec<_> = (0..4).map(|_| cast.allocate(a, ALL)).collect();
+            for nth in [2, 0] {
+                let block = held.swap_remove(nth);
+                cast.fill(a, &block);
+                cast.free(block);
+            }
+            cast.pass(taker, 2 * ALL);
+            held.into_iter().for_each(|block| cast.free(block));
+            insist(|| cast.pool.try_reap());
+            cast.exact();
+        }
+    });
+}
+
+#[test]
+fn when_a_block_grows_where_it_is() {
+    lose_nothing(PoolConfig::fast().with_growth(8 * MIB), |cast| {
+        let [a, b, _] = cast.streams;
+        let mut block = cast.allocate(a, 1 << 20);
+        cast.write(b, &block);
+        for mib in [2, 3, 7] {
+            let before = block.bytes() as u64;
+            let id = block.id();
+            if insist(|| cast.pool.try_grow(&mut block, mib << 20)) {
+                cast.rig.universe().region_freed(block.ptr());
+                cast.rig.universe().region_allocated(block.ptr(), block.bytes(), "block");
+            }
+            assert_eq!(block.id(), id);
+            cast.live.set(cast.live.get() + block.bytes() as u64 - before);
+            cast.exact();
+            cast.write(b, &block);
+        }
+        cast.free(block);
+        cast.pass(a, ALL);
     });
 }
 

@@ -43,7 +43,8 @@ fn replay(path: &Path, rounds: usize, config: PoolConfig) -> (u64, u64, Vec<Call
     let steps = steps(path);
     let streams = 1 + steps.iter().map(|(.., stream)| *stream).max().unwrap();
     let builder = Universe::builder().devices(1).policy(Policy::Eager).capacity(140 << 30);
-    let rig = Rig::with(RigConfig { universe: Some(builder.build().unwrap()), ..Default::default() });
+    let rig =
+        Rig::with(RigConfig { universe: Some(builder.build().unwrap()), ..Default::default() });
     let upstream =
         VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap();
     let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap();

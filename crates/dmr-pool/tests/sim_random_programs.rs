@@ -22,6 +22,7 @@ fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
     let count = numbers.end - numbers.start;
     assert!(seen.allocated > 5 * count, "{seen:?}");
     assert!(seen.refused > count / 10 && seen.retired > count / 10, "{seen:?}");
+    assert!(seen.grown > count / 10, "{seen:?}");
 }
 
 macro_rules! programs {

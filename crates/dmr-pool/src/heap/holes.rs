@@ -79,7 +79,8 @@ impl Heap {
             let run = self.run_from(id);
             at = run.last().and_then(|&(last, _)| self.chunks[last].after);
             let candidates = starts(&run, bytes);
-            let windows = candidates.filter_map(|start| cut_out(&run, start, bytes, page, &is_open));
+            let windows =
+                candidates.filter_map(|start| cut_out(&run, start, bytes, page, &is_open));
             best = best.into_iter().chain(windows).min_by_key(Window::cost);
         }
         best

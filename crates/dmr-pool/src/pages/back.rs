@@ -17,7 +17,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// What the driver answered first; the rest is unmapped all the same, and what could not be is
     /// tried again by the next call.
-    pub(super) fn unmap_left(&self) -> ResourceResult<()> {
+    pub(crate) fn unmap_left(&self) -> ResourceResult<()> {
         let Some((pages, memory)) = self.paging() else { return Ok(()) };
         let (mut outcome, mut busy) = (Ok(()), Vec::<(StreamId, u64)>::new());
         let leaving = std::mem::take(&mut *pages.leaving());
@@ -26,8 +26,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let Leaving { home, since, .. } = left;
             // A stream that is not done with something earlier is not asked again.
             let is_known_busy = busy.iter().any(|&(other, from)| other == home && since >= from);
-            let is_done = !is_known_busy
-                && self.uses().poll(&Carried::of(home, since)).unwrap_or_default();
+            let is_done =
+                !is_known_busy && self.uses().poll(&Carried::of(home, since)).unwrap_or_default();
             if is_done {
                 if let Err(error) = self.unmap_one(left, (pages, memory)) {
                     stays.push(left);

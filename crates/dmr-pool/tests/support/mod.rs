@@ -39,8 +39,7 @@ pub(crate) enum Upstream {
     Virtual,
 }
 
-pub(crate) const UPSTREAMS: [Upstream; 3] =
-    [Upstream::Direct, Upstream::Async, Upstream::Virtual];
+pub(crate) const UPSTREAMS: [Upstream; 3] = [Upstream::Direct, Upstream::Async, Upstream::Virtual];
 
 /// A pool of this kind on a simulated rig.
 pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
