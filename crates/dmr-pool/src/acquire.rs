@@ -10,7 +10,7 @@ use crate::arena::{Arena, Locked, Pending, Request};
 use crate::heap::Taken;
 
 /// A chunk, and the slot of its arena's stream.
-type Found = (usize, Taken);
+pub(crate) type Found = (usize, Taken);
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// A chunk that the arena's stream may use at once, from wherever it can be had.
@@ -62,9 +62,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(lent);
         }
         if self.may_place_first(request)
-            && let Ok(Some(taken)) = self.place(own, request)
+            && let Ok(Some(placed)) = self.place(own, request)
         {
-            return found(taken);
+            return Ok(placed);
         }
         if let Some(taken) = self.wait_and_take(own, request) {
             return found(taken);
@@ -77,8 +77,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(lent) = self.borrow_waiting(own.home, request) {
             return Ok(lent);
         }
-        match self.place(own, request) {
-            Ok(Some(taken)) => found(taken),
+        match self.place_anywhere(own, request) {
+            Ok(Some(placed)) => Ok(placed),
             Err(error) if !is_full(&error) => Err(error),
             refused => self.scrape_together(own, request).ok_or_else(|| match refused {
                 Err(error) => error,
@@ -221,8 +221,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn scrape_together(&self, own: &Arena, request: Request) -> Option<Found> {
         let grow = || {
             if self.pages.is_some() {
-                let taken = self.place(own, request).ok().flatten()?;
-                return Some((own.home.slot(), taken));
+                return self.place_anywhere(own, request).ok().flatten();
             }
             // What cannot go back stays, and the caller has an error to answer with.
             let _ = self.trim_to(0);

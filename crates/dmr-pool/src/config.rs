@@ -66,7 +66,7 @@ impl PoolConfig {
         }
     }
 
-    /// Memory first. Over an upstream that has virtual memory, pages of 16 MiB are mapped where
+    /// Memory first. Over an upstream that has virtual memory, pages of 8 MiB are mapped where
     /// they are needed. Over others blocks from 64 MiB on have memory of their own, and go back to
     /// upstream rather than leave a hole: over the driver's pool, which moves pages, that costs a
     /// few hundred nanoseconds. [`PoolStats::page_size`](crate::PoolStats::page_size) says which.
@@ -74,7 +74,7 @@ impl PoolConfig {
     pub const fn compact() -> Self {
         let mut compact = Self::fast();
         compact.apart_from = 64 << 20;
-        compact.page_size = 16 << 20;
+        compact.page_size = 8 << 20;
         compact
     }
 

@@ -123,7 +123,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 spare += pages.size;
                 pages.spare().push(page);
             }
-            state.divide(chunk, since, pages.size);
+            state.divide(chunk, pages.size, |state, rest| {
+                state.heap.merge(rest, since);
+            });
             drop(state);
             outcome?;
         }

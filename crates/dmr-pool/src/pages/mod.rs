@@ -14,10 +14,12 @@
 //! | --- | --- |
 //! | `table` | what is mapped where |
 //! | `place` | choosing a window and filling it |
+//! | `supply` | where the pages come from that it lacks |
 //! | `back` | unmapping, and the way back to upstream |
 
 mod back;
 mod place;
+mod supply;
 mod table;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
