@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{DeviceBlock, StreamId};
-use dmr_streams::uses::{Carried, UseTable};
+use dmr_streams::uses::{Carried, UseTable, Vacancy};
+use dmr_streams::{Latch, Latched};
 
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
 
@@ -21,11 +21,11 @@ use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
 pub(crate) struct Arena {
     /// Its stream.
     pub(crate) home: StreamId,
-    state: Mutex<State>,
+    state: Latch<State>,
     hints: Hints,
 }
 
-/// What others read without the lock: how an arena was when its lock was last let go.
+/// What others read without the latch: how an arena was when its lock was last let go.
 #[derive(Debug, Default)]
 struct Hints {
     /// There is a free chunk of so many units.
@@ -41,8 +41,8 @@ pub(crate) struct State {
     pub(crate) heap: Heap,
     /// Segments that serve one block at a time and that are free, by units.
     pub(crate) apart: BTreeMap<u32, Vec<ChunkId>>,
-    /// The largest of those.
-    largest_apart: u32,
+    /// Another one may be the largest of those.
+    apart_changed: bool,
     /// Freed, oldest first; the arena's stream is not after all of it yet.
     pub(crate) pending: VecDeque<Pending>,
     /// Units in `pending`.
@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) unasked: usize,
     pub(crate) segments: Vec<Segment>,
     pub(crate) counts: Counts,
+    /// By chunk: the slot of the use table for its next block.
+    vacancies: Vec<Option<Vacancy>>,
 }
 
 /// What is asked for.
@@ -106,23 +108,17 @@ const AT_ONCE: usize = 2;
 
 impl Arena {
     pub(crate) fn new(home: StreamId) -> Self {
-        Self { home, state: Mutex::default(), hints: Hints::default() }
+        Self { home, state: Latch::default(), hints: Hints::default() }
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state, hints: &self.hints }
+        Locked { state: self.state.lock(), hints: &self.hints }
     }
 
     /// A locked arena, unless another thread has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
-        };
-        Some(Locked { state, hints: &self.hints })
+        Some(Locked { state: self.state.try_lock()?, hints: &self.hints })
     }
 
     /// What its pending chunks depend on.
@@ -145,17 +141,22 @@ impl Arena {
 
 /// An arena's state. Tells what is largest when it is let go.
 pub(crate) struct Locked<'a> {
-    state: MutexGuard<'a, State>,
+    state: Latched<'a, State>,
     hints: &'a Hints,
 }
 
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        let State { heap, largest_apart, pending, counts, .. } = &*self.state;
-        self.hints.largest.store(heap.largest().max(*largest_apart), Ordering::Relaxed);
-        self.hints.pending.store(pending.len() as u32, Ordering::Relaxed);
-        self.hints.live.store(counts.allocated - counts.returned, Ordering::Relaxed);
+        let state = &mut *self.state;
+        let live = state.counts.allocated - state.counts.returned;
+        self.hints.live.store(live, Ordering::Relaxed);
+        self.hints.pending.store(state.pending.len() as u32, Ordering::Relaxed);
+        // Most calls change neither: they are served by what is kept for requests of their size.
+        if state.heap.take_changed() | std::mem::take(&mut state.apart_changed) {
+            let largest = state.heap.largest().max(state.largest_apart());
+            self.hints.largest.store(largest, Ordering::Relaxed);
+        }
     }
 }
 
@@ -176,6 +177,28 @@ impl std::ops::DerefMut for Locked<'_> {
 }
 
 impl State {
+    /// The slot that a chunk's last block has left, if it had one.
+    #[inline]
+    pub(crate) fn vacancy(&mut self, chunk: ChunkId) -> Option<Vacancy> {
+        self.vacancies.get_mut(chunk.get() as usize)?.take()
+    }
+
+    /// Keeps the slot for the chunk's next block. Chunks that are put together and cut again have
+    /// the same names, and so do their slots.
+    #[inline]
+    pub(crate) fn keep_vacancy(&mut self, chunk: ChunkId, vacancy: Vacancy) {
+        let at = chunk.get() as usize;
+        if at >= self.vacancies.len() {
+            self.vacancies.resize_with((at + 1).next_power_of_two(), || None);
+        }
+        self.vacancies[at] = Some(vacancy);
+    }
+
+    /// All slots that are kept.
+    pub(crate) fn take_vacancies(&mut self) -> impl Iterator<Item = Vacancy> {
+        std::mem::take(&mut self.vacancies).into_iter().flatten()
+    }
+
     /// A free chunk, and what is counted for it.
     #[inline]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
@@ -197,7 +220,7 @@ impl State {
         let id = ids.pop()?;
         if ids.is_empty() {
             self.apart.remove(&size);
-            self.note_largest_apart();
+            self.apart_changed = true;
         }
         Some(self.heap.taken(id))
     }
@@ -208,7 +231,7 @@ impl State {
         if self.heap.is_apart(id) {
             self.heap.set_since(id, since);
             self.apart.entry(self.heap.range(id).1).or_default().push(id);
-            self.note_largest_apart();
+            self.apart_changed = true;
         } else {
             self.heap.release(id, since);
         }
@@ -236,12 +259,12 @@ impl State {
         };
         let at = segments.iter().position(leaves)?;
         let segment = segments.swap_remove(at);
-        self.note_largest_apart();
+        self.apart_changed = true;
         Some(segment)
     }
 
-    fn note_largest_apart(&mut self) {
-        self.largest_apart = self.apart.last_key_value().map_or(0, |(&units, _)| units);
+    fn largest_apart(&self) -> u32 {
+        self.apart.last_key_value().map_or(0, |(&units, _)| units)
     }
 
     /// Keeps a chunk until the arena's stream is after all of `after`. Other streams may use it

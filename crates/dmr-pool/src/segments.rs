@@ -221,6 +221,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         let _ = self.trim_to(0);
+        for arena in self.arenas() {
+            for vacancy in arena.lock().take_vacancies() {
+                self.uses().give_up(vacancy, arena.home);
+            }
+        }
     }
 
     /// What the pool has, for an error.

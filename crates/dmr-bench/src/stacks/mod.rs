@@ -43,6 +43,7 @@ const STACKS: &[(&str, Make)] = &[
     ("async", driver_pool),
     ("pool", fast_pool),
     ("pool-compact", compact_pool),
+    ("pool-unchecked", unchecked_pool),
     (BARE, bare),
 ];
 
@@ -146,6 +147,11 @@ fn fast_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, Be
 
 fn compact_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
     pool(streams, layer, PoolConfig::compact())
+}
+
+/// In a program that captures no graphs.
+fn unchecked_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    pool(streams, layer, PoolConfig::fast().with_capture_checks(false))
 }
 
 /// Our pool over the driver's, which counts what was taken from the device.

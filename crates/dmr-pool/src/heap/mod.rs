@@ -194,6 +194,12 @@ impl Heap {
         self.bins.last().map_or(0, Bin::smallest)
     }
 
+    /// Whether [`largest`](Self::largest) may be another one than when this was last asked.
+    #[inline]
+    pub(crate) fn take_changed(&mut self) -> bool {
+        self.bins.take_changed()
+    }
+
     /// All chunks, in no order: name, address, units, whether it is free. What is kept for requests
     /// of its size is not.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, u64, u32, bool)> {

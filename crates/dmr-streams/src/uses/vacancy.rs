@@ -1,0 +1,139 @@
+//! Slots that stay with an owner, from one of its blocks to the next.
+
+use dmr_core::error::StreamProblem;
+use dmr_core::ledger::{Entry, StreamKey};
+use dmr_core::{
+    BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId,
+};
+
+use super::slots::{Empty, Need, Tenancy, Yielded};
+use super::{Carried, UseTable};
+use crate::progress::Event;
+use crate::{Located, Owner};
+
+/// An empty slot, for the next block of an owner that hands out the same memory again and again:
+/// the slot goes with the memory. Putting a block into it takes no lock.
+///
+/// Linear: dropping it leaks the slot; [`UseTable::give_up`] takes it back.
+#[derive(Debug)]
+#[must_use = "dropping it leaks the slot"]
+pub struct Vacancy {
+    empty: Empty,
+    /// Whose table it is of.
+    pool: StreamPoolId,
+}
+
+/// What [`UseTable::surrender`] finds.
+#[derive(Debug)]
+pub enum Surrender {
+    /// The block is another owner's, or nobody's: nothing has changed.
+    Foreign,
+    /// A window is open: the block is retired, [`UseTable::surrender_retired`] takes it later.
+    InUse(BlockSlot),
+    /// The block has left the table. The first slot is the one that it had before the table.
+    Free(BlockSlot, Vacancy),
+}
+
+impl UseTable<'_> {
+    /// An empty slot for an owner, who takes its blocks back by [`surrender`](Self::surrender), and
+    /// is told `inner_slot` then. `home` says near which other slots it lies.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool;
+    /// [`Capacity`](ResourceError::Capacity) once there are 2²⁶ slots.
+    pub fn reserve(
+        &self,
+        owner: Owner,
+        inner_slot: BlockSlot,
+        home: StreamId,
+    ) -> ResourceResult<Vacancy> {
+        let home = self.of_this_pool(home)?;
+        let tenancy = Tenancy { owner: Some(owner), inner_slot };
+        Ok(Vacancy { empty: self.slots().reserve(home.slot(), tenancy)?, pool: self.pool.id() })
+    }
+
+    /// Enters a block whose allocation has just been submitted to `home`, as
+    /// [`insert`](Self::insert) does.
+    ///
+    /// # Errors
+    ///
+    /// The slot, if it is of another table.
+    #[inline]
+    pub fn enter(
+        &self,
+        vacancy: Vacancy,
+        generation: Generation,
+        home: Located<'_>,
+    ) -> Result<BlockSlot, (Vacancy, ResourceError)> {
+        let home = home.id;
+        if vacancy.pool != self.pool.id() || home.pool() != Some(vacancy.pool) {
+            let misuse = ResourceError::stream_misuse(home, StreamProblem::OtherPool);
+            return Err((vacancy, misuse));
+        }
+        let order = self.pool.progress().number_allocation(home.slot());
+        let entry = Entry { stream: StreamKey::of(home), order, event: None };
+        // SAFETY: the slot is of the table of this pool.
+        Ok(BlockSlot::new(unsafe { self.slots().fill(vacancy.empty, generation, entry) }))
+    }
+
+    /// The owner needs the slot no more: any block of the stream `home` may have it. A slot of
+    /// another table is leaked there.
+    pub fn give_up(&self, vacancy: Vacancy, home: StreamId) {
+        if vacancy.pool == self.pool.id() && home.pool() == Some(vacancy.pool) {
+            // SAFETY: the slot is of the table of this pool.
+            unsafe { self.slots().give_up(vacancy.empty, home.slot()) };
+        }
+    }
+
+    /// Takes a block back whose memory is used again by the same owner, who then answers for its
+    /// order: on the block's home stream the memory can be used again after what is added to
+    /// `after`, elsewhere also after what was submitted to the home stream by now. Makes no driver
+    /// call.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was given back before.
+    #[inline]
+    pub fn surrender(
+        &self,
+        block: BlockId,
+        owner: Owner,
+        after: &mut Carried,
+    ) -> ResourceResult<Surrender> {
+        let pool = self.pool.id();
+        Ok(match self.slots().surrender(block, owner, self.keep_for(block, after)) {
+            Yielded::Foreign => Surrender::Foreign,
+            Yielded::Before => return Err(ResourceError::use_after_free(block.generation())),
+            Yielded::InUse(inner_slot) => Surrender::InUse(inner_slot),
+            Yielded::Gone(inner_slot, empty) => {
+                Surrender::Free(inner_slot, Vacancy { empty, pool })
+            }
+        })
+    }
+
+    /// As [`surrender`](Self::surrender), for a block that was found [`InUse`](Surrender::InUse)
+    /// before; `None` while a window is open.
+    pub fn surrender_retired(&self, block: BlockId, after: &mut Carried) -> Option<Vacancy> {
+        let empty = self.slots().surrender_retired(block, self.keep_for(block, after))?;
+        Some(Vacancy { empty, pool: self.pool.id() })
+    }
+
+    /// Keeps what a free on the block's home stream would have to wait for.
+    #[inline]
+    fn keep_for<'c>(
+        &self,
+        block: BlockId,
+        after: &'c mut Carried,
+    ) -> impl FnMut(Need<Option<Event>>) + 'c
+    where
+        Self: 'c,
+    {
+        let (table, home) = (*self, block.alloc_stream().slot());
+        move |need| {
+            if table.holds_up(home, need.slot, need.order) {
+                after.needs.push(need);
+            }
+        }
+    }
+}
