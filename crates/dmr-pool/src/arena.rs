@@ -146,7 +146,7 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Drop for Locked<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         let state = &mut *self.state;
         let live = state.counts.allocated - state.counts.returned;
@@ -178,14 +178,14 @@ impl std::ops::DerefMut for Locked<'_> {
 
 impl State {
     /// The slot that a chunk's last block has left, if it had one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn vacancy(&mut self, chunk: ChunkId) -> Option<Vacancy> {
         self.vacancies.get_mut(chunk.get() as usize)?.take()
     }
 
     /// Keeps the slot for the chunk's next block. Chunks that are put together and cut again have
     /// the same names, and so do their slots.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn keep_vacancy(&mut self, chunk: ChunkId, vacancy: Vacancy) {
         let at = chunk.get() as usize;
         if at >= self.vacancies.len() {
@@ -200,15 +200,19 @@ impl State {
     }
 
     /// A free chunk, and what is counted for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
-        let taken = self.heap_take(request)?;
+        let kept = if request.is_apart { None } else { self.heap.take_kept(request.units) };
+        let taken = match kept {
+            Some(taken) => taken,
+            None => self.heap_take(request)?,
+        };
         self.counts.allocated += request.bytes;
         Some(taken)
     }
 
     /// The same, and nothing is counted.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn heap_take(&mut self, request: Request) -> Option<Taken> {
         let units = request.units;
         if request.is_apart { self.take_apart(units) } else { self.heap.take(units) }
@@ -226,14 +230,21 @@ impl State {
     }
 
     /// Makes a chunk free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
+        if !self.heap.keep(id, since) {
+            self.release_slowly(id, since);
+        }
+    }
+
+    #[inline(never)]
+    fn release_slowly(&mut self, id: ChunkId, since: u64) {
         if self.heap.is_apart(id) {
             self.heap.set_since(id, since);
             self.apart.entry(self.heap.range(id).1).or_default().push(id);
             self.apart_changed = true;
         } else {
-            self.heap.release(id, since);
+            self.heap.merge(id, since);
         }
     }
 

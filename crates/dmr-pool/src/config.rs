@@ -129,10 +129,9 @@ impl PoolConfig {
         self
     }
 
-    /// Whether a block of this size has memory of its own.
-    #[inline]
-    pub(crate) const fn is_apart(&self, bytes: u64) -> bool {
-        bytes >= self.apart_from || bytes > self.largest_pooled as u64
+    /// Blocks of this size and larger have memory of their own.
+    pub(crate) fn first_apart(&self) -> u64 {
+        self.apart_from.min((self.largest_pooled as u64).saturating_add(1))
     }
 }
 

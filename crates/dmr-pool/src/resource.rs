@@ -55,6 +55,10 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) config: PoolConfig,
     /// No block has more bytes.
     most: usize,
+    /// Blocks of so many bytes and more have memory of their own.
+    first_apart: u64,
+    /// Some of these are too large to be kept.
+    gives_up_large: bool,
     pub(crate) slack: Slack,
     /// By slot of the stream.
     arenas: Box<[OnceLock<Box<Arena>>]>,
@@ -114,6 +118,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
         let pool = Self {
             most: most as usize,
+            first_apart: config.first_apart(),
+            gives_up_large: config.largest_pooled != usize::MAX,
             upstream,
             owner: Owner::new(),
             config,
@@ -185,7 +191,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mask = self.config.alignment - 1;
         let units = (((bytes + mask) & !mask) as u64 / UNIT) as u32;
         let bytes = bytes as u64;
-        Ok(Request { units, bytes, is_apart: self.config.is_apart(bytes) })
+        Ok(Request { units, bytes, is_apart: bytes >= self.first_apart })
     }
 
     #[cold]
@@ -195,7 +201,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// A free chunk that `home` may use at once, and the slot for its block.
-    #[inline]
+    #[inline(always)]
     fn acquire(&self, home: StreamId, request: Request) -> ResourceResult<(usize, Taken, Vacancy)> {
         let arena = self.arena(home);
         let mut state = arena.lock();
@@ -232,7 +238,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn untake(&self, place: Place, home: StreamId, request: Request) {
         if let Some(arena) = self.arena_at(place.arena) {
             arena.lock().counts.allocated -= request.bytes;
-            self.put(place, home, Carried::default(), Back { vacancy: None, returned: 0, freed: 0 });
+            self.put(place, home, Carried::default(), Back { returned: 0, freed: 0 });
         }
     }
 
@@ -247,13 +253,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if is_known && !self.device().is_lost() {
             self.refuse_captured(id.alloc_stream())?;
         }
-        let mut after = Carried::default();
-        match self.uses().surrender(id, self.owner, &mut after)? {
-            Surrender::Free(slot, vacancy) => {
-                if let Some(place) = Place::from_slot(slot) {
-                    let freed = block.bytes() as u64;
-                    let back = Back { vacancy: Some(vacancy), returned: freed, freed };
-                    self.put(place, id.alloc_stream(), after, back);
+        match self.uses().surrender(id, self.owner) {
+            Surrender::Free { inner_slot, vacancy, used } => {
+                let (home, freed) = (id.alloc_stream(), block.bytes() as u64);
+                if let Some(place) = Place::from_slot(inner_slot) {
+                    if used || place.arena != home.slot() || self.gives_up_large {
+                        let back = Back { returned: freed, freed };
+                        self.put_used(place, home, vacancy, back);
+                    } else if let Some(arena) = self.arena_at(place.arena) {
+                        let mut state = arena.lock();
+                        state.counts.freed += freed;
+                        state.counts.returned += freed;
+                        state.keep_vacancy(place.chunk, vacancy);
+                        state.release(place.chunk, self.uses().submitted(home));
+                    }
                 }
                 Ok(BlockState::Freed)
             }
@@ -261,12 +274,22 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 self.retire(block, slot);
                 Ok(BlockState::Retired)
             }
+            Surrender::Before => Err(ResourceError::use_after_free(id.generation())),
             Surrender::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
         }
     }
 
+    /// Puts a chunk back that other streams may have used, or that another stream has lent.
+    #[inline(never)]
+    fn put_used(&self, place: Place, home: StreamId, mut vacancy: Vacancy, back: Back) {
+        let after = self.uses().carry(&mut vacancy, home);
+        if let Some(arena) = self.arena_at(place.arena) {
+            arena.lock().keep_vacancy(place.chunk, vacancy);
+        }
+        self.put(place, home, after, back);
+    }
+
     /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
-    #[inline]
     fn put(&self, place: Place, from: StreamId, mut after: Carried, back: Back) {
         let Some(arena) = self.arena_at(place.arena) else { return };
         let uses = self.uses();
@@ -277,9 +300,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut state = arena.lock();
         state.counts.freed += back.freed;
         state.counts.returned += back.returned;
-        if let Some(vacancy) = back.vacancy {
-            state.keep_vacancy(place.chunk, vacancy);
-        }
         if after.is_empty() || uses.is_after(arena.home, &after) {
             state.release(place.chunk, uses.submitted(arena.home));
             drop(state);
@@ -294,7 +314,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 self.ask(arena, &asked);
             }
         }
-        if self.config.largest_pooled != usize::MAX {
+        if self.gives_up_large {
             self.give_up_largest(arena);
         }
     }
@@ -320,19 +340,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut closed = Vec::new();
         let mut retired = self.retired();
         retired.retain(|&block| {
-            let mut after = Carried::default();
-            let left = self.uses().surrender_retired(block.id, &mut after);
+            let left = self.uses().surrender_retired(block.id);
             let stays = left.is_none();
-            closed.extend(left.map(|vacancy| (block, after, vacancy)));
+            closed.extend(left.map(|vacancy| (block, vacancy)));
             stays
         });
         self.retired_count.store(retired.len(), Ordering::SeqCst);
         drop(retired);
         let mut freed = 0;
-        for (Retired { id, slot, bytes }, after, vacancy) in closed {
+        for (Retired { id, slot, bytes }, vacancy) in closed {
             if let Some(place) = Place::from_slot(slot) {
-                let back = Back { vacancy: Some(vacancy), returned: 0, freed: bytes };
-                self.put(place, id.alloc_stream(), after, back);
+                let back = Back { returned: 0, freed: bytes };
+                self.put_used(place, id.alloc_stream(), vacancy, back);
             }
             freed += bytes;
         }
@@ -356,10 +375,8 @@ struct Retired {
     bytes: u64,
 }
 
-/// What comes back with a chunk.
+/// What is counted when a chunk comes back.
 struct Back {
-    /// The slot for its next block.
-    vacancy: Option<Vacancy>,
     /// Bytes that its owner has given back now; none if the block was retired then.
     returned: u64,
     /// Bytes that are in the pool again.

@@ -56,17 +56,26 @@ impl<T> Latch<T> {
 
     /// As [`lock`](Self::lock), as long as somebody may let go of it: `None` once `may_come` is
     /// not true any more, which who leaves it taken says.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_while(&self, may_come: impl Fn() -> bool) -> Option<Latched<'_, T>> {
+        if may_come() && (self.try_take() || self.take_while(may_come)) {
+            Some(Latched { latch: self })
+        } else {
+            None
+        }
+    }
+
+    #[cold]
+    fn take_while(&self, may_come: impl Fn() -> bool) -> bool {
         let mut looks = 0;
         while may_come() {
             if self.try_take() {
-                return Some(Latched { latch: self });
+                return true;
             }
             pause(looks);
             looks += 1;
         }
-        None
+        false
     }
 
     /// The value of a latch that was left taken.

@@ -86,8 +86,9 @@ pub(crate) enum Yielded {
     Before,
     /// A window is open: it is retired.
     InUse(BlockSlot),
-    /// It has left, and the slot is its owner's.
-    Gone(BlockSlot, Empty),
+    /// It has left, and the slot is its owner's. If it was `used`, there may be something to wait
+    /// for.
+    Gone { inner_slot: BlockSlot, empty: Empty, used: bool },
 }
 
 /// An empty slot that stays with an owner, for its next block. Nobody else comes to it: it is left
@@ -164,7 +165,7 @@ impl<E: Clone> Slots<E> {
     /// # Safety
     ///
     /// The slot is of this table.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn fill(
         &self,
         Empty(index): Empty,
@@ -229,14 +230,9 @@ impl<E: Clone> Slots<E> {
     }
 
     /// Takes a block back whose memory its owner uses again: out of its slot, which stays the
-    /// owner's, unless a window is open. Tells `keep` what a free of it would have to wait for.
-    #[inline]
-    pub(crate) fn surrender(
-        &self,
-        block: BlockId,
-        owner: Owner,
-        keep: impl FnMut(Need<E>),
-    ) -> Yielded {
+    /// owner's, unless a window is open.
+    #[inline(always)]
+    pub(crate) fn surrender(&self, block: BlockId, owner: Owner) -> Yielded {
         let Some(index) = block.slot().index() else { return Yielded::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Yielded::Foreign };
         let Tenancy { owner: whose, inner_slot } = slot.tenancy;
@@ -251,26 +247,37 @@ impl<E: Clone> Slots<E> {
             return Yielded::InUse(inner_slot);
         }
         numbered.set(NOBODYS);
-        slot.take_waits(keep);
+        let used = slot.used;
         slot.leave_taken();
-        Yielded::Gone(inner_slot, Empty(index))
+        Yielded::Gone { inner_slot, empty: Empty(index), used }
     }
 
     /// The same for a retired block; `None` while a window is open.
-    pub(crate) fn surrender_retired(
-        &self,
-        block: BlockId,
-        keep: impl FnMut(Need<E>),
-    ) -> Option<Empty> {
+    pub(crate) fn surrender_retired(&self, block: BlockId) -> Option<Empty> {
         let index = block.slot().index()?;
-        let (numbered, mut slot) = self.of(block)?;
+        let (numbered, slot) = self.of(block)?;
         if !slot.retired || !slot.windows.is_empty() {
             return None;
         }
         numbered.set(NOBODYS);
-        slot.take_waits(keep);
         slot.leave_taken();
         Some(Empty(index))
+    }
+
+    /// Tells `keep` what a free of the slot's last block would have to wait for. It is not in the
+    /// slot any more then.
+    ///
+    /// # Safety
+    ///
+    /// The slot is of this table.
+    pub(crate) unsafe fn take_waits(&self, empty: &mut Empty, keep: impl FnMut(Need<E>)) {
+        if let Some(numbered) = self.numbered(empty.0) {
+            // SAFETY: an `Empty` is made where the latch is left taken, and stays borrowed while it
+            // is not.
+            let mut slot = unsafe { numbered.slot.resume() };
+            slot.take_waits(keep);
+            slot.leave_taken();
+        }
     }
 
     /// The slot of a block that has left it is free for another.
@@ -433,13 +440,13 @@ impl<E: Clone> Slots<E> {
     }
 
     /// The block's slot, if that is still the block's.
-    #[inline]
+    #[inline(always)]
     fn of(&self, block: BlockId) -> Option<(&Numbered<E>, Latched<'_, Slot<E>>)> {
         let numbered = self.numbered(block.slot().index()?)?;
         Some((numbered, numbered.lock_of(block.generation().get())?))
     }
 
-    #[inline]
+    #[inline(always)]
     fn numbered(&self, index: u32) -> Option<&Numbered<E>> {
         let (chunk, at) = place(index as usize);
         Some(&**self.chunks.get(chunk)?.get()?.get(at)?)
@@ -486,7 +493,7 @@ impl<E> Numbered<E> {
     }
 
     /// The slot, as long as it is this one's.
-    #[inline]
+    #[inline(always)]
     fn lock_of(&self, whose: u64) -> Option<Latched<'_, Slot<E>>> {
         let is_its = || self.whose.load(Ordering::Acquire) == whose;
         self.slot.lock_while(is_its).filter(|_| is_its())

@@ -28,10 +28,20 @@ pub struct Vacancy {
 pub enum Surrender {
     /// The block is another owner's, or nobody's: nothing has changed.
     Foreign,
+    /// The block was given back before.
+    Before,
     /// A window is open: the block is retired, [`UseTable::surrender_retired`] takes it later.
     InUse(BlockSlot),
-    /// The block has left the table. The first slot is the one that it had before the table.
-    Free(BlockSlot, Vacancy),
+    /// The block has left the table.
+    Free {
+        /// The slot that it had before the table.
+        inner_slot: BlockSlot,
+        /// The slot that it had in the table.
+        vacancy: Vacancy,
+        /// Uses were recorded: [`UseTable::carry`] says what the memory's next user comes after.
+        /// Otherwise that is nothing on the block's home stream.
+        used: bool,
+    },
 }
 
 impl UseTable<'_> {
@@ -59,7 +69,7 @@ impl UseTable<'_> {
     /// # Errors
     ///
     /// The slot, if it is of another table.
-    #[inline]
+    #[inline(always)]
     pub fn enter(
         &self,
         vacancy: Vacancy,
@@ -87,53 +97,43 @@ impl UseTable<'_> {
     }
 
     /// Takes a block back whose memory is used again by the same owner, who then answers for its
-    /// order: on the block's home stream the memory can be used again after what is added to
-    /// `after`, elsewhere also after what was submitted to the home stream by now. Makes no driver
-    /// call.
-    ///
-    /// # Errors
-    ///
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was given back before.
-    #[inline]
-    pub fn surrender(
-        &self,
-        block: BlockId,
-        owner: Owner,
-        after: &mut Carried,
-    ) -> ResourceResult<Surrender> {
-        let pool = self.pool.id();
-        Ok(match self.slots().surrender(block, owner, self.keep_for(block, after)) {
+    /// order. Makes no driver call.
+    #[inline(always)]
+    pub fn surrender(&self, block: BlockId, owner: Owner) -> Surrender {
+        match self.slots().surrender(block, owner) {
             Yielded::Foreign => Surrender::Foreign,
-            Yielded::Before => return Err(ResourceError::use_after_free(block.generation())),
+            Yielded::Before => Surrender::Before,
             Yielded::InUse(inner_slot) => Surrender::InUse(inner_slot),
-            Yielded::Gone(inner_slot, empty) => {
-                Surrender::Free(inner_slot, Vacancy { empty, pool })
+            Yielded::Gone { inner_slot, empty, used } => {
+                Surrender::Free { inner_slot, vacancy: Vacancy { empty, pool: self.pool.id() }, used }
             }
-        })
+        }
     }
 
     /// As [`surrender`](Self::surrender), for a block that was found [`InUse`](Surrender::InUse)
     /// before; `None` while a window is open.
-    pub fn surrender_retired(&self, block: BlockId, after: &mut Carried) -> Option<Vacancy> {
-        let empty = self.slots().surrender_retired(block, self.keep_for(block, after))?;
+    #[must_use]
+    pub fn surrender_retired(&self, block: BlockId) -> Option<Vacancy> {
+        let empty = self.slots().surrender_retired(block)?;
         Some(Vacancy { empty, pool: self.pool.id() })
     }
 
-    /// Keeps what a free on the block's home stream would have to wait for.
-    #[inline]
-    fn keep_for<'c>(
-        &self,
-        block: BlockId,
-        after: &'c mut Carried,
-    ) -> impl FnMut(Need<Option<Event>>) + 'c
-    where
-        Self: 'c,
-    {
-        let (table, home) = (*self, block.alloc_stream().slot());
-        move |need| {
-            if table.holds_up(home, need.slot, need.order) {
-                after.needs.push(need);
-            }
+    /// What the memory's next user comes after on the stream `home`, which was that of the block
+    /// that has left this slot; on other streams also after what was submitted to that stream by
+    /// now. It is not in the slot any more then.
+    #[must_use]
+    pub fn carry(&self, vacancy: &mut Vacancy, home: StreamId) -> Carried {
+        let mut carried = Carried::default();
+        if vacancy.pool == self.pool.id() {
+            let home = home.slot();
+            let keep = |need: Need<Option<Event>>| {
+                if self.holds_up(home, need.slot, need.order) {
+                    carried.needs.push(need);
+                }
+            };
+            // SAFETY: the slot is of the table of this pool.
+            unsafe { self.slots().take_waits(&mut vacancy.empty, keep) };
         }
+        carried
     }
 }
