@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::uses::{Carried, Vacancy};
 
 use crate::PoolResource;
@@ -23,15 +23,23 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own: &Arena,
         already: Option<Taken>,
         request: Request,
+        tag: AllocTag,
     ) -> ResourceResult<(usize, Taken, Vacancy)> {
         let (at, taken) = match already {
             Some(taken) => (own.home.slot(), taken),
-            None => self.acquire_elsewhere(own, request)?,
+            None => self
+                .acquire_elsewhere(own, request)
+                .map_err(|error| if is_full(&error) { error.in_pool(self.shortage()) } else { error })?,
         };
-        let vacancy = self.arena_at(at).and_then(|arena| arena.lock().vacancy(taken.id));
+        let vacancy = self.arena_at(at).and_then(|arena| arena.lock().vacancy(taken.id, tag));
         let vacancy = vacancy.map_or_else(|| self.new_vacancy(at, taken.id, own.home), Ok);
         match vacancy {
-            Ok(vacancy) => Ok((at, taken, vacancy)),
+            Ok(vacancy) => {
+                if let Some(arena) = self.arena_at(at) {
+                    arena.lock().add_seat(taken.id, tag);
+                }
+                Ok((at, taken, vacancy))
+            }
             Err(error) => {
                 self.untake(Place { arena: at, chunk: taken.id }, own.home, request);
                 Err(error)

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use dmr_core::{DeviceBlock, StreamId};
+use dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr_streams::uses::{Carried, UseTable, Vacancy};
 use dmr_streams::{Latch, Latched};
 
@@ -51,8 +51,17 @@ pub(crate) struct State {
     pub(crate) unasked: usize,
     pub(crate) segments: Vec<Segment>,
     pub(crate) counts: Counts,
-    /// By chunk: the slot of the use table for its next block.
-    vacancies: Vec<Option<Vacancy>>,
+    /// By chunk.
+    seats: Vec<Seat>,
+}
+
+/// What is known of a chunk's blocks, one after the other.
+#[derive(Debug)]
+struct Seat {
+    /// The slot of the use table for the next one; `None` while one is there.
+    vacancy: Option<Vacancy>,
+    /// Who asked for the last one.
+    tag: AllocTag,
 }
 
 /// What is asked for.
@@ -102,6 +111,10 @@ pub(crate) struct Counts {
 /// How many chunks one question is asked for. As many younger ones are left alone meanwhile: their
 /// users have had no time.
 const BATCH: usize = 16;
+/// The same while what is pending is little memory: questions are dear.
+const BATCH_OF_SMALL: usize = 64;
+/// Units that are little memory: 16 MiB.
+const LITTLE: u64 = (16 << 20) / UNIT;
 /// How many chunks become free with each that is added to those pending: more than one, so that
 /// they never gather.
 const AT_ONCE: usize = 2;
@@ -177,26 +190,42 @@ impl std::ops::DerefMut for Locked<'_> {
 }
 
 impl State {
-    /// The slot that a chunk's last block has left, if it had one.
+    /// The slot that a chunk's last block has left, if it had one. The next one is asked for by
+    /// `tag`.
     #[inline(always)]
-    pub(crate) fn vacancy(&mut self, chunk: ChunkId) -> Option<Vacancy> {
-        self.vacancies.get_mut(chunk.get() as usize)?.take()
+    pub(crate) fn vacancy(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<Vacancy> {
+        let seat = self.seats.get_mut(chunk.get() as usize)?;
+        seat.tag = tag;
+        seat.vacancy.take()
     }
 
     /// Keeps the slot for the chunk's next block. Chunks that are put together and cut again have
     /// the same names, and so do their slots.
     #[inline(always)]
     pub(crate) fn keep_vacancy(&mut self, chunk: ChunkId, vacancy: Vacancy) {
-        let at = chunk.get() as usize;
-        if at >= self.vacancies.len() {
-            self.vacancies.resize_with((at + 1).next_power_of_two(), || None);
+        if let Some(seat) = self.seats.get_mut(chunk.get() as usize) {
+            seat.vacancy = Some(vacancy);
         }
-        self.vacancies[at] = Some(vacancy);
+    }
+
+    /// Makes room for what is known of a chunk's blocks.
+    pub(crate) fn add_seat(&mut self, chunk: ChunkId, tag: AllocTag) {
+        let at = chunk.get() as usize;
+        if at >= self.seats.len() {
+            let empty = || Seat { vacancy: None, tag: AllocTag::UNTAGGED };
+            self.seats.resize_with((at + 1).next_power_of_two(), empty);
+        }
+        self.seats[at].tag = tag;
+    }
+
+    /// Who asked for the chunk's last block.
+    pub(crate) fn tag(&self, chunk: ChunkId) -> AllocTag {
+        self.seats.get(chunk.get() as usize).map_or(AllocTag::UNTAGGED, |seat| seat.tag)
     }
 
     /// All slots that are kept.
     pub(crate) fn take_vacancies(&mut self) -> impl Iterator<Item = Vacancy> {
-        std::mem::take(&mut self.vacancies).into_iter().flatten()
+        std::mem::take(&mut self.seats).into_iter().filter_map(|seat| seat.vacancy)
     }
 
     /// A free chunk, and what is counted for it.
@@ -306,11 +335,12 @@ impl State {
     /// answer counts for all earlier uses of its streams; and the oldest.
     #[inline]
     pub(crate) fn question(&mut self) -> Option<[Carried; 2]> {
-        if self.unasked < BATCH || self.pending.len() < 2 * BATCH {
+        let batch = if self.pending_units <= LITTLE { BATCH_OF_SMALL } else { BATCH };
+        if self.unasked < batch || self.pending.len() < 2 * batch {
             return None;
         }
         self.unasked = 0;
-        let due = self.pending.len() - BATCH - 1;
+        let due = self.pending.len() - batch - 1;
         Some([self.pending.get(due)?.after.clone(), self.pending.front()?.after.clone()])
     }
 

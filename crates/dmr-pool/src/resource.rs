@@ -202,17 +202,22 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// A free chunk that `home` may use at once, and the slot for its block.
     #[inline(always)]
-    fn acquire(&self, home: StreamId, request: Request) -> ResourceResult<(usize, Taken, Vacancy)> {
+    fn acquire(
+        &self,
+        home: StreamId,
+        request: Request,
+        tag: AllocTag,
+    ) -> ResourceResult<(usize, Taken, Vacancy)> {
         let arena = self.arena(home);
         let mut state = arena.lock();
         let taken = state.take(request);
         if let Some(taken) = taken
-            && let Some(vacancy) = state.vacancy(taken.id)
+            && let Some(vacancy) = state.vacancy(taken.id, tag)
         {
             return Ok((home.slot(), taken, vacancy));
         }
         drop(state);
-        self.acquire_slowly(arena, taken, request)
+        self.acquire_slowly(arena, taken, request, tag)
     }
 
     /// What a graph captures is not ordered with anything outside of it.
@@ -396,7 +401,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         let home = located.id();
         self.device().check()?;
         self.refuse_capture(located)?;
-        let (arena, taken, vacancy) = self.acquire(home, request)?;
+        let (arena, taken, vacancy) = self.acquire(home, request, tag)?;
         let generation = Generation::next();
         let slot = match self.uses().enter(vacancy, generation, located) {
             Ok(slot) => slot,
