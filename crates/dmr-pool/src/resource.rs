@@ -243,7 +243,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn untake(&self, place: Place, home: StreamId, request: Request) {
         if let Some(arena) = self.arena_at(place.arena) {
             arena.lock().counts.allocated -= request.bytes;
-            self.put(place, home, Carried::default(), Back { returned: 0, freed: 0 });
+            self.put(place, home, Carried::default(), None, Back { returned: 0, freed: 0 });
         }
     }
 
@@ -288,14 +288,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[inline(never)]
     fn put_used(&self, place: Place, home: StreamId, mut vacancy: Vacancy, back: Back) {
         let after = self.uses().carry(&mut vacancy, home);
-        if let Some(arena) = self.arena_at(place.arena) {
-            arena.lock().keep_vacancy(place.chunk, vacancy);
-        }
-        self.put(place, home, after, back);
+        self.put(place, home, after, Some(vacancy), back);
     }
 
     /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
-    fn put(&self, place: Place, from: StreamId, mut after: Carried, back: Back) {
+    #[inline]
+    fn put(
+        &self,
+        place: Place,
+        from: StreamId,
+        mut after: Carried,
+        vacancy: Option<Vacancy>,
+        back: Back,
+    ) {
         let Some(arena) = self.arena_at(place.arena) else { return };
         let uses = self.uses();
         let is_lent = arena.home.slot() != from.slot();
@@ -305,6 +310,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut state = arena.lock();
         state.counts.freed += back.freed;
         state.counts.returned += back.returned;
+        if let Some(vacancy) = vacancy {
+            state.keep_vacancy(place.chunk, vacancy);
+        }
         if after.is_empty() || uses.is_after(arena.home, &after) {
             state.release(place.chunk, uses.submitted(arena.home));
             drop(state);
