@@ -316,6 +316,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         prepare_uses,
         finish_uses,
         cancel_uses,
+        // Past it: pages are aligned to their granularity, which is more.
+        virtual_memory,
     );
 }
 

@@ -295,6 +295,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
         prepare_uses,
         finish_uses,
         cancel_uses,
+        // Past it: the callbacks help blocks, a pool that maps pages has its own ways.
+        virtual_memory,
     );
 }
 

@@ -111,6 +111,11 @@ macro_rules! forward_one {
             self.$inner().cancel_uses(tokens)
         }
     };
+    ($inner:ident, virtual_memory) => {
+        fn virtual_memory(&self) -> Option<&dyn dmr_core::VirtualMemory> {
+            self.$inner().virtual_memory()
+        }
+    };
 }
 
 pub(crate) use {forward, forward_one};

@@ -29,6 +29,12 @@ impl From<dmr_core::ResourceError> for BenchError {
     }
 }
 
+impl From<dmr_cuda_virtual::VirtualMemoryError> for BenchError {
+    fn from(error: dmr_cuda_virtual::VirtualMemoryError) -> Self {
+        Self::new(error)
+    }
+}
+
 /// The block in it is leaked: the run is over.
 impl From<Box<DeallocateError>> for BenchError {
     fn from(error: Box<DeallocateError>) -> Self {

@@ -6,7 +6,7 @@ pub use crate::shortage::{Holder, PoolShortage};
 
 use crate::shortage::{Held, Pooled};
 use crate::size::human_bytes;
-use crate::{Access, AllocTag, DeviceBlock, Generation, StreamId};
+use crate::{Access, AllocTag, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
 /// What the methods of a resource answer.
 pub type ResourceResult<T> = Result<T, ResourceError>;
@@ -174,6 +174,34 @@ pub enum ResourceError {
         device_ordinal: usize,
     },
 
+    /// Physical memory belongs to another resource.
+    #[non_exhaustive]
+    #[error(
+        "{} of physical memory of device {memory_device} were not created by this resource \
+         (device {device_ordinal}): use them with the one that did", human_bytes(*.bytes)
+    )]
+    ForeignMemory {
+        /// Bytes of the memory.
+        bytes: u64,
+        /// The device it is on.
+        memory_device: usize,
+        /// The device of the resource that was asked.
+        device_ordinal: usize,
+    },
+
+    /// Physical memory is to be given back while addresses still lead to it.
+    #[non_exhaustive]
+    #[error(
+        "{} of physical memory are still mapped at {mappings} addresses: unmap them first",
+        human_bytes(*.bytes)
+    )]
+    StillMapped {
+        /// Bytes of the memory.
+        bytes: u64,
+        /// At how many addresses it is mapped.
+        mappings: u32,
+    },
+
     /// A block was written where it must not be: what the debug guard found.
     #[error("{0}")]
     Corrupted(Box<Corruption>),
@@ -328,6 +356,25 @@ impl ResourceError {
         Self::ForeignBlock { generation, block_device, device_ordinal }
     }
 
+    /// [`InvalidSize`](Self::InvalidSize) for what is not a multiple of `granularity` bytes.
+    #[must_use]
+    pub const fn not_granular(requested: usize, granularity: u64) -> Self {
+        Self::InvalidSize { requested, problem: SizeProblem::NotGranular { granularity } }
+    }
+
+    /// [`ForeignMemory`](Self::ForeignMemory), from a resource of `device_ordinal`.
+    #[must_use]
+    pub const fn foreign_memory(memory: &PhysicalMemory, device_ordinal: usize) -> Self {
+        let (bytes, memory_device) = (memory.bytes(), memory.device_ordinal());
+        Self::ForeignMemory { bytes, memory_device, device_ordinal }
+    }
+
+    /// [`StillMapped`](Self::StillMapped).
+    #[must_use]
+    pub const fn still_mapped(memory: &PhysicalMemory, mappings: u32) -> Self {
+        Self::StillMapped { bytes: memory.bytes(), mappings }
+    }
+
     /// [`DeviceLost`](Self::DeviceLost).
     #[must_use]
     pub const fn device_lost(device_ordinal: usize, call: &'static str, code: i32) -> Self {
@@ -357,6 +404,13 @@ pub enum SizeProblem {
     BeyondDevice {
         /// Bytes the device has.
         device_bytes: u64,
+    },
+    /// Not a multiple of what the device maps at once.
+    #[error("addresses and pages come in multiples of {granularity} bytes")]
+    #[non_exhaustive]
+    NotGranular {
+        /// Bytes that sizes are multiples of.
+        granularity: u64,
     },
 }
 

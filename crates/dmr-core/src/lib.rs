@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`resource`] | the trait and its forwarding to `&R`, `Box<R>`, `Arc<R>` |
 //! | [`block`] | [`DeviceBlock`], one allocation, and [`BlockId`], its `Copy` identity |
+//! | [`virtual_memory`] | [`VirtualMemory`], addresses and pages apart |
 //! | [`stream`] | [`StreamId`], the opaque name of a stream |
 //! | [`usage`] | [`Usage`], the accounting of a resource |
 //! | [`uses`] | [`Access`], and the tokens between preparing and finishing a use |
@@ -34,6 +35,7 @@ pub mod stream;
 pub mod tag;
 pub mod usage;
 pub mod uses;
+pub mod virtual_memory;
 
 pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock, WholeBlock};
 pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, ResourceResult};
@@ -46,3 +48,6 @@ pub use stream::{StreamId, StreamPoolId};
 pub use tag::AllocTag;
 pub use usage::Usage;
 pub use uses::{Access, BlockUse, UseToken, UseTokens};
+pub use virtual_memory::{
+    AddressRange, PhysicalMemory, RefusedMemory, RefusedRange, VirtualMemory,
+};

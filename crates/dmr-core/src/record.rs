@@ -183,7 +183,7 @@ pub struct Failure {
 
 impl Failure {
     /// All kinds. The last one stands for those that a reader does not know.
-    pub const KINDS: [&'static str; 15] = [
+    pub const KINDS: [&'static str; 17] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
@@ -197,6 +197,8 @@ impl Failure {
         "foreign_block",
         "device_lost",
         "forked_process",
+        "foreign_memory",
+        "still_mapped",
         "corrupted",
         "other",
     ];
@@ -227,6 +229,8 @@ impl From<&ResourceError> for Failure {
             E::DeviceLost { .. } => "device_lost",
             E::Corrupted(_) => "corrupted",
             E::ForkedProcess { .. } => "forked_process",
+            E::ForeignMemory { .. } => "foreign_memory",
+            E::StillMapped { .. } => "still_mapped",
         };
         Self::new(kind, &error.to_string())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, ResourceError,
-    ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
+    ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
 
 /// A source of device memory, ordered on streams.
@@ -165,6 +165,12 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
         }
         Err(ResourceError::not_tracked(tokens.stream()))
     }
+
+    /// Addresses and pages apart, for a pool that places pages itself. `None`: this resource, or
+    /// what it stands on, has blocks only. The answer is always the same.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
+    }
 }
 
 /// Forwards every method: a method that is added and forgotten here does not compile under
@@ -238,6 +244,9 @@ macro_rules! forward_to_pointee {
             }
             fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
                 (**self).cancel_uses(tokens)
+            }
+            fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+                (**self).virtual_memory()
             }
         }
     )+};

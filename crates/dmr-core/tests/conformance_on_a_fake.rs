@@ -133,6 +133,7 @@ fn the_forwarding_check_passes_pointers_and_finds_what_an_adaptor_forgets() {
         for method in forgotten {
             assert!(missed.contains(&format!("{method} (0 calls)")), "{method}: {missed}");
         }
+        assert!(missed.contains("virtual_memory (answers None)"), "{missed}");
         assert_eq!(harness.resource().usage().outstanding(), 0);
     }
 }

@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex};
 
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens,
+    Access, AddressRange, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse,
+    DeallocateError, DeviceBlock, DeviceMemoryResource, Generation, PhysicalMemory, RefusedMemory,
+    RefusedRange, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
+    UseTokens, VirtualMemory,
 };
 
 /// One call, with its arguments.
@@ -28,6 +29,7 @@ enum Call {
     PrepareUses(Vec<BlockUse>, StreamId),
     FinishUses(Vec<u64>),
     CancelUses(Vec<u64>),
+    VirtualMemory,
 }
 
 /// Answers every call with something that no default body would answer, and writes it down.
@@ -171,6 +173,35 @@ impl DeviceMemoryResource for Spy {
         self.called(Call::CancelUses(tickets(&tokens)));
         Err(refusal("cancel_uses"))
     }
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.called(Call::VirtualMemory);
+        Some(self)
+    }
+}
+
+/// Has pages of 44 bytes, and none of them.
+impl VirtualMemory for Spy {
+    fn granularity(&self) -> u64 {
+        44
+    }
+    fn reserve(&self, _: u64) -> ResourceResult<AddressRange> {
+        Err(refusal("reserve"))
+    }
+    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+        Err(RefusedRange::new(refusal("release"), range))
+    }
+    fn create(&self, _: u64, _: AllocTag) -> ResourceResult<PhysicalMemory> {
+        Err(refusal("create"))
+    }
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+        Err(RefusedMemory::new(refusal("destroy"), memory))
+    }
+    fn map(&self, _: &PhysicalMemory, _: u64) -> ResourceResult<()> {
+        Err(refusal("map"))
+    }
+    fn unmap(&self, _: &PhysicalMemory, _: u64) -> ResourceResult<()> {
+        Err(refusal("unmap"))
+    }
 }
 
 /// Calls every method of `pointer`, which points to `spy`.
@@ -224,6 +255,9 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     let prepared = tokens(id, on, [1, 2]);
     assert_eq!(pointer.cancel_uses(prepared), Err(refusal("cancel_uses")));
     assert_eq!(spy.calls(), [Call::CancelUses(vec![1, 2])]);
+
+    let pages = pointer.virtual_memory().map(VirtualMemory::granularity);
+    assert_eq!((pages, spy.calls()), (Some(44), vec![Call::VirtualMemory]));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens,
+    StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
 use dmr_streams::uses::UseTable;
 use dmr_streams::{Device, Owner, StreamPool};
@@ -339,6 +339,11 @@ impl DeviceMemoryResource for AsyncCudaResource {
         let outcome = self.uses().cancel(tokens);
         self.sweep_if_any();
         outcome
+    }
+
+    /// `None`: the driver's pool maps its pages itself.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
     }
 }
 

@@ -9,7 +9,7 @@ use dmr_core::size::checked_round_up;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens,
+    StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
 use dmr_streams::uses::{Carried, Surrender, UseTable, Vacancy};
 use dmr_streams::{Device, Located, Owner, StreamPool};
@@ -524,6 +524,11 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         let outcome = self.uses().cancel(tokens);
         self.sweep();
         outcome
+    }
+
+    /// `None`: what is carved up here has no pages of its own.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
     }
 }
 

@@ -8,7 +8,7 @@ use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
-    UseTokens,
+    UseTokens, VirtualMemory,
 };
 
 use crate::handed_over::{HandedOver, Pending, Retired, with_slot};
@@ -466,6 +466,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         self.uses().cancel(tokens)
+    }
+
+    /// Uses of blocks are tracked, uses of pages are not.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.get_ref().virtual_memory()
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `handle`, `registry` | [`Budget`], and the one of each physical GPU |
 //! | `reservation` | [`Reservation`], and who waits for one |
 //! | `layer`, `resource` | [`BudgetLayer`], [`GlobalDeviceBudget`] |
+//! | `pages` | the same for pages |
 //! | `account`, `shard`, `tags` | one account, and what a thread has in hand of it |
 //! | `tree`, `books` | the lock, and the arithmetic under it |
 //! | `pending` | blocks that were given back and are still charged |
@@ -17,6 +18,7 @@ mod handle;
 mod layer;
 #[cfg(all(test, loom))]
 mod models;
+mod pages;
 mod pending;
 mod registry;
 mod reservation;

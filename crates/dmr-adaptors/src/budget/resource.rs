@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
-    StreamId, Usage,
+    StreamId, Usage, VirtualMemory,
 };
 
 use super::Budget;
@@ -59,7 +59,7 @@ use crate::forward::forward;
 /// a lock when they do not suffice; a refusal takes all of that back before it is final.
 pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     source: Arc<Source<R>>,
-    budget: Budget,
+    pub(super) budget: Budget,
     reap_pending: bool,
 }
 
@@ -126,6 +126,15 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         answer
     }
 
+    /// Charges `bytes`, or says why not.
+    #[inline]
+    pub(super) fn charge(&self, shard: Option<&Shard>, bytes: u64) -> ResourceResult<()> {
+        if shard.is_some_and(|shard| shard.take(bytes)) {
+            return Ok(());
+        }
+        self.make_room(shard, bytes)
+    }
+
     /// Charges `bytes` that did not fit at first.
     #[cold]
     fn make_room(&self, shard: Option<&Shard>, bytes: u64) -> ResourceResult<()> {
@@ -172,14 +181,14 @@ enum Step {
 }
 
 /// Takes the charge back, unless it is kept: also if the resource inside panics.
-struct Charge<'a> {
-    budget: &'a Budget,
-    shard: Option<&'a Shard>,
-    bytes: u64,
+pub(super) struct Charge<'a> {
+    pub(super) budget: &'a Budget,
+    pub(super) shard: Option<&'a Shard>,
+    pub(super) bytes: u64,
 }
 
 impl Charge<'_> {
-    fn keep(self) {
+    pub(super) fn keep(self) {
         std::mem::forget(self);
     }
 }
@@ -201,9 +210,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     ) -> ResourceResult<DeviceBlock> {
         let account = &self.budget.account;
         let (shard, charged) = (account.shard(), bytes as u64);
-        if !shard.is_some_and(|shard| shard.take(charged)) {
-            self.make_room(shard, charged)?;
-        }
+        self.charge(shard, charged)?;
         self.ask(bytes, stream, tag, shard)
     }
 
@@ -249,6 +256,11 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         finish_uses,
         cancel_uses,
     );
+
+    /// Its own, which charges for what is created.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.inner().virtual_memory().map(|_| self as _)
+    }
 }
 
 impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, ResourceError, ResourceResult, StreamId, Usage, UseToken, UseTokens,
+    VirtualMemory,
 };
 
 use super::allocation::Allocation;
@@ -190,5 +191,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         let outcome = self.get_ref().cancel_uses(tokens);
         self.dismiss(&closing);
         outcome
+    }
+
+    /// `None`: pages have no red zones, and are not quarantined.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
     }
 }

@@ -194,6 +194,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         prepare_uses,
         finish_uses,
         cancel_uses,
+        // Past it: blocks are logged, pages are not.
+        virtual_memory,
     );
 }
 

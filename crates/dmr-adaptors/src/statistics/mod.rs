@@ -188,6 +188,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         prepare_uses,
         finish_uses,
         cancel_uses,
+        // Past it: blocks are counted, pages are not.
+        virtual_memory,
     );
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use dmr_core::DeviceMemoryResource;
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::{StreamPool, Tracked};
 
@@ -40,6 +41,8 @@ type Make = fn(&Arc<StreamPool>, Option<&str>) -> Result<Stack, BenchError>;
 const STACKS: &[(&str, Make)] = &[
     ("direct", direct),
     ("tracked-direct", tracked_direct),
+    ("virtual", mapped),
+    ("tracked-virtual", tracked_mapped),
     ("async", driver_pool),
     ("pool", fast_pool),
     ("pool-compact", compact_pool),
@@ -128,6 +131,17 @@ fn direct(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, Bench
 fn tracked_direct(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
     let direct = DirectCudaResource::new(Arc::clone(streams));
     let stack = layers::wrap(Tracked::new(direct, Arc::clone(streams))?, layer)?;
+    Ok(Stack { is_slow: true, ..stack })
+}
+
+fn mapped(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    let resource = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())?;
+    Ok(Stack { is_slow: true, ..layers::wrap(resource, layer)? })
+}
+
+fn tracked_mapped(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    let resource = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())?;
+    let stack = layers::wrap(Tracked::new(resource, Arc::clone(streams))?, layer)?;
     Ok(Stack { is_slow: true, ..stack })
 }
 

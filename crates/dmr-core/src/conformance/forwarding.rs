@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Harness;
+use super::pages::missed_pages;
 use super::support::{ODD, TAG};
 use crate::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
+    VirtualMemory,
 };
 
 /// Puts an adaptor around a [`Spy`] and calls every method once: each has to reach the spy
@@ -15,6 +17,9 @@ use crate::{
 /// A method that an adaptor forgets falls back to the trait's own body: it refuses to track uses,
 /// or answers from `usage`. It looks right until somebody stacks it on a resource that tracks.
 /// An adaptor that keeps blocks back must have passed them on by the end of `reap_pending`.
+///
+/// The spy has [`VirtualMemory`], whose pages are only numbers, whether the harness's resource has
+/// or not. One that does not hand it on is found as well: it has to be meant.
 ///
 /// # Errors
 ///
@@ -61,6 +66,8 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     let all_finished = missed.once("finish_uses", || outer.finish_uses(tokens));
     let tokens = outer.prepare_uses(&uses, other).unwrap_or_else(|_| all_made_up());
     let cancelled = missed.once("cancel_uses", || outer.cancel_uses(tokens));
+
+    missed.methods.extend(missed_pages(&missed.calls, outer.virtual_memory()));
 
     let (freed, reaped) = missed.once("deallocate", || {
         let freed = outer.deallocate(block);
@@ -117,19 +124,20 @@ impl Missed {
 #[derive(Debug)]
 pub struct Spy<'a> {
     inner: &'a dyn DeviceMemoryResource,
-    calls: Calls,
+    pub(super) calls: Calls,
 }
 
+/// What a spy was asked, by name.
 #[derive(Clone, Debug, Default)]
-struct Calls(Arc<Mutex<Vec<&'static str>>>);
+pub(super) struct Calls(Arc<Mutex<Vec<&'static str>>>);
 
 impl Calls {
-    fn count(&self, method: &str) -> usize {
+    pub(super) fn count(&self, method: &str) -> usize {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         calls.iter().filter(|call| **call == method).count()
     }
 
-    fn add(&self, method: &'static str) {
+    pub(super) fn add(&self, method: &'static str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(method);
     }
 }
@@ -224,5 +232,9 @@ impl DeviceMemoryResource for Spy<'_> {
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         self.calls.add("cancel_uses");
         self.inner.cancel_uses(tokens)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        Some(self)
     }
 }

@@ -27,6 +27,7 @@ mod check;
 mod failures;
 mod forwarding;
 mod order;
+mod pages;
 mod report;
 mod sizes;
 mod streams;

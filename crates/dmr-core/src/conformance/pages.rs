@@ -1,0 +1,89 @@
+//! That an adaptor forwards what concerns pages: the pages of a [`Spy`], which are only numbers.
+
+use super::Spy;
+use super::forwarding::Calls;
+use super::support::TAG;
+use crate::{
+    AddressRange, AllocTag, PhysicalMemory, RefusedMemory, RefusedRange, ResourceResult,
+    VirtualMemory,
+};
+
+const PAGE: u64 = 4096;
+const BASE: u64 = 1 << 40;
+const HANDLE: u64 = 7;
+
+/// Which of the calls on pages do not come through, each once and with its answer.
+pub(super) fn missed_pages(calls: &Calls, pages: Option<&dyn VirtualMemory>) -> Vec<String> {
+    let Some(pages) = pages else {
+        return vec!["virtual_memory (answers None)".into()];
+    };
+    let mut missed = Vec::new();
+    let mut check = |method: &str, is_answer: bool| {
+        let count = calls.count(method);
+        if count != 1 {
+            missed.push(format!("{method} ({count} calls)"));
+        } else if !is_answer {
+            missed.push(format!("{method} (another answer)"));
+        }
+    };
+    let granularity = pages.granularity();
+    check("granularity", granularity == PAGE);
+    let range = pages.reserve(2 * PAGE);
+    let is_ours = |range: &AddressRange| (range.base(), range.bytes()) == (BASE, 2 * PAGE);
+    check("reserve", range.as_ref().is_ok_and(is_ours));
+    let memory = pages.create(PAGE, TAG);
+    let is_ours = |memory: &PhysicalMemory| {
+        (memory.handle(), memory.bytes(), memory.tag()) == (HANDLE, PAGE, TAG)
+    };
+    check("create", memory.as_ref().is_ok_and(is_ours));
+    if let Ok(memory) = memory {
+        check("map", { pages.map(&memory, BASE) }.is_ok());
+        check("unmap", { pages.unmap(&memory, BASE) }.is_ok());
+        check("destroy", { pages.destroy(memory) }.is_ok());
+    }
+    if let Ok(range) = range {
+        check("release", { pages.release(range) }.is_ok());
+    }
+    missed
+}
+
+impl VirtualMemory for Spy<'_> {
+    fn granularity(&self) -> u64 {
+        self.calls.add("granularity");
+        PAGE
+    }
+
+    fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
+        self.calls.add("reserve");
+        // SAFETY: nobody looks at these addresses.
+        #[allow(unsafe_code, reason = "addresses of nothing")]
+        Ok(unsafe { AddressRange::from_parts(BASE, bytes) })
+    }
+
+    fn release(&self, _: AddressRange) -> Result<(), Box<RefusedRange>> {
+        self.calls.add("release");
+        Ok(())
+    }
+
+    fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
+        self.calls.add("create");
+        // SAFETY: it is mapped nowhere but by the spy, which does nothing.
+        #[allow(unsafe_code, reason = "memory that does not exist")]
+        Ok(unsafe { PhysicalMemory::from_parts(HANDLE, bytes, 0, tag) })
+    }
+
+    fn destroy(&self, _: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+        self.calls.add("destroy");
+        Ok(())
+    }
+
+    fn map(&self, _: &PhysicalMemory, _: u64) -> ResourceResult<()> {
+        self.calls.add("map");
+        Ok(())
+    }
+
+    fn unmap(&self, _: &PhysicalMemory, _: u64) -> ResourceResult<()> {
+        self.calls.add("unmap");
+        Ok(())
+    }
+}
