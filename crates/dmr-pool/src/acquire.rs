@@ -60,8 +60,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         {
             return found(taken);
         }
+        // A chunk that is pending is in the way of those beside it.
+        self.arenas().for_each(|arena| self.settle_what_is_done(arena));
+        if let Some(taken) = own.lock().take(request) {
+            return found(taken);
+        }
         if let Some(taken) = self.wait_and_take(own, request) {
             return found(taken);
+        }
+        if let Some(lent) = self.borrow_closest(own.home, request) {
+            return Ok(lent);
         }
         if let Some(lent) = self.borrow_waiting(own.home, request) {
             return Ok(lent);
@@ -161,30 +169,47 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// A chunk of another arena, for which this stream is made to wait. An arena whose stream can
     /// record no event now is passed over.
     fn borrow_waiting(&self, home: StreamId, request: Request) -> Option<Found> {
-        self.lenders(home, request).find_map(|(arena, mut state)| {
-            let (taken, mut after) = match state.heap_take(request) {
-                Some(taken) => (taken, Carried::default()),
-                None => {
-                    let Pending { chunk, after } = state.take_pending(request, |_, _| true)?;
-                    (state.heap.taken(chunk), after)
-                }
-            };
-            drop(state);
-            let foreign = after.clone();
-            after.add(arena.home, taken.since);
-            let is_ordered = self.uses().wait_for(home, &after).is_ok();
-            let mut state = arena.lock();
-            if is_ordered {
-                state.counts.allocated += request.bytes;
-                return Some((arena.home.slot(), taken));
+        let borrow = |(arena, state)| self.borrow_from(arena, state, home, request);
+        self.lenders(home, request).find_map(borrow)
+    }
+
+    /// The same from the arena whose free chunk is hardly larger than what is asked for.
+    fn borrow_closest(&self, home: StreamId, request: Request) -> Option<Found> {
+        let fit = |(arena, mut state): (_, Locked<'_>)| Some((state.heap.fit(request.units)?, arena));
+        let fits = self.lenders(home, request).filter_map(fit);
+        let (_, arena) = fits.min_by_key(|(units, _): &(u32, &Arena)| *units)?;
+        self.borrow_from(arena, arena.try_lock()?, home, request)
+    }
+
+    fn borrow_from(
+        &self,
+        arena: &Arena,
+        mut state: Locked<'_>,
+        home: StreamId,
+        request: Request,
+    ) -> Option<Found> {
+        let (taken, mut after) = match state.heap_take(request) {
+            Some(taken) => (taken, Carried::default()),
+            None => {
+                let Pending { chunk, after } = state.take_pending(request, |_, _| true)?;
+                (state.heap.taken(chunk), after)
             }
-            if foreign.is_empty() {
-                state.release(taken.id, taken.since);
-            } else {
-                state.push(taken.id, foreign, taken.since);
-            }
-            None
-        })
+        };
+        drop(state);
+        let foreign = after.clone();
+        after.add(arena.home, taken.since);
+        let is_ordered = self.uses().wait_for(home, &after).is_ok();
+        let mut state = arena.lock();
+        if is_ordered {
+            state.counts.allocated += request.bytes;
+            return Some((arena.home.slot(), taken));
+        }
+        if foreign.is_empty() {
+            state.release(taken.id, taken.since);
+        } else {
+            state.push(taken.id, foreign, taken.since);
+        }
+        None
     }
 
     /// Upstream has no more: what the pool keeps goes back to it, what has to be waited for is

@@ -16,6 +16,9 @@ use crate::heap::{ChunkId, Taken, UNIT};
 /// How messages name the memory that a pool holds.
 pub(crate) const TAG: AllocTag = AllocTag::new("pool");
 
+/// How many pending chunks of an arena may turn out to be in use before no more are asked about.
+const QUESTIONS: usize = 4;
+
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Gives free memory back to upstream, as long as `bytes` bytes stay reserved. Does not wait:
     /// what other streams are still using stays, and so does every segment or page with a block in
@@ -202,6 +205,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let _ = self.uses().poll(after);
         }
         arena.lock().settle_some(arena.home, self.uses());
+    }
+
+    /// Asks the driver about what is pending in an arena, until it has said often enough that
+    /// something is not done, and makes free what is.
+    pub(crate) fn settle_what_is_done(&self, arena: &Arena) {
+        let mut busy = 0;
+        for after in arena.pending().iter().rev() {
+            // No answer: it is asked again.
+            busy += usize::from(!self.uses().poll(after).unwrap_or_default());
+            if busy == QUESTIONS {
+                break;
+            }
+        }
+        arena.lock().settle_all(arena.home, self.uses());
     }
 
     /// Everything goes back, ordered by waits on the home streams. Segments with a block in them

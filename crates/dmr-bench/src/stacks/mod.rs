@@ -9,6 +9,7 @@ use std::sync::Arc;
 use dmr_core::DeviceMemoryResource;
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::{StreamPool, Tracked};
 
@@ -43,6 +44,7 @@ const STACKS: &[(&str, Make)] = &[
     ("async", driver_pool),
     ("pool", fast_pool),
     ("pool-compact", compact_pool),
+    ("pool-virtual", paged_pool),
     (BARE, bare),
 ];
 
@@ -158,6 +160,18 @@ fn pool(
     let resource = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
     let pool = Arc::clone(&resource);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.upstream().reserved_bytes()?.high));
+    let stack = layers::wrap(resource, layer)?;
+    Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
+}
+
+/// Our pool in pages that it maps itself, which counts what it takes from the device.
+fn paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    let upstream = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())
+        .map_err(BenchError::new)?;
+    let config = PoolConfig::compact();
+    let resource = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
+    let pool = Arc::clone(&resource);
+    let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.reserved_high()));
     let stack = layers::wrap(resource, layer)?;
     Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
 }

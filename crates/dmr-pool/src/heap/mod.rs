@@ -185,6 +185,15 @@ impl Heap {
         self.quick.iter()
     }
 
+    /// How many units the chunk has that [`take`](Self::take) would take so many from.
+    pub(crate) fn fit(&mut self, units: u32) -> Option<u32> {
+        let found = match self.find(units) {
+            None if self.flush() => self.find(units),
+            found => found,
+        };
+        found.map(|id| self.chunks[id].units)
+    }
+
     /// Units in free chunks.
     pub(crate) fn free_units(&self) -> u64 {
         self.free_units

@@ -203,6 +203,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         create(&mut found, allowance);
         let others = self.arenas().filter(|arena| arena.home.slot() != own.home.slot());
         for arena in std::iter::once(own).chain(others) {
+            if found.count() < wanted {
+                self.settle_what_is_done(arena);
+            }
             while found.count() < wanted
                 && let Some(donation) = self.ask_for_pages(arena, wanted - found.count(), pages)
             {
@@ -216,7 +219,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Some of an arena's free pages.
     fn ask_for_pages(&self, arena: &Arena, wanted: usize, pages: &Pages) -> Option<Donation> {
         let mut state = arena.lock();
-        state.settle_all(arena.home, self.uses());
         state.heap.flush();
         let free = state.heap.find_free_pages(wanted as u64, pages.size, |_| true)?;
         let chunk = state.heap.take_pages(&free);
