@@ -16,6 +16,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-streams", &["dmr-core"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),
+    ("dmr-cuda-virtual", &["dmr-core", "dmr-streams"]),
     ("dmr-pool", &["dmr-core", "dmr-streams"]),
     ("dmr-launch", &["dmr-core", "dmr-streams"]),
     ("dmr-buffer", &["dmr-core", "dmr-streams"]),

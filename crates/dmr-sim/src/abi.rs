@@ -168,6 +168,9 @@ pub(crate) const LOCATION_HOST_NUMA_CURRENT: c_int = 4;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 pub(crate) const ALLOCATION_PINNED: c_int = 1;
 
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: c_int = 1;
+
 /// `CUstreamBatchMemOpParams`, as far as its members agree.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -10,9 +10,9 @@ use cudarc::driver::sys::{self, CUresult};
 use dmr_sim::{ReportKind, Universe};
 use support::gpu::{self, Gpu, code, fill, kinds, machine};
 use support::virtual_memory::{
-    NONE, PAGE, Properties, READ_WRITE, access, create, create_with, granularity, map, map_at,
-    mapped, properties, release, reserve, reserve_at, retain, set_access, set_access_of, take_back,
-    unmap, unreserve,
+    NONE, PAGE, Properties, READ_WRITE, access, create, create_with, export, granularity, map,
+    map_at, mapped, properties, release, reserve, reserve_at, retain, set_access, set_access_of,
+    take_back, unmap, unreserve,
 };
 
 const INVALID: Option<i32> = Some(1);
@@ -309,6 +309,30 @@ fn a_device_may_not_reach_or_export_its_virtual_memory() {
     let exported = create_with(PAGE, &Properties { handle_types: 1, ..good }, 0).unwrap();
     assert_eq!(properties(exported).unwrap().handle_types, 1);
     release(exported).unwrap();
+    assert!(universe.finish().is_clean());
+}
+
+#[test]
+fn memory_is_exported_as_a_file_if_it_was_created_for_that() {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    let universe = Universe::builder().attribute(103, 1).attribute(128, 1).build().unwrap();
+    let gpu = Gpu::new(&universe);
+    let good = Properties::of(gpu.device);
+    let [file, fabric, none] = [1, 8, 0]
+        .map(|handle_types| create_with(PAGE, &Properties { handle_types, ..good }, 0).unwrap());
+    let first = export(file, 1, 0).unwrap();
+    let second = export(file, 1, 0).unwrap();
+    assert!(first >= 0 && second >= 0 && first != second);
+    // SAFETY: just opened, each once.
+    drop([first, second].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+    assert_eq!(code(export(file, 8, 0)), INVALID, "not asked for");
+    assert_eq!(code(export(none, 1, 0)), INVALID, "nothing was asked for");
+    assert_eq!(code(export(file, 1, 1)), INVALID, "flags");
+    assert_eq!(code(export(fabric, 8, 0)), NOT_SUPPORTED, "not simulated");
+    for memory in [file, fabric, none] {
+        release(memory).unwrap();
+    }
+    assert_eq!(code(export(file, 1, 0)), INVALID, "it is gone");
     assert!(universe.finish().is_clean());
 }
 

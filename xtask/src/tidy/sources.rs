@@ -13,9 +13,10 @@ const LONG_FILES: &[(&str, &str)] = &[];
 const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-bench/", "submits work to the driver by hand, as the reference"),
     ("crates/dmr-buffer/", "copies between host and device memory"),
-    ("crates/dmr-core/", "one `unsafe fn`, the constructor of a block"),
+    ("crates/dmr-core/", "one `unsafe fn` each: what makes blocks, addresses and memory"),
     ("crates/dmr-cuda-async/", "calls the driver"),
     ("crates/dmr-cuda-direct/", "calls the driver"),
+    ("crates/dmr-cuda-virtual/", "calls the driver"),
     ("crates/dmr-pool/", "makes blocks of the memory that it carves up"),
     ("crates/dmr-sim/", "is the driver: C functions, an object file in memory"),
     ("crates/dmr-streams/", "calls the driver"),

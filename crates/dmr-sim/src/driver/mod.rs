@@ -72,7 +72,6 @@ const NOT_SUPPORTED: &[&str] = &[
     "cuMemAdvise",
     "cuMemAdvise_v2",
     "cuMemAllocManaged",
-    "cuMemExportToShareableHandle",
     "cuMemImportFromShareableHandle",
     "cuMemMapArrayAsync",
     "cuMemPrefetchAsync",

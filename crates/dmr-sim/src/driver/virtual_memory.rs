@@ -3,7 +3,7 @@
 //! Addresses are a universe's own, so calls that name nothing else go by the calling thread's
 //! context, which the driver itself does not ask for.
 
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::{chapter, put, required};
 use crate::abi::*;
@@ -21,6 +21,7 @@ chapter![
     cuMemRelease,
     cuMemRetainAllocationHandle,
     cuMemGetAllocationPropertiesFromHandle,
+    cuMemExportToShareableHandle,
     cuMemMap,
     cuMemUnmap,
     cuMemSetAccess,
@@ -124,6 +125,30 @@ unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
         let found = session.properties(memory)?;
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(properties, found) }
+    })
+}
+
+unsafe extern "C" fn cuMemExportToShareableHandle(
+    shareable: *mut c_void,
+    memory: Handle,
+    handle_type: c_int,
+    flags: c_ulonglong,
+) -> Code {
+    driver_call("cuMemExportToShareableHandle", Scope::Memory(memory), |session| {
+        supported(session)?;
+        no_flags(flags)?;
+        required(shareable)?;
+        let memory = index(session, memory)?;
+        let asked = session.properties(memory)?.handle_types;
+        if asked & handle_type as c_uint == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if handle_type != HANDLE_TYPE_FILE_DESCRIPTOR {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        let fd = empty_file()?;
+        // SAFETY: by the driver's contract the caller's pointer is to an int.
+        unsafe { put(shareable.cast::<c_int>(), fd) }
     })
 }
 
@@ -231,6 +256,19 @@ fn check_properties(session: &Session<'_>, properties: &CUmemAllocationProp) -> 
         session.require(&[attribute::RDMA_WITH_VIRTUAL_MEMORY])?;
     }
     Ok(device)
+}
+
+/// Stands for memory that is exported: nobody imports it.
+#[cfg(target_os = "linux")]
+fn empty_file() -> Outcome<c_int> {
+    // SAFETY: the name is a C string; the answer is a new file descriptor or -1.
+    let fd = unsafe { libc::memfd_create(c"dmr-sim memory".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 { Err(ERROR_OUT_OF_MEMORY) } else { Ok(fd) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn empty_file() -> Outcome<c_int> {
+    Err(ERROR_NOT_SUPPORTED)
 }
 
 fn device(session: &Session<'_>, location: CUmemLocation) -> Outcome<usize> {

@@ -110,6 +110,14 @@ pub(crate) fn properties(memory: u64) -> Driver<Properties> {
     Ok(unsafe { properties.assume_init() })
 }
 
+/// A file descriptor of the memory (handle type 1), which the caller closes.
+pub(crate) fn export(memory: u64, handle_type: u32, flags: u64) -> Driver<i32> {
+    let mut fd = -1;
+    let handle_type = sys::CUmemAllocationHandleType(handle_type);
+    call!(cuMemExportToShareableHandle((&raw mut fd).cast(), memory, handle_type, flags))?;
+    Ok(fd)
+}
+
 pub(crate) fn map(at: u64, bytes: usize, memory: u64) -> Driver<()> {
     map_at(at, bytes, 0, memory, 0)
 }

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::{CudaStream, result, sys};
-use dmr_core::ResourceResult;
+use dmr_core::{ResourceResult, StreamId};
 use smallvec::SmallVec;
 
+use super::UseTable;
 use crate::Device;
 use crate::progress::Event;
 
@@ -134,6 +135,22 @@ impl Dependencies {
 
     fn events(&self) -> std::sync::MutexGuard<'_, SmallVec<[Event; 4]>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UseTable<'_> {
+    /// All that was submitted to `stream` so far, recorded or not, also after its lease was
+    /// returned: records an event now.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for a stream of another pool;
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing);
+    /// [`Driver`](dmr_core::ResourceError::Driver).
+    pub fn work_so_far(&self, stream: StreamId) -> ResourceResult<Dependencies> {
+        let slot = self.of_this_pool(stream)?.slot();
+        let event = self.pool.progress().event_now(self.pool, slot)?;
+        Ok(Dependencies::new(self.pool.device().clone(), SmallVec::from_iter([event])))
     }
 }
 

@@ -1,0 +1,249 @@
+//! The driver's calls, each made once, in the device's context.
+
+use std::ffi::{c_int, c_uint};
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use dmr_core::{ResourceError, ResourceResult};
+use dmr_streams::Device;
+
+use crate::{ExportHandle, VirtualConfig, VirtualMemoryError};
+
+/// The driver's virtual memory on one device.
+pub(crate) struct Driver {
+    device: Device,
+    properties: Properties,
+    granularity: u64,
+}
+
+impl Driver {
+    pub(crate) fn new(device: &Device, config: VirtualConfig) -> Result<Self, VirtualMemoryError> {
+        device.bind()?;
+        let device_ordinal = device.ordinal();
+        let has = |attribute| has(device, attribute);
+        if !has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
+            return Err(VirtualMemoryError::NotSupported { device_ordinal });
+        }
+        if config.gpu_direct_rdma
+            && !has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?
+        {
+            return Err(VirtualMemoryError::NoGpuDirectRdma { device_ordinal });
+        }
+        let properties = Properties::new(device, config);
+        let granularity = granularity(device, &properties);
+        let no_export = || VirtualMemoryError::NoExport { device_ordinal, export: config.export };
+        match config.export {
+            ExportHandle::None => {}
+            ExportHandle::PosixFileDescriptor => {
+                use Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as Fd;
+                if !has(Fd)? {
+                    return Err(no_export());
+                }
+            }
+            // The attribute's name is not in the bindings of every CUDA version: a driver without
+            // it refuses the properties.
+            ExportHandle::Fabric if granularity.is_err() => return Err(no_export()),
+            ExportHandle::Fabric => {}
+        }
+        let granularity = granularity?;
+        Ok(Self { device: device.clone(), properties, granularity })
+    }
+
+    pub(crate) fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
+    /// The first of `bytes` addresses, which are set aside for the caller.
+    pub(crate) fn reserve(&self, bytes: u64) -> ResourceResult<u64> {
+        self.device.bind()?;
+        let mut base = 0;
+        // SAFETY: the driver checks the numbers.
+        unsafe { sys::cuMemAddressReserve(&mut base, bytes as usize, 0, 0, 0) }
+            .result()
+            .map_err(|error| self.device.driver_error("cuMemAddressReserve", error))?;
+        Ok(base)
+    }
+
+    /// Gives addresses back.
+    ///
+    /// # Safety
+    ///
+    /// They are what [`reserve`](Self::reserve) gave, and nobody uses them any more.
+    pub(crate) unsafe fn release(&self, base: u64, bytes: u64) -> ResourceResult<()> {
+        self.let_go("cuMemAddressFree", || {
+            // SAFETY: the caller's promise.
+            unsafe { sys::cuMemAddressFree(base, bytes as usize) }.result()
+        })
+    }
+
+    /// A handle of `bytes` bytes of the device's memory; `None` if it has no room.
+    pub(crate) fn create(&self, bytes: u64) -> ResourceResult<Option<u64>> {
+        self.device.bind()?;
+        let (mut handle, properties) = (0, (&raw const self.properties).cast());
+        // SAFETY: the properties are laid out as the driver reads them.
+        let created = unsafe { sys::cuMemCreate(&mut handle, bytes as usize, properties, 0) };
+        match created.result() {
+            Ok(()) => Ok(Some(handle)),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Ok(None),
+            Err(error) => Err(self.device.driver_error("cuMemCreate", error)),
+        }
+    }
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    ///
+    /// The handle is from [`create`](Self::create), mapped nowhere, and not used any more.
+    pub(crate) unsafe fn destroy(&self, handle: u64) -> ResourceResult<()> {
+        self.let_go("cuMemRelease", || {
+            // SAFETY: the caller's promise.
+            unsafe { sys::cuMemRelease(handle) }.result()
+        })
+    }
+
+    /// Puts memory under addresses.
+    ///
+    /// # Safety
+    ///
+    /// The handle is alive, and of `bytes` bytes. The driver checks the addresses.
+    pub(crate) unsafe fn map(&self, handle: u64, bytes: u64, address: u64) -> ResourceResult<()> {
+        self.device.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe { sys::cuMemMap(address, bytes as usize, 0, handle, 0) }
+            .result()
+            .map_err(|error| self.device.driver_error("cuMemMap", error))
+    }
+
+    /// Lets the device read and write what is mapped there.
+    ///
+    /// # Safety
+    ///
+    /// These addresses were mapped as a whole.
+    pub(crate) unsafe fn give_access(&self, bytes: u64, address: u64) -> ResourceResult<()> {
+        let access = Access { location: self.properties.location, flags: READ_WRITE };
+        let access = (&raw const access).cast();
+        // SAFETY: the description is laid out as the driver reads it; the rest is the caller's
+        // promise.
+        unsafe { sys::cuMemSetAccess(address, bytes as usize, access, 1) }
+            .result()
+            .map_err(|error| self.device.driver_error("cuMemSetAccess", error))
+    }
+
+    /// Takes memory away from under addresses.
+    ///
+    /// # Safety
+    ///
+    /// They were mapped as a whole, and all work that uses them is done.
+    pub(crate) unsafe fn unmap(&self, bytes: u64, address: u64) -> ResourceResult<()> {
+        self.let_go("cuMemUnmap", || {
+            // SAFETY: the caller's promise.
+            unsafe { sys::cuMemUnmap(address, bytes as usize) }.result()
+        })
+    }
+
+    /// A file descriptor of memory.
+    ///
+    /// # Safety
+    ///
+    /// The handle is alive.
+    #[cfg(unix)]
+    pub(crate) unsafe fn export(&self, handle: u64) -> ResourceResult<std::os::fd::OwnedFd> {
+        use std::os::fd::{FromRawFd, OwnedFd};
+        use sys::CUmemAllocationHandleType as Type;
+        const FD: Type = Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        self.device.bind()?;
+        let mut fd: c_int = -1;
+        // SAFETY: the answer of this handle type is an int; the handle is the caller's promise.
+        unsafe { sys::cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FD, 0) }
+            .result()
+            .map_err(|error| self.device.driver_error("cuMemExportToShareableHandle", error))?;
+        // SAFETY: the driver has just opened it for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Makes a call that gives something back. On a lost device it is gone with the context.
+    fn let_go(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<(), DriverError>,
+    ) -> ResourceResult<()> {
+        let called = self
+            .device
+            .bind()
+            .and_then(|()| call().map_err(|error| self.device.driver_error(name, error)));
+        match called {
+            Err(ResourceError::DeviceLost { .. }) => Ok(()),
+            answer => answer,
+        }
+    }
+}
+
+fn has(device: &Device, attribute: Attribute) -> ResourceResult<bool> {
+    // SAFETY: the device is the driver's own.
+    let answer = unsafe {
+        cudarc::driver::result::device::get_attribute(device.context().cu_device(), attribute)
+    };
+    match answer {
+        Ok(value) => Ok(value != 0),
+        // A driver that does not know the attribute does not have it.
+        Err(DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE)) => Ok(false),
+        Err(error) => Err(device.driver_error("cuDeviceGetAttribute", error)),
+    }
+}
+
+fn granularity(device: &Device, properties: &Properties) -> ResourceResult<u64> {
+    use sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM as MINIMUM;
+    let (mut bytes, properties) = (0, (&raw const *properties).cast());
+    // SAFETY: the properties are laid out as the driver reads them.
+    unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, properties, MINIMUM) }
+        .result()
+        .map_err(|error| device.driver_error("cuMemGetAllocationGranularity", error))?;
+    Ok(bytes as u64)
+}
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: c_uint = 3;
+
+/// `CUmemLocation`.
+type Location = [c_int; 2];
+
+/// `CUmemAccessDesc` as every driver reads it. The bindings' structs have fields that come and go
+/// with the version; the bytes have stayed where they are.
+#[repr(C)]
+struct Access {
+    location: Location,
+    flags: c_uint,
+}
+
+/// `CUmemAllocationProp`, for the same reason.
+#[repr(C)]
+struct Properties {
+    allocation_type: c_int,
+    handle_types: c_int,
+    location: Location,
+    security_attributes: usize,
+    compression_type: u8,
+    gpu_direct_rdma_capable: u8,
+    usage: u16,
+    reserved: [u8; 4],
+}
+
+const _: () = assert!(size_of::<Access>() == size_of::<sys::CUmemAccessDesc>());
+const _: () = assert!(size_of::<Properties>() == size_of::<sys::CUmemAllocationProp>());
+
+impl Properties {
+    fn new(device: &Device, config: VirtualConfig) -> Self {
+        const PINNED: c_int = 1;
+        const DEVICE: c_int = 1;
+        Self {
+            allocation_type: PINNED,
+            handle_types: config.export.code(),
+            location: [DEVICE, device.context().cu_device()],
+            security_attributes: 0,
+            compression_type: 0,
+            gpu_direct_rdma_capable: u8::from(config.gpu_direct_rdma),
+            usage: 0,
+            reserved: [0; 4],
+        }
+    }
+}
