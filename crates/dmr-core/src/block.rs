@@ -82,6 +82,17 @@ impl DeviceBlock {
         }
     }
 
+    /// Makes the block larger or smaller where it is. Only the resource that made it does this.
+    ///
+    /// # Safety
+    ///
+    /// `reserved_bytes` bytes from the block's address on are device memory that no other block
+    /// covers, and stay valid as [`from_parts`](Self::from_parts) demands; `bytes` is not more.
+    #[allow(unsafe_code, reason = "a claim about device memory, as where the block is made")]
+    pub const unsafe fn set_sizes(&mut self, bytes: usize, reserved_bytes: usize) {
+        (self.bytes, self.reserved_bytes) = (bytes, reserved_bytes);
+    }
+
     /// Takes the block apart, for the resource that made it.
     ///
     /// The caller now answers for the memory, as it does after `mem::forget`.

@@ -64,6 +64,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(lent) = self.borrow_ready(own.home, request) {
             return Ok(lent);
         }
+        if self.pages.is_some() {
+            return self.acquire_pages(own, request);
+        }
         // To wait costs overlap each time; to grow costs memory, until there is enough of it.
         if self.may_grow(request)
             && let Ok(Some(taken)) = self.grow(own, request)
@@ -77,6 +80,41 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(lent);
         }
         match self.grow(own, request) {
+            Ok(Some(taken)) => found(taken),
+            Err(error) if !is_full(&error) => Err(error),
+            refused => self.scrape_together(own, request).ok_or_else(|| match refused {
+                Err(error) => error,
+                Ok(_) => self.out_of_memory(request.bytes),
+            }),
+        }
+    }
+
+    /// The same, where the pool maps pages. Memory comes first: what is free is waited for before
+    /// more is taken, unless threads get in each other's way; and before a hole is left, its pages
+    /// are moved.
+    fn acquire_pages(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
+        let found = |taken| Ok((own.home.slot(), taken));
+        if self.slack.is_contended()
+            && self.has_page_allowance(request)
+            && let Ok(Some(taken)) = self.place(own, request)
+        {
+            return found(taken);
+        }
+        // A chunk that is pending is in the way of those beside it.
+        self.arenas().for_each(|arena| self.settle_what_is_done(arena));
+        if let Some(taken) = own.lock().take(request) {
+            return found(taken);
+        }
+        if let Some(taken) = self.wait_and_take(own, request) {
+            return found(taken);
+        }
+        if let Some(lent) = self.borrow_closest(own.home, request) {
+            return Ok(lent);
+        }
+        if let Some(lent) = self.borrow_waiting(own.home, request) {
+            return Ok(lent);
+        }
+        match self.place(own, request) {
             Ok(Some(taken)) => found(taken),
             Err(error) if !is_full(&error) => Err(error),
             refused => self.scrape_together(own, request).ok_or_else(|| match refused {
@@ -171,36 +209,57 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// A chunk of another arena, for which this stream is made to wait. An arena whose stream can
     /// record no event now is passed over.
     fn borrow_waiting(&self, home: StreamId, request: Request) -> Option<Found> {
-        self.lenders(home, request).find_map(|(arena, mut state)| {
-            let (taken, mut after) = match state.heap_take(request) {
-                Some(taken) => (taken, Carried::default()),
-                None => {
-                    let Pending { chunk, after } = state.take_pending(request, |_, _| true)?;
-                    (state.heap.taken(chunk), after)
-                }
-            };
-            drop(state);
-            let foreign = after.clone();
-            after.add(arena.home, taken.since);
-            let is_ordered = self.uses().wait_for(home, &after).is_ok();
-            let mut state = arena.lock();
-            if is_ordered {
-                state.counts.allocated += request.bytes;
-                return Some((arena.home.slot(), taken));
+        let borrow = |(arena, state)| self.borrow_from(arena, state, home, request);
+        self.lenders(home, request).find_map(borrow)
+    }
+
+    /// The same from the arena whose free chunk is hardly larger than what is asked for.
+    fn borrow_closest(&self, home: StreamId, request: Request) -> Option<Found> {
+        let fit = |(arena, mut state): (_, Locked<'_>)| Some((state.heap.fit(request.units)?, arena));
+        let fits = self.lenders(home, request).filter_map(fit);
+        let (_, arena) = fits.min_by_key(|(units, _): &(u32, &Arena)| *units)?;
+        self.borrow_from(arena, arena.try_lock()?, home, request)
+    }
+
+    fn borrow_from(
+        &self,
+        arena: &Arena,
+        mut state: Locked<'_>,
+        home: StreamId,
+        request: Request,
+    ) -> Option<Found> {
+        let (taken, mut after) = match state.heap_take(request) {
+            Some(taken) => (taken, Carried::default()),
+            None => {
+                let Pending { chunk, after } = state.take_pending(request, |_, _| true)?;
+                (state.heap.taken(chunk), after)
             }
-            if foreign.is_empty() {
-                state.release(taken.id, taken.since);
-            } else {
-                state.push(taken.id, foreign, taken.since);
-            }
-            None
-        })
+        };
+        drop(state);
+        let foreign = after.clone();
+        after.add(arena.home, taken.since);
+        let is_ordered = self.uses().wait_for(home, &after).is_ok();
+        let mut state = arena.lock();
+        if is_ordered {
+            state.counts.allocated += request.bytes;
+            return Some((arena.home.slot(), taken));
+        }
+        if foreign.is_empty() {
+            state.release(taken.id, taken.since);
+        } else {
+            state.push(taken.id, foreign, taken.since);
+        }
+        None
     }
 
     /// Upstream has no more: what the pool keeps goes back to it, what has to be waited for is
     /// waited for, and all is tried again.
     fn scrape_together(&self, own: &Arena, request: Request) -> Option<Found> {
         let grow = || {
+            if self.pages.is_some() {
+                let taken = self.place(own, request).ok().flatten()?;
+                return Some((own.home.slot(), taken));
+            }
             // What cannot go back stays, and the caller has an error to answer with.
             let _ = self.trim_to(0);
             let taken = self.grow(own, request).ok().flatten()?;

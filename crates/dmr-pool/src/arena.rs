@@ -9,6 +9,7 @@ use dmr_streams::uses::{Carried, UseTable, Vacancy};
 use dmr_streams::{Latch, Latched};
 
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
+use crate::pages::Range;
 
 /// An arena. Its lock is never held across a driver call, and threads of other streams take it
 /// only when their own arena has no room.
@@ -50,6 +51,8 @@ pub(crate) struct State {
     /// Added to `pending` since the driver was last asked.
     pub(crate) unasked: usize,
     pub(crate) segments: Vec<Segment>,
+    /// Addresses that pages are mapped into.
+    pub(crate) ranges: Vec<Range>,
     pub(crate) counts: Counts,
     /// By chunk.
     seats: Vec<Seat>,

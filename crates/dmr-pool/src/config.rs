@@ -28,6 +28,17 @@ pub struct PoolConfig {
     /// streams wait for each other's memory, or takes more. Threads that get in each other's way
     /// raise that, up to as much as is live.
     pub slack_divisor: u32,
+    /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool takes
+    /// pages of so many bytes from it and maps them itself; 0 for blocks even there. Rounded up to
+    /// upstream's granularity. Each page that is mapped anew costs tens of microseconds, whatever its
+    /// size; a page goes back, or to another address, when all of it is free. `growth`, `apart_from`,
+    /// `largest_pooled` and `slack_divisor` mean nothing then.
+    ///
+    /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
+    pub page_size: u64,
+    /// With pages, the pool exceeds its peak by one so-manieth before it moves pages that are free
+    /// rather than take more. Threads that get in each other's way raise that.
+    pub page_slack_divisor: u32,
     /// Whether every allocation and free looks if its stream is capturing a graph, and refuses
     /// (about 15 ns each). A program that captures none can do without.
     pub checks_capture: bool,
@@ -48,18 +59,22 @@ impl PoolConfig {
             apart_from: u64::MAX,
             largest_pooled: usize::MAX,
             slack_divisor: 16,
+            page_size: 0,
+            page_slack_divisor: 50,
             checks_capture: true,
             alignment: BLOCK_ALIGNMENT,
         }
     }
 
-    /// Memory first: blocks from 64 MiB on have memory of their own, and go back to upstream
-    /// rather than leave a hole. Over the driver's pool, which moves pages, that costs a few
-    /// hundred nanoseconds.
+    /// Memory first. Over an upstream that has virtual memory, pages of 16 MiB are mapped where
+    /// they are needed. Over others blocks from 64 MiB on have memory of their own, and go back to
+    /// upstream rather than leave a hole: over the driver's pool, which moves pages, that costs a
+    /// few hundred nanoseconds. [`PoolStats::page_size`](crate::PoolStats::page_size) says which.
     #[must_use]
     pub const fn compact() -> Self {
         let mut compact = Self::fast();
         compact.apart_from = 64 << 20;
+        compact.page_size = 16 << 20;
         compact
     }
 
@@ -109,6 +124,20 @@ impl PoolConfig {
     #[must_use]
     pub const fn with_slack_divisor(mut self, divisor: u32) -> Self {
         self.slack_divisor = divisor;
+        self
+    }
+
+    /// Sets [`page_size`](Self::page_size).
+    #[must_use]
+    pub const fn with_page_size(mut self, bytes: u64) -> Self {
+        self.page_size = bytes;
+        self
+    }
+
+    /// Sets [`page_slack_divisor`](Self::page_slack_divisor). 0 is taken for 1.
+    #[must_use]
+    pub const fn with_page_slack_divisor(mut self, divisor: u32) -> Self {
+        self.page_slack_divisor = divisor;
         self
     }
 

@@ -10,6 +10,8 @@
 //! | `arena` | the memory that one stream had first: its heap, and what other streams may still use |
 //! | `acquire` | where memory comes from when a stream's own arena has none at hand |
 //! | `segments` | memory from upstream, and its way back |
+//! | `pages` | the same in pages that the pool maps itself |
+//! | `in_place` | growing a block where it is |
 //! | `slack` | how much may be kept before memory is saved at the cost of time |
 //! | `stats` | what a pool holds, in numbers and as a map |
 
@@ -17,6 +19,8 @@ mod acquire;
 mod arena;
 mod config;
 mod heap;
+mod in_place;
+mod pages;
 mod resource;
 mod segments;
 mod slack;

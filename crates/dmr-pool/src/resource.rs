@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dmr_core::error::StreamProblem;
-use dmr_core::size::checked_round_up;
+use dmr_core::size::{checked_round_up, human_bytes};
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
@@ -17,6 +17,7 @@ use dmr_streams::{Device, Located, Owner, StreamPool};
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, Taken, UNIT};
+use crate::pages::Pages;
 use crate::slack::Slack;
 
 /// Carves up memory of an upstream resource, with use tracking: no driver call for an allocation
@@ -60,6 +61,8 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     /// Some of these are too large to be kept.
     gives_up_large: bool,
     pub(crate) slack: Slack,
+    /// Where upstream has virtual memory, and they are asked for.
+    pub(crate) pages: Option<Pages>,
     /// By slot of the stream.
     arenas: Box<[OnceLock<Box<Arena>>]>,
     /// Bytes of all segments.
@@ -95,7 +98,7 @@ impl Place {
     }
 
     #[inline]
-    fn from_slot(slot: BlockSlot) -> Option<Self> {
+    pub(crate) fn from_slot(slot: BlockSlot) -> Option<Self> {
         let number = slot.index()?;
         let chunk = ChunkId::new(number & ((1 << CHUNK_BITS) - 1))?;
         Some(Self { arena: (number >> CHUNK_BITS) as usize, chunk })
@@ -109,10 +112,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another pool of
     /// streams; what upstream answers if there is an initial size.
-    pub fn new(upstream: U, streams: Arc<StreamPool>, config: PoolConfig) -> ResourceResult<Self> {
+    pub fn new(
+        upstream: U,
+        streams: Arc<StreamPool>,
+        mut config: PoolConfig,
+    ) -> ResourceResult<Self> {
         if upstream.stream_pool() != streams.id() {
             let stream = streams.default_stream();
             return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
+        }
+        let pages = Pages::of(&upstream, &config);
+        if pages.is_some() {
+            // Any block can be anywhere.
+            (config.apart_from, config.largest_pooled) = (u64::MAX, usize::MAX);
         }
         // A chunk's size is a number of 32 bits.
         let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
@@ -120,6 +132,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             most: most as usize,
             first_apart: config.first_apart(),
             gives_up_large: config.largest_pooled != usize::MAX,
+            pages,
             upstream,
             owner: Owner::new(),
             config,
@@ -552,10 +565,15 @@ impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
     }
 }
 
-/// `Pool(Async(device 0))`.
+/// `Pool(Async(device 0))`, or with pages `Pool(pages of 16 MiB, Virtual(device 0))`.
 impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool({:?})", self.upstream)
+        match &self.pages {
+            None => write!(f, "Pool({:?})", self.upstream),
+            Some(pages) => {
+                write!(f, "Pool(pages of {}, {:?})", human_bytes(pages.size), self.upstream)
+            }
+        }
     }
 }
 

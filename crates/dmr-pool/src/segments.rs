@@ -14,11 +14,15 @@ use crate::config::SEGMENT_STEP;
 use crate::heap::{ChunkId, Taken, UNIT};
 
 /// How messages name the memory that a pool holds.
-const TAG: AllocTag = AllocTag::new("pool");
+pub(crate) const TAG: AllocTag = AllocTag::new("pool");
+
+/// How many pending chunks of an arena may turn out to be in use before no more are asked about.
+const QUESTIONS: usize = 4;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Gives free memory back to upstream, as long as `bytes` bytes stay reserved. Does not wait:
-    /// what other streams are still using stays, and so does every segment with a block in it.
+    /// what other streams are still using stays, and so does every segment or page with a block in
+    /// it. A page goes back only when its home stream is known to be done with it, too.
     ///
     /// # Errors
     ///
@@ -36,6 +40,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// The same, of what others are known to be done with.
     pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
+        if self.pages.is_some() {
+            return self.trim_pages(bytes);
+        }
         let mut outcome = Ok(());
         for arena in self.arenas() {
             if self.reserved.load(Ordering::Relaxed) <= bytes {
@@ -91,6 +98,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Takes memory from upstream into an arena, for later.
     pub(crate) fn reserve(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        if self.pages.is_some() {
+            return self.reserve_pages(arena, bytes);
+        }
         match self.take_segment(arena, bytes, true)? {
             Some(block) => self.add(&mut arena.lock(), arena.home, block, false),
             None => return Err(self.out_of_memory(bytes)),
@@ -136,9 +146,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         for bytes in [step, least].into_iter().filter(|&bytes| bytes <= room) {
             match self.upstream.allocate(bytes as usize, arena.home, TAG) {
                 Ok(block) => {
-                    let bytes = block.bytes() as u64;
-                    let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                    self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
+                    self.count_reserved(block.bytes() as u64);
                     return Ok(Some(block));
                 }
                 // The step is the pool's, not the caller's.
@@ -199,6 +207,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         arena.lock().settle_some(arena.home, self.uses());
     }
 
+    /// Asks the driver about what is pending in an arena, until it has said often enough that
+    /// something is not done, and makes free what is.
+    pub(crate) fn settle_what_is_done(&self, arena: &Arena) {
+        let mut busy = 0;
+        for after in arena.pending().iter().rev() {
+            // No answer: it is asked again.
+            busy += usize::from(!self.uses().poll(after).unwrap_or_default());
+            if busy == QUESTIONS {
+                break;
+            }
+        }
+        arena.lock().settle_all(arena.home, self.uses());
+    }
+
     /// Everything goes back, ordered by waits on the home streams. Segments with a block in them
     /// are leaked: something may be using it.
     pub(crate) fn surrender_segments(&self) {
@@ -220,7 +242,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 }
             }
         }
-        let _ = self.trim_to(0);
+        match self.pages {
+            Some(_) => self.surrender_pages(),
+            None => drop(self.trim_to(0)),
+        }
         for arena in self.arenas() {
             for vacancy in arena.lock().take_vacancies() {
                 self.uses().give_up(vacancy, arena.home);

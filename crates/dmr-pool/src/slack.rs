@@ -40,18 +40,31 @@ impl Slack {
         self.contention.load(Ordering::Relaxed) > 0
     }
 
+    /// What may be reserved when so many bytes are live and memory does not go back in between:
+    /// one `divisor`-th more than the peak.
+    pub(crate) fn allowance_of_peak(&self, live: u64, divisor: u64) -> u64 {
+        let peak = self.peak(live);
+        let more = peak / 1024 * u64::from(self.contention.load(Ordering::Relaxed));
+        peak.saturating_add((peak / divisor).max(more)).max(SMALL)
+    }
+
     /// What may be reserved when so many bytes are live.
     pub(crate) fn allowance(&self, live: u64) -> u64 {
-        let mut peak = self.peak.load(Ordering::Relaxed);
-        if live > peak {
-            self.peak.store(live, Ordering::Relaxed);
-            peak = live;
-        }
+        let peak = self.peak(live);
         let saving = live.saturating_add(live / self.divisor);
         match u64::from(self.contention.load(Ordering::Relaxed)) {
             0 => saving,
             contention => saving.max(peak.saturating_add(peak / 1024 * contention)),
         }
         .saturating_add(SMALL)
+    }
+
+    /// The most that was seen live, so many bytes included.
+    fn peak(&self, live: u64) -> u64 {
+        let peak = self.peak.load(Ordering::Relaxed);
+        if live > peak {
+            self.peak.store(live, Ordering::Relaxed);
+        }
+        peak.max(live)
     }
 }

@@ -28,8 +28,11 @@ pub struct PoolStats {
     pub pending: u64,
     /// The largest free chunk.
     pub largest_free: u64,
-    /// How many pieces of memory were taken from upstream.
+    /// How many pieces of memory were taken from upstream: segments, or pages.
     pub segments: usize,
+    /// Bytes of the pages that the pool maps itself; 0 if upstream hands out blocks only, or the
+    /// configuration asks for none.
+    pub page_size: u64,
     /// How many streams have memory of their own.
     pub arenas: usize,
     /// Free chunks by size: one line for each power of two that there are any of.
@@ -92,11 +95,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             reserved_high: self.reserved_high(),
             ..PoolStats::default()
         };
+        if let Some(pages) = &self.pages {
+            stats.page_size = pages.size;
+            stats.segments = (pages.spare_bytes() / pages.size) as usize;
+            stats.cached = pages.spare_bytes();
+        }
         let mut by_size = [(0_u64, 0_u64); u64::BITS as usize];
         for arena in self.arenas() {
             let state = arena.lock();
             stats.arenas += 1;
-            stats.segments += state.segments.len();
+            stats.segments += state.segments.len() + state.mapped_pages();
             for (_, _, bytes, region) in regions(&state) {
                 match region {
                     RegionState::InUse => stats.in_use += bytes,

@@ -47,6 +47,7 @@ const STACKS: &[(&str, Make)] = &[
     ("pool", fast_pool),
     ("pool-compact", compact_pool),
     ("pool-unchecked", unchecked_pool),
+    ("pool-virtual", paged_pool),
     (BARE, bare),
 ];
 
@@ -178,6 +179,18 @@ fn pool(
     let resource = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
     let pool = Arc::clone(&resource);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.upstream().reserved_bytes()?.high));
+    let stack = layers::wrap(resource, layer)?;
+    Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
+}
+
+/// Our pool in pages that it maps itself, which counts what it takes from the device.
+fn paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    let upstream = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())
+        .map_err(BenchError::new)?;
+    let config = PoolConfig::compact();
+    let resource = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
+    let pool = Arc::clone(&resource);
+    let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.reserved_high()));
     let stack = layers::wrap(resource, layer)?;
     Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
 }

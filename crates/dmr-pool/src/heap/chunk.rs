@@ -31,6 +31,8 @@ pub(super) enum State {
     Taken,
     /// A segment of its own, which is never cut: its owner keeps it when it is free.
     Apart,
+    /// Addresses that no memory is mapped to.
+    Hole,
 }
 
 /// The table. Records of chunks that are no more are used again.

@@ -9,11 +9,13 @@
 
 mod bins;
 mod chunk;
+mod holes;
 mod quick;
 
 use bins::{Bin, Bins};
 pub(crate) use chunk::ChunkId;
 use chunk::{Chunk, Chunks, State};
+pub(crate) use holes::Window;
 use quick::Quick;
 
 /// Bytes of a unit. Sizes are in units, addresses in bytes.
@@ -192,6 +194,15 @@ impl Heap {
         self.quick.iter()
     }
 
+    /// How many units the chunk has that [`take`](Self::take) would take so many from.
+    pub(crate) fn fit(&mut self, units: u32) -> Option<u32> {
+        let found = match self.find(units) {
+            None if self.flush() => self.find(units),
+            found => found,
+        };
+        found.map(|id| self.chunks[id].units)
+    }
+
     /// Units in free chunks.
     pub(crate) fn free_units(&self) -> u64 {
         self.free_units
@@ -210,10 +221,11 @@ impl Heap {
     }
 
     /// All chunks, in no order: name, address, units, whether it is free. What is kept for requests
-    /// of its size is not.
+    /// of its size is not. Addresses without memory are left out.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, u64, u32, bool)> {
         self.chunks
             .iter()
+            .filter(|(_, chunk)| chunk.state != State::Hole)
             .map(|(id, chunk)| (id, chunk.address, chunk.units, chunk.state == State::Free))
     }
 
@@ -250,6 +262,14 @@ impl Heap {
     /// Cuts a chunk, which is in no list, after so many units. The rest becomes free.
     #[inline]
     fn split(&mut self, id: ChunkId, units: u32) {
+        let rest = self.cut(id, units);
+        self.list(rest);
+    }
+
+    /// Cuts a chunk, which is in no list, after so many units; both parts are in the state that it
+    /// was in. Answers the second.
+    #[inline]
+    pub(crate) fn cut(&mut self, id: ChunkId, units: u32) -> ChunkId {
         let whole = self.chunks[id];
         let rest = Chunk {
             address: whole.address + u64::from(units) * UNIT,
@@ -263,12 +283,12 @@ impl Heap {
         }
         let chunk = &mut self.chunks[id];
         (chunk.units, chunk.after) = (units, Some(rest));
-        self.list(rest);
+        rest
     }
 
     /// Makes one of two neighbours, which are in no list.
     #[inline]
-    fn absorb(&mut self, first: ChunkId, second: ChunkId) {
+    pub(crate) fn absorb(&mut self, first: ChunkId, second: ChunkId) {
         let Chunk { units, after, since, .. } = self.chunks[second];
         let chunk = &mut self.chunks[first];
         chunk.units += units;

@@ -58,6 +58,13 @@ impl UseTable<'_> {
         self.pool.progress().number_allocation(stream.slot())
     }
 
+    /// Whether all that was submitted to `stream` up to this number is known to be done. Asks
+    /// nobody.
+    #[must_use]
+    pub fn is_done(&self, stream: StreamId, number: u64) -> bool {
+        self.pool.progress().is_done(stream.slot(), number)
+    }
+
     /// Whether what is submitted to `stream` from now on comes after all of it, or it is known to
     /// be done. Asks nobody.
     #[must_use]

@@ -280,6 +280,12 @@ impl<E: Clone> Slots<E> {
         }
     }
 
+    /// Where its owner finds a block that it has handed out and not been given back.
+    pub(crate) fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
+        let (_, slot) = self.of(block)?;
+        (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.inner_slot)
+    }
+
     /// The slot of a block that has left it is free for another.
     #[inline]
     pub(crate) fn vacate(&self, block: BlockId, used: bool) {

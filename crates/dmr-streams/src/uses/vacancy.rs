@@ -118,6 +118,12 @@ impl UseTable<'_> {
         Some(Vacancy { empty, pool: self.pool.id() })
     }
 
+    /// Where its owner finds a block that it has handed out, if that has not been given back.
+    #[must_use]
+    pub fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
+        self.slots().inner_slot(block, owner)
+    }
+
     /// What the memory's next user comes after on the stream `home`, which was that of the block
     /// that has left this slot; on other streams also after what was submitted to that stream by
     /// now. It is not in the slot any more then.

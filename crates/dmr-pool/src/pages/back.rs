@@ -1,0 +1,191 @@
+//! Unmapping pages that are leaving, and giving free ones back to upstream.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId, VirtualMemory};
+use dmr_streams::uses::Carried;
+
+use super::{Leaving, Page, Pages, Slot};
+use crate::PoolResource;
+use crate::arena::Arena;
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// Unmaps what is leaving and whose work is known to be done. The driver is asked.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answered first; the rest is unmapped all the same, and what could not be is
+    /// tried again by the next call.
+    pub(super) fn unmap_left(&self) -> ResourceResult<()> {
+        let Some((pages, memory)) = self.paging() else { return Ok(()) };
+        let (mut outcome, mut busy) = (Ok(()), Vec::<(StreamId, u64)>::new());
+        let leaving = std::mem::take(&mut *pages.leaving());
+        let mut stays = Vec::new();
+        for left in leaving {
+            let Leaving { home, since, .. } = left;
+            // A stream that is not done with something earlier is not asked again.
+            let is_known_busy = busy.iter().any(|&(other, from)| other == home && since >= from);
+            let is_done = !is_known_busy
+                && self.uses().poll(&Carried::of(home, since)).unwrap_or_default();
+            if is_done {
+                if let Err(error) = self.unmap_one(left, (pages, memory)) {
+                    stays.push(left);
+                    outcome = outcome.and(Err(error));
+                }
+            } else {
+                busy.push((home, since));
+                stays.push(left);
+            }
+        }
+        pages.leaving().append(&mut stays);
+        outcome
+    }
+
+    fn unmap_one(
+        &self,
+        left: Leaving,
+        (pages, memory): (&Pages, &dyn VirtualMemory),
+    ) -> ResourceResult<()> {
+        let Some(arena) = self.arena_at(left.home.slot()) else { return Ok(()) };
+        let Some(page) = arena.lock().leaving(left.address, pages.size) else { return Ok(()) };
+        memory.unmap(&page, left.address)?;
+        arena.lock().set_slot(left.address, pages.size, Slot::Empty);
+        Ok(())
+    }
+
+    /// Gives pages back to upstream that are free as a whole and whose work is known to be done, as
+    /// long as more than so many bytes are reserved.
+    pub(crate) fn trim_pages(&self, bytes: u64) -> ResourceResult<()> {
+        let Some((pages, memory)) = self.paging() else { return Ok(()) };
+        let mut outcome = self.unmap_left().and(self.destroy_spare(bytes, (pages, memory)));
+        for arena in self.arenas() {
+            if self.reserved.load(Ordering::Relaxed) <= bytes {
+                break;
+            }
+            self.ask_about_free_pages(arena, pages);
+            let unmapped = self.unmap_free_pages(arena, bytes, (pages, memory));
+            outcome = outcome.and(unmapped).and(self.destroy_spare(bytes, (pages, memory)));
+        }
+        outcome
+    }
+
+    /// Asks the driver whether an arena's stream is done with all that is free in it.
+    fn ask_about_free_pages(&self, arena: &Arena, pages: &Pages) {
+        let newest = {
+            let mut state = arena.lock();
+            state.settle_all(arena.home, self.uses());
+            state.heap.flush();
+            state.heap.newest_free_pages(pages.size)
+        };
+        if let Some(since) = newest {
+            // No answer: they stay.
+            let _ = self.uses().poll(&Carried::of(arena.home, since));
+        }
+    }
+
+    fn unmap_free_pages(
+        &self,
+        arena: &Arena,
+        bytes: u64,
+        (pages, memory): (&Pages, &dyn VirtualMemory),
+    ) -> ResourceResult<()> {
+        let is_done = |since| self.uses().is_done(arena.home, since);
+        let mut spare = pages.spare_bytes();
+        loop {
+            let most = bytes.saturating_add(spare);
+            let wanted = self.reserved.load(Ordering::Relaxed).saturating_sub(most);
+            if wanted == 0 {
+                return Ok(());
+            }
+            let (chunk, since, given) = {
+                let mut state = arena.lock();
+                let wanted = wanted.div_ceil(pages.size);
+                let free = state.heap.find_free_pages(wanted, pages.size, is_done);
+                let Some(free) = free else { return Ok(()) };
+                let chunk = state.heap.take_pages(&free);
+                (chunk, free.since, state.pages_of(chunk, pages.size))
+            };
+            let mut outcome = Ok(());
+            let mut unmapped = Vec::new();
+            for (address, page) in given {
+                match memory.unmap(&page, address) {
+                    Ok(()) => unmapped.push((address, page)),
+                    Err(error) => outcome = outcome.and(Err(error)),
+                }
+            }
+            let mut state = arena.lock();
+            for (address, page) in unmapped {
+                state.set_slot(address, pages.size, Slot::Empty);
+                spare += pages.size;
+                pages.spare().push(page);
+            }
+            state.divide(chunk, since, pages.size);
+            drop(state);
+            outcome?;
+        }
+    }
+
+    /// Gives spare pages back that are mapped nowhere any more.
+    fn destroy_spare(
+        &self,
+        bytes: u64,
+        (pages, memory): (&Pages, &dyn VirtualMemory),
+    ) -> ResourceResult<()> {
+        let mut outcome = Ok(());
+        let candidates = std::mem::take(&mut *pages.spare());
+        let mut kept: Vec<Page> = Vec::new();
+        for page in candidates {
+            if self.reserved.load(Ordering::Relaxed) <= bytes {
+                kept.push(page);
+                continue;
+            }
+            // Another one has it where it is leaving.
+            let owned = match Arc::try_unwrap(page) {
+                Ok(owned) => owned,
+                Err(shared) => {
+                    kept.push(shared);
+                    continue;
+                }
+            };
+            match memory.destroy(owned) {
+                Ok(()) => {
+                    self.reserved.fetch_sub(pages.size, Ordering::Relaxed);
+                }
+                Err(refused) => {
+                    kept.push(Arc::new(refused.memory));
+                    outcome = outcome.and(Err(refused.error));
+                }
+            }
+        }
+        pages.spare().append(&mut kept);
+        outcome
+    }
+
+    /// Everything goes back, once it is done: for that is waited, where it is not known. Pages with
+    /// a block in them are leaked, and the addresses beside them: something may be using it.
+    pub(crate) fn surrender_pages(&self) {
+        let Some((pages, memory)) = self.paging() else { return };
+        for arena in self.arenas() {
+            self.ask_about_free_pages(arena, pages);
+            let newest = arena.lock().heap.newest_free_pages(pages.size);
+            if let Some(since) = newest {
+                // What fails here, fails again below, and is leaked.
+                let _ = self.uses().synchronize(&Carried::of(arena.home, since));
+            }
+        }
+        let left = pages.leaving().clone();
+        for Leaving { home, since, .. } in left {
+            let _ = self.uses().synchronize(&Carried::of(home, since));
+        }
+        let _ = self.trim_pages(0);
+        for arena in self.arenas() {
+            loop {
+                let range = arena.lock().remove_range();
+                let Some(range) = range else { break };
+                // Addresses that cannot go back now never can.
+                let _ = memory.release(range);
+            }
+        }
+    }
+}

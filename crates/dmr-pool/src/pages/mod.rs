@@ -1,0 +1,86 @@
+//! Memory in pages that the pool maps itself, where upstream has virtual memory.
+//!
+//! Every arena has addresses of its own, far more than there is memory, and all pages have one
+//! size. What is mapped is a heap as any other. When nothing in it fits, a *window* is chosen, a
+//! run of free chunks and of addresses without memory, and the pages that it lacks are mapped into
+//! it: new ones, while the pool holds hardly more than its peak, and then pages that are free as a
+//! whole elsewhere. So no hole is held that another address could use.
+//!
+//! A page that moves is mapped at its new address at once, for its new user comes after its old
+//! ones on its stream. At the old address it is *leaving*: unmapped once all work there is known
+//! to be done. Nobody waits for that but the address.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | `table` | what is mapped where |
+//! | `place` | choosing a window and filling it |
+//! | `back` | unmapping, and the way back to upstream |
+
+mod back;
+mod place;
+mod table;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
+
+use crate::{PoolConfig, PoolResource};
+pub(crate) use table::Range;
+use table::{Page, Slot};
+
+/// The pages of a pool that are in no arena.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    /// Bytes of each.
+    pub(crate) size: u64,
+    /// The pool exceeds its peak by one so-manieth before pages are moved.
+    slack_divisor: u64,
+    /// Mapped at no address that is of use, and nobody works with them.
+    spare: Mutex<Vec<Page>>,
+    /// Where pages are to be unmapped.
+    leaving: Mutex<Vec<Leaving>>,
+}
+
+/// A page that is not needed at an address any more.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// The arena's stream, and how far it had got when the page became free there.
+    home: StreamId,
+    since: u64,
+    address: u64,
+}
+
+impl Pages {
+    /// `None` if upstream hands out blocks only, or the pool is to take no others.
+    pub(crate) fn of<U: DeviceMemoryResource>(upstream: &U, config: &PoolConfig) -> Option<Self> {
+        let memory = upstream.virtual_memory().filter(|_| config.page_size > 0)?;
+        let unit = memory.granularity().max(config.alignment as u64);
+        let size = config.page_size.checked_next_multiple_of(unit)?;
+        Some(Self {
+            size,
+            slack_divisor: u64::from(config.page_slack_divisor.max(1)),
+            spare: Mutex::default(),
+            leaving: Mutex::default(),
+        })
+    }
+
+    /// Bytes that are mapped nowhere.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        self.spare().len() as u64 * self.size
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Page>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<Leaving>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// The pool's pages, and what maps them; `None` if it has none.
+    fn paging(&self) -> Option<(&Pages, &dyn VirtualMemory)> {
+        self.pages.as_ref().zip(self.upstream.virtual_memory())
+    }
+}
