@@ -94,7 +94,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// are moved.
     fn acquire_pages(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let found = |taken| Ok((own.home.slot(), taken));
-        if self.slack.is_contended()
+        if (!self.config.waits_first || self.slack.is_contended())
             && self.has_page_allowance(request)
             && let Ok(Some(taken)) = self.place(own, request)
         {
