@@ -58,14 +58,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn acquire_elsewhere(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let found = |taken| Ok((own.home.slot(), taken));
         self.sweep();
+        if self.pages.is_some() {
+            return self.acquire_pages(own, request);
+        }
         if let Some(taken) = self.settle_and_take(own, request) {
             return found(taken);
         }
         if let Some(lent) = self.borrow_ready(own.home, request) {
             return Ok(lent);
-        }
-        if self.pages.is_some() {
-            return self.acquire_pages(own, request);
         }
         // To wait costs overlap each time; to grow costs memory, until there is enough of it.
         if self.may_grow(request)
@@ -90,12 +90,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// The same, where the pool maps pages. Memory comes first: what is free is waited for before
-    /// more is taken, unless threads get in each other's way; and before a hole is left, its pages
-    /// are moved.
+    /// more is taken, unless that is little or threads get in each other's way; and before a hole is
+    /// left, its pages are moved.
     fn acquire_pages(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let found = |taken| Ok((own.home.slot(), taken));
-        if (!self.config.waits_first || self.slack.is_contended())
-            && self.has_page_allowance(request)
+        self.settle_what_is_done(own);
+        if let Some(taken) = own.lock().take(request) {
+            return found(taken);
+        }
+        if let Some(lent) = self.borrow_ready(own.home, request) {
+            return Ok(lent);
+        }
+        if self.may_place_first(request)
             && let Ok(Some(taken)) = self.place(own, request)
         {
             return found(taken);
@@ -108,6 +114,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(taken) = self.wait_and_take(own, request) {
             return found(taken);
         }
+        // A chunk that is pending is in the way of those beside it.
+        self.others(own.home).for_each(|arena| self.settle_what_is_done(arena));
         if let Some(lent) = self.borrow_closest(own.home, request) {
             return Ok(lent);
         }
@@ -215,7 +223,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// The same from the arena whose free chunk is hardly larger than what is asked for.
     fn borrow_closest(&self, home: StreamId, request: Request) -> Option<Found> {
-        let fit = |(arena, mut state): (_, Locked<'_>)| Some((state.heap.fit(request.units)?, arena));
+        let fit =
+            |(arena, mut state): (_, Locked<'_>)| Some((state.heap.fit(request.units)?, arena));
         let fits = self.lenders(home, request).filter_map(fit);
         let (_, arena) = fits.min_by_key(|(units, _): &(u32, &Arena)| *units)?;
         self.borrow_from(arena, arena.try_lock()?, home, request)
@@ -279,14 +288,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         grow()
     }
 
+    /// The arenas of other streams.
+    pub(crate) fn others(&self, home: StreamId) -> impl Iterator<Item = &Arena> {
+        self.arenas().filter(move |arena| arena.home.slot() != home.slot())
+    }
+
     /// The other streams' arenas that may have such a chunk, and that no thread is in.
     fn lenders(
         &self,
         home: StreamId,
         request: Request,
     ) -> impl Iterator<Item = (&Arena, Locked<'_>)> {
-        let others = self.arenas().filter(move |arena| arena.home.slot() != home.slot());
-        others.filter(move |arena| arena.may_have(request.units)).filter_map(|arena| {
+        self.others(home).filter(move |arena| arena.may_have(request.units)).filter_map(|arena| {
             let state = arena.try_lock();
             if state.is_none() {
                 self.slack.contended();

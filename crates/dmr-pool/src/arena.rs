@@ -383,7 +383,10 @@ impl State {
     }
 
     fn free_pending(&mut self, pending: &Pending, stream: StreamId, uses: UseTable<'_>) {
-        self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
-        self.release(pending.chunk, uses.submitted(stream));
+        let Taken { id, units, since, .. } = self.heap.taken(pending.chunk);
+        self.pending_units -= u64::from(units);
+        // What others are done with, nobody has to come after.
+        let is_done = uses.is_known_done(&pending.after);
+        self.release(id, if is_done { since } else { uses.submitted(stream) });
     }
 }

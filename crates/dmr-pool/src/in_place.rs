@@ -1,6 +1,5 @@
 //! Growing a block where it is.
 
-use dmr_core::error::StreamProblem;
 use dmr_core::size::checked_round_up;
 use dmr_core::{DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult};
 
@@ -25,8 +24,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// # Errors
     ///
     /// Nothing has changed then. [`InvalidSize`](ResourceError::InvalidSize) for more than the
-    /// device has; [`StreamMisuse`](ResourceError::StreamMisuse) and
-    /// [`ForeignBlock`](ResourceError::ForeignBlock) for a block that is not this pool's;
+    /// device has; [`StreamMisuse`](ResourceError::StreamMisuse) if the home stream's lease was
+    /// returned; [`ForeignBlock`](ResourceError::ForeignBlock) for a block that is not this pool's;
     /// [`WindowConflict`](ResourceError::WindowConflict) while another stream has a window open;
     /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver);
     /// what upstream answers when pages are mapped, but that it is full.
@@ -43,10 +42,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(too_large());
         }
         self.device().check()?;
-        let home = id.alloc_stream();
-        if home.pool() != Some(self.streams.id()) {
-            return Err(ResourceError::stream_misuse(home, StreamProblem::OtherPool));
-        }
+        let home = self.streams.locate(id.alloc_stream())?.id();
+        self.refuse_captured(home)?;
         let place = self.uses().inner_slot(id, self.owner).and_then(Place::from_slot);
         let arena = place.and_then(|place| self.arena_at(place.arena));
         let Some((place, arena)) = place.zip(arena) else {
@@ -54,9 +51,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         };
         let before = arena.lock().heap.range(place.chunk).1;
         let more = (bytes - old) as u64;
-        if wanted > before
-            && !self.extend(arena, place.chunk, block, wanted - before, more)?
-        {
+        if wanted > before && !self.extend(arena, place.chunk, block, wanted - before, more)? {
             return Ok(false);
         }
         // New bytes are used by other streams after what their last owner did at home.

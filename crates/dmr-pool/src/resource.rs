@@ -244,7 +244,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// The same for a block that comes back, whose stream may have been taken back by its owner.
     #[inline]
-    fn refuse_captured(&self, home: StreamId) -> ResourceResult<()> {
+    pub(crate) fn refuse_captured(&self, home: StreamId) -> ResourceResult<()> {
         if self.config.checks_capture && self.streams.is_captured(home)? {
             return Err(ResourceError::stream_capturing(home));
         }
@@ -551,11 +551,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(ResourceError::forked_process(self.device_ordinal()));
         }
         let freed = self.sweep();
+        let unmapped = self.unmap_left();
         let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
             true => self.trim_to(self.config.release_threshold),
             false => Ok(()),
         };
-        trimmed.and(upstream(self)).map(|_| freed)
+        unmapped.and(trimmed).and(upstream(self)).map(|_| freed)
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Bytes beyond what is live that are always allowed.
-const SMALL: u64 = 64 << 20;
 /// What one meeting of two threads adds, and the most that all of them add, in 1024ths.
 const STEP: u32 = 8;
 const MOST: u32 = 768;
@@ -21,6 +19,9 @@ pub(crate) struct Slack {
 }
 
 impl Slack {
+    /// Bytes that are always allowed: beyond what is live, or at all where pages move.
+    pub(crate) const SMALL: u64 = 64 << 20;
+
     pub(crate) fn new(divisor: u32) -> Self {
         let (contention, peak) = (AtomicU32::new(0), AtomicU64::new(0));
         Self { divisor: u64::from(divisor.max(1)), contention, peak }
@@ -45,7 +46,7 @@ impl Slack {
     pub(crate) fn allowance_of_peak(&self, live: u64, divisor: u64) -> u64 {
         let peak = self.peak(live);
         let more = peak / 1024 * u64::from(self.contention.load(Ordering::Relaxed));
-        peak.saturating_add((peak / divisor).max(more)).max(SMALL)
+        peak.saturating_add((peak / divisor).max(more)).max(Self::SMALL)
     }
 
     /// What may be reserved when so many bytes are live.
@@ -56,7 +57,7 @@ impl Slack {
             0 => saving,
             contention => saving.max(peak.saturating_add(peak / 1024 * contention)),
         }
-        .saturating_add(SMALL)
+        .saturating_add(Self::SMALL)
     }
 
     /// The most that was seen live, so many bytes included.

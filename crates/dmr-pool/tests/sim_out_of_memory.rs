@@ -140,7 +140,7 @@ fn a_device_that_is_full_is_as_good_as_a_pool_that_is() {
             held.into_iter().for_each(|block| stage.free(block));
             // In one piece, though the pieces are of two streams.
             // The simulated driver's pool makes no large piece of small ones.
-            let bytes = if upstream == Upstream::Direct { 48 << 20 } else { 3 << 20 };
+            let bytes = if upstream == Upstream::Async { 3 << 20 } else { 48 << 20 };
             stage.pass(a, bytes, 2);
             let beyond = stage.try_allocate(a, 65 << 20).unwrap_err();
             assert!(matches!(beyond, ResourceError::InvalidSize { .. }), "{beyond}");

@@ -39,14 +39,15 @@ fn steps(path: &Path) -> Vec<Step> {
 }
 
 /// Bytes: most that was live, most that was reserved. And the driver's calls of each round.
-fn replay(path: &Path, rounds: usize) -> (u64, u64, Vec<CallCounts>) {
+fn replay(path: &Path, rounds: usize, config: PoolConfig) -> (u64, u64, Vec<CallCounts>) {
     let steps = steps(path);
     let streams = 1 + steps.iter().map(|(.., stream)| *stream).max().unwrap();
     let builder = Universe::builder().devices(1).policy(Policy::Eager).capacity(140 << 30);
-    let rig = Rig::with(RigConfig { universe: Some(builder.build().unwrap()), ..Default::default() });
+    let rig =
+        Rig::with(RigConfig { universe: Some(builder.build().unwrap()), ..Default::default() });
     let upstream =
         VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap();
-    let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), PoolConfig::compact()).unwrap();
+    let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap();
     let leases: Vec<_> = (0..streams).map(|_| rig.stream()).collect();
     let (mut peak, mut calls) = (0, Vec::new());
     for _ in 0..rounds {
@@ -77,27 +78,10 @@ fn replay(path: &Path, rounds: usize) -> (u64, u64, Vec<CallCounts>) {
 #[test]
 fn a_training_run_takes_hardly_more_than_it_has_live() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gpt_train.csv.gz");
-    let (peak, reserved, calls) = replay(&path, 3);
+    let (peak, reserved, calls) = replay(&path, 3, PoolConfig::compact());
     println!("reserved {} MiB, live {} MiB", reserved >> 20, peak >> 20);
     assert!(reserved * 100 <= peak * 103, "{reserved} of {peak}");
     // 50 microseconds each, for 21,039 operations.
     let moved = calls[2].count("cuMemMap");
     assert!(moved <= 150, "{moved} pages were mapped by a warm pool");
-}
-
-#[test]
-fn tune() {
-    for file in ["gpt_train", "dataframe"] {
-        let path = format!("/work/shared/traces/{file}.csv.gz");
-        let (peak, reserved, calls) = replay(Path::new(&path), 3);
-        println!("{file}: {} MiB {:.3}", reserved >> 20, reserved as f64 / peak as f64);
-        for calls in calls {
-            let of = |call| calls.count(call);
-            println!(
-                "   map {} unmap {} create {} wait {} record {} query {}",
-                of("cuMemMap"), of("cuMemUnmap"), of("cuMemCreate"), of("cuStreamWaitEvent"),
-                of("cuEventRecord"), of("cuEventQuery")
-            );
-        }
-    }
 }

@@ -22,6 +22,7 @@ fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
     let count = numbers.end - numbers.start;
     assert!(seen.allocated > 5 * count, "{seen:?}");
     assert!(seen.refused > count / 10 && seen.retired > count / 10, "{seen:?}");
+    assert!(seen.grown > count / 10, "{seen:?}");
 }
 
 macro_rules! programs {
@@ -40,4 +41,7 @@ programs! {
     are_in_order_over_async_when_work_runs_at_once: Async, Eager, 10_000..13_000;
     are_in_order_over_async_when_work_runs_late: Async, Lazy, 13_000..16_500;
     are_in_order_over_async_when_work_runs_at_any_time: Async, Random, 16_500..20_000;
+    are_in_order_over_pages_when_work_runs_at_once: Virtual, Eager, 20_000..23_000;
+    are_in_order_over_pages_when_work_runs_late: Virtual, Lazy, 23_000..26_500;
+    are_in_order_over_pages_when_work_runs_at_any_time: Virtual, Random, 26_500..30_000;
 }

@@ -79,7 +79,8 @@ impl Heap {
             let run = self.run_from(id);
             at = run.last().and_then(|&(last, _)| self.chunks[last].after);
             let candidates = starts(&run, bytes);
-            let windows = candidates.filter_map(|start| cut_out(&run, start, bytes, page, &is_open));
+            let windows =
+                candidates.filter_map(|start| cut_out(&run, start, bytes, page, &is_open));
             best = best.into_iter().chain(windows).min_by_key(Window::cost);
         }
         best
@@ -126,6 +127,12 @@ impl Heap {
     /// When the youngest of the pages became free that are free as a whole.
     pub(crate) fn newest_free_pages(&self, page: u64) -> Option<u64> {
         self.free_pages(page).map(|pages| pages.since).max()
+    }
+
+    /// When the youngest chunk became free.
+    pub(crate) fn newest_free(&self) -> Option<u64> {
+        let free = self.chunks.iter().filter(|(_, chunk)| chunk.state == State::Free);
+        free.map(|(_, chunk)| chunk.since).max()
     }
 
     fn free_pages(&self, page: u64) -> impl Iterator<Item = FreePages> {

@@ -17,7 +17,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// What the driver answered first; the rest is unmapped all the same, and what could not be is
     /// tried again by the next call.
-    pub(super) fn unmap_left(&self) -> ResourceResult<()> {
+    pub(crate) fn unmap_left(&self) -> ResourceResult<()> {
         let Some((pages, memory)) = self.paging() else { return Ok(()) };
         let (mut outcome, mut busy) = (Ok(()), Vec::<(StreamId, u64)>::new());
         let leaving = std::mem::take(&mut *pages.leaving());
@@ -26,8 +26,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let Leaving { home, since, .. } = left;
             // A stream that is not done with something earlier is not asked again.
             let is_known_busy = busy.iter().any(|&(other, from)| other == home && since >= from);
-            let is_done = !is_known_busy
-                && self.uses().poll(&Carried::of(home, since)).unwrap_or_default();
+            let is_done =
+                !is_known_busy && self.uses().poll(&Carried::of(home, since)).unwrap_or_default();
             if is_done {
                 if let Err(error) = self.unmap_one(left, (pages, memory)) {
                     stays.push(left);
@@ -70,15 +70,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Asks the driver whether an arena's stream is done with all that is free in it.
+    /// Asks the driver whether an arena's stream is done with its free pages, and then with all
+    /// that is free, or will be: what is put together with a page decides when that goes.
     fn ask_about_free_pages(&self, arena: &Arena, pages: &Pages) {
         let newest = {
             let mut state = arena.lock();
             state.settle_all(arena.home, self.uses());
             state.heap.flush();
-            state.heap.newest_free_pages(pages.size)
+            let pending = state.pending.iter().map(|pending| state.heap.taken(pending.chunk).since);
+            let any = pending.max().max(state.heap.newest_free());
+            [state.heap.newest_free_pages(pages.size), any]
         };
-        if let Some(since) = newest {
+        for since in newest.into_iter().flatten() {
             // No answer: they stay.
             let _ = self.uses().poll(&Carried::of(arena.home, since));
         }

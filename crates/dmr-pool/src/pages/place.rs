@@ -12,6 +12,7 @@ use crate::PoolResource;
 use crate::arena::{Arena, Request, State};
 use crate::heap::{ChunkId, Taken, UNIT};
 use crate::segments::TAG;
+use crate::slack::Slack;
 
 /// Pages found for a window.
 #[derive(Default)]
@@ -43,12 +44,17 @@ const ADDRESSES: u64 = 4;
 const MOST_ADDRESSES: u64 = u32::MAX as u64 * UNIT;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Whether the pool may take new pages for a request rather than make a stream wait: it is
-    /// smaller than that anyway, or threads are in each other's way.
-    pub(crate) fn has_page_allowance(&self, request: Request) -> bool {
+    /// Whether the pool takes new pages for a request rather than make a stream wait: it has few, or
+    /// threads are in each other's way and it is allowed more.
+    pub(crate) fn may_place_first(&self, request: Request) -> bool {
         let Some(pages) = &self.pages else { return false };
-        let reserved = self.reserved.load(Ordering::Relaxed);
-        reserved.saturating_add(request.needed()) <= self.page_allowance(pages, request)
+        let takes_more = !self.config.waits_first || self.slack.is_contended();
+        let most = match takes_more {
+            true => self.page_allowance(pages, request),
+            false => Slack::SMALL,
+        };
+        let most = most.min(self.config.maximum_size.unwrap_or(u64::MAX));
+        self.reserved.load(Ordering::Relaxed).saturating_add(request.needed()) <= most
     }
 
     /// A chunk of the own arena at addresses that pages are mapped to for it. `None` if there are
@@ -201,11 +207,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         };
         create(&mut found, allowance);
-        let others = self.arenas().filter(|arena| arena.home.slot() != own.home.slot());
-        for arena in std::iter::once(own).chain(others) {
-            if found.count() < wanted {
-                self.settle_what_is_done(arena);
-            }
+        for arena in std::iter::once(own).chain(self.others(own.home)) {
             while found.count() < wanted
                 && let Some(donation) = self.ask_for_pages(arena, wanted - found.count(), pages)
             {

@@ -11,11 +11,13 @@ pub(crate) mod stage;
 use std::sync::Arc;
 
 use dmr_core::{
-    AllocTag, BlockId, BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceResult, StreamId, StreamPoolId, Usage,
+    AddressRange, AllocTag, BlockId, BlockParts, BlockState, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange, ResourceResult, StreamId,
+    StreamPoolId, Usage, VirtualMemory,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_sim::{Policy, Universe};
 use dmr_testkit::{Rig, RigConfig};
@@ -33,9 +35,11 @@ pub(crate) type Pool = PoolResource<Watched>;
 pub(crate) enum Upstream {
     Direct,
     Async,
+    /// Pages, of 2 MiB if the configuration does not say.
+    Virtual,
 }
 
-pub(crate) const UPSTREAMS: [Upstream; 2] = [Upstream::Direct, Upstream::Async];
+pub(crate) const UPSTREAMS: [Upstream; 3] = [Upstream::Direct, Upstream::Async, Upstream::Virtual];
 
 /// A pool of this kind on a simulated rig.
 pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
@@ -45,7 +49,12 @@ pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Po
         Upstream::Async => Box::new(
             AsyncCudaResource::new(Arc::clone(&streams), AsyncConfig::new()).expect("a pool"),
         ),
+        Upstream::Virtual => Box::new(
+            VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new()).expect("pages"),
+        ),
     };
+    let needs_pages = upstream == Upstream::Virtual && config.page_size == 0;
+    let config = if needs_pages { config.with_page_size(2 * MIB) } else { config };
     let watched = Watched { inner, universe: rig.universe().clone() };
     PoolResource::new(watched, streams, config).expect("a pool")
 }
@@ -57,7 +66,7 @@ pub(crate) fn rig(policy: Policy, seed: u64, capacity: u64) -> Rig {
     Rig::with(RigConfig { universe, ..RigConfig::default() })
 }
 
-/// An upstream whose blocks are heaps to the simulator.
+/// An upstream whose blocks and ranges of addresses are heaps to the simulator.
 #[derive(Debug)]
 pub(crate) struct Watched {
     inner: Box<dyn DeviceMemoryResource>,
@@ -105,6 +114,56 @@ impl DeviceMemoryResource for Watched {
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.inner.reap_pending()
     }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.inner.virtual_memory().map(|_| self as _)
+    }
+}
+
+impl Watched {
+    fn memory(&self) -> &dyn VirtualMemory {
+        self.inner.virtual_memory().expect("it was asked for")
+    }
+}
+
+impl VirtualMemory for Watched {
+    fn granularity(&self) -> u64 {
+        self.memory().granularity()
+    }
+
+    fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
+        let range = self.memory().reserve(bytes)?;
+        self.universe.heap_created(range.base(), range.bytes() as usize);
+        Ok(range)
+    }
+
+    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+        let (base, bytes) = (range.base(), range.bytes() as usize);
+        self.universe.heap_destroyed(base);
+        self.memory().release(range).inspect_err(|_| self.universe.heap_created(base, bytes))
+    }
+
+    fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
+        self.memory().create(bytes, tag)
+    }
+
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+        self.memory().destroy(memory)
+    }
+
+    fn map(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
+        self.memory().map(memory, address)
+    }
+
+    fn unmap(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
+        self.memory().unmap(memory, address)
+    }
+}
+
+/// What a pool has taken, as its upstream says.
+pub(crate) fn taken_from_upstream(pool: &Pool) -> u64 {
+    let usage = pool.upstream().usage();
+    if pool.stats().page_size > 0 { usage.reserved } else { usage.live }
 }
 
 /// Trims the pool to nothing. Whether a stream is done with what it had borrowed is found out by an

@@ -10,7 +10,7 @@ use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
 use super::draw::{Rng, config};
-use super::{MIB, Pool, Upstream, give_all_back, pool_over, shadow_of};
+use super::{MIB, Pool, Upstream, give_all_back, pool_over, shadow_of, taken_from_upstream};
 
 /// What a program has come across: what a run of many must have come across at least once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +20,8 @@ pub(crate) struct Seen {
     pub(crate) refused: u64,
     /// Given back while a window was open.
     pub(crate) retired: u64,
+    /// Made larger in place.
+    pub(crate) grown: u64,
 }
 
 impl Seen {
@@ -27,6 +29,7 @@ impl Seen {
         self.allocated += other.allocated;
         self.refused += other.refused;
         self.retired += other.retired;
+        self.grown += other.grown;
     }
 }
 
@@ -112,7 +115,8 @@ impl Player<'_> {
         match self.rng.below(100) {
             0..34 => self.allocate(),
             34..62 => self.launch(),
-            62..68 => self.work_at_home(),
+            62..66 => self.work_at_home(),
+            66..68 => self.grow(),
             68..87 => self.give_back(),
             87..92 => self.close(),
             92..94 => self.delay(),
@@ -257,6 +261,26 @@ impl Player<'_> {
         self.finish(open, cancel);
     }
 
+    /// In place. To the simulator its content is undefined afterwards.
+    fn grow(&mut self) {
+        let Some(index) = self.any_block() else { return };
+        let Held { block, home, .. } = &mut self.blocks[index];
+        let (id, ptr) = (block.id(), block.ptr());
+        let is_large = block.bytes() as u64 > MIB / 2 * self.scale;
+        if home.is_none() || is_large || self.facts[&id.generation()].windows > 0 {
+            return;
+        }
+        let bytes = block.bytes() + 4 * self.rng.below(block.bytes() as u64 / 2) as usize;
+        if !self.pool.try_grow(block, bytes).unwrap() {
+            return;
+        }
+        assert_eq!((block.ptr(), block.id(), block.bytes()), (ptr, id, bytes));
+        self.seen.grown += 1;
+        self.rig.universe().region_freed(ptr);
+        self.rig.universe().region_allocated(ptr, bytes, "block");
+        self.facts.insert(id.generation(), Facts::default());
+    }
+
     /// Unrecorded, as the home stream may.
     fn work_at_home(&mut self) {
         let Some(index) = self.any_block() else { return };
@@ -376,7 +400,7 @@ impl Player<'_> {
         assert_eq!((usage.live, usage.retired), (live, retired), "program {}", self.number);
         let difference = usage.total_allocated - usage.total_freed;
         assert_eq!(difference, live + retired, "program {}", self.number);
-        assert_eq!(usage.reserved, self.pool.upstream().usage().live, "program {}", self.number);
+        assert_eq!(usage.reserved, taken_from_upstream(self.pool), "program {}", self.number);
     }
 
     fn fact(&mut self, block: &DeviceBlock) -> &mut Facts {

@@ -65,6 +65,13 @@ impl UseTable<'_> {
         self.pool.progress().is_done(stream.slot(), number)
     }
 
+    /// The same for all of what is carried.
+    #[must_use]
+    pub fn is_known_done(&self, carried: &Carried) -> bool {
+        let progress = self.pool.progress();
+        carried.needs.iter().all(|need| progress.is_done(need.slot, need.order))
+    }
+
     /// Whether what is submitted to `stream` from now on comes after all of it, or it is known to
     /// be done. Asks nobody.
     #[must_use]
