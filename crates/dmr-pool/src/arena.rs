@@ -26,15 +26,18 @@ pub(crate) struct Arena {
     hints: Hints,
 }
 
-/// What others read without the latch: how an arena was when its lock was last let go.
+/// What others read without the latch, on a cache line of its own: how an arena was, about, when
+/// its latch was last let go.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 struct Hints {
     /// There is a free chunk of so many units.
     largest: AtomicU32,
-    /// There are so many chunks pending.
+    /// 1 if there are chunks pending.
     pending: AtomicU32,
-    /// Bytes of blocks that are handed out from it.
+    /// Bytes of blocks that are handed out from it, to one part of `exactness`.
     live: AtomicU64,
+    exactness: u64,
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +107,8 @@ pub(crate) struct Segment {
 /// Bytes as asked for; none of these ever decreases.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
+    /// How many blocks were handed out.
+    pub(crate) blocks: u64,
     pub(crate) allocated: u64,
     /// Given back by the owner.
     pub(crate) returned: u64,
@@ -123,8 +128,10 @@ const LITTLE: u64 = (16 << 20) / UNIT;
 const AT_ONCE: usize = 2;
 
 impl Arena {
-    pub(crate) fn new(home: StreamId) -> Self {
-        Self { home, state: Latch::default(), hints: Hints::default() }
+    /// Others learn of bytes that are live to one part of so many.
+    pub(crate) fn new(home: StreamId, exactness: u64) -> Self {
+        let hints = Hints { exactness: exactness.max(1), ..Hints::default() };
+        Self { home, state: Latch::default(), hints }
     }
 
     #[inline]
@@ -166,13 +173,24 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let state = &mut *self.state;
         let live = state.counts.allocated - state.counts.returned;
-        self.hints.live.store(live, Ordering::Relaxed);
-        self.hints.pending.store(state.pending.len() as u32, Ordering::Relaxed);
-        // Most calls change neither: they are served by what is kept for requests of their size.
-        if state.heap.take_changed() | std::mem::take(&mut state.apart_changed) {
-            let largest = state.heap.largest().max(state.largest_apart());
-            self.hints.largest.store(largest, Ordering::Relaxed);
+        let told = self.hints.live.load(Ordering::Relaxed);
+        if live.abs_diff(told) > told / self.hints.exactness {
+            self.hints.live.store(live, Ordering::Relaxed);
         }
+        tell(&self.hints.pending, u32::from(!state.pending.is_empty()));
+        // Most calls change nothing here: they are served by what is kept for requests of their
+        // size.
+        if state.heap.take_changed() | std::mem::take(&mut state.apart_changed) {
+            tell(&self.hints.largest, state.heap.largest().max(state.largest_apart()));
+        }
+    }
+}
+
+/// A hint is written only when it changes: others read it, and then its cache line is theirs, too.
+#[inline]
+fn tell(hint: &AtomicU32, now: u32) {
+    if hint.load(Ordering::Relaxed) != now {
+        hint.store(now, Ordering::Relaxed);
     }
 }
 
@@ -239,6 +257,7 @@ impl State {
             Some(taken) => taken,
             None => self.heap_take(request)?,
         };
+        self.counts.blocks += 1;
         self.counts.allocated += request.bytes;
         Some(taken)
     }

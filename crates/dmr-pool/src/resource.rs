@@ -185,7 +185,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas[home.slot()].get_or_init(|| {
             // A lease ends, and the next one of the stream finds the arena.
             let permanent = self.streams.permanent(home).unwrap_or(home);
-            Box::new(Arena::new(permanent))
+            // Who is to waste little counts well.
+            let exactness = if self.config.waits_first { 256 } else { 32 };
+            Box::new(Arena::new(permanent, exactness))
         })
     }
 

@@ -20,6 +20,7 @@ mod back;
 mod place;
 mod table;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
@@ -35,6 +36,8 @@ pub(crate) struct Pages {
     pub(crate) size: u64,
     /// The pool exceeds its peak by one so-manieth before pages are moved.
     slack_divisor: u64,
+    /// How many were moved.
+    moved: AtomicU64,
     /// Mapped at no address that is of use, and nobody works with them.
     spare: Mutex<Vec<Page>>,
     /// Where pages are to be unmapped.
@@ -59,6 +62,7 @@ impl Pages {
         Some(Self {
             size,
             slack_divisor: u64::from(config.page_slack_divisor.max(1)),
+            moved: AtomicU64::new(0),
             spare: Mutex::default(),
             leaving: Mutex::default(),
         })

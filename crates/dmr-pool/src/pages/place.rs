@@ -38,6 +38,10 @@ impl Found {
     }
 }
 
+/// Where time comes first, one page is moved for so many blocks, and so many pages beside that.
+/// A move takes fifty microseconds: a hundred nanoseconds of each block, at most.
+const BLOCKS_PER_MOVE: u64 = 512;
+const AT_FIRST: u64 = 256;
 /// Addresses set aside at a time: so many times the device's memory.
 const ADDRESSES: u64 = 4;
 /// A chunk's units are a `u32`.
@@ -207,6 +211,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         };
         create(&mut found, allowance);
+        if found.count() < wanted && self.moves_too_often(pages, wanted - found.count()) {
+            create(&mut found, self.slack.twice_the_peak().min(most));
+        }
         for arena in std::iter::once(own).chain(self.others(own.home)) {
             while found.count() < wanted
                 && let Some(donation) = self.ask_for_pages(arena, wanted - found.count(), pages)
@@ -216,6 +223,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         create(&mut found, most);
         (found, refused)
+    }
+
+    /// Whether time comes first, and to move so many pages more would take too much of it.
+    fn moves_too_often(&self, pages: &Pages, more: usize) -> bool {
+        if self.config.waits_first {
+            return false;
+        }
+        let blocks = self.arenas().map(|arena| arena.lock().counts.blocks).sum::<u64>();
+        let moves = pages.moved.load(Ordering::Relaxed) + more as u64;
+        moves > AT_FIRST + blocks / BLOCKS_PER_MOVE
     }
 
     /// Some of an arena's free pages.
@@ -269,6 +286,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         pages.spare().append(&mut unused);
         for Donation { arena, chunk, since, pages: given } in found.donations {
             let (moved, _): (Vec<_>, Vec<_>) = given.into_iter().partition(|(_, page)| map(page));
+            pages.moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
             self.give_pages_back(arena, chunk, since, moved, pages);
         }
         let mut state = own.lock();
