@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::BudgetLayer;
-use dmr_core::{AllocTag, BlockState, DeviceMemoryResource};
+use dmr_core::{AllocTag, BlockState, DeviceMemoryResource, ResourceError};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_testkit::Rig;
 
 const TAG: AllocTag = AllocTag::UNTAGGED;
@@ -53,6 +54,39 @@ fn a_backend_that_frees_late_is_never_refused_what_it_gave_back() {
     }
     budget.reap_pending().unwrap();
     assert_eq!((budget.budget().reserved_bytes(), budget.bytes_outstanding()), (0, 0));
+    drop((budget, stream));
+    rig.assert_clean();
+}
+
+#[test]
+fn the_devices_own_pages_are_bounded_with_its_blocks() {
+    let rig = Rig::new();
+    let backend = VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new());
+    let budget = BudgetLayer::new(8 * MIB as u64).layer(backend.unwrap());
+    let stream = rig.stream();
+    let pages = budget.virtual_memory().unwrap();
+    let range = pages.reserve(1 << 30).unwrap();
+    let (base, page) = (range.base(), pages.granularity());
+    let memory = pages.create(2 * page, TAG).unwrap();
+    pages.map(&memory, base).unwrap();
+    let block = budget.allocate(3 * MIB, stream.id(), TAG).unwrap();
+    assert_eq!(budget.budget().reserved_bytes(), 2 * page + 3 * MIB as u64);
+    let refused = pages.create(page, TAG).unwrap_err();
+    assert!(matches!(refused, ResourceError::OutOfBudget { .. }), "{refused}");
+    // What was given back makes room.
+    assert_eq!(budget.deallocate(block).unwrap(), BlockState::Retired);
+    let more = pages.create(2 * page, TAG).unwrap();
+    assert_eq!(budget.budget().reserved_bytes(), 4 * page);
+    assert_eq!(budget.usage().reserved, 4 * page);
+    let kept = pages.destroy(memory).unwrap_err();
+    assert!(matches!(kept.error, ResourceError::StillMapped { .. }), "{kept}");
+    assert_eq!(budget.budget().reserved_bytes(), 4 * page);
+    pages.unmap(&kept.memory, base).unwrap();
+    for memory in [kept.memory, more] {
+        pages.destroy(memory).unwrap();
+    }
+    pages.release(range).unwrap();
+    assert_eq!((budget.budget().reserved_bytes(), budget.usage().reserved), (0, 0));
     drop((budget, stream));
     rig.assert_clean();
 }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+pub use crate::shortage::{Holder, PoolShortage};
+
+use crate::shortage::{Held, Pooled};
 use crate::size::human_bytes;
 use crate::{Access, AllocTag, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
@@ -29,9 +32,9 @@ pub enum ResourceError {
     #[non_exhaustive]
     #[error(
         "out of device memory: {} asked, {} of {} free on device {device_ordinal}; this resource \
-         holds {} live and {} retired: free blocks, call reap_pending, or ask for less",
+         holds {} live and {} retired{}: free blocks, call reap_pending, or ask for less",
         human_bytes(*.requested as u64), human_bytes(*.free), human_bytes(*.total),
-        human_bytes(*.live), human_bytes(*.retired)
+        human_bytes(*.live), human_bytes(*.retired), Pooled(.pool)
     )]
     OutOfMemory {
         /// Bytes asked for.
@@ -46,6 +49,8 @@ pub enum ResourceError {
         live: u64,
         /// Bytes given back to this resource that device work may still need.
         retired: u64,
+        /// What the resource keeps, if it is a pool.
+        pool: Option<Box<PoolShortage>>,
     },
 
     /// The budget has no room.
@@ -255,8 +260,21 @@ impl ResourceError {
         (free, total): (u64, u64),
         usage: &crate::Usage,
     ) -> Self {
-        let (live, retired) = (usage.live, usage.retired);
-        Self::OutOfMemory { requested, device_ordinal, free, total, live, retired }
+        let (live, retired, pool) = (usage.live, usage.retired, None);
+        Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool }
+    }
+
+    /// The same for a pool that has no room, with what it keeps and who holds the most of it; other
+    /// errors are as they were.
+    #[must_use]
+    pub fn in_pool(mut self, shortage: PoolShortage) -> Self {
+        match &mut self {
+            Self::OutOfMemory { pool, .. } => *pool = Some(Box::new(shortage)),
+            // To the budget, all of it is the pool's.
+            Self::OutOfBudget { holders, .. } => *holders = shortage.holders,
+            _ => {}
+        }
+        self
     }
 
     /// [`OutOfBudget`](Self::OutOfBudget).
@@ -429,17 +447,6 @@ pub enum StreamProblem {
     NotTracked,
 }
 
-/// One line of an [`OutOfBudget`](ResourceError::OutOfBudget) answer: who holds how much.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Who.
-    pub tag: AllocTag,
-    /// How many bytes.
-    pub bytes: u64,
-    /// In how many blocks.
-    pub blocks: u64,
-}
-
 /// What was written where it must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
@@ -498,18 +505,6 @@ struct Named<'a>(&'a AllocTag);
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_untagged() { Ok(()) } else { write!(f, " \"{}\"", self.0) }
-    }
-}
-
-struct Held<'a>(&'a [Holder]);
-
-impl fmt::Display for Held<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, Holder { tag, bytes, blocks }) in self.0.iter().enumerate() {
-            let (lead, size) = (if i == 0 { ';' } else { ',' }, human_bytes(*bytes));
-            write!(f, "{lead} {size} held by \"{tag}\" ({blocks} blocks)")?;
-        }
-        Ok(())
     }
 }
 

@@ -108,14 +108,14 @@ impl<E> Ledger<E> {
 
     /// Makes it what [`allocated`](Self::allocated) answers, and keeps its memory on the host heap:
     /// for the next block.
-    #[inline]
+    #[inline(always)]
     pub fn restart(&mut self, home: Entry<E>) {
         self.forget();
         self.last_write = Some(home);
     }
 
     /// Forgets everything, and keeps its memory on the host heap: for the next block.
-    #[inline]
+    #[inline(always)]
     pub fn forget(&mut self) {
         if !self.reads.is_empty() {
             self.reads.clear();

@@ -29,6 +29,7 @@ pub mod observer;
 pub mod ops;
 pub mod record;
 pub mod resource;
+mod shortage;
 pub mod size;
 pub mod stream;
 pub mod tag;

@@ -23,8 +23,9 @@ use crate::{VirtualConfig, VirtualMemoryError};
 /// A block is a range of addresses and one piece of physical memory, both of the bytes asked for
 /// rounded up to the [granularity](VirtualMemory::granularity) (2 MiB on every device known): what
 /// is rounded up shows in `reserved` of [`usage`](DeviceMemoryResource::usage), as memory does that
-/// was created without a block. Making one and taking it apart are seven calls of the driver, a
-/// hundred microseconds: this is a source for pools.
+/// was created without a block. (A budget charges blocks by the bytes asked for, and pages by their
+/// size.) Making one and taking it apart are seven calls of the driver, a hundred microseconds:
+/// this is a source for pools.
 ///
 /// # When memory is freed
 ///

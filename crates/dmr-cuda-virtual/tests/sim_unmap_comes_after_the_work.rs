@@ -108,3 +108,22 @@ fn pages_unmapped_while_work_uses_them_are_reported() {
     let kinds: Vec<_> = rig.universe().reports().iter().map(|report| report.kind).collect();
     assert!(kinds.contains(&ReportKind::UnmapBeforeUse), "{kinds:?}");
 }
+
+#[test]
+fn an_allocation_that_finds_no_room_waits_for_what_is_retired() {
+    const CAPACITY: u64 = 1 << 30;
+    let builder = Universe::builder().policy(Policy::Lazy).capacity(CAPACITY);
+    let rig = Rig::in_universe(&builder.build().unwrap());
+    let (resource, stream) = (resource(&rig), rig.stream());
+    let bytes = CAPACITY as usize / 3 * 2;
+    for word in 0..3 {
+        let block = resource.allocate(bytes, stream.id(), TAG).unwrap();
+        for _ in 0..500 {
+            rig.ops().fill_pattern(&block, 0..64, word, stream.id()).unwrap();
+        }
+        resource.deallocate(block).unwrap();
+        assert_eq!(resource.try_reap(), Ok(0), "its work is not done");
+    }
+    drop((resource, stream));
+    rig.assert_clean();
+}

@@ -2,20 +2,60 @@
 
 use std::sync::atomic::Ordering;
 
-use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
-use dmr_streams::uses::Carried;
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+use dmr_streams::uses::{Carried, Vacancy};
 
 use crate::PoolResource;
 use crate::arena::{Arena, Locked, Pending, Request};
-use crate::heap::Taken;
+use crate::heap::{ChunkId, Taken};
+use crate::resource::Place;
 
 /// A chunk, and the slot of its arena's stream.
 pub(crate) type Found = (usize, Taken);
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// A chunk that the arena's stream may use at once, and that it had `already` or that is had
+    /// from elsewhere; and the slot for its block: the one that its last block has left, or a new
+    /// one.
+    #[inline(never)]
+    pub(crate) fn acquire_slowly(
+        &self,
+        own: &Arena,
+        already: Option<Taken>,
+        request: Request,
+        tag: AllocTag,
+    ) -> ResourceResult<(usize, Taken, Vacancy)> {
+        let (at, taken) = match already {
+            Some(taken) => (own.home.slot(), taken),
+            None => self.acquire_elsewhere(own, request).map_err(|error| {
+                if is_full(&error) { error.in_pool(self.shortage()) } else { error }
+            })?,
+        };
+        let vacancy = self.arena_at(at).and_then(|arena| arena.lock().vacancy(taken.id, tag));
+        let vacancy = vacancy.map_or_else(|| self.new_vacancy(at, taken.id, own.home), Ok);
+        match vacancy {
+            Ok(vacancy) => {
+                if let Some(arena) = self.arena_at(at) {
+                    arena.lock().add_seat(taken.id, tag);
+                }
+                Ok((at, taken, vacancy))
+            }
+            Err(error) => {
+                self.untake(Place { arena: at, chunk: taken.id }, own.home, request);
+                Err(error)
+            }
+        }
+    }
+
+    fn new_vacancy(&self, arena: usize, chunk: ChunkId, home: StreamId) -> ResourceResult<Vacancy> {
+        let full = || ResourceError::capacity("chunks of an arena", Place::MOST_CHUNKS);
+        let inner_slot = Place { arena, chunk }.to_slot().ok_or_else(full)?;
+        self.uses().reserve(self.owner, inner_slot, home)
+    }
+
     /// A chunk that the arena's stream may use at once, from wherever it can be had.
     #[cold]
-    pub(crate) fn acquire_elsewhere(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
+    fn acquire_elsewhere(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let found = |taken| Ok((own.home.slot(), taken));
         self.sweep();
         if self.pages.is_some() {
@@ -66,11 +106,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         {
             return Ok(placed);
         }
+        // A chunk that is pending is in the way of those beside it.
+        self.others(own.home).for_each(|arena| self.settle_what_is_done(arena));
         if let Some(taken) = self.wait_and_take(own, request) {
             return found(taken);
         }
-        // A chunk that is pending is in the way of those beside it.
-        self.others(own.home).for_each(|arena| self.settle_what_is_done(arena));
         if let Some(lent) = self.borrow_closest(own.home, request) {
             return Ok(lent);
         }

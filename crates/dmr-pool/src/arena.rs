@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dmr_core::{DeviceBlock, StreamId};
-use dmr_streams::uses::{Carried, UseTable};
+use dmr_core::{AllocTag, DeviceBlock, StreamId};
+use dmr_streams::uses::{Carried, UseTable, Vacancy};
+use dmr_streams::{Latch, Latched};
 
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
 use crate::pages::Range;
@@ -22,19 +22,22 @@ use crate::pages::Range;
 pub(crate) struct Arena {
     /// Its stream.
     pub(crate) home: StreamId,
-    state: Mutex<State>,
+    state: Latch<State>,
     hints: Hints,
 }
 
-/// What others read without the lock: how an arena was when its lock was last let go.
+/// What others read without the latch, on a cache line of its own: how an arena was, about, when
+/// its latch was last let go.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 struct Hints {
     /// There is a free chunk of so many units.
     largest: AtomicU32,
-    /// There are so many chunks pending.
+    /// 1 if there are chunks pending.
     pending: AtomicU32,
-    /// Bytes of blocks that are handed out from it.
+    /// Bytes of blocks that are handed out from it, to one part of `exactness`.
     live: AtomicU64,
+    exactness: u64,
 }
 
 #[derive(Debug, Default)]
@@ -42,8 +45,8 @@ pub(crate) struct State {
     pub(crate) heap: Heap,
     /// Segments that serve one block at a time and that are free, by units.
     pub(crate) apart: BTreeMap<u32, Vec<ChunkId>>,
-    /// The largest of those.
-    largest_apart: u32,
+    /// Another one may be the largest of those.
+    apart_changed: bool,
     /// Freed, oldest first; the arena's stream is not after all of it yet.
     pub(crate) pending: VecDeque<Pending>,
     /// Units in `pending`.
@@ -54,6 +57,17 @@ pub(crate) struct State {
     /// Addresses that pages are mapped into.
     pub(crate) ranges: Vec<Range>,
     pub(crate) counts: Counts,
+    /// By chunk.
+    seats: Vec<Seat>,
+}
+
+/// What is known of a chunk's blocks, one after the other.
+#[derive(Debug)]
+struct Seat {
+    /// The slot of the use table for the next one; `None` while one is there.
+    vacancy: Option<Vacancy>,
+    /// Who asked for the last one.
+    tag: AllocTag,
 }
 
 /// What is asked for.
@@ -93,6 +107,8 @@ pub(crate) struct Segment {
 /// Bytes as asked for; none of these ever decreases.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
+    /// How many blocks were handed out.
+    pub(crate) blocks: u64,
     pub(crate) allocated: u64,
     /// Given back by the owner.
     pub(crate) returned: u64,
@@ -103,29 +119,29 @@ pub(crate) struct Counts {
 /// How many chunks one question is asked for. As many younger ones are left alone meanwhile: their
 /// users have had no time.
 const BATCH: usize = 16;
+/// The same while what is pending is little memory: questions are dear.
+const BATCH_OF_SMALL: usize = 64;
+/// Units that are little memory: 16 MiB.
+const LITTLE: u64 = (16 << 20) / UNIT;
 /// How many chunks become free with each that is added to those pending: more than one, so that
 /// they never gather.
 const AT_ONCE: usize = 2;
 
 impl Arena {
-    pub(crate) fn new(home: StreamId) -> Self {
-        Self { home, state: Mutex::default(), hints: Hints::default() }
+    /// Others learn of bytes that are live to one part of so many.
+    pub(crate) fn new(home: StreamId, exactness: u64) -> Self {
+        let hints = Hints { exactness: exactness.max(1), ..Hints::default() };
+        Self { home, state: Latch::default(), hints }
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state, hints: &self.hints }
+        Locked { state: self.state.lock(), hints: &self.hints }
     }
 
     /// A locked arena, unless another thread has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
-        };
-        Some(Locked { state, hints: &self.hints })
+        Some(Locked { state: self.state.try_lock()?, hints: &self.hints })
     }
 
     /// What its pending chunks depend on.
@@ -148,17 +164,33 @@ impl Arena {
 
 /// An arena's state. Tells what is largest when it is let go.
 pub(crate) struct Locked<'a> {
-    state: MutexGuard<'a, State>,
+    state: Latched<'a, State>,
     hints: &'a Hints,
 }
 
 impl Drop for Locked<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        let State { heap, largest_apart, pending, counts, .. } = &*self.state;
-        self.hints.largest.store(heap.largest().max(*largest_apart), Ordering::Relaxed);
-        self.hints.pending.store(pending.len() as u32, Ordering::Relaxed);
-        self.hints.live.store(counts.allocated - counts.returned, Ordering::Relaxed);
+        let state = &mut *self.state;
+        let live = state.counts.allocated - state.counts.returned;
+        let told = self.hints.live.load(Ordering::Relaxed);
+        if live.abs_diff(told) > told / self.hints.exactness {
+            self.hints.live.store(live, Ordering::Relaxed);
+        }
+        tell(&self.hints.pending, u32::from(!state.pending.is_empty()));
+        // Most calls change nothing here: they are served by what is kept for requests of their
+        // size.
+        if state.heap.take_changed() | std::mem::take(&mut state.apart_changed) {
+            tell(&self.hints.largest, state.heap.largest().max(state.largest_apart()));
+        }
+    }
+}
+
+/// A hint is written only when it changes: others read it, and then its cache line is theirs, too.
+#[inline]
+fn tell(hint: &AtomicU32, now: u32) {
+    if hint.load(Ordering::Relaxed) != now {
+        hint.store(now, Ordering::Relaxed);
     }
 }
 
@@ -179,16 +211,59 @@ impl std::ops::DerefMut for Locked<'_> {
 }
 
 impl State {
+    /// The slot that a chunk's last block has left, if it had one. The next one is asked for by
+    /// `tag`.
+    #[inline(always)]
+    pub(crate) fn vacancy(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<Vacancy> {
+        let seat = self.seats.get_mut(chunk.get() as usize)?;
+        seat.tag = tag;
+        seat.vacancy.take()
+    }
+
+    /// Keeps the slot for the chunk's next block. Chunks that are put together and cut again have
+    /// the same names, and so do their slots.
+    #[inline(always)]
+    pub(crate) fn keep_vacancy(&mut self, chunk: ChunkId, vacancy: Vacancy) {
+        if let Some(seat) = self.seats.get_mut(chunk.get() as usize) {
+            seat.vacancy = Some(vacancy);
+        }
+    }
+
+    /// Makes room for what is known of a chunk's blocks.
+    pub(crate) fn add_seat(&mut self, chunk: ChunkId, tag: AllocTag) {
+        let at = chunk.get() as usize;
+        if at >= self.seats.len() {
+            let empty = || Seat { vacancy: None, tag: AllocTag::UNTAGGED };
+            self.seats.resize_with((at + 1).next_power_of_two(), empty);
+        }
+        self.seats[at].tag = tag;
+    }
+
+    /// Who asked for the chunk's last block.
+    pub(crate) fn tag(&self, chunk: ChunkId) -> AllocTag {
+        self.seats.get(chunk.get() as usize).map_or(AllocTag::UNTAGGED, |seat| seat.tag)
+    }
+
+    /// All slots that are kept.
+    pub(crate) fn take_vacancies(&mut self) -> impl Iterator<Item = Vacancy> {
+        std::mem::take(&mut self.seats).into_iter().filter_map(|seat| seat.vacancy)
+    }
+
     /// A free chunk, and what is counted for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
-        let taken = self.heap_take(request)?;
+        let kept = if request.is_apart { None } else { self.heap.take_kept(request.units) };
+        let taken = match kept {
+            Some(taken) => taken,
+            None => self.heap_take(request)?,
+        };
+        self.counts.blocks += 1;
         self.counts.allocated += request.bytes;
         Some(taken)
     }
 
     /// The same, and nothing is counted.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn heap_take(&mut self, request: Request) -> Option<Taken> {
         let units = request.units;
         if request.is_apart { self.take_apart(units) } else { self.heap.take(units) }
@@ -200,20 +275,27 @@ impl State {
         let id = ids.pop()?;
         if ids.is_empty() {
             self.apart.remove(&size);
-            self.note_largest_apart();
+            self.apart_changed = true;
         }
         Some(self.heap.taken(id))
     }
 
     /// Makes a chunk free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
+        if !self.heap.keep(id, since) {
+            self.release_slowly(id, since);
+        }
+    }
+
+    #[inline(never)]
+    fn release_slowly(&mut self, id: ChunkId, since: u64) {
         if self.heap.is_apart(id) {
             self.heap.set_since(id, since);
             self.apart.entry(self.heap.range(id).1).or_default().push(id);
-            self.note_largest_apart();
+            self.apart_changed = true;
         } else {
-            self.heap.release(id, since);
+            self.heap.merge(id, since);
         }
     }
 
@@ -239,12 +321,12 @@ impl State {
         };
         let at = segments.iter().position(leaves)?;
         let segment = segments.swap_remove(at);
-        self.note_largest_apart();
+        self.apart_changed = true;
         Some(segment)
     }
 
-    fn note_largest_apart(&mut self) {
-        self.largest_apart = self.apart.last_key_value().map_or(0, |(&units, _)| units);
+    fn largest_apart(&self) -> u32 {
+        self.apart.last_key_value().map_or(0, |(&units, _)| units)
     }
 
     /// Keeps a chunk until the arena's stream is after all of `after`. Other streams may use it
@@ -275,11 +357,12 @@ impl State {
     /// answer counts for all earlier uses of its streams; and the oldest.
     #[inline]
     pub(crate) fn question(&mut self) -> Option<[Carried; 2]> {
-        if self.unasked < BATCH || self.pending.len() < 2 * BATCH {
+        let batch = if self.pending_units <= LITTLE { BATCH_OF_SMALL } else { BATCH };
+        if self.unasked < batch || self.pending.len() < 2 * batch {
             return None;
         }
         self.unasked = 0;
-        let due = self.pending.len() - BATCH - 1;
+        let due = self.pending.len() - batch - 1;
         Some([self.pending.get(due)?.after.clone(), self.pending.front()?.after.clone()])
     }
 

@@ -30,7 +30,7 @@ pub struct PoolConfig {
     pub slack_divisor: u32,
     /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool takes
     /// pages of so many bytes from it and maps them itself; 0 for blocks even there. Rounded up to
-    /// upstream's granularity. Each page that is mapped anew costs tens of microseconds, whatever its
+    /// upstream's granularity, and no more than an eighth of the maximum size. Each page that is mapped anew costs tens of microseconds, whatever its
     /// size; a page goes back, or to another address, when all of it is free. `growth`, `apart_from`,
     /// `largest_pooled` and `slack_divisor` mean nothing then.
     ///
@@ -39,6 +39,9 @@ pub struct PoolConfig {
     /// With pages, the pool exceeds its peak by one so-manieth before it moves pages that are free
     /// rather than take more. Threads that get in each other's way raise that.
     pub page_slack_divisor: u32,
+    /// With pages, whether streams wait for each other's memory, and the pool takes more only when
+    /// there is none to wait for; else it takes more first, up to its slack.
+    pub waits_first: bool,
     /// Whether every allocation and free looks if its stream is capturing a graph, and refuses
     /// (about 15 ns each). A program that captures none can do without.
     pub checks_capture: bool,
@@ -48,7 +51,8 @@ pub struct PoolConfig {
 
 impl PoolConfig {
     /// Time first: large blocks are cut from the same memory as small ones, and found again in a
-    /// few dozen instructions.
+    /// few dozen instructions. Over an upstream that has virtual memory, pages of 32 MiB are mapped
+    /// where they are needed.
     #[must_use]
     pub const fn fast() -> Self {
         Self {
@@ -59,8 +63,9 @@ impl PoolConfig {
             apart_from: u64::MAX,
             largest_pooled: usize::MAX,
             slack_divisor: 16,
-            page_size: 0,
-            page_slack_divisor: 50,
+            page_size: 32 << 20,
+            page_slack_divisor: 14,
+            waits_first: false,
             checks_capture: true,
             alignment: BLOCK_ALIGNMENT,
         }
@@ -74,7 +79,8 @@ impl PoolConfig {
     pub const fn compact() -> Self {
         let mut compact = Self::fast();
         compact.apart_from = 64 << 20;
-        compact.page_size = 8 << 20;
+        (compact.page_size, compact.page_slack_divisor) = (8 << 20, 50);
+        compact.waits_first = true;
         compact
     }
 
@@ -134,6 +140,13 @@ impl PoolConfig {
         self
     }
 
+    /// Sets [`waits_first`](Self::waits_first).
+    #[must_use]
+    pub const fn with_waits_first(mut self, waits: bool) -> Self {
+        self.waits_first = waits;
+        self
+    }
+
     /// Sets [`page_slack_divisor`](Self::page_slack_divisor). 0 is taken for 1.
     #[must_use]
     pub const fn with_page_slack_divisor(mut self, divisor: u32) -> Self {
@@ -158,10 +171,9 @@ impl PoolConfig {
         self
     }
 
-    /// Whether a block of this size has memory of its own.
-    #[inline]
-    pub(crate) const fn is_apart(&self, bytes: u64) -> bool {
-        bytes >= self.apart_from || bytes > self.largest_pooled as u64
+    /// Blocks of this size and larger have memory of their own.
+    pub(crate) fn first_apart(&self) -> u64 {
+        self.apart_from.min((self.largest_pooled as u64).saturating_add(1))
     }
 }
 

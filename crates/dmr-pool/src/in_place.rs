@@ -43,7 +43,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         self.device().check()?;
         let home = self.streams.locate(id.alloc_stream())?.id();
-        self.refuse_capture(home)?;
+        self.refuse_captured(home)?;
         let place = self.uses().inner_slot(id, self.owner).and_then(Place::from_slot);
         let arena = place.and_then(|place| self.arena_at(place.arena));
         let Some((place, arena)) = place.zip(arena) else {

@@ -11,8 +11,8 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
-use dmr_streams::uses::{Carried, Surrender, UseTable};
-use dmr_streams::{Device, Owner, StreamPool};
+use dmr_streams::uses::{Carried, Surrender, UseTable, Vacancy};
+use dmr_streams::{Device, Located, Owner, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
@@ -54,6 +54,12 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) owner: Owner,
     pub(crate) config: PoolConfig,
+    /// No block has more bytes.
+    most: usize,
+    /// Blocks of so many bytes and more have memory of their own.
+    first_apart: u64,
+    /// Some of these are too large to be kept.
+    gives_up_large: bool,
     pub(crate) slack: Slack,
     /// Where upstream has virtual memory, and they are asked for.
     pub(crate) pages: Option<Pages>,
@@ -80,11 +86,14 @@ pub(crate) struct Place {
 const CHUNK_BITS: u32 = 20;
 
 impl Place {
+    /// How many chunks an arena can have.
+    pub(crate) const MOST_CHUNKS: usize = (1 << CHUNK_BITS) - 1;
+
     /// `None` for a chunk whose name is too long: an arena has a million.
     #[inline]
-    fn to_slot(self) -> Option<BlockSlot> {
+    pub(crate) fn to_slot(self) -> Option<BlockSlot> {
         let chunk = self.chunk.get();
-        (chunk < (1 << CHUNK_BITS) - 1)
+        (chunk < Self::MOST_CHUNKS as u32)
             .then(|| BlockSlot::new((self.arena as u32) << CHUNK_BITS | chunk))
     }
 
@@ -117,7 +126,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // Any block can be anywhere.
             (config.apart_from, config.largest_pooled) = (u64::MAX, usize::MAX);
         }
+        // A chunk's size is a number of 32 bits.
+        let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
         let pool = Self {
+            most: most as usize,
+            first_apart: config.first_apart(),
+            gives_up_large: config.largest_pooled != usize::MAX,
             pages,
             upstream,
             owner: Owner::new(),
@@ -171,7 +185,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas[home.slot()].get_or_init(|| {
             // A lease ends, and the next one of the stream finds the arena.
             let permanent = self.streams.permanent(home).unwrap_or(home);
-            Box::new(Arena::new(permanent))
+            // Who is to waste little counts well.
+            let exactness = if self.config.waits_first { 256 } else { 32 };
+            Box::new(Arena::new(permanent, exactness))
         })
     }
 
@@ -183,42 +199,66 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// What so many bytes need, or what is wrong with their number.
     #[inline]
     fn request(&self, bytes: usize) -> ResourceResult<Request> {
-        let rounded = checked_round_up(bytes, self.config.alignment)? as u64;
-        let total = self.device().total_memory();
-        match u32::try_from(rounded / UNIT) {
-            Ok(units) if bytes as u64 <= total => {
-                let bytes = bytes as u64;
-                Ok(Request { units, bytes, is_apart: self.config.is_apart(bytes) })
-            }
-            _ => Err(ResourceError::beyond_device(bytes, total)),
+        // Zero is beyond, too.
+        if bytes.wrapping_sub(1) >= self.most {
+            return Err(self.refuse_size(bytes));
         }
+        let mask = self.config.alignment - 1;
+        let units = (((bytes + mask) & !mask) as u64 / UNIT) as u32;
+        let bytes = bytes as u64;
+        Ok(Request { units, bytes, is_apart: bytes >= self.first_apart })
     }
 
-    /// A free chunk that `home` may use at once.
-    #[inline]
-    fn acquire(&self, home: StreamId, request: Request) -> ResourceResult<(usize, Taken)> {
+    #[cold]
+    fn refuse_size(&self, bytes: usize) -> ResourceError {
+        let beyond = || ResourceError::beyond_device(bytes, self.device().total_memory());
+        checked_round_up(bytes, self.config.alignment).map_or_else(|invalid| invalid, |_| beyond())
+    }
+
+    /// A free chunk that `home` may use at once, and the slot for its block.
+    #[inline(always)]
+    fn acquire(
+        &self,
+        home: StreamId,
+        request: Request,
+        tag: AllocTag,
+    ) -> ResourceResult<(usize, Taken, Vacancy)> {
         let arena = self.arena(home);
-        if let Some(taken) = arena.lock().take(request) {
-            return Ok((home.slot(), taken));
+        let mut state = arena.lock();
+        let taken = state.take(request);
+        if let Some(taken) = taken
+            && let Some(vacancy) = state.vacancy(taken.id, tag)
+        {
+            return Ok((home.slot(), taken, vacancy));
         }
-        self.acquire_elsewhere(arena, request)
+        drop(state);
+        self.acquire_slowly(arena, taken, request, tag)
     }
 
     /// What a graph captures is not ordered with anything outside of it.
     #[inline]
-    pub(crate) fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
-        if self.config.checks_capture && self.streams.is_captured(stream)? {
-            return Err(ResourceError::stream_capturing(stream));
+    fn refuse_capture(&self, stream: Located<'_>) -> ResourceResult<()> {
+        if self.config.checks_capture && self.streams.is_capturing(stream)? {
+            return Err(ResourceError::stream_capturing(stream.id()));
+        }
+        Ok(())
+    }
+
+    /// The same for a block that comes back, whose stream may have been taken back by its owner.
+    #[inline]
+    pub(crate) fn refuse_captured(&self, home: StreamId) -> ResourceResult<()> {
+        if self.config.checks_capture && self.streams.is_captured(home)? {
+            return Err(ResourceError::stream_capturing(home));
         }
         Ok(())
     }
 
     /// The chunk was not handed out after all. `home` was ordered after all that it depends on.
     #[cold]
-    fn untake(&self, place: Place, home: StreamId, request: Request) {
+    pub(crate) fn untake(&self, place: Place, home: StreamId, request: Request) {
         if let Some(arena) = self.arena_at(place.arena) {
             arena.lock().counts.allocated -= request.bytes;
-            self.put(place, home, Carried::default(), 0, Return::Again);
+            self.put(place, home, Carried::default(), None, Back { returned: 0, freed: 0 });
         }
     }
 
@@ -231,12 +271,22 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let is_known = id.alloc_stream().pool() == Some(self.streams.id());
         if is_known && !self.device().is_lost() {
-            self.refuse_capture(id.alloc_stream())?;
+            self.refuse_captured(id.alloc_stream())?;
         }
-        match self.uses().surrender(id, self.owner)? {
-            Surrender::Free(slot, after) => {
-                if let Some(place) = Place::from_slot(slot) {
-                    self.put(place, id.alloc_stream(), after, block.bytes() as u64, Return::New);
+        match self.uses().surrender(id, self.owner) {
+            Surrender::Free { inner_slot, vacancy, used } => {
+                let (home, freed) = (id.alloc_stream(), block.bytes() as u64);
+                if let Some(place) = Place::from_slot(inner_slot) {
+                    if used || place.arena != home.slot() || self.gives_up_large {
+                        let back = Back { returned: freed, freed };
+                        self.put_used(place, home, vacancy, back);
+                    } else if let Some(arena) = self.arena_at(place.arena) {
+                        let mut state = arena.lock();
+                        state.counts.freed += freed;
+                        state.counts.returned += freed;
+                        state.keep_vacancy(place.chunk, vacancy);
+                        state.release(place.chunk, self.uses().submitted(home));
+                    }
                 }
                 Ok(BlockState::Freed)
             }
@@ -244,13 +294,28 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 self.retire(block, slot);
                 Ok(BlockState::Retired)
             }
+            Surrender::Before => Err(ResourceError::use_after_free(id.generation())),
             Surrender::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
         }
     }
 
+    /// Puts a chunk back that other streams may have used, or that another stream has lent.
+    #[inline(never)]
+    fn put_used(&self, place: Place, home: StreamId, mut vacancy: Vacancy, back: Back) {
+        let after = self.uses().carry(&mut vacancy, home);
+        self.put(place, home, after, Some(vacancy), back);
+    }
+
     /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
     #[inline]
-    fn put(&self, place: Place, from: StreamId, mut after: Carried, bytes: u64, how: Return) {
+    fn put(
+        &self,
+        place: Place,
+        from: StreamId,
+        mut after: Carried,
+        vacancy: Option<Vacancy>,
+        back: Back,
+    ) {
         let Some(arena) = self.arena_at(place.arena) else { return };
         let uses = self.uses();
         let is_lent = arena.home.slot() != from.slot();
@@ -258,9 +323,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             after.add(from, uses.submitted(from));
         }
         let mut state = arena.lock();
-        state.counts.freed += bytes;
-        if how == Return::New {
-            state.counts.returned += bytes;
+        state.counts.freed += back.freed;
+        state.counts.returned += back.returned;
+        if let Some(vacancy) = vacancy {
+            state.keep_vacancy(place.chunk, vacancy);
         }
         if after.is_empty() || uses.is_after(arena.home, &after) {
             state.release(place.chunk, uses.submitted(arena.home));
@@ -276,7 +342,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 self.ask(arena, &asked);
             }
         }
-        if self.config.largest_pooled != usize::MAX {
+        if self.gives_up_large {
             self.give_up_largest(arena);
         }
     }
@@ -301,19 +367,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let mut closed = Vec::new();
         let mut retired = self.retired();
-        retired.retain(|&block| match self.uses().surrender_retired(block.id) {
-            Some(after) => {
-                closed.push((block, after));
-                false
-            }
-            None => true,
+        retired.retain(|&block| {
+            let left = self.uses().surrender_retired(block.id);
+            let stays = left.is_none();
+            closed.extend(left.map(|vacancy| (block, vacancy)));
+            stays
         });
         self.retired_count.store(retired.len(), Ordering::SeqCst);
         drop(retired);
         let mut freed = 0;
-        for (Retired { id, slot, bytes }, after) in closed {
+        for (Retired { id, slot, bytes }, vacancy) in closed {
             if let Some(place) = Place::from_slot(slot) {
-                self.put(place, id.alloc_stream(), after, bytes, Return::Again);
+                let back = Back { returned: 0, freed: bytes };
+                self.put_used(place, id.alloc_stream(), vacancy, back);
             }
             freed += bytes;
         }
@@ -337,11 +403,12 @@ struct Retired {
     bytes: u64,
 }
 
-/// Whether a chunk that comes back is counted as given back now, or was when it was retired.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Return {
-    New,
-    Again,
+/// What is counted when a chunk comes back.
+struct Back {
+    /// Bytes that its owner has given back now; none if the block was retired then.
+    returned: u64,
+    /// Bytes that are in the pool again.
+    freed: u64,
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -356,18 +423,14 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         let located = self.streams.locate(stream)?;
         let home = located.id();
         self.device().check()?;
-        self.refuse_capture(home)?;
-        let (arena, taken) = self.acquire(home, request)?;
+        self.refuse_capture(located)?;
+        let (arena, taken, vacancy) = self.acquire(home, request, tag)?;
         let generation = Generation::next();
-        let place = Place { arena, chunk: taken.id };
-        let full = || ResourceError::capacity("chunks of an arena", 1 << CHUNK_BITS);
-        let entered = place.to_slot().ok_or_else(full).and_then(|inner_slot| {
-            self.uses().insert_owned(generation, located, self.owner, inner_slot)
-        });
-        let slot = match entered {
+        let slot = match self.uses().enter(vacancy, generation, located) {
             Ok(slot) => slot,
-            Err(error) => {
-                self.untake(place, home, request);
+            Err((vacancy, error)) => {
+                self.uses().give_up(vacancy, home);
+                self.untake(Place { arena, chunk: taken.id }, home, request);
                 return Err(error);
             }
         };

@@ -246,6 +246,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             Some(_) => self.surrender_pages(),
             None => drop(self.trim_to(0)),
         }
+        for arena in self.arenas() {
+            for vacancy in arena.lock().take_vacancies() {
+                self.uses().give_up(vacancy, arena.home);
+            }
+        }
     }
 
     /// What the pool has, for an error.

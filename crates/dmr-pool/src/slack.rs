@@ -49,6 +49,11 @@ impl Slack {
         peak.saturating_add((peak / divisor).max(more)).max(Self::SMALL)
     }
 
+    /// What may be reserved when everything else costs too much time.
+    pub(crate) fn twice_the_peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed).saturating_mul(2)
+    }
+
     /// What may be reserved when so many bytes are live.
     pub(crate) fn allowance(&self, live: u64) -> u64 {
         let peak = self.peak(live);

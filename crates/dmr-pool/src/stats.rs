@@ -1,13 +1,15 @@
 //! What a pool holds, in numbers and as a map.
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use dmr_core::{DeviceMemoryResource, StreamId};
+use dmr_core::error::{Holder, PoolShortage};
+use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
 
 use crate::PoolResource;
 use crate::arena::State;
-use crate::heap::UNIT;
+use crate::heap::{ChunkId, UNIT};
 
 /// What a pool holds. Bytes are as the pool cuts memory, so a block counts with what its size was
 /// rounded up to.
@@ -103,7 +105,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let state = arena.lock();
             stats.arenas += 1;
             stats.segments += state.segments.len() + state.mapped_pages();
-            for (_, bytes, region) in regions(&state) {
+            for (_, _, bytes, region) in regions(&state) {
                 match region {
                     RegionState::InUse => stats.in_use += bytes,
                     RegionState::Pending => stats.pending += bytes,
@@ -123,6 +125,26 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         stats
     }
 
+    /// What an error says when there is no room.
+    #[cold]
+    pub(crate) fn shortage(&self) -> PoolShortage {
+        let PoolStats { reserved, largest_free, cached, pending, .. } = self.stats();
+        let mut by_tag = BTreeMap::<AllocTag, (u64, u64)>::new();
+        for arena in self.arenas() {
+            let state = arena.lock();
+            for (id, _, bytes, _) in regions(&state).filter(|it| it.3 == RegionState::InUse) {
+                let (sum, blocks) = by_tag.entry(state.tag(id)).or_default();
+                (*sum, *blocks) = (*sum + bytes, *blocks + 1);
+            }
+        }
+        let holder = |(tag, (bytes, blocks))| Holder { tag, bytes, blocks };
+        let mut holders: Vec<_> = by_tag.into_iter().map(holder).collect();
+        holders.sort_by_key(|holder| Reverse(holder.bytes));
+        holders.truncate(PoolShortage::HOLDERS);
+        let holders = holders.into_boxed_slice();
+        PoolShortage { reserved, largest_free, cached, pending, holders }
+    }
+
     /// Every piece of the pool's memory, by address.
     #[must_use]
     pub fn heap_map(&self) -> Vec<HeapRegion> {
@@ -131,7 +153,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             .flat_map(|arena| {
                 let stream = arena.home;
                 let pieces: Vec<_> = regions(&arena.lock()).collect();
-                pieces.into_iter().map(move |(address, bytes, state)| HeapRegion {
+                pieces.into_iter().map(move |(_, address, bytes, state)| HeapRegion {
                     address,
                     bytes,
                     state,
@@ -144,8 +166,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 }
 
-/// Address, bytes and use of each chunk of an arena.
-fn regions(state: &State) -> impl Iterator<Item = (u64, u64, RegionState)> {
+/// Name, address, bytes and use of each chunk of an arena.
+fn regions(state: &State) -> impl Iterator<Item = (ChunkId, u64, u64, RegionState)> {
     let pending: HashSet<_> = state.pending.iter().map(|pending| pending.chunk).collect();
     let apart = state.apart.values().flatten().copied();
     let free: HashSet<_> = apart.chain(state.heap.kept()).collect();
@@ -157,6 +179,6 @@ fn regions(state: &State) -> impl Iterator<Item = (u64, u64, RegionState)> {
         } else {
             RegionState::InUse
         };
-        (address, u64::from(units) * UNIT, region)
+        (id, address, u64::from(units) * UNIT, region)
     })
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use dmr_core::{DeviceMemoryResource, ResourceError};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError};
 use dmr_pool::PoolConfig;
 use dmr_sim::Policy;
 use support::stage::{ALL, Stage, tight};
@@ -58,6 +58,42 @@ fn a_refusal_changes_nothing_and_says_what_was_asked_for() {
         stage.pass(b, ALL / 2 - 256, 1);
         stage.free(held);
         stage.pass(b, ALL, 2);
+        stage.end();
+    }
+}
+
+#[test]
+fn a_refusal_says_what_the_pool_keeps_and_who_holds_the_most() {
+    for upstream in UPSTREAMS {
+        let stage = Stage::new(upstream, tight());
+        let [a, b, _] = stage.streams();
+        let ask = |bytes, tag| stage.pool.allocate(bytes, a, AllocTag::new(tag));
+        let held = [(ALL / 4, "keys"), (ALL / 8, "rows"), (ALL / 8, "rows"), (ALL / 8, "rows")];
+        let mut held: Vec<_> = held.map(|(bytes, tag)| ask(bytes, tag).unwrap()).into();
+        // A block of another tag was where one of the rows is now, and "rows" are counted as such.
+        let was = ask(ALL / 8, "gone").unwrap();
+        stage.pool.deallocate(was).unwrap();
+        let freed = ask(ALL / 8, "freed").unwrap();
+        let tokens = stage.open(b, &freed, Access::Write);
+        stage.pool.finish_uses(tokens).unwrap();
+        stage.pool.deallocate(freed).unwrap();
+        let error = ask(ALL, "more").unwrap_err();
+        let message = error.to_string();
+        let ResourceError::OutOfMemory { requested, live, pool: Some(pool), .. } = error else {
+            panic!("{error}")
+        };
+        let eighth = ALL as u64 / 8;
+        assert_eq!((requested, live, pool.reserved), (ALL, 5 * eighth, 8 * eighth));
+        assert_eq!((pool.cached, pool.largest_free, pool.pending), (3 * eighth, 3 * eighth, 0));
+        let holders: Vec<_> =
+            pool.holders.iter().map(|it| (it.tag.name(), it.bytes, it.blocks)).collect();
+        assert_eq!(holders, [("rows", 3 * eighth, 3), ("keys", 2 * eighth, 1)]);
+        for part in ["2 MiB reserved", "768 KiB free", "768 KiB held by \"rows\" (3 blocks)"] {
+            assert!(message.contains(part), "{message}");
+        }
+        for block in held.drain(..) {
+            stage.pool.deallocate(block).unwrap();
+        }
         stage.end();
     }
 }

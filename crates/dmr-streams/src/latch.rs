@@ -1,12 +1,13 @@
 //! A lock for a few dozen instructions: one atomic read-modify-write, where a mutex needs two.
 
 use std::cell::UnsafeCell;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::sync::{AtomicBool, Ordering, pause};
 
 /// Guards what is touched for some nanoseconds at a time and by hardly anybody else: one block's
-/// slot, one stream's events.
+/// slot, one stream's events, a pool's memory of one stream.
 ///
 /// Nothing that may take long is done while it is held, a driver call least of all: who finds it
 /// taken does not sleep until it is free, but looks again and again, and lets others run in
@@ -15,7 +16,7 @@ use crate::sync::{AtomicBool, Ordering, pause};
 /// A thread that panics while it holds the latch lets go of it. What latches guard is whole between
 /// any two statements.
 #[derive(Default)]
-pub(crate) struct Latch<T> {
+pub struct Latch<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -24,7 +25,7 @@ pub(crate) struct Latch<T> {
 unsafe impl<T: Send> Sync for Latch<T> {}
 
 /// The value of a [`Latch`], which is taken as long as this lives.
-pub(crate) struct Latched<'l, T> {
+pub struct Latched<'l, T> {
     latch: &'l Latch<T>,
 }
 
@@ -32,16 +33,59 @@ pub(crate) struct Latched<'l, T> {
 unsafe impl<T: Sync> Sync for Latched<'_, T> {}
 
 impl<T> Latch<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// One that nobody has.
+    #[must_use]
+    pub fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Takes it, as soon as nobody else has it.
     #[inline]
-    pub(crate) fn lock(&self) -> Latched<'_, T> {
+    pub fn lock(&self) -> Latched<'_, T> {
         if !self.try_take() {
             self.take_later();
         }
+        Latched { latch: self }
+    }
+
+    /// Takes it, unless somebody else has it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Latched<'_, T>> {
+        self.try_take().then(|| Latched { latch: self })
+    }
+
+    /// As [`lock`](Self::lock), as long as somebody may let go of it: `None` once `may_come` is
+    /// not true any more, which who leaves it taken says.
+    #[inline(always)]
+    pub(crate) fn lock_while(&self, may_come: impl Fn() -> bool) -> Option<Latched<'_, T>> {
+        if may_come() && (self.try_take() || self.take_while(may_come)) {
+            Some(Latched { latch: self })
+        } else {
+            None
+        }
+    }
+
+    #[cold]
+    fn take_while(&self, may_come: impl Fn() -> bool) -> bool {
+        let mut looks = 0;
+        while may_come() {
+            if self.try_take() {
+                return true;
+            }
+            pause(looks);
+            looks += 1;
+        }
+        false
+    }
+
+    /// The value of a latch that was left taken.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the one who was told of it by who [left it taken](Latched::leave_taken), and
+    /// the only one: what the other has written comes before this call.
+    #[inline]
+    pub(crate) unsafe fn resume(&self) -> Latched<'_, T> {
         Latched { latch: self }
     }
 
@@ -68,10 +112,30 @@ impl<T> Latch<T> {
     }
 }
 
+impl<T> Latched<'_, T> {
+    /// Nobody comes to the value any more but by [`Latch::resume`].
+    #[inline]
+    pub(crate) fn leave_taken(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl<T> Drop for Latched<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.latch.taken.store(false, Ordering::Release);
+    }
+}
+
+impl<T> fmt::Debug for Latch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Latch").finish_non_exhaustive()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Latched<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 
@@ -106,6 +170,17 @@ mod tests {
             }
         });
         assert_eq!(*latch.lock(), 40_000);
+    }
+
+    #[test]
+    fn who_does_not_wait_for_it_leaves_it_to_who_has_it() {
+        let latch = Latch::new(0);
+        let held = latch.lock();
+        assert!(latch.try_lock().is_none());
+        assert!(latch.try_lock().is_none(), "the first look has let go of it");
+        drop(held);
+        *latch.try_lock().unwrap() += 1;
+        assert_eq!(*latch.lock(), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
 //! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
+//! | [`latch`] | [`Latch`], a lock for a few dozen instructions |
 //! | [`owner`] | [`Owner`]: whose block a slot of the use table holds |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource that has none |
 //! | [`error`] | [`DeviceError`]: why a device cannot be opened |
@@ -27,7 +28,7 @@ pub mod error;
 mod event;
 mod handed_over;
 mod kernels;
-mod latch;
+pub mod latch;
 pub mod lease;
 pub mod library;
 pub mod memory;
@@ -44,6 +45,7 @@ pub mod uses;
 pub use context::DeviceContext;
 pub use device::Device;
 pub use error::DeviceError;
+pub use latch::{Latch, Latched};
 pub use lease::StreamLease;
 pub use library::DriverVersion;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};

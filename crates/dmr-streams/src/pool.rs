@@ -388,6 +388,17 @@ impl StreamPool {
         Ok(self.permanent_id(self.find(stream)?.0.slot()))
     }
 
+    /// Whether a stream that was just found is capturing a graph, as
+    /// [`is_captured`](Self::is_captured) says.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    #[inline]
+    pub fn is_capturing(&self, stream: Located<'_>) -> ResourceResult<bool> {
+        self.has_capture(stream.stream)
+    }
+
     /// Whether the stream that an id names, also after its lease was returned, is capturing a
     /// graph. The driver is asked, which costs it little more than a look.
     ///
@@ -439,7 +450,11 @@ impl StreamPool {
         if self.progress.ended(slot).is_some() {
             return Ok(false);
         }
-        let stream = self.permanent_stream(slot)?;
+        self.has_capture(self.permanent_stream(slot)?)
+    }
+
+    #[inline]
+    fn has_capture(&self, stream: &Arc<CudaStream>) -> ResourceResult<bool> {
         // SAFETY: the stream is alive for as long as it is borrowed.
         let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }
             .map_err(|error| self.device.driver_error("cuStreamIsCapturing", error))?;

@@ -46,7 +46,9 @@ const STACKS: &[(&str, Make)] = &[
     ("async", driver_pool),
     ("pool", fast_pool),
     ("pool-compact", compact_pool),
-    ("pool-virtual", paged_pool),
+    ("pool-unchecked", unchecked_pool),
+    ("pool-pages", paged_pool),
+    ("pool-compact-pages", compact_paged_pool),
     (BARE, bare),
 ];
 
@@ -163,6 +165,11 @@ fn compact_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack,
     pool(streams, layer, PoolConfig::compact())
 }
 
+/// In a program that captures no graphs.
+fn unchecked_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    pool(streams, layer, PoolConfig::fast().with_capture_checks(false))
+}
+
 /// Our pool over the driver's, which counts what was taken from the device.
 fn pool(
     streams: &Arc<StreamPool>,
@@ -177,11 +184,22 @@ fn pool(
     Ok(Stack { reserved_peak: Some(reserved_peak), ..stack })
 }
 
-/// Our pool in pages that it maps itself, which counts what it takes from the device.
 fn paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    in_pages(streams, layer, PoolConfig::fast())
+}
+
+fn compact_paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
+    in_pages(streams, layer, PoolConfig::compact())
+}
+
+/// Our pool in pages that it maps itself, which counts what it takes from the device.
+fn in_pages(
+    streams: &Arc<StreamPool>,
+    layer: Option<&str>,
+    config: PoolConfig,
+) -> Result<Stack, BenchError> {
     let upstream = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())
         .map_err(BenchError::new)?;
-    let config = PoolConfig::compact();
     let resource = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
     let pool = Arc::clone(&resource);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(pool.reserved_high()));

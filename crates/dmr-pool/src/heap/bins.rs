@@ -17,6 +17,8 @@ pub(super) struct Bins {
     /// One bit for each row that has a list that is not empty.
     rows: u32,
     heads: [[Option<ChunkId>; FINE as usize]; ROWS],
+    /// Something may be in another list than before.
+    changed: bool,
 }
 
 /// A list: sizes that are put together.
@@ -28,7 +30,7 @@ pub(super) struct Bin {
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { columns: [0; ROWS], rows: 0, heads: [[None; FINE as usize]; ROWS] }
+        Self { columns: [0; ROWS], rows: 0, heads: [[None; FINE as usize]; ROWS], changed: false }
     }
 }
 
@@ -63,6 +65,7 @@ impl Bins {
     pub(super) fn set_head(&mut self, bin: Bin, head: Option<ChunkId>) {
         let (row, column) = (usize::from(bin.row), usize::from(bin.column));
         self.heads[row][column] = head;
+        self.changed = true;
         let bit = 1 << column;
         if head.is_some() {
             self.columns[row] |= bit;
@@ -73,6 +76,12 @@ impl Bins {
                 self.rows &= !(1 << row);
             }
         }
+    }
+
+    /// Whether a list has got another head since this was last asked.
+    #[inline]
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// The first list after this one that is not empty: every chunk in it is larger.

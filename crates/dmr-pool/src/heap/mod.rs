@@ -93,9 +93,15 @@ impl Heap {
         is_whole
     }
 
+    /// Takes a chunk of exactly this many units, if one is kept.
+    #[inline(always)]
+    pub(crate) fn take_kept(&mut self, units: u32) -> Option<Taken> {
+        let id = self.quick.pop(units)?;
+        Some(self.taken(id))
+    }
+
     /// Takes a chunk of at least this many units: the smallest that is found soon, without what
     /// is too much of it.
-    #[inline]
     pub(crate) fn take(&mut self, units: u32) -> Option<Taken> {
         if let Some(id) = self.quick.pop(units) {
             return Some(self.taken(id));
@@ -107,15 +113,17 @@ impl Heap {
         }
     }
 
-    /// Makes a taken chunk free; one of a size that was just as free is kept for the next request
-    /// of that size, and put together with its neighbours when there is no other memory.
-    #[inline]
-    pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
+    /// Makes a taken chunk free, and keeps it for the next request of its size; it is put together
+    /// with its neighbours when there is no other memory. Answers `false`, and does nothing, where
+    /// as many of that size are kept, or it is a segment of its own.
+    #[inline(always)]
+    pub(crate) fn keep(&mut self, id: ChunkId, since: u64) -> bool {
         let chunk = &mut self.chunks[id];
-        chunk.since = since;
-        if !self.quick.push(chunk.units, id) {
-            self.merge(id, since);
+        let is_kept = chunk.state == State::Taken && self.quick.push(chunk.units, id);
+        if is_kept {
+            chunk.since = since;
         }
+        is_kept
     }
 
     /// Puts all that is kept for requests of its size together with its neighbours; answers
@@ -175,6 +183,7 @@ impl Heap {
     }
 
     /// A chunk that is taken already, as [`take`](Self::take) answers it.
+    #[inline]
     pub(crate) fn taken(&self, id: ChunkId) -> Taken {
         let Chunk { address, units, since, .. } = self.chunks[id];
         Taken { id, address, units, since }
@@ -203,6 +212,12 @@ impl Heap {
     #[inline]
     pub(crate) fn largest(&self) -> u32 {
         self.bins.last().map_or(0, Bin::smallest)
+    }
+
+    /// Whether [`largest`](Self::largest) may be another one than when this was last asked.
+    #[inline]
+    pub(crate) fn take_changed(&mut self) -> bool {
+        self.bins.take_changed()
     }
 
     /// All chunks, in no order: name, address, units, whether it is free. What is kept for requests

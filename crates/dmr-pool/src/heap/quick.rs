@@ -31,7 +31,7 @@ impl Default for Quick {
 }
 
 impl Quick {
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop(&mut self, units: u32) -> Option<ChunkId> {
         let shelf = &mut self.shelves[place(units)];
         if shelf.units != units || shelf.len == 0 {
@@ -43,7 +43,7 @@ impl Quick {
     }
 
     /// Keeps a chunk, unless its place is full or another size's.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, units: u32, chunk: ChunkId) -> bool {
         if units > LARGEST {
             return false;

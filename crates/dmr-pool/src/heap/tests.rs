@@ -95,7 +95,9 @@ proptest! {
                 }
                 Step::Release(nth) if !taken.is_empty() => {
                     let chunk = taken.swap_remove(nth % taken.len());
-                    heap.release(chunk.id, clock);
+                    if !heap.keep(chunk.id, clock) {
+                        heap.merge(chunk.id, clock);
+                    }
                 }
                 Step::Merge(nth) if !taken.is_empty() => {
                     let chunk = taken.swap_remove(nth % taken.len());

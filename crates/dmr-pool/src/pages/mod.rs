@@ -22,6 +22,7 @@ mod place;
 mod supply;
 mod table;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
@@ -37,6 +38,8 @@ pub(crate) struct Pages {
     pub(crate) size: u64,
     /// The pool exceeds its peak by one so-manieth before pages are moved.
     slack_divisor: u64,
+    /// How many were moved.
+    moved: AtomicU64,
     /// Mapped at no address that is of use, and nobody works with them.
     spare: Mutex<Vec<Page>>,
     /// Where pages are to be unmapped.
@@ -52,15 +55,21 @@ struct Leaving {
     address: u64,
 }
 
+/// A pool of its maximum size has no fewer pages than that, if upstream has so small ones.
+const LEAST_PAGES: u64 = 8;
+
 impl Pages {
     /// `None` if upstream hands out blocks only, or the pool is to take no others.
     pub(crate) fn of<U: DeviceMemoryResource>(upstream: &U, config: &PoolConfig) -> Option<Self> {
         let memory = upstream.virtual_memory().filter(|_| config.page_size > 0)?;
         let unit = memory.granularity().max(config.alignment as u64);
-        let size = config.page_size.checked_next_multiple_of(unit)?;
+        // A pool that has to stay small has several all the same.
+        let most = config.maximum_size.map_or(u64::MAX, |bytes| bytes / LEAST_PAGES / unit * unit);
+        let size = config.page_size.checked_next_multiple_of(unit)?.min(most).max(unit);
         Some(Self {
             size,
             slack_divisor: u64::from(config.page_slack_divisor.max(1)),
+            moved: AtomicU64::new(0),
             spare: Mutex::default(),
             leaving: Mutex::default(),
         })

@@ -22,7 +22,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// threads are in each other's way and it is allowed more.
     pub(crate) fn may_place_first(&self, request: Request) -> bool {
         let Some(pages) = &self.pages else { return false };
-        let most = match self.slack.is_contended() {
+        let takes_more = !self.config.waits_first || self.slack.is_contended();
+        let most = match takes_more {
             true => self.page_allowance(pages, request),
             false => Slack::SMALL,
         };

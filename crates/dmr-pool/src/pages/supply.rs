@@ -41,6 +41,11 @@ impl Supply {
     }
 }
 
+/// Where time comes first, one page is moved for so many blocks, and so many pages beside that.
+/// A move takes fifty microseconds: a hundred nanoseconds of each block, at most.
+const BLOCKS_PER_MOVE: u64 = 512;
+const AT_FIRST: u64 = 256;
+
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// So many pages: spare ones, new ones within the allowance, those that are free as a whole
     /// elsewhere, new ones beyond it. Fewer if there are no more. The own stream is made to wait for those whose pages it is given.
@@ -72,6 +77,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         };
         create(&mut found, allowance);
+        if found.count() < wanted && self.moves_too_often(pages, wanted - found.count()) {
+            create(&mut found, self.slack.twice_the_peak().min(most));
+        }
         for arena in std::iter::once(own).chain(self.others(own.home)) {
             while found.count() < wanted
                 && let Some(given) = self.ask_for_pages(arena, wanted - found.count(), pages)
@@ -87,6 +95,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         create(&mut found, most);
         found
+    }
+
+    /// Whether time comes first, and to move so many pages more would take too much of it.
+    fn moves_too_often(&self, pages: &Pages, more: usize) -> bool {
+        if self.config.waits_first {
+            return false;
+        }
+        let blocks = self.arenas().map(|arena| arena.lock().counts.blocks).sum::<u64>();
+        let moves = pages.moved.load(Ordering::Relaxed) + more as u64;
+        moves > AT_FIRST + blocks / BLOCKS_PER_MOVE
     }
 
     /// Some of an arena's free pages.
@@ -129,6 +147,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         pages.spare().append(&mut unused);
         for Donation { arena, chunk, since, pages: given } in found.donations {
             let (moved, _): (Vec<_>, Vec<_>) = given.into_iter().partition(|(_, page)| map(page));
+            pages.moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
             self.give_pages_back(arena, chunk, since, moved, pages);
         }
         let mut state = host.lock();

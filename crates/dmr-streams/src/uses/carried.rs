@@ -3,12 +3,11 @@
 use std::fmt;
 
 use cudarc::driver::{result, sys};
-use dmr_core::{BlockId, BlockSlot, ResourceError, ResourceResult, StreamId};
+use dmr_core::{ResourceResult, StreamId};
 use smallvec::SmallVec;
 
-use super::slots::{Need, Yielded};
+use super::slots::Need;
 use super::{Needs, UseTable};
-use crate::Owner;
 use crate::progress::Event;
 
 /// Uses of some streams that memory was freed after: whoever uses the memory next comes after
@@ -18,20 +17,7 @@ use crate::progress::Event;
 /// stream did itself is a number: an event of a later moment stands for it as well.
 #[derive(Clone, Default)]
 pub struct Carried {
-    needs: SmallVec<[Need<Option<Event>>; 2]>,
-}
-
-/// What [`UseTable::surrender`] finds.
-#[derive(Debug)]
-pub enum Surrender {
-    /// The block is another owner's, or nobody's: nothing has changed.
-    Foreign,
-    /// A window is open: the block is retired, [`UseTable::surrender_retired`] takes it later.
-    InUse(BlockSlot),
-    /// The block has left the table. On its home stream its memory can be used again after what is
-    /// carried; elsewhere also after what was submitted to the home stream by now. The slot is the
-    /// one that the block had before the table.
-    Free(BlockSlot, Carried),
+    pub(super) needs: SmallVec<[Need<Option<Event>>; 2]>,
 }
 
 impl fmt::Debug for Carried {
@@ -70,39 +56,6 @@ impl UseTable<'_> {
     #[inline]
     pub fn submitted(&self, stream: StreamId) -> u64 {
         self.pool.progress().number_allocation(stream.slot())
-    }
-
-    /// Takes a block back whose memory is used again by the same owner, who then answers for its
-    /// order. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was given back before.
-    #[inline]
-    pub fn surrender(&self, block: BlockId, owner: Owner) -> ResourceResult<Surrender> {
-        let mut carried = Carried::default();
-        let keep = self.keep_for(block, &mut carried);
-        Ok(match self.slots().surrender(block, owner, keep) {
-            Yielded::Foreign => Surrender::Foreign,
-            Yielded::Before => return Err(ResourceError::use_after_free(block.generation())),
-            Yielded::InUse(inner_slot) => Surrender::InUse(inner_slot),
-            Yielded::Gone(inner_slot) => Surrender::Free(inner_slot, carried),
-        })
-    }
-
-    /// As [`surrender`](Self::surrender), for a block that was found [`InUse`](Surrender::InUse)
-    /// before; `None` while a window is open.
-    #[must_use]
-    pub fn surrender_retired(&self, block: BlockId) -> Option<Carried> {
-        let mut carried = Carried::default();
-        let keep = self.keep_for(block, &mut carried);
-        self.slots().surrender_retired(block, keep).then_some(carried)
-    }
-
-    /// Where its owner finds a block that it has handed out, if that has not been given back.
-    #[must_use]
-    pub fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
-        self.slots().inner_slot(block, owner)
     }
 
     /// Whether all that was submitted to `stream` up to this number is known to be done. Asks
@@ -215,23 +168,6 @@ impl UseTable<'_> {
         match &need.event {
             Some(event) => Ok(event.clone()),
             None => self.pool.progress().event_for(self.pool, need.slot, need.order),
-        }
-    }
-
-    /// Keeps what a free on the block's home stream would have to wait for.
-    fn keep_for<'c>(
-        &self,
-        block: BlockId,
-        carried: &'c mut Carried,
-    ) -> impl FnMut(Need<Option<Event>>) + 'c
-    where
-        Self: 'c,
-    {
-        let (table, home) = (*self, block.alloc_stream().slot());
-        move |need| {
-            if table.holds_up(home, need.slot, need.order) {
-                carried.needs.push(need);
-            }
         }
     }
 }

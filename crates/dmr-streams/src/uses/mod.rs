@@ -14,6 +14,7 @@ mod departure;
 mod dependencies;
 mod resource;
 mod slots;
+mod vacancy;
 
 use cudarc::driver::{result, sys};
 use dmr_core::error::StreamProblem;
@@ -27,11 +28,12 @@ use smallvec::SmallVec;
 use crate::progress::{Event, Mark};
 use crate::{Located, Owner, StreamPool};
 
-pub use carried::{Carried, Surrender};
+pub use carried::Carried;
 pub use departure::{Departure, Leaving};
 pub use dependencies::{Dependencies, FreeOrder, HomeOrder, LastUse};
 pub(crate) use slots::Slots;
 use slots::{Closing, Left, Need, Tenancy};
+pub use vacancy::{Surrender, Vacancy};
 
 /// The uses of everything that lives on a pool's streams: [`StreamPool::uses`].
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +59,7 @@ impl<'p> UseTable<'p> {
     /// 2²⁶ blocks are live.
     pub fn insert(&self, generation: Generation, home: StreamId) -> ResourceResult<BlockSlot> {
         let home = self.pool.locate(home)?;
-        self.enter(generation, home.id, Tenancy::ANONYMOUS)
+        self.insert_at(generation, home.id, Tenancy::ANONYMOUS)
     }
 
     /// As [`insert`](Self::insert), for a block that its owner takes back by
@@ -76,7 +78,7 @@ impl<'p> UseTable<'p> {
         inner_slot: BlockSlot,
     ) -> ResourceResult<BlockSlot> {
         let home = self.of_this_pool(home.id)?;
-        self.enter(generation, home, Tenancy { owner: Some(owner), inner_slot })
+        self.insert_at(generation, home, Tenancy { owner: Some(owner), inner_slot })
     }
 
     /// Takes a block back from its holder: preparing a use of it is
@@ -375,7 +377,7 @@ impl<'p> UseTable<'p> {
 
     /// Enters a block whose home is one of the pool's streams.
     #[inline]
-    fn enter(
+    fn insert_at(
         &self,
         generation: Generation,
         home: StreamId,

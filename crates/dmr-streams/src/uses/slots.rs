@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::dependencies::LastUse;
 use crate::Owner;
 use crate::latch::{Latch, Latched};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Slots are made by the chunk, each twice as large as the one before, and never given back before
 /// the table is.
@@ -30,11 +30,20 @@ pub(crate) struct Slots<E> {
     free: Box<[CachePadded<Latch<Vec<u32>>>]>,
 }
 
-type Chunk<E> = Box<[CachePadded<Latch<Slot<E>>>]>;
+type Chunk<E> = Box<[CachePadded<Numbered<E>>]>;
+
+/// A slot, and whose it is.
+struct Numbered<E> {
+    /// The number of a generation, or [`NOBODYS`]. Changed by who has the latch; read without it,
+    /// too: a slot that nobody has may be left latched.
+    whose: AtomicU64,
+    slot: Latch<Slot<E>>,
+}
+
+/// No generation has this number.
+const NOBODYS: u64 = 0;
 
 struct Slot<E> {
-    /// Whose it is; `None` if nobody's.
-    generation: Option<Generation>,
     tenancy: Tenancy,
     retired: bool,
     /// Something beside the allocation has been in the ledger.
@@ -77,9 +86,15 @@ pub(crate) enum Yielded {
     Before,
     /// A window is open: it is retired.
     InUse(BlockSlot),
-    /// It has left, and the slot is free for another.
-    Gone(BlockSlot),
+    /// It has left, and the slot is its owner's. If it was `used`, there may be something to wait
+    /// for.
+    Gone { inner_slot: BlockSlot, empty: Empty, used: bool },
 }
+
+/// An empty slot that stays with an owner, for its next block. Nobody else comes to it: it is left
+/// latched.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Empty(u32);
 
 struct Window {
     ticket: u64,
@@ -124,13 +139,59 @@ impl<E: Clone> Slots<E> {
         tenancy: Tenancy,
     ) -> ResourceResult<u32> {
         let index = self.take(home.stream.get() as usize)?;
-        if let Some(mut slot) = self.slot(index) {
-            slot.generation = Some(generation);
+        if let Some(numbered) = self.numbered(index) {
+            let mut slot = numbered.slot.lock();
             slot.tenancy = tenancy;
-            (slot.retired, slot.used) = (false, false);
-            slot.ledger.restart(home);
+            slot.begin(home);
+            numbered.set(generation.get());
         }
         Ok(index)
+    }
+
+    /// A slot for all blocks of one owner that come from one place, one after the other: out of
+    /// those of the stream in `home`.
+    pub(crate) fn reserve(&self, home: usize, tenancy: Tenancy) -> ResourceResult<Empty> {
+        let index = self.take(home)?;
+        if let Some(numbered) = self.numbered(index) {
+            let mut slot = numbered.slot.lock();
+            slot.tenancy = tenancy;
+            slot.leave_taken();
+        }
+        Ok(Empty(index))
+    }
+
+    /// The owner's next block is in the slot; `home` stands for its allocation.
+    ///
+    /// # Safety
+    ///
+    /// The slot is of this table.
+    #[inline(always)]
+    pub(crate) unsafe fn fill(
+        &self,
+        Empty(index): Empty,
+        generation: Generation,
+        home: Entry<E>,
+    ) -> u32 {
+        if let Some(numbered) = self.numbered(index) {
+            // SAFETY: an `Empty` is made where the latch is left taken, once, and used up here.
+            let mut slot = unsafe { numbered.slot.resume() };
+            slot.begin(home);
+            numbered.set(generation.get());
+        }
+        index
+    }
+
+    /// The owner needs the slot no more: it is free for any block of the stream in `home`.
+    ///
+    /// # Safety
+    ///
+    /// The slot is of this table.
+    pub(crate) unsafe fn give_up(&self, Empty(index): Empty, home: usize) {
+        if let Some(numbered) = self.numbered(index) {
+            // SAFETY: as in `fill`.
+            drop(unsafe { numbered.slot.resume() });
+        }
+        self.free[home].lock().push(index);
     }
 
     /// Takes a block back: out of its slot if no window is open and all uses in its ledger are
@@ -144,10 +205,9 @@ impl<E: Clone> Slots<E> {
         alive: bool,
         mut ordered: impl FnMut(&Entry<E>) -> bool,
     ) -> Left {
-        let slot = block.slot().index().and_then(|index| self.slot(index));
-        let Some(mut slot) = slot else { return Left::Foreign };
+        let Some((numbered, mut slot)) = self.of(block) else { return Left::Foreign };
         let Tenancy { owner: whose, inner_slot } = slot.tenancy;
-        if slot.generation != Some(block.generation()) || whose != Some(owner) {
+        if whose != Some(owner) {
             return Left::Foreign;
         }
         if slot.retired {
@@ -162,26 +222,21 @@ impl<E: Clone> Slots<E> {
             }
         }
         if alive && !in_use && last.is_none() {
-            slot.generation = None;
+            numbered.set(NOBODYS);
             return Left::Gone { inner_slot, used: slot.used };
         }
         slot.retired = true;
         Left::Retired { inner_slot, in_use, last }
     }
 
-    /// Takes a block back whose memory its owner uses again: out of its slot, unless a window is
-    /// open. Tells `keep` what a free of it would have to wait for.
-    #[inline]
-    pub(crate) fn surrender(
-        &self,
-        block: BlockId,
-        owner: Owner,
-        keep: impl FnMut(Need<E>),
-    ) -> Yielded {
+    /// Takes a block back whose memory its owner uses again: out of its slot, which stays the
+    /// owner's, unless a window is open.
+    #[inline(always)]
+    pub(crate) fn surrender(&self, block: BlockId, owner: Owner) -> Yielded {
         let Some(index) = block.slot().index() else { return Yielded::Foreign };
-        let Some(mut slot) = self.slot(index) else { return Yielded::Foreign };
+        let Some((numbered, mut slot)) = self.of(block) else { return Yielded::Foreign };
         let Tenancy { owner: whose, inner_slot } = slot.tenancy;
-        if slot.generation != Some(block.generation()) || whose != Some(owner) {
+        if whose != Some(owner) {
             return Yielded::Foreign;
         }
         if slot.retired {
@@ -191,52 +246,62 @@ impl<E: Clone> Slots<E> {
             slot.retired = true;
             return Yielded::InUse(inner_slot);
         }
-        slot.leave(keep);
-        drop(slot);
-        self.free[block.alloc_stream().slot()].lock().push(index);
-        Yielded::Gone(inner_slot)
+        numbered.set(NOBODYS);
+        let used = slot.used;
+        slot.leave_taken();
+        Yielded::Gone { inner_slot, empty: Empty(index), used }
     }
 
-    /// The same for a retired block; `false` while a window is open.
-    pub(crate) fn surrender_retired(&self, block: BlockId, keep: impl FnMut(Need<E>)) -> bool {
-        let left = self.with(block, |slot| {
-            let can_leave = slot.retired && slot.windows.is_empty();
-            if can_leave {
-                slot.leave(keep);
-            }
-            can_leave
-        });
-        let has_left = left.unwrap_or(false);
-        if let Some(index) = block.slot().index().filter(|_| has_left) {
-            self.free[block.alloc_stream().slot()].lock().push(index);
+    /// The same for a retired block; `None` while a window is open.
+    pub(crate) fn surrender_retired(&self, block: BlockId) -> Option<Empty> {
+        let index = block.slot().index()?;
+        let (numbered, slot) = self.of(block)?;
+        if !slot.retired || !slot.windows.is_empty() {
+            return None;
         }
-        has_left
+        numbered.set(NOBODYS);
+        slot.leave_taken();
+        Some(Empty(index))
+    }
+
+    /// Tells `keep` what a free of the slot's last block would have to wait for. It is not in the
+    /// slot any more then.
+    ///
+    /// # Safety
+    ///
+    /// The slot is of this table.
+    pub(crate) unsafe fn take_waits(&self, empty: &mut Empty, keep: impl FnMut(Need<E>)) {
+        if let Some(numbered) = self.numbered(empty.0) {
+            // SAFETY: an `Empty` is made where the latch is left taken, and stays borrowed while it
+            // is not.
+            let mut slot = unsafe { numbered.slot.resume() };
+            slot.take_waits(keep);
+            slot.leave_taken();
+        }
     }
 
     /// Where its owner finds a block that it has handed out and not been given back.
     pub(crate) fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
-        let slot = block.slot().index().and_then(|index| self.slot(index))?;
-        let is_its = slot.generation == Some(block.generation())
-            && slot.tenancy.owner == Some(owner)
-            && !slot.retired;
-        is_its.then_some(slot.tenancy.inner_slot)
+        let (_, slot) = self.of(block)?;
+        (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.inner_slot)
     }
 
     /// The slot of a block that has left it is free for another.
     #[inline]
     pub(crate) fn vacate(&self, block: BlockId, used: bool) {
         let Some(index) = block.slot().index() else { return };
-        if used && let Some(mut slot) = self.slot(index) {
-            slot.ledger.forget();
+        if used && let Some(numbered) = self.numbered(index) {
+            numbered.slot.lock().ledger.forget();
         }
         self.free[block.alloc_stream().slot()].lock().push(index);
     }
 
     /// The block that has left its slot is there again, as it was.
     pub(crate) fn restore(&self, block: BlockId) {
-        let slot = block.slot().index().and_then(|index| self.slot(index));
-        if let Some(mut slot) = slot {
-            slot.generation = Some(block.generation());
+        let numbered = block.slot().index().and_then(|index| self.numbered(index));
+        if let Some(numbered) = numbered {
+            let _slot = numbered.slot.lock();
+            numbered.set(block.generation().get());
         }
     }
 
@@ -344,14 +409,12 @@ impl<E: Clone> Slots<E> {
 
     pub(crate) fn remove(&self, block: BlockId) {
         let Some(index) = block.slot().index() else { return };
-        let removed = self.with(block, |slot| {
-            slot.generation = None;
-            slot.windows.clear();
-            slot.ledger.forget();
-        });
-        if removed.is_ok() {
-            self.free[block.alloc_stream().slot()].lock().push(index);
-        }
+        let Some((numbered, mut slot)) = self.of(block) else { return };
+        numbered.set(NOBODYS);
+        slot.windows.clear();
+        slot.ledger.forget();
+        drop(slot);
+        self.free[block.alloc_stream().slot()].lock().push(index);
     }
 
     pub(crate) fn is_retired(&self, block: BlockId) -> bool {
@@ -365,24 +428,34 @@ impl<E: Clone> Slots<E> {
     /// How many entries of all ledgers are such.
     pub(crate) fn count(&self, such: impl Fn(&Entry<E>) -> bool) -> usize {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
-        let slots = chunks.flat_map(|chunk| chunk.iter());
-        slots.map(|slot| slot.lock().ledger.entries().filter(|entry| such(entry)).count()).sum()
+        let taken = chunks.flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
+            // What is nobody's may be left latched.
+            let whose = numbered.whose.load(Ordering::Relaxed);
+            if whose == NOBODYS { None } else { numbered.lock_of(whose) }
+        });
+        taken.map(|slot| slot.ledger.entries().filter(|entry| such(entry)).count()).sum()
     }
 
     /// Calls `look` on the block's slot, if that is still the block's.
     #[inline]
     fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut Slot<E>) -> T) -> ResourceResult<T> {
-        let slot = block.slot().index().and_then(|index| self.slot(index));
-        match slot {
-            Some(mut slot) if slot.generation == Some(block.generation()) => Ok(look(&mut slot)),
-            _ => Err(ResourceError::use_after_free(block.generation())),
+        match self.of(block) {
+            Some((_, mut slot)) => Ok(look(&mut slot)),
+            None => Err(ResourceError::use_after_free(block.generation())),
         }
     }
 
-    #[inline]
-    fn slot(&self, index: u32) -> Option<Latched<'_, Slot<E>>> {
+    /// The block's slot, if that is still the block's.
+    #[inline(always)]
+    fn of(&self, block: BlockId) -> Option<(&Numbered<E>, Latched<'_, Slot<E>>)> {
+        let numbered = self.numbered(block.slot().index()?)?;
+        Some((numbered, numbered.lock_of(block.generation().get())?))
+    }
+
+    #[inline(always)]
+    fn numbered(&self, index: u32) -> Option<&Numbered<E>> {
         let (chunk, at) = place(index as usize);
-        self.chunks.get(chunk)?.get()?.get(at).map(|slot| slot.lock())
+        Some(&**self.chunks.get(chunk)?.get()?.get(at)?)
     }
 
     /// A slot that no block has, of those that the home stream was given.
@@ -404,7 +477,7 @@ impl<E: Clone> Slots<E> {
         let (chunk, _) = place(first);
         let make = || {
             let slots = 0..BATCH << chunk;
-            slots.map(|_| CachePadded::new(Latch::new(Slot::empty()))).collect()
+            slots.map(|_| CachePadded::new(Numbered::empty())).collect()
         };
         self.chunks[chunk].get_or_init(make);
         let first = first as u32;
@@ -420,11 +493,29 @@ fn place(index: usize) -> (usize, usize) {
     (chunk, index - BATCH * ((1 << chunk) - 1))
 }
 
+impl<E> Numbered<E> {
+    fn empty() -> Self {
+        Self { whose: AtomicU64::new(NOBODYS), slot: Latch::new(Slot::empty()) }
+    }
+
+    /// The slot, as long as it is this one's.
+    #[inline(always)]
+    fn lock_of(&self, whose: u64) -> Option<Latched<'_, Slot<E>>> {
+        let is_its = || self.whose.load(Ordering::Acquire) == whose;
+        self.slot.lock_while(is_its).filter(|_| is_its())
+    }
+
+    /// Says whose the slot is; by who has the latch.
+    #[inline]
+    fn set(&self, whose: u64) {
+        self.whose.store(whose, Ordering::Release);
+    }
+}
+
 impl<E> Slot<E> {
     fn empty() -> Self {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
         Self {
-            generation: None,
             tenancy: Tenancy::ANONYMOUS,
             retired: false,
             used: false,
@@ -436,10 +527,16 @@ impl<E> Slot<E> {
 }
 
 impl<E: Clone> Slot<E> {
-    /// Makes it nobody's; tells `keep` what a free would have to wait for.
+    /// Another block is in it; `home` stands for its allocation.
     #[inline]
-    fn leave(&mut self, keep: impl FnMut(Need<E>)) {
-        self.generation = None;
+    fn begin(&mut self, home: Entry<E>) {
+        (self.retired, self.used) = (false, false);
+        self.ledger.restart(home);
+    }
+
+    /// Tells `keep` what a free would have to wait for, which is not in the ledger any more.
+    #[inline]
+    fn take_waits(&mut self, keep: impl FnMut(Need<E>)) {
         // Where nothing was used, the ledger has the allocation, which was at home.
         if self.used {
             let last = self.ledger.take_free_waits();

@@ -136,3 +136,38 @@ fn a_stale_id_never_opens_a_window_on_the_slots_next_block() {
         user.join().unwrap();
     });
 }
+
+/// U7, U12: the same where the slot stays with its owner, latched while it is empty: an old id
+/// neither waits for it nor comes to the next block.
+#[test]
+fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
+    loom::model(|| {
+        let pool = StreamPoolId::next().unwrap();
+        let slots = Arc::new(Slots::new(2));
+        let (home, generation, owner) = (stream(pool, 0), Generation::next(), Owner::new());
+        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE };
+        let empty = slots.reserve(0, tenancy).unwrap();
+        // SAFETY: the slot is of this table.
+        let fill =
+            |empty, next| id(unsafe { slots.fill(empty, next, allocation(home)) }, next, home);
+        let block = fill(empty, generation);
+        let gone = Arc::new(AtomicBool::new(false));
+        let user = {
+            let (slots, gone) = (Arc::clone(&slots), Arc::clone(&gone));
+            loom::thread::spawn(move || {
+                let me = stream(pool, 1);
+                if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
+                    assert!(!gone.load(Ordering::SeqCst), "used after it left");
+                    slots.close(&UseToken::new(block, me, Access::Read, ticket), Closing::Unused);
+                }
+            })
+        };
+        if let Yielded::Gone { empty, .. } = slots.surrender(block, owner) {
+            gone.store(true, Ordering::SeqCst);
+            let next = fill(empty, Generation::next());
+            assert_eq!(next.slot(), block.slot(), "the slot is the owner's");
+            assert!(!slots.has_open_window(next));
+        }
+        user.join().unwrap();
+    });
+}

@@ -1,0 +1,70 @@
+//! Who holds the memory when there is none left.
+
+use std::fmt;
+
+use crate::AllocTag;
+use crate::size::human_bytes;
+
+/// One line of an [`OutOfBudget`](crate::ResourceError::OutOfBudget) or
+/// [`OutOfMemory`](crate::ResourceError::OutOfMemory) answer: who holds how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who.
+    pub tag: AllocTag,
+    /// How many bytes.
+    pub bytes: u64,
+    /// In how many blocks.
+    pub blocks: u64,
+}
+
+/// What a pool keeps while it has no room for a block: part of
+/// [`OutOfMemory`](crate::ResourceError::OutOfMemory). All sizes are bytes, as the pool cuts memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolShortage {
+    /// Taken from upstream.
+    pub reserved: u64,
+    /// The largest piece that is free.
+    pub largest_free: u64,
+    /// Free, in pieces that are too small.
+    pub cached: u64,
+    /// Free once other streams are done with it.
+    pub pending: u64,
+    /// Who holds the most, largest first.
+    pub holders: Box<[Holder]>,
+}
+
+impl PoolShortage {
+    /// How many holders are named.
+    pub const HOLDERS: usize = 5;
+}
+
+/// `; 3 GiB held by "hash-table" (312 blocks), ...`; nothing if there are none.
+pub(crate) struct Held<'a>(pub(crate) &'a [Holder]);
+
+impl fmt::Display for Held<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Holder { tag, bytes, blocks }) in self.0.iter().enumerate() {
+            let (lead, size) = (if i == 0 { ';' } else { ',' }, human_bytes(*bytes));
+            write!(f, "{lead} {size} held by \"{tag}\" ({blocks} blocks)")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a pool says of itself, in the middle of a sentence.
+pub(crate) struct Pooled<'a>(pub(crate) &'a Option<Box<PoolShortage>>);
+
+impl fmt::Display for Pooled<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(pool) = self.0 else { return Ok(()) };
+        write!(
+            f,
+            ", has {} reserved, {} pending and {} free, of which {} in one piece{}",
+            human_bytes(pool.reserved),
+            human_bytes(pool.pending),
+            human_bytes(pool.cached),
+            human_bytes(pool.largest_free),
+            Held(&pool.holders)
+        )
+    }
+}

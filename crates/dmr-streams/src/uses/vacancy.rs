@@ -1,0 +1,147 @@
+//! Slots that stay with an owner, from one of its blocks to the next.
+
+use dmr_core::error::StreamProblem;
+use dmr_core::ledger::{Entry, StreamKey};
+use dmr_core::{
+    BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId,
+};
+
+use super::slots::{Empty, Need, Tenancy, Yielded};
+use super::{Carried, UseTable};
+use crate::progress::Event;
+use crate::{Located, Owner};
+
+/// An empty slot, for the next block of an owner that hands out the same memory again and again:
+/// the slot goes with the memory. Putting a block into it takes no lock.
+///
+/// Linear: dropping it leaks the slot; [`UseTable::give_up`] takes it back.
+#[derive(Debug)]
+#[must_use = "dropping it leaks the slot"]
+pub struct Vacancy {
+    empty: Empty,
+    /// Whose table it is of.
+    pool: StreamPoolId,
+}
+
+/// What [`UseTable::surrender`] finds.
+#[derive(Debug)]
+pub enum Surrender {
+    /// The block is another owner's, or nobody's: nothing has changed.
+    Foreign,
+    /// The block was given back before.
+    Before,
+    /// A window is open: the block is retired, [`UseTable::surrender_retired`] takes it later.
+    InUse(BlockSlot),
+    /// The block has left the table.
+    Free {
+        /// The slot that it had before the table.
+        inner_slot: BlockSlot,
+        /// The slot that it had in the table.
+        vacancy: Vacancy,
+        /// Uses were recorded: [`UseTable::carry`] says what the memory's next user comes after.
+        /// Otherwise that is nothing on the block's home stream.
+        used: bool,
+    },
+}
+
+impl UseTable<'_> {
+    /// An empty slot for an owner, who takes its blocks back by [`surrender`](Self::surrender), and
+    /// is told `inner_slot` then. `home` says near which other slots it lies.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool;
+    /// [`Capacity`](ResourceError::Capacity) once there are 2²⁶ slots.
+    pub fn reserve(
+        &self,
+        owner: Owner,
+        inner_slot: BlockSlot,
+        home: StreamId,
+    ) -> ResourceResult<Vacancy> {
+        let home = self.of_this_pool(home)?;
+        let tenancy = Tenancy { owner: Some(owner), inner_slot };
+        Ok(Vacancy { empty: self.slots().reserve(home.slot(), tenancy)?, pool: self.pool.id() })
+    }
+
+    /// Enters a block whose allocation has just been submitted to `home`, as
+    /// [`insert`](Self::insert) does.
+    ///
+    /// # Errors
+    ///
+    /// The slot, if it is of another table.
+    #[inline(always)]
+    pub fn enter(
+        &self,
+        vacancy: Vacancy,
+        generation: Generation,
+        home: Located<'_>,
+    ) -> Result<BlockSlot, (Vacancy, ResourceError)> {
+        let home = home.id;
+        if vacancy.pool != self.pool.id() || home.pool() != Some(vacancy.pool) {
+            let misuse = ResourceError::stream_misuse(home, StreamProblem::OtherPool);
+            return Err((vacancy, misuse));
+        }
+        let order = self.pool.progress().number_allocation(home.slot());
+        let entry = Entry { stream: StreamKey::of(home), order, event: None };
+        // SAFETY: the slot is of the table of this pool.
+        Ok(BlockSlot::new(unsafe { self.slots().fill(vacancy.empty, generation, entry) }))
+    }
+
+    /// The owner needs the slot no more: any block of the stream `home` may have it. A slot of
+    /// another table is leaked there.
+    pub fn give_up(&self, vacancy: Vacancy, home: StreamId) {
+        if vacancy.pool == self.pool.id() && home.pool() == Some(vacancy.pool) {
+            // SAFETY: the slot is of the table of this pool.
+            unsafe { self.slots().give_up(vacancy.empty, home.slot()) };
+        }
+    }
+
+    /// Takes a block back whose memory is used again by the same owner, who then answers for its
+    /// order. Makes no driver call.
+    #[inline(always)]
+    pub fn surrender(&self, block: BlockId, owner: Owner) -> Surrender {
+        match self.slots().surrender(block, owner) {
+            Yielded::Foreign => Surrender::Foreign,
+            Yielded::Before => Surrender::Before,
+            Yielded::InUse(inner_slot) => Surrender::InUse(inner_slot),
+            Yielded::Gone { inner_slot, empty, used } => Surrender::Free {
+                inner_slot,
+                vacancy: Vacancy { empty, pool: self.pool.id() },
+                used,
+            },
+        }
+    }
+
+    /// As [`surrender`](Self::surrender), for a block that was found [`InUse`](Surrender::InUse)
+    /// before; `None` while a window is open.
+    #[must_use]
+    pub fn surrender_retired(&self, block: BlockId) -> Option<Vacancy> {
+        let empty = self.slots().surrender_retired(block)?;
+        Some(Vacancy { empty, pool: self.pool.id() })
+    }
+
+    /// Where its owner finds a block that it has handed out, if that has not been given back.
+    #[must_use]
+    pub fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
+        self.slots().inner_slot(block, owner)
+    }
+
+    /// What the memory's next user comes after on the stream `home`, which was that of the block
+    /// that has left this slot; on other streams also after what was submitted to that stream by
+    /// now. It is not in the slot any more then.
+    #[must_use]
+    pub fn carry(&self, vacancy: &mut Vacancy, home: StreamId) -> Carried {
+        let mut carried = Carried::default();
+        if vacancy.pool == self.pool.id() {
+            let home = home.slot();
+            let keep = |need: Need<Option<Event>>| {
+                if self.holds_up(home, need.slot, need.order) {
+                    carried.needs.push(need);
+                }
+            };
+            // SAFETY: the slot is of the table of this pool.
+            unsafe { self.slots().take_waits(&mut vacancy.empty, keep) };
+        }
+        carried
+    }
+}
