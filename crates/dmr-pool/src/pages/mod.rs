@@ -44,6 +44,9 @@ pub(crate) struct Pages {
     leaving: Mutex<Vec<Leaving>>,
 }
 
+/// How many pages the pool can have, or more.
+const FEWEST: u64 = 16;
+
 /// A page that is not needed at an address any more.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
@@ -55,10 +58,16 @@ struct Leaving {
 
 impl Pages {
     /// `None` if upstream hands out blocks only, or the pool is to take no others.
-    pub(crate) fn of<U: DeviceMemoryResource>(upstream: &U, config: &PoolConfig) -> Option<Self> {
+    pub(crate) fn of<U: DeviceMemoryResource>(
+        upstream: &U,
+        config: &PoolConfig,
+        device_bytes: u64,
+    ) -> Option<Self> {
         let memory = upstream.virtual_memory().filter(|_| config.page_size > 0)?;
         let unit = memory.granularity().max(config.alignment as u64);
-        let size = config.page_size.checked_next_multiple_of(unit)?;
+        // A few large pages would not be enough for a few streams.
+        let all = config.maximum_size.unwrap_or(u64::MAX).min(device_bytes);
+        let size = config.page_size.min(all / FEWEST).checked_next_multiple_of(unit)?.max(unit);
         Some(Self {
             size,
             slack_divisor: u64::from(config.page_slack_divisor.max(1)),

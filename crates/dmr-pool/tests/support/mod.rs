@@ -53,8 +53,14 @@ pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Po
             VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new()).expect("pages"),
         ),
     };
-    let needs_pages = upstream == Upstream::Virtual && config.page_size == 0;
-    let config = if needs_pages { config.with_page_size(2 * MIB) } else { config };
+    // Small pages, which move as soon as that saves any.
+    let is_as_it_comes = config.page_size == PoolConfig::fast().page_size;
+    let config = match upstream {
+        Upstream::Virtual if is_as_it_comes => {
+            config.with_page_size(2 * MIB).with_page_slack_divisor(50).with_waits_first(true)
+        }
+        _ => config,
+    };
     let watched = Watched { inner, universe: rig.universe().clone() };
     PoolResource::new(watched, streams, config).expect("a pool")
 }

@@ -46,6 +46,11 @@ pub(crate) fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Se
 pub(crate) fn perform(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
     let mut rng = Rng::new(number);
     let (config, scale) = config(&mut rng);
+    // Half of those over pages take more before they wait.
+    let config = match upstream {
+        Upstream::Virtual if number % 2 == 1 => config.with_page_size(2 * MIB),
+        _ => config,
+    };
     let pool = pool_over(upstream, rig, config);
     let streams = 2 + rng.below(4);
     let streams = (0..streams).map(|_| rig.stream()).collect();
