@@ -30,9 +30,10 @@ pub struct PoolConfig {
     pub slack_divisor: u32,
     /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool takes
     /// pages of so many bytes from it and maps them itself; 0 for blocks even there. Rounded up to
-    /// upstream's granularity, and no more than an eighth of the maximum size. Each page that is mapped anew costs tens of microseconds, whatever its
-    /// size; a page goes back, or to another address, when all of it is free. `growth`, `apart_from`,
-    /// `largest_pooled` and `slack_divisor` mean nothing then.
+    /// upstream's granularity; less if the pool can have only a few of them. Each page that is mapped
+    /// anew costs tens of microseconds, whatever its size; a page goes back, or to another address,
+    /// when all of it is free. `growth`, `apart_from`, `largest_pooled` and `slack_divisor` mean
+    /// nothing then.
     ///
     /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
     pub page_size: u64,

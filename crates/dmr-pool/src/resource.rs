@@ -121,7 +121,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let stream = streams.default_stream();
             return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
         }
-        let pages = Pages::of(&upstream, &config);
+        let pages = Pages::of(&upstream, &config, streams.device().total_memory());
         if pages.is_some() {
             // Any block can be anywhere.
             (config.apart_from, config.largest_pooled) = (u64::MAX, usize::MAX);

@@ -46,6 +46,9 @@ pub(crate) struct Pages {
     leaving: Mutex<Vec<Leaving>>,
 }
 
+/// How many pages the pool can have, or more.
+const FEWEST: u64 = 16;
+
 /// A page that is not needed at an address any more.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
@@ -55,17 +58,18 @@ struct Leaving {
     address: u64,
 }
 
-/// A pool of its maximum size has no fewer pages than that, if upstream has so small ones.
-const LEAST_PAGES: u64 = 8;
-
 impl Pages {
     /// `None` if upstream hands out blocks only, or the pool is to take no others.
-    pub(crate) fn of<U: DeviceMemoryResource>(upstream: &U, config: &PoolConfig) -> Option<Self> {
+    pub(crate) fn of<U: DeviceMemoryResource>(
+        upstream: &U,
+        config: &PoolConfig,
+        device_bytes: u64,
+    ) -> Option<Self> {
         let memory = upstream.virtual_memory().filter(|_| config.page_size > 0)?;
         let unit = memory.granularity().max(config.alignment as u64);
-        // A pool that has to stay small has several all the same.
-        let most = config.maximum_size.map_or(u64::MAX, |bytes| bytes / LEAST_PAGES / unit * unit);
-        let size = config.page_size.checked_next_multiple_of(unit)?.min(most).max(unit);
+        // A few large pages would not be enough for a few streams.
+        let all = config.maximum_size.unwrap_or(u64::MAX).min(device_bytes);
+        let size = config.page_size.min(all / FEWEST).checked_next_multiple_of(unit)?.max(unit);
         Some(Self {
             size,
             slack_divisor: u64::from(config.page_slack_divisor.max(1)),
