@@ -148,8 +148,7 @@ fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
         let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE };
         let empty = slots.reserve(0, tenancy).unwrap();
         // SAFETY: the slot is of this table.
-        let fill =
-            |empty, next| id(unsafe { slots.fill(empty, next, allocation(home)) }, next, home);
+        let fill = |empty, next| id(unsafe { slots.fill(empty, next, allocation(home)) }, next, home);
         let block = fill(empty, generation);
         let gone = Arc::new(AtomicBool::new(false));
         let user = {

@@ -104,11 +104,9 @@ impl UseTable<'_> {
             Yielded::Foreign => Surrender::Foreign,
             Yielded::Before => Surrender::Before,
             Yielded::InUse(inner_slot) => Surrender::InUse(inner_slot),
-            Yielded::Gone { inner_slot, empty, used } => Surrender::Free {
-                inner_slot,
-                vacancy: Vacancy { empty, pool: self.pool.id() },
-                used,
-            },
+            Yielded::Gone { inner_slot, empty, used } => {
+                Surrender::Free { inner_slot, vacancy: Vacancy { empty, pool: self.pool.id() }, used }
+            }
         }
     }
 
