@@ -106,8 +106,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
 
     /// Asks the resource inside for bytes that are charged.
     ///
-    /// What it says is answered as it came: taking a block out and putting it in again costs more
-    /// than all that is done here.
+    /// The answer is taken apart and put together: so the compiler leaves it where it is, and does
+    /// not copy it before its parts have reached the cache.
     #[inline]
     fn ask(
         &self,
@@ -117,13 +117,15 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         shard: Option<&Shard>,
     ) -> ResourceResult<DeviceBlock> {
         let charge = Charge { budget: &self.budget, shard, bytes: bytes as u64 };
-        let answer = self.inner().allocate(bytes, stream, tag);
-        if answer.is_ok() {
-            charge.keep();
-            let account = &self.budget.account;
-            account.tree.count(account.id, shard, tag, bytes as u64);
+        match self.inner().allocate(bytes, stream, tag) {
+            Ok(block) => {
+                charge.keep();
+                let account = &self.budget.account;
+                account.tree.count(account.id, shard, tag, bytes as u64);
+                Ok(block)
+            }
+            Err(error) => Err(error),
         }
-        answer
     }
 
     /// Charges `bytes` that did not fit at first.

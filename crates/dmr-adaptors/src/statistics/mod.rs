@@ -155,12 +155,18 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let answer = self.inner.allocate(bytes, stream, tag);
-        match &answer {
-            Ok(block) => self.counts.allocated(Item::from(block)),
-            Err(_) => self.counts.failed(tag),
+        // Taken apart and put together: so the compiler leaves the answer where it is, and does not
+        // copy it before its parts have reached the cache.
+        match self.inner.allocate(bytes, stream, tag) {
+            Ok(block) => {
+                self.counts.allocated(Item::from(&block));
+                Ok(block)
+            }
+            Err(error) => {
+                self.counts.failed(tag);
+                Err(error)
+            }
         }
-        answer
     }
 
     #[inline]
