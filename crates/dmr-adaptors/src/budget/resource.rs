@@ -1,6 +1,7 @@
 //! [`GlobalDeviceBudget`]: a resource that charges a budget for what passes through it.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use dmr_core::size::human_bytes;
@@ -104,28 +105,11 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         &self.budget.account.tree
     }
 
-    /// Asks the resource inside for bytes that are charged.
-    ///
-    /// The answer is taken apart and put together: so the compiler leaves it where it is, and does
-    /// not copy it before its parts have reached the cache.
-    #[inline]
-    fn ask(
-        &self,
-        bytes: usize,
-        stream: StreamId,
-        tag: AllocTag,
-        shard: Option<&Shard>,
-    ) -> ResourceResult<DeviceBlock> {
-        let charge = Charge { budget: &self.budget, shard, bytes: bytes as u64 };
-        match self.inner().allocate(bytes, stream, tag) {
-            Ok(block) => {
-                charge.keep();
-                let account = &self.budget.account;
-                account.tree.count(account.id, shard, tag, bytes as u64);
-                Ok(block)
-            }
-            Err(error) => Err(error),
-        }
+    /// A block was given back, and stays charged until the resource lets it go.
+    #[inline(never)]
+    fn retire(&self, entry: Entry) {
+        let account = &self.budget.account;
+        self.source.push(entry, &account.tree, account.shard());
     }
 
     /// Charges `bytes` that did not fit at first.
@@ -181,8 +165,12 @@ struct Charge<'a> {
 }
 
 impl Charge<'_> {
-    fn keep(self) {
-        std::mem::forget(self);
+    /// The block is there.
+    #[inline]
+    fn keep(self, tag: AllocTag) {
+        let kept = ManuallyDrop::new(self);
+        let account = &kept.budget.account;
+        account.tree.count(account.id, kept.shard, tag, kept.bytes);
     }
 }
 
@@ -195,34 +183,46 @@ impl Drop for Charge<'_> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBudget<R> {
+    #[inline]
     fn allocate(
         &self,
         bytes: usize,
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let account = &self.budget.account;
-        let (shard, charged) = (account.shard(), bytes as u64);
+        let (shard, charged) = (self.budget.account.shard(), bytes as u64);
         if !shard.is_some_and(|shard| shard.take(charged)) {
             self.make_room(shard, charged)?;
         }
-        self.ask(bytes, stream, tag, shard)
+        let charge = Charge { budget: &self.budget, shard, bytes: charged };
+        // Taken apart and put together: so the compiler leaves the answer where it is, and does not
+        // copy it before its parts have reached the cache.
+        match self.inner().allocate(bytes, stream, tag) {
+            Ok(block) => {
+                charge.keep(tag);
+                Ok(block)
+            }
+            Err(error) => Err(error),
+        }
     }
 
+    #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let entry = Entry { id: block.id(), bytes: block.bytes() as u64, tag: block.tag() };
-        let answer = self.inner().deallocate(block);
-        if let Ok(state) = &answer {
-            let account = &self.budget.account;
-            let shard = account.shard();
-            if *state == BlockState::Freed {
-                account.tree.uncount(account.id, shard, entry.tag, entry.bytes);
-                account.tree.release(account.id, shard, entry.bytes);
-            } else {
-                self.source.push(entry, &account.tree, shard);
+        let (id, bytes, tag) = (block.id(), block.bytes() as u64, block.tag());
+        match self.inner().deallocate(block) {
+            Ok(BlockState::Freed) => {
+                let account = &self.budget.account;
+                let shard = account.shard();
+                account.tree.uncount(account.id, shard, tag, bytes);
+                account.tree.release(account.id, shard, bytes);
+                Ok(BlockState::Freed)
             }
+            Ok(state) => {
+                self.retire(Entry { id, bytes, tag });
+                Ok(state)
+            }
+            Err(refused) => Err(refused),
         }
-        answer
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {

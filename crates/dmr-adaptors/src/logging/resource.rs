@@ -173,10 +173,17 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         // Taken before the memory is given back: whoever is given it has a later time.
         let time = CallTime::take();
         let mut record = of_block(&time, LogAction::Deallocate, &block);
-        let answer = self.inner.deallocate(block);
-        record.result = result_of(answer.as_ref().map_err(|refused| &refused.error));
-        self.log(&record);
-        answer
+        match self.inner.deallocate(block) {
+            Ok(state) => {
+                self.log(&record);
+                Ok(state)
+            }
+            Err(refused) => {
+                record.result = result_of(Err::<(), _>(&refused.error));
+                self.log(&record);
+                Err(refused)
+            }
+        }
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {

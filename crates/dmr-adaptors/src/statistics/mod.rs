@@ -16,10 +16,8 @@ mod counts;
 mod export;
 mod gauge;
 mod meter;
-mod per_thread;
 mod report;
 mod scope;
-mod table;
 
 use std::fmt;
 
@@ -172,11 +170,13 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let item = Item::from(&block);
-        let answer = self.inner.deallocate(block);
-        if answer.is_ok() {
-            self.counts.freed(item);
+        match self.inner.deallocate(block) {
+            Ok(state) => {
+                self.counts.freed(item);
+                Ok(state)
+            }
+            Err(refused) => Err(refused),
         }
-        answer
     }
 
     forward!(
