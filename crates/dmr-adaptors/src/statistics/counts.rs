@@ -64,21 +64,32 @@ impl Counts {
     }
 
     /// A block was handed out.
-    #[inline]
+    // Always inlined: an item that is passed through memory is read before it has reached the cache.
+    #[inline(always)]
     pub(super) fn allocated(&self, item: Item) {
         match self.shards.own() {
             Some(shard) => self.allocated_in(shard, item),
-            None => self.late(|shard| self.allocated_in(shard, item)),
+            None => self.allocated_late(item),
         }
     }
 
     /// A block was given back.
-    #[inline]
+    #[inline(always)]
     pub(super) fn freed(&self, item: Item) {
         match self.shards.own() {
             Some(shard) => self.freed_in(shard, item),
-            None => self.late(|shard| self.freed_in(shard, item)),
+            None => self.freed_late(item),
         }
+    }
+
+    #[cold]
+    fn allocated_late(&self, item: Item) {
+        self.late(|shard| self.allocated_in(shard, item));
+    }
+
+    #[cold]
+    fn freed_late(&self, item: Item) {
+        self.late(|shard| self.freed_in(shard, item));
     }
 
     /// Calls `f` with the thread's shard. `f` must not call this.
@@ -101,7 +112,7 @@ impl Counts {
         self.shards.iter().chain([&self.late])
     }
 
-    #[inline]
+    #[inline(always)]
     fn allocated_in(&self, shard: &Shard, item: Item) {
         let (bytes, step, tag) = (item.bytes, shard.step.get(), self.index_of(shard, item.tag));
         // All are counted, whatever the first answers.
@@ -112,11 +123,11 @@ impl Counts {
             self.tell(shard, tag, item.stream);
         }
         if shard.has_scopes() {
-            shard.frames().allocated(bytes);
+            shard.allocated_in_scope(bytes);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn freed_in(&self, shard: &Shard, item: Item) {
         let (bytes, step, tag) = (item.bytes, shard.step.get(), self.index_of(shard, item.tag));
         let is_due = shard.overall.remove(bytes, step)
@@ -126,7 +137,7 @@ impl Counts {
             self.tell(shard, tag, item.stream);
         }
         if shard.has_scopes() {
-            shard.frames().freed(bytes);
+            shard.freed_in_scope(bytes);
         }
     }
 
@@ -293,6 +304,16 @@ impl Shard {
     #[inline]
     fn has_scopes(&self) -> bool {
         self.is_scoped.load(Ordering::Relaxed)
+    }
+
+    #[inline(never)]
+    fn allocated_in_scope(&self, bytes: u64) {
+        self.frames().allocated(bytes);
+    }
+
+    #[inline(never)]
+    fn freed_in_scope(&self, bytes: u64) {
+        self.frames().freed(bytes);
     }
 
     fn frames(&self) -> MutexGuard<'_, Frames> {
