@@ -50,8 +50,7 @@ use crate::forward::forward;
 /// # Dropping it
 ///
 /// Waits for nothing. If blocks are still retired, the resource inside is kept until they are
-/// freed, or until the budget itself is gone. Blocks still handed out stay charged. There is no
-/// `into_inner` for the same reason: share the resource instead.
+/// freed, or until the budget itself is gone. Blocks still handed out stay charged.
 ///
 /// # Cost
 ///
@@ -60,6 +59,7 @@ use crate::forward::forward;
 /// a lock when they do not suffice; a refusal takes all of that back before it is final.
 pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     source: Arc<Source<R>>,
+    registration: Registration,
     budget: Budget,
     reap_pending: bool,
 }
@@ -74,14 +74,32 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         let out = if counts_what_is_out { inner.usage() } else { Usage::default() };
         let account = &budget.account;
         let source = Arc::new(Source::new(inner, account.id, out.retired));
-        let weak = Arc::downgrade(&source);
-        {
-            let mut books = account.tree.books();
-            books.draw_anyway(account.id, out.outstanding());
-            books.sources.add(account.id, source.lists(), weak);
-        }
+        account.tree.books().draw_anyway(account.id, out.outstanding());
         account.tree.count_bytes(account.id, BEFORE, out.outstanding());
-        Self { source, budget: budget.clone(), reap_pending }
+        Self::registered(source, budget.clone(), reap_pending)
+    }
+
+    fn registered(source: Arc<Source<R>>, budget: Budget, reap_pending: bool) -> Self {
+        let registration = Registration::new(&source, &budget);
+        Self { source, registration, budget, reap_pending }
+    }
+
+    /// The resource inside, no longer charged to anybody. Blocks still handed out stay charged, as
+    /// when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// This, unchanged: blocks that were given back are still retired, or another thread is just
+    /// asking after them. [`reap_pending`](DeviceMemoryResource::reap_pending), and try again.
+    pub fn into_inner(self) -> Result<R, Self> {
+        self.source.poll(self.tree());
+        if self.source.has_pending() {
+            return Err(self);
+        }
+        let Self { source, registration, budget, reap_pending } = self;
+        drop(registration);
+        let alone = Arc::try_unwrap(source).map(Source::into_resource);
+        alone.map_err(|source| Self::registered(source, budget, reap_pending))
     }
 
     /// The resource inside.
@@ -253,10 +271,24 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     );
 }
 
-impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
+/// A source's place in the books of its budget.
+struct Registration {
+    source: Arc<dyn Polled>,
+    budget: Budget,
+}
+
+impl Registration {
+    fn new<R: DeviceMemoryResource + 'static>(source: &Arc<Source<R>>, budget: &Budget) -> Self {
+        let (lists, weak) = (source.lists(), Arc::downgrade(source));
+        let account = &budget.account;
+        account.tree.books().sources.add(account.id, lists, weak);
+        Self { source: Arc::clone(source) as Arc<dyn Polled>, budget: budget.clone() }
+    }
+}
+
+impl Drop for Registration {
     fn drop(&mut self) {
-        let source = Arc::clone(&self.source) as Arc<dyn Polled>;
-        self.tree().leave(&source);
+        self.budget.account.tree.leave(&self.source);
     }
 }
 
