@@ -281,7 +281,8 @@ impl Books {
     }
 
     /// Opens a closed shard of this account again, with credit where there is plenty. Not while
-    /// somebody waits: then every free must be seen.
+    /// somebody waits: then every free must be seen. (One that found its shard open just before is
+    /// seen when the waiter looks again by itself.)
     pub(super) fn open(&mut self, id: AccountId, shard: &Shard) {
         if !self.waiters.is_empty() {
             return;

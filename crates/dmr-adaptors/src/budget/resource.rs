@@ -54,9 +54,10 @@ use crate::forward::forward;
 ///
 /// # Cost
 ///
-/// A call takes one atomic operation on a cache line of the calling thread, and counts the tag. A
-/// thread takes bytes in advance, or keeps those that it frees, where there is plenty, and goes to
-/// a lock when they do not suffice; a refusal takes all of that back before it is final.
+/// An allocation takes one atomic operation on a cache line of the calling thread, a free a store
+/// there; both count the tag. A thread takes bytes in advance, or keeps those that it frees, where
+/// there is plenty, and goes to a lock when they do not suffice; a refusal takes all of that back
+/// before it is final.
 pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     source: Arc<Source<R>>,
     registration: Registration,
