@@ -114,7 +114,8 @@ impl Counts {
 
     #[inline(always)]
     fn allocated_in(&self, shard: &Shard, item: Item) {
-        let (bytes, step, tag) = (item.bytes, shard.step.get(), self.index_of(shard, item.tag));
+        let (bytes, tag) = (item.bytes, self.index_of(shard, item.tag));
+        let step = shard.step.get().for_blocks_of(bytes);
         // All are counted, whatever the first answers.
         let is_due = shard.overall.add(bytes, step)
             | shard.by_tag.get_or_make(tag).meter.add(bytes, step)
@@ -129,7 +130,8 @@ impl Counts {
 
     #[inline(always)]
     fn freed_in(&self, shard: &Shard, item: Item) {
-        let (bytes, step, tag) = (item.bytes, shard.step.get(), self.index_of(shard, item.tag));
+        let (bytes, tag) = (item.bytes, self.index_of(shard, item.tag));
+        let step = shard.step.get().for_blocks_of(bytes);
         let is_due = shard.overall.remove(bytes, step)
             | shard.by_tag.get_or_make(tag).meter.remove(bytes, step)
             | shard.by_stream.get_or_make(item.stream).remove(bytes, step);
