@@ -23,6 +23,14 @@ fn refusals(answers: impl IntoIterator<Item = Option<ResourceError>>) -> i32 {
     bits.map(|(nth, error)| if refused(&error) { 0 } else { 1 << nth }).sum()
 }
 
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 #[test]
 fn a_forked_child_is_refused_everything_and_does_not_hang() {
     let rig = Rig::simulated();
@@ -39,6 +47,8 @@ fn a_forked_child_is_refused_everything_and_does_not_hang() {
                 drop(guard.try_reap());
             }
         });
+        // Also if the test fails: the scope waits for that thread.
+        let _ends = Ends(&is_over);
         for _ in 0..20 {
             // SAFETY: the child makes a few calls and ends.
             let child = unsafe { libc::fork() };
@@ -61,7 +71,6 @@ fn a_forked_child_is_refused_everything_and_does_not_hang() {
             }
             assert_eq!(exit_code(child), Some(0), "the calls that were not refused, as bits");
         }
-        is_over.store(true, SeqCst);
     });
     assert_eq!(guard.usage(), before);
     guard.deallocate(kept.take().unwrap()).unwrap();
