@@ -313,6 +313,10 @@ impl Events {
     /// An event to record for the number `order`, if one is idle.
     #[inline]
     fn lend(&mut self, order: u64) -> Option<Event> {
+        // Often nobody else holds the latest any more: then it is the one to record again.
+        if let Some(latest) = self.latest.take() {
+            self.shelf.give_back(latest);
+        }
         let taken = self.shelf.take()?;
         Some(self.lent(order, taken))
     }
