@@ -314,8 +314,8 @@ impl<E: Clone> Slots<E> {
         access: Access,
         need: impl FnMut(&Entry<E>),
     ) -> ResourceResult<u64> {
-        let slot = block.slot().index().and_then(|index| self.slot(index));
-        let Some(mut slot) = slot.filter(|slot| slot.is_of(block) && !slot.retired) else {
+        let slot = self.of(block).map(|(_, slot)| slot);
+        let Some(mut slot) = slot.filter(|slot| !slot.retired) else {
             return Err(Self::no_window(block, stream));
         };
         let key = StreamKey::of(stream);
@@ -345,9 +345,7 @@ impl<E: Clone> Slots<E> {
     /// Closes a window. A token that has no window any more changes nothing.
     #[inline]
     pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) {
-        let block = token.block();
-        let slot = block.slot().index().and_then(|index| self.slot(index));
-        let Some(mut slot) = slot.filter(|slot| slot.is_of(block)) else { return };
+        let Some((_, mut slot)) = self.of(token.block()) else { return };
         let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
         let Some(open) = open else { return };
         slot.windows.swap_remove(open);
@@ -522,11 +520,6 @@ impl<E> Slot<E> {
             windows,
             last_ticket: 0,
         }
-    }
-
-    #[inline]
-    fn is_of(&self, block: BlockId) -> bool {
-        self.generation == Some(block.generation())
     }
 
     /// A use is done, and with it all that was submitted to its stream up to `order`.
