@@ -30,8 +30,12 @@
 ))]
 mod forward;
 mod layer;
+#[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
+mod per_thread;
 #[cfg(feature = "budget")]
 mod sync;
+#[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
+mod table;
 
 #[cfg(feature = "aligned")]
 pub mod aligned;

@@ -188,3 +188,27 @@ fn a_block_that_outlives_its_share_stays_charged_to_the_whole() {
     assert_eq!(whole.holders(), [Holder { tag: TAG, bytes: 600, blocks: 1 }]);
     drop(block);
 }
+
+#[test]
+fn the_resource_inside_comes_out_once_nothing_is_retired() {
+    let whole = Budget::new(1000);
+    let backend = Arc::new(Backend::new().keeping(true));
+    let budget = BudgetLayer::on(&whole).layer(Arc::clone(&backend));
+    let (block, kept) = (
+        budget.allocate(600, backend.stream(), TAG).unwrap(),
+        budget.allocate(100, backend.stream(), TAG).unwrap(),
+    );
+    budget.deallocate(block).unwrap();
+    let budget = budget.into_inner().expect_err("600 bytes are retired");
+    assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (700, 600));
+    // It is as good as before.
+    assert!(budget.allocate(1000, backend.stream(), TAG).is_err());
+    budget.reap_pending().unwrap();
+    let inner = budget.into_inner().expect("nothing is retired");
+    assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (100, 0));
+    assert!(Arc::ptr_eq(&inner, &backend));
+    assert_eq!(Arc::strong_count(&backend), 2, "the budget's books do not keep it");
+    // Given back without the budget, it stays charged to it.
+    inner.deallocate(kept).unwrap();
+    assert_eq!(whole.reserved_bytes(), 100);
+}

@@ -176,6 +176,12 @@ impl UseTokens {
 
     /// The windows.
     #[inline]
+    pub fn as_slice(&self) -> &[UseToken] {
+        &self.tokens
+    }
+
+    /// The windows.
+    #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, UseToken> {
         self.tokens.iter()
     }

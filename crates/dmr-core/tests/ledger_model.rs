@@ -273,6 +273,9 @@ impl Model {
             return;
         }
         let waits: Vec<_> = self.ledger.waits(StreamKey::new(stream), access).copied().collect();
+        let mut visited = Vec::new();
+        self.ledger.visit_waits(StreamKey::new(stream), access, |entry| visited.push(*entry));
+        assert_eq!(visited, waits);
         self.check_waits(stream, access, &waits);
         for wait in waits {
             self.node(stream, Some(wait.event));

@@ -61,7 +61,7 @@ impl DriverPool {
         Ok(pool)
     }
 
-    /// Memory for work submitted to `stream` from now on. The context is current.
+    /// Memory for work submitted to `stream` from now on.
     ///
     /// # Safety
     ///
@@ -71,21 +71,26 @@ impl DriverPool {
         bytes: usize,
         stream: sys::CUstream,
     ) -> Result<u64, DriverError> {
-        let mut ptr = 0;
-        // SAFETY: the pool is alive, so is the stream (the caller's promise).
-        unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, bytes, self.handle, stream) }.result()?;
-        Ok(ptr)
+        self.device.call_on(stream, |stream| {
+            let mut ptr = 0;
+            // SAFETY: the pool is alive, so is the stream (the caller's promise).
+            unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, bytes, self.handle, stream) }
+                .result()?;
+            Ok(ptr)
+        })
     }
 
-    /// Gives memory back, after the work submitted to `stream` so far. The context is current.
+    /// Gives memory back, after the work submitted to `stream` so far.
     ///
     /// # Safety
     ///
     /// The memory came from `allocate` and was not freed; the work on `stream` so far comes after
     /// every use of it. The stream is alive.
     pub(crate) unsafe fn free(&self, ptr: u64, stream: sys::CUstream) -> ResourceResult<()> {
-        // SAFETY: the caller's promise.
-        unsafe { result::free_async(ptr, stream) }
+        // SAFETY: the caller's promise; it is made again only if it has failed.
+        let free = |stream| unsafe { result::free_async(ptr, stream) };
+        self.device
+            .call_on(stream, free)
             .map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
     }
 

@@ -22,14 +22,14 @@ impl AsyncCudaResource {
     /// Takes a block back from its owner. On an error it is as if it had not been called.
     pub(crate) fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let (id, bytes) = (block.id(), block.bytes() as u64);
-        let bound = self.device().bind();
+        let usable = self.device().check();
         // First: another thread may have held a lock when the process was forked.
-        if let Err(forked @ ResourceError::ForkedProcess { .. }) = bound {
+        if let Err(forked @ ResourceError::ForkedProcess { .. }) = usable {
             return Err(forked);
         }
         match self.uses().give_back(id, self.owner)? {
             Departure::Home(leaving) => {
-                match bound.and_then(|()| self.free_at_home(id)) {
+                match usable.and_then(|()| self.free_at_home(id)) {
                     // Lost, its memory is gone with the context.
                     Err(error) if !self.device().is_lost() => {
                         leaving.stay();
@@ -43,14 +43,14 @@ impl AsyncCudaResource {
                 }
             }
             Departure::Retired { order, .. } => {
-                let handed = bound.and_then(|()| self.put_off_or_free(id, bytes, order));
+                let handed = usable.and_then(|()| self.put_off_or_free(id, bytes, order));
                 self.keep_retired(id, bytes, handed)
             }
             Departure::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
         }
     }
 
-    /// Queues the driver's free of a block whose order holds at home. The context is current.
+    /// Queues the driver's free of a block whose order holds at home.
     fn free_at_home(&self, id: BlockId) -> ResourceResult<()> {
         let home = self.home_stream(id.alloc_stream())?;
         // SAFETY: the block has left the table or is retired, so nothing can be submitted for it
@@ -61,7 +61,7 @@ impl AsyncCudaResource {
         freed.or_else(|error| self.refuse_capture(id.alloc_stream(), home).and(Err(error)))
     }
 
-    /// What becomes of a block that has not left the table. The context is current.
+    /// What becomes of a block that has not left the table.
     fn put_off_or_free(&self, id: BlockId, bytes: u64, order: HomeOrder) -> ResourceResult<Handed> {
         if let Ok(home) = self.home_stream(id.alloc_stream()) {
             self.refuse_capture(id.alloc_stream(), home)?;
@@ -125,7 +125,7 @@ impl AsyncCudaResource {
         }
     }
 
-    /// The same where the context is current and the home stream does not capture.
+    /// The same where the home stream does not capture.
     fn free_retired(&self, id: BlockId) -> ResourceResult<Handed> {
         match self.uses().free_order(id)? {
             FreeOrder::InUse => return Ok(Handed::InUse),

@@ -216,7 +216,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         }
         let located = self.streams.locate(stream)?;
         let (alloc_stream, home) = (located.id(), located.stream());
-        self.device().bind()?;
+        self.device().check()?;
         self.refuse_capture(alloc_stream, home)?;
         let ptr = self.take(bytes, home)?;
         let generation = Generation::next();

@@ -1,5 +1,5 @@
 //! One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, and nothing else but the two
-//! look-ups: which context is current, and whether the stream captures.
+//! look-ups: whether the stream captures, and, where a call has failed, which context is current.
 
 use std::sync::Arc;
 
@@ -41,6 +41,36 @@ fn an_allocation_is_one_call_and_so_is_a_free() {
     rig.universe().reset_calls();
     assert_eq!((resource.try_reap().unwrap(), resource.bytes_outstanding()), (0, 0));
     assert_eq!(rig.universe().calls().total(), 0);
+    drop((resource, home, other));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_pair_and_its_launches_look_no_context_up() {
+    let rig = Rig::simulated();
+    let resource = resource(&rig);
+    let (home, other) = (rig.stream(), rig.stream());
+    let round = || {
+        let block = resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
+        for (stream, access) in [(&home, Access::Write), (&other, Access::Read)] {
+            let uses = [BlockUse::new(block.id(), access)];
+            resource.finish_uses(resource.prepare_uses(&uses, stream.id()).unwrap()).unwrap();
+        }
+        resource.deallocate(block).unwrap();
+    };
+    const ROUNDS: u64 = 16;
+    // Makes the events that are needed: these belong to the current context.
+    (0..100).for_each(|_| round());
+    rig.universe().reset_calls();
+    (0..ROUNDS).for_each(|_| round());
+    let calls = rig.universe().calls();
+    // Only a question whether an event is done looks it up, and there is one for many frees.
+    assert_eq!(calls.count("cuEventQuery"), 1, "{calls:?}");
+    assert_eq!(calls.count("cuCtxGetCurrent"), 1, "{calls:?}");
+    // One for each call of the trait.
+    assert_eq!(calls.count("cuStreamIsCapturing"), 6 * ROUNDS, "{calls:?}");
+    assert_eq!(calls.count("cuEventRecord"), 2 * ROUNDS, "{calls:?}");
+    assert_eq!(calls.count("cuStreamWaitEvent"), ROUNDS, "{calls:?}");
     drop((resource, home, other));
     rig.assert_clean();
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use crate::abi::Code;
 
 /// What a call is to do instead of its work. Where several faults meet in one call, it is held
-/// first, and of the others the one that was planted first counts.
+/// first or last, and of the others the one that was planted first counts.
 pub(crate) enum Instead {
     /// Answer this code.
     Fail(Code),
@@ -14,11 +14,30 @@ pub(crate) enum Instead {
     Swallow,
 }
 
+/// What is planted for a call that has just begun.
+#[derive(Default)]
+pub(crate) struct Planted {
+    pub(crate) instead: Option<Instead>,
+    /// Stops the thread when it is dropped, which is when the call has acted.
+    pub(crate) after: HoldsAfter,
+}
+
+/// Gates at the end of a call.
+#[derive(Default)]
+pub(crate) struct HoldsAfter(Vec<Arc<Gate>>);
+
+impl Drop for HoldsAfter {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|gate| gate.stop_here());
+    }
+}
+
 #[derive(Clone)]
 enum Action {
     Fail(Code),
     Swallow,
     Hold(Arc<Gate>),
+    HoldAfter(Arc<Gate>),
 }
 
 struct Rule {
@@ -40,8 +59,9 @@ struct State {
 }
 
 impl Faults {
-    /// Counts a call, stops it while it is held, and says what it is to do instead of its work.
-    pub(crate) fn enter(&self, call: &'static str) -> Option<Instead> {
+    /// Counts a call, stops it while it is held before it acts, and says what it is to do instead of
+    /// its work, and where it stops afterwards.
+    pub(crate) fn enter(&self, call: &'static str) -> Planted {
         let mut due = Vec::new();
         {
             let mut state = self.lock();
@@ -58,15 +78,16 @@ impl Faults {
             });
         }
         // Outside of the lock: other threads go on while this one is held.
-        let mut instead = None;
+        let (mut instead, mut after) = (None, HoldsAfter::default());
         for action in due {
             match action {
                 Action::Hold(gate) => gate.stop_here(),
+                Action::HoldAfter(gate) => after.0.push(gate),
                 Action::Fail(code) => instead = instead.or(Some(Instead::Fail(code))),
                 Action::Swallow => instead = instead.or(Some(Instead::Swallow)),
             }
         }
-        instead
+        Planted { instead, after }
     }
 
     pub(crate) fn fail(&self, call: Option<&str>, n: u64, code: Code) {
@@ -80,6 +101,12 @@ impl Faults {
     pub(crate) fn hold(&self, call: &str, n: u64) -> Hold {
         let gate = Arc::new(Gate::default());
         self.plant(Some(call), n, Action::Hold(gate.clone()));
+        Hold(gate)
+    }
+
+    pub(crate) fn hold_after(&self, call: &str, n: u64) -> Hold {
+        let gate = Arc::new(Gate::default());
+        self.plant(Some(call), n, Action::HoldAfter(gate.clone()));
         Hold(gate)
     }
 
@@ -107,7 +134,8 @@ impl Faults {
 
 /// Stops a thread inside a driver call until it is released, or dropped.
 ///
-/// Made by [`Universe::hold_nth`](crate::Universe::hold_nth).
+/// Made by [`Universe::hold_nth`](crate::Universe::hold_nth), before the call acts, and by
+/// [`Universe::hold_after_nth`](crate::Universe::hold_after_nth), when it has acted.
 #[derive(Debug)]
 #[must_use = "the call is released when this is dropped"]
 pub struct Hold(Arc<Gate>);

@@ -163,7 +163,10 @@ pub(crate) fn driver_call(
             Scope::Device(device) => (registry::universe_of_ordinal(device)?.id, None),
         };
         let shared = registry::universe(id)?;
-        match shared.faults.enter(name) {
+        let planted = shared.faults.enter(name);
+        // Dropped when the lock is free again: other threads go on while this one is held.
+        let _held_after = planted.after;
+        match planted.instead {
             Some(Instead::Fail(code)) => return Err(code),
             Some(Instead::Swallow) => return Ok(()),
             None => {}

@@ -236,6 +236,12 @@ impl Universe {
         self.shared().faults.hold(call, n)
     }
 
+    /// As [`hold_nth`](Self::hold_nth), when the call has acted, or has failed, and before it
+    /// returns.
+    pub fn hold_after_nth(&self, call: &str, n: u64) -> Hold {
+        self.shared().faults.hold_after(call, n)
+    }
+
     /// Takes back all faults that have not happened yet.
     pub fn clear_faults(&self) {
         self.shared().faults.clear();

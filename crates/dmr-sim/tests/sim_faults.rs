@@ -183,6 +183,34 @@ fn a_held_call_stops_its_thread_and_no_other() {
 }
 
 #[test]
+fn a_call_that_is_held_afterwards_has_acted() {
+    let (universe, gpu) = machine();
+    let (block, event) = (malloc(64).unwrap(), gpu::event());
+    let (first, second) = (gpu::stream(), gpu::stream());
+    // Handles are pointers, which stay on their thread.
+    let handles = (first as usize, event as usize);
+    thread::scope(|scope| {
+        // In here: a test that fails lets the other thread go.
+        let hold = universe.hold_after_nth("cuEventRecord", 1);
+        let held = scope.spawn(move || {
+            gpu.bind();
+            let (first, event) = (handles.0 as _, handles.1 as _);
+            fill(block, 1, 64, first).unwrap();
+            record(event, first)
+        });
+        hold.wait_until_held();
+        // What was recorded can be waited for: the fills do not race.
+        wait(second, event).unwrap();
+        fill(block, 2, 64, second).unwrap();
+        sync(second).unwrap();
+        assert!(!held.is_finished());
+        hold.release();
+        assert!(held.join().unwrap().is_ok());
+    });
+    assert_eq!(kinds(&universe), []);
+}
+
+#[test]
 fn a_dropped_hold_lets_go() {
     let (universe, gpu) = machine();
     let hold = universe.hold_nth("cuMemAlloc_v2", 1);

@@ -14,7 +14,7 @@ use crate::{StreamLease, StreamPool};
 /// `CU_STREAM_LEGACY`, which the null handle means as well.
 const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`.
-const PER_THREAD: usize = 2;
+pub(crate) const PER_THREAD: usize = 2;
 
 impl StreamPool {
     /// Takes a stream that cudarc owns into the pool, as a lease.

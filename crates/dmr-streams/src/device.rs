@@ -7,6 +7,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
 use dmr_core::{ResourceError, ResourceResult};
 
+use crate::adopt::PER_THREAD;
 use crate::{DeviceError, DriverVersion, library, process};
 
 pub use crate::library::device_count;
@@ -172,15 +173,37 @@ impl Device {
     #[inline]
     pub fn bind(&self) -> ResourceResult<()> {
         self.check()?;
-        let context = self.context().cu_ctx();
-        let current = result::ctx::get_current()
-            .map_err(|error| self.driver_error("cuCtxGetCurrent", error))?;
-        if current != Some(context) {
-            // SAFETY: `inner.context` keeps the context alive.
-            unsafe { result::ctx::set_current(context) }
-                .map_err(|error| self.driver_error("cuCtxSetCurrent", error))?;
-        }
+        self.make_current().map_err(|(call, error)| self.driver_error(call, error))?;
         Ok(())
+    }
+
+    /// Makes a driver call on a stream of this device, whose other arguments are of it, too: events,
+    /// pools, addresses. They say themselves which context they belong to, so whether it is current
+    /// is asked only if the call fails. If it was not, it is bound, and the call made once more.
+    ///
+    /// CUDA's legacy stream is that of whichever context is current: there it is bound before.
+    ///
+    /// For a process that has not been forked since the device was opened ([`check`](Self::check)).
+    ///
+    /// # Errors
+    ///
+    /// The call's.
+    #[inline]
+    pub fn call_on<T>(
+        &self,
+        stream: sys::CUstream,
+        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        // Null, and the names of the driver's two default streams.
+        let is_of_any_context = stream as usize <= PER_THREAD;
+        if is_of_any_context {
+            self.make_current().map_err(|(_, error)| error)?;
+            return call(stream);
+        }
+        match call(stream) {
+            Err(_) if self.make_current() == Ok(true) => call(stream),
+            answer => answer,
+        }
     }
 
     /// Waits for all work submitted to the device by this context.
@@ -209,6 +232,19 @@ impl Device {
             return ResourceError::device_lost(self.ordinal(), call, code);
         }
         ResourceError::driver(call, code, library::error_name(code), self.ordinal())
+    }
+
+    /// Makes the context current, and answers whether it was not.
+    #[inline]
+    fn make_current(&self) -> Result<bool, (&'static str, DriverError)> {
+        let context = self.context().cu_ctx();
+        let current = result::ctx::get_current().map_err(|error| ("cuCtxGetCurrent", error))?;
+        if current == Some(context) {
+            return Ok(false);
+        }
+        // SAFETY: `inner.context` keeps the context alive.
+        unsafe { result::ctx::set_current(context) }.map_err(|error| ("cuCtxSetCurrent", error))?;
+        Ok(true)
     }
 }
 

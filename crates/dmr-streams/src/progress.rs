@@ -14,7 +14,7 @@ use cudarc::driver::{result, sys};
 use dmr_core::{ResourceError, ResourceResult};
 
 use crate::event::DriverEvent;
-use crate::latch::Latch;
+use crate::latch::{Latch, Latched};
 use crate::recycle::{Held, Shelf};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::{Device, StreamPool};
@@ -31,7 +31,7 @@ pub(crate) struct Progress {
 }
 
 struct OfStream {
-    /// The number of the last use.
+    /// The number of the last use. Written under the lock of the events only.
     last: AtomicU64,
     /// Uses up to this number are known to be done.
     done: AtomicU64,
@@ -95,14 +95,6 @@ impl Stamped {
     }
 }
 
-/// How a use that has been submitted is to be remembered.
-pub(crate) enum Mark {
-    /// This event covers it.
-    Recorded(Event),
-    /// Nothing was recorded: whoever must wait for it asks for an event from this number on.
-    Unrecorded,
-}
-
 impl Progress {
     pub(crate) fn new(slots: usize) -> Self {
         let zeros = || (0..slots).map(|_| AtomicU64::new(0)).collect();
@@ -155,21 +147,27 @@ impl Progress {
     }
 
     /// Numbers a use that was submitted, and records an event for it if there is more than one
-    /// stream. If that fails, the number still stands and the use is unrecorded.
-    pub(crate) fn mark(&self, pool: &StreamPool, slot: usize) -> (u64, ResourceResult<Mark>) {
-        let order = self.number_use(slot);
+    /// stream: without one, whoever must wait for the use asks for an event from its number on. If
+    /// recording fails, the number still stands and the use is unrecorded.
+    #[inline]
+    pub(crate) fn mark(
+        &self,
+        pool: &StreamPool,
+        slot: usize,
+    ) -> (u64, ResourceResult<Option<Event>>) {
         // If no second stream is in sight now, then the event that announces it will be numbered
         // after this use, and recorded after its work.
+        let mut events = self.streams[slot].events.lock();
+        let order = self.next_number(slot, &events);
         if !self.several.load(Ordering::SeqCst) {
-            return (order, Ok(Mark::Unrecorded));
+            return (order, Ok(None));
         }
         if let Some(last) = self.ended(slot) {
-            return (order, Ok(Mark::Recorded(last.clone())));
+            return (order, Ok(Some(last.clone())));
         }
-        match self.record(pool, slot, order) {
-            Ok(event) => (order, Ok(Mark::Recorded(event))),
-            Err(error) => (order, Err(error)),
-        }
+        let event = events.lend(order);
+        drop(events);
+        (order, self.record(pool, slot, order, event).map(Some))
     }
 
     /// An event that covers use `order` of the stream in `slot`, which has none of its own: the
@@ -197,14 +195,14 @@ impl Progress {
         if let Some(last) = self.ended(slot) {
             return Ok(last.clone());
         }
-        self.record_for_others(pool, slot, || self.number_use(slot))
+        self.record_for_others(pool, slot, None)
     }
 
     /// Records the event that stands for all that was ever submitted to the stream in `slot`;
     /// the stream is not touched again.
     pub(crate) fn end(&self, pool: &StreamPool, slot: usize) -> ResourceResult<()> {
         if self.ended(slot).is_none() {
-            let last = self.record_for_others(pool, slot, || u64::MAX)?;
+            let last = self.record_for_others(pool, slot, Some(u64::MAX))?;
             self.streams[slot].ended.get_or_init(|| last);
         }
         Ok(())
@@ -222,7 +220,7 @@ impl Progress {
         self.several.store(true, Ordering::SeqCst);
         let known = lock(&self.first).is_some();
         if !known {
-            let event = self.record_for_others(pool, 0, || self.number_use(0))?;
+            let event = self.record_for_others(pool, 0, None)?;
             lock(&self.first).get_or_insert(event);
         }
         Ok(())
@@ -230,7 +228,18 @@ impl Progress {
 
     /// The number of a use that was just submitted to the stream in `slot`.
     pub(crate) fn number_use(&self, slot: usize) -> u64 {
-        self.streams[slot].last.fetch_add(2, Ordering::SeqCst) + 2
+        self.next_number(slot, &self.streams[slot].events.lock())
+    }
+
+    /// The number of a use that was just submitted, and whose thread has the stream's events.
+    #[inline]
+    fn next_number(&self, slot: usize, _: &Latched<'_, Events>) -> u64 {
+        let last = &self.streams[slot].last;
+        let order = last.load(Ordering::Relaxed) + 2;
+        // Release, and no exchange: whoever submits an allocation after an event was recorded for
+        // this number has the driver's word for that order, and so finds the number.
+        last.store(order, Ordering::Release);
+        order
     }
 
     /// A slot that is missed because it is only just being used makes an event stand for less than
@@ -245,19 +254,32 @@ impl Progress {
         &self,
         pool: &StreamPool,
         slot: usize,
-        order: impl FnOnce() -> u64,
+        order: Option<u64>,
     ) -> ResourceResult<Event> {
         if pool.is_slot_capturing(slot)? {
             return Err(ResourceError::stream_capturing(pool.permanent_id(slot)));
         }
-        self.record(pool, slot, order())
+        let mut events = self.streams[slot].events.lock();
+        let order = order.unwrap_or_else(|| self.next_number(slot, &events));
+        let event = events.lend(order);
+        drop(events);
+        self.record(pool, slot, order, event)
     }
 
     /// Records an event for the number `order`, which was taken after the work it stands for was
-    /// submitted.
-    fn record(&self, pool: &StreamPool, slot: usize, order: u64) -> ResourceResult<Event> {
+    /// submitted: `idle`, or a new one.
+    fn record(
+        &self,
+        pool: &StreamPool,
+        slot: usize,
+        order: u64,
+        idle: Option<Event>,
+    ) -> ResourceResult<Event> {
         let (device, stream) = (pool.device(), &self.streams[slot]);
-        let event = self.lend(device, slot, order)?;
+        let event = match idle {
+            Some(event) => event,
+            None => self.make(device, slot, order)?,
+        };
         if slot >= self.reach() {
             self.reach.fetch_max(slot + 1, Ordering::Relaxed);
         }
@@ -265,35 +287,48 @@ impl Progress {
         for (stamp, seen) in event.seen.iter().zip(&stream.seen).take(self.reach()) {
             stamp.store(seen.load(Ordering::Acquire), Ordering::Relaxed);
         }
-        device.bind()?;
+        device.check()?;
         let handle = pool.permanent_stream(slot)?.cu_stream();
         // SAFETY: event and stream are alive, and of the device's context.
-        unsafe { result::event::record(event.handle(), handle) }
+        let record = |on| unsafe { result::event::record(event.handle(), on) };
+        device
+            .call_on(handle, record)
             .map_err(|error| device.driver_error("cuEventRecord", error))?;
         event.recorded.store(true, Ordering::Release);
         Ok(event)
     }
 
-    /// An event to record for the number `order`: the stream's latest from now on, for whoever
-    /// finds it recorded.
-    fn lend(&self, device: &Device, slot: usize, order: u64) -> ResourceResult<Event> {
+    /// An event more, to record for the number `order`.
+    #[cold]
+    fn make(&self, device: &Device, slot: usize, order: u64) -> ResourceResult<Event> {
         let stream = &self.streams[slot];
-        let as_latest = |events: &mut Events, [event, told]: [Event; 2]| {
-            event.order.store(order, Ordering::Relaxed);
-            // Under the lock: nobody has found it yet.
-            event.recorded.store(false, Ordering::Relaxed);
-            events.latest = Some(told);
-            event
-        };
-        let mut events = stream.events.lock();
-        if let Some(taken) = events.shelf.take() {
-            return Ok(as_latest(&mut events, taken));
-        }
-        drop(events);
         let made = Stamped::new(device, slot, stream.seen.len())?;
         let mut events = stream.events.lock();
         let added = events.shelf.add(made);
-        Ok(as_latest(&mut events, added))
+        Ok(events.lent(order, added))
+    }
+}
+
+impl Events {
+    /// An event to record for the number `order`, if one is idle.
+    #[inline]
+    fn lend(&mut self, order: u64) -> Option<Event> {
+        // Often nobody else holds the latest any more: then it is the one to record again.
+        if let Some(latest) = self.latest.take() {
+            self.shelf.give_back(latest);
+        }
+        let taken = self.shelf.take()?;
+        Some(self.lent(order, taken))
+    }
+
+    /// It is the stream's latest from now on, for whoever finds it recorded.
+    #[inline]
+    fn lent(&mut self, order: u64, [event, told]: [Event; 2]) -> Event {
+        event.order.store(order, Ordering::Relaxed);
+        // Under the lock: nobody has found it yet.
+        event.recorded.store(false, Ordering::Relaxed);
+        self.latest = Some(told);
+        event
     }
 }
 

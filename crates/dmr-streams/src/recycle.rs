@@ -1,5 +1,6 @@
 //! Things that are dear to make, used again once nobody holds them.
 
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
@@ -63,6 +64,18 @@ impl<T> Shelf<T> {
         self.idle = idle.next.load(Ordering::Relaxed);
         idle.holders.store(2, Ordering::Relaxed);
         Some([Held { item }, Held { item }])
+    }
+
+    /// Takes a thing back that was lent from here. If nobody else holds it, it is the next to be
+    /// lent, and no read-modify-write was needed for that.
+    #[inline]
+    pub(crate) fn give_back(&mut self, held: Held<T>) {
+        let item = held.item();
+        // Acquire: what its last other holder did with the thing comes before what is done next.
+        if item.holders.load(Ordering::Acquire) == 1 {
+            item.next.store(self.idle, Ordering::Relaxed);
+            self.idle = ManuallyDrop::new(held).item.as_ptr();
+        }
     }
 
     /// A new thing, lent as [`take`](Self::take) does.
@@ -173,6 +186,19 @@ mod tests {
     }
 
     #[test]
+    fn a_thing_given_back_is_the_next_to_be_lent_unless_it_is_held() {
+        let mut shelf = Shelf::new();
+        let [first, told] = shelf.add(1);
+        drop(shelf.add(2));
+        shelf.give_back(told);
+        let second = shelf.take().unwrap();
+        assert_eq!(*second[0], 2, "the first is held");
+        assert!(shelf.take().is_none());
+        shelf.give_back(first);
+        assert_eq!(*shelf.take().unwrap()[0], 1);
+    }
+
+    #[test]
     fn every_thing_is_dropped_once_whether_shelf_or_holder_goes_first() {
         let counter = std::sync::Arc::new(());
         let mut shelf = Shelf::new();
@@ -215,6 +241,26 @@ mod loom_tests {
             for reader in readers {
                 reader.join().unwrap();
             }
+            assert!(shelf.take().is_some(), "it has come back");
+        });
+    }
+
+    /// The same where one of the holders gives it to the shelf.
+    #[test]
+    fn nobody_reads_a_thing_that_was_given_back_and_lent_again() {
+        loom::model(|| {
+            let mut shelf = Shelf::new();
+            let [held, told] = shelf.add(AtomicBool::new(false));
+            let reader = loom::thread::spawn(move || {
+                let again = held.clone();
+                drop(held);
+                assert!(!again.load(Ordering::Relaxed));
+            });
+            shelf.give_back(told);
+            if let Some([next, _]) = shelf.take() {
+                next.store(true, Ordering::Relaxed);
+            }
+            reader.join().unwrap();
             assert!(shelf.take().is_some(), "it has come back");
         });
     }

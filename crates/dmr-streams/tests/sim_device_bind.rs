@@ -1,5 +1,9 @@
-//! Binding a device's context is one call where it is current, on any mix of threads and devices.
+//! Binding a device's context is one call where it is current, on any mix of threads and devices;
+//! and a call whose stream says which context it means binds it only if that was missing.
 
+#![allow(unsafe_code, reason = "calls the driver")]
+
+use cudarc::driver::result;
 use dmr_streams::Device;
 use dmr_testkit::Rig;
 
@@ -21,5 +25,52 @@ fn two_devices_alternate_on_one_thread() {
         rig.device().bind().unwrap();
         other.bind().unwrap();
         assert!(!other.same_context(rig.device()));
+    }
+}
+
+const INVALID_CONTEXT: i32 = 201;
+
+/// Calls of these functions that `device.call_on` makes on a thread that has no context, or has it.
+fn calls_on(rig: &Rig, stream: usize, is_bound: bool, fails: bool) -> (bool, [u64; 3]) {
+    let name = "cuStreamSynchronize";
+    std::thread::scope(|scope| {
+        let called = scope.spawn(|| {
+            if is_bound {
+                rig.device().bind().unwrap();
+            }
+            rig.universe().reset_calls();
+            if fails {
+                rig.universe().fail_nth(name, 1, INVALID_CONTEXT);
+            }
+            // SAFETY: a stream of the rig, or the legacy stream.
+            let call = |stream| unsafe { result::stream::synchronize(stream) };
+            let answer = rig.device().call_on(stream as _, call);
+            let calls = rig.universe().calls();
+            (answer.is_ok(), [name, "cuCtxGetCurrent", "cuCtxSetCurrent"].map(|c| calls.count(c)))
+        });
+        called.join().unwrap()
+    })
+}
+
+#[test]
+fn a_call_on_a_stream_binds_the_context_only_where_that_was_missing() {
+    let rig = Rig::simulated();
+    let lease = rig.stream();
+    let stream = lease.stream().cu_stream() as usize;
+    assert_eq!(calls_on(&rig, stream, true, false), (true, [1, 0, 0]));
+    assert_eq!(calls_on(&rig, stream, false, false), (true, [1, 0, 0]));
+    // It failed for want of the context: it is made again. (That there is none, the driver says
+    // without a device.)
+    assert_eq!(calls_on(&rig, stream, false, true), (true, [2, 0, 1]));
+    // It failed for another reason.
+    assert_eq!(calls_on(&rig, stream, true, true), (false, [1, 1, 0]));
+}
+
+#[test]
+fn a_call_on_the_legacy_stream_binds_the_context_first() {
+    let rig = Rig::simulated();
+    for legacy in [0, 1] {
+        assert_eq!(calls_on(&rig, legacy, false, false), (true, [1, 0, 1]));
+        assert_eq!(calls_on(&rig, legacy, true, false), (true, [1, 1, 0]));
     }
 }

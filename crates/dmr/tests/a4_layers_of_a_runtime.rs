@@ -145,6 +145,52 @@ fn a_callback_makes_room_and_the_log_shows_both_attempts() {
 }
 
 #[test]
+fn over_a_pool_a_callback_is_asked_after_the_pool_has_used_what_it_keeps() {
+    let rig = Rig::new();
+    let budget = Budget::new(32 * MIB as u64);
+    let spilled: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let cache: Arc<Mutex<Option<DeviceBlock>>> = Arc::default();
+    let handle: Arc<Mutex<Option<Arc<dyn DeviceMemoryResource>>>> = Arc::default();
+    let runtime = DeviceRuntime::builder(rig.ordinal())
+        .backend(Backend::Pool)
+        .budget_on(&budget)
+        .on_out_of_memory({
+            let (cache, spilled, handle) = (cache.clone(), spilled.clone(), handle.clone());
+            move |_| {
+                let Some(block) = cache.lock().unwrap().take() else { return Response::Decline };
+                let resource = handle.lock().unwrap().clone().unwrap();
+                let usage = resource.usage();
+                spilled.lock().unwrap().push(usage.reserved - usage.live);
+                resource.deallocate(block).unwrap();
+                Response::Retry
+            }
+        })
+        .build()
+        .unwrap();
+    let resource = runtime.resource();
+    *handle.lock().unwrap() = Some(Arc::clone(resource));
+    let stream = runtime.streams().acquire().unwrap();
+    let allocate = |mib: usize| resource.allocate(mib * MIB, stream.id(), AllocTag::UNTAGGED);
+
+    *cache.lock().unwrap() = Some(allocate(10).unwrap());
+    resource.deallocate(allocate(20).unwrap()).unwrap();
+    // What the pool keeps is given up for this: nobody is asked.
+    let block = allocate(22).unwrap();
+    assert_eq!(*spilled.lock().unwrap(), []);
+    resource.deallocate(block).unwrap();
+    // Here that is not enough, and the callback finds the pool without anything to give up.
+    let block = allocate(30).unwrap();
+    assert_eq!(*spilled.lock().unwrap(), [0]);
+    // With nothing left in the cache, the refusal stands.
+    let refused = allocate(8).unwrap_err();
+    assert!(matches!(refused, ResourceError::OutOfBudget { .. }), "{refused}");
+    resource.deallocate(block).unwrap();
+    *handle.lock().unwrap() = None;
+    drop((stream, runtime));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_log_that_cannot_be_created_is_an_error_of_the_builder() {
     let rig = Rig::new();
     let path = std::env::temp_dir().join("no-such-folder").join("alloc.csv");

@@ -9,7 +9,7 @@ use dmr_core::AllocTag;
 use dmr_core::error::Holder;
 
 use super::pending::Sources;
-use super::shard::Shard;
+use super::shard::{MOST_CREDIT, Shard};
 use super::tags::TagSums;
 
 /// Names an account in its tree. Never used twice; larger than its parent's.
@@ -240,16 +240,33 @@ impl Books {
 
     /// Closes all shards of this account and of those below it, and puts their credit back.
     ///
-    /// When the last one is closed, nothing below this account changes until the lock is free:
-    /// that is the instant at which its numbers are exact.
+    /// When the last one is closed, nothing is taken below this account until the lock is free, and
+    /// what is put back is at least what was idle at that instant: what does not fit then did not
+    /// fit at that instant.
     pub(super) fn collect(&mut self, id: AccountId) {
-        for id in self.with_all_below(id) {
-            let shards = self.accounts.get(&id).map_or(&[][..], |account| &account.shards);
-            let credit = shards.iter().map(|shard| shard.close()).fold(0, u64::saturating_add);
-            if credit > 0 {
-                self.put_back(id, credit);
-            }
+        let all = self.with_all_below(id);
+        all.iter().for_each(|id| self.shards_of(*id).iter().for_each(|shard| shard.close()));
+        all.into_iter().for_each(|id| self.put_back_closed(id));
+    }
+
+    /// Puts back what has come into closed shards of this account.
+    fn put_back_closed(&mut self, id: AccountId) {
+        let closed = self.shards_of(id).iter().filter(|shard| shard.is_closed());
+        let credit = closed.map(|shard| shard.collect()).fold(0, u64::saturating_add);
+        if credit > 0 {
+            self.put_back(id, credit);
         }
+    }
+
+    fn shards_of(&self, id: AccountId) -> &[Arc<CachePadded<Shard>>] {
+        self.accounts.get(&id).map_or(&[], |account| &account.shards)
+    }
+
+    /// Puts back what has come into shards after they were closed, so that the numbers are exact
+    /// if no call is under way.
+    pub(super) fn settle(&mut self) {
+        let all: Vec<_> = self.accounts.keys().copied().collect();
+        all.into_iter().for_each(|id| self.put_back_closed(id));
     }
 
     fn with_all_below(&self, id: AccountId) -> Vec<AccountId> {
@@ -264,13 +281,14 @@ impl Books {
     }
 
     /// Opens a closed shard of this account again, with credit where there is plenty. Not while
-    /// somebody waits: then every free must be seen.
+    /// somebody waits: then every free must be seen. (One that found its shard open just before is
+    /// seen when the waiter looks again by itself.)
     pub(super) fn open(&mut self, id: AccountId, shard: &Shard) {
         if !self.waiters.is_empty() {
             return;
         }
         let share = self.room(id) / (4 * self.shards.max(1));
-        let credit = if share < LEAST_CREDIT { 0 } else { share };
+        let credit = if share < LEAST_CREDIT { 0 } else { share.min(MOST_CREDIT) };
         self.draw_anyway(id, credit);
         shard.open(credit, credit.saturating_mul(2).max(LEAST_CAP));
     }
@@ -337,7 +355,8 @@ impl Books {
 /// What the books say, without closing anything: exact when no call is under way.
 impl Books {
     /// Bytes charged to an account, and bytes that are left of it and of all above it.
-    pub(super) fn position(&self, id: AccountId) -> (u64, u64) {
+    pub(super) fn position(&mut self, id: AccountId) -> (u64, u64) {
+        self.settle();
         let charged = self.charged();
         let used = |id| charged.get(&id).copied().unwrap_or(0);
         let (mut at, mut room, mut on_top) = (Some(id), u64::MAX, 0_u64);

@@ -125,7 +125,9 @@ impl Budget {
     /// Each thread counts up to 64 tags apart, the others as [`AllocTag::OTHER`].
     #[must_use]
     pub fn holders(&self) -> Vec<Holder> {
-        self.account.tree.books().holders(self.account.id)
+        let mut books = self.account.tree.books();
+        books.settle();
+        books.holders(self.account.id)
     }
 }
 

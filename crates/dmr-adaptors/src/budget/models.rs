@@ -134,3 +134,23 @@ fn loom_a_share_that_ends_while_blocks_come_back_leaves_nothing_charged() {
         assert_eq!(tree.books().position(ROOT), (0, 2));
     });
 }
+
+/// Whether a give comes before or after its shard is closed, it is in one place.
+#[test]
+fn loom_what_comes_back_while_a_shard_is_closed_is_there_for_the_next_request() {
+    check(|| {
+        let (tree, [first, second, _]) = tree(2, [2, 0, 0]);
+        assert!(first.take(1));
+        let frees = {
+            let tree = Arc::clone(&tree);
+            thread::spawn(move || tree.release(ROOT, Some(&first), 1))
+        };
+        if tree.charge(ROOT, Some(&second), 2, false).is_ok() {
+            tree.release(ROOT, Some(&second), 2);
+        }
+        frees.join().expect("a thread");
+        assert_eq!(tree.books().position(ROOT), (0, 2));
+        tree.charge(ROOT, Some(&second), 2, false).expect("both are free");
+        assert_eq!(tree.books().position(ROOT), (2, 0));
+    });
+}

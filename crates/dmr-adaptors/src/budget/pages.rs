@@ -32,13 +32,11 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
 
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
         let pages = self.pages()?;
-        let account = &self.budget.account;
-        let shard = account.shard();
+        let shard = self.budget.account.shard();
         self.charge(shard, bytes)?;
         let charge = Charge { budget: &self.budget, shard, bytes };
         let memory = pages.create(bytes, tag)?;
-        charge.keep();
-        account.tree.count(account.id, shard, tag, bytes);
+        charge.keep(tag);
         Ok(memory)
     }
 

@@ -60,6 +60,10 @@ impl<R: DeviceMemoryResource> Source<R> {
         Self { resource, account, lists: Arc::default(), before: AtomicU64::new(before) }
     }
 
+    pub(super) fn into_resource(self) -> R {
+        self.resource
+    }
+
     pub(super) fn lists(&self) -> Arc<dyn Pending> {
         Arc::clone(&self.lists) as Arc<dyn Pending>
     }

@@ -1,6 +1,7 @@
 //! [`GlobalDeviceBudget`]: a resource that charges a budget for what passes through it.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use dmr_core::size::human_bytes;
@@ -49,16 +50,17 @@ use crate::forward::forward;
 /// # Dropping it
 ///
 /// Waits for nothing. If blocks are still retired, the resource inside is kept until they are
-/// freed, or until the budget itself is gone. Blocks still handed out stay charged. There is no
-/// `into_inner` for the same reason: share the resource instead.
+/// freed, or until the budget itself is gone. Blocks still handed out stay charged.
 ///
 /// # Cost
 ///
-/// A call takes one atomic operation on a cache line of the calling thread, and counts the tag. A
-/// thread takes bytes in advance, or keeps those that it frees, where there is plenty, and goes to
-/// a lock when they do not suffice; a refusal takes all of that back before it is final.
+/// An allocation takes one atomic operation on a cache line of the calling thread, a free a store
+/// there; both count the tag. A thread takes bytes in advance, or keeps those that it frees, where
+/// there is plenty, and goes to a lock when they do not suffice; a refusal takes all of that back
+/// before it is final.
 pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     source: Arc<Source<R>>,
+    registration: Registration,
     pub(super) budget: Budget,
     reap_pending: bool,
 }
@@ -73,14 +75,32 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         let out = if counts_what_is_out { inner.usage() } else { Usage::default() };
         let account = &budget.account;
         let source = Arc::new(Source::new(inner, account.id, out.retired));
-        let weak = Arc::downgrade(&source);
-        {
-            let mut books = account.tree.books();
-            books.draw_anyway(account.id, out.outstanding());
-            books.sources.add(account.id, source.lists(), weak);
-        }
+        account.tree.books().draw_anyway(account.id, out.outstanding());
         account.tree.count_bytes(account.id, BEFORE, out.outstanding());
-        Self { source, budget: budget.clone(), reap_pending }
+        Self::registered(source, budget.clone(), reap_pending)
+    }
+
+    fn registered(source: Arc<Source<R>>, budget: Budget, reap_pending: bool) -> Self {
+        let registration = Registration::new(&source, &budget);
+        Self { source, registration, budget, reap_pending }
+    }
+
+    /// The resource inside, no longer charged to anybody. Blocks still handed out stay charged, as
+    /// when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// This, unchanged: blocks that were given back are still retired, or another thread is just
+    /// asking after them. [`reap_pending`](DeviceMemoryResource::reap_pending), and try again.
+    pub fn into_inner(self) -> Result<R, Self> {
+        self.source.poll(self.tree());
+        if self.source.has_pending() {
+            return Err(self);
+        }
+        let Self { source, registration, budget, reap_pending } = self;
+        drop(registration);
+        let alone = Arc::try_unwrap(source).map(Source::into_resource);
+        alone.map_err(|source| Self::registered(source, budget, reap_pending))
     }
 
     /// The resource inside.
@@ -104,26 +124,11 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         &self.budget.account.tree
     }
 
-    /// Asks the resource inside for bytes that are charged.
-    ///
-    /// What it says is answered as it came: taking a block out and putting it in again costs more
-    /// than all that is done here.
-    #[inline]
-    fn ask(
-        &self,
-        bytes: usize,
-        stream: StreamId,
-        tag: AllocTag,
-        shard: Option<&Shard>,
-    ) -> ResourceResult<DeviceBlock> {
-        let charge = Charge { budget: &self.budget, shard, bytes: bytes as u64 };
-        let answer = self.inner().allocate(bytes, stream, tag);
-        if answer.is_ok() {
-            charge.keep();
-            let account = &self.budget.account;
-            account.tree.count(account.id, shard, tag, bytes as u64);
-        }
-        answer
+    /// A block was given back, and stays charged until the resource lets it go.
+    #[inline(never)]
+    fn retire(&self, entry: Entry) {
+        let account = &self.budget.account;
+        self.source.push(entry, &account.tree, account.shard());
     }
 
     /// Charges `bytes`, or says why not.
@@ -188,8 +193,12 @@ pub(super) struct Charge<'a> {
 }
 
 impl Charge<'_> {
-    pub(super) fn keep(self) {
-        std::mem::forget(self);
+    /// The block, or the memory, is there.
+    #[inline]
+    pub(super) fn keep(self, tag: AllocTag) {
+        let kept = ManuallyDrop::new(self);
+        let account = &kept.budget.account;
+        account.tree.count(account.id, kept.shard, tag, kept.bytes);
     }
 }
 
@@ -202,32 +211,44 @@ impl Drop for Charge<'_> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBudget<R> {
+    #[inline]
     fn allocate(
         &self,
         bytes: usize,
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let account = &self.budget.account;
-        let (shard, charged) = (account.shard(), bytes as u64);
+        let (shard, charged) = (self.budget.account.shard(), bytes as u64);
         self.charge(shard, charged)?;
-        self.ask(bytes, stream, tag, shard)
+        let charge = Charge { budget: &self.budget, shard, bytes: charged };
+        // Taken apart and put together: so the compiler leaves the answer where it is, and does not
+        // copy it before its parts have reached the cache.
+        match self.inner().allocate(bytes, stream, tag) {
+            Ok(block) => {
+                charge.keep(tag);
+                Ok(block)
+            }
+            Err(error) => Err(error),
+        }
     }
 
+    #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let entry = Entry { id: block.id(), bytes: block.bytes() as u64, tag: block.tag() };
-        let answer = self.inner().deallocate(block);
-        if let Ok(state) = &answer {
-            let account = &self.budget.account;
-            let shard = account.shard();
-            if *state == BlockState::Freed {
-                account.tree.uncount(account.id, shard, entry.tag, entry.bytes);
-                account.tree.release(account.id, shard, entry.bytes);
-            } else {
-                self.source.push(entry, &account.tree, shard);
+        let (id, bytes, tag) = (block.id(), block.bytes() as u64, block.tag());
+        match self.inner().deallocate(block) {
+            Ok(BlockState::Freed) => {
+                let account = &self.budget.account;
+                let shard = account.shard();
+                account.tree.uncount(account.id, shard, tag, bytes);
+                account.tree.release(account.id, shard, bytes);
+                Ok(BlockState::Freed)
             }
+            Ok(state) => {
+                self.retire(Entry { id, bytes, tag });
+                Ok(state)
+            }
+            Err(refused) => Err(refused),
         }
-        answer
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
@@ -263,10 +284,24 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     }
 }
 
-impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
+/// A source's place in the books of its budget.
+struct Registration {
+    source: Arc<dyn Polled>,
+    budget: Budget,
+}
+
+impl Registration {
+    fn new<R: DeviceMemoryResource + 'static>(source: &Arc<Source<R>>, budget: &Budget) -> Self {
+        let (lists, weak) = (source.lists(), Arc::downgrade(source));
+        let account = &budget.account;
+        account.tree.books().sources.add(account.id, lists, weak);
+        Self { source: Arc::clone(source) as Arc<dyn Polled>, budget: budget.clone() }
+    }
+}
+
+impl Drop for Registration {
     fn drop(&mut self) {
-        let source = Arc::clone(&self.source) as Arc<dyn Polled>;
-        self.tree().leave(&source);
+        self.budget.account.tree.leave(&self.source);
     }
 }
 

@@ -74,8 +74,8 @@ impl Tree {
             return Err(Refused::Oversized(books.refusal(over)));
         }
         if let Some(shard) = shard {
-            let credit = shard.close();
-            books.put_back(id, credit);
+            shard.close();
+            books.put_back(id, shard.collect());
         }
         if let Err(full) = books.draw(id, bytes) {
             return Err(Refused::Full(in_full.then(|| books.refusal(full))));
@@ -97,7 +97,10 @@ impl Tree {
     #[cold]
     fn release_in_books(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
         let mut books = self.books();
-        let credit = shard.map_or(0, Shard::close);
+        let credit = shard.map_or(0, |shard| {
+            shard.close();
+            shard.collect()
+        });
         books.put_back(id, bytes.saturating_add(credit));
         if let Some(shard) = shard {
             books.open(id, shard);
@@ -137,6 +140,8 @@ impl Tree {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn in_books(&self, id: AccountId, change: impl FnOnce(&mut TagSums)) {
         if let Some(tags) = self.books().tags(id) {
             change(tags);

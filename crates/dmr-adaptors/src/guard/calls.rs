@@ -32,6 +32,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         if bytes == 0 {
             return Err(ResourceError::zero_size());
         }
+        self.refuse_fork()?;
         let whole_bytes = Allocation::whole_bytes(bytes, self.red_zone)
             .ok_or(ResourceError::size_overflow(bytes))?;
         let whole = self.take(whole_bytes, stream, tag)?;
@@ -51,8 +52,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
                 Ok(block)
             }
             Err((error, whole)) => {
-                // Refused as well, it is leaked, visibly in the inner resource's usage.
-                drop(self.get_ref().deallocate(whole));
+                self.strays.take(whole, self.get_ref());
                 Err(error)
             }
         }
@@ -144,6 +144,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 
     fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
+        self.refuse_fork()?;
         let _passing = self.passing();
         let used = [BlockUse::new(block.id(), Access::ReadWrite)];
         self.admit(&used)?;
@@ -158,6 +159,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         stream: StreamId,
         access: Access,
     ) -> ResourceResult<UseToken> {
+        self.refuse_fork()?;
         let _passing = self.passing();
         let used = [BlockUse::new(block, access)];
         self.admit(&used)?;
@@ -166,6 +168,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 
     fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
+        self.refuse_fork()?;
         let closing = self.closing([&token]);
         let outcome = self.get_ref().finish_block_use(token);
         self.dismiss(&closing);
@@ -173,6 +176,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        self.refuse_fork()?;
         let _passing = self.passing();
         self.admit(uses)?;
         let prepared = self.get_ref().prepare_uses(uses, stream);
@@ -180,6 +184,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.refuse_fork()?;
         let closing = self.closing(&tokens);
         let outcome = self.get_ref().finish_uses(tokens);
         self.dismiss(&closing);
@@ -187,6 +192,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        self.refuse_fork()?;
         let closing = self.closing(&tokens);
         let outcome = self.get_ref().cancel_uses(tokens);
         self.dismiss(&closing);

@@ -98,6 +98,7 @@ mod findings;
 mod layer;
 mod quarantine;
 mod resource;
+mod strays;
 mod table;
 mod verdicts;
 

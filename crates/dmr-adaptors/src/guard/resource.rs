@@ -13,6 +13,7 @@ use dmr_core::{
 use super::accounts::Accounts;
 use super::findings::Findings;
 use super::quarantine::Quarantine;
+use super::strays::Strays;
 use super::table::{Kept, Table};
 use super::verdicts::Verdicts;
 use super::{DebugGuardLayer, GuardChecks};
@@ -29,6 +30,7 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     pub(super) findings: Arc<Findings>,
     pub(super) table: Table,
     pub(super) quarantine: Quarantine,
+    pub(super) strays: Strays,
     pub(super) accounts: Accounts,
     pub(super) unchecked: AtomicU64,
     /// Held for reading while a window is opened or a block taken back, for writing while a check
@@ -51,6 +53,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             findings: Arc::default(),
             table: Table::new(),
             quarantine: Quarantine::new(layer.quarantine_bytes, layer.quarantine_blocks),
+            strays: Strays::default(),
             accounts: Accounts::default(),
             unchecked: AtomicU64::new(0),
             gate: RwLock::new(()),
@@ -233,10 +236,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
                 None => (0, Ok(())),
             }
         };
+        let strays = self.strays.give_back(self.get_ref());
         let reaped = inner(self.get_ref());
         let freed = passed_on + self.accounts.settle(|block| self.get_ref().is_retired(block));
         let collected = if all { self.collect_unless_lost() } else { Ok(()) };
-        outcome.and(reaped)?;
+        outcome.and(strays).and(reaped)?;
         collected?;
         match self.findings.report_one() {
             Some(found) => Err(ResourceError::Corrupted(Box::new(found))),
@@ -254,6 +258,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             // What the inner resource refuses is leaked, as what is dropped is.
             drop(self.pass_on(kept));
         }
+        drop(self.strays.give_back(self.get_ref()));
     }
 
     /// Whether a use may be prepared: not of a block that was given back.

@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crossbeam_utils::CachePadded;
+use crate::per_thread::PerThread;
 
 /// The time of a call, taken once. Until it is dropped, its row is still to come.
 ///
@@ -24,7 +24,7 @@ impl CallTime {
     #[inline]
     pub(super) fn take() -> Self {
         // A thread that is being torn down has no mark: its rows are only likely to be in order.
-        let mark = MARK.try_with(|claimed| claimed.0).ok().filter(|mark| mark.is_idle());
+        let mark = MARKS.own().filter(|mark| mark.is_idle());
         if let Some(mark) = mark {
             mark.earliest_ns.store(UNKNOWN, Ordering::Relaxed);
             // The store has to be made before the clock is read, see `settled_before`.
@@ -66,7 +66,7 @@ impl Drop for CallTime {
 /// stand later in the log than its time, and nobody waits for it.
 pub(super) fn settled_before() -> u64 {
     let now = now_ns();
-    let earliest = marks().map(|mark| mark.earliest_ns.load(Ordering::Acquire)).min();
+    let earliest = MARKS.iter().map(|mark| mark.earliest_ns.load(Ordering::Acquire)).min();
     let settled = earliest.unwrap_or(IDLE).min(now.saturating_sub(SLACK_NS));
     settled.max(now.saturating_sub(PATIENCE_NS))
 }
@@ -111,12 +111,14 @@ pub(super) fn thread_number() -> u64 {
     }
 }
 
-/// How early the next row of a thread can be.
+/// The marks of all threads.
+static MARKS: PerThread<Mark> = PerThread::new();
+
+/// How early the next row of a thread can be: [`IDLE`], or a bound for the row of the outermost
+/// call in progress.
 #[derive(Debug)]
 struct Mark {
-    /// [`IDLE`], or a bound for the row of the outermost call in progress.
     earliest_ns: AtomicU64,
-    is_claimed: AtomicBool,
 }
 
 /// No call is in progress.
@@ -125,71 +127,15 @@ const IDLE: u64 = u64::MAX;
 const UNKNOWN: u64 = 0;
 
 impl Mark {
-    const fn new() -> Self {
-        Self { earliest_ns: AtomicU64::new(IDLE), is_claimed: AtomicBool::new(false) }
-    }
-
     fn is_idle(&self) -> bool {
         self.earliest_ns.load(Ordering::Relaxed) == IDLE
     }
 }
 
-thread_local! {
-    static MARK: ClaimedMark = ClaimedMark::claim();
-}
-
-/// The mark of one thread, until the thread ends.
-struct ClaimedMark(&'static Mark);
-
-impl ClaimedMark {
-    fn claim() -> Self {
-        loop {
-            let free = marks().find(|mark| !mark.is_claimed.swap(true, Ordering::Acquire));
-            match free {
-                Some(mark) => return Self(mark),
-                None => add_chunk(),
-            }
-        }
+impl Default for Mark {
+    fn default() -> Self {
+        Self { earliest_ns: AtomicU64::new(IDLE) }
     }
-}
-
-impl Drop for ClaimedMark {
-    fn drop(&mut self) {
-        self.0.earliest_ns.store(IDLE, Ordering::Release);
-        self.0.is_claimed.store(false, Ordering::Release);
-    }
-}
-
-/// The marks of all threads: a list that only grows, to the most threads that there have been at
-/// once. It takes no lock, which a fork could leave locked.
-struct Chunk {
-    marks: [CachePadded<Mark>; 64],
-    next: OnceLock<Box<Chunk>>,
-}
-
-static FIRST: Chunk = Chunk::new();
-
-impl Chunk {
-    const fn new() -> Self {
-        Self { marks: [const { CachePadded::new(Mark::new()) }; 64], next: OnceLock::new() }
-    }
-
-    fn next(&self) -> Option<&Self> {
-        self.next.get().map(|chunk| &**chunk)
-    }
-}
-
-fn chunks() -> impl Iterator<Item = &'static Chunk> {
-    std::iter::successors(Some(&FIRST), |chunk| chunk.next())
-}
-
-fn marks() -> impl Iterator<Item = &'static Mark> {
-    chunks().flat_map(|chunk| &chunk.marks).map(|mark| &**mark)
-}
-
-fn add_chunk() {
-    // Whoever comes second drops its chunk and looks again.
-    let _ = chunks().last().map(|last| last.next.set(Box::new(Chunk::new())));
 }
 
 #[cfg(test)]
@@ -218,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_than_a_chunk_has_marks_all_have_one() {
+    fn every_one_of_many_threads_has_a_mark() {
         let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let all_there = std::sync::Barrier::new(100);
         std::thread::scope(|scope| {
@@ -232,6 +178,6 @@ mod tests {
                 });
             }
         });
-        assert!(marks().all(Mark::is_idle));
+        assert!(MARKS.iter().all(Mark::is_idle));
     }
 }

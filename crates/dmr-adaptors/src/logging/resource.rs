@@ -118,6 +118,18 @@ impl<R: DeviceMemoryResource> LoggingResource<R> {
         });
     }
 
+    #[cold]
+    fn log_failure(&self, bytes: usize, stream: StreamId, tag: AllocTag, error: &ResourceError) {
+        let time = CallTime::take();
+        self.log(&LogRecord {
+            bytes: bytes as u64,
+            stream,
+            tag,
+            result: result_of(Err::<(), _>(error)),
+            ..self.without_block(&time, LogAction::Allocate)
+        });
+    }
+
     fn without_block(&self, time: &CallTime, action: LogAction) -> LogRecord {
         LogRecord {
             time_ns: time.ns(),
@@ -143,30 +155,35 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let answer = self.inner.allocate(bytes, stream, tag);
-        // Taken after the memory was: whoever freed it has an earlier time.
-        let time = CallTime::take();
-        match &answer {
-            Ok(block) => self.log(&of_block(&time, LogAction::Allocate, block)),
-            Err(error) => self.log(&LogRecord {
-                bytes: bytes as u64,
-                stream,
-                tag,
-                result: result_of(Err::<(), _>(error)),
-                ..self.without_block(&time, LogAction::Allocate)
-            }),
+        // The time is taken after the memory was: whoever freed it has an earlier one.
+        match self.inner.allocate(bytes, stream, tag) {
+            Ok(block) => {
+                let time = CallTime::take();
+                self.log(&of_block(&time, LogAction::Allocate, &block));
+                Ok(block)
+            }
+            Err(error) => {
+                self.log_failure(bytes, stream, tag, &error);
+                Err(error)
+            }
         }
-        answer
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         // Taken before the memory is given back: whoever is given it has a later time.
         let time = CallTime::take();
         let mut record = of_block(&time, LogAction::Deallocate, &block);
-        let answer = self.inner.deallocate(block);
-        record.result = result_of(answer.as_ref().map_err(|refused| &refused.error));
-        self.log(&record);
-        answer
+        match self.inner.deallocate(block) {
+            Ok(state) => {
+                self.log(&record);
+                Ok(state)
+            }
+            Err(refused) => {
+                record.result = result_of(Err::<(), _>(&refused.error));
+                self.log(&record);
+                Err(refused)
+            }
+        }
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {

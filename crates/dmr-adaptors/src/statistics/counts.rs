@@ -8,10 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use dmr_core::{AllocTag, DeviceBlock};
 
 use super::meter::{Meter, OwnStep, Peaks, Precision, Totals, Wholes, count};
-use super::per_thread::{PerThread, has_its_own};
 use super::report::{Counter, Statistics, StreamStatistics, TagStatistics};
 use super::scope::{Frames, ScopeStatistics};
-use super::table::Table;
+use crate::per_thread::PerThread;
+use crate::table::Table;
 
 /// All that one resource counts.
 ///
@@ -23,6 +23,9 @@ pub(super) struct Counts {
     /// How many shards have told.
     threads: AtomicI64,
     shards: PerThread<Shard>,
+    /// Of threads that are being torn down: one at a time, with the lock.
+    late: Shard,
+    late_lock: Mutex<()>,
     overall: Wholes,
     by_tag: Table<Wholes>,
     by_stream: Table<Wholes>,
@@ -50,7 +53,9 @@ impl Counts {
         Self {
             precision,
             threads: AtomicI64::new(0),
-            shards: PerThread::default(),
+            shards: PerThread::new(),
+            late: Shard::default(),
+            late_lock: Mutex::default(),
             overall: Wholes::default(),
             by_tag: Table::new(),
             by_stream: Table::new(),
@@ -59,26 +64,58 @@ impl Counts {
     }
 
     /// A block was handed out.
-    #[inline]
+    // Always inlined: an item that is passed through memory is read before it has reached the cache.
+    #[inline(always)]
     pub(super) fn allocated(&self, item: Item) {
         match self.shards.own() {
             Some(shard) => self.allocated_in(shard, item),
-            None => self.shards.with(|shard| self.allocated_in(shard, item)),
+            None => self.allocated_late(item),
         }
     }
 
     /// A block was given back.
-    #[inline]
+    #[inline(always)]
     pub(super) fn freed(&self, item: Item) {
         match self.shards.own() {
             Some(shard) => self.freed_in(shard, item),
-            None => self.shards.with(|shard| self.freed_in(shard, item)),
+            None => self.freed_late(item),
         }
     }
 
-    #[inline]
+    #[cold]
+    fn allocated_late(&self, item: Item) {
+        self.late(|shard| self.allocated_in(shard, item));
+    }
+
+    #[cold]
+    fn freed_late(&self, item: Item) {
+        self.late(|shard| self.freed_in(shard, item));
+    }
+
+    /// Calls `f` with the thread's shard. `f` must not call this.
+    fn with<A>(&self, f: impl FnOnce(&Shard) -> A) -> A {
+        match self.shards.own() {
+            Some(shard) => f(shard),
+            None => self.late(f),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn late<A>(&self, f: impl FnOnce(&Shard) -> A) -> A {
+        let _only_one = self.late_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        f(&self.late)
+    }
+
+    /// The shards of all threads, also of those that have ended.
+    fn all_shards(&self) -> impl Iterator<Item = &Shard> + Clone {
+        self.shards.iter().chain([&self.late])
+    }
+
+    #[inline(always)]
     fn allocated_in(&self, shard: &Shard, item: Item) {
-        let (bytes, step, tag) = (item.bytes, shard.step.get(), self.index_of(shard, item.tag));
+        let (bytes, tag) = (item.bytes, self.index_of(shard, item.tag));
+        let step = shard.step.get().for_blocks_of(bytes);
         // All are counted, whatever the first answers.
         let is_due = shard.overall.add(bytes, step)
             | shard.by_tag.get_or_make(tag).meter.add(bytes, step)
@@ -87,13 +124,14 @@ impl Counts {
             self.tell(shard, tag, item.stream);
         }
         if shard.has_scopes() {
-            shard.frames().allocated(bytes);
+            shard.allocated_in_scope(bytes);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn freed_in(&self, shard: &Shard, item: Item) {
-        let (bytes, step, tag) = (item.bytes, shard.step.get(), self.index_of(shard, item.tag));
+        let (bytes, tag) = (item.bytes, self.index_of(shard, item.tag));
+        let step = shard.step.get().for_blocks_of(bytes);
         let is_due = shard.overall.remove(bytes, step)
             | shard.by_tag.get_or_make(tag).meter.remove(bytes, step)
             | shard.by_stream.get_or_make(item.stream).remove(bytes, step);
@@ -101,7 +139,7 @@ impl Counts {
             self.tell(shard, tag, item.stream);
         }
         if shard.has_scopes() {
-            shard.frames().freed(bytes);
+            shard.freed_in_scope(bytes);
         }
     }
 
@@ -122,7 +160,7 @@ impl Counts {
     /// An allocation failed.
     #[cold]
     pub(super) fn failed(&self, tag: AllocTag) {
-        self.shards.with(|shard| {
+        self.with(|shard| {
             let of_tag = shard.by_tag.get_or_make(self.index_of(shard, tag));
             count(&of_tag.failures, 1);
             if shard.has_scopes() {
@@ -133,23 +171,23 @@ impl Counts {
 
     /// Opens a scope of the calling thread; answers its number, unless the thread is ending.
     pub(super) fn push(&self, tag: AllocTag) -> Option<u64> {
-        has_its_own().then(|| self.shards.with(|shard| shard.change_frames(|f| f.push(tag))))
+        self.shards.own().map(|shard| shard.change_frames(|frames| frames.push(tag)))
     }
 
     /// Closes a scope of the calling thread.
     pub(super) fn pop(&self, number: u64) -> Option<ScopeStatistics> {
-        self.shards.with(|shard| shard.change_frames(|frames| frames.pop(number)))
+        self.with(|shard| shard.change_frames(|frames| frames.pop(number)))
     }
 
     /// What a scope of the calling thread has counted so far.
     pub(super) fn peek(&self, number: u64) -> Option<ScopeStatistics> {
-        self.shards.with(|shard| shard.frames().peek(number))
+        self.with(|shard| shard.frames().peek(number))
     }
 
     pub(super) fn snapshot(&self) -> Statistics {
         // Over all there are only peaks: the sums are those of the tags.
-        let peaks = self.overall.peaks(self.shards.iter().map(|shard| &shard.overall));
-        let meters = self.shards.iter().flat_map(|shard| shard.by_tag.iter());
+        let peaks = self.overall.peaks(self.all_shards().map(|shard| &shard.overall));
+        let meters = self.all_shards().flat_map(|shard| shard.by_tag.iter());
         let totals: Totals = meters.map(|(_, of_tag)| of_tag.meter.totals()).sum();
         let [bytes, allocations] = totals.counters(peaks);
         let (mut by_tag, mut by_stream) = (self.tag_statistics(), self.stream_statistics());
@@ -162,7 +200,7 @@ impl Counts {
     fn tag_statistics(&self) -> Vec<TagStatistics> {
         let tags = self.tags.read().unwrap_or_else(PoisonError::into_inner).names.clone();
         let statistics = tags.into_iter().enumerate().map(|(index, tag)| {
-            let of_tag = self.shards.iter().filter_map(|shard| shard.by_tag.get(index));
+            let of_tag = self.all_shards().filter_map(|shard| shard.by_tag.get(index));
             let failures = of_tag.clone().map(|of_tag| of_tag.failures.load(Ordering::Relaxed));
             let meters = of_tag.map(|of_tag| &of_tag.meter);
             let (totals, [bytes, allocations]) = read(self.by_tag.get_or_make(index), meters);
@@ -173,11 +211,11 @@ impl Counts {
     }
 
     fn stream_statistics(&self) -> Vec<StreamStatistics> {
-        let slots = self.shards.iter().flat_map(|shard| shard.by_stream.iter());
+        let slots = self.all_shards().flat_map(|shard| shard.by_stream.iter());
         let used = slots.filter(|(_, of_stream)| of_stream.is_used()).map(|(slot, _)| slot);
         let used: BTreeSet<usize> = used.collect();
         let statistics = used.into_iter().map(|slot| {
-            let meters = self.shards.iter().filter_map(|shard| shard.by_stream.get(slot));
+            let meters = self.all_shards().filter_map(|shard| shard.by_stream.get(slot));
             let wholes = self.by_stream.get_or_make(slot);
             let (Totals { frees, .. }, [bytes, allocations]) = read(wholes, meters);
             StreamStatistics { slot, bytes, allocations, frees }
@@ -187,7 +225,7 @@ impl Counts {
 
     /// Starts all peaks again from what is current.
     pub(super) fn reset_peaks(&self) {
-        self.shards.with(|shard| {
+        self.with(|shard| {
             shard.overall.tell(&self.overall);
             for (index, of_tag) in shard.by_tag.iter() {
                 of_tag.meter.peaks.tell(self.by_tag.get_or_make(index));
@@ -268,6 +306,16 @@ impl Shard {
     #[inline]
     fn has_scopes(&self) -> bool {
         self.is_scoped.load(Ordering::Relaxed)
+    }
+
+    #[inline(never)]
+    fn allocated_in_scope(&self, bytes: u64) {
+        self.frames().allocated(bytes);
+    }
+
+    #[inline(never)]
+    fn freed_in_scope(&self, bytes: u64) {
+        self.frames().freed(bytes);
     }
 
     fn frames(&self) -> MutexGuard<'_, Frames> {

@@ -15,10 +15,11 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// The step in bytes, where blocks of this size are counted.
+    /// The step where blocks of this size are counted.
     #[inline]
-    fn bytes_for(self, block: u64) -> i64 {
-        self.bytes.max((block as i64).saturating_mul(self.times))
+    pub(super) fn for_blocks_of(self, bytes: u64) -> Self {
+        let least = (bytes as i64).saturating_mul(self.times);
+        Self { bytes: self.bytes.max(least), ..self }
     }
 }
 
@@ -84,13 +85,13 @@ impl Peaks {
     /// A block of so many bytes was handed out. Answers whether the wholes have to be told.
     #[inline]
     pub(super) fn add(&self, bytes: u64, step: Step) -> bool {
-        self.bytes.add(bytes, step.bytes_for(bytes)) | self.blocks.add(1, step.blocks)
+        self.bytes.add(bytes, step.bytes) | self.blocks.add(1, step.blocks)
     }
 
     /// A block of so many bytes was given back. Answers whether the wholes have to be told.
     #[inline]
     pub(super) fn remove(&self, bytes: u64, step: Step) -> bool {
-        self.bytes.remove(bytes, step.bytes_for(bytes)) | self.blocks.remove(1, step.blocks)
+        self.bytes.remove(bytes, step.bytes) | self.blocks.remove(1, step.blocks)
     }
 
     /// Tells the wholes what they have to be told.
@@ -110,8 +111,10 @@ impl Peaks {
     }
 }
 
-/// One thread's part of the peaks, and of all that ever was.
+/// One thread's part of the peaks, and of all that ever was: a cache line, which it shares with no
+/// other thread's.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Meter {
     pub(super) peaks: Peaks,
     allocated_bytes: AtomicU64,

@@ -16,10 +16,8 @@ mod counts;
 mod export;
 mod gauge;
 mod meter;
-mod per_thread;
 mod report;
 mod scope;
-mod table;
 
 use std::fmt;
 
@@ -155,22 +153,30 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let answer = self.inner.allocate(bytes, stream, tag);
-        match &answer {
-            Ok(block) => self.counts.allocated(Item::from(block)),
-            Err(_) => self.counts.failed(tag),
+        // Taken apart and put together: so the compiler leaves the answer where it is, and does not
+        // copy it before its parts have reached the cache.
+        match self.inner.allocate(bytes, stream, tag) {
+            Ok(block) => {
+                self.counts.allocated(Item::from(&block));
+                Ok(block)
+            }
+            Err(error) => {
+                self.counts.failed(tag);
+                Err(error)
+            }
         }
-        answer
     }
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let item = Item::from(&block);
-        let answer = self.inner.deallocate(block);
-        if answer.is_ok() {
-            self.counts.freed(item);
+        match self.inner.deallocate(block) {
+            Ok(state) => {
+                self.counts.freed(item);
+                Ok(state)
+            }
+            Err(refused) => Err(refused),
         }
-        answer
     }
 
     forward!(

@@ -104,7 +104,7 @@ impl UseTable<'_> {
         let mut needs = Needs::new();
         for need in &carried.needs {
             if self.holds_up(stream.slot(), need.slot, need.order) {
-                self.add_need(stream, need.clone(), &mut needs);
+                Self::add_need(need.clone(), &mut needs);
             }
         }
         if needs.is_empty() {

@@ -25,7 +25,7 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
-use crate::progress::{Event, Mark};
+use crate::progress::Event;
 use crate::{Located, Owner, StreamPool};
 
 pub use carried::Carried;
@@ -126,24 +126,13 @@ impl<'p> UseTable<'p> {
     /// [`WindowConflict`](ResourceError::WindowConflict);
     /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
     pub fn prepare(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        match self.pool.resolve_id(stream) {
-            Ok(stream) => self.prepare_on(stream, uses),
-            Err(error) => Err(error),
+        let stream = self.pool.resolve_id(stream)?;
+        let mut tokens = UseTokens::new(stream);
+        if let Err(error) = self.open(uses, stream, &mut tokens) {
+            self.close_unused(&tokens);
+            return Err(error);
         }
-    }
-
-    /// With one `return`, so that the tokens are filled where they are returned: they are half a
-    /// kilobyte.
-    #[inline(never)]
-    fn prepare_on(&self, stream: StreamId, uses: &[BlockUse]) -> ResourceResult<UseTokens> {
-        let mut answer = Ok(UseTokens::new(stream));
-        if let Ok(tokens) = &mut answer
-            && let Err(error) = self.open(uses, stream, tokens)
-        {
-            self.close_unused(tokens);
-            answer = Err(error);
-        }
-        answer
+        Ok(tokens)
     }
 
     fn open(
@@ -158,7 +147,12 @@ impl<'p> UseTable<'p> {
         self.refuse_capture(stream)?;
         let mut needs = Needs::new();
         for &BlockUse { block, access } in uses {
-            let need = |need| self.add_need(stream, need, &mut needs);
+            let need = |entry: &Entry<_>| {
+                let slot = entry.stream.get() as usize;
+                if !self.pool.progress().has_seen(stream.slot(), slot, entry.order) {
+                    Self::add_need(Need::of(entry), &mut needs);
+                }
+            };
             let ticket = self.slots().open(block, stream, access, need)?;
             tokens.push(UseToken::new(block, stream, access, ticket));
         }
@@ -197,8 +191,7 @@ impl<'p> UseTable<'p> {
             return Err(error);
         }
         match progress.mark(self.pool, slot) {
-            (order, Ok(Mark::Recorded(event))) => self.close_used(tokens, order, Some(event)),
-            (order, Ok(Mark::Unrecorded)) => self.close_used(tokens, order, None),
+            (order, Ok(event)) => self.close_used(tokens, order, event),
             (order, Err(error)) => return self.finish_unrecorded(tokens, order, error),
         }
         Ok(())
@@ -223,13 +216,16 @@ impl<'p> UseTable<'p> {
         Ok(())
     }
 
-    fn close_used(&self, tokens: &UseTokens, order: u64, mut event: Option<Event>) {
+    #[inline]
+    fn close_used(&self, tokens: &UseTokens, order: u64, event: Option<Event>) {
         let stream = StreamKey::of(tokens.stream());
-        let mut left = tokens.iter();
-        while let Some(token) = left.next() {
-            // The last one gets the event itself.
-            let event = if left.len() == 0 { event.take() } else { event.clone() };
-            self.slots().close(token, Closing::Used(Entry { stream, order, event }));
+        let entry = |event| Closing::Used(Entry { stream, order, event });
+        // The last one gets the event itself.
+        if let Some((last, others)) = tokens.as_slice().split_last() {
+            for token in others {
+                self.slots().close(token, entry(event.clone()));
+            }
+            self.slots().close(last, entry(event));
         }
     }
 
@@ -411,11 +407,8 @@ impl<'p> UseTable<'p> {
         slot != home && !progress.has_seen(home, slot, order) && !progress.is_done(slot, order)
     }
 
-    /// Keeps what `stream` has not waited for: per producer the latest is enough.
-    fn add_need(&self, stream: StreamId, need: Need<Option<Event>>, needs: &mut Needs) {
-        if self.pool.progress().has_seen(stream.slot(), need.slot, need.order) {
-            return;
-        }
+    /// Keeps a need: per producer the latest is enough.
+    fn add_need(need: Need<Option<Event>>, needs: &mut Needs) {
         match needs.iter_mut().find(|known| known.slot == need.slot) {
             Some(known) if known.order >= need.order => {}
             Some(known) => *known = need,
@@ -431,21 +424,24 @@ impl<'p> UseTable<'p> {
                 need.event = Some(progress.event_for(self.pool, need.slot, need.order)?);
             }
         }
-        let events = || needs.iter().filter_map(|need| need.event.as_ref()).enumerate();
         let waiting = self.pool.permanent_stream(stream.slot())?.cu_stream();
-        self.pool.device().bind()?;
+        let device = self.pool.device();
+        device.check()?;
+        let events = || needs.iter().filter_map(|need| need.event.as_ref()).enumerate();
         for (index, event) in events() {
             let implied = |(other, by): (usize, &Event)| {
                 other != index && by.covers(event.slot(), event.order())
             };
-            if events().any(implied) {
+            if needs.len() > 1 && events().any(implied) {
                 continue;
             }
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             // SAFETY: stream and event are alive: the pool keeps the one, `event` the other; and
             // nobody re-records the event while it is held.
-            unsafe { result::stream::wait_event(waiting, event.handle(), flags) }
-                .map_err(|error| self.pool.device().driver_error("cuStreamWaitEvent", error))?;
+            let wait = |on| unsafe { result::stream::wait_event(on, event.handle(), flags) };
+            device
+                .call_on(waiting, wait)
+                .map_err(|error| device.driver_error("cuStreamWaitEvent", error))?;
             progress.has_waited(stream.slot(), event);
         }
         Ok(())

@@ -312,54 +312,51 @@ impl<E: Clone> Slots<E> {
         block: BlockId,
         stream: StreamId,
         access: Access,
-        mut need: impl FnMut(Need<E>),
+        need: impl FnMut(&Entry<E>),
     ) -> ResourceResult<u64> {
-        if block.slot().index().is_none() {
-            return Err(ResourceError::not_tracked(stream));
+        let slot = self.of(block).map(|(_, slot)| slot);
+        let Some(mut slot) = slot.filter(|slot| !slot.retired) else {
+            return Err(Self::no_window(block, stream));
+        };
+        let key = StreamKey::of(stream);
+        let conflict = |window: &&Window| {
+            StreamKey::of(window.stream) != key && window.access.conflicts_with(access)
+        };
+        if let Some(&Window { stream: holder, .. }) = slot.windows.iter().find(conflict) {
+            let generation = block.generation();
+            return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }
-        self.with(block, |slot| {
-            if slot.retired {
-                return Err(ResourceError::use_after_free(block.generation()));
-            }
-            let key = StreamKey::of(stream);
-            let conflict = |window: &&Window| {
-                StreamKey::of(window.stream) != key && window.access.conflicts_with(access)
-            };
-            if let Some(window) = slot.windows.iter().find(conflict) {
-                let (generation, holder) = (block.generation(), window.stream);
-                return Err(ResourceError::window_conflict(generation, holder, stream, access));
-            }
-            slot.ledger.waits(key, access).for_each(|entry| need(Need::of(entry)));
-            slot.last_ticket += 1;
-            let ticket = slot.last_ticket;
-            slot.windows.push(Window { ticket, stream, access });
-            Ok(ticket)
-        })?
+        slot.ledger.visit_waits(key, access, need);
+        slot.last_ticket += 1;
+        let ticket = slot.last_ticket;
+        slot.windows.push(Window { ticket, stream, access });
+        Ok(ticket)
+    }
+
+    /// Why a block that is not in its slot, or is retired, cannot be used.
+    #[cold]
+    fn no_window(block: BlockId, stream: StreamId) -> ResourceError {
+        match block.slot().index() {
+            None => ResourceError::not_tracked(stream),
+            Some(_) => ResourceError::use_after_free(block.generation()),
+        }
     }
 
     /// Closes a window. A token that has no window any more changes nothing.
     #[inline]
     pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) {
-        let _ = self.with(token.block(), |slot| {
-            let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
-            let Some(open) = open else { return };
-            slot.windows.swap_remove(open);
-            match closing {
-                Closing::Unused => {}
-                Closing::Used(entry) => {
-                    slot.used = true;
-                    drop(slot.ledger.commit(token.access(), entry));
-                }
-                // Another thread may have finished a later use of the stream by now. Except for
-                // that, a write came after everything.
-                Closing::Done(stream, order) => {
-                    let write = token.access().writes();
-                    slot.ledger.retain(|entry| {
-                        if entry.stream == stream { entry.order > order } else { !write }
-                    });
-                }
+        let Some((_, mut slot)) = self.of(token.block()) else { return };
+        let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
+        let Some(open) = open else { return };
+        slot.windows.swap_remove(open);
+        match closing {
+            Closing::Unused => {}
+            Closing::Used(entry) => {
+                slot.used = true;
+                drop(slot.ledger.commit(token.access(), entry));
             }
-        });
+            Closing::Done(stream, order) => slot.forget_done(token.access(), stream, order),
+        }
     }
 
     pub(crate) fn retire(&self, block: BlockId) -> ResourceResult<()> {
@@ -524,6 +521,16 @@ impl<E> Slot<E> {
             last_ticket: 0,
         }
     }
+
+    /// A use is done, and with it all that was submitted to its stream up to `order`.
+    #[cold]
+    fn forget_done(&mut self, access: Access, stream: StreamKey, order: u64) {
+        // Another thread may have finished a later use of the stream by now. Except for that, a
+        // write came after everything.
+        self.ledger.retain(|entry| {
+            if entry.stream == stream { entry.order > order } else { !access.writes() }
+        });
+    }
 }
 
 impl<E: Clone> Slot<E> {
@@ -552,7 +559,7 @@ impl<E: Clone> Slot<E> {
 
 impl<E: Clone> Need<E> {
     #[inline]
-    fn of(entry: &Entry<E>) -> Self {
+    pub(crate) fn of(entry: &Entry<E>) -> Self {
         let slot = entry.stream.get() as usize;
         Self { slot, order: entry.order, event: entry.event.clone() }
     }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// Items by index. Chunks double in size, so that finding one is a shift and two loads.
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(crate) struct Table<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }
 
@@ -12,23 +12,23 @@ const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 19;
 
 /// Whatever lies beyond shares the last item: eight million threads, tags or streams.
-const LAST: usize = FIRST_CHUNK * ((1 << CHUNKS) - 1) - 1;
+pub(crate) const LAST: usize = FIRST_CHUNK * ((1 << CHUNKS) - 1) - 1;
 
 impl<T: Default> Table<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
     /// The item, unless nothing near it was ever asked for.
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<&T> {
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
         let (chunk, at) = place(index);
         self.chunks[chunk].get()?.get(at)
     }
 
     /// The item, made if need be.
     #[inline]
-    pub(super) fn get_or_make(&self, index: usize) -> &T {
+    pub(crate) fn get_or_make(&self, index: usize) -> &T {
         // Most are among the first.
         match self.chunks[0].get() {
             Some(items) if index < items.len() => &items[index],
@@ -36,6 +36,7 @@ impl<T: Default> Table<T> {
         }
     }
 
+    #[inline(never)]
     fn get_or_make_any(&self, index: usize) -> &T {
         let (chunk, at) = place(index);
         match self.chunks[chunk].get() {
@@ -51,7 +52,8 @@ impl<T: Default> Table<T> {
     }
 
     /// The items that were made, with their indices.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &T)> + Clone {
+    #[cfg(any(feature = "logging", feature = "statistics", test))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> + Clone {
         let made = self.chunks.iter().enumerate().filter_map(|(i, chunk)| Some((i, chunk.get()?)));
         made.flat_map(|(i, items)| items.iter().zip(start(i)..).map(|(item, index)| (index, item)))
     }
