@@ -117,6 +117,37 @@ fn a_block_is_placed_where_the_fewest_pages_are_missing() {
 }
 
 #[test]
+fn a_page_that_others_still_use_moves_to_who_waits_for_them() {
+    let play = |stage: &Stage| {
+        let [a, b, c] = stage.streams();
+        let mut held: Vec<_> = (0..3).map(|_| stage.allocate(a, ALL)).collect();
+        held.sort_by_key(DeviceBlock::ptr);
+        let block = held.remove(1);
+        stage.write(a, &block, 1);
+        stage.read(b, &block, 1);
+        // The reader has not waited for this.
+        stage.check(a, &block, 1);
+        stage.free(block);
+        let mapped = stage.calls("cuMemMap", || {
+            stage.pass(c, 2 * ALL, 2);
+        });
+        assert_eq!((mapped, stage.pool.usage().reserved), (2, 8 * MIB));
+        held.into_iter().for_each(|block| stage.free(block));
+    };
+    let in_order = stage(four_pages());
+    let waits = in_order.calls("cuStreamWaitEvent", || play(&in_order));
+    assert_eq!(waits, 3, "of the reader for the writer, and of the taker for both");
+    in_order.end();
+    for n in 1..=waits {
+        let unordered = stage(four_pages());
+        unordered.universe().swallow_nth("cuStreamWaitEvent", n);
+        play(&unordered);
+        let reports = unordered.universe().reports();
+        assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
+    }
+}
+
+#[test]
 fn a_page_that_has_moved_is_unmapped_when_its_work_is_known_to_be_done() {
     for answered_too_soon in [false, true] {
         let stage = stage(four_pages());

@@ -92,7 +92,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let Some(chunk) = chunk else { return Ok(None) };
         let since = host.lock().heap.taken(chunk).since;
-        if !self.has_come_after(own.home, host.home, since) {
+        if !self.has_come_after(own.home, &Carried::of(host.home, since)) {
             host.lock().divide(chunk, pages.size, |state, rest| {
                 state.heap.merge(rest, since);
             });
@@ -218,11 +218,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         refused.map_or(Ok(false), Err)
     }
 
-    /// Whether what comes to `stream` from now on comes after what had been submitted to `other` by
-    /// then; it is made to wait if need be.
-    pub(super) fn has_come_after(&self, stream: StreamId, other: StreamId, since: u64) -> bool {
-        let after = Carried::of(other, since);
-        self.uses().is_after(stream, &after) || self.uses().wait_for(stream, &after).is_ok()
+    /// Whether what comes to `stream` from now on comes after all of this; it is made to wait if need
+    /// be.
+    pub(super) fn has_come_after(&self, stream: StreamId, after: &Carried) -> bool {
+        self.uses().is_after(stream, after) || self.uses().wait_for(stream, after).is_ok()
     }
 
     /// More is reserved.

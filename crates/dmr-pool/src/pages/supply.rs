@@ -9,8 +9,8 @@ use dmr_streams::uses::Carried;
 
 use super::{Leaving, Page, Pages, Slot};
 use crate::PoolResource;
-use crate::arena::{Arena, Request};
-use crate::heap::ChunkId;
+use crate::arena::{Arena, Pending, Request};
+use crate::heap::{ChunkId, UNIT};
 use crate::segments::TAG;
 
 /// Pages found for a window.
@@ -25,13 +25,15 @@ pub(super) struct Supply {
     pub(super) refused: Option<ResourceError>,
 }
 
-/// Pages that were free as a whole, at the addresses that they have had.
+/// Pages that were free or pending as a whole, at the addresses that they have had.
 struct Donation {
     /// Whose they are, by slot of its stream.
     arena: usize,
     /// All of them.
     chunk: ChunkId,
     since: u64,
+    /// What other streams do with them, if they were pending.
+    pending: Carried,
     pages: Vec<(u64, Page)>,
 }
 
@@ -48,7 +50,8 @@ const AT_FIRST: u64 = 256;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// So many pages: spare ones, new ones within the allowance, those that are free as a whole
-    /// elsewhere, new ones beyond it. Fewer if there are no more. The own stream is made to wait for those whose pages it is given.
+    /// elsewhere, those that are pending as a whole, new ones beyond it. Fewer if there are no more.
+    /// The own stream is made to wait for those whose pages it is given.
     pub(super) fn find_pages(
         &self,
         own: &Arena,
@@ -80,17 +83,22 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if found.count() < wanted && self.moves_too_often(pages, wanted - found.count()) {
             create(&mut found, self.slack.twice_the_peak().min(most));
         }
-        for arena in std::iter::once(own).chain(self.others(own.home)) {
-            while found.count() < wanted
-                && let Some(given) = self.ask_for_pages(arena, wanted - found.count(), pages)
-            {
-                if !self.has_come_after(own.home, arena.home, given.since) {
-                    // Its stream can record no event now: it is passed over.
-                    self.give_pages_back(given.arena, given.chunk, given.since, Vec::new(), pages);
-                    break;
+        let asked = [Self::ask_for_pages, Self::ask_for_pending_pages];
+        for ask in asked {
+            for arena in std::iter::once(own).chain(self.others(own.home)) {
+                while found.count() < wanted
+                    && let Some(given) = ask(arena, wanted - found.count(), pages)
+                {
+                    let mut after = given.pending.clone();
+                    after.add(arena.home, given.since);
+                    if !self.has_come_after(own.home, &after) {
+                        // Its stream can record no event now: it is passed over.
+                        self.give_pages_back(given, |_| false, pages);
+                        break;
+                    }
+                    found.after.add_all(&after);
+                    found.donations.push(given);
                 }
-                found.after.add(arena.home, given.since);
-                found.donations.push(given);
             }
         }
         create(&mut found, most);
@@ -108,13 +116,45 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Some of an arena's free pages.
-    fn ask_for_pages(&self, arena: &Arena, wanted: usize, pages: &Pages) -> Option<Donation> {
+    fn ask_for_pages(arena: &Arena, wanted: usize, pages: &Pages) -> Option<Donation> {
         let mut state = arena.lock();
         state.heap.flush();
         let free = state.heap.find_free_pages(wanted as u64, pages.size, |_| true)?;
-        let chunk = state.heap.take_pages(&free);
+        let (chunk, since) = (state.heap.take_pages(&free), free.since);
         let pages = state.pages_of(chunk, pages.size);
-        Some(Donation { arena: arena.home.slot(), chunk, since: free.since, pages })
+        Some(Donation {
+            arena: arena.home.slot(),
+            chunk,
+            since,
+            pending: Carried::default(),
+            pages,
+        })
+    }
+
+    /// Some of the pages that are pending in an arena.
+    fn ask_for_pending_pages(arena: &Arena, wanted: usize, pages: &Pages) -> Option<Donation> {
+        let mut state = arena.lock();
+        let whole = |pending: &Pending| {
+            let (start, units) = state.heap.range(pending.chunk);
+            let end = (start + u64::from(units) * UNIT) / pages.size * pages.size;
+            let most = pages.size.saturating_mul(wanted as u64);
+            let from = start.next_multiple_of(pages.size).max(end.saturating_sub(most));
+            (from < end).then(|| (from - start, end - from))
+        };
+        let found = state.pending.iter().enumerate().find_map(|(at, p)| Some((at, whole(p)?)));
+        let (at, (skipped, bytes)) = found?;
+        let Pending { mut chunk, after } = state.remove_pending(at)?;
+        let since = state.heap.taken(chunk).since;
+        if skipped > 0 {
+            let rest = state.heap.cut(chunk, (skipped / UNIT) as u32);
+            state.push(chunk, after.clone(), since);
+            chunk = rest;
+        }
+        if let Some(rest) = state.heap.cut_off(chunk, (bytes / UNIT) as u32) {
+            state.push(rest, after.clone(), since);
+        }
+        let pages = state.pages_of(chunk, pages.size);
+        Some(Donation { arena: arena.home.slot(), chunk, since, pending: after, pages })
     }
 
     /// Maps one page to each of the addresses, as far as that succeeds; what is not used goes back
@@ -145,10 +185,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut unused = found.spare;
         unused.retain(|page| !map(page));
         pages.spare().append(&mut unused);
-        for Donation { arena, chunk, since, pages: given } in found.donations {
-            let (moved, _): (Vec<_>, Vec<_>) = given.into_iter().partition(|(_, page)| map(page));
-            pages.moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
-            self.give_pages_back(arena, chunk, since, moved, pages);
+        for given in found.donations {
+            self.give_pages_back(given, &mut map, pages);
         }
         let mut state = host.lock();
         for (address, page) in mapped {
@@ -157,25 +195,33 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// What is left of a donation is free again; what was used of it is to be unmapped.
+    /// What is used of a donation is to be unmapped; what is left is free again, or pending.
     fn give_pages_back(
         &self,
-        arena: usize,
-        chunk: ChunkId,
-        since: u64,
-        moved: Vec<(u64, Page)>,
+        given: Donation,
+        mut is_used: impl FnMut(&Page) -> bool,
         pages: &Pages,
     ) {
+        let Donation { arena, chunk, since, pending, pages: given } = given;
         let Some(arena) = self.arena_at(arena) else { return };
+        // Calls the driver: the arena is not locked yet.
+        let moved: Vec<_> = given.into_iter().filter(|(_, page)| is_used(page)).collect();
+        pages.moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
+        let mut after = pending.clone();
+        after.add(arena.home, since);
         let mut state = arena.lock();
         let mut leaving = pages.leaving();
         for (address, page) in moved {
             state.set_slot(address, pages.size, Slot::Leaving(page));
-            leaving.push(Leaving { home: arena.home, since, address });
+            leaving.push(Leaving { home: arena.home, address, after: after.clone() });
         }
         drop(leaving);
         state.divide(chunk, pages.size, |state, rest| {
-            state.heap.merge(rest, since);
+            if pending.is_empty() {
+                state.heap.merge(rest, since);
+            } else {
+                state.push(rest, pending.clone(), since);
+            }
         });
     }
 }
