@@ -3,11 +3,11 @@
 
 mod support;
 
-use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps};
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError};
 use dmr_pool::PoolConfig;
 use dmr_sim::{Policy, ReportKind};
 use support::stage::{ALL, Stage};
-use support::{MIB, Upstream, give_all_back, pool_over, rig};
+use support::{MIB, UNKNOWN, Upstream, give_all_back, pool_over, rig};
 
 /// Four pages of 2 MiB.
 fn four_pages() -> PoolConfig {
@@ -145,6 +145,34 @@ fn a_page_that_others_still_use_moves_to_who_waits_for_them() {
         let reports = unordered.universe().reports();
         assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
     }
+}
+
+#[test]
+fn a_page_that_did_not_move_after_all_is_still_waited_for() {
+    let stage = stage(four_pages());
+    let [a, b, c] = stage.streams();
+    let mut held: Vec<_> = (0..4).map(|_| stage.allocate(a, ALL)).collect();
+    held.sort_by_key(DeviceBlock::ptr);
+    let (last, used) = (held.remove(3), held.remove(1));
+    stage.write(a, &used, 1);
+    stage.read(b, &used, 1);
+    let at = used.ptr();
+    stage.free(used);
+    stage.free(last);
+    // Behind the last page, where the used one is missing.
+    stage.universe().fail_nth("cuMemMap", 1, UNKNOWN);
+    let refused = stage.try_allocate(c, 2 * ALL);
+    assert!(matches!(refused, Err(ResourceError::Driver { .. })), "{refused:?}");
+    stage.universe().clear_faults();
+    assert_eq!(stage.pool.usage().reserved, 8 * MIB);
+    for _ in 0..2 {
+        let block = stage.allocate(a, ALL);
+        stage.fill(a, &block, 2);
+        held.push(block);
+    }
+    assert!(held.iter().any(|block| block.ptr() == at));
+    held.into_iter().for_each(|block| stage.free(block));
+    stage.end();
 }
 
 #[test]
