@@ -27,9 +27,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> ResourceResult<(usize, Taken, Vacancy)> {
         let (at, taken) = match already {
             Some(taken) => (own.home.slot(), taken),
-            None => self
-                .acquire_elsewhere(own, request)
-                .map_err(|error| if is_full(&error) { error.in_pool(self.shortage()) } else { error })?,
+            None => self.acquire_elsewhere(own, request).map_err(|error| {
+                if is_full(&error) { error.in_pool(self.shortage()) } else { error }
+            })?,
         };
         let vacancy = self.arena_at(at).and_then(|arena| arena.lock().vacancy(taken.id, tag));
         let vacancy = vacancy.map_or_else(|| self.new_vacancy(at, taken.id, own.home), Ok);
