@@ -11,7 +11,7 @@ use crate::heap::{ChunkId, Taken};
 use crate::resource::Place;
 
 /// A chunk, and the slot of its arena's stream.
-type Found = (usize, Taken);
+pub(crate) type Found = (usize, Taken);
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// A chunk that the arena's stream may use at once, and that it had `already` or that is had
@@ -102,28 +102,23 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(lent);
         }
         if self.may_place_first(request)
-            && let Ok(Some(taken)) = self.place(own, request)
+            && let Ok(Some(placed)) = self.place(own, request)
         {
-            return found(taken);
-        }
-        // A chunk that is pending is in the way of those beside it.
-        self.arenas().for_each(|arena| self.settle_what_is_done(arena));
-        if let Some(taken) = own.lock().take(request) {
-            return found(taken);
-        }
-        if let Some(taken) = self.wait_and_take(own, request) {
-            return found(taken);
+            return Ok(placed);
         }
         // A chunk that is pending is in the way of those beside it.
         self.others(own.home).for_each(|arena| self.settle_what_is_done(arena));
+        if let Some(taken) = self.wait_and_take(own, request) {
+            return found(taken);
+        }
         if let Some(lent) = self.borrow_closest(own.home, request) {
             return Ok(lent);
         }
         if let Some(lent) = self.borrow_waiting(own.home, request) {
             return Ok(lent);
         }
-        match self.place(own, request) {
-            Ok(Some(taken)) => found(taken),
+        match self.place_anywhere(own, request) {
+            Ok(Some(placed)) => Ok(placed),
             Err(error) if !is_full(&error) => Err(error),
             refused => self.scrape_together(own, request).ok_or_else(|| match refused {
                 Err(error) => error,
@@ -266,8 +261,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn scrape_together(&self, own: &Arena, request: Request) -> Option<Found> {
         let grow = || {
             if self.pages.is_some() {
-                let taken = self.place(own, request).ok().flatten()?;
-                return Some((own.home.slot(), taken));
+                return self.place_anywhere(own, request).ok().flatten();
             }
             // What cannot go back stays, and the caller has an error to answer with.
             let _ = self.trim_to(0);

@@ -398,6 +398,11 @@ impl State {
                 && such(&pending.after, self.heap.taken(pending.chunk).since)
         };
         let at = self.pending.iter().position(fits)?;
+        self.remove_pending(at)
+    }
+
+    /// Takes one of the pending chunks.
+    pub(crate) fn remove_pending(&mut self, at: usize) -> Option<Pending> {
         let pending = self.pending.remove(at)?;
         self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
         Some(pending)

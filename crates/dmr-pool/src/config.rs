@@ -30,9 +30,10 @@ pub struct PoolConfig {
     pub slack_divisor: u32,
     /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool takes
     /// pages of so many bytes from it and maps them itself; 0 for blocks even there. Rounded up to
-    /// upstream's granularity; less if the pool can have only a few of them. Each page that is mapped anew costs tens of microseconds, whatever its
-    /// size; a page goes back, or to another address, when all of it is free. `growth`, `apart_from`,
-    /// `largest_pooled` and `slack_divisor` mean nothing then.
+    /// upstream's granularity; less if the pool can have only a few of them. Each page that is mapped
+    /// anew costs tens of microseconds, whatever its size; a page goes back, or to another address,
+    /// when all of it is free. `growth`, `apart_from`, `largest_pooled` and `slack_divisor` mean
+    /// nothing then.
     ///
     /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
     pub page_size: u64,
@@ -71,7 +72,7 @@ impl PoolConfig {
         }
     }
 
-    /// Memory first. Over an upstream that has virtual memory, pages of 16 MiB are mapped where
+    /// Memory first. Over an upstream that has virtual memory, pages of 8 MiB are mapped where
     /// they are needed. Over others blocks from 64 MiB on have memory of their own, and go back to
     /// upstream rather than leave a hole: over the driver's pool, which moves pages, that costs a
     /// few hundred nanoseconds. [`PoolStats::page_size`](crate::PoolStats::page_size) says which.
@@ -79,7 +80,7 @@ impl PoolConfig {
     pub const fn compact() -> Self {
         let mut compact = Self::fast();
         compact.apart_from = 64 << 20;
-        (compact.page_size, compact.page_slack_divisor) = (16 << 20, 50);
+        (compact.page_size, compact.page_slack_divisor) = (8 << 20, 50);
         compact.waits_first = true;
         compact
     }

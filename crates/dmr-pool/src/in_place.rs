@@ -57,7 +57,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // New bytes are used by other streams after what their last owner did at home.
         if let Err(error) = self.uses().record(id, home) {
             let since = self.uses().submitted(arena.home);
-            arena.lock().heap.shorten(place.chunk, before, since);
+            let mut state = arena.lock();
+            if let Some(rest) = state.heap.cut_off(place.chunk, before) {
+                state.heap.merge(rest, since);
+            }
             return Err(error);
         }
         let mut state = arena.lock();

@@ -568,7 +568,7 @@ impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
     }
 }
 
-/// `Pool(Async(device 0))`, or with pages `Pool(pages of 16 MiB, Virtual(device 0))`.
+/// `Pool(Async(device 0))`, or with pages `Pool(pages of 8 MiB, Virtual(device 0))`.
 impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pages {

@@ -38,7 +38,7 @@ mod over_pages_that_it_maps {
         let streams = rig.streams();
         let upstream = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new()).unwrap();
         let pool = PoolResource::new(upstream, Arc::clone(streams), PoolConfig::compact()).unwrap();
-        assert_eq!(pool.stats().page_size, 16 << 20);
+        assert_eq!(pool.stats().page_size, 8 << 20);
         pool
     }
 

@@ -168,5 +168,7 @@ fn pages_that_are_free_elsewhere_move_behind_the_block() {
     assert!(pool.try_grow(&mut last, 4 * MIB).unwrap());
     assert!(!pool.try_grow(&mut last, 4 * MIB + 1).unwrap());
     assert_eq!(pool.usage().reserved, 8 << 20);
-    held.into_iter().chain([last]).for_each(|block| drop(pool.deallocate(block).unwrap()));
+    for block in held.into_iter().chain([last]) {
+        pool.deallocate(block).unwrap();
+    }
 }

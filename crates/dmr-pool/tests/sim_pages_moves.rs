@@ -32,6 +32,10 @@ fn leave_two_of_four(stage: &Stage) -> Vec<DeviceBlock> {
     held
 }
 
+fn reap(stage: &Stage) {
+    stage.pool.try_reap().unwrap();
+}
+
 #[test]
 fn scattered_pages_make_a_large_block_without_more_memory_or_a_wait() {
     let stage = stage(four_pages());
@@ -72,6 +76,77 @@ fn a_stream_waits_for_the_one_whose_pages_it_is_given() {
     assert!(unordered.universe().reports().iter().any(|report| report.kind.is_race()));
 }
 
+/// Where another stream has most of what is needed in one piece, one page moves instead of three.
+/// What is left of that page is another stream's to wait for, too.
+#[test]
+fn a_block_is_placed_where_the_fewest_pages_are_missing() {
+    let play = |stage: &Stage| {
+        let [a, b, c] = stage.streams();
+        let mut of_host: Vec<_> = (0..3).map(|_| stage.allocate(a, ALL)).collect();
+        of_host.sort_by_key(DeviceBlock::ptr);
+        let donated = stage.allocate(c, ALL);
+        stage.fill(c, &donated, 1);
+        stage.free(donated);
+        let at = of_host[1].ptr();
+        for block in of_host.drain(1..) {
+            stage.fill(a, &block, 1);
+            stage.free(block);
+        }
+        let mut block = None;
+        let mapped = stage.calls("cuMemMap", || block = Some(stage.allocate(b, 2 * ALL + ALL / 2)));
+        let block = block.unwrap();
+        assert_eq!((mapped, block.ptr()), (1, at));
+        stage.fill(b, &block, 2);
+        // The rest of the third stream's page, in the first one's addresses.
+        let rest = stage.allocate(a, ALL / 2);
+        assert_eq!(rest.ptr(), at + 5 * MIB);
+        stage.fill(a, &rest, 3);
+        of_host.into_iter().chain([block, rest]).for_each(|block| stage.free(block));
+    };
+    let in_order = stage(four_pages());
+    let waits = in_order.calls("cuStreamWaitEvent", || play(&in_order));
+    assert_eq!(waits, 3, "of the user for both, and of the host for the third");
+    in_order.end();
+    for n in 1..=waits {
+        let unordered = stage(four_pages());
+        unordered.universe().swallow_nth("cuStreamWaitEvent", n);
+        play(&unordered);
+        let reports = unordered.universe().reports();
+        assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
+    }
+}
+
+#[test]
+fn a_page_that_others_still_use_moves_to_who_waits_for_them() {
+    let play = |stage: &Stage| {
+        let [a, b, c] = stage.streams();
+        let mut held: Vec<_> = (0..3).map(|_| stage.allocate(a, ALL)).collect();
+        held.sort_by_key(DeviceBlock::ptr);
+        let block = held.remove(1);
+        stage.write(a, &block, 1);
+        stage.read(b, &block, 1);
+        // The reader has not waited for this.
+        stage.check(a, &block, 1);
+        stage.free(block);
+        let mapped = stage.calls("cuMemMap", || {
+            stage.pass(c, 2 * ALL, 2);
+        });
+        assert_eq!((mapped, stage.pool.usage().reserved), (2, 8 * MIB));
+        held.into_iter().for_each(|block| stage.free(block));
+    };
+    let in_order = stage(four_pages());
+    let waits = in_order.calls("cuStreamWaitEvent", || play(&in_order));
+    assert_eq!(waits, 3, "of the reader for the writer, and of the taker for both");
+    in_order.end();
+    for n in 1..=waits {
+        let unordered = stage(four_pages());
+        unordered.universe().swallow_nth("cuStreamWaitEvent", n);
+        play(&unordered);
+        let reports = unordered.universe().reports();
+        assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
+    }
+}
+
 #[test]
 fn a_page_that_has_moved_is_unmapped_when_its_work_is_known_to_be_done() {
     for answered_too_soon in [false, true] {
@@ -82,7 +157,7 @@ fn a_page_that_has_moved_is_unmapped_when_its_work_is_known_to_be_done() {
         if answered_too_soon {
             stage.universe().swallow_nth("cuEventQuery", 1);
         }
-        let unmapped = stage.calls("cuMemUnmap", || drop(stage.pool.try_reap().unwrap()));
+        let unmapped = stage.calls("cuMemUnmap", || reap(&stage));
         assert_eq!(unmapped, if answered_too_soon { 2 } else { 0 });
         let reports = stage.universe().reports();
         let is_found = reports.iter().any(|report| report.kind == ReportKind::UnmapBeforeUse);
@@ -91,7 +166,7 @@ fn a_page_that_has_moved_is_unmapped_when_its_work_is_known_to_be_done() {
             continue;
         }
         stage.rig.device().synchronize().unwrap();
-        let unmapped = stage.calls("cuMemUnmap", || drop(stage.pool.try_reap().unwrap()));
+        let unmapped = stage.calls("cuMemUnmap", || reap(&stage));
         assert_eq!(unmapped, 2);
         held.into_iter().chain([block]).for_each(|block| stage.free(block));
         stage.end();
@@ -214,8 +289,10 @@ fn what_is_dropped_with_a_block_in_it_is_leaked_and_the_rest_goes_back() {
     let blocks: Vec<_> =
         (0..4).map(|_| pool.allocate(ALL, stream.id(), AllocTag::UNTAGGED).unwrap()).collect();
     let mut blocks = blocks.into_iter();
-    drop(blocks.next());
-    blocks.for_each(|block| drop(pool.deallocate(block).unwrap()));
+    let _leaked = blocks.next();
+    for block in blocks {
+        pool.deallocate(block).unwrap();
+    }
     drop(pool);
     assert_eq!(before - free(), 2 * MIB);
 }
@@ -227,11 +304,11 @@ fn without_virtual_memory_it_works_on_blocks_and_says_so() {
         let is_paged = upstream == Upstream::Virtual;
         let block = stage.allocate(stage.streams()[0], 100);
         let stats = stage.pool.stats();
-        assert_eq!(stats.page_size, if is_paged { 16 * MIB } else { 0 });
+        assert_eq!(stats.page_size, if is_paged { 8 * MIB } else { 0 });
         assert_eq!(stats.in_use + stats.cached, stats.reserved);
         assert_eq!(stats.segments, 1);
         let shown = format!("{:?}", stage.pool);
-        assert_eq!(shown.starts_with("Pool(pages of 16 MiB, "), is_paged, "{shown}");
+        assert_eq!(shown.starts_with("Pool(pages of 8 MiB, "), is_paged, "{shown}");
         stage.free(block);
         stage.end();
     }

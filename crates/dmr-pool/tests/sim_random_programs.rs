@@ -11,18 +11,22 @@ const STEPS: u64 = 40;
 const TOGETHER: u64 = 25;
 
 fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
-    let mut seen = Seen::default();
+    let (mut seen, mut moved) = (Seen::default(), 0);
     for first in numbers.clone().step_by(TOGETHER as usize) {
         let rig = rig(policy, first, 256 * MIB);
         for number in first..numbers.end.min(first + TOGETHER) {
             seen.add(play(&rig, upstream, number, STEPS));
         }
+        let calls = rig.universe().calls();
+        moved += calls.count("cuMemMap").saturating_sub(calls.count("cuMemCreate"));
         rig.assert_clean();
     }
     let count = numbers.end - numbers.start;
     assert!(seen.allocated > 5 * count, "{seen:?}");
     assert!(seen.refused > count / 10 && seen.retired > count / 10, "{seen:?}");
     assert!(seen.grown > count / 10, "{seen:?}");
+    // How often a page was mapped again.
+    assert_eq!(moved > count / 10, upstream == Upstream::Virtual, "{moved} of {count}");
 }
 
 macro_rules! programs {

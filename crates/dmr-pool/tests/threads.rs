@@ -9,6 +9,7 @@ use dmr_core::{
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_testkit::Rig;
 
@@ -47,7 +48,8 @@ fn work<U: DeviceMemoryResource>(
             drop(lease);
             lease = rig.stream();
         }
-        let bytes = (256 << below(13)) as usize;
+        let doublings = if below(10) == 0 { 15 } else { 13 };
+        let bytes = (256 << below(doublings)) as usize;
         match pool.allocate(bytes, lease.id(), AllocTag::new("parcel")) {
             Ok(block) => {
                 let pattern = below(1 << 31) as u32;
@@ -88,9 +90,9 @@ fn use_it<U: DeviceMemoryResource>(
     pool.prepare_uses(&[BlockUse::new(block.id(), access)], lease.id()).unwrap()
 }
 
-fn strand_nothing<U: DeviceMemoryResource>(make: impl Fn(&Rig) -> U) {
+fn strand_nothing<U: DeviceMemoryResource>(config: PoolConfig, make: impl Fn(&Rig) -> U) {
     let rig = Rig::new();
-    let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config()).unwrap();
+    let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config).unwrap();
     for round in 0..ROUNDS {
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
         let inboxes: Vec<Receiver<Parcel>> = std::thread::scope(|scope| {
@@ -130,14 +132,24 @@ fn strand_nothing<U: DeviceMemoryResource>(make: impl Fn(&Rig) -> U) {
 
 #[test]
 fn nothing_is_stranded_over_direct() {
-    strand_nothing(|rig| DirectCudaResource::new(Arc::clone(rig.streams())));
+    strand_nothing(config(), |rig| DirectCudaResource::new(Arc::clone(rig.streams())));
 }
 
 #[test]
 fn nothing_is_stranded_over_the_drivers_pool() {
-    strand_nothing(|rig| {
+    strand_nothing(config(), |rig| {
         AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap()
     });
+}
+
+#[test]
+fn nothing_is_stranded_over_pages() {
+    for waits_first in [false, true] {
+        let config = config().with_page_size(2 << 20).with_waits_first(waits_first);
+        strand_nothing(config, |rig| {
+            VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap()
+        });
+    }
 }
 
 /// A thread that exits leaves its stream's memory to whoever comes next.

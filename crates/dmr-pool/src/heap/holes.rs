@@ -14,13 +14,17 @@ pub(crate) struct Window {
     /// The chunk that its first address is in.
     first: ChunkId,
     addresses: Range<u64>,
-    /// How many pages are missing.
     missing: u64,
     /// The bytes of the run that it is in.
     run: u64,
 }
 
 impl Window {
+    /// How many pages are missing.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
+    }
+
     /// What is preferred first is least: it takes the fewest pages, and the smallest run.
     pub(crate) fn cost(&self) -> (u64, u64, u64) {
         (self.missing, self.run, self.addresses.start)
@@ -178,13 +182,9 @@ impl Heap {
         fits
     }
 
-    /// Cuts a taken chunk after so many units, and makes the rest free.
-    pub(crate) fn shorten(&mut self, id: ChunkId, units: u32, since: u64) {
-        if self.chunks[id].units > units {
-            let rest = self.cut(id, units);
-            self.chunks[rest].state = State::Taken;
-            self.merge(rest, since);
-        }
+    /// Cuts a taken chunk after so many units. Answers the rest, which is taken, if there is any.
+    pub(crate) fn cut_off(&mut self, id: ChunkId, units: u32) -> Option<ChunkId> {
+        (self.chunks[id].units > units).then(|| self.cut(id, units))
     }
 
     /// Whether nothing is mapped there.

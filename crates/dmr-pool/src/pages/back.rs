@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId, VirtualMemory};
+use dmr_core::{DeviceMemoryResource, ResourceResult, VirtualMemory};
 use dmr_streams::uses::Carried;
 
 use super::{Leaving, Page, Pages, Slot};
 use crate::PoolResource;
 use crate::arena::Arena;
+
+/// How often the driver may say that a page is not done with before no more are asked about.
+const QUESTIONS: usize = 8;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Unmaps what is leaving and whose work is known to be done. The driver is asked.
@@ -19,23 +22,17 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// tried again by the next call.
     pub(crate) fn unmap_left(&self) -> ResourceResult<()> {
         let Some((pages, memory)) = self.paging() else { return Ok(()) };
-        let (mut outcome, mut busy) = (Ok(()), Vec::<(StreamId, u64)>::new());
-        let leaving = std::mem::take(&mut *pages.leaving());
-        let mut stays = Vec::new();
-        for left in leaving {
-            let Leaving { home, since, .. } = left;
-            // A stream that is not done with something earlier is not asked again.
-            let is_known_busy = busy.iter().any(|&(other, from)| other == home && since >= from);
-            let is_done =
-                !is_known_busy && self.uses().poll(&Carried::of(home, since)).unwrap_or_default();
-            if is_done {
-                if let Err(error) = self.unmap_one(left, (pages, memory)) {
-                    stays.push(left);
-                    outcome = outcome.and(Err(error));
-                }
-            } else {
-                busy.push((home, since));
+        let mut outcome = Ok(());
+        let (mut stays, mut busy) = (Vec::new(), 0);
+        for left in std::mem::take(&mut *pages.leaving()) {
+            // What has become free later will hardly be done sooner.
+            let is_done = busy < QUESTIONS && self.uses().poll(&left.after).unwrap_or_default();
+            if !is_done {
+                busy += 1;
                 stays.push(left);
+            } else if let Err(error) = self.unmap_one(&left, (pages, memory)) {
+                stays.push(left);
+                outcome = outcome.and(Err(error));
             }
         }
         pages.leaving().append(&mut stays);
@@ -44,7 +41,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     fn unmap_one(
         &self,
-        left: Leaving,
+        left: &Leaving,
         (pages, memory): (&Pages, &dyn VirtualMemory),
     ) -> ResourceResult<()> {
         let Some(arena) = self.arena_at(left.home.slot()) else { return Ok(()) };
@@ -123,7 +120,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 spare += pages.size;
                 pages.spare().push(page);
             }
-            state.divide(chunk, since, pages.size);
+            state.divide(chunk, pages.size, |state, rest| {
+                state.heap.merge(rest, since);
+            });
             drop(state);
             outcome?;
         }
@@ -178,8 +177,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         let left = pages.leaving().clone();
-        for Leaving { home, since, .. } in left {
-            let _ = self.uses().synchronize(&Carried::of(home, since));
+        for Leaving { after, .. } in left {
+            let _ = self.uses().synchronize(&after);
         }
         let _ = self.trim_pages(0);
         for arena in self.arenas() {

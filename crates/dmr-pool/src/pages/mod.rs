@@ -14,16 +14,19 @@
 //! | --- | --- |
 //! | `table` | what is mapped where |
 //! | `place` | choosing a window and filling it |
+//! | `supply` | where the pages come from that it lacks |
 //! | `back` | unmapping, and the way back to upstream |
 
 mod back;
 mod place;
+mod supply;
 mod table;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
+use dmr_streams::uses::Carried;
 
 use crate::{PoolConfig, PoolResource};
 pub(crate) use table::Range;
@@ -48,12 +51,13 @@ pub(crate) struct Pages {
 const FEWEST: u64 = 16;
 
 /// A page that is not needed at an address any more.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Leaving {
-    /// The arena's stream, and how far it had got when the page became free there.
+    /// The arena's stream.
     home: StreamId,
-    since: u64,
     address: u64,
+    /// All work with the page there.
+    after: Carried,
 }
 
 impl Pages {

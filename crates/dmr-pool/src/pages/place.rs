@@ -1,51 +1,21 @@
-//! Choosing addresses for a request, and mapping the pages that they lack.
+//! Choosing addresses for a request.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmr_core::{DeviceMemoryResource, ResourceResult, VirtualMemory};
+use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId, VirtualMemory};
 use dmr_streams::uses::Carried;
 
-use super::{Leaving, Page, Pages, Range, Slot};
+use super::{Pages, Range};
 use crate::PoolResource;
+use crate::acquire::Found;
 use crate::arena::{Arena, Request, State};
-use crate::heap::{ChunkId, Taken, UNIT};
-use crate::segments::TAG;
+use crate::heap::{ChunkId, UNIT, Window};
 use crate::slack::Slack;
 
-/// Pages found for a window.
-#[derive(Default)]
-struct Found {
-    /// Mapped at no address that is of use.
-    spare: Vec<Page>,
-    donations: Vec<Donation>,
-}
-
-/// Pages that were free as a whole, at the addresses that they have had.
-struct Donation {
-    /// Whose they are, by slot of its stream.
-    arena: usize,
-    /// All of them.
-    chunk: ChunkId,
-    since: u64,
-    pages: Vec<(u64, Page)>,
-}
-
-impl Found {
-    fn count(&self) -> usize {
-        self.spare.len() + self.donations.iter().map(|given| given.pages.len()).sum::<usize>()
-    }
-}
-
-/// Where time comes first, one page is moved for so many blocks, and so many pages beside that.
-/// A move takes fifty microseconds: a hundred nanoseconds of each block, at most.
-const BLOCKS_PER_MOVE: u64 = 512;
-const AT_FIRST: u64 = 256;
-/// Addresses set aside at a time: so many times the device's memory.
+/// Addresses set aside at a time: so many times the device's memory, and no more than half of what
+/// a chunk can have.
 const ADDRESSES: u64 = 4;
-/// A chunk's units are a `u32`.
-const MOST_ADDRESSES: u64 = u32::MAX as u64 * UNIT;
+const MOST_ADDRESSES: u64 = 1 << 39;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Whether the pool takes new pages for a request rather than make a stream wait: it has few, or
@@ -61,37 +31,86 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.reserved.load(Ordering::Relaxed).saturating_add(request.needed()) <= most
     }
 
-    /// A chunk of the own arena at addresses that pages are mapped to for it. `None` if there are
+    /// A chunk at addresses of the own arena that pages are mapped to for it. `None` if there are
     /// not enough pages, and the pool may not have more.
     ///
     /// # Errors
     ///
     /// Upstream's. Nothing is lost: pages that were created stay the pool's.
-    pub(crate) fn place(&self, own: &Arena, request: Request) -> ResourceResult<Option<Taken>> {
+    pub(crate) fn place(&self, own: &Arena, request: Request) -> ResourceResult<Option<Found>> {
+        self.place_in_one(own, request, |_| None)
+    }
+
+    /// The same at addresses of another arena, if that takes fewer pages. The own stream is made to
+    /// wait for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`place`](Self::place).
+    pub(crate) fn place_anywhere(
+        &self,
+        own: &Arena,
+        request: Request,
+    ) -> ResourceResult<Option<Found>> {
+        self.place_in_one(own, request, |pages| self.best_host(own, request.units, pages))
+    }
+
+    fn place_in_one<'p>(
+        &'p self,
+        own: &Arena,
+        request: Request,
+        host: impl FnOnce(&Pages) -> Option<&'p Arena>,
+    ) -> ResourceResult<Option<Found>> {
         let Some((pages, memory)) = self.paging() else { return Ok(None) };
         let _alone = self.growing.lock();
         // What cannot be unmapped now is tried again.
         let _ = self.unmap_left();
         if let Some(taken) = own.lock().take(request) {
             // Another thread has made room meanwhile.
-            return Ok(Some(taken));
+            return Ok(Some((own.home.slot(), taken)));
         }
-        let Some(chunk) = self.claim(own, request.units, (pages, memory))? else { return Ok(None) };
-        if !self.fill(own, chunk, request, (pages, memory))? {
+        if let Some(host) = host(pages)
+            && let Some(found) = self.place_in(host, own, request, (pages, memory))?
+        {
+            return Ok(Some(found));
+        }
+        self.place_in(own, own, request, (pages, memory))
+    }
+
+    /// The same in this arena.
+    fn place_in(
+        &self,
+        host: &Arena,
+        own: &Arena,
+        request: Request,
+        (pages, memory): (&Pages, &dyn VirtualMemory),
+    ) -> ResourceResult<Option<Found>> {
+        let mut chunk = claim(&mut host.lock(), request.units, pages);
+        if chunk.is_none() && host.home == own.home {
+            self.add_addresses(own, request.units, (pages, memory))?;
+            chunk = claim(&mut own.lock(), request.units, pages);
+        }
+        let Some(chunk) = chunk else { return Ok(None) };
+        let since = host.lock().heap.taken(chunk).since;
+        if !self.has_come_after(own.home, &Carried::of(host.home, since)) {
+            host.lock().divide(chunk, pages.size, |state, rest| {
+                state.heap.merge(rest, since);
+            });
             return Ok(None);
         }
-        let mut state = own.lock();
-        let since = self.uses().submitted(own.home);
-        state.heap.shorten(chunk, request.units, since);
+        if !self.fill((host, own), chunk, request, (pages, memory))? {
+            return Ok(None);
+        }
+        let mut state = host.lock();
         state.counts.allocated += request.bytes;
-        Ok(Some(state.heap.taken(chunk)))
+        Ok(Some((host.home.slot(), state.heap.taken(chunk))))
     }
 
     /// Maps pages into an arena, for later.
     pub(crate) fn reserve_pages(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         let request = Request { units, bytes: 0, is_apart: false };
-        let Some(taken) = self.place(arena, request)? else {
+        let Some((_, taken)) = self.place(arena, request)? else {
             return Err(self.out_of_memory(bytes));
         };
         arena.lock().release(taken.id, 0);
@@ -114,206 +133,95 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             window.map(|window| state.heap.claim(&window))
         };
         let Some(claimed) = claimed else { return Ok(false) };
-        if !self.fill(own, claimed, request, (pages, memory))? {
-            return Ok(false);
+        let is_filled = self.fill((own, own), claimed, request, (pages, memory))?;
+        if is_filled {
+            own.lock().heap.absorb(chunk, claimed);
         }
-        let mut state = own.lock();
-        let since = self.uses().submitted(own.home);
-        state.heap.shorten(claimed, request.units, since);
-        state.heap.absorb(chunk, claimed);
-        Ok(true)
+        Ok(is_filled)
     }
 
-    fn page_allowance(&self, pages: &Pages, request: Request) -> u64 {
+    pub(super) fn page_allowance(&self, pages: &Pages, request: Request) -> u64 {
         let live = self.arenas().map(Arena::live).sum::<u64>() + request.needed();
         self.slack.allowance_of_peak(live, pages.slack_divisor)
     }
 
-    /// Takes the cheapest window of an arena, which is given more addresses if it has none.
-    fn claim(
+    /// Another arena with a window that takes fewer pages than any of the own.
+    fn best_host(&self, own: &Arena, units: u32, pages: &Pages) -> Option<&Arena> {
+        // An arena without a window can be given addresses.
+        let all = (u64::from(units) * UNIT).div_ceil(pages.size);
+        let missing = |arena: &Arena| {
+            let window = arena.lock().find_window(units, pages.size);
+            window.as_ref().map_or(all, Window::missing)
+        };
+        let at_home = missing(own);
+        let others = self.others(own.home).map(|arena| (missing(arena), arena));
+        let (fewest, host) = others.min_by_key(|(missing, _)| *missing)?;
+        (fewest < at_home).then_some(host)
+    }
+
+    /// Sets addresses aside for an arena, enough for a request of so many units.
+    fn add_addresses(
         &self,
         own: &Arena,
         units: u32,
         (pages, memory): (&Pages, &dyn VirtualMemory),
-    ) -> ResourceResult<Option<ChunkId>> {
-        let claim = |state: &mut State| {
-            let window = state.find_window(units, pages.size)?;
-            Some(state.heap.claim(&window))
-        };
-        if let Some(chunk) = claim(&mut own.lock()) {
-            return Ok(Some(chunk));
-        }
-        let least = (u64::from(units) * UNIT).next_multiple_of(pages.size);
-        let bytes = (ADDRESSES * self.device().total_memory()).clamp(least, MOST_ADDRESSES);
-        let bytes = (bytes / pages.size).max(1) * pages.size;
+    ) -> ResourceResult<()> {
+        let least = u64::from(units) * UNIT;
+        let bytes = (ADDRESSES * self.device().total_memory()).min(MOST_ADDRESSES).max(least);
         // One page more, for the range need not begin at a multiple of a page.
-        let addresses = memory.reserve(bytes.saturating_add(pages.size).min(MOST_ADDRESSES))?;
-        let mut state = own.lock();
+        let addresses = memory.reserve(bytes.next_multiple_of(pages.size) + pages.size)?;
         if Range::room(&addresses, pages.size) > 0 {
-            state.add_range(addresses, pages.size);
+            own.lock().add_range(addresses, pages.size);
         }
-        Ok(claim(&mut state))
+        Ok(())
     }
 
-    /// Maps what a claimed chunk lacks. If that is not to be had, what was free of it is free
-    /// again, and no page is lost.
+    /// Maps what a claimed chunk of the host lacks for a request of the own stream, and makes free
+    /// what the request does not need. If that is not to be had, what was free of it is free again,
+    /// and no page is lost.
     fn fill(
         &self,
-        own: &Arena,
+        (host, own): (&Arena, &Arena),
         chunk: ChunkId,
         request: Request,
         (pages, memory): (&Pages, &dyn VirtualMemory),
     ) -> ResourceResult<bool> {
-        let missing = own.lock().unmapped(chunk, pages.size);
-        let (found, refused) = self.find_pages(own, missing.len(), request, (pages, memory));
-        let outcome = match found.count() == missing.len() {
-            true => self.put_in_order(own, &found),
-            false => refused.map_or(Ok(()), Err),
+        let (missing, since) = {
+            let state = host.lock();
+            (state.unmapped(chunk, pages.size), state.heap.taken(chunk).since)
         };
-        let is_enough = found.count() == missing.len() && outcome.is_ok();
+        let mut supply = self.find_pages(own, missing.len(), request, (pages, memory));
+        let is_enough = supply.count() == missing.len();
+        let (after, refused) = (std::mem::take(&mut supply.after), supply.refused.take());
         let places = if is_enough { missing } else { Vec::new() };
-        let mapped = self.map_pages(own, places, found, (pages, memory));
+        let mapped = self.map_pages(host, places, supply, (pages, memory));
+        // Pages of other streams: the own one has been made to wait, the host's perhaps not.
+        let give = |state: &mut State, rest| {
+            if after.is_empty() {
+                state.heap.merge(rest, since);
+            } else if self.uses().is_after(host.home, &after) {
+                state.heap.merge(rest, self.uses().submitted(host.home));
+            } else {
+                state.push(rest, after.clone(), since);
+            }
+        };
+        let mut state = host.lock();
         if is_enough && mapped.is_ok() {
+            if let Some(rest) = state.heap.cut_off(chunk, request.units) {
+                give(&mut state, rest);
+            }
             return Ok(true);
         }
-        own.lock().divide(chunk, self.uses().submitted(own.home), pages.size);
-        outcome.and(mapped).map(|()| false)
+        state.divide(chunk, pages.size, give);
+        drop(state);
+        mapped?;
+        refused.map_or(Ok(false), Err)
     }
 
-    /// So many pages: spare ones, new ones within the allowance, those that are free as a whole
-    /// elsewhere, new ones beyond it. Fewer if there are no more, and why none could be created.
-    fn find_pages(
-        &self,
-        own: &Arena,
-        wanted: usize,
-        request: Request,
-        (pages, memory): (&Pages, &dyn VirtualMemory),
-    ) -> (Found, Option<dmr_core::ResourceError>) {
-        let mut found = Found::default();
-        {
-            let mut spare = pages.spare();
-            let from = spare.len() - wanted.min(spare.len());
-            found.spare.extend(spare.drain(from..));
-        }
-        let most = self.config.maximum_size.unwrap_or(u64::MAX);
-        let allowance = self.page_allowance(pages, request).min(most);
-        let mut refused = None;
-        let mut create = |found: &mut Found, most: u64| {
-            let fits = || self.reserved.load(Ordering::Relaxed).saturating_add(pages.size) <= most;
-            while refused.is_none() && found.count() < wanted && fits() {
-                match memory.create(pages.size, TAG) {
-                    Ok(page) => {
-                        self.count_reserved(pages.size);
-                        found.spare.push(Arc::new(page));
-                    }
-                    Err(error) => refused = Some(error),
-                }
-            }
-        };
-        create(&mut found, allowance);
-        if found.count() < wanted && self.moves_too_often(pages, wanted - found.count()) {
-            create(&mut found, self.slack.twice_the_peak().min(most));
-        }
-        for arena in std::iter::once(own).chain(self.others(own.home)) {
-            while found.count() < wanted
-                && let Some(donation) = self.ask_for_pages(arena, wanted - found.count(), pages)
-            {
-                found.donations.push(donation);
-            }
-        }
-        create(&mut found, most);
-        (found, refused)
-    }
-
-    /// Whether time comes first, and to move so many pages more would take too much of it.
-    fn moves_too_often(&self, pages: &Pages, more: usize) -> bool {
-        if self.config.waits_first {
-            return false;
-        }
-        let blocks = self.arenas().map(|arena| arena.lock().counts.blocks).sum::<u64>();
-        let moves = pages.moved.load(Ordering::Relaxed) + more as u64;
-        moves > AT_FIRST + blocks / BLOCKS_PER_MOVE
-    }
-
-    /// Some of an arena's free pages.
-    fn ask_for_pages(&self, arena: &Arena, wanted: usize, pages: &Pages) -> Option<Donation> {
-        let mut state = arena.lock();
-        state.heap.flush();
-        let free = state.heap.find_free_pages(wanted as u64, pages.size, |_| true)?;
-        let chunk = state.heap.take_pages(&free);
-        let pages = state.pages_of(chunk, pages.size);
-        Some(Donation { arena: arena.home.slot(), chunk, since: free.since, pages })
-    }
-
-    /// Has the arena's stream wait for those whose pages it is given.
-    fn put_in_order(&self, own: &Arena, found: &Found) -> ResourceResult<()> {
-        let mut after = Carried::default();
-        for given in &found.donations {
-            if let Some(arena) = self.arena_at(given.arena).filter(|arena| arena.home != own.home) {
-                after.add(arena.home, given.since);
-            }
-        }
-        self.uses().wait_for(own.home, &after)
-    }
-
-    /// Maps one page to each of the addresses, as far as that succeeds; what is not used goes back
-    /// to where it was.
-    fn map_pages(
-        &self,
-        own: &Arena,
-        places: Vec<u64>,
-        found: Found,
-        (pages, memory): (&Pages, &dyn VirtualMemory),
-    ) -> ResourceResult<()> {
-        let mut places = VecDeque::from(places);
-        let mut outcome = Ok(());
-        let mut mapped = Vec::with_capacity(places.len());
-        let mut map = |page: &Page| {
-            let Some(&address) = places.front() else { return false };
-            match memory.map(page, address) {
-                Ok(()) => mapped.push((address, Arc::clone(page))),
-                Err(error) => {
-                    places.clear();
-                    outcome = Err(error);
-                    return false;
-                }
-            }
-            places.pop_front();
-            true
-        };
-        let mut unused = found.spare;
-        unused.retain(|page| !map(page));
-        pages.spare().append(&mut unused);
-        for Donation { arena, chunk, since, pages: given } in found.donations {
-            let (moved, _): (Vec<_>, Vec<_>) = given.into_iter().partition(|(_, page)| map(page));
-            pages.moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
-            self.give_pages_back(arena, chunk, since, moved, pages);
-        }
-        let mut state = own.lock();
-        for (address, page) in mapped {
-            state.set_slot(address, pages.size, Slot::Mapped(page));
-        }
-        outcome
-    }
-
-    /// What is left of a donation is free again; what was used of it is to be unmapped.
-    fn give_pages_back(
-        &self,
-        arena: usize,
-        chunk: ChunkId,
-        since: u64,
-        moved: Vec<(u64, Page)>,
-        pages: &Pages,
-    ) {
-        let Some(arena) = self.arena_at(arena) else { return };
-        let mut state = arena.lock();
-        let mut leaving = pages.leaving();
-        for (address, page) in moved {
-            state.set_slot(address, pages.size, Slot::Leaving(page));
-            leaving.push(Leaving { home: arena.home, since, address });
-        }
-        drop(leaving);
-        state.divide(chunk, since, pages.size);
+    /// Whether what comes to `stream` from now on comes after all of this; it is made to wait if need
+    /// be.
+    pub(super) fn has_come_after(&self, stream: StreamId, after: &Carried) -> bool {
+        self.uses().is_after(stream, after) || self.uses().wait_for(stream, after).is_ok()
     }
 
     /// More is reserved.
@@ -321,4 +229,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
     }
+}
+
+/// Takes the cheapest window of an arena.
+fn claim(state: &mut State, units: u32, pages: &Pages) -> Option<ChunkId> {
+    let window = state.find_window(units, pages.size)?;
+    Some(state.heap.claim(&window))
 }

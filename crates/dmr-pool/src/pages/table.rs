@@ -33,10 +33,11 @@ pub(super) enum Slot {
 }
 
 impl Range {
-    /// How many pages of this size can be mapped into these addresses.
+    /// How many pages of this size can be mapped into these addresses, as one chunk.
     pub(super) fn room(addresses: &AddressRange, page: u64) -> u64 {
         let start = addresses.base().next_multiple_of(page);
-        (addresses.base() + addresses.bytes()).saturating_sub(start) / page
+        let bytes = (addresses.base() + addresses.bytes()).saturating_sub(start);
+        bytes.min(u64::from(u32::MAX) * UNIT) / page
     }
 }
 
@@ -72,8 +73,14 @@ impl State {
         self.heap.window_after(chunk, units, page, |address| self.is_open(address, page))
     }
 
-    /// Makes of a taken chunk what is mapped free and the rest a hole.
-    pub(super) fn divide(&mut self, chunk: ChunkId, since: u64, page: u64) {
+    /// Makes holes of a taken chunk where nothing is mapped; what is mapped is given to `give`,
+    /// still taken.
+    pub(super) fn divide(
+        &mut self,
+        chunk: ChunkId,
+        page: u64,
+        mut give: impl FnMut(&mut Self, ChunkId),
+    ) {
         let mut rest = Some(chunk);
         while let Some(chunk) = rest.take() {
             let (start, units) = self.heap.range(chunk);
@@ -87,7 +94,7 @@ impl State {
                 rest = Some(self.heap.cut(chunk, ((to - start) / UNIT) as u32));
             }
             if is_mapped {
-                self.heap.merge(chunk, since);
+                give(self, chunk);
             } else {
                 self.heap.release_hole(chunk);
             }

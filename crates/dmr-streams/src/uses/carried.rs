@@ -41,6 +41,11 @@ impl Carried {
         self.needs.push(Need { slot: stream.slot(), order: number, event: None });
     }
 
+    /// Adds all that another one holds.
+    pub fn add_all(&mut self, other: &Self) {
+        self.needs.extend(other.needs.iter().cloned());
+    }
+
     /// Whether there is nothing to come after.
     #[must_use]
     #[inline]
