@@ -1,9 +1,11 @@
-//! Who holds how many bytes: a set of counters per home stream, which no other stream touches.
+//! What is kept for each home stream, which no other stream touches: how many bytes who holds, and
+//! slots of the use table for its next blocks.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::StreamId;
+use dmr_streams::uses::Vacancy;
+use dmr_streams::{Latch, Latched};
 
 /// The accounting by home stream. Sums are exact whenever no call is under way.
 pub(crate) struct Accounts {
@@ -16,16 +18,21 @@ pub(crate) struct Accounts {
 const PART: usize = 64;
 const PARTS: usize = StreamId::MAX_SLOTS / PART - 1;
 
-/// Bytes asked for; none of these ever decreases. A block that goes to the driver when it is given
-/// back is counted once for both, in `handed_through`. On cache lines of its own: streams of different
-/// threads do not meet here.
+/// On cache lines of its own: streams of different threads do not meet here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Account {
-    allocated: AtomicU64,
-    handed_through: AtomicU64,
-    retired: AtomicU64,
-    freed_later: AtomicU64,
+struct Account(Latch<Entries>);
+
+/// Bytes asked for; none of these ever decreases. A block that goes to the driver when it is given
+/// back is counted once for both, in `handed_through`.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    allocated: u64,
+    handed_through: u64,
+    retired: u64,
+    freed_later: u64,
+    /// Slots that blocks of the stream have left.
+    vacancies: Vec<Vacancy>,
 }
 
 /// Bytes of one or of all home streams.
@@ -42,25 +49,41 @@ impl Accounts {
         Self { first, later: [const { OnceLock::new() }; PARTS] }
     }
 
+    /// A block was allocated; answers a slot for it, if one has been left.
     #[inline]
-    pub(crate) fn allocated(&self, home: StreamId, bytes: u64) {
-        self.of(home).allocated.fetch_add(bytes, Ordering::Release);
+    pub(crate) fn allocated(&self, home: StreamId, bytes: u64) -> Option<Vacancy> {
+        let mut entries = self.of(home);
+        entries.allocated += bytes;
+        entries.vacancies.pop()
     }
 
-    /// Given back and freed in one go.
+    /// It was not, after all.
+    #[cold]
+    pub(crate) fn not_allocated(&self, home: StreamId, bytes: u64) {
+        self.of(home).allocated -= bytes;
+    }
+
+    /// Given back and freed in one go. The slot that the block has left is for the next one.
     #[inline]
-    pub(crate) fn handed_through(&self, home: StreamId, bytes: u64) {
-        self.of(home).handed_through.fetch_add(bytes, Ordering::Release);
+    pub(crate) fn handed_through(&self, home: StreamId, bytes: u64, vacancy: Option<Vacancy>) {
+        let mut entries = self.of(home);
+        entries.handed_through += bytes;
+        entries.vacancies.extend(vacancy);
     }
 
     /// Given back, and not freed yet.
     pub(crate) fn retired(&self, home: StreamId, bytes: u64) {
-        self.of(home).retired.fetch_add(bytes, Ordering::Release);
+        self.of(home).retired += bytes;
     }
 
     /// Was retired, and is freed now.
     pub(crate) fn freed_later(&self, home: StreamId, bytes: u64) {
-        self.of(home).freed_later.fetch_add(bytes, Ordering::Release);
+        self.of(home).freed_later += bytes;
+    }
+
+    /// All slots that are kept.
+    pub(crate) fn take_vacancies(&self) -> impl Iterator<Item = Vacancy> {
+        self.accounts().flat_map(|account| std::mem::take(&mut account.0.lock().vacancies))
     }
 
     pub(crate) fn on(&self, home: StreamId) -> Totals {
@@ -68,21 +91,28 @@ impl Accounts {
     }
 
     pub(crate) fn all(&self) -> Totals {
+        self.accounts().map(|account| account.0.lock().totals()).fold(
+            Totals::default(),
+            |sum, part| Totals {
+                allocated: sum.allocated + part.allocated,
+                given_back: sum.given_back + part.given_back,
+                freed: sum.freed + part.freed,
+            },
+        )
+    }
+
+    fn accounts(&self) -> impl Iterator<Item = &Account> {
         let later = self.later.iter().filter_map(OnceLock::get).flatten();
-        let accounts = self.first.iter().chain(later);
-        accounts.map(Account::totals).fold(Totals::default(), |sum, part| Totals {
-            allocated: sum.allocated + part.allocated,
-            given_back: sum.given_back + part.given_back,
-            freed: sum.freed + part.freed,
-        })
+        self.first.iter().chain(later)
     }
 
     #[inline]
-    fn of(&self, home: StreamId) -> &Account {
-        match self.first.get(home.slot()) {
+    fn of(&self, home: StreamId) -> Latched<'_, Entries> {
+        let account = match self.first.get(home.slot()) {
             Some(account) => account,
             None => self.of_later(home.slot() - PART),
-        }
+        };
+        account.0.lock()
     }
 
     #[cold]
@@ -93,16 +123,11 @@ impl Accounts {
     }
 }
 
-impl Account {
-    /// Read against the order in which a block goes through them, so that no difference is
-    /// negative.
+impl Entries {
     fn totals(&self) -> Totals {
-        let freed_later = self.freed_later.load(Ordering::Acquire);
-        let retired = self.retired.load(Ordering::Acquire);
-        let handed_through = self.handed_through.load(Ordering::Acquire);
-        let allocated = self.allocated.load(Ordering::Acquire);
-        let (given_back, freed) = (handed_through + retired, handed_through + freed_later);
-        Totals { allocated, given_back, freed }
+        let given_back = self.handed_through + self.retired;
+        let freed = self.handed_through + self.freed_later;
+        Totals { allocated: self.allocated, given_back, freed }
     }
 }
 

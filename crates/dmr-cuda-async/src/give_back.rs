@@ -36,8 +36,8 @@ impl AsyncCudaResource {
                         Err(error)
                     }
                     _ => {
-                        leaving.gone();
-                        self.accounts.handed_through(id.alloc_stream(), bytes);
+                        let vacancy = Some(leaving.into_vacancy());
+                        self.accounts.handed_through(id.alloc_stream(), bytes, vacancy);
                         Ok(BlockState::Freed)
                     }
                 }
@@ -93,7 +93,7 @@ impl AsyncCudaResource {
         match handed {
             Handed::ToDriver => {
                 self.uses().remove(id);
-                self.accounts.handed_through(home, bytes);
+                self.accounts.handed_through(home, bytes, None);
                 return Ok(BlockState::Freed);
             }
             Handed::Late(last) => {

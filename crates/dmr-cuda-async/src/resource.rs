@@ -11,8 +11,8 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
-use dmr_streams::uses::UseTable;
-use dmr_streams::{Device, Owner, StreamPool};
+use dmr_streams::uses::{UseTable, Vacancy};
+use dmr_streams::{Device, Located, Owner, StreamPool};
 
 use crate::accounts::Accounts;
 use crate::deferred::Deferred;
@@ -189,6 +189,19 @@ impl AsyncCudaResource {
         }
     }
 
+    #[inline]
+    fn enter(
+        &self,
+        vacancy: Vacancy,
+        generation: Generation,
+        home: Located<'_>,
+    ) -> ResourceResult<BlockSlot> {
+        self.uses().enter(vacancy, generation, home).map_err(|(vacancy, error)| {
+            self.uses().give_up(vacancy, home.id());
+            error
+        })
+    }
+
     fn holds_none(&self) -> bool {
         self.retired.is_empty() && self.deferred.is_empty()
     }
@@ -220,16 +233,20 @@ impl DeviceMemoryResource for AsyncCudaResource {
         self.refuse_capture(alloc_stream, home)?;
         let ptr = self.take(bytes, home)?;
         let generation = Generation::next();
-        let (uses, owner) = (self.uses(), self.owner);
-        let slot = match uses.insert_owned(generation, located, owner, BlockSlot::NONE) {
+        let entered = match self.accounts.allocated(alloc_stream, bytes as u64) {
+            Some(vacancy) => Ok(vacancy),
+            None => self.uses().reserve(self.owner, BlockSlot::NONE, alloc_stream),
+        }
+        .and_then(|vacancy| self.enter(vacancy, generation, located));
+        let slot = match entered {
             Ok(slot) => slot,
             Err(error) => {
+                self.accounts.not_allocated(alloc_stream, bytes as u64);
                 // SAFETY: just allocated on this stream, and seen by nobody.
                 let _: ResourceResult<()> = unsafe { self.pool.free(ptr, home.cu_stream()) };
                 return Err(error);
             }
         };
-        self.accounts.allocated(alloc_stream, bytes as u64);
         // SAFETY: the driver has just given these bytes, aligned to 256; they stay allocated until
         // `deallocate` takes the block back; the generation is new.
         Ok(unsafe {
@@ -362,6 +379,10 @@ impl Drop for AsyncCudaResource {
         if self.device().bind().is_ok() {
             self.deferred.give_up_all(true, &self.retired);
             let _ = self.sweep();
+            let home = self.streams.default_stream();
+            for vacancy in self.accounts.take_vacancies() {
+                self.uses().give_up(vacancy, home);
+            }
         }
     }
 }

@@ -116,11 +116,12 @@ pub(crate) struct Counts {
     pub(crate) freed: u64,
 }
 
-/// How many chunks one question is asked for. As many younger ones are left alone meanwhile: their
-/// users have had no time.
-const BATCH: usize = 16;
-/// The same while what is pending is little memory: questions are dear.
-const BATCH_OF_SMALL: usize = 64;
+/// How many chunks one question is asked for, and how many younger ones are left alone meanwhile:
+/// their users have had no time.
+const BATCH: (usize, usize) = (16, 16);
+/// The same while what is pending is little memory: questions are dear, and so are many events in
+/// turn.
+const BATCH_OF_SMALL: (usize, usize) = (64, 8);
 /// Units that are little memory: 16 MiB.
 const LITTLE: u64 = (16 << 20) / UNIT;
 /// How many chunks become free with each that is added to those pending: more than one, so that
@@ -357,12 +358,13 @@ impl State {
     /// answer counts for all earlier uses of its streams; and the oldest.
     #[inline]
     pub(crate) fn question(&mut self) -> Option<[Carried; 2]> {
-        let batch = if self.pending_units <= LITTLE { BATCH_OF_SMALL } else { BATCH };
-        if self.unasked < batch || self.pending.len() < 2 * batch {
+        let is_little = self.pending_units <= LITTLE;
+        let (batch, young) = if is_little { BATCH_OF_SMALL } else { BATCH };
+        if self.unasked < batch || self.pending.len() < batch + young {
             return None;
         }
         self.unasked = 0;
-        let due = self.pending.len() - batch - 1;
+        let due = self.pending.len() - young - 1;
         Some([self.pending.get(due)?.after.clone(), self.pending.front()?.after.clone()])
     }
 

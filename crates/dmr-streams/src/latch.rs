@@ -39,6 +39,11 @@ impl<T> Latch<T> {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// One that was [left taken](Latched::leave_taken) from the start.
+    pub(crate) fn taken(value: T) -> Self {
+        Self { taken: AtomicBool::new(true), value: UnsafeCell::new(value) }
+    }
+
     /// Takes it, as soon as nobody else has it.
     #[inline]
     pub fn lock(&self) -> Latched<'_, T> {
@@ -82,8 +87,8 @@ impl<T> Latch<T> {
     ///
     /// # Safety
     ///
-    /// The caller is the one who was told of it by who [left it taken](Latched::leave_taken), and
-    /// the only one: what the other has written comes before this call.
+    /// The caller is the one who was told of it by who [left it taken](Latched::leave_taken), or
+    /// made it so, and the only one: what the other has written comes before this call.
     #[inline]
     pub(crate) unsafe fn resume(&self) -> Latched<'_, T> {
         Latched { latch: self }

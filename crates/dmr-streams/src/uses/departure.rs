@@ -2,7 +2,8 @@
 
 use dmr_core::{BlockId, BlockSlot};
 
-use super::{HomeOrder, UseTable};
+use super::slots::Empty;
+use super::{HomeOrder, UseTable, Vacancy};
 
 /// What [`UseTable::give_back`] finds.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub enum Departure<'p> {
 pub struct Leaving<'p> {
     pub(super) table: UseTable<'p>,
     pub(super) block: BlockId,
+    pub(super) empty: Empty,
     pub(super) inner_slot: BlockSlot,
     /// The ledger may hold events.
     pub(super) used: bool,
@@ -45,11 +47,23 @@ impl Leaving<'_> {
     /// The block is gone, and its slot is free for another.
     #[inline]
     pub fn gone(self) {
-        self.table.slots().vacate(self.block, self.used);
+        let (table, home) = (self.table, self.block.alloc_stream());
+        table.give_up(self.into_vacancy(), home);
+    }
+
+    /// The block is gone, and its slot is for the next one of the same owner.
+    #[inline]
+    pub fn into_vacancy(mut self) -> Vacancy {
+        if self.used {
+            // SAFETY: the slot is of this table.
+            unsafe { self.table.slots().forget(&mut self.empty) };
+        }
+        self.table.vacancy(self.empty)
     }
 
     /// The block was not given back after all: it is in the table as it was before.
     pub fn stay(self) {
-        self.table.slots().restore(self.block);
+        // SAFETY: the slot is of this table.
+        unsafe { self.table.slots().restore(self.empty, self.block) };
     }
 }

@@ -108,8 +108,8 @@ impl<'p> UseTable<'p> {
                 };
                 Departure::Retired { inner_slot, order }
             }
-            Left::Gone { inner_slot, used } => {
-                Departure::Home(Leaving { table: *self, block, inner_slot, used })
+            Left::Gone { inner_slot, empty, used } => {
+                Departure::Home(Leaving { table: *self, block, empty, inner_slot, used })
             }
         })
     }

@@ -27,7 +27,7 @@ pub(crate) struct Slots<E> {
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
     /// By home stream: slots that no block has.
-    free: Box<[CachePadded<Latch<Vec<u32>>>]>,
+    free: Box<[CachePadded<Latch<Vec<Empty>>>]>,
 }
 
 type Chunk<E> = Box<[CachePadded<Numbered<E>>]>;
@@ -35,7 +35,7 @@ type Chunk<E> = Box<[CachePadded<Numbered<E>>]>;
 /// A slot, and whose it is.
 struct Numbered<E> {
     /// The number of a generation, or [`NOBODYS`]. Changed by who has the latch; read without it,
-    /// too: a slot that nobody has may be left latched.
+    /// too: the latch of an empty slot is left taken.
     whose: AtomicU64,
     slot: Latch<Slot<E>>,
 }
@@ -74,8 +74,9 @@ pub(crate) enum Left {
     /// It is retired: a window is open, or a use is not ordered before a free at home, or the home
     /// is not alive.
     Retired { inner_slot: BlockSlot, in_use: bool, last: Option<LastUse> },
-    /// The slot is nobody's, and not free before it is vacated.
-    Gone { inner_slot: BlockSlot, used: bool },
+    /// The slot is empty, and not free for another block before it is given up. If it was `used`,
+    /// the ledger is as it was.
+    Gone { inner_slot: BlockSlot, empty: Empty, used: bool },
 }
 
 /// What has become of a block whose memory its owner uses again.
@@ -91,8 +92,7 @@ pub(crate) enum Yielded {
     Gone { inner_slot: BlockSlot, empty: Empty, used: bool },
 }
 
-/// An empty slot that stays with an owner, for its next block. Nobody else comes to it: it is left
-/// latched.
+/// An empty slot, for whoever has this: its latch is left taken, so nobody else comes to it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Empty(u32);
 
@@ -138,26 +138,23 @@ impl<E: Clone> Slots<E> {
         home: Entry<E>,
         tenancy: Tenancy,
     ) -> ResourceResult<u32> {
-        let index = self.take(home.stream.get() as usize)?;
-        if let Some(numbered) = self.numbered(index) {
-            let mut slot = numbered.slot.lock();
-            slot.tenancy = tenancy;
-            slot.begin(home);
-            numbered.set(generation.get());
-        }
-        Ok(index)
+        let empty = self.reserve(home.stream.get() as usize, tenancy)?;
+        // SAFETY: the slot is of this table.
+        Ok(unsafe { self.fill(empty, generation, home) })
     }
 
     /// A slot for all blocks of one owner that come from one place, one after the other: out of
     /// those of the stream in `home`.
+    #[inline]
     pub(crate) fn reserve(&self, home: usize, tenancy: Tenancy) -> ResourceResult<Empty> {
-        let index = self.take(home)?;
-        if let Some(numbered) = self.numbered(index) {
-            let mut slot = numbered.slot.lock();
+        let empty = self.take(home)?;
+        if let Some(numbered) = self.numbered(empty.0) {
+            // SAFETY: an `Empty` is made where the latch is left taken.
+            let mut slot = unsafe { numbered.slot.resume() };
             slot.tenancy = tenancy;
             slot.leave_taken();
         }
-        Ok(Empty(index))
+        Ok(empty)
     }
 
     /// The owner's next block is in the slot; `home` stands for its allocation.
@@ -181,17 +178,28 @@ impl<E: Clone> Slots<E> {
         index
     }
 
-    /// The owner needs the slot no more: it is free for any block of the stream in `home`.
+    /// The slot is free for any block of the stream in `home`.
     ///
     /// # Safety
     ///
     /// The slot is of this table.
-    pub(crate) unsafe fn give_up(&self, Empty(index): Empty, home: usize) {
-        if let Some(numbered) = self.numbered(index) {
-            // SAFETY: as in `fill`.
-            drop(unsafe { numbered.slot.resume() });
+    #[inline]
+    pub(crate) unsafe fn give_up(&self, empty: Empty, home: usize) {
+        self.free[home].lock().push(empty);
+    }
+
+    /// Forgets what has become of the last block.
+    ///
+    /// # Safety
+    ///
+    /// The slot is of this table.
+    pub(crate) unsafe fn forget(&self, empty: &mut Empty) {
+        if let Some(numbered) = self.numbered(empty.0) {
+            // SAFETY: as in `take_waits`.
+            let mut slot = unsafe { numbered.slot.resume() };
+            slot.ledger.forget();
+            slot.leave_taken();
         }
-        self.free[home].lock().push(index);
     }
 
     /// Takes a block back: out of its slot if no window is open and all uses in its ledger are
@@ -205,6 +213,7 @@ impl<E: Clone> Slots<E> {
         alive: bool,
         mut ordered: impl FnMut(&Entry<E>) -> bool,
     ) -> Left {
+        let Some(index) = block.slot().index() else { return Left::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Left::Foreign };
         let Tenancy { owner: whose, inner_slot } = slot.tenancy;
         if whose != Some(owner) {
@@ -223,7 +232,9 @@ impl<E: Clone> Slots<E> {
         }
         if alive && !in_use && last.is_none() {
             numbered.set(NOBODYS);
-            return Left::Gone { inner_slot, used: slot.used };
+            let used = slot.used;
+            slot.leave_taken();
+            return Left::Gone { inner_slot, empty: Empty(index), used };
         }
         slot.retired = true;
         Left::Retired { inner_slot, in_use, last }
@@ -286,21 +297,15 @@ impl<E: Clone> Slots<E> {
         (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.inner_slot)
     }
 
-    /// The slot of a block that has left it is free for another.
-    #[inline]
-    pub(crate) fn vacate(&self, block: BlockId, used: bool) {
-        let Some(index) = block.slot().index() else { return };
-        if used && let Some(numbered) = self.numbered(index) {
-            numbered.slot.lock().ledger.forget();
-        }
-        self.free[block.alloc_stream().slot()].lock().push(index);
-    }
-
     /// The block that has left its slot is there again, as it was.
-    pub(crate) fn restore(&self, block: BlockId) {
-        let numbered = block.slot().index().and_then(|index| self.numbered(index));
-        if let Some(numbered) = numbered {
-            let _slot = numbered.slot.lock();
+    ///
+    /// # Safety
+    ///
+    /// The slot is of this table.
+    pub(crate) unsafe fn restore(&self, Empty(index): Empty, block: BlockId) {
+        if let Some(numbered) = self.numbered(index) {
+            // SAFETY: as in `fill`.
+            let _slot = unsafe { numbered.slot.resume() };
             numbered.set(block.generation().get());
         }
     }
@@ -410,8 +415,8 @@ impl<E: Clone> Slots<E> {
         numbered.set(NOBODYS);
         slot.windows.clear();
         slot.ledger.forget();
-        drop(slot);
-        self.free[block.alloc_stream().slot()].lock().push(index);
+        slot.leave_taken();
+        self.free[block.alloc_stream().slot()].lock().push(Empty(index));
     }
 
     pub(crate) fn is_retired(&self, block: BlockId) -> bool {
@@ -457,14 +462,14 @@ impl<E: Clone> Slots<E> {
 
     /// A slot that no block has, of those that the home stream was given.
     #[inline]
-    fn take(&self, home: usize) -> ResourceResult<u32> {
+    fn take(&self, home: usize) -> ResourceResult<Empty> {
         let free = self.free[home].lock().pop();
         free.map_or_else(|| self.take_new(home), Ok)
     }
 
     /// One of a batch that no stream had before.
     #[cold]
-    fn take_new(&self, home: usize) -> ResourceResult<u32> {
+    fn take_new(&self, home: usize) -> ResourceResult<Empty> {
         let full = ResourceError::capacity("slots of the use table", BATCH * ((1 << CHUNKS) - 1));
         let more = |given: usize| Some(given + BATCH).filter(|end| place(end - 1).0 < CHUNKS);
         let first = self
@@ -478,8 +483,8 @@ impl<E: Clone> Slots<E> {
         };
         self.chunks[chunk].get_or_init(make);
         let first = first as u32;
-        self.free[home].lock().extend((first + 1..first + BATCH as u32).rev());
-        Ok(first)
+        self.free[home].lock().extend((first + 1..first + BATCH as u32).rev().map(Empty));
+        Ok(Empty(first))
     }
 }
 
@@ -492,7 +497,7 @@ fn place(index: usize) -> (usize, usize) {
 
 impl<E> Numbered<E> {
     fn empty() -> Self {
-        Self { whose: AtomicU64::new(NOBODYS), slot: Latch::new(Slot::empty()) }
+        Self { whose: AtomicU64::new(NOBODYS), slot: Latch::taken(Slot::empty()) }
     }
 
     /// The slot, as long as it is this one's.

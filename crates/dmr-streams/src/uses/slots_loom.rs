@@ -92,9 +92,10 @@ fn a_block_leaves_only_while_nobody_uses_it() {
                 }
             })
         };
-        if let Left::Gone { used, .. } = slots.give_back(block, owner, true, |_| true) {
+        if let Left::Gone { empty, .. } = slots.give_back(block, owner, true, |_| true) {
             gone.store(true, Ordering::SeqCst);
-            slots.vacate(block, used);
+            // SAFETY: the slot is of this table.
+            unsafe { slots.give_up(empty, 0) };
             let next = insert(Generation::next());
             assert_eq!(next.slot(), block.slot(), "the slot is free");
             assert!(!slots.has_open_window(next));
@@ -148,7 +149,8 @@ fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
         let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE };
         let empty = slots.reserve(0, tenancy).unwrap();
         // SAFETY: the slot is of this table.
-        let fill = |empty, next| id(unsafe { slots.fill(empty, next, allocation(home)) }, next, home);
+        let fill =
+            |empty, next| id(unsafe { slots.fill(empty, next, allocation(home)) }, next, home);
         let block = fill(empty, generation);
         let gone = Arc::new(AtomicBool::new(false));
         let user = {

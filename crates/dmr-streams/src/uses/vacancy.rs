@@ -60,7 +60,12 @@ impl UseTable<'_> {
     ) -> ResourceResult<Vacancy> {
         let home = self.of_this_pool(home)?;
         let tenancy = Tenancy { owner: Some(owner), inner_slot };
-        Ok(Vacancy { empty: self.slots().reserve(home.slot(), tenancy)?, pool: self.pool.id() })
+        Ok(self.vacancy(self.slots().reserve(home.slot(), tenancy)?))
+    }
+
+    #[inline]
+    pub(super) fn vacancy(&self, empty: Empty) -> Vacancy {
+        Vacancy { empty, pool: self.pool.id() }
     }
 
     /// Enters a block whose allocation has just been submitted to `home`, as
@@ -89,6 +94,7 @@ impl UseTable<'_> {
 
     /// The owner needs the slot no more: any block of the stream `home` may have it. A slot of
     /// another table is leaked there.
+    #[inline]
     pub fn give_up(&self, vacancy: Vacancy, home: StreamId) {
         if vacancy.pool == self.pool.id() && home.pool() == Some(vacancy.pool) {
             // SAFETY: the slot is of the table of this pool.
@@ -105,7 +111,7 @@ impl UseTable<'_> {
             Yielded::Before => Surrender::Before,
             Yielded::InUse(inner_slot) => Surrender::InUse(inner_slot),
             Yielded::Gone { inner_slot, empty, used } => {
-                Surrender::Free { inner_slot, vacancy: Vacancy { empty, pool: self.pool.id() }, used }
+                Surrender::Free { inner_slot, vacancy: self.vacancy(empty), used }
             }
         }
     }
@@ -115,7 +121,7 @@ impl UseTable<'_> {
     #[must_use]
     pub fn surrender_retired(&self, block: BlockId) -> Option<Vacancy> {
         let empty = self.slots().surrender_retired(block)?;
-        Some(Vacancy { empty, pool: self.pool.id() })
+        Some(self.vacancy(empty))
     }
 
     /// Where its owner finds a block that it has handed out, if that has not been given back.
