@@ -43,10 +43,11 @@ impl Supply {
     }
 }
 
-/// Where time comes first, one page is moved for so many blocks, and so many pages beside that.
-/// A move takes fifty microseconds: a hundred nanoseconds of each block, at most.
-const BLOCKS_PER_MOVE: u64 = 512;
-const AT_FIRST: u64 = 256;
+/// A page is moved for so many blocks, and so many pages beside that. A move takes fifty
+/// microseconds: a hundred nanoseconds of each block, at most, where time comes first.
+const TIME_FIRST: (u64, u64) = (512, 256);
+/// And two microseconds of each block where memory does.
+const MEMORY_FIRST: (u64, u64) = (24, 4096);
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// So many pages: spare ones, new ones within the allowance, those that are free as a whole
@@ -105,14 +106,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         found
     }
 
-    /// Whether time comes first, and to move so many pages more would take too much of it.
+    /// Whether to move so many pages more would take too much time.
     fn moves_too_often(&self, pages: &Pages, more: usize) -> bool {
-        if self.config.waits_first {
-            return false;
-        }
+        let (blocks_per_move, at_first) =
+            if self.config.waits_first { MEMORY_FIRST } else { TIME_FIRST };
         let blocks = self.arenas().map(|arena| arena.lock().counts.blocks).sum::<u64>();
         let moves = pages.moved.load(Ordering::Relaxed) + more as u64;
-        moves > AT_FIRST + blocks / BLOCKS_PER_MOVE
+        moves > at_first + blocks / blocks_per_move
     }
 
     /// Some of an arena's free pages.
