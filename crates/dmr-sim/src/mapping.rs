@@ -131,20 +131,12 @@ impl Mappings {
         last.is_some_and(|(start, mapping)| start + mapping.bytes > at)
     }
 
-    /// Where the mappings start that make up the range; `None` if it is not made up of whole
-    /// ones, with no hole.
+    /// Where the mappings start that lie in the range; `None` if it cuts one.
     pub(crate) fn whole(&self, at: u64, bytes: u64) -> Option<Vec<u64>> {
-        let mut next = at;
         let end = at.checked_add(bytes)?;
-        let mut starts = Vec::new();
-        for (start, mapping) in self.0.range(at..end) {
-            if *start != next {
-                return None;
-            }
-            next = start + mapping.bytes;
-            starts.push(*start);
-        }
-        (next == end && bytes > 0).then_some(starts)
+        let is_cut = |at| self.around(at).is_some_and(|(start, _)| start < at);
+        let starts = || self.0.range(at..end).map(|(&start, _)| start).collect();
+        (!is_cut(at) && !is_cut(end)).then(starts)
     }
 
     /// How many of the bytes are mapped in one go, with the rights to touch them.

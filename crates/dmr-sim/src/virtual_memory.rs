@@ -57,13 +57,14 @@ impl VirtualMemory {
         found.ok_or(ERROR_INVALID_VALUE)
     }
 
-    /// Whether all of the range is in one reserved range.
-    fn is_reserved(&self, at: u64, bytes: u64) -> bool {
+    /// Whether the range is pages, all of them in one reserved range.
+    fn is_mappable(&self, at: u64, bytes: u64) -> bool {
         let around = self.reserved.range(..=at).next_back();
-        around.is_some_and(|(&start, reserved)| {
+        let is_reserved = around.is_some_and(|(&start, reserved)| {
             let skipped = at - start;
             skipped < reserved.bytes && bytes <= reserved.bytes - skipped
-        })
+        });
+        is_reserved && is_granular(bytes) && at.is_multiple_of(GRANULARITY)
     }
 }
 
@@ -140,14 +141,19 @@ impl Machine {
         Ok(memory)
     }
 
-    /// `cuMemMap`.
+    /// `cuMemMap`: of a memory as a whole, which is looked at before the addresses.
     pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64, memory: u32) -> Outcome {
         let origin = self.origin("map");
         let is_free =
-            self.virtual_memory.is_reserved(at, bytes) && !self.shadow.mappings.overlaps(at, bytes);
+            self.virtual_memory.is_mappable(at, bytes) && !self.shadow.mappings.overlaps(at, bytes);
         let physical = self.virtual_memory.held(memory)?;
-        let fits = offset == 0 && bytes <= physical.bytes;
-        if !is_free || !fits || !is_granular(bytes) || !at.is_multiple_of(GRANULARITY) {
+        if bytes == 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if offset != 0 || bytes != physical.bytes {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        if !is_free {
             return Err(ERROR_INVALID_VALUE);
         }
         physical.mappings += 1;
@@ -156,9 +162,9 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemUnmap`: waits for nothing, so the program must have.
+    /// `cuMemUnmap`: waits for nothing, so the program must have. Nothing need be mapped.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Outcome {
-        let whole = self.shadow.mappings.whole(at, bytes).ok_or(ERROR_INVALID_VALUE)?;
+        let whole = self.mapped_in(at, bytes)?;
         let by = self.site("unmap");
         for start in whole {
             self.check_pending(start, Rights::None, &by);
@@ -172,7 +178,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemSetAccess`, of one device.
+    /// `cuMemSetAccess`, of one device: to what is mapped in the range, which must be something.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -180,7 +186,10 @@ impl Machine {
         device: usize,
         rights: Rights,
     ) -> Outcome {
-        let whole = self.shadow.mappings.whole(at, bytes).ok_or(ERROR_INVALID_VALUE)?;
+        let whole = self.mapped_in(at, bytes)?;
+        if whole.is_empty() {
+            return Err(ERROR_INVALID_VALUE);
+        }
         let by = self.site("set access");
         for start in whole {
             let had = self.rights(start, device)?;
@@ -217,6 +226,13 @@ impl Machine {
                 leak(Some(physical.device), physical.at, physical.bytes, &physical.origin);
             }
         }
+    }
+
+    /// Where the mappings start in a range that one may map, and that cuts none.
+    fn mapped_in(&self, at: u64, bytes: u64) -> Outcome<Vec<u64>> {
+        let whole = self.shadow.mappings.whole(at, bytes);
+        let whole = whole.filter(|_| self.virtual_memory.is_mappable(at, bytes));
+        whole.ok_or(ERROR_INVALID_VALUE)
     }
 
     /// Reports a use of a mapping that the host does not know to be complete, and that `left` is

@@ -177,11 +177,20 @@ fn a_malformed_operation_is_refused_and_does_nothing() {
     assert_eq!(code(write32(a, 0, 1)), INVALID);
     assert_eq!(code(wait64(a, word + 4, 1, EQ)), INVALID);
     assert_eq!(code(wait32(a, word, 1, 4)), INVALID);
-    assert_eq!(code(batch(a, &[])), INVALID);
     assert_eq!(code(batch(a, &[(2, word, 1, 0), (7, word, 1, 0)])), INVALID);
     assert_eq!(code(batch(a, &vec![(2, word, 1, 0); 256])), INVALID);
     assert_eq!(code(wait32(a, word, 0, GEQ | 1 << 30)), NOT_SUPPORTED, "no remote writes to flush");
     sync(a).unwrap();
+    assert_eq!(gpu::read(word, 8).unwrap(), [0; 8]);
+    assert_eq!(kinds(&universe), []);
+}
+
+#[test]
+fn an_empty_batch_does_nothing() {
+    let (universe, _gpu) = machine();
+    let (a, word) = (gpu::stream(), word());
+    assert_eq!(code(batch(a, &[])), None);
+    assert!(query(a));
     assert_eq!(gpu::read(word, 8).unwrap(), [0; 8]);
     assert_eq!(kinds(&universe), []);
 }

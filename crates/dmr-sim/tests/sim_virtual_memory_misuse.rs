@@ -11,8 +11,8 @@ use dmr_sim::{ReportKind, Universe};
 use support::gpu::{self, Gpu, code, fill, kinds, machine};
 use support::virtual_memory::{
     NONE, PAGE, Properties, READ_WRITE, access, create, create_with, export, granularity, map,
-    map_at, mapped, properties, release, reserve, reserve_at, retain, set_access, set_access_of,
-    take_back, unmap, unreserve,
+    mapped, properties, release, reserve, reserve_at, retain, set_access, set_access_of, take_back,
+    unmap, unreserve,
 };
 
 const INVALID: Option<i32> = Some(1);
@@ -120,85 +120,6 @@ fn a_handle_is_refused_once_it_is_released_or_is_no_handle() {
     unreserve(at, PAGE).unwrap();
     assert!(universe.finish().is_clean());
     drop(other);
-}
-
-#[test]
-fn only_reserved_and_free_pages_are_mapped() {
-    let (universe, gpu) = machine();
-    let at = reserve(4 * PAGE).unwrap();
-    let next = reserve_at(PAGE, 0, at + 4 * P, 0).unwrap();
-    assert_eq!(next, at + 4 * P);
-    let (memory, small) =
-        (create(2 * PAGE, gpu.device).unwrap(), create(PAGE, gpu.device).unwrap());
-    let block = gpu::malloc(4 * PAGE).unwrap();
-    for (at, bytes, what) in [
-        (0, PAGE, "nowhere"),
-        (block.next_multiple_of(P), PAGE, "an allocation"),
-        (at - P, PAGE, "before"),
-        (at - P, 2 * PAGE, "partly before"),
-        (at + 3 * P, 2 * PAGE, "across two ranges"),
-        (at, 0, "nothing"),
-        (at, PAGE + 4096, "an odd size"),
-        (at + 4096, PAGE, "an odd address"),
-        (at, 3 * PAGE, "more than the memory has"),
-        (at, usize::MAX - PAGE + 1, "an overflow"),
-    ] {
-        assert_eq!(code(map(at, bytes, memory)), INVALID, "{what}");
-    }
-    assert_eq!(code(map_at(at, PAGE, PAGE, memory, 0)), INVALID, "an offset");
-    assert_eq!(code(map_at(at, PAGE, 0, memory, 1)), INVALID, "flags");
-    map(at + P, 2 * PAGE, memory).unwrap();
-    for start in [at, at + P, at + 2 * P] {
-        assert_eq!(code(map(start, 2 * PAGE, memory)), INVALID, "mapped already");
-    }
-    map(at, PAGE, small).unwrap();
-    map(at + 3 * P, PAGE, small).unwrap();
-    for (start, bytes) in [(at, PAGE), (at + P, 2 * PAGE), (at + 3 * P, PAGE)] {
-        unmap(start, bytes).unwrap();
-    }
-    for memory in [memory, small] {
-        release(memory).unwrap();
-    }
-    unreserve(at, 4 * PAGE).unwrap();
-    unreserve(next, PAGE).unwrap();
-    gpu::free(block).unwrap();
-    assert!(universe.finish().is_clean(), "{}", universe.finish());
-}
-
-#[test]
-fn only_whole_mappings_are_unmapped() {
-    let (universe, gpu) = machine();
-    let at = reserve(6 * PAGE).unwrap();
-    let memories = [(); 2].map(|()| create(2 * PAGE, gpu.device).unwrap());
-    map(at, 2 * PAGE, memories[0]).unwrap();
-    map(at + 2 * P, 2 * PAGE, memories[1]).unwrap();
-    let bad = [
-        (at, PAGE),
-        (at + P, PAGE),
-        (at, 3 * PAGE),
-        (at + P, 3 * PAGE),
-        (at, 5 * PAGE),
-        (at + 4 * P, 2 * PAGE),
-        (at, 0),
-        (at + P, 2 * PAGE),
-        (0, PAGE),
-        (at, usize::MAX),
-    ];
-    for (start, bytes) in bad {
-        assert_eq!(code(unmap(start, bytes)), INVALID, "{:#x} {bytes}", start.wrapping_sub(at));
-        assert_eq!(code(set_access(start, bytes, gpu.device, READ_WRITE)), INVALID);
-    }
-    // All of it is as it was.
-    set_access(at, 4 * PAGE, gpu.device, READ_WRITE).unwrap();
-    fill(at, 1, 4 * PAGE, gpu::LEGACY).unwrap();
-    gpu::sync_context().unwrap();
-    unmap(at, 4 * PAGE).unwrap();
-    assert_eq!(code(unmap(at, 4 * PAGE)), INVALID, "once");
-    for memory in memories {
-        release(memory).unwrap();
-    }
-    unreserve(at, 6 * PAGE).unwrap();
-    assert!(universe.finish().is_clean(), "{}", universe.finish());
 }
 
 #[test]

@@ -33,7 +33,7 @@ const BARRIER: c_int = 6;
 const NO_MEMORY_BARRIER: c_uint = 1;
 /// `CU_STREAM_WAIT_VALUE_FLUSH`.
 const FLUSH: c_uint = 1 << 30;
-/// A batch is shorter than this.
+/// A batch is shorter than this, and may be empty.
 const MOST: c_uint = 256;
 
 /// The two versions of the interface, of which a device need not support the first.
@@ -111,7 +111,7 @@ unsafe fn batch(
 ) -> Code {
     driver_call(name, Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
-        if count == 0 || count >= MOST || parameters.is_null() || flags != 0 {
+        if count >= MOST || parameters.is_null() || flags != 0 {
             return Err(ERROR_INVALID_VALUE);
         }
         // SAFETY: by this function's contract.
