@@ -105,7 +105,8 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// The handle is alive, and of `bytes` bytes. The driver checks the addresses.
+    /// The handle is alive, and of `bytes` bytes. The addresses are set aside, all of them in one
+    /// range.
     pub(crate) unsafe fn map(&self, handle: u64, bytes: u64, address: u64) -> ResourceResult<()> {
         self.device.bind()?;
         // SAFETY: the caller's promise.

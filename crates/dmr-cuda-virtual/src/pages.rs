@@ -1,6 +1,6 @@
 //! Addresses and pages apart: [`VirtualMemory`], and the table of what is mapped where.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{
@@ -17,6 +17,8 @@ pub(crate) struct Pages(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     created: HashMap<u64, Created>,
+    /// Addresses that were set aside, by the first: their bytes.
+    ranges: BTreeMap<u64, u64>,
     /// Bytes that were taken from the device, destroyed or not by a call that is under way.
     bytes: u64,
     stale: Vec<Stale>,
@@ -48,6 +50,11 @@ impl Pages {
 }
 
 impl Table {
+    fn is_reserved(&self, address: u64, bytes: u64) -> bool {
+        let before = self.ranges.range(..=address).next_back();
+        before.is_some_and(|(base, length)| address - base <= length.saturating_sub(bytes))
+    }
+
     fn known(&mut self, memory: &PhysicalMemory) -> Option<&mut Created> {
         let created = self.created.get_mut(&memory.handle());
         created.filter(|created| created.bytes == memory.bytes())
@@ -62,18 +69,25 @@ impl VirtualMemory for VirtualCudaResource {
     fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
         self.check_granular(bytes)?;
         let base = self.driver.reserve(bytes)?;
+        self.pages.table().ranges.insert(base, bytes);
         // SAFETY: the driver has just set them aside, and has them back only from `release`.
         Ok(unsafe { AddressRange::from_parts(base, bytes) })
     }
 
     fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
         self.undo_stale();
+        let (base, bytes) = (range.base(), range.bytes());
+        // Taken out first: nothing is mapped there from now on.
+        if self.pages.table().ranges.remove(&base).is_none() {
+            return Err(RefusedRange::new(self.invalid("cuMemAddressFree"), range));
+        }
         // SAFETY: whoever gives a range back has it from `reserve`, and does not use it any more.
         // The driver refuses it while anything is mapped there.
-        match unsafe { self.driver.release(range.base(), range.bytes()) } {
-            Ok(()) => Ok(()),
-            Err(error) => Err(RefusedRange::new(error, range)),
+        if let Err(error) = unsafe { self.driver.release(base, bytes) } {
+            self.pages.table().ranges.insert(base, bytes);
+            return Err(RefusedRange::new(error, range));
         }
+        Ok(())
     }
 
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
@@ -103,7 +117,12 @@ impl VirtualMemory for VirtualCudaResource {
         self.undo_stale();
         self.check_known(memory)?;
         let (handle, bytes) = (memory.handle(), memory.bytes());
-        // SAFETY: known just now, and borrowed: it is alive until this returns.
+        // The driver does not look at the end of a range: it maps beyond it.
+        if !self.pages.table().is_reserved(address, bytes) {
+            return Err(self.invalid("cuMemMap"));
+        }
+        // SAFETY: known just now, and borrowed: it is alive until this returns. The addresses are
+        // set aside; whether something is mapped there already, the driver knows.
         unsafe { self.driver.map(handle, bytes, address) }?;
         // SAFETY: just mapped.
         if let Err(error) = unsafe { self.driver.give_access(bytes, address) } {
@@ -129,9 +148,7 @@ impl VirtualMemory for VirtualCudaResource {
             Some(created.mapped_at.swap_remove(at))
         });
         if taken.is_none() {
-            const INVALID_VALUE: i32 = 1;
-            let (name, ordinal) = ("CUDA_ERROR_INVALID_VALUE", self.device().ordinal());
-            return Err(ResourceError::driver("cuMemUnmap", INVALID_VALUE, name, ordinal));
+            return Err(self.invalid("cuMemUnmap"));
         }
         // SAFETY: this memory is mapped there, as a whole; that the work is done is what whoever
         // unmaps answers for.
@@ -236,6 +253,13 @@ impl VirtualCudaResource {
             _ if bytes.is_multiple_of(granularity) => Ok(()),
             _ => Err(ResourceError::not_granular(requested, granularity)),
         }
+    }
+
+    /// What the driver answers, or would if it looked.
+    fn invalid(&self, call: &'static str) -> ResourceError {
+        const INVALID_VALUE: i32 = 1;
+        let (name, ordinal) = ("CUDA_ERROR_INVALID_VALUE", self.device().ordinal());
+        ResourceError::driver(call, INVALID_VALUE, name, ordinal)
     }
 
     fn check_known(&self, memory: &PhysicalMemory) -> ResourceResult<()> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What one meeting of two threads adds, and the most that all of them add, in 1024ths.
 const STEP: u32 = 8;
-const MOST: u32 = 768;
+const MOST: u32 = 448;
 
 /// To take from one another, threads need each other's locks. A pool with many threads at work is
 /// therefore allowed more memory: each time that two of them meet a little, up to nearly twice
