@@ -141,3 +141,27 @@ fn dropping_the_resource_frees_what_is_retired() {
     drop(resource);
     rig.assert_clean();
 }
+
+/// The driver does not look at the end of a range: it would map there.
+#[test]
+fn addresses_that_were_not_set_aside_do_not_come_to_the_driver() {
+    let rig = Rig::simulated();
+    let resource = resource(&rig);
+    let pages = resource.virtual_memory().unwrap();
+    let page = pages.granularity();
+    let memory = pages.create(2 * page, TAG).unwrap();
+    let range = pages.reserve(3 * page).unwrap();
+    let base = range.base();
+    rig.universe().reset_calls();
+    for address in [base - page, base + 2 * page, base + 3 * page, u64::MAX - page, 0] {
+        assert!(pages.map(&memory, address).is_err(), "{address:#x}");
+    }
+    assert_eq!(rig.universe().calls().count("cuMemMap"), 0);
+    pages.map(&memory, base + page).unwrap();
+    pages.unmap(&memory, base + page).unwrap();
+    pages.release(range).unwrap();
+    rig.universe().reset_calls();
+    assert!(pages.map(&memory, base).is_err());
+    assert_eq!(rig.universe().calls().count("cuMemMap"), 0);
+    pages.destroy(memory).unwrap();
+}

@@ -103,7 +103,7 @@ impl UseTable<'_> {
     ///
     /// # Errors
     ///
-    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver),
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing); [`Driver`](dmr_core::ResourceError::Driver),
     /// when some waits may have been queued.
     pub fn wait_for(&self, stream: StreamId, carried: &Carried) -> ResourceResult<()> {
         let mut needs = Needs::new();
@@ -124,7 +124,7 @@ impl UseTable<'_> {
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver), which may come from work submitted earlier.
+    /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn poll(&self, carried: &Carried) -> ResourceResult<bool> {
         for need in &carried.needs {
             if !self.pool.progress().is_done(need.slot, need.order) && !self.ask(need)? {
