@@ -35,9 +35,9 @@ struct Hints {
     largest: AtomicU32,
     /// 1 if there are chunks pending.
     pending: AtomicU32,
-    /// Bytes of blocks that are handed out from it, to one part of `exactness`.
+    /// Bytes of blocks that are handed out from it, to one part of 2 to the power of `exactness`.
     live: AtomicU64,
-    exactness: u64,
+    exactness: u32,
 }
 
 #[derive(Debug, Default)]
@@ -129,9 +129,9 @@ const LITTLE: u64 = (16 << 20) / UNIT;
 const AT_ONCE: usize = 2;
 
 impl Arena {
-    /// Others learn of bytes that are live to one part of so many.
-    pub(crate) fn new(home: StreamId, exactness: u64) -> Self {
-        let hints = Hints { exactness: exactness.max(1), ..Hints::default() };
+    /// Others learn of bytes that are live to one part of 2 to the power of `exactness`.
+    pub(crate) fn new(home: StreamId, exactness: u32) -> Self {
+        let hints = Hints { exactness, ..Hints::default() };
         Self { home, state: Latch::default(), hints }
     }
 
@@ -175,15 +175,23 @@ impl Drop for Locked<'_> {
         let state = &mut *self.state;
         let live = state.counts.allocated - state.counts.returned;
         let told = self.hints.live.load(Ordering::Relaxed);
-        if live.abs_diff(told) > told / self.hints.exactness {
+        if live.abs_diff(told) > told >> self.hints.exactness {
             self.hints.live.store(live, Ordering::Relaxed);
         }
         tell(&self.hints.pending, u32::from(!state.pending.is_empty()));
         // Most calls change nothing here: they are served by what is kept for requests of their
         // size.
         if state.heap.take_changed() | std::mem::take(&mut state.apart_changed) {
-            tell(&self.hints.largest, state.heap.largest().max(state.largest_apart()));
+            self.tell_largest();
         }
+    }
+}
+
+impl Locked<'_> {
+    #[inline(never)]
+    fn tell_largest(&self) {
+        let largest = self.state.heap.largest().max(self.state.largest_apart());
+        tell(&self.hints.largest, largest);
     }
 }
 

@@ -186,7 +186,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // A lease ends, and the next one of the stream finds the arena.
             let permanent = self.streams.permanent(home).unwrap_or(home);
             // Who is to waste little counts well.
-            let exactness = if self.config.waits_first { 256 } else { 32 };
+            let exactness = if self.config.waits_first { 8 } else { 5 };
             Box::new(Arena::new(permanent, exactness))
         })
     }
