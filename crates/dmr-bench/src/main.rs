@@ -47,6 +47,9 @@ enum Command {
         /// The compact pool instead of the fast one
         #[arg(long)]
         compact: bool,
+        /// Over blocks of the driver's pool instead of pages that the pool maps itself
+        #[arg(long)]
+        over_blocks: bool,
     },
     /// Names the workloads, the resources and the steps
     List,
@@ -103,8 +106,10 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run(args),
         Command::Table { files } => print_table(&files),
-        Command::Soak { seconds, threads, limit_mib, compact } => {
-            run_soak(seconds, threads, limit_mib, compact)
+        Command::Soak { seconds, threads, limit_mib, compact, over_blocks } => {
+            let config = if compact { PoolConfig::compact() } else { PoolConfig::fast() };
+            let (time, limit) = (Duration::from_secs(seconds), limit_mib << 20);
+            run_soak(Soak { time, threads, limit, config, over_blocks })
         }
         Command::List => list(),
         Command::Step { name, times } => step(&name, times),
@@ -150,16 +155,9 @@ fn run(args: RunArgs) -> Result<usize, BenchError> {
     lost.map_or(Ok(failed), |error| Err(BenchError::new(error)))
 }
 
-fn run_soak(
-    seconds: u64,
-    threads: usize,
-    limit_mib: u64,
-    compact: bool,
-) -> Result<usize, BenchError> {
-    let config = if compact { PoolConfig::compact() } else { PoolConfig::fast() };
-    let (time, limit) = (Duration::from_secs(seconds), limit_mib << 20);
+fn run_soak(soak: Soak) -> Result<usize, BenchError> {
     let machine = Machine::open(0)?;
-    let (line, wrong) = soak::run(&machine, Soak { time, threads, limit, config })?;
+    let (line, wrong) = soak::run(&machine, soak)?;
     println!("{line}");
     Ok(wrong as usize)
 }

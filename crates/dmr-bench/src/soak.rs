@@ -11,6 +11,7 @@ use dmr_core::{
     StreamId,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::{PatternOps, StreamPool};
 use serde_json::json;
@@ -30,9 +31,11 @@ pub struct Soak {
     pub limit: u64,
     /// Which pool.
     pub config: PoolConfig,
+    /// Over blocks of the driver's pool instead of pages that it maps itself.
+    pub over_blocks: bool,
 }
 
-type Pool = PoolResource<GlobalDeviceBudget<AsyncCudaResource>>;
+type Pool = PoolResource<GlobalDeviceBudget<Arc<dyn DeviceMemoryResource>>>;
 
 /// A block and the pattern that it holds.
 struct Held {
@@ -63,7 +66,7 @@ struct Shared {
 pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
     let streams = machine.streams()?;
     let budget = Budget::new(soak.limit);
-    let pool = pool(&streams, &budget, soak.config)?;
+    let pool = pool(&streams, &budget, soak)?;
     let leases: Vec<_> = (0..soak.threads).map(|_| streams.acquire()).collect::<Result<_, _>>()?;
     let shared = Shared {
         pool,
@@ -101,7 +104,8 @@ pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
     }
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let wrong = read(&shared.wrong);
-    let params = json!({ "threads": soak.threads, "limit_bytes": soak.limit });
+    let page = shared.pool.stats().page_size;
+    let params = json!({ "threads": soak.threads, "limit_bytes": soak.limit, "page_bytes": page });
     let line = Line::new("pool", "soak", params)
         .with("seconds", start.elapsed().as_secs_f64())
         .with("operations", read(&shared.operations))
@@ -113,14 +117,15 @@ pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
     Ok((line, wrong))
 }
 
-fn pool(
-    streams: &Arc<StreamPool>,
-    budget: &Budget,
-    config: PoolConfig,
-) -> Result<Pool, BenchError> {
-    let upstream = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::default())?;
+fn pool(streams: &Arc<StreamPool>, budget: &Budget, soak: Soak) -> Result<Pool, BenchError> {
+    let upstream: Arc<dyn DeviceMemoryResource> = if soak.over_blocks {
+        Arc::new(AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::default())?)
+    } else {
+        let pages = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new());
+        Arc::new(pages.map_err(BenchError::new)?)
+    };
     let upstream = BudgetLayer::on(budget).layer(upstream);
-    Ok(PoolResource::new(upstream, Arc::clone(streams), config)?)
+    Ok(PoolResource::new(upstream, Arc::clone(streams), soak.config)?)
 }
 
 impl Shared {
