@@ -147,7 +147,8 @@ fn a_budget_below_the_pool_bounds_what_it_takes_at_every_moment() {
             // The limit was in the way, and most of it was used.
             assert!(refusals > 0 && high > LIMIT / 4 * 3, "{refusals} refusals, {high} bytes");
             drop(runtime);
-            assert_eq!((budget.reserved_bytes(), taken(rig.device())), (0, before));
+            assert_eq!(budget.reserved_bytes(), 0);
+            assert!(answer == 0 || taken(rig.device()) == before, "pages that nobody has");
             rig.assert_clean();
         }
     }
