@@ -25,6 +25,10 @@ pub(crate) fn names() -> PossibleValuesParser {
 
 /// A builder that takes memory from what `name` stands for, on so many streams; without a name,
 /// from what the environment says.
+///
+/// # Errors
+///
+/// A name that is not known; no device; one without virtual memory where that is asked for.
 pub(crate) fn builder(
     name: Option<&str>,
     ordinal: usize,
@@ -40,13 +44,13 @@ pub(crate) fn builder(
         return Ok(builder.with_streams(streams).with_resource(resource));
     }
     let builder = builder.max_streams(max_streams);
-    Ok(match name {
-        None => builder,
-        Some(TRACKED) => builder.backend(Backend::Direct).tracked(),
-        Some(POOL_COMPACT) => builder.backend(Backend::Pool).pool_config(PoolConfig::compact()),
-        Some(name) => {
-            let backend = Backend::available().iter().find(|backend| backend.name() == name);
-            backend.map_or(builder.clone(), |backend| builder.backend(*backend))
-        }
-    })
+    let Some(name) = name else { return Ok(builder) };
+    match name {
+        TRACKED => Ok(builder.backend(Backend::Direct).tracked()),
+        POOL_COMPACT => Ok(builder.backend(Backend::Pool).pool_config(PoolConfig::compact())),
+        _ => match Backend::available().iter().find(|backend| backend.name() == name) {
+            Some(backend) => Ok(builder.backend(*backend)),
+            None => Err(Failure::unusable(format!("no resource {name:?}"))),
+        },
+    }
 }
