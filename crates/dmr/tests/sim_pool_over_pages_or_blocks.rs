@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmr::DeviceRuntimeBuilder;
 use dmr::prelude::*;
-use dmr_sim::Universe;
+use dmr_sim::{Policy, Universe};
 use dmr_testkit::Rig;
 use dmr_testkit::scenarios::{SCENARIOS, Stage};
 
@@ -22,8 +22,12 @@ const VIRTUAL_MEMORY: i32 = 102;
 const DEVICES: [(i32, &str); 2] = [(1, "Virtual"), (0, "Async")];
 
 fn rig(has_virtual_memory: i32) -> Rig {
+    rig_with(has_virtual_memory, Policy::Random, 0)
+}
+
+fn rig_with(has_virtual_memory: i32, policy: Policy, seed: u64) -> Rig {
     let universe = Universe::builder().attribute(VIRTUAL_MEMORY, has_virtual_memory);
-    Rig::in_universe(&universe.build().unwrap())
+    Rig::in_universe(&universe.policy(policy).seed(seed).build().unwrap())
 }
 
 /// On the rig's own streams, on the pool even where the environment says otherwise.
@@ -203,11 +207,16 @@ fn an_error_for_want_of_budget_names_who_holds_the_pool_s_blocks() {
     }
 }
 
+/// All orders of four things, whatever the device does meanwhile.
+fn orders(policy: Policy) -> impl Iterator<Item = (Policy, usize)> {
+    (0..24).map(move |order| (policy, order))
+}
+
 #[test]
-fn runtime_stack_streams_and_budget_are_dropped_in_any_order_with_work_under_way() {
+fn runtime_stack_lease_and_streams_are_dropped_in_any_order_with_work_under_way() {
     for (answer, _) in DEVICES {
-        for order in 0..24 {
-            let rig = rig(answer);
+        for (policy, order) in [Policy::Lazy, Policy::Random].into_iter().flat_map(orders) {
+            let rig = rig_with(answer, policy, order as u64);
             let universe = rig.universe().clone();
             let budget = Budget::new(64 << 20);
             let runtime = builder(&rig).budget_on(&budget).build().unwrap();
@@ -234,7 +243,7 @@ fn runtime_stack_streams_and_budget_are_dropped_in_any_order_with_work_under_way
 #[test]
 fn a_block_goes_back_after_the_runtime_and_the_lease_are_gone() {
     for (answer, _) in DEVICES {
-        let rig = rig(answer);
+        let rig = rig_with(answer, Policy::Lazy, 0);
         let runtime = builder(&rig).build().unwrap();
         let resource = Arc::clone(runtime.resource());
         let stream = rig.stream();
