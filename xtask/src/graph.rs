@@ -29,6 +29,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-core",
             "dmr-cuda-async",
             "dmr-cuda-direct",
+            "dmr-cuda-virtual",
             "dmr-launch",
             "dmr-pool",
             "dmr-streams",

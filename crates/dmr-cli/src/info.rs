@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use dmr::Backend;
+use dmr::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use dmr_core::size::human_bytes;
 use dmr_streams::Device;
 use serde_json::{Value, json};
@@ -60,12 +61,13 @@ fn text_of(driver: &str, devices: &[Device]) -> Result<String, Failure> {
         let (free, total) = device.memory_info().map_err(Failure::unusable)?;
         let _ = writeln!(
             text,
-            "device {} {} · {} of {} free · CUDA {} · {}",
+            "device {} {} · {} of {} free · CUDA {} · {} · {}",
             device.ordinal(),
             device.name(),
             human_bytes(free),
             human_bytes(total),
             device.driver_version(),
+            if has_virtual_memory(device)? { "virtual memory" } else { "no virtual memory" },
             uuid(device)?,
         );
     }
@@ -91,6 +93,7 @@ fn json_of(machine: &Machine, driver: &str, devices: &[Device]) -> Result<Value,
             "free_bytes": free,
             "total_bytes": total,
             "cuda_version": device.driver_version().to_string(),
+            "virtual_memory": has_virtual_memory(device)?,
         }))
     };
     let variables = VARIABLES.iter().map(|(name, _)| ((*name).to_owned(), variable(name).into()));
@@ -130,6 +133,14 @@ fn unknown_variables() -> Vec<(String, String)> {
     let mut ours: Vec<_> = ours.collect();
     ours.sort();
     ours
+}
+
+/// Whether a pool can map pages there.
+fn has_virtual_memory(device: &Device) -> Result<bool, Failure> {
+    let attribute = Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    let answer = device.context().attribute(attribute);
+    let error = |error| Failure::unusable(device.driver_error("cuDeviceGetAttribute", error));
+    answer.map(|value| value != 0).map_err(error)
 }
 
 /// As `nvidia-smi` writes it.

@@ -17,6 +17,7 @@ pub mod exit;
 pub mod info;
 mod progress;
 pub mod replay;
+mod source;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

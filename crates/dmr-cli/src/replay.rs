@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use dmr::DeviceRuntimeBuilder;
 use dmr::dmr_adaptors::budget::Budget;
 use dmr::dmr_adaptors::logging::{CsvSinkConfig, LogFormat};
-use dmr::{Backend, DeviceRuntime, DeviceRuntimeBuilder};
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::{PatternOps, StreamLease, StreamPool};
 use dmr_trace::{Replay, ReplayError, ReplayOptions, ReplayStreams, Summary, TraceReader};
@@ -16,7 +16,7 @@ use dmr_trace::{Replay, ReplayError, ReplayOptions, ReplayStreams, Summary, Trac
 use crate::driver::{DriverArgs, Machine};
 use crate::exit::{Exit, Failure};
 use crate::progress::Watch;
-use crate::{Output, bytes};
+use crate::{Output, bytes, source};
 
 /// What `dmr replay` is told.
 #[derive(Args, Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct ReplayArgs {
     pub trace: PathBuf,
 
     /// Where memory comes from [default: DMR_BACKEND, else the first of these]
-    #[arg(long, value_name = "NAME", value_parser = resources())]
+    #[arg(long, value_name = "NAME", value_parser = source::names())]
     pub resource: Option<String>,
 
     /// Fill each block with its own pattern and check it before the free
@@ -69,18 +69,6 @@ pub struct ReplayArgs {
     /// Which driver and device.
     #[command(flatten)]
     pub driver: DriverArgs,
-}
-
-/// The direct backend, with use tracking.
-const TRACKED: &str = "tracked";
-
-/// The backends, and what tracking makes of those that have none by themselves.
-fn resources() -> PossibleValuesParser {
-    let mut names: Vec<_> = Backend::available().iter().map(|backend| backend.name()).collect();
-    if Backend::available().contains(&Backend::Direct) {
-        names.push(TRACKED);
-    }
-    PossibleValuesParser::new(names)
 }
 
 /// Replays and reports.
@@ -160,14 +148,8 @@ fn replay_on_device(
     args: &ReplayArgs,
     stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
 ) -> Result<Summary, Failure> {
-    let mut builder =
-        DeviceRuntime::builder(machine.ordinal()).max_streams(usize::from(args.streams));
-    if let Some(backend) = args.backend() {
-        builder = builder.backend(backend);
-    }
-    if args.resource.as_deref() == Some(TRACKED) {
-        builder = builder.tracked();
-    }
+    let max_streams = usize::from(args.streams);
+    let builder = source::builder(args.resource.as_deref(), machine.ordinal(), max_streams)?;
     let runtime = args.layers(builder).build().map_err(Failure::unusable)?;
     let driver = machine.describe(runtime.device());
     let resource = stack(Arc::clone(runtime.resource()));
@@ -221,14 +203,6 @@ impl ReplayArgs {
             builder = builder.debug_guard();
         }
         builder
-    }
-
-    fn backend(&self) -> Option<Backend> {
-        let name = match self.resource.as_deref()? {
-            TRACKED => Backend::Direct.name(),
-            name => name,
-        };
-        Backend::available().iter().copied().find(|backend| backend.name() == name)
     }
 }
 

@@ -55,7 +55,7 @@ fn the_command_of_the_readme_replays_the_trace_and_ends_with_the_table() {
     let lines: Vec<_> = text.lines().collect();
     let [driver, stack, replay, time, memory, checks] = lines[..] else { panic!("{text}") };
     assert_eq!(driver, "driver   simulated (DMR_DRIVER=sim) · times are host cost only");
-    assert_eq!(stack, "stack    Async(device 0)");
+    assert_eq!(stack, "stack    Pool(pages of 32 MiB, Virtual(device 0))");
     assert_eq!(replay, "replay   21,039 operations  1 stream  ██████████ 100 %");
     assert!(time.starts_with("time     ") && time.contains(" ns/op   p50 "), "{time}");
     assert!(memory.starts_with("memory   live 7,324 MiB peak · reserved "), "{memory}");
@@ -69,6 +69,9 @@ fn the_command_of_the_readme_replays_the_trace_and_ends_with_the_table() {
 #[test]
 fn verify_finds_nothing_wrong_with_any_backend() {
     for (name, stack) in [
+        ("pool", "Pool(pages of 32 MiB, Virtual(device 0))"),
+        ("pool-compact", "Pool(pages of 8 MiB, Virtual(device 0))"),
+        ("virtual", "Virtual(device 0)"),
         ("async", "Async(device 0)"),
         ("direct", "Direct(device 0)"),
         ("tracked", "Tracked(Direct(device 0))"),
@@ -97,7 +100,7 @@ fn json_is_one_object_with_everything_in_it() {
 
 #[test]
 fn a_limit_refuses_what_does_not_fit_and_names_the_lines() {
-    let output = dmr(&["replay", &gpt_train(), "--limit", "4GiB"]);
+    let output = dmr(&["replay", &gpt_train(), "--limit", "4GiB", "--resource", "async"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(
@@ -106,14 +109,31 @@ fn a_limit_refuses_what_does_not_fit_and_names_the_lines() {
     );
     assert!(text.contains("stack    Budget(4 GiB, "), "{text}");
     assert!(stderr(&output).ends_with("73 failures\n"), "{}", stderr(&output));
-    assert_eq!(dmr(&["replay", &gpt_train(), "--limit", "8GiB"]).status.code(), Some(0));
+    for name in ["async", "pool", "pool-compact"] {
+        let output = dmr(&["replay", &gpt_train(), "--limit", "8GiB", "--resource", name]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn below_the_pool_a_limit_bounds_what_is_reserved() {
+    let output = dmr(&["replay", &gpt_train(), "--limit", "4GiB", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["stack"], "Pool(pages of 32 MiB, Budget(4 GiB, Virtual(device 0)))");
+    assert_eq!(json["peak_reserved_bytes"], 4_u64 << 30);
+    assert!(json["failures"]["count"].as_u64().unwrap() > 0, "{json}");
 }
 
 #[test]
 fn a_device_that_is_too_small_is_out_of_memory_and_not_a_crash() {
-    let output = dmr(&["replay", &gpt_train(), "--sim-memory", "4GiB", "--verify"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stdout(&output).contains("out of device memory: 1 GiB asked"), "{}", stdout(&output));
+    for name in ["pool", "async"] {
+        let args = ["replay", &gpt_train(), "--sim-memory", "4GiB", "--verify", "--resource", name];
+        let output = dmr(&args);
+        assert_eq!(output.status.code(), Some(1));
+        let text = stdout(&output);
+        assert!(text.contains("line 600: out of device memory: "), "{name}: {text}");
+        assert!(text.contains("0 overlaps · 0 corrupt · 0 races · "), "{name}: {text}");
+    }
 }
 
 #[test]
@@ -168,7 +188,7 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         (&["replay"], "<TRACE>"),
         (&["replay", "no-such-file.csv"], "no-such-file.csv: cannot be opened"),
         (&["replay", &trace, "--limit", "8GB"], "use B, KiB, MiB, GiB or TiB"),
-        (&["replay", &trace, "--resource", "mmap"], "direct"),
+        (&["replay", &trace, "--resource", "mmap"], "pool-compact"),
         (&["replay", &trace, "--streams", "0"], "0 is not in 1..=4096"),
         (&["replay", &trace, "--device", "9"], "device 9 is out of range"),
     ];
@@ -189,14 +209,20 @@ fn info_shows_driver_devices_and_the_variables_in_effect() {
     let output = dmr(&["info"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0));
-    for part in
-        ["driver   simulated", "device 1 ", "141 GiB", "backends async, direct", "DMR_DRIVER: sim"]
-    {
+    for part in [
+        "driver   simulated",
+        "device 1 ",
+        "141 GiB",
+        "backends pool, async, direct",
+        "DMR_DRIVER: sim",
+        " · virtual memory · ",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let json: serde_json::Value =
         serde_json::from_slice(&dmr(&["info", "--json", "--sim-memory", "2GiB"]).stdout).unwrap();
     assert_eq!(json["devices"][0]["total_bytes"], 2_u64 << 30);
+    assert_eq!(json["devices"][0]["virtual_memory"], true);
     assert_eq!(json["variables"]["DMR_DRIVER"], "sim");
 }
 
@@ -210,7 +236,7 @@ fn the_same_trace_replays_on_the_second_device_and_under_any_seed() {
         let output =
             dmr(&["replay", &path, "--verify", "--strict", "--device", "1", "--sim-seed", &seed]);
         assert_eq!(output.status.code(), Some(0), "seed {seed}: {}", stdout(&output));
-        assert!(stdout(&output).contains("Async(device 1)"));
+        assert!(stdout(&output).contains("Virtual(device 1)"), "{}", stdout(&output));
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use dmr_core::DeviceMemoryResource;
 use dmr_streams::{StreamPool, Tracked};
 
+use crate::layers::Handles;
 use crate::{RuntimeError, SharedResource};
 
 /// Where a runtime's memory comes from, below everything else.
@@ -18,9 +18,18 @@ pub enum Backend {
     /// `cuMemAlloc` and `cuMemFree`, one call each per block: what a memory checker sees byte by
     /// byte. Needs feature `direct`.
     Direct,
-    /// A pool over the async backend, with use tracking: no driver call for an allocation or a
-    /// free that finds what it needs. Needs feature `pool`.
+    /// A pool, with use tracking: no driver call for an allocation or a free that finds what it
+    /// needs. It maps pages itself where the device has virtual memory, and carves up blocks of the
+    /// async backend where it has none; the resource's `Debug` says which. Needs feature `pool`.
     Pool,
+}
+
+/// What the builder was told about its backend.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) tracked: bool,
+    #[cfg(feature = "pool")]
+    pub(crate) pool: Option<dmr_pool::PoolConfig>,
 }
 
 impl Backend {
@@ -32,12 +41,12 @@ impl Backend {
     #[must_use]
     pub const fn available() -> &'static [Self] {
         &[
+            #[cfg(feature = "pool")]
+            Self::Pool,
             #[cfg(feature = "async")]
             Self::Async,
             #[cfg(feature = "direct")]
             Self::Direct,
-            #[cfg(feature = "pool")]
-            Self::Pool,
         ]
     }
 
@@ -80,15 +89,15 @@ impl Backend {
         }
     }
 
-    /// Where this backend's memory comes from; with use tracking if `tracked`, even if it has none
-    /// by itself.
+    /// Where this backend's memory comes from; with use tracking if that was asked for, even if it
+    /// has none by itself.
     pub(crate) fn base(
         self,
         streams: &Arc<StreamPool>,
-        tracked: bool,
-    ) -> Result<Arc<dyn DeviceMemoryResource>, RuntimeError> {
-        let resource = self.resource(streams)?;
-        if tracked && !self.tracks_uses() {
+        settings: &Settings,
+    ) -> Result<SharedResource, RuntimeError> {
+        let resource = self.resource(streams, settings)?;
+        if settings.tracked && !self.tracks_uses() {
             return Ok(Arc::new(Tracked::new(resource, Arc::clone(streams))?));
         }
         Ok(resource)
@@ -99,31 +108,35 @@ impl Backend {
         self,
         base: SharedResource,
         streams: &Arc<StreamPool>,
+        settings: &Settings,
+        handles: &mut Handles,
     ) -> Result<SharedResource, RuntimeError> {
         match self {
             #[cfg(feature = "pool")]
             Self::Pool => {
-                let config = dmr_pool::PoolConfig::fast();
-                Ok(Arc::new(dmr_pool::PoolResource::new(base, Arc::clone(streams), config)?))
+                let pool = Arc::new(crate::pooled::over(base, streams, settings, handles)?);
+                handles.pool = Some(Arc::clone(&pool));
+                Ok(pool)
             }
             _ => {
-                let _ = streams;
+                let _ = (streams, settings, handles);
                 Ok(base)
             }
         }
     }
 
+    #[allow(unused_variables, reason = "what is used depends on the features")]
     fn resource(
         self,
         streams: &Arc<StreamPool>,
-    ) -> Result<Arc<dyn DeviceMemoryResource>, RuntimeError> {
+        settings: &Settings,
+    ) -> Result<SharedResource, RuntimeError> {
         let streams = Arc::clone(streams);
         match self {
+            #[cfg(feature = "pool")]
+            Self::Pool => crate::pooled::upstream(streams, settings),
             #[cfg(feature = "async")]
-            Self::Async | Self::Pool => {
-                let config = dmr_cuda_async::AsyncConfig::new();
-                Ok(Arc::new(dmr_cuda_async::AsyncCudaResource::new(streams, config)?))
-            }
+            Self::Async => async_resource(streams),
             #[cfg(feature = "direct")]
             Self::Direct => Ok(Arc::new(dmr_cuda_direct::DirectCudaResource::new(streams))),
             // `choose` answers none that is not there.
@@ -142,6 +155,12 @@ impl fmt::Display for Backend {
     }
 }
 
+#[cfg(feature = "async")]
+pub(crate) fn async_resource(streams: Arc<StreamPool>) -> Result<SharedResource, RuntimeError> {
+    let config = dmr_cuda_async::AsyncConfig::new();
+    Ok(Arc::new(dmr_cuda_async::AsyncCudaResource::new(streams, config)?))
+}
+
 #[cfg(all(test, feature = "direct"))]
 mod tests {
     use super::*;
@@ -151,10 +170,18 @@ mod tests {
         let direct = Ok(Backend::Direct);
         assert_eq!(Backend::choose(Some(Backend::Direct), Some("no-such")), direct);
         assert_eq!(Backend::choose(None, Some(" Direct ")), direct);
-        #[cfg(feature = "async")]
-        assert_eq!(Backend::choose(None, None), Ok(Backend::Async));
         assert_eq!(Backend::choose(None, Some("")), Ok(Backend::available()[0]));
         assert_eq!(Backend::choose(None, None), Ok(Backend::available()[0]));
+    }
+
+    #[test]
+    fn the_default_is_the_pool_else_the_async_backend_else_the_direct_one() {
+        let default = match (cfg!(feature = "pool"), cfg!(feature = "async")) {
+            (true, _) => Backend::Pool,
+            (false, true) => Backend::Async,
+            (false, false) => Backend::Direct,
+        };
+        assert_eq!(Backend::choose(None, None), Ok(default));
     }
 
     #[test]

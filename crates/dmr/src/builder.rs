@@ -6,6 +6,7 @@ use cudarc::driver::CudaContext;
 use dmr_core::{DeviceMemoryResource, StreamPoolId};
 use dmr_streams::{Device, StreamPool, StreamPoolConfig};
 
+use crate::backend::Settings;
 use crate::layers::Layers;
 use crate::{Backend, DeviceRuntime, RuntimeError};
 
@@ -14,10 +15,10 @@ use crate::{Backend, DeviceRuntime, RuntimeError};
 /// # Layers
 ///
 /// Whatever the order in which they are asked for, layers are put around the backend in this one,
-/// from the inside out: budget, debug guard, log, statistics, callbacks. So the budget bounds what
-/// is taken from the GPU, red zones included, and what a pool keeps; log and statistics tell of the program's own blocks;
-/// and when the callbacks have made room, the log shows both attempts. For another order, stack
-/// them by hand (`dmr_adaptors::ResourceBuilder`) and pass the stack to
+/// from the inside out: budget, pool, debug guard, log, statistics, callbacks. So the budget bounds
+/// what is taken from the GPU, red zones included, and what the pool keeps; log and statistics tell
+/// of the program's own blocks; and when the callbacks have made room, the log shows both attempts.
+/// For another order, stack them by hand (`dmr_adaptors::ResourceBuilder`) and pass the stack to
 /// [`with_resource`](Self::with_resource).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
@@ -26,9 +27,9 @@ pub struct DeviceRuntimeBuilder {
     context: Option<Arc<CudaContext>>,
     max_streams: Option<usize>,
     streams: Option<Arc<StreamPool>>,
-    backend: Option<Backend>,
-    tracked: bool,
-    resource: Option<Arc<dyn DeviceMemoryResource>>,
+    pub(crate) backend: Option<Backend>,
+    pub(crate) settings: Settings,
+    pub(crate) resource: Option<Arc<dyn DeviceMemoryResource>>,
     pub(crate) layers: Layers,
 }
 
@@ -40,7 +41,7 @@ impl DeviceRuntimeBuilder {
             max_streams: None,
             streams: None,
             backend: None,
-            tracked: false,
+            settings: Settings::default(),
             resource: None,
             layers: Layers::default(),
         }
@@ -67,7 +68,7 @@ impl DeviceRuntimeBuilder {
     /// Gives use tracking to a backend that has none by itself: the direct one becomes
     /// [`Tracked`](dmr_streams::Tracked). Changes nothing for the others.
     pub fn tracked(mut self) -> Self {
-        self.tracked = true;
+        self.settings.tracked = true;
         self
     }
 
@@ -129,15 +130,15 @@ impl DeviceRuntimeBuilder {
                 same("resource", pool(resource.stream_pool()), pool(streams.id()))?;
                 resource
             }
-            (None, Some(backend)) => backend.base(&streams, self.tracked)?,
+            (None, Some(backend)) => backend.base(&streams, &self.settings)?,
             (None, None) => return Err(RuntimeError::NoBackend),
         };
         let mut layers = self.layers;
-        let (mut resource, budget) = layers.put_budget(resource, &streams)?;
+        let (mut resource, mut handles) = layers.put_budget(resource, &streams)?;
         if let Some(backend) = backend {
-            resource = backend.over(resource, &streams)?;
+            resource = backend.over(resource, &streams, &self.settings, &mut handles)?;
         }
-        let (resource, handles) = layers.put_around(resource, budget, &streams)?;
+        let (resource, handles) = layers.put_around(resource, handles, &streams)?;
         Ok(DeviceRuntime::from_parts(streams, resource, handles))
     }
 
@@ -148,9 +149,11 @@ impl DeviceRuntimeBuilder {
     }
 
     fn check_settings(&self) -> Result<(), RuntimeError> {
+        #[cfg(feature = "pool")]
+        self.check_pool_settings()?;
         let problem = if self.resource.is_some() && self.backend.is_some() {
             "`with_resource` brings its own backend: leave `backend` out"
-        } else if self.resource.is_some() && self.tracked {
+        } else if self.resource.is_some() && self.settings.tracked {
             "`with_resource` brings its own tracking: leave `tracked` out"
         } else if self.resource.is_some() && self.streams.is_none() {
             "`with_resource` needs `with_streams`, with the pool that the resource works on"

@@ -45,8 +45,8 @@ pub enum RuntimeError {
 
     /// The program has no backend at all.
     #[error(
-        "the crate `dmr` was compiled without a backend: enable a backend's feature (`async` or \
-         `direct`), or pass a resource to `with_resource`"
+        "the crate `dmr` was compiled without a backend: enable a backend's feature (`pool`, \
+         `async` or `direct`), or pass a resource to `with_resource`"
     )]
     NoBackend,
 

@@ -9,7 +9,8 @@ mod budget {
 
     impl DeviceRuntimeBuilder {
         /// Bounds what this process takes from the GPU: `bytes` bytes, live and retired, never
-        /// exceeded. All runtimes of the process that reach the same physical GPU share the account
+        /// exceeded. With the pool that is what the pool takes and keeps, page by page. All runtimes
+        /// of the process that reach the same physical GPU share the account
         /// ([`Budget::for_device`]).
         pub fn budget(mut self, bytes: u64) -> Self {
             self.layers.budget = Some(BudgetChoice::OfTheDevice(bytes));

@@ -41,6 +41,8 @@ pub(crate) struct Layers {
 /// The layers of a runtime that a program asks something.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
+    #[cfg(feature = "pool")]
+    pub(crate) pool: Option<Arc<dmr_pool::PoolResource<SharedResource>>>,
     #[cfg(feature = "budget")]
     pub(crate) budget: Option<Budget>,
     #[cfg(feature = "debug-guard")]

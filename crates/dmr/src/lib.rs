@@ -30,12 +30,12 @@
 //! | `launch` | yes | `LaunchRecorder`: declares what a launch uses |
 //! | `logging` | yes | `log_csv`: every allocation and free, in a file that `dmr replay` reads |
 //! | `metrics` | no | statistics through the `metrics` facade |
-//! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs |
+//! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs; brings `async` |
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
 //!
 //! Which of the compiled-in backends is used: the builder decides, else the environment variable
-//! `DMR_BACKEND`, else the first of [`Backend::available`].
+//! `DMR_BACKEND`, else the first of [`Backend::available`]: the pool, where it is compiled in.
 
 #![forbid(unsafe_code)]
 
@@ -45,6 +45,8 @@ mod error;
 #[cfg(feature = "dmr-adaptors")]
 mod layered;
 mod layers;
+#[cfg(feature = "pool")]
+mod pooled;
 mod runtime;
 
 pub use backend::Backend;
@@ -63,6 +65,8 @@ pub use dmr_core;
 pub use dmr_cuda_async;
 #[cfg(feature = "direct")]
 pub use dmr_cuda_direct;
+#[cfg(feature = "pool")]
+pub use dmr_cuda_virtual;
 #[cfg(feature = "launch")]
 pub use dmr_launch;
 #[cfg(feature = "pool")]
@@ -92,6 +96,8 @@ pub mod prelude {
     pub use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
     #[cfg(feature = "direct")]
     pub use dmr_cuda_direct::DirectCudaResource;
+    #[cfg(feature = "pool")]
+    pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
     #[cfg(feature = "launch")]
     pub use dmr_launch::LaunchRecorder;
     #[cfg(feature = "pool")]

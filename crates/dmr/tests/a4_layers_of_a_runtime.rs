@@ -54,7 +54,12 @@ fn below_a_pool_a_budget_bounds_what_the_pool_keeps() {
         .build()
         .unwrap();
     let stack = format!("{:?}", runtime.resource());
-    assert!(stack.starts_with("Statistics(Pool(Budget(32 MiB, Async("), "{stack}");
+    let source = match runtime.pool().unwrap().stats().page_size {
+        0 => "Pool(Budget(32 MiB, Async(",
+        // Of the default size there would be one.
+        _ => "Pool(pages of 2 MiB, Budget(32 MiB, Virtual(",
+    };
+    assert!(stack.starts_with(&format!("Statistics({source}")), "{stack}");
     let stream = runtime.streams().acquire().unwrap();
     let resource = runtime.resource();
     let block = resource.allocate(20 * MIB, stream.id(), AllocTag::UNTAGGED).unwrap();
@@ -72,7 +77,10 @@ fn below_a_pool_a_budget_bounds_what_the_pool_keeps() {
 #[test]
 fn runtimes_of_one_gpu_share_its_budget() {
     let rig = Rig::new();
-    let build = || DeviceRuntime::builder(rig.ordinal()).budget(8 * MIB as u64).build().unwrap();
+    let build = || {
+        let builder = DeviceRuntime::builder(rig.ordinal()).backend(Backend::Async);
+        builder.budget(8 * MIB as u64).build().unwrap()
+    };
     let (one, other) = (build(), build());
     let [a, b] = [&one, &other].map(|runtime| runtime.streams().acquire().unwrap());
     let first = one.resource().allocate(6 * MIB, a.id(), AllocTag::new("first")).unwrap();
@@ -88,6 +96,32 @@ fn runtimes_of_one_gpu_share_its_budget() {
     assert_eq!(one.budget().unwrap().reserved_bytes(), 6 * MIB as u64);
     other.resource().deallocate(second).unwrap();
     other.resource().reap_pending().unwrap();
+    drop((a, b, one, other));
+    rig.assert_clean();
+}
+
+#[test]
+fn what_one_pool_keeps_is_the_others_once_it_is_trimmed() {
+    let rig = Rig::new();
+    let budget = Budget::new(8 * MIB as u64);
+    let build = || {
+        let builder = DeviceRuntime::builder(rig.ordinal()).backend(Backend::Pool);
+        builder.budget_on(&budget).build().unwrap()
+    };
+    let (one, other) = (build(), build());
+    let [a, b] = [&one, &other].map(|runtime| runtime.streams().acquire().unwrap());
+    let first = one.resource().allocate(6 * MIB, a.id(), AllocTag::UNTAGGED).unwrap();
+    one.resource().deallocate(first).unwrap();
+    let ask = || other.resource().allocate(6 * MIB, b.id(), AllocTag::UNTAGGED);
+    let refused = ask().unwrap_err();
+    assert!(matches!(refused, ResourceError::OutOfBudget { .. }), "{refused}");
+    // It does not wait: what its stream is not known to be done with goes with the second.
+    for _ in 0..2 {
+        one.pool().unwrap().trim_to(0).unwrap();
+        rig.device().synchronize().unwrap();
+    }
+    assert_eq!(one.pool().unwrap().stats().reserved, 0);
+    other.resource().deallocate(ask().unwrap()).unwrap();
     drop((a, b, one, other));
     rig.assert_clean();
 }
@@ -156,11 +190,13 @@ fn over_a_pool_a_callback_is_asked_after_the_pool_has_used_what_it_keeps() {
         .budget_on(&budget)
         .on_out_of_memory({
             let (cache, spilled, handle) = (cache.clone(), spilled.clone(), handle.clone());
+            let budget = budget.clone();
             move |_| {
                 let Some(block) = cache.lock().unwrap().take() else { return Response::Decline };
                 let resource = handle.lock().unwrap().clone().unwrap();
                 let usage = resource.usage();
-                spilled.lock().unwrap().push(usage.reserved - usage.live);
+                let kept = usage.reserved - usage.live;
+                spilled.lock().unwrap().push(kept + budget.remaining());
                 resource.deallocate(block).unwrap();
                 Response::Retry
             }
@@ -174,13 +210,13 @@ fn over_a_pool_a_callback_is_asked_after_the_pool_has_used_what_it_keeps() {
 
     *cache.lock().unwrap() = Some(allocate(10).unwrap());
     resource.deallocate(allocate(20).unwrap()).unwrap();
-    // What the pool keeps is given up for this: nobody is asked.
+    // What the pool keeps is used for this: nobody is asked.
     let block = allocate(22).unwrap();
     assert_eq!(*spilled.lock().unwrap(), []);
     resource.deallocate(block).unwrap();
-    // Here that is not enough, and the callback finds the pool without anything to give up.
+    // Here that is not enough, with all that is left of the budget.
     let block = allocate(30).unwrap();
-    assert_eq!(*spilled.lock().unwrap(), [0]);
+    assert_eq!(*spilled.lock().unwrap(), [22 << 20]);
     // With nothing left in the cache, the refusal stands.
     let refused = allocate(8).unwrap_err();
     assert!(matches!(refused, ResourceError::OutOfBudget { .. }), "{refused}");

@@ -38,14 +38,16 @@ fn expect(backend: &str, expected: &str) {
 fn a_known_name_chooses_its_backend() {
     expect("direct", "Direct(device ?)");
     expect("async", "Async(device ?)");
-    expect("", "Async(device ?)");
+    // The default's, where the device has virtual memory: `sim_pool_over_pages_or_blocks` has both.
+    expect("", "Pool(pages of 32 MiB, Virtual(device ?))");
+    expect("pool", "Pool(pages of 32 MiB, Virtual(device ?))");
 }
 
 #[test]
 fn an_unknown_name_is_refused_with_the_names_that_there_are() {
     expect(
         "cached",
-        "no backend \"cached\" in this program; it has \"async\", \"direct\", \"pool\": choose one of them, or compile \
+        "no backend \"cached\" in this program; it has \"pool\", \"async\", \"direct\": choose one of them, or compile \
          the crate `dmr` with the backend's feature",
     );
 }

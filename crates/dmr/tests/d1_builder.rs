@@ -72,6 +72,14 @@ fn settings_that_exclude_each_other_are_refused() {
     let streams = Arc::clone(rig.streams());
     let resource = Arc::new(DirectCudaResource::new(Arc::clone(&streams)));
     let tracked = resource.clone();
+    #[cfg(feature = "pool")]
+    for builder in [
+        builder().with_streams(streams.clone()).with_resource(resource.clone()),
+        builder().backend(Backend::Direct),
+    ] {
+        let error = builder.pool_config(PoolConfig::compact()).build().unwrap_err();
+        assert!(error.to_string().contains("leave `pool_config` out"), "{error}");
+    }
     for builder in [
         builder().with_resource(resource.clone()),
         builder().with_streams(streams.clone()).with_resource(resource).backend(Backend::Direct),

@@ -48,10 +48,12 @@ fn in_steady_state(mut round: impl FnMut()) -> u64 {
     ALLOCATED.get() - before
 }
 
-fn resources(rig: &Rig) -> [(&'static str, Arc<dyn DeviceMemoryResource>); 2] {
+fn resources(rig: &Rig) -> [(&'static str, Arc<dyn DeviceMemoryResource>); 3] {
     let streams = || Arc::clone(rig.streams());
     let direct = DirectCudaResource::new(streams());
+    let pages = VirtualCudaResource::new(streams(), VirtualConfig::new()).unwrap();
     [
+        ("pool", Arc::new(PoolResource::new(pages, streams(), PoolConfig::fast()).unwrap())),
         ("async", Arc::new(AsyncCudaResource::new(streams(), AsyncConfig::new()).unwrap())),
         ("tracked", Arc::new(Tracked::new(direct, streams()).unwrap())),
     ]

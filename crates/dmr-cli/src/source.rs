@@ -1,0 +1,56 @@
+//! Where the memory of a replay comes from: the names that `--resource` knows.
+
+use std::sync::Arc;
+
+use clap::builder::PossibleValuesParser;
+use dmr::dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+use dmr::dmr_pool::PoolConfig;
+use dmr::{Backend, DeviceRuntime, DeviceRuntimeBuilder};
+use dmr_streams::{Device, StreamPool, StreamPoolConfig};
+
+use crate::exit::Failure;
+
+/// The direct backend, with use tracking.
+const TRACKED: &str = "tracked";
+/// The backend `pool`, as it wastes least.
+const POOL_COMPACT: &str = "pool-compact";
+/// Blocks of mapped memory.
+const VIRTUAL: &str = "virtual";
+
+/// The facade's backends, the default one first, and what else can be made of its parts.
+pub(crate) fn names() -> PossibleValuesParser {
+    let backends = Backend::available().iter().map(|backend| backend.name());
+    PossibleValuesParser::new(backends.chain([TRACKED, POOL_COMPACT, VIRTUAL]))
+}
+
+/// A builder that takes memory from what `name` stands for, on so many streams; without a name,
+/// from what the environment says.
+///
+/// # Errors
+///
+/// A name that is not known; no device; one without virtual memory where that is asked for.
+pub(crate) fn builder(
+    name: Option<&str>,
+    ordinal: usize,
+    max_streams: usize,
+) -> Result<DeviceRuntimeBuilder, Failure> {
+    let builder = DeviceRuntime::builder(ordinal);
+    if name == Some(VIRTUAL) {
+        let device = Device::open(ordinal).map_err(Failure::unusable)?;
+        let config = StreamPoolConfig::new().with_max_streams(max_streams);
+        let streams = StreamPool::new(device, config).map_err(Failure::unusable)?;
+        let resource = VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new());
+        let resource = Arc::new(resource.map_err(Failure::unusable)?);
+        return Ok(builder.with_streams(streams).with_resource(resource));
+    }
+    let builder = builder.max_streams(max_streams);
+    let Some(name) = name else { return Ok(builder) };
+    match name {
+        TRACKED => Ok(builder.backend(Backend::Direct).tracked()),
+        POOL_COMPACT => Ok(builder.backend(Backend::Pool).pool_config(PoolConfig::compact())),
+        _ => match Backend::available().iter().find(|backend| backend.name() == name) {
+            Some(backend) => Ok(builder.backend(*backend)),
+            None => Err(Failure::unusable(format!("no resource {name:?}"))),
+        },
+    }
+}
