@@ -264,17 +264,24 @@ impl ResourceError {
         Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool }
     }
 
-    /// The same for a pool that has no room, with what it keeps and who holds the most of it; other
-    /// errors are as they were.
+    /// What upstream of a pool has answered, in the words of the pool: what was asked of the pool,
+    /// what it has handed out and keeps, and who holds the most of it. Errors that are not about
+    /// room are as they were.
     #[must_use]
-    pub fn in_pool(mut self, shortage: PoolShortage) -> Self {
-        match &mut self {
-            Self::OutOfMemory { pool, .. } => *pool = Some(Box::new(shortage)),
+    pub fn in_pool(self, asked: usize, usage: &crate::Usage, shortage: PoolShortage) -> Self {
+        match self {
+            Self::OutOfMemory { device_ordinal, free, total, .. } => {
+                let (requested, live, retired) = (asked, usage.live, usage.retired);
+                let pool = Some(Box::new(shortage));
+                Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool }
+            }
             // To the budget, all of it is the pool's.
-            Self::OutOfBudget { holders, .. } => *holders = shortage.holders,
-            _ => {}
+            Self::OutOfBudget { budget, limit, remaining, pending, .. } => {
+                let (requested, holders) = (asked, shortage.holders);
+                Self::OutOfBudget { budget, requested, limit, remaining, pending, holders }
+            }
+            other => other,
         }
-        self
     }
 
     /// [`OutOfBudget`](Self::OutOfBudget).

@@ -28,7 +28,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let (at, taken) = match already {
             Some(taken) => (own.home.slot(), taken),
             None => self.acquire_elsewhere(own, request).map_err(|error| {
-                if is_full(&error) { error.in_pool(self.shortage()) } else { error }
+                if !is_full(&error) {
+                    return error;
+                }
+                error.in_pool(request.bytes as usize, &self.usage(), self.shortage())
             })?,
         };
         let vacancy = self.arena_at(at).and_then(|arena| arena.lock().vacancy(taken.id, tag));

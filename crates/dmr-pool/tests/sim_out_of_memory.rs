@@ -131,7 +131,12 @@ fn a_device_that_is_full_is_as_good_as_a_pool_that_is() {
                     Err(error) => break error,
                 }
             };
-            assert!(matches!(error, ResourceError::OutOfMemory { .. }), "{error}");
+            // In the pool's words, whatever it had asked upstream for.
+            let message = error.to_string();
+            let ResourceError::OutOfMemory { requested, live, pool: Some(_), .. } = error else {
+                panic!("{message}")
+            };
+            assert_eq!((requested, live), (3 << 20, held.len() as u64 * (3 << 20)), "{message}");
             assert!(held.len() >= 14, "{} blocks", held.len());
             for block in &held {
                 stage.write(a, block, 1);
