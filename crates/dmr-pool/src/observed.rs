@@ -120,23 +120,25 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(block)
     }
 
-    /// Puts a chunk back that comes after all of this on `home`, where that is not all: what is too
+    /// Puts a chunk back that comes after others' uses and what `home` has done with it, where that is not all: what is too
     /// large is given up, and what an observer was told of serves nobody yet.
     #[inline(never)]
     pub(crate) fn put_specially(
         &self,
         place: Place,
         home: StreamId,
-        mut after: Carried,
+        others: Carried,
         (vacancy, back): (Vacancy, Back),
     ) {
         let Some(arena) = self.arena_at(place.arena) else { return };
         let Some(observed) = &self.observed else {
-            self.put(place, home, after, Some(vacancy), back);
+            self.put(place, home, others, Some(vacancy), back);
             return self.give_up_largest(arena);
         };
-        // What the home stream has waited for is done when that is.
-        after.add(home, self.uses().submitted(home));
+        // What the home stream has waited for is done when that is. It is asked first: that
+        // records its event as early as can be.
+        let mut after = Carried::of(home, self.uses().submitted(home));
+        after.add_all(&others);
         let mut state = arena.lock();
         state.counts.freed += back.freed;
         state.counts.returned += back.returned;

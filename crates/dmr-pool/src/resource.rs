@@ -363,7 +363,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(
         &self,
         place: Place,
