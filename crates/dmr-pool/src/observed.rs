@@ -52,7 +52,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Tells `observer`, a memory checker, what the pool carves up: its segments are heaps, and so
     /// are the ranges of addresses that it maps pages into; its blocks are regions, of as many
     /// bytes as were asked for. Call it before the first allocation: a block that was handed out
-    /// earlier is never a region.
+    /// earlier is never a region. A heap ends before upstream is given its memory; one that upstream
+    /// does not take begins anew.
     ///
     /// A region is freed when all uses of the block, and what had been submitted to its home stream
     /// when it was given back, are known to be done. That is found out by the next allocation,
