@@ -53,7 +53,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// are the ranges of addresses that it maps pages into; its blocks are regions, of as many
     /// bytes as were asked for. Call it before the first allocation: a block that was handed out
     /// earlier is never a region. A heap ends before upstream is given its memory; one that upstream
-    /// does not take begins anew.
+    /// does not take begins anew. An observer that was told before is told nothing more.
     ///
     /// A region is freed when all uses of the block, and what had been submitted to its home stream
     /// when it was given back, are known to be done. That is found out by the next allocation,
@@ -81,7 +81,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 observer.heap_created(addresses.base(), addresses.bytes() as usize);
             }
         }
-        let (regions, ending) = (Mutex::default(), Mutex::default());
+        let before = self.observed.take().map(|before| before.ending.into_inner());
+        let mut ending =
+            before.map_or_else(Vec::new, |it| it.unwrap_or_else(PoisonError::into_inner));
+        ending.iter_mut().for_each(|block| block.generation = None);
+        let (regions, ending) = (Mutex::default(), Mutex::new(ending));
         self.observed = Some(Observed { observer, regions, ending });
         self.takes_specially();
         self

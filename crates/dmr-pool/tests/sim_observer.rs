@@ -281,14 +281,18 @@ fn a_block_from_before_the_observer_is_never_a_region() {
     let stream = rig.stream();
     let tag = AllocTag::new("block");
     let early = pool.allocate(4096, stream.id(), tag).unwrap();
+    let ended = pool.allocate(4096, stream.id(), tag).unwrap();
+    rig.delay(&stream);
+    pool.deallocate(ended).unwrap();
     let pool = pool.with_observer(later.clone());
     let block = pool.allocate(4096, stream.id(), tag).unwrap();
     assert_eq!(later.regions(), [(block.ptr(), 4096)]);
     for block in [early, block] {
         pool.deallocate(block).unwrap();
     }
-    drop(pool);
+    drop((pool, stream));
     later.assert_settled();
+    rig.assert_clean();
 }
 
 /// Blocks that are too large to be kept go back when they end, not when they are freed.

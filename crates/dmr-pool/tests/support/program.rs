@@ -11,7 +11,7 @@ use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
 use super::draw::{Rng, config};
-use super::witness::Witness;
+use super::witness::{Teller, Witness};
 use super::{MIB, Pool, Upstream, give_all_back, pool_with, shadow_of, taken_from_upstream};
 
 /// What a program has come across: what a run of many must have come across at least once.
@@ -84,7 +84,7 @@ fn perform_with(
     let mut player = Player {
         rig,
         pool: &pool,
-        witness: witness.map(|witness| &**witness),
+        tell: Teller { rig, witness: witness.map(|witness| &**witness) },
         number,
         rng,
         scale,
@@ -109,8 +109,7 @@ fn perform_with(
 struct Player<'a> {
     rig: &'a Rig,
     pool: &'a Pool,
-    /// Whom the pool tells; else the simulator is told here what is handed out.
-    witness: Option<&'a Witness>,
+    tell: Teller<'a>,
     number: u64,
     rng: Rng,
     scale: u64,
@@ -183,7 +182,7 @@ impl Player<'_> {
             Err(other) => panic!("program {}: {other:?}", self.number),
         };
         self.seen.allocated += 1;
-        self.tell_allocated(block.ptr(), bytes);
+        self.tell.allocated(block.ptr(), bytes);
         self.facts.insert(block.generation(), Facts::default());
         self.blocks.push(Held { block, home: Some(home), is_private: false });
         let index = self.blocks.len() - 1;
@@ -267,7 +266,7 @@ impl Player<'_> {
             fact.windows -= 1;
             let (last, generation) = (fact.windows == 0 && fact.given_back, block.generation());
             if last {
-                self.tell_freed(block.ptr());
+                self.tell.freed(block.ptr());
                 self.facts.remove(&generation);
             }
             let held = self.blocks.iter_mut().find(|held| held.block.id() == block.id());
@@ -311,8 +310,8 @@ impl Player<'_> {
         }
         assert_eq!((block.ptr(), block.id(), block.bytes()), (ptr, id, bytes));
         self.seen.grown += 1;
-        self.tell_freed(ptr);
-        self.tell_allocated(ptr, bytes);
+        self.tell.freed(ptr);
+        self.tell.allocated(ptr, bytes);
         self.facts.insert(id.generation(), Facts::default());
     }
 
@@ -363,21 +362,7 @@ impl Player<'_> {
             ops.fill_pattern(block, 0..bytes, pattern, id).unwrap();
             self.fact(block).pattern = Some(pattern);
         }
-        if let Some(witness) = self.witness {
-            witness.expect_work(self.rig, id, block.ptr());
-        }
-    }
-
-    fn tell_allocated(&self, ptr: u64, bytes: usize) {
-        if self.witness.is_none() {
-            self.rig.universe().region_allocated(ptr, bytes, "block");
-        }
-    }
-
-    fn tell_freed(&self, ptr: u64) {
-        if self.witness.is_none() {
-            self.rig.universe().region_freed(ptr);
-        }
+        self.tell.works(id, block.ptr());
     }
 
     fn give_back(&mut self) {
@@ -390,7 +375,7 @@ impl Player<'_> {
             self.seen.retired += 1;
         } else {
             self.facts.remove(&id.generation());
-            self.tell_freed(ptr);
+            self.tell.freed(ptr);
         }
         let state = self.pool.deallocate(block).unwrap();
         let expected = if open { BlockState::Retired } else { BlockState::Freed };

@@ -11,7 +11,7 @@ use dmr_sim::{Policy, Universe};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
-use super::witness::Witness;
+use super::witness::{Teller, Witness};
 use super::{MIB, Pool, Upstream, give_all_back, pool_with, rig};
 
 pub(crate) struct Stage {
@@ -80,9 +80,7 @@ impl Stage {
         bytes: usize,
     ) -> ResourceResult<DeviceBlock> {
         let block = self.pool.allocate(bytes, stream, AllocTag::new("block"))?;
-        if self.witness.is_none() {
-            self.universe().region_allocated(block.ptr(), bytes, "block");
-        }
+        self.tell().allocated(block.ptr(), bytes);
         Ok(block)
     }
 
@@ -91,9 +89,7 @@ impl Stage {
     }
 
     pub(crate) fn free(&self, block: DeviceBlock) {
-        if self.witness.is_none() {
-            self.universe().region_freed(block.ptr());
-        }
+        self.tell().freed(block.ptr());
         self.free_in_window(block);
     }
 
@@ -106,20 +102,18 @@ impl Stage {
     pub(crate) fn fill(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
         let pattern = u32::from_le_bytes([byte; 4]);
         self.rig.ops().fill_pattern(block, 0..block.bytes(), pattern, stream).unwrap();
-        self.expect_work(stream, block);
+        self.tell().works(stream, block.ptr());
     }
 
     /// Unrecorded.
     pub(crate) fn check(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
         let pattern = u32::from_le_bytes([byte; 4]);
         self.rig.ops().check_pattern(block, 0..block.bytes(), pattern, stream, 0).unwrap();
-        self.expect_work(stream, block);
+        self.tell().works(stream, block.ptr());
     }
 
-    fn expect_work(&self, stream: StreamId, block: &DeviceBlock) {
-        if let Some(witness) = &self.witness {
-            witness.expect_work(&self.rig, stream, block.ptr());
-        }
+    fn tell(&self) -> Teller<'_> {
+        Teller { rig: &self.rig, witness: self.witness.as_deref() }
     }
 
     /// Whom the pool tells.

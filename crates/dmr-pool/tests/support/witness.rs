@@ -80,6 +80,34 @@ impl Witness {
     }
 }
 
+/// Whom a program tells of its regions and of the work with them.
+#[derive(Clone, Copy)]
+pub(crate) struct Teller<'a> {
+    pub(crate) rig: &'a Rig,
+    /// Whom the pool tells of its regions; else the simulator is told of them here.
+    pub(crate) witness: Option<&'a Witness>,
+}
+
+impl Teller<'_> {
+    pub(crate) fn allocated(self, ptr: u64, bytes: usize) {
+        if self.witness.is_none() {
+            self.rig.universe().region_allocated(ptr, bytes, "block");
+        }
+    }
+
+    pub(crate) fn freed(self, ptr: u64) {
+        if self.witness.is_none() {
+            self.rig.universe().region_freed(ptr);
+        }
+    }
+
+    pub(crate) fn works(self, stream: StreamId, ptr: u64) {
+        if let Some(witness) = self.witness {
+            witness.expect_work(self.rig, stream, ptr);
+        }
+    }
+}
+
 /// Notes that its stream has come so far.
 unsafe extern "C" fn note_done(done: *mut c_void) {
     // SAFETY: it came out of `into_raw`, and nobody else takes it.
