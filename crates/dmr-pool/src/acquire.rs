@@ -61,6 +61,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn acquire_elsewhere(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let found = |taken| Ok((own.home.slot(), taken));
         self.sweep();
+        if let Some(taken) = self.take_ended(own, request) {
+            return found(taken);
+        }
         if self.pages.is_some() {
             return self.acquire_pages(own, request);
         }
@@ -132,7 +135,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Whether the pool takes more from upstream rather than to have a stream wait for another.
     /// First gives up segments that nobody has a block in, and that did not serve.
-    fn may_grow(&self, request: Request) -> bool {
+    pub(crate) fn may_grow(&self, request: Request) -> bool {
         let needed = request.needed();
         let live = self.arenas().map(Arena::live).sum::<u64>() + needed;
         let most = self.slack.allowance(live).saturating_sub(needed);

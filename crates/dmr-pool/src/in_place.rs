@@ -11,7 +11,8 @@ use crate::resource::Place;
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Makes a block larger where it is: `bytes` bytes from its address on, the first of them as
     /// they were. `false`, and nothing has changed, if what follows it is not free, or its home
-    /// stream would have to wait for that. A block that has so many bytes stays as it is.
+    /// stream would have to wait for that, or an [observer](Self::with_observer) is told of the
+    /// pool's blocks. A block that has so many bytes stays as it is.
     ///
     /// Where the pool maps pages, addresses that follow the block and have no memory get some, if
     /// the pool may have it: a block at the end of its stream's memory always grows then.
@@ -49,6 +50,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let Some((place, arena)) = place.zip(arena) else {
             return Err(ResourceError::foreign_block(block, self.device_ordinal()));
         };
+        if self.observed.is_some() {
+            return Ok(false);
+        }
         let before = arena.lock().heap.range(place.chunk).1;
         let more = (bytes - old) as u64;
         if wanted > before && !self.extend(arena, place.chunk, block, wanted - before, more)? {

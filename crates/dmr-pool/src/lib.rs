@@ -12,6 +12,7 @@
 //! | `segments` | memory from upstream, and its way back |
 //! | `pages` | the same in pages that the pool maps itself |
 //! | `in_place` | growing a block where it is |
+//! | `observed` | telling a memory checker what is carved up |
 //! | `slack` | how much may be kept before memory is saved at the cost of time |
 //! | `stats` | what a pool holds, in numbers and as a map |
 
@@ -20,6 +21,7 @@ mod arena;
 mod config;
 mod heap;
 mod in_place;
+mod observed;
 mod pages;
 mod resource;
 mod segments;

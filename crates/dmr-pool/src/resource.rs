@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dmr_core::error::StreamProblem;
-use dmr_core::size::{checked_round_up, human_bytes};
+use dmr_core::size::human_bytes;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
@@ -17,6 +17,7 @@ use dmr_streams::{Device, Located, Owner, StreamPool};
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, Taken, UNIT};
+use crate::observed::Observed;
 use crate::pages::Pages;
 use crate::slack::Slack;
 
@@ -55,12 +56,18 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) owner: Owner,
     pub(crate) config: PoolConfig,
     /// No block has more bytes.
-    most: usize,
+    pub(crate) most: usize,
+    /// Blocks of up to so many bytes are handed out without a look at anything else.
+    most_as_usual: usize,
+    /// Chunks are not just put back.
+    puts_specially: bool,
     /// Blocks of so many bytes and more have memory of their own.
     first_apart: u64,
     /// Some of these are too large to be kept.
     gives_up_large: bool,
     pub(crate) slack: Slack,
+    /// Who is told what is carved up.
+    pub(crate) observed: Option<Observed>,
     /// Where upstream has virtual memory, and they are asked for.
     pub(crate) pages: Option<Pages>,
     /// By slot of the stream.
@@ -128,10 +135,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         // A chunk's size is a number of 32 bits.
         let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
+        let gives_up_large = config.largest_pooled != usize::MAX;
         let pool = Self {
             most: most as usize,
+            most_as_usual: most as usize,
+            puts_specially: gives_up_large,
             first_apart: config.first_apart(),
-            gives_up_large: config.largest_pooled != usize::MAX,
+            gives_up_large,
+            observed: None,
             pages,
             upstream,
             owner: Owner::new(),
@@ -196,23 +207,62 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas.iter().filter_map(OnceLock::get).map(|arena| &**arena)
     }
 
-    /// What so many bytes need, or what is wrong with their number.
+    /// What so many bytes need that take the room of so many.
     #[inline]
-    fn request(&self, bytes: usize) -> ResourceResult<Request> {
-        // Zero is beyond, too.
-        if bytes.wrapping_sub(1) >= self.most {
-            return Err(self.refuse_size(bytes));
-        }
+    fn request(&self, bytes: usize, room: usize) -> Request {
         let mask = self.config.alignment - 1;
-        let units = (((bytes + mask) & !mask) as u64 / UNIT) as u32;
+        let units = (((room + mask) & !mask) as u64 / UNIT) as u32;
         let bytes = bytes as u64;
-        Ok(Request { units, bytes, is_apart: bytes >= self.first_apart })
+        Request { units, bytes, is_apart: bytes >= self.first_apart }
     }
 
-    #[cold]
-    fn refuse_size(&self, bytes: usize) -> ResourceError {
-        let beyond = || ResourceError::beyond_device(bytes, self.device().total_memory());
-        checked_round_up(bytes, self.config.alignment).map_or_else(|invalid| invalid, |_| beyond())
+    /// Nothing is as usual from now on.
+    pub(crate) fn takes_specially(&mut self) {
+        (self.most_as_usual, self.puts_specially) = (0, true);
+    }
+
+    /// A block of so many bytes, of which there are not too many, with room for at least as many.
+    #[inline(always)]
+    pub(crate) fn hand_out(
+        &self,
+        bytes: usize,
+        room: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let request = self.request(bytes, room);
+        let located = self.streams.locate(stream)?;
+        let home = located.id();
+        self.device().check()?;
+        self.refuse_capture(located)?;
+        let (arena, taken, vacancy) = self.acquire(home, request, tag)?;
+        let generation = Generation::next();
+        let slot = match self.uses().enter(vacancy, generation, located) {
+            Ok(slot) => slot,
+            Err((vacancy, error)) => {
+                self.uses().give_up(vacancy, home);
+                self.untake(Place { arena, chunk: taken.id }, home, request);
+                return Err(error);
+            }
+        };
+        // SAFETY: the chunk is in a segment that upstream has handed out and that the pool keeps
+        // until all of it is free; it is this block's alone until `deallocate` takes it back; the
+        // generation is new.
+        #[allow(unsafe_code, reason = "making blocks is what a resource does")]
+        Ok(unsafe {
+            DeviceBlock::from_parts(BlockParts {
+                ptr: taken.address,
+                bytes,
+                reserved_bytes: (u64::from(taken.units) * UNIT) as usize,
+                alignment: self.config.alignment,
+                device_ordinal: self.device_ordinal(),
+                alloc_stream: home,
+                tag,
+                generation,
+                slot,
+                state: BlockState::Live,
+            })
+        })
     }
 
     /// A free chunk that `home` may use at once, and the slot for its block.
@@ -259,6 +309,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(arena) = self.arena_at(place.arena) {
             arena.lock().counts.allocated -= request.bytes;
             self.put(place, home, Carried::default(), None, Back { returned: 0, freed: 0 });
+            if self.gives_up_large {
+                self.give_up_largest(arena);
+            }
         }
     }
 
@@ -277,7 +330,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             Surrender::Free { inner_slot, vacancy, used } => {
                 let (home, freed) = (id.alloc_stream(), block.bytes() as u64);
                 if let Some(place) = Place::from_slot(inner_slot) {
-                    if used || place.arena != home.slot() || self.gives_up_large {
+                    if used || place.arena != home.slot() || self.puts_specially {
                         let back = Back { returned: freed, freed };
                         self.put_used(place, home, vacancy, back);
                     } else if let Some(arena) = self.arena_at(place.arena) {
@@ -303,12 +356,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[inline(never)]
     fn put_used(&self, place: Place, home: StreamId, mut vacancy: Vacancy, back: Back) {
         let after = self.uses().carry(&mut vacancy, home);
+        if self.puts_specially {
+            return self.put_specially(place, home, after, (vacancy, back));
+        }
         self.put(place, home, after, Some(vacancy), back);
     }
 
     /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
-    #[inline]
-    fn put(
+    #[inline(always)]
+    pub(crate) fn put(
         &self,
         place: Place,
         from: StreamId,
@@ -341,9 +397,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if let Some(asked) = question {
                 self.ask(arena, &asked);
             }
-        }
-        if self.gives_up_large {
-            self.give_up_largest(arena);
         }
     }
 
@@ -404,11 +457,11 @@ struct Retired {
 }
 
 /// What is counted when a chunk comes back.
-struct Back {
+pub(crate) struct Back {
     /// Bytes that its owner has given back now; none if the block was retired then.
-    returned: u64,
+    pub(crate) returned: u64,
     /// Bytes that are in the pool again.
-    freed: u64,
+    pub(crate) freed: u64,
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -419,39 +472,11 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let request = self.request(bytes)?;
-        let located = self.streams.locate(stream)?;
-        let home = located.id();
-        self.device().check()?;
-        self.refuse_capture(located)?;
-        let (arena, taken, vacancy) = self.acquire(home, request, tag)?;
-        let generation = Generation::next();
-        let slot = match self.uses().enter(vacancy, generation, located) {
-            Ok(slot) => slot,
-            Err((vacancy, error)) => {
-                self.uses().give_up(vacancy, home);
-                self.untake(Place { arena, chunk: taken.id }, home, request);
-                return Err(error);
-            }
-        };
-        // SAFETY: the chunk is in a segment that upstream has handed out and that the pool keeps
-        // until all of it is free; it is this block's alone until `deallocate` takes it back; the
-        // generation is new.
-        #[allow(unsafe_code, reason = "making blocks is what a resource does")]
-        Ok(unsafe {
-            DeviceBlock::from_parts(BlockParts {
-                ptr: taken.address,
-                bytes,
-                reserved_bytes: (u64::from(taken.units) * UNIT) as usize,
-                alignment: self.config.alignment,
-                device_ordinal: self.device_ordinal(),
-                alloc_stream: home,
-                tag,
-                generation,
-                slot,
-                state: BlockState::Live,
-            })
-        })
+        // Zero is beyond, too.
+        if bytes.wrapping_sub(1) >= self.most_as_usual {
+            return self.allocate_specially(bytes, stream, tag);
+        }
+        self.hand_out(bytes, bytes, stream, tag)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
@@ -553,6 +578,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(ResourceError::forked_process(self.device_ordinal()));
         }
         let freed = self.sweep();
+        self.settle_ending();
         let unmapped = self.unmap_left();
         let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
             true => self.trim_to(self.config.release_threshold),

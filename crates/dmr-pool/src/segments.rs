@@ -29,6 +29,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// What upstream answered first; that memory is still the pool's, and the rest was given back
     /// all the same.
     pub fn trim_to(&self, bytes: u64) -> ResourceResult<()> {
+        self.settle_ending();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
             for after in &arena.pending() {
                 // No answer: it stays.
@@ -146,6 +147,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         for bytes in [step, least].into_iter().filter(|&bytes| bytes <= room) {
             match self.upstream.allocate(bytes as usize, arena.home, TAG) {
                 Ok(block) => {
+                    self.tell_created(block.ptr(), block.bytes() as u64);
                     self.count_reserved(block.bytes() as u64);
                     return Ok(Some(block));
                 }
@@ -173,22 +175,25 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Gives a segment back that was taken out of its arena.
     fn give_up(&self, arena: &Arena, segment: Segment) -> ResourceResult<()> {
-        let bytes = segment.block.bytes() as u64;
+        let (ptr, bytes) = (segment.block.ptr(), segment.block.bytes() as u64);
+        self.tell_destroyed(ptr);
         match self.upstream.deallocate(segment.block) {
             Ok(_) => {
                 self.reserved.fetch_sub(bytes, Ordering::Relaxed);
                 Ok(())
             }
             Err(refused) => {
+                self.tell_created(ptr, bytes);
                 self.add(&mut arena.lock(), arena.home, refused.block, false);
                 Err(refused.error)
             }
         }
     }
 
-    /// Waits until other streams are done with everything that is pending.
+    /// Waits until other streams are done with everything that is pending; where an observer is
+    /// told, until all are.
     pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
-        let mut outcome = Ok(());
+        let mut outcome = self.wait_for_ending();
         for arena in self.arenas() {
             for after in &arena.pending() {
                 outcome = outcome.and(self.uses().synchronize(after));
@@ -228,6 +233,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return;
         }
         self.sweep();
+        // What is not known to be done is leaked.
+        let _ = self.wait_for_ending();
         for arena in self.arenas() {
             let pending = std::mem::take(&mut arena.lock().pending);
             for Pending { chunk, after } in pending {

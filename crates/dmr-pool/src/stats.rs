@@ -102,10 +102,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let mut by_size = [(0_u64, 0_u64); u64::BITS as usize];
         for arena in self.arenas() {
+            let ending = self.ending_in(arena);
             let state = arena.lock();
             stats.arenas += 1;
             stats.segments += state.segments.len() + state.mapped_pages();
-            for (_, _, bytes, region) in regions(&state) {
+            for (_, _, bytes, region) in regions(&state, ending) {
                 match region {
                     RegionState::InUse => stats.in_use += bytes,
                     RegionState::Pending => stats.pending += bytes,
@@ -131,8 +132,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let PoolStats { reserved, largest_free, cached, pending, .. } = self.stats();
         let mut by_tag = BTreeMap::<AllocTag, (u64, u64)>::new();
         for arena in self.arenas() {
+            let ending = self.ending_in(arena);
             let state = arena.lock();
-            for (id, _, bytes, _) in regions(&state).filter(|it| it.3 == RegionState::InUse) {
+            let pieces = regions(&state, ending);
+            for (id, _, bytes, _) in pieces.filter(|it| it.3 == RegionState::InUse) {
                 let (sum, blocks) = by_tag.entry(state.tag(id)).or_default();
                 (*sum, *blocks) = (*sum + bytes, *blocks + 1);
             }
@@ -151,8 +154,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut map: Vec<_> = self
             .arenas()
             .flat_map(|arena| {
-                let stream = arena.home;
-                let pieces: Vec<_> = regions(&arena.lock()).collect();
+                let (stream, ending) = (arena.home, self.ending_in(arena));
+                let pieces: Vec<_> = regions(&arena.lock(), ending).collect();
                 pieces.into_iter().map(move |(_, address, bytes, state)| HeapRegion {
                     address,
                     bytes,
@@ -166,9 +169,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 }
 
-/// Name, address, bytes and use of each chunk of an arena.
-fn regions(state: &State) -> impl Iterator<Item = (ChunkId, u64, u64, RegionState)> {
-    let pending: HashSet<_> = state.pending.iter().map(|pending| pending.chunk).collect();
+/// Name, address, bytes and use of each chunk of an arena, of which these are pending, too.
+fn regions(
+    state: &State,
+    mut pending: HashSet<ChunkId>,
+) -> impl Iterator<Item = (ChunkId, u64, u64, RegionState)> {
+    pending.extend(state.pending.iter().map(|pending| pending.chunk));
     let apart = state.apart.values().flatten().copied();
     let free: HashSet<_> = apart.chain(state.heap.kept()).collect();
     state.heap.chunks().map(move |(id, address, units, is_free)| {

@@ -185,6 +185,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             loop {
                 let range = arena.lock().remove_range();
                 let Some(range) = range else { break };
+                self.tell_destroyed(range.base());
                 // Addresses that cannot go back now never can.
                 let _ = memory.release(range);
             }

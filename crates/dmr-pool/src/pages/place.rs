@@ -171,6 +171,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // One page more, for the range need not begin at a multiple of a page.
         let addresses = memory.reserve(bytes.next_multiple_of(pages.size) + pages.size)?;
         if Range::room(&addresses, pages.size) > 0 {
+            self.tell_created(addresses.base(), addresses.bytes());
             own.lock().add_range(addresses, pages.size);
         }
         Ok(())

@@ -33,6 +33,11 @@ pub(super) enum Slot {
 }
 
 impl Range {
+    /// All of its addresses.
+    pub(crate) fn addresses(&self) -> &AddressRange {
+        &self.addresses
+    }
+
     /// How many pages of this size can be mapped into these addresses, as one chunk.
     pub(super) fn room(addresses: &AddressRange, page: u64) -> u64 {
         let start = addresses.base().next_multiple_of(page);

@@ -7,13 +7,14 @@
 pub(crate) mod draw;
 pub(crate) mod program;
 pub(crate) mod stage;
+pub(crate) mod witness;
 
 use std::sync::Arc;
 
 use dmr_core::{
     AddressRange, AllocTag, BlockId, BlockParts, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange, ResourceResult, StreamId,
-    StreamPoolId, Usage, VirtualMemory,
+    DeviceMemoryResource, MemoryObserver, PhysicalMemory, RefusedMemory, RefusedRange,
+    ResourceResult, StreamId, StreamPoolId, Usage, VirtualMemory,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
@@ -41,8 +42,19 @@ pub(crate) enum Upstream {
 
 pub(crate) const UPSTREAMS: [Upstream; 3] = [Upstream::Direct, Upstream::Async, Upstream::Virtual];
 
-/// A pool of this kind on a simulated rig.
+/// A pool of this kind on a simulated rig; the test tells the simulator of regions.
 pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
+    pool_with(upstream, rig, config, None)
+}
+
+/// A pool of this kind that tells an observer, if there is one, and else its upstream and the test
+/// tell the simulator.
+pub(crate) fn pool_with(
+    upstream: Upstream,
+    rig: &Rig,
+    config: PoolConfig,
+    observer: Option<Arc<dyn MemoryObserver>>,
+) -> Pool {
     let streams = Arc::clone(rig.streams());
     let inner: Box<dyn DeviceMemoryResource> = match upstream {
         Upstream::Direct => Box::new(DirectCudaResource::new(Arc::clone(&streams))),
@@ -61,8 +73,12 @@ pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Po
         }
         _ => config,
     };
-    let watched = Watched { inner, universe: rig.universe().clone() };
-    PoolResource::new(watched, streams, config).expect("a pool")
+    let universe = observer.is_none().then(|| rig.universe().clone());
+    let pool = PoolResource::new(Watched { inner, universe }, streams, config).expect("a pool");
+    match observer {
+        Some(observer) => pool.with_observer(observer),
+        None => pool,
+    }
 }
 
 /// A simulated rig with a small device.
@@ -72,11 +88,12 @@ pub(crate) fn rig(policy: Policy, seed: u64, capacity: u64) -> Rig {
     Rig::with(RigConfig { universe, ..RigConfig::default() })
 }
 
-/// An upstream whose blocks and ranges of addresses are heaps to the simulator.
+/// An upstream whose blocks and ranges of addresses are heaps to the simulator, unless the pool
+/// tells it.
 #[derive(Debug)]
 pub(crate) struct Watched {
     inner: Box<dyn DeviceMemoryResource>,
-    universe: Universe,
+    universe: Option<Universe>,
 }
 
 impl DeviceMemoryResource for Watched {
@@ -87,14 +104,14 @@ impl DeviceMemoryResource for Watched {
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
         let block = self.inner.allocate(bytes, stream, tag)?;
-        self.universe.heap_created(block.ptr(), block.bytes());
+        self.created(block.ptr(), block.bytes());
         Ok(block)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let (ptr, bytes) = (block.ptr(), block.bytes());
-        self.universe.heap_destroyed(ptr);
-        self.inner.deallocate(block).inspect_err(|_| self.universe.heap_created(ptr, bytes))
+        self.destroyed(ptr);
+        self.inner.deallocate(block).inspect_err(|_| self.created(ptr, bytes))
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
@@ -130,6 +147,18 @@ impl Watched {
     fn memory(&self) -> &dyn VirtualMemory {
         self.inner.virtual_memory().expect("it was asked for")
     }
+
+    fn created(&self, ptr: u64, bytes: usize) {
+        if let Some(universe) = &self.universe {
+            universe.heap_created(ptr, bytes);
+        }
+    }
+
+    fn destroyed(&self, ptr: u64) {
+        if let Some(universe) = &self.universe {
+            universe.heap_destroyed(ptr);
+        }
+    }
 }
 
 impl VirtualMemory for Watched {
@@ -139,14 +168,14 @@ impl VirtualMemory for Watched {
 
     fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
         let range = self.memory().reserve(bytes)?;
-        self.universe.heap_created(range.base(), range.bytes() as usize);
+        self.created(range.base(), range.bytes() as usize);
         Ok(range)
     }
 
     fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
         let (base, bytes) = (range.base(), range.bytes() as usize);
-        self.universe.heap_destroyed(base);
-        self.memory().release(range).inspect_err(|_| self.universe.heap_created(base, bytes))
+        self.destroyed(base);
+        self.memory().release(range).inspect_err(|_| self.created(base, bytes))
     }
 
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {

@@ -1,6 +1,7 @@
 //! Random programs over a pool: several streams, little memory, and every byte is checked.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockState, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps,
@@ -10,7 +11,8 @@ use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
 use super::draw::{Rng, config};
-use super::{MIB, Pool, Upstream, give_all_back, pool_over, shadow_of, taken_from_upstream};
+use super::witness::{Teller, Witness};
+use super::{MIB, Pool, Upstream, give_all_back, pool_with, shadow_of, taken_from_upstream};
 
 /// What a program has come across: what a run of many must have come across at least once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +37,22 @@ impl Seen {
 
 /// Plays the program of this number; it was in order, and afterwards everything has gone back.
 pub(crate) fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
-    let seen = perform(rig, upstream, number, steps);
+    in_order(rig, number, || perform(rig, upstream, number, steps))
+}
+
+/// The same on an observed pool: what it told was right.
+pub(crate) fn play_observed(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
+    let witness = Witness::new(rig);
+    let seen =
+        in_order(rig, number, || perform_with(rig, (upstream, Some(&witness)), number, steps));
+    assert_eq!(witness.wrong(), [""; 0], "program {number}");
+    witness.assert_settled();
+    assert_eq!(witness.freed(), seen.allocated, "program {number}");
+    seen
+}
+
+fn in_order(rig: &Rig, number: u64, perform: impl FnOnce() -> Seen) -> Seen {
+    let seen = perform();
     let wrong = rig.ops().collect().unwrap();
     assert!(wrong.is_empty(), "program {number}: wrong bytes: {wrong:?}");
     assert_eq!(rig.verdict(), Ok(()), "program {number}");
@@ -44,6 +61,15 @@ pub(crate) fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Se
 
 /// Plays it, in order or not. What a panic says begins with the number.
 pub(crate) fn perform(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
+    perform_with(rig, (upstream, None), number, steps)
+}
+
+fn perform_with(
+    rig: &Rig,
+    (upstream, witness): (Upstream, Option<&Arc<Witness>>),
+    number: u64,
+    steps: u64,
+) -> Seen {
     let mut rng = Rng::new(number);
     let (config, scale) = config(&mut rng);
     // Half of those over pages take more before they wait.
@@ -51,12 +77,14 @@ pub(crate) fn perform(rig: &Rig, upstream: Upstream, number: u64, steps: u64) ->
         Upstream::Virtual if number % 2 == 1 => config.with_page_size(2 * MIB),
         _ => config,
     };
-    let pool = pool_over(upstream, rig, config);
+    let observer = witness.cloned().map(|witness| witness as _);
+    let pool = pool_with(upstream, rig, config, observer);
     let streams = 2 + rng.below(4);
     let streams = (0..streams).map(|_| rig.stream()).collect();
     let mut player = Player {
         rig,
         pool: &pool,
+        tell: Teller { rig, witness: witness.map(|witness| &**witness) },
         number,
         rng,
         scale,
@@ -81,6 +109,7 @@ pub(crate) fn perform(rig: &Rig, upstream: Upstream, number: u64, steps: u64) ->
 struct Player<'a> {
     rig: &'a Rig,
     pool: &'a Pool,
+    tell: Teller<'a>,
     number: u64,
     rng: Rng,
     scale: u64,
@@ -153,7 +182,7 @@ impl Player<'_> {
             Err(other) => panic!("program {}: {other:?}", self.number),
         };
         self.seen.allocated += 1;
-        self.rig.universe().region_allocated(block.ptr(), bytes, "block");
+        self.tell.allocated(block.ptr(), bytes);
         self.facts.insert(block.generation(), Facts::default());
         self.blocks.push(Held { block, home: Some(home), is_private: false });
         let index = self.blocks.len() - 1;
@@ -237,7 +266,7 @@ impl Player<'_> {
             fact.windows -= 1;
             let (last, generation) = (fact.windows == 0 && fact.given_back, block.generation());
             if last {
-                self.rig.universe().region_freed(block.ptr());
+                self.tell.freed(block.ptr());
                 self.facts.remove(&generation);
             }
             let held = self.blocks.iter_mut().find(|held| held.block.id() == block.id());
@@ -281,8 +310,8 @@ impl Player<'_> {
         }
         assert_eq!((block.ptr(), block.id(), block.bytes()), (ptr, id, bytes));
         self.seen.grown += 1;
-        self.rig.universe().region_freed(ptr);
-        self.rig.universe().region_allocated(ptr, bytes, "block");
+        self.tell.freed(ptr);
+        self.tell.allocated(ptr, bytes);
         self.facts.insert(id.generation(), Facts::default());
     }
 
@@ -333,6 +362,7 @@ impl Player<'_> {
             ops.fill_pattern(block, 0..bytes, pattern, id).unwrap();
             self.fact(block).pattern = Some(pattern);
         }
+        self.tell.works(id, block.ptr());
     }
 
     fn give_back(&mut self) {
@@ -345,7 +375,7 @@ impl Player<'_> {
             self.seen.retired += 1;
         } else {
             self.facts.remove(&id.generation());
-            self.rig.universe().region_freed(ptr);
+            self.tell.freed(ptr);
         }
         let state = self.pool.deallocate(block).unwrap();
         let expected = if open { BlockState::Retired } else { BlockState::Freed };

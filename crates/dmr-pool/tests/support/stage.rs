@@ -1,5 +1,7 @@
 //! A pool and some streams, for programs by hand. Work runs as late as it may.
 
+use std::sync::Arc;
+
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceResult,
     StreamId, UseTokens,
@@ -9,11 +11,14 @@ use dmr_sim::{Policy, Universe};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
-use super::{MIB, Pool, Upstream, give_all_back, pool_over, rig};
+use super::witness::{Teller, Witness};
+use super::{MIB, Pool, Upstream, give_all_back, pool_with, rig};
 
 pub(crate) struct Stage {
     pub(crate) pool: Pool,
     leases: [StreamLease; 3],
+    /// Whom the pool tells; else it is told here what is handed out.
+    witness: Option<Arc<Witness>>,
     pub(crate) rig: Rig,
 }
 
@@ -30,10 +35,27 @@ impl Stage {
         Self::on(rig(Policy::Lazy, 0, 256 * MIB), upstream, config)
     }
 
+    /// One whose pool is observed.
+    pub(crate) fn observed(upstream: Upstream, config: PoolConfig) -> Self {
+        let rig = rig(Policy::Lazy, 0, 256 * MIB);
+        let witness = Witness::new(&rig);
+        Self::with(rig, upstream, config, Some(witness))
+    }
+
     pub(crate) fn on(rig: Rig, upstream: Upstream, config: PoolConfig) -> Self {
-        let pool = pool_over(upstream, &rig, config);
+        Self::with(rig, upstream, config, None)
+    }
+
+    fn with(
+        rig: Rig,
+        upstream: Upstream,
+        config: PoolConfig,
+        witness: Option<Arc<Witness>>,
+    ) -> Self {
+        let observer = witness.clone().map(|witness| witness as _);
+        let pool = pool_with(upstream, &rig, config, observer);
         let leases = [rig.stream(), rig.stream(), rig.stream()];
-        let stage = Self { pool, leases, rig };
+        let stage = Self { pool, leases, witness, rig };
         // The kernels are loaded, and upstream has made what it makes once.
         let [a, ..] = stage.streams();
         let block = stage.allocate(a, 4096);
@@ -58,7 +80,7 @@ impl Stage {
         bytes: usize,
     ) -> ResourceResult<DeviceBlock> {
         let block = self.pool.allocate(bytes, stream, AllocTag::new("block"))?;
-        self.universe().region_allocated(block.ptr(), bytes, "block");
+        self.tell().allocated(block.ptr(), bytes);
         Ok(block)
     }
 
@@ -67,7 +89,7 @@ impl Stage {
     }
 
     pub(crate) fn free(&self, block: DeviceBlock) {
-        self.universe().region_freed(block.ptr());
+        self.tell().freed(block.ptr());
         self.free_in_window(block);
     }
 
@@ -80,12 +102,23 @@ impl Stage {
     pub(crate) fn fill(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
         let pattern = u32::from_le_bytes([byte; 4]);
         self.rig.ops().fill_pattern(block, 0..block.bytes(), pattern, stream).unwrap();
+        self.tell().works(stream, block.ptr());
     }
 
     /// Unrecorded.
     pub(crate) fn check(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
         let pattern = u32::from_le_bytes([byte; 4]);
         self.rig.ops().check_pattern(block, 0..block.bytes(), pattern, stream, 0).unwrap();
+        self.tell().works(stream, block.ptr());
+    }
+
+    fn tell(&self) -> Teller<'_> {
+        Teller { rig: &self.rig, witness: self.witness.as_deref() }
+    }
+
+    /// Whom the pool tells.
+    pub(crate) fn witness(&self) -> &Witness {
+        self.witness.as_ref().expect("the pool is observed")
     }
 
     pub(crate) fn open(&self, stream: StreamId, block: &DeviceBlock, access: Access) -> UseTokens {
@@ -126,8 +159,11 @@ impl Stage {
         assert_eq!(self.pool.usage().outstanding(), 0);
         give_all_back(&self.rig, &self.pool);
         assert_eq!(self.pool.usage().reserved, 0);
-        let Self { pool, leases, rig } = self;
+        let Self { pool, leases, witness, rig } = self;
         drop((pool, leases));
+        if let Some(witness) = witness {
+            witness.assert_settled();
+        }
         rig.assert_clean();
     }
 }

@@ -1,0 +1,248 @@
+//! A pool whose observer is told what it carves up.
+//!
+//! What the observer is told is true of the device, not of the host: a block ends when all work
+//! with it is known to be done, and only then does its memory serve again. So the arenas of such a
+//! pool have nothing free that a stream would have to come after, and the paths that find memory
+//! need not know of observers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dmr_core::size::checked_round_up;
+use dmr_core::{
+    AllocTag, DeviceBlock, DeviceMemoryResource, Generation, MemoryObserver, ResourceError,
+    ResourceResult, StreamId,
+};
+use dmr_streams::uses::{Carried, Vacancy};
+
+use crate::PoolResource;
+use crate::arena::{Arena, Request};
+use crate::heap::{ChunkId, Taken};
+use crate::resource::{Back, Place};
+
+/// How often the driver may say that a block is not done with before no more are asked about.
+const QUESTIONS: usize = 8;
+
+/// At least so many bytes behind each block are no block's, so that an overrun is seen.
+const GAP: usize = 1;
+
+/// Who is told, and of what.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    observer: Arc<dyn MemoryObserver>,
+    /// The blocks that it was told of and that were not given back, by address.
+    regions: Mutex<HashMap<u64, Generation>>,
+    /// Given back, and not known to be done with; oldest first. May be held when an arena is
+    /// locked, and while the driver is asked, but not while it is waited for.
+    ending: Mutex<Vec<Ending>>,
+}
+
+/// A block that was given back.
+#[derive(Debug)]
+struct Ending {
+    place: Place,
+    /// All work with it.
+    after: Carried,
+    address: u64,
+    /// `None` if the observer was not told of it.
+    generation: Option<Generation>,
+}
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// Tells `observer`, a memory checker, what the pool carves up: its segments are heaps, and so
+    /// are the ranges of addresses that it maps pages into; its blocks are regions, of as many
+    /// bytes as were asked for. Call it before the first allocation: a block that was handed out
+    /// earlier is never a region. A heap ends before upstream is given its memory; one that upstream
+    /// does not take begins anew. An observer that was told before is told nothing more.
+    ///
+    /// A region is freed when all uses of the block, and what had been submitted to its home stream
+    /// when it was given back, are known to be done. That is found out by the next allocation,
+    /// free, reap or trim, and when the pool is dropped. Until then nobody is given its memory, so
+    /// no work in flight is ever outside of the regions.
+    ///
+    /// What changes otherwise:
+    ///
+    /// - Allocations and frees ask the driver, which records events for that.
+    /// - Where a stream would be made to wait for memory, the host waits for it, and so it does
+    ///   when the pool is dropped. Work that waits for the host to go on must not be in flight then.
+    /// - At least one byte behind each block is no region's, so a block may take up to
+    ///   [`alignment`](crate::PoolConfig::alignment) bytes more.
+    /// - [`try_grow`](Self::try_grow) answers `false`: a region that ends and begins anew would be
+    ///   none for a moment, under work in flight.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
+        for arena in self.arenas() {
+            let state = arena.lock();
+            for segment in &state.segments {
+                observer.heap_created(segment.block.ptr(), segment.block.bytes());
+            }
+            for range in &state.ranges {
+                let addresses = range.addresses();
+                observer.heap_created(addresses.base(), addresses.bytes() as usize);
+            }
+        }
+        let before = self.observed.take().map(|before| before.ending.into_inner());
+        let mut ending =
+            before.map_or_else(Vec::new, |it| it.unwrap_or_else(PoisonError::into_inner));
+        ending.iter_mut().for_each(|block| block.generation = None);
+        let (regions, ending) = (Mutex::default(), Mutex::new(ending));
+        self.observed = Some(Observed { observer, regions, ending });
+        self.takes_specially();
+        self
+    }
+
+    /// Memory was taken from upstream.
+    pub(crate) fn tell_created(&self, ptr: u64, bytes: u64) {
+        if let Some(observed) = &self.observed {
+            observed.observer.heap_created(ptr, bytes as usize);
+        }
+    }
+
+    /// Memory is about to go back: afterwards upstream may hand it out again.
+    pub(crate) fn tell_destroyed(&self, ptr: u64) {
+        if let Some(observed) = &self.observed {
+            observed.observer.heap_destroyed(ptr);
+        }
+    }
+
+    /// An allocation that is not the usual one: of a size that is refused, or told of.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn allocate_specially(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        self.check_size(bytes)?;
+        self.settle_ending();
+        let block = self.hand_out(bytes, bytes.saturating_add(GAP), stream, tag)?;
+        if let Some(observed) = &self.observed {
+            let (ptr, generation) = (block.ptr(), block.generation());
+            observed.regions().insert(ptr, generation);
+            observed.observer.region_allocated(ptr, bytes, tag, generation);
+        }
+        Ok(block)
+    }
+
+    /// Puts a chunk back that comes after others' uses and what `home` has done with it, where that is not all: what is too
+    /// large is given up, and what an observer was told of serves nobody yet.
+    #[inline(never)]
+    pub(crate) fn put_specially(
+        &self,
+        place: Place,
+        home: StreamId,
+        others: Carried,
+        (vacancy, back): (Vacancy, Back),
+    ) {
+        let Some(arena) = self.arena_at(place.arena) else { return };
+        let Some(observed) = &self.observed else {
+            self.put(place, home, others, Some(vacancy), back);
+            return self.give_up_largest(arena);
+        };
+        // What the home stream has waited for is done when that is. It is asked first: that
+        // records its event as early as can be.
+        let mut after = Carried::of(home, self.uses().submitted(home));
+        after.add_all(&others);
+        let mut state = arena.lock();
+        state.counts.freed += back.freed;
+        state.counts.returned += back.returned;
+        state.keep_vacancy(place.chunk, vacancy);
+        let (address, _) = state.heap.range(place.chunk);
+        drop(state);
+        let generation = observed.regions().remove(&address);
+        observed.ending().push(Ending { place, after, address, generation });
+        self.settle_ending();
+    }
+
+    /// A chunk of the own arena, before memory is looked for elsewhere. The host waits where
+    /// another pool would have a stream wait.
+    pub(crate) fn take_ended(&self, own: &Arena, request: Request) -> Option<Taken> {
+        self.observed.as_ref()?;
+        let grows = match self.pages {
+            Some(_) => self.may_place_first(request),
+            None => self.may_grow(request),
+        };
+        if !grows {
+            // What is not known to be done stays.
+            let _ = self.wait_for_ending();
+        }
+        own.lock().take(request)
+    }
+
+    /// Frees the regions that the device is known to be done with. The driver is asked.
+    pub(crate) fn settle_ending(&self) {
+        let Some(observed) = &self.observed else { return };
+        let mut busy = 0;
+        let mut is_done = |after: &Carried| {
+            // No answer: it is asked again.
+            let is_done = self.uses().is_known_done(after)
+                || busy < QUESTIONS && self.uses().poll(after).unwrap_or_default();
+            busy += usize::from(!is_done);
+            is_done
+        };
+        observed.ending().retain(|block| {
+            let is_done = is_done(&block.after);
+            if is_done {
+                self.end(observed, block);
+            }
+            !is_done
+        });
+        if self.config.largest_pooled != usize::MAX {
+            self.arenas().for_each(|arena| self.give_up_largest(arena));
+        }
+    }
+
+    /// Waits until the device is done with everything that was given back.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answered last; of that it is not known.
+    pub(crate) fn wait_for_ending(&self) -> ResourceResult<()> {
+        let Some(observed) = &self.observed else { return Ok(()) };
+        let all: Vec<_> = observed.ending().iter().map(|block| block.after.clone()).collect();
+        let mut outcome = Ok(());
+        for after in &all {
+            outcome = outcome.and(self.uses().synchronize(after));
+        }
+        self.settle_ending();
+        outcome
+    }
+
+    /// The chunks of an arena that were given back, and serve nobody yet.
+    pub(crate) fn ending_in(&self, arena: &Arena) -> HashSet<ChunkId> {
+        let Some(observed) = &self.observed else { return HashSet::new() };
+        let ending = observed.ending();
+        let places = ending.iter().map(|block| block.place);
+        places.filter(|place| place.arena == arena.home.slot()).map(|place| place.chunk).collect()
+    }
+
+    /// What is wrong with a number of bytes.
+    fn check_size(&self, bytes: usize) -> ResourceResult<()> {
+        if bytes.wrapping_sub(1) < self.most {
+            return Ok(());
+        }
+        checked_round_up(bytes, self.config.alignment)?;
+        Err(ResourceError::beyond_device(bytes, self.device().total_memory()))
+    }
+
+    fn end(&self, observed: &Observed, block: &Ending) {
+        if let Some(generation) = block.generation {
+            observed.observer.region_freed(block.address, generation);
+        }
+        if let Some(arena) = self.arena_at(block.place.arena) {
+            // Nobody has to come after anything.
+            arena.lock().release(block.place.chunk, 0);
+        }
+    }
+}
+
+impl Observed {
+    fn regions(&self) -> MutexGuard<'_, HashMap<u64, Generation>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Vec<Ending>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

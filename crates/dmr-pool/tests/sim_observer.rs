@@ -1,0 +1,395 @@
+//! What an observer is told of a pool is true of the device: a region ends when all work with it is
+//! done, no sooner, and nobody has its memory before; and what it is told makes a checker see each
+//! block.
+
+mod support;
+
+use std::sync::{Arc, Barrier};
+
+use dmr_core::{Access, AllocTag, BlockState, DeviceMemoryResource, MemoryObserver, ResourceError};
+use dmr_pool::{PoolConfig, RegionState};
+use dmr_sim::{Policy, ReportKind};
+use dmr_testkit::SimObserver;
+use support::program::{Seen, play_observed};
+use support::stage::Stage;
+use support::witness::{Witness, set_bytes};
+use support::{MIB, OUT_OF_MEMORY, UPSTREAMS, Upstream, give_all_back, pool_with, rig, shadow_of};
+
+/// All of a pool of 2 MiB, but what is left behind each block.
+const NEARLY_ALL: usize = (2 << 20) - 256;
+
+fn tight() -> PoolConfig {
+    support::stage::tight()
+}
+
+fn stage(upstream: Upstream, config: PoolConfig) -> Stage {
+    Stage::observed(upstream, config)
+}
+
+fn findings(stage: &Stage) -> Vec<ReportKind> {
+    stage.universe().reports().iter().map(|report| report.kind).collect()
+}
+
+/// Whatever the pool rounds sizes up to, and whatever is behind the block.
+#[test]
+fn a_byte_past_the_end_of_a_block_is_a_finding() {
+    for upstream in UPSTREAMS {
+        for bytes in [1, 1000, 1024, 65_536] {
+            let stage = stage(upstream, PoolConfig::fast());
+            let [a, ..] = stage.streams();
+            let blocks = [stage.allocate(a, bytes), stage.allocate(a, bytes)];
+            for block in &blocks {
+                set_bytes(&stage.rig, a, block.ptr(), bytes);
+            }
+            assert_eq!(findings(&stage), [], "{upstream:?}, {bytes} bytes");
+            for block in &blocks {
+                set_bytes(&stage.rig, a, block.ptr(), bytes + 1);
+                // As a thread of a kernel does, which touches nothing else.
+                set_bytes(&stage.rig, a, block.ptr() + bytes as u64, 1);
+            }
+            assert_eq!(findings(&stage).len(), 4, "{upstream:?}, {bytes} bytes");
+            blocks.into_iter().for_each(|block| stage.free(block));
+        }
+    }
+}
+
+#[test]
+fn memory_touched_after_its_free_has_completed_is_a_finding() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, PoolConfig::fast());
+        let [a, ..] = stage.streams();
+        let block = stage.allocate(a, 4096);
+        let shadow = shadow_of(&block);
+        stage.fill(a, &block, 1);
+        stage.free(block);
+        assert_eq!(findings(&stage), [], "{upstream:?}");
+        stage.rig.streams().synchronize(a).unwrap();
+        stage.pool.try_reap().unwrap();
+        set_bytes(&stage.rig, a, shadow.ptr(), 4);
+        assert_eq!(findings(&stage), [ReportKind::UseAfterFree], "{upstream:?}");
+    }
+}
+
+#[test]
+fn memory_of_the_pool_that_no_block_has_is_a_finding_when_it_is_touched() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, PoolConfig::fast());
+        let [a, ..] = stage.streams();
+        let block = stage.allocate(a, 4096);
+        set_bytes(&stage.rig, a, block.ptr() + MIB, 4);
+        assert_eq!(findings(&stage), [ReportKind::OutOfBounds], "{upstream:?}");
+        stage.free(block);
+    }
+}
+
+/// The home stream's own work is not recorded, that of others is.
+#[test]
+fn a_region_ends_when_all_work_with_it_is_done_and_no_sooner() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, PoolConfig::fast());
+        let [a, b, _] = stage.streams();
+        // Memory for the second stream is had now: more of it might wait for the device.
+        stage.pass(b, 4096, 1);
+        stage.rig.device().synchronize().unwrap();
+        stage.pool.try_reap().unwrap();
+        let (own, shared) = (stage.allocate(a, 5000), stage.allocate(a, 6000));
+        // To be asked makes the simulator go on, by one step each time.
+        for _ in 0..20 {
+            stage.fill(a, &own, 1);
+            stage.write(a, &shared, 2);
+            stage.read(b, &shared, 2);
+        }
+        let regions = stage.witness().regions();
+        stage.free(own);
+        stage.free(shared);
+        stage.pool.try_reap().unwrap();
+        let other = stage.allocate(b, 4096);
+        assert!(regions.iter().all(|&(ptr, _)| ptr != other.ptr()));
+        stage.free(other);
+        let still = stage.witness().regions();
+        assert!(regions.iter().all(|region| still.contains(region)), "{upstream:?}: {still:?}");
+        let pending: u64 = stage.pool.stats().pending;
+        assert!(pending >= 11_000, "{pending}");
+        let map = stage.pool.heap_map();
+        let is_pending = |&(ptr, _): &(u64, usize)| {
+            map.iter().any(|it| it.address == ptr && it.state == RegionState::Pending)
+        };
+        assert!(regions.iter().all(is_pending), "{map:?}");
+        // The reader of the one is after all work with the other.
+        stage.rig.streams().synchronize(b).unwrap();
+        stage.rig.streams().synchronize(a).unwrap();
+        stage.pool.try_reap().unwrap();
+        assert_eq!(stage.witness().regions(), []);
+        assert_eq!((stage.pool.stats().pending, stage.pool.stats().in_use), (0, 0));
+        stage.end();
+    }
+}
+
+#[test]
+fn a_block_given_back_in_a_window_is_a_region_until_the_work_in_that_is_done() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, PoolConfig::fast());
+        let [a, b, _] = stage.streams();
+        let block = stage.allocate(a, 5000);
+        stage.write(a, &block, 1);
+        let window = stage.open(b, &block, Access::Read);
+        let shadow = shadow_of(&block);
+        assert_eq!(stage.pool.deallocate(block).unwrap(), BlockState::Retired);
+        stage.rig.device().synchronize().unwrap();
+        stage.pool.try_reap().unwrap();
+        stage.check(b, &shadow, 1);
+        stage.pool.finish_uses(window).unwrap();
+        stage.pool.try_reap().unwrap();
+        assert_eq!(stage.witness().regions(), [(shadow.ptr(), 5000)]);
+        stage.rig.device().synchronize().unwrap();
+        stage.pool.try_reap().unwrap();
+        assert_eq!(stage.witness().regions(), []);
+        stage.end();
+    }
+}
+
+/// By the own stream, by one that has it lent, and by the one that it is lent to.
+#[test]
+fn memory_that_is_needed_is_waited_for_by_the_host_before_it_serves_again() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, tight());
+        let [a, b, _] = stage.streams();
+        let first = stage.pass(a, NEARLY_ALL, 1);
+        for (nth, stream) in [(1, a), (2, b), (3, a), (4, b), (5, b)] {
+            let freed = stage.witness().freed();
+            let waits = stage.calls("cuStreamWaitEvent", || {
+                // Direct gives the segment back, and that waits for the device, too.
+                let at = stage.pass(stream, NEARLY_ALL, nth);
+                assert!(upstream != Upstream::Virtual || at == first);
+            });
+            assert_eq!((waits, stage.witness().freed()), (0, freed + 1), "{upstream:?}");
+        }
+        stage.end();
+    }
+}
+
+#[test]
+fn a_pool_beyond_its_slack_waits_rather_than_take_more() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, PoolConfig::fast().with_growth(2 * MIB));
+        let [a, ..] = stage.streams();
+        for _ in 0..40 {
+            let block = stage.allocate(a, 8 << 20);
+            (0..50).for_each(|_| stage.fill(a, &block, 1));
+            stage.free(block);
+        }
+        let reserved = stage.pool.reserved_high();
+        assert!(reserved <= 96 * MIB, "{upstream:?}: {} MiB", reserved / MIB);
+        stage.end();
+    }
+}
+
+#[test]
+fn heaps_are_what_is_had_from_upstream_also_what_the_pool_begins_with() {
+    for upstream in UPSTREAMS {
+        let rig = rig(Policy::Lazy, 0, 256 * MIB);
+        let witness = Witness::new(&rig);
+        let config = PoolConfig::fast().with_initial_size(2 * MIB).with_growth(2 * MIB);
+        let pool = pool_with(upstream, &rig, config, Some(witness.clone()));
+        let stream = rig.stream();
+        assert_eq!(witness.heaps().len(), 1, "{upstream:?}");
+        let blocks: Vec<_> = [1 << 20, 4 << 20]
+            .map(|bytes| pool.allocate(bytes, stream.id(), AllocTag::new("block")).unwrap())
+            .into();
+        let heaps = witness.heaps();
+        for block in &blocks {
+            let is_around =
+                |&(ptr, bytes): &(u64, usize)| (ptr..ptr + bytes as u64).contains(&block.ptr());
+            assert_eq!(heaps.iter().filter(|heap| is_around(heap)).count(), 1, "{upstream:?}");
+        }
+        if upstream != Upstream::Virtual {
+            let bytes: usize = heaps.iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(bytes as u64, pool.usage().reserved);
+        }
+        for block in blocks {
+            pool.deallocate(block).unwrap();
+        }
+        if upstream != Upstream::Virtual {
+            give_all_back(&rig, &pool);
+            assert_eq!(witness.heaps(), []);
+        }
+        drop((pool, stream));
+        witness.assert_settled();
+        rig.assert_clean();
+    }
+}
+
+/// The direct backend takes any block, and gives it to the driver later.
+#[test]
+fn a_heap_that_upstream_does_not_take_back_is_one_still() {
+    let stage = stage(Upstream::Async, tight());
+    let [a, ..] = stage.streams();
+    stage.pass(a, NEARLY_ALL, 1);
+    stage.rig.device().synchronize().unwrap();
+    let heaps = stage.witness().heaps();
+    stage.universe().fail_nth("cuMemFreeAsync", 1, support::UNKNOWN);
+    let refused = stage.pool.trim_to(0);
+    assert!(matches!(refused, Err(ResourceError::Driver { .. })), "{refused:?}");
+    assert_eq!(stage.witness().heaps(), heaps);
+    stage.pass(a, NEARLY_ALL, 2);
+    stage.end();
+}
+
+#[test]
+fn an_allocation_that_fails_is_no_region() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, tight());
+        let [a, ..] = stage.streams();
+        let block = stage.allocate(a, 4096);
+        for bytes in [0, NEARLY_ALL, usize::MAX] {
+            assert!(stage.try_allocate(a, bytes).is_err());
+        }
+        assert_eq!(stage.witness().regions(), [(block.ptr(), 4096)]);
+        stage.free(block);
+        stage.end();
+    }
+    let stage = stage(Upstream::Direct, PoolConfig::fast());
+    let [a, ..] = stage.streams();
+    stage.universe().fail_nth("cuMemAlloc_v2", 1, OUT_OF_MEMORY);
+    let _ = stage.try_allocate(a, 4096).map(|block| stage.free(block));
+    stage.end();
+}
+
+#[test]
+fn an_observed_block_does_not_grow_in_place() {
+    for upstream in UPSTREAMS {
+        let stage = stage(upstream, PoolConfig::fast());
+        let [a, ..] = stage.streams();
+        let mut block = stage.allocate(a, 1000);
+        assert_eq!(stage.pool.try_grow(&mut block, 1000), Ok(true));
+        for bytes in [1001, 2000, 100_000] {
+            assert_eq!(stage.pool.try_grow(&mut block, bytes), Ok(false));
+        }
+        assert_eq!(stage.witness().regions(), [(block.ptr(), 1000)]);
+        stage.free(block);
+        stage.end();
+    }
+}
+
+/// Its memory was not told of, and neither is its end.
+#[test]
+fn a_block_from_before_the_observer_is_never_a_region() {
+    let rig = rig(Policy::Lazy, 0, 256 * MIB);
+    let witness = Witness::new(&rig);
+    let pool = pool_with(Upstream::Direct, &rig, PoolConfig::fast(), Some(witness.clone()));
+    let later = Witness::new(&rig);
+    let stream = rig.stream();
+    let tag = AllocTag::new("block");
+    let early = pool.allocate(4096, stream.id(), tag).unwrap();
+    let ended = pool.allocate(4096, stream.id(), tag).unwrap();
+    rig.delay(&stream);
+    pool.deallocate(ended).unwrap();
+    let pool = pool.with_observer(later.clone());
+    let block = pool.allocate(4096, stream.id(), tag).unwrap();
+    assert_eq!(later.regions(), [(block.ptr(), 4096)]);
+    for block in [early, block] {
+        pool.deallocate(block).unwrap();
+    }
+    drop((pool, stream));
+    later.assert_settled();
+    rig.assert_clean();
+}
+
+/// Blocks that are too large to be kept go back when they end, not when they are freed.
+#[test]
+fn what_is_too_large_to_be_kept_goes_back_when_it_ends() {
+    for upstream in [Upstream::Direct, Upstream::Async] {
+        let stage = stage(upstream, PoolConfig::fast().with_largest_pooled(1 << 20));
+        let [a, ..] = stage.streams();
+        let ptr = stage.pass(a, 4 << 20, 1);
+        assert_eq!(stage.witness().regions(), [(ptr, 4 << 20)]);
+        assert!(stage.pool.usage().reserved >= 4 * MIB);
+        stage.rig.device().synchronize().unwrap();
+        stage.pool.try_reap().unwrap();
+        assert_eq!((stage.witness().regions(), stage.pool.usage().reserved), (vec![], 0));
+        stage.end();
+    }
+}
+
+#[test]
+fn threads_that_share_an_observed_pool_tell_nothing_that_is_not_so() {
+    const THREADS: usize = 4;
+    for upstream in UPSTREAMS {
+        let rig = rig(Policy::Random, 0, 256 * MIB);
+        let witness = Witness::new(&rig);
+        let config = tight().with_maximum_size(8 * MIB);
+        let pool = pool_with(upstream, &rig, config, Some(witness.clone()));
+        let (together, tag) = (Barrier::new(THREADS), AllocTag::new("block"));
+        let play = |thread: usize| {
+            let stream = rig.stream();
+            rig.device().bind().unwrap();
+            together.wait();
+            for turn in 0..200 {
+                let bytes = 1000 * (1 + (7 * turn + thread) % 300);
+                let block = pool.allocate(bytes, stream.id(), tag).unwrap();
+                set_bytes(&rig, stream.id(), block.ptr(), bytes);
+                witness.expect_work(&rig, stream.id(), block.ptr());
+                pool.deallocate(block).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..THREADS).for_each(|thread| drop(scope.spawn(move || play(thread))));
+        });
+        assert_eq!(pool.usage().outstanding(), 0);
+        drop(pool);
+        assert_eq!(witness.freed(), 200 * THREADS as u64);
+        witness.assert_settled();
+        rig.assert_clean();
+    }
+}
+
+const STEPS: u64 = 40;
+/// Programs that share a simulated machine.
+const TOGETHER: u64 = 25;
+
+fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
+    let mut seen = Seen::default();
+    for first in numbers.clone().step_by(TOGETHER as usize) {
+        let rig = rig(policy, first, 256 * MIB);
+        for number in first..numbers.end.min(first + TOGETHER) {
+            seen.add(play_observed(&rig, upstream, number, STEPS));
+        }
+        rig.assert_clean();
+    }
+    let count = numbers.end - numbers.start;
+    assert!(seen.allocated > 5 * count, "{seen:?}");
+    assert!(seen.refused > count / 10 && seen.retired > count / 10, "{seen:?}");
+}
+
+macro_rules! programs {
+    ($($name:ident: $upstream:ident, $policy:ident, $numbers:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            programs(Upstream::$upstream, Policy::$policy, $numbers);
+        })*
+    };
+}
+
+programs! {
+    programs_over_direct_tell_what_is_so_when_work_runs_at_once: Direct, Eager, 40_000..40_200;
+    programs_over_direct_tell_what_is_so_when_work_runs_late: Direct, Lazy, 40_200..40_500;
+    programs_over_direct_tell_what_is_so_when_work_runs_at_any_time: Direct, Random, 40_500..40_800;
+    programs_over_async_tell_what_is_so_when_work_runs_at_once: Async, Eager, 41_000..41_200;
+    programs_over_async_tell_what_is_so_when_work_runs_late: Async, Lazy, 41_200..41_500;
+    programs_over_async_tell_what_is_so_when_work_runs_at_any_time: Async, Random, 41_500..41_800;
+    programs_over_pages_tell_what_is_so_when_work_runs_at_once: Virtual, Eager, 42_000..42_200;
+    programs_over_pages_tell_what_is_so_when_work_runs_late: Virtual, Lazy, 42_200..42_500;
+    programs_over_pages_tell_what_is_so_when_work_runs_at_any_time: Virtual, Random, 42_500..42_800;
+}
+
+mod conformance {
+    use super::*;
+    use dmr_testkit::{ResourceHarness, Rig};
+
+    fn make(rig: &Rig) -> support::Pool {
+        let observer: Arc<dyn MemoryObserver> = Arc::new(SimObserver::new(rig.universe()));
+        pool_with(Upstream::Async, rig, PoolConfig::fast(), Some(observer))
+    }
+
+    dmr_core::conformance_tests!(ResourceHarness::new(Rig::simulated(), make));
+}
