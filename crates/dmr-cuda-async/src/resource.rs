@@ -197,7 +197,7 @@ impl AsyncCudaResource {
         home: Located<'_>,
     ) -> ResourceResult<BlockSlot> {
         self.uses().enter(vacancy, generation, home).map_err(|(vacancy, error)| {
-            self.uses().give_up(vacancy, home.id());
+            self.uses().give_up(vacancy);
             error
         })
     }
@@ -379,9 +379,8 @@ impl Drop for AsyncCudaResource {
         if self.device().bind().is_ok() {
             self.deferred.give_up_all(true, &self.retired);
             let _ = self.sweep();
-            let home = self.streams.default_stream();
             for vacancy in self.accounts.take_vacancies() {
-                self.uses().give_up(vacancy, home);
+                self.uses().give_up(vacancy);
             }
         }
     }

@@ -429,7 +429,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         let slot = match self.uses().enter(vacancy, generation, located) {
             Ok(slot) => slot,
             Err((vacancy, error)) => {
-                self.uses().give_up(vacancy, home);
+                self.uses().give_up(vacancy);
                 self.untake(Place { arena, chunk: taken.id }, home, request);
                 return Err(error);
             }

@@ -371,6 +371,13 @@ impl<'p> UseTable<'p> {
         self.slots().count(|entry| entry.event.is_some())
     }
 
+    /// How many slots the table has given to streams; they are never taken back. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn given_slots(&self) -> usize {
+        self.slots().given()
+    }
+
     /// Enters a block whose home is one of the pool's streams.
     #[inline]
     fn insert_at(
