@@ -354,7 +354,9 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         let outcome = self.uses().cancel(tokens);
-        self.sweep_if_any();
+        if !self.device().is_forked() {
+            self.sweep_if_any();
+        }
         outcome
     }
 

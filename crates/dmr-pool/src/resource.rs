@@ -537,7 +537,9 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         let outcome = self.uses().cancel(tokens);
-        self.sweep();
+        if !self.device().is_forked() {
+            self.sweep();
+        }
         outcome
     }
 

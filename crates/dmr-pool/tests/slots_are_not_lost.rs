@@ -97,6 +97,26 @@ fn a_pool_gives_each_streams_slots_back_to_it() {
     assert_no_growth(&given(5, pool));
 }
 
+#[test]
+fn a_resource_that_stays_puts_its_next_blocks_into_the_slots_of_the_last() {
+    fn play<R: DeviceMemoryResource>(make: impl Fn(&Rig) -> R) {
+        let rig = Rig::new();
+        let streams: Vec<_> = (0..5).map(|_| rig.stream()).collect();
+        let resource = make(&rig);
+        let after_a_round = |_| {
+            live_and_die(&resource, &streams);
+            resource.reap_pending().unwrap();
+            rig.streams().uses().given_slots()
+        };
+        assert_no_growth(&(0..ROUNDS).map(after_a_round).collect::<Vec<_>>());
+        drop((resource, streams));
+        rig.assert_clean();
+    }
+    play(asynchronous);
+    play(tracked);
+    play(pool);
+}
+
 /// The first stream's memory is all that there is, and the others' blocks are in it.
 #[test]
 fn a_pool_gives_the_slots_of_what_was_lent_back_to_the_streams_that_they_came_from() {
