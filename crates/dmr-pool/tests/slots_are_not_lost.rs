@@ -37,7 +37,7 @@ fn live_and_die(resource: &impl DeviceMemoryResource, streams: &[StreamLease]) {
     for (number, home) in streams.iter().enumerate() {
         let other = &streams[(number + 1) % streams.len()];
         let allocate = |nth: usize| {
-            let bytes = 256 << (nth + number) % 6;
+            let bytes = 256 << ((nth + number) % 6);
             resource.allocate(bytes, home.id(), AllocTag::UNTAGGED).unwrap()
         };
         let mut blocks: Vec<DeviceBlock> = (0..BLOCKS).map(allocate).collect();
