@@ -179,9 +179,12 @@ impl AsyncCudaResource {
     }
 
     pub(crate) fn refuse_capture(&self, id: StreamId, stream: &CudaStream) -> ResourceResult<()> {
+        let device = self.device();
         // SAFETY: the stream is alive for as long as it is borrowed.
-        let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }
-            .map_err(|error| self.device().driver_error("cuStreamIsCapturing", error))?;
+        let ask = |stream| unsafe { result::stream::is_capturing(stream) };
+        let status = device
+            .call_on(stream.cu_stream(), ask)
+            .map_err(|error| device.driver_error("cuStreamIsCapturing", error))?;
         if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
             Ok(())
         } else {

@@ -61,17 +61,37 @@ impl Second {
     }
 }
 
+/// Which streams a block is used on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Streams {
+    Own,
+    /// One is CUDA's legacy stream: its handle is the same in every context, and means another
+    /// stream in each.
+    WithLegacy,
+}
+
 /// Every call of a block's life, each where the second context is current; the block is written on
 /// its home stream, read on another, written at home again.
-fn use_a_block(rig: &Rig, resource: &dyn DeviceMemoryResource, second: &Second, round: u32) {
+fn use_a_block(
+    rig: &Rig,
+    resource: &dyn DeviceMemoryResource,
+    second: &Second,
+    (streams, round): (Streams, u32),
+) {
     let elsewhere = || {
         second.assert_one_of_both_is_current();
         second.make_current();
     };
     second.make_current();
-    let home = rig.stream();
+    let mut home = rig.stream();
     elsewhere();
-    let other = rig.stream();
+    let mut other = match streams {
+        Streams::Own => rig.stream(),
+        Streams::WithLegacy => rig.streams().adopt_legacy().unwrap(),
+    };
+    if round % 3 == 2 {
+        std::mem::swap(&mut home, &mut other);
+    }
     elsewhere();
     let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
     let last = [None, Some((&other, Access::Write))][round as usize % 2];
@@ -100,7 +120,13 @@ fn use_a_block(rig: &Rig, resource: &dyn DeviceMemoryResource, second: &Second, 
     second.assert_one_of_both_is_current();
 }
 
-fn assert_all_is_well<R: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> R) {
+fn assert_all_is_well<R: DeviceMemoryResource>(make: impl Fn(&Rig) -> R) {
+    for streams in [Streams::Own, Streams::WithLegacy] {
+        assert_all_is_well_on(streams, &make);
+    }
+}
+
+fn assert_all_is_well_on<R: DeviceMemoryResource>(streams: Streams, make: impl Fn(&Rig) -> R) {
     let rig = Rig::new();
     // Nobody has used the device from this thread's second context before: even the streams, the
     // kernels and the driver's pool are made there.
@@ -108,10 +134,10 @@ fn assert_all_is_well<R: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> R) {
     second.make_current();
     let resource = make(&rig);
     for round in 0..6 {
-        use_a_block(&rig, &resource, &second, round);
+        use_a_block(&rig, &resource, &second, (streams, round));
     }
     std::thread::scope(|scope| {
-        scope.spawn(|| use_a_block(&rig, &resource, &second, 6));
+        scope.spawn(|| use_a_block(&rig, &resource, &second, (streams, 6)));
     });
     second.make_current();
     resource.try_reap().unwrap();
