@@ -563,4 +563,20 @@ mod tests {
     fn errors_stay_small_enough_to_return_by_value() {
         assert!(size_of::<ResourceError>() <= 72, "{}", size_of::<ResourceError>());
     }
+
+    /// Below a pool there is one holder of everything; who has what, the pool knows.
+    #[test]
+    fn in_a_pool_the_holders_are_the_pools() {
+        let holder = |name, bytes| Holder { tag: AllocTag::new(name), bytes, blocks: 1 };
+        let inside = vec![holder("rows", 60), holder("keys", 30)];
+        let holders = inside.clone().into_boxed_slice();
+        let shortage = PoolShortage { reserved: 100, holders, ..PoolShortage::default() };
+        let budget = AllocTag::new("all");
+        let refused =
+            ResourceError::out_of_budget(budget, 50, 100, 0, 0, vec![holder("pool", 100)]);
+        let expected = ResourceError::out_of_budget(budget, 50, 100, 0, 0, inside);
+        assert_eq!(refused.in_pool(shortage.clone()), expected);
+        let other = ResourceError::device_lost(0, "cuEventQuery", 700);
+        assert_eq!(other.clone().in_pool(shortage), other);
+    }
 }

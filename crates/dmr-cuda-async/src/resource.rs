@@ -179,9 +179,12 @@ impl AsyncCudaResource {
     }
 
     pub(crate) fn refuse_capture(&self, id: StreamId, stream: &CudaStream) -> ResourceResult<()> {
+        let device = self.device();
         // SAFETY: the stream is alive for as long as it is borrowed.
-        let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }
-            .map_err(|error| self.device().driver_error("cuStreamIsCapturing", error))?;
+        let ask = |stream| unsafe { result::stream::is_capturing(stream) };
+        let status = device
+            .call_on(stream.cu_stream(), ask)
+            .map_err(|error| device.driver_error("cuStreamIsCapturing", error))?;
         if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
             Ok(())
         } else {
@@ -197,7 +200,7 @@ impl AsyncCudaResource {
         home: Located<'_>,
     ) -> ResourceResult<BlockSlot> {
         self.uses().enter(vacancy, generation, home).map_err(|(vacancy, error)| {
-            self.uses().give_up(vacancy, home.id());
+            self.uses().give_up(vacancy);
             error
         })
     }
@@ -354,7 +357,9 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         let outcome = self.uses().cancel(tokens);
-        self.sweep_if_any();
+        if !self.device().is_forked() {
+            self.sweep_if_any();
+        }
         outcome
     }
 
@@ -379,9 +384,8 @@ impl Drop for AsyncCudaResource {
         if self.device().bind().is_ok() {
             self.deferred.give_up_all(true, &self.retired);
             let _ = self.sweep();
-            let home = self.streams.default_stream();
             for vacancy in self.accounts.take_vacancies() {
-                self.uses().give_up(vacancy, home);
+                self.uses().give_up(vacancy);
             }
         }
     }

@@ -73,7 +73,8 @@ fn behind_a_slow_reader_only_so_many_blocks_and_bytes_are_kept() {
     let [home, reader] = [rig.stream(), rig.stream()];
     for _ in 0..400 {
         pass_through(&rig, &resource, 256, home.id(), reader.id());
-        assert!(resource.usage().retired <= 128 * 256);
+        // When there are so many, half of them go at once.
+        assert!(resource.usage().retired < 128 * 256);
     }
     for _ in 0..40 {
         pass_through(&rig, &resource, 4 << 20, home.id(), reader.id());

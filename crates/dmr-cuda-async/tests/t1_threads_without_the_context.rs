@@ -8,18 +8,18 @@ use std::sync::Arc;
 use cudarc::driver::result;
 use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
 const BYTES: usize = 4096;
 
 /// Every call of a block's life, each where no context is current.
-fn use_a_block(rig: &Rig, resource: &AsyncCudaResource) {
+fn use_a_block(rig: &Rig, resource: &AsyncCudaResource, [home, other]: [&StreamLease; 2]) {
     // SAFETY: no context is always allowed.
     let forget_context = || unsafe { result::ctx::set_current(std::ptr::null_mut()) }.unwrap();
-    let [home, other] = [rig.stream(), rig.stream()];
     forget_context();
     let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
-    for (stream, access) in [(&home, Access::Write), (&other, Access::ReadWrite)] {
+    for (stream, access) in [(home, Access::Write), (other, Access::ReadWrite)] {
         forget_context();
         let window = resource.prepare_block_use(block.id(), stream.id(), access).unwrap();
         if access == Access::Write {
@@ -42,10 +42,15 @@ fn a_thread_that_has_no_context_allocates_launches_and_frees() {
     let rig = Rig::new();
     let streams = Arc::clone(rig.streams());
     let resource = AsyncCudaResource::new(streams, AsyncConfig::new()).unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| use_a_block(&rig, &resource));
-    });
-    use_a_block(&rig, &resource);
-    drop(resource);
+    // The legacy stream is that of whichever context is current.
+    let [first, second] = [rig.stream(), rig.stream()];
+    let legacy = rig.streams().adopt_legacy().unwrap();
+    for streams in [[&first, &second], [&first, &legacy], [&legacy, &first]] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| use_a_block(&rig, &resource, streams));
+        });
+        use_a_block(&rig, &resource, streams);
+    }
+    drop((resource, first, second, legacy));
     rig.assert_clean();
 }

@@ -240,7 +240,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let slot = match self.uses().enter(vacancy, generation, located) {
             Ok(slot) => slot,
             Err((vacancy, error)) => {
-                self.uses().give_up(vacancy, home);
+                self.uses().give_up(vacancy);
                 self.untake(Place { arena, chunk: taken.id }, home, request);
                 return Err(error);
             }
@@ -562,7 +562,9 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         let outcome = self.uses().cancel(tokens);
-        self.sweep();
+        if !self.device().is_forked() {
+            self.sweep();
+        }
         outcome
     }
 

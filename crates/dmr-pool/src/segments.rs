@@ -255,7 +255,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         for arena in self.arenas() {
             for vacancy in arena.lock().take_vacancies() {
-                self.uses().give_up(vacancy, arena.home);
+                self.uses().give_up(vacancy);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dmr_core::{Access, DeviceMemoryResource, ResourceError};
 use dmr_pool::PoolConfig;
-use dmr_sim::Policy;
+use dmr_sim::{Policy, ReportKind};
 use support::program::perform;
 use support::stage::{ALL, Stage, tight};
 use support::{MIB, UPSTREAMS, Upstream, rig, shadow_of};
@@ -291,6 +291,33 @@ fn a_block_outlives_its_stream_that_was_taken_back() {
         stage.free(block);
         assert_eq!(stage.pass(c, ALL, 2), first);
     });
+}
+
+/// That stream can be given no wait any more, and the reader's is not asked to wait for a free: it
+/// is leaked rather than given back under the reader.
+#[test]
+fn a_dropped_pool_keeps_what_a_stream_that_was_taken_back_is_not_after() {
+    for is_done in [false, true] {
+        let stage = Stage::new(Upstream::Async, tight());
+        let [_, b, _] = stage.streams();
+        let lease = stage.rig.streams().adopt(stage.rig.device().context().new_stream().unwrap());
+        let lease = lease.unwrap();
+        let block = stage.allocate(lease.id(), ALL);
+        stage.write(lease.id(), &block, 1);
+        stage.rig.streams().retire_stream(&lease).unwrap();
+        drop(lease);
+        stage.read(b, &block, 1);
+        stage.free(block);
+        if is_done {
+            stage.rig.device().synchronize().unwrap();
+        }
+        let Stage { pool, rig, .. } = stage;
+        drop(pool);
+        let reports = rig.universe().finish().reports;
+        assert!(reports.iter().all(|report| report.kind == ReportKind::Leak), "{reports:?}");
+        let leaked = reports.iter().filter(|report| report.bytes == ALL as u64).count();
+        assert_eq!(leaked, usize::from(!is_done), "{reports:?}");
+    }
 }
 
 /// Without the answer that they are done, memory would go back to upstream under a reader.

@@ -282,6 +282,31 @@ fn when_scattered_pages_make_a_large_block() {
     });
 }
 
+/// Of a stream that has to be waited for, and pages that a third one is not done with.
+#[test]
+fn when_pages_of_other_streams_make_a_large_block() {
+    let config = PoolConfig::compact().with_page_size(2 * MIB).with_maximum_size(8 * MIB);
+    lose_nothing_over(&[Upstream::Virtual], config, |cast| {
+        let [a, b, c] = cast.streams;
+        for readers in [&[][..], &[c]] {
+            let mut held: Vec<_> = (0..4).map(|_| cast.allocate(a, ALL)).collect();
+            held.sort_by_key(DeviceBlock::ptr);
+            for nth in [2, 0] {
+                let block = held.remove(nth);
+                cast.write(a, &block);
+                readers.iter().for_each(|reader| cast.write(*reader, &block));
+                cast.free(block);
+            }
+            cast.pass(b, 2 * ALL);
+            // What a failure has left where it was is in order, too.
+            cast.pass(a, ALL);
+            held.into_iter().for_each(|block| cast.free(block));
+            insist(|| cast.pool.try_reap());
+            cast.exact();
+        }
+    });
+}
+
 #[test]
 fn when_a_block_grows_where_it_is() {
     lose_nothing(PoolConfig::fast().with_growth(8 * MIB), |cast| {

@@ -68,11 +68,13 @@ fn a_refusal_says_what_the_pool_keeps_and_who_holds_the_most() {
         let stage = Stage::new(upstream, tight());
         let [a, b, _] = stage.streams();
         let ask = |bytes, tag| stage.pool.allocate(bytes, a, AllocTag::new(tag));
-        let held = [(ALL / 4, "keys"), (ALL / 8, "rows"), (ALL / 8, "rows"), (ALL / 8, "rows")];
-        let mut held: Vec<_> = held.map(|(bytes, tag)| ask(bytes, tag).unwrap()).into();
         // A block of another tag was where one of the rows is now, and "rows" are counted as such.
         let was = ask(ALL / 8, "gone").unwrap();
+        let place = was.ptr();
         stage.pool.deallocate(was).unwrap();
+        let held = [(ALL / 4, "keys"), (ALL / 8, "rows"), (ALL / 8, "rows"), (ALL / 8, "rows")];
+        let mut held: Vec<_> = held.map(|(bytes, tag)| ask(bytes, tag).unwrap()).into();
+        assert!(held.iter().any(|row| row.ptr() == place && row.tag().name() == "rows"));
         let freed = ask(ALL / 8, "freed").unwrap();
         let tokens = stage.open(b, &freed, Access::Write);
         stage.pool.finish_uses(tokens).unwrap();
@@ -94,6 +96,23 @@ fn a_refusal_says_what_the_pool_keeps_and_who_holds_the_most() {
         for block in held.drain(..) {
             stage.pool.deallocate(block).unwrap();
         }
+        stage.end();
+    }
+}
+
+/// Not even where all of it has to be waited for.
+#[test]
+fn a_small_block_does_not_take_a_large_piece_as_a_whole() {
+    for upstream in UPSTREAMS {
+        let stage = Stage::new(upstream, tight());
+        let [a, b, _] = stage.streams();
+        let large = stage.allocate(a, ALL / 2);
+        let rest = stage.allocate(a, ALL / 2);
+        stage.write(b, &large, 1);
+        stage.free(large);
+        let small: Vec<_> = (0..4).map(|_| stage.allocate(a, ALL / 8)).collect();
+        assert!(small.iter().all(|block| block.reserved_bytes() == ALL / 8), "{small:?}");
+        small.into_iter().chain([rest]).for_each(|block| stage.free(block));
         stage.end();
     }
 }

@@ -203,7 +203,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::sync::Arc;
+    use crate::sync::{Arc, AtomicUsize};
 
     /// One thread at a time is inside, and sees what the others have done there: loom refuses a
     /// cell that two threads touch without order.
@@ -224,6 +224,45 @@ mod loom_tests {
             // SAFETY: the latch is held.
             let counted = latch.lock().with(|count| unsafe { *count });
             assert_eq!(counted, 2);
+        });
+    }
+
+    /// As the slots of the use table: empty, a latch is left taken. Who comes for what is there no
+    /// more goes away, and has not opened it for two others.
+    #[test]
+    fn who_comes_too_late_for_one_that_is_left_taken_does_not_open_it() {
+        type Shared = (Latch<loom::cell::UnsafeCell<usize>>, AtomicUsize);
+        fn count(held: Latched<'_, loom::cell::UnsafeCell<usize>>) {
+            // SAFETY: the latch is held.
+            held.with_mut(|count| unsafe { *count += 1 });
+        }
+        loom::model(|| {
+            let shared = Arc::new((Latch::new(Default::default()), AtomicUsize::new(1)));
+            let spawn = |act: fn(&Shared)| {
+                let shared: Arc<Shared> = Arc::clone(&shared);
+                loom::thread::spawn(move || act(&shared))
+            };
+            let late = spawn(|(latch, whose)| {
+                let is_mine = || whose.load(Ordering::Acquire) == 1;
+                if let Some(held) = latch.lock_while(is_mine).filter(|_| is_mine()) {
+                    count(held);
+                }
+            });
+            let (latch, whose) = &*shared;
+            let held = latch.lock();
+            whose.store(0, Ordering::Release);
+            held.leave_taken();
+            // SAFETY: left taken just above.
+            count(unsafe { latch.resume() });
+            let enter: fn(&Shared) = |(latch, _)| {
+                if let Some(held) = latch.try_lock() {
+                    count(held);
+                }
+            };
+            let next = spawn(enter);
+            enter(&shared);
+            late.join().unwrap();
+            next.join().unwrap();
         });
     }
 }

@@ -456,7 +456,10 @@ impl StreamPool {
     #[inline]
     fn has_capture(&self, stream: &Arc<CudaStream>) -> ResourceResult<bool> {
         // SAFETY: the stream is alive for as long as it is borrowed.
-        let status = unsafe { result::stream::is_capturing(stream.cu_stream()) }
+        let ask = |stream| unsafe { result::stream::is_capturing(stream) };
+        let status = self
+            .device
+            .call_on(stream.cu_stream(), ask)
             .map_err(|error| self.device.driver_error("cuStreamIsCapturing", error))?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }

@@ -24,7 +24,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let Some((pages, memory)) = self.paging() else { return Ok(()) };
         let mut outcome = Ok(());
         let (mut stays, mut busy) = (Vec::new(), 0);
-        for left in std::mem::take(&mut *pages.leaving()) {
+        // Not in the head of the loop: there it would stay locked, across driver calls.
+        let leaving = std::mem::take(&mut *pages.leaving());
+        for left in leaving {
             // What has become free later will hardly be done sooner.
             let is_done = busy < QUESTIONS && self.uses().poll(&left.after).unwrap_or_default();
             if !is_done {

@@ -47,8 +47,8 @@ impl Leaving<'_> {
     /// The block is gone, and its slot is free for another.
     #[inline]
     pub fn gone(self) {
-        let (table, home) = (self.table, self.block.alloc_stream());
-        table.give_up(self.into_vacancy(), home);
+        let table = self.table;
+        table.give_up(self.into_vacancy());
     }
 
     /// The block is gone, and its slot is for the next one of the same owner.

@@ -233,10 +233,17 @@ impl<'p> UseTable<'p> {
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool;
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn cancel(&self, tokens: UseTokens) -> ResourceResult<()> {
-        if !tokens.is_empty() {
-            self.of_this_pool(tokens.stream())?;
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        self.of_this_pool(tokens.stream())?;
+        let device = self.pool.device();
+        // Another thread may have held a slot when the process was forked.
+        if device.is_forked() {
+            return Err(ResourceError::forked_process(device.ordinal()));
         }
         self.close_unused(&tokens);
         Ok(())
@@ -369,6 +376,13 @@ impl<'p> UseTable<'p> {
     #[must_use]
     pub fn recorded_uses(&self) -> usize {
         self.slots().count(|entry| entry.event.is_some())
+    }
+
+    /// How many slots the table has given to streams; they are never taken back. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn given_slots(&self) -> usize {
+        self.slots().given()
     }
 
     /// Enters a block whose home is one of the pool's streams.

@@ -44,6 +44,8 @@ struct Numbered<E> {
 const NOBODYS: u64 = 0;
 
 struct Slot<E> {
+    /// The stream out of whose free slots it was taken, to go back there.
+    home: u32,
     tenancy: Tenancy,
     retired: bool,
     /// Something beside the allocation has been in the ledger.
@@ -151,7 +153,7 @@ impl<E: Clone> Slots<E> {
         if let Some(numbered) = self.numbered(empty.0) {
             // SAFETY: an `Empty` is made where the latch is left taken.
             let mut slot = unsafe { numbered.slot.resume() };
-            slot.tenancy = tenancy;
+            (slot.home, slot.tenancy) = (home as u32, tenancy);
             slot.leave_taken();
         }
         Ok(empty)
@@ -178,14 +180,20 @@ impl<E: Clone> Slots<E> {
         index
     }
 
-    /// The slot is free for any block of the stream in `home`.
+    /// The slot is free for any block of the stream that it was reserved for.
     ///
     /// # Safety
     ///
     /// The slot is of this table.
     #[inline]
-    pub(crate) unsafe fn give_up(&self, empty: Empty, home: usize) {
-        self.free[home].lock().push(empty);
+    pub(crate) unsafe fn give_up(&self, empty: Empty) {
+        if let Some(numbered) = self.numbered(empty.0) {
+            // SAFETY: as in `fill`.
+            let slot = unsafe { numbered.slot.resume() };
+            let home = slot.home;
+            slot.leave_taken();
+            self.free[home as usize].lock().push(empty);
+        }
     }
 
     /// Forgets what has become of the last block.
@@ -415,8 +423,9 @@ impl<E: Clone> Slots<E> {
         numbered.set(NOBODYS);
         slot.windows.clear();
         slot.ledger.forget();
+        let home = slot.home;
         slot.leave_taken();
-        self.free[block.alloc_stream().slot()].lock().push(Empty(index));
+        self.free[home as usize].lock().push(Empty(index));
     }
 
     pub(crate) fn is_retired(&self, block: BlockId) -> bool {
@@ -436,6 +445,11 @@ impl<E: Clone> Slots<E> {
             if whose == NOBODYS { None } else { numbered.lock_of(whose) }
         });
         taken.map(|slot| slot.ledger.entries().filter(|entry| such(entry)).count()).sum()
+    }
+
+    /// Slots that have been given to a stream, empty ones and others.
+    pub(crate) fn given(&self) -> usize {
+        self.given.load(Ordering::Relaxed)
     }
 
     /// Calls `look` on the block's slot, if that is still the block's.
@@ -518,6 +532,7 @@ impl<E> Slot<E> {
     fn empty() -> Self {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
         Self {
+            home: 0,
             tenancy: Tenancy::ANONYMOUS,
             retired: false,
             used: false,

@@ -95,7 +95,7 @@ fn a_block_leaves_only_while_nobody_uses_it() {
         if let Left::Gone { empty, .. } = slots.give_back(block, owner, true, |_| true) {
             gone.store(true, Ordering::SeqCst);
             // SAFETY: the slot is of this table.
-            unsafe { slots.give_up(empty, 0) };
+            unsafe { slots.give_up(empty) };
             let next = insert(Generation::next());
             assert_eq!(next.slot(), block.slot(), "the slot is free");
             assert!(!slots.has_open_window(next));

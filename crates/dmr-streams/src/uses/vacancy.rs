@@ -92,13 +92,13 @@ impl UseTable<'_> {
         Ok(BlockSlot::new(unsafe { self.slots().fill(vacancy.empty, generation, entry) }))
     }
 
-    /// The owner needs the slot no more: any block of the stream `home` may have it. A slot of
-    /// another table is leaked there.
+    /// The owner needs the slot no more: any block of the stream that it was reserved for may have
+    /// it. A slot of another table is leaked there.
     #[inline]
-    pub fn give_up(&self, vacancy: Vacancy, home: StreamId) {
-        if vacancy.pool == self.pool.id() && home.pool() == Some(vacancy.pool) {
+    pub fn give_up(&self, vacancy: Vacancy) {
+        if vacancy.pool == self.pool.id() {
             // SAFETY: the slot is of the table of this pool.
-            unsafe { self.slots().give_up(vacancy.empty, home.slot()) };
+            unsafe { self.slots().give_up(vacancy.empty) };
         }
     }
 

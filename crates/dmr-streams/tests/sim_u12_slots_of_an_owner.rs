@@ -1,0 +1,131 @@
+//! U7, U12: slots that stay with an owner: whose block may be taken back, how often, and where a
+//! slot may be put to use.
+
+#![allow(unsafe_code, reason = "makes blocks that no memory stands behind")]
+
+use dmr_core::{
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeviceBlock,
+    Generation, ResourceError, StreamId,
+};
+use dmr_streams::uses::{Departure, Surrender, UseTable, Vacancy};
+use dmr_streams::{Owner, StreamPool};
+use dmr_testkit::Rig;
+
+const INNER: BlockSlot = BlockSlot::new(7);
+
+/// A block without memory in the slot.
+fn enter(streams: &StreamPool, vacancy: Vacancy, home: StreamId) -> BlockId {
+    let (home, generation) = (streams.locate(home).unwrap(), Generation::next());
+    let slot = streams.uses().enter(vacancy, generation, home).map_err(|(_, error)| error).unwrap();
+    let parts = BlockParts {
+        ptr: 256,
+        bytes: 1,
+        reserved_bytes: 1,
+        alignment: 256,
+        device_ordinal: 0,
+        alloc_stream: home.id(),
+        tag: AllocTag::UNTAGGED,
+        generation,
+        slot,
+        state: BlockState::Live,
+    };
+    // SAFETY: nothing is ever done with the address.
+    unsafe { DeviceBlock::from_parts(parts) }.id()
+}
+
+fn reserve(uses: UseTable<'_>, owner: Owner, home: StreamId) -> Vacancy {
+    uses.reserve(owner, INNER, home).unwrap()
+}
+
+fn is_before(answer: Surrender) -> bool {
+    matches!(answer, Surrender::Before)
+}
+
+#[test]
+fn a_block_that_was_given_back_in_a_window_is_not_taken_back_again() {
+    let rig = Rig::simulated();
+    let (owner, stream, uses) = (Owner::new(), rig.stream(), rig.streams().uses());
+    let block = enter(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
+    let window = [BlockUse::new(block, Access::Read)];
+    let tokens = uses.prepare(&window, stream.id()).unwrap();
+    assert!(matches!(uses.surrender(block, owner), Surrender::InUse(INNER)));
+    for _ in 0..2 {
+        assert!(is_before(uses.surrender(block, owner)), "the window is open");
+        assert!(matches!(uses.give_back(block, owner), Err(ResourceError::UseAfterFree { .. })));
+        assert!(uses.surrender_retired(block).is_none());
+    }
+    uses.finish(tokens).unwrap();
+    assert!(is_before(uses.surrender(block, owner)), "the window is closed");
+    assert!(matches!(uses.give_back(block, owner), Err(ResourceError::UseAfterFree { .. })));
+    let vacancy = uses.surrender_retired(block).unwrap();
+    assert!(uses.surrender_retired(block).is_none(), "taken once");
+    assert!(matches!(uses.surrender(block, owner), Surrender::Foreign), "gone");
+    uses.give_up(vacancy);
+}
+
+#[test]
+fn a_block_that_was_not_given_back_does_not_leave_as_a_retired_one() {
+    let rig = Rig::simulated();
+    let (owner, stream, uses) = (Owner::new(), rig.stream(), rig.streams().uses());
+    let block = enter(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
+    assert!(uses.surrender_retired(block).is_none());
+    let window = [BlockUse::new(block, Access::Read)];
+    uses.cancel(uses.prepare(&window, stream.id()).unwrap()).unwrap();
+    let Surrender::Free { inner_slot, vacancy, used } = uses.surrender(block, owner) else {
+        panic!("it is there, and nobody uses it");
+    };
+    assert_eq!((inner_slot, used), (INNER, false));
+    uses.give_up(vacancy);
+}
+
+#[test]
+fn a_block_is_its_owners_and_nobody_elses() {
+    let rig = Rig::simulated();
+    let (owner, other, stream) = (Owner::new(), Owner::new(), rig.stream());
+    let uses = rig.streams().uses();
+    let block = enter(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
+    assert!(matches!(uses.surrender(block, other), Surrender::Foreign));
+    assert!(matches!(uses.give_back(block, other), Ok(Departure::Foreign)));
+    assert_eq!(uses.inner_slot(block, other), None);
+    assert_eq!(uses.inner_slot(block, owner), Some(INNER));
+    let Surrender::Free { vacancy, .. } = uses.surrender(block, owner) else {
+        panic!("it is the owner's");
+    };
+    assert_eq!(uses.inner_slot(block, owner), None);
+    uses.give_up(vacancy);
+}
+
+#[test]
+fn a_slot_is_for_blocks_of_its_own_table() {
+    let (rig, other) = (Rig::simulated(), Rig::simulated());
+    let owner = Owner::new();
+    let [(uses, stream), (elsewhere, foreign)] =
+        [&rig, &other].map(|rig| (rig.streams().uses(), rig.streams().default_stream()));
+    let refused = |answer| match answer {
+        Err((vacancy, ResourceError::StreamMisuse { .. })) => vacancy,
+        answer => panic!("{answer:?}"),
+    };
+    let vacancy = reserve(uses, owner, stream);
+    // Into another table, and into its own for a stream of another.
+    let home = other.streams().locate(foreign).unwrap();
+    let vacancy = refused(elsewhere.enter(vacancy, Generation::next(), home));
+    let vacancy = refused(uses.enter(vacancy, Generation::next(), home));
+    assert!(uses.reserve(owner, INNER, foreign).is_err());
+    // It has come back whole.
+    let block = enter(rig.streams(), vacancy, stream);
+    assert!(matches!(uses.surrender(block, owner), Surrender::Free { .. }));
+}
+
+#[test]
+fn a_slot_that_is_given_up_is_the_next_one_of_the_stream_that_it_was_reserved_for() {
+    let rig = Rig::simulated();
+    let (owner, uses) = (Owner::new(), rig.streams().uses());
+    let [home, borrower] = [rig.stream(), rig.stream()];
+    let block = enter(rig.streams(), reserve(uses, owner, home.id()), borrower.id());
+    let Surrender::Free { vacancy, .. } = uses.surrender(block, owner) else {
+        panic!("nobody uses it");
+    };
+    uses.give_up(vacancy);
+    let next = enter(rig.streams(), reserve(uses, owner, home.id()), home.id());
+    assert_eq!(next.slot(), block.slot());
+}
