@@ -4,7 +4,7 @@ use std::fmt;
 
 pub use crate::shortage::{Holder, PoolShortage};
 
-use crate::shortage::{Held, Pooled};
+use crate::shortage::{Held, Named, Pooled};
 use crate::size::human_bytes;
 use crate::{Access, AllocTag, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
@@ -504,14 +504,6 @@ impl fmt::Display for Corruption {
             Some(backtrace) => write!(f, "; it was allocated at\n{backtrace}"),
             None => Ok(()),
         }
-    }
-}
-
-struct Named<'a>(&'a AllocTag);
-
-impl fmt::Display for Named<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_untagged() { Ok(()) } else { write!(f, " \"{}\"", self.0) }
     }
 }
 

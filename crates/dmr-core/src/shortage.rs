@@ -38,6 +38,15 @@ impl PoolShortage {
     pub const HOLDERS: usize = 5;
 }
 
+/// ` "tenant"`; nothing if it has no name.
+pub(crate) struct Named<'a>(pub(crate) &'a AllocTag);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_untagged() { Ok(()) } else { write!(f, " \"{}\"", self.0) }
+    }
+}
+
 /// `; 3 GiB held by "hash-table" (312 blocks), ...`; nothing if there are none.
 pub(crate) struct Held<'a>(pub(crate) &'a [Holder]);
 

@@ -9,6 +9,7 @@
 //! | `heap` | chunks of memory, found by size; knows no streams |
 //! | `arena` | the memory that one stream had first: its heap, and what other streams may still use |
 //! | `acquire` | where memory comes from when a stream's own arena has none at hand |
+//! | `give_back` | where a chunk goes that its owner has freed |
 //! | `segments` | memory from upstream, and its way back |
 //! | `pages` | the same in pages that the pool maps itself |
 //! | `in_place` | growing a block where it is |
@@ -19,6 +20,7 @@
 mod acquire;
 mod arena;
 mod config;
+mod give_back;
 mod heap;
 mod in_place;
 mod observed;

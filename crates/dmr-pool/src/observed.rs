@@ -17,8 +17,9 @@ use dmr_streams::uses::{Carried, Vacancy};
 
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
+use crate::give_back::Back;
 use crate::heap::{ChunkId, Taken};
-use crate::resource::{Back, Place};
+use crate::resource::Place;
 
 /// How often the driver may say that a block is not done with before no more are asked about.
 const QUESTIONS: usize = 8;

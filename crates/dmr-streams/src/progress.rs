@@ -114,13 +114,14 @@ impl Progress {
     /// The number of an allocation that was just submitted to the stream in `slot`.
     #[inline]
     pub(crate) fn number_allocation(&self, slot: usize) -> u64 {
-        self.streams[slot].last.load(Ordering::SeqCst) + 1
+        self.streams.get(slot).map_or(0, |stream| stream.last.load(Ordering::SeqCst) + 1)
     }
 
     /// Whether the stream in `slot` has waited for use `order` of the one in `of`.
     #[inline]
     pub(crate) fn has_seen(&self, slot: usize, of: usize, order: u64) -> bool {
-        self.streams[slot].seen[of].load(Ordering::Acquire) >= order
+        let seen = self.streams.get(slot).and_then(|stream| stream.seen.get(of));
+        seen.is_some_and(|seen| seen.load(Ordering::Acquire) >= order)
     }
 
     /// The wait for `event` is queued on the stream in `slot`: what comes after it there comes
@@ -135,7 +136,8 @@ impl Progress {
 
     /// Whether use `order` of the stream in `slot` is known to be done. Asks nobody.
     pub(crate) fn is_done(&self, slot: usize, order: u64) -> bool {
-        self.streams[slot].done.load(Ordering::Acquire) >= order
+        let stream = self.streams.get(slot);
+        stream.is_some_and(|stream| stream.done.load(Ordering::Acquire) >= order)
     }
 
     /// The driver has said that the event is done: so is all that it stands for.

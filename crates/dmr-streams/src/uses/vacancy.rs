@@ -136,7 +136,7 @@ impl UseTable<'_> {
     #[must_use]
     pub fn carry(&self, vacancy: &mut Vacancy, home: StreamId) -> Carried {
         let mut carried = Carried::default();
-        if vacancy.pool == self.pool.id() {
+        if vacancy.pool == self.pool.id() && home.pool() == Some(vacancy.pool) {
             let home = home.slot();
             let keep = |need: Need<Option<Event>>| {
                 if self.holds_up(home, need.slot, need.order) {
