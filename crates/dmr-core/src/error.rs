@@ -566,9 +566,10 @@ mod tests {
         let budget = AllocTag::new("all");
         let refused =
             ResourceError::out_of_budget(budget, 50, 100, 0, 0, vec![holder("pool", 100)]);
-        let expected = ResourceError::out_of_budget(budget, 50, 100, 0, 0, inside);
-        assert_eq!(refused.in_pool(shortage.clone()), expected);
+        let expected = ResourceError::out_of_budget(budget, 7, 100, 0, 0, inside);
+        let usage = crate::Usage::default();
+        assert_eq!(refused.in_pool(7, &usage, shortage.clone()), expected);
         let other = ResourceError::device_lost(0, "cuEventQuery", 700);
-        assert_eq!(other.clone().in_pool(shortage), other);
+        assert_eq!(other.clone().in_pool(7, &usage, shortage), other);
     }
 }
