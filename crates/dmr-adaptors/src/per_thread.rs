@@ -115,7 +115,7 @@ mod tests {
     /// One test, for it counts all there is in the process.
     #[test]
     fn threads_count_alone_until_they_are_gone_and_leave_their_seat() {
-        for round in 0..20 {
+        for round in 0..200 {
             std::thread::spawn(|| {
                 // Destructors run in some order: one of these two runs after the seat is left.
                 BEFORE.with(|_| ());
@@ -126,9 +126,10 @@ mod tests {
             .unwrap();
             assert_eq!(sum() + LATE.load(Ordering::Relaxed), 3 * (round + 1));
         }
-        assert!(LATE.load(Ordering::Relaxed) >= 20, "a late thread has no value");
+        assert!(LATE.load(Ordering::Relaxed) >= 200, "a late thread has no value");
         let used = COUNTS.iter().filter(|count| count.load(Ordering::Relaxed) > 0).count();
-        assert!(used < 10, "{used} seats for one thread at a time");
+        // Threads of other tests have seats as well.
+        assert!(used < 100, "{used} seats for one thread at a time");
     }
 
     #[test]

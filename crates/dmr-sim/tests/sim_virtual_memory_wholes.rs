@@ -122,8 +122,12 @@ fn no_mapping_is_cut_and_what_is_not_mapped_does_not_matter() {
     }
     // All of it is as it was.
     assert_eq!(both.map(|start| access(start, gpu.device).unwrap()), [0; 2]);
-    assert_eq!(set(at, 7 * PAGE), None);
-    assert_eq!(both.map(|start| access(start, gpu.device).unwrap()), [3; 2]);
+    assert_eq!(set(at, 7 * PAGE), INVALID, "what begins with a hole");
+    assert_eq!(set(at + P, 3 * PAGE), INVALID, "what ends with one");
+    assert_eq!(both.map(|start| access(start, gpu.device).unwrap()), [0; 2]);
+    assert_eq!(set(at + P, 5 * PAGE), None, "what has one between");
+    assert_eq!(both.map(|start| access(start, gpu.device).unwrap()), [3, 0], "up to the hole");
+    assert_eq!(set(at + 4 * P, 2 * PAGE), None);
     assert_eq!(code(fill(at + P, 1, 5 * PAGE, gpu::LEGACY)), INVALID, "the hole is still one");
     assert_eq!(kinds(&universe), [ReportKind::OutOfBounds]);
     for start in both {
