@@ -12,8 +12,23 @@ use crate::session::{self, Shared};
 #[derive(Default)]
 struct Registry {
     by_id: HashMap<u32, Arc<Shared>>,
-    by_ordinal: Vec<Option<Arc<Shared>>>,
+    by_ordinal: Vec<Ordinal>,
     last_id: u32,
+}
+
+/// What a CUDA ordinal is at present.
+#[derive(Clone, Default)]
+struct Ordinal {
+    universe: Option<Arc<Shared>>,
+    /// Primary contexts are released by ordinal, also after their universe has ended: until all are, the ordinal is no
+    /// other universe's, whose context they would end.
+    retained: u32,
+}
+
+impl Ordinal {
+    fn is_free(&self) -> bool {
+        self.universe.is_none() && self.retained == 0
+    }
 }
 
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
@@ -35,20 +50,21 @@ pub(crate) fn register(config: Config) -> Arc<Shared> {
         id = after(id);
     }
     registry.last_id = id;
-    let free = (0..).filter(|&o| registry.by_ordinal.get(o).is_none_or(Option::is_none));
+    let free = (0..).filter(|&o| registry.by_ordinal.get(o).is_none_or(Ordinal::is_free));
     let ordinals: Vec<usize> = free.take(config.devices).collect();
     let shared = Arc::new(Shared::new(id, ordinals.clone(), Machine::new(config)));
     registry.by_id.insert(id, shared.clone());
     for ordinal in ordinals {
         if registry.by_ordinal.len() <= ordinal {
-            registry.by_ordinal.resize(ordinal + 1, None);
+            registry.by_ordinal.resize(ordinal + 1, Ordinal::default());
         }
-        registry.by_ordinal[ordinal] = Some(shared.clone());
+        registry.by_ordinal[ordinal].universe = Some(shared.clone());
     }
     shared
 }
 
-/// Ends a universe: its handles and ordinals are refused from now on.
+/// Ends a universe: its handles and ordinals are refused from now on. An ordinal becomes free when its primary context
+/// has been released as often as it was retained.
 pub(crate) fn unregister(shared: &Shared) {
     shared.ended.store(true, Ordering::Release);
     if session::is_forked_child() {
@@ -58,7 +74,7 @@ pub(crate) fn unregister(shared: &Shared) {
     if let Some(registry) = registry.as_mut() {
         registry.by_id.remove(&shared.id);
         for &ordinal in &shared.ordinals {
-            registry.by_ordinal[ordinal] = None;
+            registry.by_ordinal[ordinal].universe = None;
         }
     }
 }
@@ -82,13 +98,33 @@ pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
 pub(crate) fn universe_of_ordinal(device: CUdevice) -> Outcome<Arc<Shared>> {
     let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
     let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
-    let found = registry.as_ref().and_then(|r| r.by_ordinal.get(ordinal)).cloned();
-    found.flatten().ok_or(ERROR_INVALID_DEVICE)
+    let found = registry.as_ref().and_then(|r| r.by_ordinal.get(ordinal));
+    found.and_then(|found| found.universe.clone()).ok_or(ERROR_INVALID_DEVICE)
+}
+
+/// A primary context was retained.
+pub(crate) fn retained(device: CUdevice) {
+    count(device, |retained| retained.saturating_add(1));
+}
+
+/// A primary context was released, of a universe that may have ended.
+pub(crate) fn released(device: CUdevice) {
+    count(device, |retained| retained.saturating_sub(1));
+}
+
+fn count(device: CUdevice, changed: impl FnOnce(u32) -> u32) {
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let by_ordinal = registry.as_mut().map(|registry| &mut registry.by_ordinal);
+    let index = usize::try_from(device).ok();
+    if let Some(ordinal) = index.and_then(|index| by_ordinal?.get_mut(index)) {
+        ordinal.retained = changed(ordinal.retained);
+    }
 }
 
 /// How many ordinals there are: one more than the highest of a live universe.
 pub(crate) fn device_count() -> usize {
     let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-    let highest = registry.as_ref().and_then(|r| r.by_ordinal.iter().rposition(Option::is_some));
+    let highest =
+        registry.as_ref().and_then(|r| r.by_ordinal.iter().rposition(|o| o.universe.is_some()));
     highest.map_or(0, |highest| highest + 1)
 }

@@ -42,8 +42,8 @@ pub enum HostOrder {
 ///
 /// Each test makes its own, so tests run in parallel in one process. `Clone` is cheap and names
 /// the same universe; it ends when the last clone is dropped. After that its handles are refused
-/// by the driver, and its ordinals may become another universe's: keep it alive as long as
-/// anything that knows an ordinal, such as a runtime that lives as long as the process.
+/// by the driver. Its ordinals become another universe's once every retained primary context has
+/// been released, which may be later.
 ///
 /// Kernels and host callbacks are the device's work: they may not call the driver, which answers
 /// `CUDA_ERROR_NOT_PERMITTED` there, nor their universe, which panics (in a kernel this becomes a

@@ -142,6 +142,20 @@ fn synchronising_one_device_says_nothing_about_the_other() {
 }
 
 #[test]
+fn a_context_released_after_its_universe_is_no_other_universes() {
+    let (ended, late) = gpu::machine();
+    drop(ended);
+    let (universe, gpu) = gpu::machine();
+    assert_ne!(gpu.device, late.device);
+    drop(late);
+    malloc(64).unwrap();
+    assert!(universe.reports().is_empty());
+    // Released, it is soon used again.
+    let ordinals = (0..1000).map(|_| gpu::machine().1.device);
+    assert!(ordinals.max() < Some(500));
+}
+
+#[test]
 fn cudarc_sees_as_many_devices_as_there_are() {
     let universe = Universe::builder().devices(3).build().unwrap();
     let ordinals: Vec<usize> = (0..3).map(|device| universe.ordinal(device)).collect();

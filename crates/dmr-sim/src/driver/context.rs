@@ -141,7 +141,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(
 }
 
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUdevice) -> Code {
-    driver_call("cuDevicePrimaryCtxRetain", Scope::Device(device), |session| {
+    let code = driver_call("cuDevicePrimaryCtxRetain", Scope::Device(device), |session| {
         required(context)?;
         let index = session.device_index(device)?;
         if let Some(code) = session.devices[index].lost {
@@ -160,11 +160,15 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUde
         };
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(context, session.handle(Kind::Context, primary)) }
-    })
+    });
+    if code == SUCCESS {
+        registry::retained(device);
+    }
+    code
 }
 
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Code {
-    driver_call("cuDevicePrimaryCtxRelease_v2", Scope::Device(device), |session| {
+    let code = driver_call("cuDevicePrimaryCtxRelease_v2", Scope::Device(device), |session| {
         let index = session.device_index(device)?;
         let primary = session.devices[index].primary.ok_or(ERROR_INVALID_CONTEXT)?;
         let context = &mut session.contexts[primary as usize];
@@ -174,7 +178,12 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Code {
             destroy(session, primary);
         }
         Ok(())
-    })
+    });
+    // The last two say that the universe has ended.
+    if matches!(code, SUCCESS | ERROR_INVALID_DEVICE | ERROR_CONTEXT_IS_DESTROYED) {
+        registry::released(device);
+    }
+    code
 }
 
 unsafe extern "C" fn cuDevicePrimaryCtxGetState(
