@@ -50,6 +50,9 @@ use crate::{AsyncConfig, Diagnostics};
 ///
 /// Waits for nothing. What is retired goes to the driver unless its window is still open; blocks
 /// still handed out are leaked: something may be using them.
+///
+/// Make it once and share it. A process in which several threads each made, used and dropped some
+/// was seen to stand still inside the driver (580.159.04), which seems to lose one of its locks.
 pub struct AsyncCudaResource {
     pub(crate) pool: DriverPool,
     pub(crate) streams: Arc<StreamPool>,

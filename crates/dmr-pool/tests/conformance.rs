@@ -1,46 +1,42 @@
 //! The pool keeps the contract, on every upstream.
+//!
+//! In one test, one check after the other: on a GPU one of them takes all its memory, and the driver stands still where
+//! several threads make and destroy driver pools (docs/src/driver-facts.md).
 
 use std::sync::Arc;
 
+use dmr_core::DeviceMemoryResource;
+use dmr_core::conformance::{Report, run_all};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
-use dmr_testkit::{ResourceHarness, Rig};
+use dmr_testkit::Rig;
 
-mod over_direct {
-    use super::*;
-
-    fn make(rig: &Rig) -> PoolResource<DirectCudaResource> {
-        let upstream = DirectCudaResource::new(Arc::clone(rig.streams()));
-        PoolResource::new(upstream, Arc::clone(rig.streams()), PoolConfig::fast()).unwrap()
-    }
-
-    dmr_core::conformance_tests!(ResourceHarness::new(Rig::new(), make));
+fn pool<R: DeviceMemoryResource>(rig: &Rig, upstream: R, config: PoolConfig) -> PoolResource<R> {
+    PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap()
 }
 
-mod over_the_drivers_pool {
-    use super::*;
-
-    fn make(rig: &Rig) -> PoolResource<AsyncCudaResource> {
-        let streams = rig.streams();
-        let upstream = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::new()).unwrap();
-        PoolResource::new(upstream, Arc::clone(streams), PoolConfig::fast()).unwrap()
-    }
-
-    dmr_core::conformance_tests!(ResourceHarness::new(Rig::new(), make));
+fn over_direct(rig: &Rig) -> PoolResource<DirectCudaResource> {
+    let upstream = DirectCudaResource::new(Arc::clone(rig.streams()));
+    pool(rig, upstream, PoolConfig::fast())
 }
 
-mod over_pages_that_it_maps {
-    use super::*;
+fn over_pages(rig: &Rig) -> PoolResource<VirtualCudaResource> {
+    let upstream = VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new());
+    let pool = pool(rig, upstream.unwrap(), PoolConfig::compact());
+    assert_eq!(pool.stats().page_size, 8 << 20);
+    pool
+}
 
-    fn make(rig: &Rig) -> PoolResource<VirtualCudaResource> {
-        let streams = rig.streams();
-        let upstream = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new()).unwrap();
-        let pool = PoolResource::new(upstream, Arc::clone(streams), PoolConfig::compact()).unwrap();
-        assert_eq!(pool.stats().page_size, 8 << 20);
-        pool
-    }
+fn over_the_drivers_pool(rig: &Rig) -> PoolResource<AsyncCudaResource> {
+    let upstream = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new());
+    pool(rig, upstream.unwrap(), PoolConfig::fast())
+}
 
-    dmr_core::conformance_tests!(ResourceHarness::new(Rig::new(), make));
+#[test]
+fn the_pool_keeps_the_contract_over_every_upstream() -> Result<(), Report> {
+    run_all(|| Rig::new().harness(over_direct)).into_result()?;
+    run_all(|| Rig::new().harness(over_pages)).into_result()?;
+    run_all(|| Rig::new().harness(over_the_drivers_pool)).into_result()
 }
