@@ -36,6 +36,20 @@ fn reap(stage: &Stage) {
     stage.pool.try_reap().unwrap();
 }
 
+/// Plays it in order, with so many waits, and then once without each of them: that is a race.
+fn each_wait_is_needed(waits: u64, play: impl Fn(&Stage)) {
+    let in_order = stage(four_pages());
+    assert_eq!(in_order.calls("cuStreamWaitEvent", || play(&in_order)), waits);
+    in_order.end();
+    for n in 1..=waits {
+        let unordered = stage(four_pages());
+        unordered.universe().swallow_nth("cuStreamWaitEvent", n);
+        play(&unordered);
+        let reports = unordered.universe().reports();
+        assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
+    }
+}
+
 #[test]
 fn scattered_pages_make_a_large_block_without_more_memory_or_a_wait() {
     let stage = stage(four_pages());
@@ -66,14 +80,7 @@ fn a_stream_waits_for_the_one_whose_pages_it_is_given() {
         assert_eq!(stage.pool.usage().reserved, 8 * MIB);
         held.into_iter().for_each(|block| stage.free(block));
     };
-    let in_order = stage(four_pages());
-    let waits = in_order.calls("cuStreamWaitEvent", || play(&in_order));
-    assert_eq!(waits, 1);
-    in_order.end();
-    let unordered = stage(four_pages());
-    unordered.universe().swallow_nth("cuStreamWaitEvent", 1);
-    play(&unordered);
-    assert!(unordered.universe().reports().iter().any(|report| report.kind.is_race()));
+    each_wait_is_needed(1, play);
 }
 
 /// Where another stream has most of what is needed in one piece, one page moves instead of three.
@@ -103,17 +110,8 @@ fn a_block_is_placed_where_the_fewest_pages_are_missing() {
         stage.fill(a, &rest, 3);
         of_host.into_iter().chain([block, rest]).for_each(|block| stage.free(block));
     };
-    let in_order = stage(four_pages());
-    let waits = in_order.calls("cuStreamWaitEvent", || play(&in_order));
-    assert_eq!(waits, 3, "of the user for both, and of the host for the third");
-    in_order.end();
-    for n in 1..=waits {
-        let unordered = stage(four_pages());
-        unordered.universe().swallow_nth("cuStreamWaitEvent", n);
-        play(&unordered);
-        let reports = unordered.universe().reports();
-        assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
-    }
+    // Of the user for both, and of the host for the third.
+    each_wait_is_needed(3, play);
 }
 
 #[test]
@@ -134,17 +132,8 @@ fn a_page_that_others_still_use_moves_to_who_waits_for_them() {
         assert_eq!((mapped, stage.pool.usage().reserved), (2, 8 * MIB));
         held.into_iter().for_each(|block| stage.free(block));
     };
-    let in_order = stage(four_pages());
-    let waits = in_order.calls("cuStreamWaitEvent", || play(&in_order));
-    assert_eq!(waits, 3, "of the reader for the writer, and of the taker for both");
-    in_order.end();
-    for n in 1..=waits {
-        let unordered = stage(four_pages());
-        unordered.universe().swallow_nth("cuStreamWaitEvent", n);
-        play(&unordered);
-        let reports = unordered.universe().reports();
-        assert!(reports.iter().any(|report| report.kind.is_race()), "wait {n}");
-    }
+    // Of the reader for the writer, and of the taker for both.
+    each_wait_is_needed(3, play);
 }
 
 #[test]
