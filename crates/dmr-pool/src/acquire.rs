@@ -263,7 +263,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Upstream has no more: what the pool keeps goes back to it, what has to be waited for is
-    /// waited for, and all is tried again.
+    /// waited for, and all is tried again. Now no arena is passed over because a thread is in it.
     fn scrape_together(&self, own: &Arena, request: Request) -> Option<Found> {
         let grow = || {
             if self.pages.is_some() {
@@ -281,7 +281,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(taken) = self.settle_and_take(own, request) {
             return Some((own.home.slot(), taken));
         }
-        if let Some(lent) = self.borrow_waiting(own.home, request) {
+        let borrow = |arena: &Arena| self.borrow_from(arena, arena.lock(), own.home, request);
+        if let Some(lent) = self.others(own.home).find_map(borrow) {
             return Some(lent);
         }
         let _ = self.upstream.reap_pending();

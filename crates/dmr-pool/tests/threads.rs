@@ -2,6 +2,7 @@
 //! threads that exit: nothing is stranded, and the accounting is exact.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dmr_core::{
@@ -11,6 +12,7 @@ use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
+use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
 const THREADS: u64 = 8;
@@ -84,7 +86,7 @@ fn work<U: DeviceMemoryResource>(
 fn use_it<U: DeviceMemoryResource>(
     pool: &PoolResource<U>,
     block: &DeviceBlock,
-    lease: &dmr_streams::StreamLease,
+    lease: &StreamLease,
     access: Access,
 ) -> dmr_core::UseTokens {
     pool.prepare_uses(&[BlockUse::new(block.id(), access)], lease.id()).unwrap()
@@ -180,4 +182,48 @@ fn the_next_stream_in_a_slot_has_what_the_last_one_left() {
     assert_eq!(pool.usage().reserved, 0);
     drop((pool, _first));
     rig.assert_clean();
+}
+
+/// What is free in an arena is found there, also while the thread of its stream is in it.
+fn lend_while_busy<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
+    let rig = Rig::new();
+    let config = PoolConfig::fast().with_maximum_size(4 << 20).with_page_size(2 << 20);
+    // The driver's lock would keep the threads apart.
+    let config = config.with_capture_checks(false);
+    let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config).unwrap();
+    let (lender, borrower) = (rig.stream(), rig.stream());
+    let allocate =
+        |bytes, lease: &StreamLease| pool.allocate(bytes, lease.id(), AllocTag::UNTAGGED);
+    pool.deallocate(allocate(4 << 20, &lender).unwrap()).unwrap();
+    // With a block in it, it cannot become the borrower's.
+    let held = allocate(256, &lender).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                pool.deallocate(allocate(256, &lender).unwrap()).unwrap();
+            }
+        });
+        let refused = (0..300_000).find_map(|_| {
+            let block = allocate(1 << 20, &borrower);
+            block.map(|block| pool.deallocate(block).unwrap()).err()
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(refused, None);
+    });
+    pool.deallocate(held).unwrap();
+    drop((pool, lender, borrower));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_stream_that_is_never_idle_lends_segments() {
+    lend_while_busy(|rig| DirectCudaResource::new(Arc::clone(rig.streams())));
+}
+
+#[test]
+fn a_stream_that_is_never_idle_lends_pages() {
+    lend_while_busy(|rig| {
+        VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap()
+    });
 }
