@@ -10,6 +10,9 @@ use crate::arena::{Arena, Locked, Pending, Request};
 use crate::heap::{ChunkId, Taken};
 use crate::resource::Place;
 
+/// How often all of the memory is looked over when there seems to be none.
+const TRIES: usize = 16;
+
 /// A chunk, and the slot of its arena's stream.
 pub(crate) type Found = (usize, Taken);
 
@@ -263,8 +266,22 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Upstream has no more: what the pool keeps goes back to it, what has to be waited for is
-    /// waited for, and all is tried again. Now no arena is passed over because a thread is in it.
+    /// waited for, and all is tried again: also what other threads had in hand meanwhile.
     fn scrape_together(&self, own: &Arena, request: Request) -> Option<Found> {
+        for _ in 0..TRIES {
+            let landed = self.in_flight.landed();
+            if let Some(found) = self.scrape_once(own, request) {
+                return Some(found);
+            }
+            if !self.in_flight.has_landed_since(landed) {
+                break;
+            }
+        }
+        None
+    }
+
+    /// The same once. No arena is passed over because a thread is in it.
+    fn scrape_once(&self, own: &Arena, request: Request) -> Option<Found> {
         let grow = || {
             if self.pages.is_some() {
                 return self.place_anywhere(own, request).ok().flatten();

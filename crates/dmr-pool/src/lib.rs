@@ -12,6 +12,7 @@
 //! | `give_back` | where a chunk goes that its owner has freed |
 //! | `segments` | memory from upstream, and its way back |
 //! | `pages` | the same in pages that the pool maps itself |
+//! | `in_flight` | what is on its way back, so that nobody is refused who missed it |
 //! | `in_place` | growing a block where it is |
 //! | `observed` | telling a memory checker what is carved up |
 //! | `slack` | how much may be kept before memory is saved at the cost of time |
@@ -22,6 +23,7 @@ mod arena;
 mod config;
 mod give_back;
 mod heap;
+mod in_flight;
 mod in_place;
 mod observed;
 mod pages;

@@ -126,8 +126,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(block)
     }
 
-    /// Puts a chunk back that comes after others' uses and what `home` has done with it, where that is not all: what is too
-    /// large is given up, and what an observer was told of serves nobody yet.
+    /// Puts a chunk back that comes after others' uses and what `home` has done with it, where that
+    /// is not all: what is too large is given up, and what an observer was told of serves nobody
+    /// yet.
     #[inline(never)]
     pub(crate) fn put_specially(
         &self,

@@ -18,6 +18,7 @@ use crate::PoolConfig;
 use crate::arena::{Arena, Request};
 use crate::give_back::{Back, Retired};
 use crate::heap::{ChunkId, Taken, UNIT};
+use crate::in_flight::InFlight;
 use crate::observed::Observed;
 use crate::pages::Pages;
 use crate::slack::Slack;
@@ -82,6 +83,8 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) retired_count: AtomicUsize,
     /// Held while memory is taken from upstream: one at a time, so that it is not taken twice.
     pub(crate) growing: Mutex<()>,
+    /// Memory that is in no arena, and not upstream's yet.
+    pub(crate) in_flight: InFlight,
 }
 
 /// Where a chunk is: its arena and its name there, as the inner slot of the use table.
@@ -155,6 +158,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             retired: Mutex::default(),
             retired_count: AtomicUsize::new(0),
             growing: Mutex::new(()),
+            in_flight: InFlight::default(),
             streams,
         };
         if config.initial_size > 0 {

@@ -12,6 +12,7 @@ use crate::PoolResource;
 use crate::arena::{Arena, Pending, Request, Segment, State};
 use crate::config::SEGMENT_STEP;
 use crate::heap::{ChunkId, Taken, UNIT};
+use crate::in_flight::Flight;
 
 /// How messages name the memory that a pool holds.
 pub(crate) const TAG: AllocTag = AllocTag::new("pool");
@@ -63,8 +64,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let (mut refused, mut outcome) = (Vec::new(), Ok(()));
         while self.reserved.load(Ordering::Relaxed) > bytes {
             let is_new = |segment: &Segment| !refused.contains(&segment.block.ptr());
-            let segment = arena.lock().remove_segment(is_new);
-            let Some(segment) = segment else { break };
+            let Some((segment, _flight)) = self.take_out(arena, is_new) else { break };
             let ptr = segment.block.ptr();
             if let Err(error) = self.give_up(arena, segment) {
                 refused.push(ptr);
@@ -164,13 +164,23 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let most = self.config.largest_pooled.next_multiple_of(SEGMENT_STEP as usize);
         let is_too_large = |segment: &Segment| segment.is_apart && segment.block.bytes() > most;
         loop {
-            let segment = arena.lock().remove_segment(is_too_large);
-            let Some(segment) = segment else { return };
+            let Some((segment, _flight)) = self.take_out(arena, is_too_large) else { return };
             if self.give_up(arena, segment).is_err() {
                 // It is kept, for the next trim to say why.
                 return;
             }
         }
+    }
+
+    /// Takes a segment out of its arena that is free as a whole, of those that are such.
+    fn take_out(
+        &self,
+        arena: &Arena,
+        such: impl Fn(&Segment) -> bool,
+    ) -> Option<(Segment, Flight<'_>)> {
+        let mut state = arena.lock();
+        let segment = state.remove_segment(such)?;
+        Some((segment, self.in_flight.leave()))
     }
 
     /// Gives a segment back that was taken out of its arena.

@@ -227,3 +227,43 @@ fn a_stream_that_is_never_idle_lends_pages() {
         VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap()
     });
 }
+
+/// The blocks of all threads together take half of what there is.
+fn refuse_nobody<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
+    let rig = Rig::new();
+    let config = PoolConfig::fast().with_maximum_size(4 << 20).with_page_size(2 << 20);
+    let config = config.with_growth(2 << 20).with_capture_checks(false);
+    let pool = PoolResource::new(make(&rig), Arc::clone(rig.streams()), config).unwrap();
+    let refused = std::thread::scope(|scope| {
+        let work = || {
+            let leases: Vec<_> = (0..4).map(|_| rig.stream()).collect();
+            let once = |nth: &usize| {
+                let stream = leases[nth % 4].id();
+                let block = pool.allocate(512 << 10, stream, AllocTag::UNTAGGED)?;
+                pool.deallocate(block).unwrap();
+                if nth.is_multiple_of(3) {
+                    pool.trim_to(0)?;
+                }
+                Ok::<_, ResourceError>(())
+            };
+            (0..2_000).filter(|nth| once(nth).is_err()).count()
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(refused, 0);
+    drop(pool);
+    rig.assert_clean();
+}
+
+#[test]
+fn half_of_the_memory_is_enough_for_everybody_in_segments() {
+    refuse_nobody(|rig| DirectCudaResource::new(Arc::clone(rig.streams())));
+}
+
+#[test]
+fn half_of_the_memory_is_enough_for_everybody_in_pages() {
+    refuse_nobody(|rig| {
+        VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap()
+    });
+}

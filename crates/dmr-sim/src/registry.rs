@@ -20,8 +20,8 @@ struct Registry {
 #[derive(Clone, Default)]
 struct Ordinal {
     universe: Option<Arc<Shared>>,
-    /// Primary contexts are released by ordinal, also after their universe has ended: until all are, the ordinal is no
-    /// other universe's, whose context they would end.
+    /// Primary contexts are released by ordinal, also after their universe has ended: until all
+    /// are, the ordinal is no other universe's, whose context they would end.
     retained: u32,
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn register(config: Config) -> Arc<Shared> {
     shared
 }
 
-/// Ends a universe: its handles and ordinals are refused from now on. An ordinal becomes free when its primary context
-/// has been released as often as it was retained.
+/// Ends a universe: its handles and ordinals are refused from now on. An ordinal becomes free when
+/// its primary context has been released as often as it was retained.
 pub(crate) fn unregister(shared: &Shared) {
     shared.ended.store(true, Ordering::Release);
     if session::is_forked_child() {

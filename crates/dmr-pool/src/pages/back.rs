@@ -100,13 +100,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if wanted == 0 {
                 return Ok(());
             }
-            let (chunk, since, given) = {
+            let (chunk, since, given, _flight) = {
                 let mut state = arena.lock();
                 let wanted = wanted.div_ceil(pages.size);
                 let free = state.heap.find_free_pages(wanted, pages.size, is_done);
                 let Some(free) = free else { return Ok(()) };
                 let chunk = state.heap.take_pages(&free);
-                (chunk, free.since, state.pages_of(chunk, pages.size))
+                (chunk, free.since, state.pages_of(chunk, pages.size), self.in_flight.leave())
             };
             let mut outcome = Ok(());
             let mut unmapped = Vec::new();
@@ -137,7 +137,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         (pages, memory): (&Pages, &dyn VirtualMemory),
     ) -> ResourceResult<()> {
         let mut outcome = Ok(());
-        let candidates = std::mem::take(&mut *pages.spare());
+        let (candidates, _flight) = {
+            let mut spare = pages.spare();
+            if spare.is_empty() || self.reserved.load(Ordering::Relaxed) <= bytes {
+                return Ok(());
+            }
+            (std::mem::take(&mut *spare), self.in_flight.leave())
+        };
         let mut kept: Vec<Page> = Vec::new();
         for page in candidates {
             if self.reserved.load(Ordering::Relaxed) <= bytes {
