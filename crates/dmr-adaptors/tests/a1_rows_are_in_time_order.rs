@@ -5,12 +5,15 @@
 
 mod a1;
 
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use a1::{Recycler, check_order, churn, rows};
-use dmr_adaptors::logging::{CsvSink, InMemorySink, LoggingLayer, LoggingResource, LoggingSink};
+use a1::{Recycler, SinkFn, check_order, churn, rows};
+use dmr_adaptors::logging::{
+    BackgroundConfig, BackgroundSink, CsvSink, InMemorySink, LogRecord, LoggingLayer,
+    LoggingResource, LoggingSink,
+};
 use dmr_adaptors::{ResourceBuilder, ResourceLayer};
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
@@ -98,6 +101,35 @@ fn a_call_inside_a_call_does_not_turn_the_time_back() {
     let rows = rows(&path);
     assert!(rows.len() >= 4 * THREADS * ROUNDS);
     assert!(rows.is_sorted_by_key(|row| row.time_ns));
+}
+
+/// The row of a call is pushed after those of the calls inside it, and may still be in the ring when
+/// those have been taken out.
+#[test]
+fn a_call_inside_a_call_does_not_turn_the_time_back_however_small_the_rings() {
+    for ring_records in [1, 2, 3, 5, 8] {
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let inner = {
+            let times = Arc::clone(&times);
+            SinkFn(move |row: &LogRecord| {
+                times.lock().unwrap().push(row.time_ns);
+                Ok(())
+            })
+        };
+        let base = Recycler::new();
+        let stream = base.stream(1);
+        let config = BackgroundConfig::new().with_ring_records(ring_records);
+        let sink = Arc::new(BackgroundSink::new(inner, config).unwrap());
+        let layer = LoggingLayer::new(sink);
+        let layers = ResourceBuilder::new(base).layer(layer.clone()).layer(layer.clone());
+        let resource = layers.layer(layer).build();
+        churn(&resource, stream, 50);
+        drop(resource);
+        let times = times.lock().unwrap();
+        assert_eq!(times.len(), 300);
+        let late = times.windows(2).filter(|pair| pair[0] > pair[1]).count();
+        assert_eq!(late, 0, "with rings of {ring_records}");
+    }
 }
 
 #[test]

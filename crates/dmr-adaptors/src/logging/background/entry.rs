@@ -53,6 +53,13 @@ impl Entry {
         }))
     }
 
+    pub(super) fn time_ns(&self) -> u64 {
+        match &self.0 {
+            Packed::Small(small) => small.time_ns,
+            Packed::Boxed(record) => record.time_ns,
+        }
+    }
+
     pub(super) fn unpack(self, thread: u64) -> LogRecord {
         let small = match self.0 {
             Packed::Small(small) => small,

@@ -111,23 +111,29 @@ impl<S: LoggingSink> Writer<S> {
     /// Hands on every record of a time before `settled`; answers how many it has seen.
     fn write_before(&mut self, settled: u64) -> usize {
         let mut found = 0;
+        let mut enough = self.shared.config.ring_records;
         loop {
             let mut taken = 0;
             let mut until = settled;
             for lane in &mut self.lanes {
-                taken += lane.take(self.shared.config.ring_records);
-                until = until.min(lane.known_until(self.shared.config.ring_records));
+                taken += lane.take(enough);
+                until = until.min(lane.known_until(enough));
             }
-            self.merge(until);
+            let handed_on = self.merge(until);
             found += taken;
             if until == settled {
                 return found;
             }
+            if taken + handed_on == 0 {
+                // What is waiting comes after something in the ring behind it.
+                enough = usize::MAX;
+            }
         }
     }
 
-    /// Hands on what is waiting and of a time before `until`, the earliest first.
-    fn merge(&mut self, until: u64) {
+    /// Hands on what is waiting and of a time before `until`, the earliest first; answers how many.
+    fn merge(&mut self, until: u64) -> usize {
+        let mut handed_on = 0;
         loop {
             let mut first: Option<(u64, usize)> = None;
             let mut second = until;
@@ -141,11 +147,12 @@ impl<S: LoggingSink> Writer<S> {
                     }
                 }
             }
-            let Some((first, lane)) = first else { return };
+            let Some((first, lane)) = first else { return handed_on };
             // No lane has anything earlier than `second`, so one look at them serves many records.
             let last = first.max(second.saturating_sub(1));
             while let Some(record) = self.lanes[lane].next_through(last) {
                 self.hand_on(&record);
+                handed_on += 1;
             }
         }
     }
@@ -211,12 +218,15 @@ impl Lane {
         there
     }
 
-    /// Before this time, everything that is in the ring is waiting.
-    fn known_until(&self, enough: usize) -> u64 {
-        match self.waiting.back() {
-            Some(last) if self.waiting.len() > enough => last.time_ns + 1,
-            _ => u64::MAX,
+    /// Nothing that is in the ring is of a time before this one. Unless enough was waiting, nothing
+    /// was left there that matters.
+    fn known_until(&mut self, enough: usize) -> u64 {
+        if self.waiting.len() <= enough {
+            return u64::MAX;
         }
+        let Ok(left) = self.ring.read_chunk(self.ring.slots()) else { return u64::MAX };
+        let (first, second) = left.as_slices();
+        first.iter().chain(second).map(Entry::time_ns).min().unwrap_or(u64::MAX)
     }
 
     fn next_time(&self) -> Option<u64> {
