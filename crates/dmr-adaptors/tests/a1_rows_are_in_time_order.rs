@@ -103,32 +103,89 @@ fn a_call_inside_a_call_does_not_turn_the_time_back() {
     assert!(rows.is_sorted_by_key(|row| row.time_ns));
 }
 
+type Times = Arc<Mutex<Vec<u64>>>;
+
+/// A sink that keeps the times of its rows; `on` is called with the number of each.
+fn times_of_rows<F: Fn(usize) + Send + Sync>(on: F) -> (Times, impl LoggingSink + use<F>) {
+    let times = Times::default();
+    let kept = Arc::clone(&times);
+    let sink = SinkFn(move |row: &LogRecord| {
+        let mut kept = kept.lock().unwrap();
+        on(kept.len());
+        kept.push(row.time_ns);
+        Ok(())
+    });
+    (times, sink)
+}
+
+fn logged_in_rings_of(records: usize, sink: impl LoggingSink + 'static) -> LoggingLayer {
+    let config = BackgroundConfig::new().with_ring_records(records);
+    LoggingLayer::new(Arc::new(BackgroundSink::new(sink, config).unwrap()))
+}
+
+/// How many of so many rows stand behind one of a later time.
+fn late_rows(times: &Times, rows: usize) -> usize {
+    let times = times.lock().unwrap();
+    assert_eq!(times.len(), rows);
+    times.windows(2).filter(|pair| pair[0] > pair[1]).count()
+}
+
+/// The threads whose rings are full have been in their calls for long when it goes on.
+#[test]
+fn a_sink_that_stops_for_a_while_does_not_turn_the_time_back() {
+    let stops = |row: usize| {
+        if row % 500 == 250 {
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    };
+    for layers in [1, 3] {
+        let (times, inner) = times_of_rows(stops);
+        let layer = logged_in_rings_of(32, inner);
+        let base = Recycler::new();
+        let stream = base.stream(1);
+        let mut resource: Arc<dyn DeviceMemoryResource> = Arc::new(base);
+        for _ in 0..layers {
+            resource = Arc::new(layer.layer(resource));
+        }
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| churn(&resource, stream, 250))));
+        });
+        drop((resource, layer));
+        assert_eq!(late_rows(&times, layers * 2000), 0, "{layers} layers");
+    }
+}
+
+/// Their rows fill the ring before that of the call can be pushed.
+#[test]
+fn a_call_waits_for_no_room_because_of_many_calls_inside_it() {
+    let (times, inner) = times_of_rows(|_| ());
+    let layer = logged_in_rings_of(4, inner);
+    let logged = layer.layer(Recycler::new());
+    let inside = logged.get_ref().stream(1);
+    let outer = layer.layer(FreeAnd::new(|| churn(&logged, inside, 100)));
+    let stream = outer.get_ref().inner.stream(1);
+    let start = Instant::now();
+    churn(&outer, stream, 1);
+    drop(outer);
+    drop((logged, layer));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(late_rows(&times, 202), 0);
+}
+
 /// The row of a call is pushed after those of the calls inside it, and may still be in the ring when
 /// those have been taken out.
 #[test]
 fn a_call_inside_a_call_does_not_turn_the_time_back_however_small_the_rings() {
     for ring_records in [1, 2, 3, 5, 8] {
-        let times = Arc::new(Mutex::new(Vec::new()));
-        let inner = {
-            let times = Arc::clone(&times);
-            SinkFn(move |row: &LogRecord| {
-                times.lock().unwrap().push(row.time_ns);
-                Ok(())
-            })
-        };
+        let (times, inner) = times_of_rows(|_| ());
         let base = Recycler::new();
         let stream = base.stream(1);
-        let config = BackgroundConfig::new().with_ring_records(ring_records);
-        let sink = Arc::new(BackgroundSink::new(inner, config).unwrap());
-        let layer = LoggingLayer::new(sink);
+        let layer = logged_in_rings_of(ring_records, inner);
         let layers = ResourceBuilder::new(base).layer(layer.clone()).layer(layer.clone());
         let resource = layers.layer(layer).build();
         churn(&resource, stream, 50);
         drop(resource);
-        let times = times.lock().unwrap();
-        assert_eq!(times.len(), 300);
-        let late = times.windows(2).filter(|pair| pair[0] > pair[1]).count();
-        assert_eq!(late, 0, "with rings of {ring_records}");
+        assert_eq!(late_rows(&times, 300), 0, "with rings of {ring_records}");
     }
 }
 
@@ -137,7 +194,7 @@ fn a_free_that_has_not_returned_still_stands_before_what_takes_its_address_over(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
     let resource = LoggingResource::new(
-        SlowFree { inner: Recycler::new(), after: Duration::from_millis(30) },
+        FreeAnd::new(|| std::thread::sleep(Duration::from_millis(30))),
         Arc::new(CsvSink::create(&path).unwrap()),
     );
     let stream = resource.get_ref().inner.stream(1);
@@ -162,7 +219,7 @@ fn a_flush_does_not_wait_for_a_free_that_hangs() {
     let path = folder.path().join("log.csv");
     let sink = Arc::new(CsvSink::create(&path).unwrap());
     let resource = LoggingResource::new(
-        SlowFree { inner: Recycler::new(), after: Duration::from_millis(600) },
+        FreeAnd::new(|| std::thread::sleep(Duration::from_millis(600))),
         sink.clone(),
     );
     let stream = resource.get_ref().inner.stream(1);
@@ -182,14 +239,25 @@ fn a_flush_does_not_wait_for_a_free_that_hangs() {
     assert_eq!(rows(&path).len(), 3);
 }
 
-/// Gives memory back at once, and returns late.
-#[derive(Debug)]
-struct SlowFree {
+/// Gives memory back at once, and does something more before it returns.
+struct FreeAnd<F> {
     inner: Recycler,
-    after: Duration,
+    then: F,
 }
 
-impl DeviceMemoryResource for SlowFree {
+impl<F> FreeAnd<F> {
+    fn new(then: F) -> Self {
+        Self { inner: Recycler::new(), then }
+    }
+}
+
+impl<F> std::fmt::Debug for FreeAnd<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FreeAnd")
+    }
+}
+
+impl<F: Fn() + Send + Sync> DeviceMemoryResource for FreeAnd<F> {
     fn allocate(
         &self,
         bytes: usize,
@@ -200,7 +268,7 @@ impl DeviceMemoryResource for SlowFree {
     }
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let answer = self.inner.deallocate(block);
-        std::thread::sleep(self.after);
+        (self.then)();
         answer
     }
     fn is_retired(&self, block: BlockId) -> bool {

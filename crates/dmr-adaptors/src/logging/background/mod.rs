@@ -15,7 +15,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use self::entry::Entry;
 use self::writer::Writer;
-use super::calls::{now_ns, thread_number};
+use super::calls::{Waiting, now_ns, thread_number};
 use super::{LogRecord, LoggingSink, SinkError};
 
 /// Puts any sink behind a queue, so that a caller pays for a push only, however slow the sink is.
@@ -31,6 +31,7 @@ use super::{LogRecord, LoggingSink, SinkError};
 ///
 /// A record waits in the order for calls that began earlier, and are still in progress, for up to
 /// 100 ms; so does a flush. The row of a call that takes longer stands later than its time says.
+/// The time that a call waits for room in its ring does not count, up to 10 s.
 ///
 /// In a forked child there is no background thread: records of the child are not written,
 /// `flush` answers [`SinkError::Closed`], and dropping the sink does nothing.
@@ -275,6 +276,7 @@ impl<S> Shared<S> {
 
     #[cold]
     fn push_blocking(&self, ring: &mut Ring, mut entry: Entry) -> Result<(), SinkError> {
+        let _waiting = Waiting::begin();
         loop {
             if ring.producer.is_abandoned() || self.is_writer() || self.is_forked() {
                 return Err(SinkError::Closed);

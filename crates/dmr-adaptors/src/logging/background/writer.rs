@@ -11,7 +11,7 @@ use rtrb::Consumer;
 
 use super::Shared;
 use super::entry::Entry;
-use crate::logging::calls::settled_before;
+use crate::logging::calls::{Settled, settled_before};
 use crate::logging::{LogRecord, LoggingSink, SinkError};
 
 /// The background thread of one sink.
@@ -70,9 +70,10 @@ impl<S: LoggingSink> Writer<S> {
         loop {
             let is_stopping = self.look_for_requests();
             // Once it stops, nobody is left who could record.
-            let settled = if is_stopping { u64::MAX } else { settled_before() };
+            let all = Settled { before: u64::MAX, held_up_by: None };
+            let settled = if is_stopping { all } else { settled_before() };
             let found = self.write_before(settled);
-            if let Some(flush) = self.flush.take_if(|flush| flush.at_ns < settled) {
+            if let Some(flush) = self.flush.take_if(|flush| flush.at_ns < settled.before) {
                 self.flush_for(flush);
             } else if self.is_dirty && self.flushed_at.elapsed() >= self.flush_interval() {
                 let flushed = self.flush();
@@ -108,20 +109,23 @@ impl<S: LoggingSink> Writer<S> {
         control.is_stopping
     }
 
-    /// Hands on every record of a time before `settled`; answers how many it has seen.
-    fn write_before(&mut self, settled: u64) -> usize {
+    /// Hands on every record that is settled; answers how many it has seen.
+    fn write_before(&mut self, settled: Settled) -> usize {
         let mut found = 0;
         let mut enough = self.shared.config.ring_records;
         loop {
             let mut taken = 0;
-            let mut until = settled;
+            let mut until = settled.before;
             for lane in &mut self.lanes {
+                // Who holds up all others is made room for.
+                let waits = settled.held_up_by == Some(lane.thread);
+                let enough = if waits { usize::MAX } else { enough };
                 taken += lane.take(enough);
                 until = until.min(lane.known_until(enough));
             }
             let handed_on = self.merge(until);
             found += taken;
-            if until == settled {
+            if until == settled.before {
                 return found;
             }
             if taken + handed_on == 0 {
