@@ -4,7 +4,6 @@
 mod a2_support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use a2_support::Backend;
@@ -14,7 +13,7 @@ use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError};
 
 const TAG: AllocTag = AllocTag::new("t");
 const SOON: Duration = Duration::from_millis(20);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(20);
 
 type Layered = GlobalDeviceBudget<Arc<Backend>>;
 
@@ -159,25 +158,19 @@ fn reservations_are_served_in_the_order_in_which_they_came() {
     let small = whole.sub_budget(AllocTag::new("small"), 100);
     let held = others.allocate(700, backend.stream(), TAG).unwrap();
     let in_small = on(&small, &backend).allocate(100, backend.stream(), TAG).unwrap();
-    let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
         // It waits for its own small share, which keeps nobody else.
         let own = scope.spawn(|| small.reserve(50, LONG).unwrap());
         std::thread::sleep(SOON);
         drop(whole.reserve(10, Duration::ZERO).unwrap());
-        let first = scope.spawn(|| {
-            let reserved = whole.reserve(900, LONG).unwrap();
-            assert_eq!(served.fetch_add(1, SeqCst), 0);
-            reserved
-        });
-        std::thread::sleep(SOON);
-        // It would fit now, but it came later.
+        let first = scope.spawn(|| whole.reserve(900, LONG).unwrap());
+        // It would fit now, but it comes later: from when the other one waits.
+        let start = Instant::now();
+        while whole.reserve(10, Duration::ZERO).is_ok() && start.elapsed() < LONG {
+            std::thread::yield_now();
+        }
         assert!(whole.reserve(10, SOON).is_err());
-        let second = scope.spawn(|| {
-            let reserved = whole.reserve(10, LONG).unwrap();
-            assert_eq!(served.fetch_add(1, SeqCst), 1);
-            reserved
-        });
+        let second = scope.spawn(|| whole.reserve(200, LONG).unwrap());
         std::thread::sleep(SOON);
         // An allocation does not queue.
         let block = others.allocate(100, backend.stream(), TAG).unwrap();
@@ -185,9 +178,11 @@ fn reservations_are_served_in_the_order_in_which_they_came() {
         assert!(!first.is_finished() && !second.is_finished());
         others.deallocate(held).unwrap();
         on(&small, &backend).deallocate(in_small).unwrap();
-        drop(first.join().unwrap());
-        drop(second.join().unwrap());
+        let reserved = first.join().unwrap();
         drop(own.join().unwrap());
+        assert!(!second.is_finished(), "there is no room for both");
+        drop(reserved);
+        drop(second.join().unwrap());
     });
     assert_eq!(whole.reserved_bytes(), 0);
 }
