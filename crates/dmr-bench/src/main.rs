@@ -88,9 +88,15 @@ struct RunArgs {
     /// Seconds after which a pass is cut short
     #[arg(long, default_value_t = 3.0)]
     budget_s: f64,
-    /// A twentieth of the operations
-    #[arg(long)]
+    /// The share of the operations that is made (traces and w2 are always whole)
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// `--scale 0.05`, and w2 without its largest block count
+    #[arg(long, conflicts_with = "scale")]
     quick: bool,
+    /// Leave out the pass of w1 to w4 that measures each call
+    #[arg(long)]
+    no_latency: bool,
     /// Rounds of w5 and w6
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(7..))]
     rounds: u16,
@@ -131,6 +137,8 @@ fn run(args: RunArgs) -> Result<usize, BenchError> {
     let budget = Duration::try_from_secs_f64(args.budget_s).map_err(BenchError::new)?;
     let mut plan = Plan { traces: args.traces, touch: args.touch, budget, ..Plan::default() };
     (plan.quick, plan.rounds) = (args.quick, usize::from(args.rounds));
+    plan.scale = if args.quick { 0.05 } else { args.scale };
+    plan.measures_calls = !args.no_latency;
     if !args.resources.is_empty() {
         let known: Vec<_> = stacks::layered().collect();
         plan.layered = args.resources.iter().filter(|name| known.contains(name)).cloned().collect();

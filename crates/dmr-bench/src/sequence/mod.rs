@@ -3,12 +3,14 @@
 mod hash;
 mod multistream;
 mod pingpong;
+mod pressure;
 mod random;
 mod trace;
 
 pub use hash::Fnv;
 pub use multistream::{MULTISTREAM_SEED, multistream};
 pub use pingpong::pingpong;
+pub use pressure::{Pressure, lock_step_peak};
 pub use random::random;
 pub use trace::from_trace;
 

@@ -2,6 +2,7 @@
 
 mod bare;
 mod layers;
+mod limited;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use dmr_streams::{StreamPool, Tracked};
 use crate::BenchError;
 use bare::Bare;
 pub use layers::{LAYERS, LOG_RING, Log};
+pub use limited::{Limited, Trim, can_be_limited, limited};
 
 use crate::Line;
 

@@ -135,6 +135,7 @@ impl Course<'_> {
             touch: 0,
             budget: Duration::MAX,
             live: None,
+            trims: None,
         };
         let places: Vec<_> = (0..self.stacks.len()).map(place).collect();
         let empty = || std::iter::repeat_with(|| None).take(bursts[0].slots).collect();

@@ -5,6 +5,7 @@ mod cross_stream;
 mod layers;
 mod overlap;
 mod pass;
+mod pressure;
 mod raw_pair;
 mod sequences;
 
@@ -23,7 +24,7 @@ pub const NONE: &str = "none";
 pub const RAW: &str = "raw";
 
 /// Which workloads there are.
-pub const NAMES: [&str; 7] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7"];
+pub const NAMES: [&str; 8] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"];
 
 /// Makes the sequences of a resource, one for each thread: shorter ones if it is slow.
 type Sequences<'a> = dyn Fn(bool) -> Result<Vec<Sequence>, BenchError> + 'a;
@@ -56,8 +57,12 @@ pub struct Plan {
     pub max_mib: Vec<u64>,
     /// A pass that takes longer is cut short, and says so.
     pub budget: Duration,
-    /// A twentieth of everything.
+    /// The share of the operations that is made, of W1, W3, W5, W7 and W8.
+    pub scale: f64,
+    /// Leaves out the largest block counts of W2.
     pub quick: bool,
+    /// Whether W1 to W4 have a pass that measures each call.
+    pub measures_calls: bool,
     /// How often W5 and W6 go round all resources.
     pub rounds: usize,
 }
@@ -73,16 +78,18 @@ impl Default for Plan {
             blocks: vec![1_000, 10_000, 100_000],
             max_mib: vec![1, 4, 64, 256, 1024, 4096],
             budget: Duration::from_secs(3),
+            scale: 1.0,
             quick: false,
+            measures_calls: true,
             rounds: 9,
         }
     }
 }
 
 impl Plan {
-    /// So many, or what `quick` leaves of it.
+    /// This share of `count`, and at least 50.
     fn scaled(&self, count: usize) -> usize {
-        if self.quick { (count / 20).max(50) } else { count }
+        ((count as f64 * self.scale) as usize).max(50)
     }
 }
 
@@ -106,12 +113,15 @@ pub fn run(
             _ => None,
         };
         for resource in reference.into_iter().chain(plan.resources.iter().map(String::as_str)) {
-            let run = sequences::Run { machine, plan, resource, workload: name, params: &params };
+            let pressure = None;
+            let params = &params;
+            let run =
+                sequences::Run { machine, plan, resource, workload: name, params, pressure };
             let outcome = match resource {
-                RAW => raw_pair::line(machine, plan, &params),
+                RAW => raw_pair::line(machine, plan, params),
                 _ => run.line(make),
             };
-            failed += usize::from(!told(resource, name, &params, outcome, emit));
+            failed += usize::from(!told(resource, name, params, outcome, emit));
         }
     };
     match workload {
@@ -158,6 +168,7 @@ pub fn run(
         }
         "w6" => failed += told_all(overlap::lines(machine, plan), "overlap", emit),
         "w7" => failed += layers::run(machine, plan, emit),
+        "w8" => failed += pressure::run(machine, plan, emit),
         unknown => {
             let known = NAMES.join(", ");
             return Err(BenchError(format!("no workload {unknown}: there are {known}")));

@@ -9,6 +9,7 @@ use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
 use dmr_streams::Device;
 
 use crate::sequence::{Op, Sequence};
+use crate::stacks::Trim;
 use crate::{BenchError, work};
 
 const TAG: AllocTag = AllocTag::new("bench");
@@ -25,6 +26,15 @@ pub(super) struct Place<'a> {
     pub(super) budget: Duration,
     /// What all threads have live, and had at most, for who wants to know.
     pub(super) live: Option<&'a Live>,
+    pub(super) trims: Option<Trims<'a>>,
+}
+
+/// What a thread does between its operations.
+#[derive(Clone, Copy)]
+pub(super) struct Trims<'a> {
+    /// After every so many.
+    pub(super) every: usize,
+    pub(super) trim: &'a Trim,
 }
 
 /// Bytes asked for and not freed, over all threads.
@@ -47,6 +57,8 @@ pub(super) struct Outcome {
     pub(super) allocations: Vec<u32>,
     pub(super) frees: Vec<u32>,
     pub(super) calls_ns: u64,
+    pub(super) trims: u64,
+    pub(super) trims_ns: u64,
 }
 
 impl Live {
@@ -139,6 +151,14 @@ impl Place<'_> {
                 sample()?;
             }
             outcome.made = at + 1;
+            if let Some(Trims { every, trim }) = self.trims
+                && outcome.made % every == 0
+            {
+                let before = Instant::now();
+                trim()?;
+                outcome.trims += 1;
+                outcome.trims_ns += before.elapsed().as_nanos() as u64;
+            }
         }
         (outcome.start, outcome.end) = (Some(start), Some(Instant::now()));
         Ok(outcome)

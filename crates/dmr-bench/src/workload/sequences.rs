@@ -1,5 +1,5 @@
 //! W1 to W4: sequences on one resource, one thread for each; a cold pass, a warm one, and one that
-//! measures each call.
+//! measures each call. Of W8 the last one only, with trims.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use dmr_core::DeviceBlock;
 use dmr_streams::{StreamLease, StreamPool};
 use serde_json::Value;
 
-use super::pass::{Live, Outcome, Place};
+use super::pass::{Live, Outcome, Place, Trims};
 use super::{NONE, Plan, Sequences};
 use crate::line::hundredths;
 use crate::machine::clock_ns;
 use crate::percentiles::Percentiles;
-use crate::sequence::Sequence;
+use crate::sequence::{Pressure, Sequence};
 use crate::stacks::{self, Stack};
 use crate::work::Memory;
 use crate::{BenchError, Line, Machine};
@@ -28,9 +28,12 @@ pub(super) struct Run<'a> {
     pub(super) resource: &'a str,
     pub(super) workload: &'a str,
     pub(super) params: &'a Value,
+    /// The limit and the trims of W8.
+    pub(super) pressure: Option<Pressure>,
 }
 
 /// All threads of one pass.
+#[derive(Default)]
 struct Total {
     outcomes: Vec<Outcome>,
     /// From the first thread's start to the last one's end.
@@ -48,6 +51,7 @@ struct Course<'a> {
     /// By thread; the streams of its sequence.
     leases: &'a [Vec<StreamLease>],
     fixed: &'a Memory,
+    trims: Option<Trims<'a>>,
     live: Live,
     /// What the driver was seen to have handed out.
     used_peak: u64,
@@ -63,9 +67,14 @@ impl Run<'_> {
         device.synchronize()?;
         let base = self.machine.used_bytes()?;
         let created = Instant::now();
-        let stack = match self.resource {
-            NONE => None,
-            name => Some(stacks::make(name, &streams)?),
+        let (stack, trim) = match (self.resource, self.pressure) {
+            (NONE, _) => (None, None),
+            (name, None) => (Some(stacks::make(name, &streams)?), None),
+            (name, Some(Pressure { limit, .. })) => {
+                let none = || BenchError(format!("{name} cannot be limited"));
+                let limited = stacks::limited(name, &streams, limit)?.ok_or_else(none)?;
+                (Some(limited.stack), Some(limited.trim))
+            }
         };
         let create = created.elapsed();
         let is_slow = stack.as_ref().is_some_and(|stack| stack.is_slow);
@@ -78,11 +87,15 @@ impl Run<'_> {
             sequences: &sequences,
             leases: &leases,
             fixed: &fixed,
+            trims: self.pressure.zip(trim.as_ref()).map(|(pressure, trim)| Trims {
+                every: pressure.trim_every,
+                trim,
+            }),
             live: Live::default(),
             used_peak: self.machine.used_bytes()?,
             reserved_peak: 0,
         };
-        let plain = match is_slow {
+        let plain = match is_slow || self.pressure.is_some() {
             true => None,
             false => {
                 let cold = course.pass(false)?;
@@ -91,7 +104,10 @@ impl Run<'_> {
                 Some((cold, warm))
             }
         };
-        let by_call = course.pass(true)?;
+        let by_call = match self.plan.measures_calls || plain.is_none() {
+            true => course.pass(true)?,
+            false => Total::default(),
+        };
         let mut line = self.describe(plain.as_ref(), &by_call, &course)?;
         line = line
             .with("create_ns", create.as_nanos() as u64)
@@ -117,15 +133,17 @@ impl Run<'_> {
             None if threads == 1 => calls_ns,
             _ => timed.wall.as_nanos() as u64,
         };
-        let ops = timed.made();
-        let busy = if plain.is_none() { calls_ns } else { spans_ns };
+        let is_under_pressure = self.pressure.is_some();
+        let ops = if is_under_pressure { by_call.done() } else { timed.made() };
+        let busy = if plain.is_none() && !is_under_pressure { calls_ns } else { spans_ns };
         let mut allocations = by_call.samples(|outcome| &outcome.allocations);
         let mut frees = by_call.samples(|outcome| &outcome.frees);
         let mut all = [&allocations[..], &frees[..]].concat();
         let hash = course.sequences.iter().fold(0, |hash, sequence| hash ^ sequence.hash.0);
         let peak_live = match course.sequences {
-            [only] => only.peak_live,
-            _ => course.live.peak(),
+            [only] => Some(only.peak_live),
+            // It was looked at in that pass.
+            _ => (!by_call.outcomes.is_empty()).then(|| course.live.peak()),
         };
         let streams: usize = course.leases.iter().map(Vec::len).sum();
         let passes = plain.iter().flat_map(|(cold, warm)| std::iter::once(cold).chain(warm));
@@ -148,11 +166,20 @@ impl Run<'_> {
                 .with("cold_ops", cold.made());
         }
         let (reserved, source) = course.reserved()?;
+        if let Some(peak_live) = peak_live {
+            line = line.with("peak_live_bytes", peak_live);
+        }
+        if let Some(pressure) = self.pressure {
+            line = line
+                .with("limit_bytes", pressure.limit)
+                .with("lock_step_live_bytes", pressure.live_peak)
+                .with("trims", by_call.sum(|outcome| outcome.trims))
+                .with("trims_ns", by_call.sum(|outcome| outcome.trims_ns));
+        }
         line = line
-            .with("peak_live_bytes", peak_live)
             .with("peak_reserved_bytes", reserved)
             .with("reserved_src", source)
-            .with("failed_allocs", passes.iter().map(|pass| pass.failed()).sum::<u64>())
+            .with("failed_allocs", passes.iter().map(|pass| pass.sum(|it| it.failed)).sum::<u64>())
             .with("total_from", total_from)
             .with(
                 "truncated",
@@ -197,6 +224,7 @@ impl Course<'_> {
                 touch: self.run.plan.touch,
                 budget: self.run.plan.budget,
                 live: Some(live),
+                trims: self.trims,
             })
             .collect();
         let go = |nth: usize,
@@ -262,12 +290,20 @@ impl Total {
         self.outcomes.iter().map(|outcome| outcome.made).sum()
     }
 
-    fn failed(&self) -> u64 {
-        self.outcomes.iter().map(|outcome| outcome.failed).sum()
+    /// How many calls have allocated or freed, in a pass that measures each.
+    fn done(&self) -> usize {
+        let of_one = |outcome: &Outcome| {
+            outcome.allocations.len() + outcome.frees.len() - outcome.failed as usize
+        };
+        self.outcomes.iter().map(of_one).sum()
+    }
+
+    fn sum(&self, of: impl Fn(&Outcome) -> u64) -> u64 {
+        self.outcomes.iter().map(of).sum()
     }
 
     fn calls_ns(&self) -> u64 {
-        self.outcomes.iter().map(|outcome| outcome.calls_ns).sum()
+        self.sum(|outcome| outcome.calls_ns)
     }
 
     fn spans_ns(&self) -> u64 {

@@ -1,0 +1,107 @@
+//! Stacks that may take a fixed number of bytes from the device: what W8 runs on.
+
+use std::sync::Arc;
+
+use dmr_adaptors::ResourceLayer;
+use dmr_adaptors::budget::BudgetLayer;
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_streams::StreamPool;
+
+use super::{ReservedPeak, Stack};
+use crate::BenchError;
+
+/// Gives the free memory of a stack back to the device.
+pub type Trim = Box<dyn Fn() -> Result<(), BenchError> + Send + Sync>;
+
+/// A stack with a limit on what it takes from the device.
+pub struct Limited {
+    /// The stack.
+    pub stack: Stack,
+    /// Its trim.
+    pub trim: Trim,
+}
+
+/// How such a stack is made, of so many bytes.
+type Make = fn(&Arc<StreamPool>, u64) -> Result<Limited, BenchError>;
+
+/// By the name of the stack without a limit.
+const LIMITED: &[(&str, Make)] = &[
+    ("async", driver_pool),
+    ("pool", |streams, limit| over_blocks(streams, limit, PoolConfig::fast())),
+    ("pool-compact", |streams, limit| over_blocks(streams, limit, PoolConfig::compact())),
+    ("pool-unchecked", |streams, limit| {
+        over_blocks(streams, limit, PoolConfig::fast().with_capture_checks(false))
+    }),
+    ("pool-pages", |streams, limit| over_pages(streams, limit, PoolConfig::fast())),
+    ("pool-compact-pages", |streams, limit| over_pages(streams, limit, PoolConfig::compact())),
+];
+
+/// Makes the stack of this name with a limit in bytes; `None` if none can be made.
+///
+/// # Errors
+///
+/// What making it fails with.
+pub fn limited(
+    name: &str,
+    streams: &Arc<StreamPool>,
+    limit: u64,
+) -> Result<Option<Limited>, BenchError> {
+    let make = LIMITED.iter().find(|(known, _)| *known == name);
+    make.map(|(_, make)| make(streams, limit)).transpose()
+}
+
+/// Whether [`limited`] makes a stack of this name.
+#[must_use]
+pub fn can_be_limited(name: &str) -> bool {
+    LIMITED.iter().any(|(known, _)| *known == name)
+}
+
+/// A pool of the driver with a maximum size.
+fn driver_pool(streams: &Arc<StreamPool>, limit: u64) -> Result<Limited, BenchError> {
+    let resource = bounded_driver_pool(streams, limit)?;
+    let (counted, trimmed) = (Arc::clone(&resource), Arc::clone(&resource));
+    let reserved_peak: ReservedPeak = Box::new(move || Ok(counted.reserved_bytes()?.high));
+    let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(resource, None) };
+    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0)?)) })
+}
+
+/// Our pool over blocks of a driver's pool. The budget counts what our pool takes; the maximum size
+/// keeps the driver's pool, which holds on to what is freed, below the limit as well.
+fn over_blocks(
+    streams: &Arc<StreamPool>,
+    limit: u64,
+    config: PoolConfig,
+) -> Result<Limited, BenchError> {
+    let blocks = bounded_driver_pool(streams, limit)?;
+    let upstream = BudgetLayer::new(limit).layer(Arc::clone(&blocks));
+    let pool = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
+    let trimmed = Arc::clone(&pool);
+    let reserved_peak: ReservedPeak = Box::new(move || Ok(blocks.reserved_bytes()?.high));
+    let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(pool, None) };
+    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0)?)) })
+}
+
+/// Our pool in pages that it maps itself, with a budget below it.
+fn over_pages(
+    streams: &Arc<StreamPool>,
+    limit: u64,
+    config: PoolConfig,
+) -> Result<Limited, BenchError> {
+    let pages = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())?;
+    let upstream = BudgetLayer::new(limit).layer(pages);
+    let pool = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
+    let (counted, trimmed) = (Arc::clone(&pool), Arc::clone(&pool));
+    let reserved_peak: ReservedPeak = Box::new(move || Ok(counted.reserved_high()));
+    let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(pool, None) };
+    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0)?)) })
+}
+
+fn bounded_driver_pool(
+    streams: &Arc<StreamPool>,
+    limit: u64,
+) -> Result<Arc<AsyncCudaResource>, BenchError> {
+    let config = AsyncConfig::default().with_max_bytes(limit as usize);
+    Ok(Arc::new(AsyncCudaResource::new(Arc::clone(streams), config)?))
+}
