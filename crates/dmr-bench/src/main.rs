@@ -33,6 +33,12 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Sets ours against the best peer of each round: JSON lines with the field `round`
+    Ratios {
+        /// The files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
     /// Many threads on a pool under a small budget; every byte is checked
     Soak {
         /// How long
@@ -111,7 +117,8 @@ struct RunArgs {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run(args),
-        Command::Table { files } => print_table(&files),
+        Command::Table { files } => print_table(&files, table::render),
+        Command::Ratios { files } => print_table(&files, table::ratios),
         Command::Soak { seconds, threads, limit_mib, compact, over_blocks } => {
             let config = if compact { PoolConfig::compact() } else { PoolConfig::fast() };
             let (time, limit) = (Duration::from_secs(seconds), limit_mib << 20);
@@ -177,14 +184,14 @@ fn replace<T>(default: &mut Vec<T>, given: Vec<T>) {
     }
 }
 
-fn print_table(files: &[PathBuf]) -> Result<usize, BenchError> {
+fn print_table(files: &[PathBuf], render: fn(&str) -> String) -> Result<usize, BenchError> {
     let mut text = String::new();
     for file in files {
         let named = |error: io::Error| BenchError(format!("{}: {error}", file.display()));
         text.push_str(&std::fs::read_to_string(file).map_err(named)?);
         text.push('\n');
     }
-    print!("{}", table::render(&text));
+    print!("{}", render(&text));
     Ok(0)
 }
 

@@ -156,4 +156,3 @@ fn an_unknown_workload_is_refused_with_those_that_there_are() {
     let error = workload::run(&machine, &plan(), "w9", &mut |_| ()).unwrap_err();
     assert_eq!(error.to_string(), "no workload w9: there are w1, w2, w3, w4, w5, w6, w7, w8");
 }
-

@@ -2,12 +2,14 @@
 
 mod grid;
 mod result;
+mod rounds;
 mod targets;
 
 use std::collections::BTreeMap;
 
 use grid::Grid;
 use result::{Key, Outcome, column, is_ours, is_reference};
+pub use rounds::ratios;
 
 /// The tables of these JSON lines, as Markdown. What cannot be read is counted; what failed is
 /// listed.
@@ -23,6 +25,7 @@ pub fn render(lines: &str) -> String {
         ("W5: ratio to `none` of the same run", results.ratios_to_none()),
         ("p99 of one operation, ns", results.tails()),
         ("peak reserved, MiB (ratio to peak live)", results.memory()),
+        ("W8: operations a second (refused allocations)", results.pressure()),
         ("W7: mean ns per operation (w5: host ns per iteration, two operations)", results.layers()),
         ("W7: of that, over the stack without the layer", results.over_base()),
         ("W7: rows in the log (rows dropped)", results.logs()),
@@ -122,6 +125,14 @@ impl Results {
             Some(format!("{mib:.0} ({:.2})", reserved as f64 / live as f64))
         });
         grid.first_column(|row| targets::memory(row).map(str::to_owned));
+        grid
+    }
+
+    fn pressure(&self) -> Grid {
+        let mut grid = self.rows_of("target", Key::is_pressure, |_, outcome| {
+            Some(format!("{:.0} ({})", outcome.agg_ops_per_s?, outcome.failed_allocs?))
+        });
+        grid.first_column(|_| Some(targets::PRESSURE.to_owned()));
         grid
     }
 

@@ -18,6 +18,9 @@ pub(super) struct Outcome {
     params: Value,
     #[serde(default)]
     label: Option<String>,
+    /// Which round of several, by number.
+    #[serde(default)]
+    pub(super) round: Option<u64>,
     #[serde(default)]
     pub(super) ns_per_op: Option<f64>,
     #[serde(default)]
@@ -30,6 +33,20 @@ pub(super) struct Outcome {
     pub(super) log_dropped: Option<u64>,
     #[serde(default)]
     pub(super) p99: Option<u64>,
+    #[serde(default)]
+    pub(super) alloc_p50: Option<u64>,
+    #[serde(default)]
+    pub(super) alloc_p99: Option<u64>,
+    #[serde(default)]
+    pub(super) alloc_p999: Option<u64>,
+    #[serde(default)]
+    pub(super) alloc_max: Option<u64>,
+    #[serde(default)]
+    pub(super) agg_ops_per_s: Option<f64>,
+    #[serde(default)]
+    pub(super) failed_allocs: Option<u64>,
+    #[serde(default)]
+    pub(super) limit_bytes: Option<u64>,
     #[serde(default)]
     pub(super) peak_live_bytes: Option<u64>,
     #[serde(default)]
@@ -89,6 +106,7 @@ impl Key {
             "crossstream" => number("size").and_then(|n| row("W5", vec![n], n.to_string())),
             "crossstream_freeb" => number("size").and_then(|n| row("W5b", vec![n], n.to_string())),
             "overlap" => row("W6", Vec::new(), "B is done".to_owned()),
+            "pressure" => number("threads").and_then(|n| row("W8", vec![n], format!("t={n}"))),
             "stack" => {
                 let of = outcome.params.get("of")?.as_str()?;
                 let (size, threads) = (number("size"), number("threads"));
@@ -110,9 +128,14 @@ impl Key {
         self.workload == "W7"
     }
 
+    /// Whether memory was limited.
+    pub(super) fn is_pressure(&self) -> bool {
+        self.workload == "W8"
+    }
+
     /// Whether what was reserved says something about the allocator.
     pub(super) fn is_about_memory(&self) -> bool {
-        matches!(self.workload, "W2" | "W3" | "W4")
+        matches!(self.workload, "W2" | "W3" | "W4" | "W8")
     }
 }
 

@@ -5,6 +5,16 @@ use std::fmt;
 /// W5 in one run, as a ratio to the same loop without allocation.
 pub(super) const CROSS_STREAM: Target = Target::Ratio(1.03);
 
+/// Under pressure, the pool over pages and over blocks.
+pub(super) const PAGES_AND_BLOCKS: [(&str, &str); 2] =
+    [("dmr-pool-pages", "dmr-pool"), ("dmr-pool-compact-pages", "dmr-pool-compact")];
+
+/// The time of the one over that of the other, at most.
+pub(super) const PAGES_OVER_BLOCKS: &str = "1.00";
+
+/// The same, in words.
+pub(super) const PRESSURE: &str = "pages at least blocks";
+
 /// What to reach.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
@@ -67,6 +77,20 @@ pub(super) fn memory(row: &str) -> Option<&'static str> {
         "W4 gpt_train" => Some("compact 7540 (1.03), fast 8200 (1.12)"),
         "W4 dataframe" => Some("compact 4265 (1.05), fast 4470 (1.10)"),
         "W3 t=16" => Some("(2.00)"),
+        _ => None,
+    }
+}
+
+/// What is to be reached next beside the best peer of the same round, by a pool of ours.
+pub(super) fn against_best_peer(row: &str, column: &str) -> Option<&'static str> {
+    let stack = column.strip_prefix("dmr-").filter(|stack| stack.starts_with("pool"))?;
+    match row {
+        "W1 256" if stack == "pool-unchecked" => Some("0.20"),
+        "W1 256" => Some("0.33"),
+        row if row.starts_with("W2 ") => Some("0.33"),
+        "W3 t=16" => Some("150 ns"),
+        "W4 dataframe" => Some("0.50"),
+        row if row.starts_with("W5 ") => Some("1.06x none"),
         _ => None,
     }
 }

@@ -115,8 +115,7 @@ pub fn run(
         for resource in reference.into_iter().chain(plan.resources.iter().map(String::as_str)) {
             let pressure = None;
             let params = &params;
-            let run =
-                sequences::Run { machine, plan, resource, workload: name, params, pressure };
+            let run = sequences::Run { machine, plan, resource, workload: name, params, pressure };
             let outcome = match resource {
                 RAW => raw_pair::line(machine, plan, params),
                 _ => run.line(make),

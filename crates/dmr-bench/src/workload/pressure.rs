@@ -38,8 +38,7 @@ pub(super) fn run(machine: &Machine, plan: &Plan, emit: &mut dyn FnMut(Line)) ->
     let mut failed = 0;
     for resource in plan.resources.iter().filter(|name| stacks::can_be_limited(name)) {
         let (params, pressure) = (&params, Some(pressure));
-        let run =
-            sequences::Run { machine, plan, resource, workload: WORKLOAD, params, pressure };
+        let run = sequences::Run { machine, plan, resource, workload: WORKLOAD, params, pressure };
         failed += usize::from(!told(resource, WORKLOAD, params, run.line(&make), emit));
     }
     failed

@@ -87,10 +87,10 @@ impl Run<'_> {
             sequences: &sequences,
             leases: &leases,
             fixed: &fixed,
-            trims: self.pressure.zip(trim.as_ref()).map(|(pressure, trim)| Trims {
-                every: pressure.trim_every,
-                trim,
-            }),
+            trims: self
+                .pressure
+                .zip(trim.as_ref())
+                .map(|(pressure, trim)| Trims { every: pressure.trim_every, trim }),
             live: Live::default(),
             used_peak: self.machine.used_bytes()?,
             reserved_peak: 0,
