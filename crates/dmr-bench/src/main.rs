@@ -79,7 +79,7 @@ struct RunArgs {
     /// The traces that w4 replays
     #[arg(long, num_args = 1..)]
     traces: Vec<PathBuf>,
-    /// The thread counts of w3 and w7
+    /// The thread counts of w3 and w7 (w8 always has 16)
     #[arg(long, value_delimiter = ',', value_name = "N")]
     threads: Vec<usize>,
     /// w3 fills so many bytes of each block, and runs once without allocating as well

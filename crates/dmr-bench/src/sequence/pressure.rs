@@ -42,3 +42,45 @@ pub fn lock_step_peak(sequences: &[Sequence]) -> u64 {
     }
     peak
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequence::{MULTISTREAM_SEED, multistream};
+
+    fn sixteen(ops: usize) -> Vec<Sequence> {
+        (0..16).map(|thread| multistream(MULTISTREAM_SEED, thread, ops)).collect()
+    }
+
+    #[test]
+    fn the_limits_are_those_of_the_peers() {
+        let check_values = [
+            (100_000, 1_327_506_003, 1_524_629_504, 10_000),
+            (20_000, 1_259_412_518, 1_447_034_880, 10_000),
+            (5_000, 1_017_583_657, 1_170_210_816, 2_500),
+        ];
+        for (ops, live_peak, limit, trim_every) in check_values {
+            let expected = Pressure { live_peak, limit, trim_every };
+            assert_eq!(Pressure::of(&sixteen(ops)), expected, "{ops} operations");
+        }
+    }
+
+    #[test]
+    fn threads_in_lock_step_are_seen_after_each_step() {
+        let ops = |ops: &[(bool, u64)]| {
+            let mut sequence = Sequence::new(1);
+            for &(allocates, bytes) in ops {
+                match allocates {
+                    true => drop(sequence.allocate(bytes, 0)),
+                    false => sequence.free(0, bytes, 0, 0),
+                }
+            }
+            sequence
+        };
+        // In the second step one thread frees 10 and the other allocates 4.
+        let a = ops(&[(true, 10), (false, 10)]);
+        let b = ops(&[(true, 1), (true, 4), (true, 5)]);
+        assert_eq!(lock_step_peak(&[a, b]), 11);
+        assert_eq!(lock_step_peak(&[]), 0);
+    }
+}

@@ -43,3 +43,135 @@ pub(super) fn run(machine: &Machine, plan: &Plan, emit: &mut dyn FnMut(Line)) ->
     }
     failed
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use dmr_core::{
+        AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+        ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    };
+
+    use super::*;
+    use crate::sequence::Fnv;
+    use crate::stacks::Trim;
+    use crate::workload::pass::{Outcome, Place, Trims};
+
+    /// Refuses every seventh allocation, and hashes the calls as the peers' generator does.
+    #[derive(Debug)]
+    struct Refusing {
+        inner: Arc<dyn DeviceMemoryResource>,
+        allocations: AtomicU64,
+        hash: Mutex<Fnv>,
+    }
+
+    impl Refusing {
+        fn add(&self, word: u64) {
+            self.hash.lock().unwrap_or_else(PoisonError::into_inner).word(word);
+        }
+    }
+
+    impl DeviceMemoryResource for Refusing {
+        fn allocate(
+            &self,
+            bytes: usize,
+            stream: StreamId,
+            tag: AllocTag,
+        ) -> ResourceResult<DeviceBlock> {
+            self.add(bytes as u64);
+            if (self.allocations.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(7) {
+                return Err(ResourceError::beyond_device(bytes, 0));
+            }
+            self.inner.allocate(bytes, stream, tag)
+        }
+
+        fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+            self.add(1 << 63 | block.bytes() as u64);
+            self.inner.deallocate(block)
+        }
+
+        fn is_retired(&self, block: BlockId) -> bool {
+            self.inner.is_retired(block)
+        }
+
+        fn device_ordinal(&self) -> usize {
+            self.inner.device_ordinal()
+        }
+
+        fn stream_pool(&self) -> StreamPoolId {
+            self.inner.stream_pool()
+        }
+
+        fn usage(&self) -> Usage {
+            self.inner.usage()
+        }
+
+        fn try_reap(&self) -> ResourceResult<u64> {
+            self.inner.try_reap()
+        }
+
+        fn reap_pending(&self) -> ResourceResult<u64> {
+            self.inner.reap_pending()
+        }
+    }
+
+    /// The calls of a thread of which every seventh allocation is refused, and what its pass says.
+    fn refused(thread: u64, ops: usize, trim_every: usize) -> (Outcome, u64, u64) {
+        let machine = Machine::open(0).unwrap();
+        let streams = machine.streams().unwrap();
+        let lease = streams.acquire().unwrap();
+        let inner = stacks::make(stacks::BARE, &streams).unwrap().resource;
+        let (allocations, hash) = (AtomicU64::new(0), Mutex::default());
+        let resource = Refusing { inner, allocations, hash };
+        let trims = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&trims);
+        let trim: Trim = Box::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        let place = Place {
+            resource: Some(&resource),
+            fixed: 0,
+            device: machine.device(),
+            streams: vec![(lease.id(), Arc::clone(lease.stream()))],
+            touch: 0,
+            budget: Duration::MAX,
+            live: None,
+            trims: Some(Trims { every: trim_every, trim: &trim }),
+        };
+        let sequence = sequence::multistream(MULTISTREAM_SEED, thread, ops);
+        let mut slots: Vec<_> = std::iter::repeat_with(|| None).take(sequence.slots).collect();
+        let outcome = place.call_by_call(&sequence, &mut slots, &mut || Ok(())).unwrap();
+        let hash = resource.hash.lock().unwrap().0;
+        place.drain(&mut slots).unwrap();
+        (outcome, hash, trims.load(Ordering::Relaxed))
+    }
+
+    /// The values that the peers' reference generator prints.
+    #[test]
+    fn refusals_leave_the_calls_of_the_peers() {
+        let check_values = [
+            (0, 5_000, (2_509, 358, 2_135), 0xb600_2fd4_29bf_3d18),
+            (1, 5_000, (2_512, 358, 2_133), 0x0110_ad31_6f11_9f95),
+            (0, 20_000, (10_000, 1_428, 8_572), 0xebe0_cfe0_5740_ca7c),
+            (1, 20_000, (10_027, 1_432, 8_550), 0x4e49_7d1e_4987_0e04),
+        ];
+        for (thread, ops, counts, expected) in check_values {
+            let (outcome, hash, _) = refused(thread, ops, ops);
+            let found = (outcome.allocations.len(), outcome.failed, outcome.frees.len());
+            assert_eq!((found, hash), (counts, expected), "thread {thread}, {ops} operations");
+        }
+    }
+
+    #[test]
+    fn a_thread_trims_after_so_many_operations_of_its_own_and_after_the_last() {
+        for (trim_every, expected) in [(2_500, 2), (1_000, 5), (5_000, 1), (5_001, 0)] {
+            let (outcome, _, trims) = refused(0, 5_000, trim_every);
+            assert_eq!((outcome.trims, trims), (expected, expected), "every {trim_every}");
+        }
+    }
+}
