@@ -77,10 +77,10 @@ mod tests {
             }
             sequence
         };
-        // In the second step one thread frees 10 and the other allocates 4.
+        // In the second step one thread allocates 4 and then the other one frees 10.
         let a = ops(&[(true, 10), (false, 10)]);
         let b = ops(&[(true, 1), (true, 4), (true, 5)]);
-        assert_eq!(lock_step_peak(&[a, b]), 11);
+        assert_eq!(lock_step_peak(&[b, a]), 11);
         assert_eq!(lock_step_peak(&[]), 0);
     }
 }
