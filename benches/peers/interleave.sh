@@ -51,7 +51,8 @@ ours_W4() { run_ours W4 w4 --traces "${traces[@]}" --budget-s 2; }
 rmm_W4() { run_rmm W4 replay "${traces[@]}" --budget-s 2; }
 ours_W5() { run_ours W5 w5 --budget-s 2; }
 rmm_W5() { run_rmm W5 crossstream --budget-s 2; }
-ours_W8() { run_ours W8 w8 --budget-s "$SQUEEZE"; }
+# Of the pool over blocks also without a limit on what the driver's pool holds.
+ours_W8() { ours=$ours,pool-budget run_ours W8 w8 --budget-s "$SQUEEZE"; }
 rmm_W8() { run_rmm W8 pressure --budget-s "$SQUEEZE"; }
 torch() {
     piece torch 120 "$PY" torch_bench.py --parts raw --workloads pingpong,multistream,replay,crossstream,pressure \

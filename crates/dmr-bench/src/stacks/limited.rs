@@ -26,10 +26,12 @@ pub struct Limited {
 /// How such a stack is made, of so many bytes.
 type Make = fn(&Arc<StreamPool>, u64) -> Result<Limited, BenchError>;
 
-/// By the name of the stack without a limit.
+/// By the name of the stack without a limit; and one that there is for comparison only, whose limit
+/// is a budget and nothing else, as that of the soak.
 const LIMITED: &[(&str, Make)] = &[
     ("async", driver_pool),
     ("pool", |streams, limit| over_blocks(streams, limit, PoolConfig::fast())),
+    ("pool-budget", over_blocks_with_budget_only),
     ("pool-compact", |streams, limit| over_blocks(streams, limit, PoolConfig::compact())),
     ("pool-unchecked", |streams, limit| {
         over_blocks(streams, limit, PoolConfig::fast().with_capture_checks(false))
@@ -74,7 +76,24 @@ fn over_blocks(
     limit: u64,
     config: PoolConfig,
 ) -> Result<Limited, BenchError> {
-    let blocks = bounded_driver_pool(streams, limit)?;
+    above_driver_pool(streams, limit, config, bounded_driver_pool(streams, limit)?)
+}
+
+/// The same without a maximum size: what the driver's pool holds may exceed the limit.
+fn over_blocks_with_budget_only(
+    streams: &Arc<StreamPool>,
+    limit: u64,
+) -> Result<Limited, BenchError> {
+    let blocks = AsyncCudaResource::new(Arc::clone(streams), AsyncConfig::default())?;
+    above_driver_pool(streams, limit, PoolConfig::fast(), Arc::new(blocks))
+}
+
+fn above_driver_pool(
+    streams: &Arc<StreamPool>,
+    limit: u64,
+    config: PoolConfig,
+    blocks: Arc<AsyncCudaResource>,
+) -> Result<Limited, BenchError> {
     let upstream = BudgetLayer::new(limit).layer(Arc::clone(&blocks));
     let pool = Arc::new(PoolResource::new(upstream, Arc::clone(streams), config)?);
     let trimmed = Arc::clone(&pool);

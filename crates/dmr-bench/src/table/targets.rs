@@ -6,8 +6,11 @@ use std::fmt;
 pub(super) const CROSS_STREAM: Target = Target::Ratio(1.03);
 
 /// Under pressure, the pool over pages and over blocks.
-pub(super) const PAGES_AND_BLOCKS: [(&str, &str); 2] =
-    [("dmr-pool-pages", "dmr-pool"), ("dmr-pool-compact-pages", "dmr-pool-compact")];
+pub(super) const PAGES_AND_BLOCKS: [(&str, &str); 3] = [
+    ("dmr-pool-pages", "dmr-pool"),
+    ("dmr-pool-pages", "dmr-pool-budget"),
+    ("dmr-pool-compact-pages", "dmr-pool-compact"),
+];
 
 /// The time of the one over that of the other, at most.
 pub(super) const PAGES_OVER_BLOCKS: &str = "1.00";
