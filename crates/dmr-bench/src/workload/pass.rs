@@ -152,7 +152,7 @@ impl Place<'_> {
             }
             outcome.made = at + 1;
             if let Some(Trims { every, trim }) = self.trims
-                && outcome.made % every == 0
+                && outcome.made.is_multiple_of(every)
             {
                 let before = Instant::now();
                 trim()?;
