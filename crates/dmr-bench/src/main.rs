@@ -12,6 +12,7 @@ use dmr_bench::soak::{self, Soak};
 use dmr_bench::workload::{self, NAMES, Plan};
 use dmr_bench::{BenchError, Machine, stacks, steps, table};
 use dmr_pool::PoolConfig;
+use dmr_trace::refuse_overwrite;
 
 /// The workloads of the peers' benchmarks on the stacks of this workspace.
 #[derive(Debug, Parser)]
@@ -141,6 +142,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: RunArgs) -> Result<usize, BenchError> {
+    for trace in &args.traces {
+        let kept = args.out.as_ref().map_or(Ok(()), |out| refuse_overwrite(trace, out));
+        kept.map_err(BenchError::new)?;
+    }
     let budget = Duration::try_from_secs_f64(args.budget_s).map_err(BenchError::new)?;
     let mut plan = Plan { traces: args.traces, touch: args.touch, budget, ..Plan::default() };
     (plan.quick, plan.rounds) = (args.quick, usize::from(args.rounds));
@@ -214,4 +219,23 @@ fn step(name: &str, times: u64) -> Result<usize, BenchError> {
         step.once()?;
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_not_written_over_a_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let (trace, link) = (folder.path().join("trace.csv"), folder.path().join("link.csv"));
+        std::fs::write(&trace, "action,ptr,bytes\n").unwrap();
+        std::fs::hard_link(&trace, &link).unwrap();
+        let (trace, link) = (trace.to_str().unwrap(), link.to_str().unwrap());
+        let args = ["dmr-bench", "run", "--workloads", "w4", "--traces", trace, "--out", link];
+        let Command::Run(args) = Cli::parse_from(args).command else { panic!("not a run") };
+        let refused = run(args).unwrap_err().to_string();
+        assert_eq!(std::fs::read_to_string(trace).unwrap(), "action,ptr,bytes\n");
+        assert!(refused.contains(trace) && refused.contains(link), "{refused}");
+    }
 }

@@ -11,7 +11,9 @@ use dmr::dmr_adaptors::budget::Budget;
 use dmr::dmr_adaptors::logging::{CsvSinkConfig, LogFormat};
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::{PatternOps, StreamLease, StreamPool};
-use dmr_trace::{Replay, ReplayError, ReplayOptions, ReplayStreams, Summary, TraceReader};
+use dmr_trace::{
+    Replay, ReplayError, ReplayOptions, ReplayStreams, Summary, TraceReader, refuse_overwrite,
+};
 
 use crate::driver::{DriverArgs, Machine};
 use crate::exit::{Exit, Failure};
@@ -36,7 +38,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     pub limit: Option<u64>,
 
-    /// Log the calls of the replay to this file: CSV, gzip if its name ends in .gz
+    /// Log the calls of the replay to this file, which is overwritten: CSV, gzip if its name ends
+    /// in .gz
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 
@@ -121,6 +124,9 @@ pub fn report(summary: &Summary, args: &ReplayArgs) -> Result<Output, Failure> {
 }
 
 fn open(args: &ReplayArgs) -> Result<TraceReader, Failure> {
+    if let Some(log) = &args.log {
+        refuse_overwrite(&args.trace, log).map_err(Failure::unusable)?;
+    }
     TraceReader::open(&args.trace).map_err(Failure::unusable)
 }
 

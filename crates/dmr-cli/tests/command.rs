@@ -205,6 +205,48 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
 }
 
 #[test]
+fn a_log_that_would_overwrite_the_trace_is_refused_by_whatever_path() {
+    let gzip = std::fs::read(gpt_train()).unwrap();
+    for content in [&b"action,ptr,bytes\nallocate,1,16\nfree,1,\n"[..], &gzip] {
+        let (folder, trace) = file(content);
+        let in_folder = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let spelt = in_folder("./../").to_owned()
+            + folder.path().file_name().unwrap().to_str().unwrap()
+            + "/trace.csv";
+        let mut logs = vec![trace.clone(), spelt];
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(&trace, in_folder("symlink.csv")).unwrap();
+            std::fs::hard_link(&trace, in_folder("hard_link.csv")).unwrap();
+            logs.extend([in_folder("symlink.csv"), in_folder("hard_link.csv")]);
+        }
+        for log in logs {
+            let output = dmr(&["replay", &trace, "--log", &log]);
+            assert!(std::fs::read(&trace).unwrap() == content, "{log}: the trace has changed");
+            let stderr = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{log}: {stderr}");
+            for part in [&trace, &log, "name another file"] {
+                assert!(stderr.contains(part), "{log}: {part}: {stderr}");
+            }
+            assert_eq!(stdout(&output), "", "{log}");
+        }
+    }
+}
+
+#[test]
+fn a_log_overwrites_any_other_file() {
+    let (folder, trace) = file(b"action,ptr,bytes\nallocate,1,16\nfree,1,\n");
+    let log = folder.path().join("log.csv").to_str().unwrap().to_owned();
+    std::fs::write(&log, "an earlier log").unwrap();
+    for _ in 0..2 {
+        let output = dmr(&["replay", &trace, "--log", &log]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let written = std::fs::read_to_string(&log).unwrap();
+        assert!(written.contains("allocate") && !written.contains("earlier"), "{written}");
+    }
+}
+
+#[test]
 fn info_shows_driver_devices_and_the_variables_in_effect() {
     let output = dmr(&["info"]);
     let text = stdout(&output);

@@ -20,6 +20,19 @@ pub enum TraceError {
         source: io::Error,
     },
 
+    /// What is to be written is the trace itself.
+    #[non_exhaustive]
+    #[error(
+        "{output}: is the same file as the trace {trace}, which writing it would destroy: name \
+         another file"
+    )]
+    Overwrites {
+        /// The trace.
+        trace: String,
+        /// The output, as it was named.
+        output: String,
+    },
+
     /// Reading failed: an I/O error, a truncated or corrupt gzip stream.
     #[non_exhaustive]
     #[error("{trace}: line {line}: cannot be read any further: {source}")]

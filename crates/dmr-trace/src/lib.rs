@@ -29,6 +29,7 @@ pub mod error;
 mod header;
 mod lines;
 pub mod noted;
+mod output;
 pub mod reader;
 pub mod replay;
 pub mod row;
@@ -39,6 +40,7 @@ pub mod writer;
 
 pub use error::TraceError;
 pub use noted::Noted;
+pub use output::refuse_overwrite;
 pub use reader::{BadRow, TraceReader, TraceRow};
 pub use replay::{Replay, ReplayError, ReplayObserver, ReplayOptions, ReplayStreams};
 pub use row::RowProblem;

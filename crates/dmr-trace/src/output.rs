@@ -1,0 +1,37 @@
+//! Outputs that would overwrite the trace which they are made from.
+
+use std::io;
+use std::path::Path;
+
+use crate::TraceError;
+
+/// Checks that writing `output` leaves `trace` as it is: that they are not one file under two paths,
+/// through links either. For programs that read one and write the other, before they open the
+/// output. A path where nothing is yet passes.
+///
+/// # Errors
+///
+/// [`Overwrites`](TraceError::Overwrites).
+pub fn refuse_overwrite(trace: &Path, output: &Path) -> Result<(), TraceError> {
+    match is_same_file(trace, output) {
+        Ok(true) => Err(TraceError::Overwrites {
+            trace: trace.display().to_string(),
+            output: output.display().to_string(),
+        }),
+        // Opening a file that cannot be looked at fails by itself, with a message of its own.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn is_same_file(a: &Path, b: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (a, b) = (a.metadata()?, b.metadata()?);
+    Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+}
+
+/// Hard links are not recognised.
+#[cfg(not(unix))]
+fn is_same_file(a: &Path, b: &Path) -> io::Result<bool> {
+    Ok(a.canonicalize()? == b.canonicalize()?)
+}
