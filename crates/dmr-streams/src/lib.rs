@@ -15,6 +15,7 @@
 //! | [`latch`] | [`Latch`], a lock for a few dozen instructions |
 //! | [`owner`] | [`Owner`]: whose block a slot of the use table holds |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource that has none |
+//! | [`pinned`] | [`PinnedMemory`]: page-locked host memory, kept until its uses are done |
 //! | [`error`] | [`DeviceError`]: why a device cannot be opened |
 //!
 //! Streams are cudarc's, so everything that cudarc can do on a stream works on these.
@@ -34,6 +35,7 @@ pub mod library;
 pub mod memory;
 pub mod ops;
 pub mod owner;
+pub mod pinned;
 pub mod pool;
 mod process;
 mod progress;
@@ -51,6 +53,7 @@ pub use library::DriverVersion;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};
 pub use ops::PatternOps;
 pub use owner::Owner;
+pub use pinned::{PinnedMemory, reap_orphaned_pinned};
 pub use pool::{Located, StreamPool, StreamPoolConfig};
 pub use tracked::Tracked;
 pub use uses::{Dependencies, FreeOrder, UseTable};

@@ -12,7 +12,7 @@ use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
 use crate::progress::{Event, Progress};
 use crate::uses::{Slots, UseTable};
-use crate::{Device, StreamLease};
+use crate::{Device, StreamLease, pinned};
 
 /// How a [`StreamPool`] is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,7 @@ pub struct StreamPool {
     progress: Progress,
     uses: Slots<Option<Event>>,
     reclaim: OnceLock<Arc<CudaStream>>,
+    pinned: pinned::Queue<pinned::Retired>,
 }
 
 /// What is read without a lock.
@@ -193,6 +194,7 @@ impl StreamPool {
             progress: Progress::new(slots),
             uses: Slots::new(slots),
             reclaim: OnceLock::new(),
+            pinned: pinned::Queue::new(),
         };
         pool.create(0, config.priority)?;
         Ok(Arc::new(pool))
@@ -414,6 +416,11 @@ impl StreamPool {
         self.is_slot_capturing(stream.slot())
     }
 
+    /// Pinned memory that was dropped.
+    pub(crate) fn pinned(&self) -> &pinned::Queue<pinned::Retired> {
+        &self.pinned
+    }
+
     #[inline]
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
@@ -582,6 +589,12 @@ impl StreamPool {
 
     pub(crate) fn books(&self) -> MutexGuard<'_, Box<[Entry]>> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for StreamPool {
+    fn drop(&mut self) {
+        self.end_pinned();
     }
 }
 

@@ -19,6 +19,11 @@ impl Generation {
         }
         Self(FORKS.load(Ordering::Relaxed))
     }
+
+    /// Whether this process was forked since forks are counted: since the first device was opened.
+    pub(crate) fn is_of_a_child(self) -> bool {
+        self.0 != 0
+    }
 }
 
 /// From now on every fork is counted, in the child.

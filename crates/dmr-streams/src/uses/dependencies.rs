@@ -79,6 +79,15 @@ impl Dependencies {
         Self { device, events: Mutex::new(events) }
     }
 
+    /// Nothing.
+    pub(crate) fn none(device: Device) -> Self {
+        Self::new(device, SmallVec::new())
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Makes a stream wait for all of it. For a stream on which nobody's work waits.
     ///
     /// # Errors

@@ -1,0 +1,329 @@
+//! Page-locked host memory, kept until the streams of its pool are done with it.
+
+use std::fmt;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use cudarc::driver::{result, sys};
+use dmr_core::size::BLOCK_ALIGNMENT;
+use dmr_core::{
+    AllocTag, BlockId, BlockParts, BlockState, DeviceBlock, Generation, ResourceResult, StreamId,
+};
+
+use crate::sync::Arc;
+use crate::{Dependencies, Device, FreeOrder, StreamPool, process};
+
+/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
+const PORTABLE: u32 = 1;
+
+/// Page-locked host memory in the use table of a [`StreamPool`], which it keeps alive.
+///
+/// Dropping it *retires* it: the pool frees the memory once its uses are done. See
+/// [`StreamPool::try_reap_pinned`], [`StreamPool::reap_pinned`] and [`reap_orphaned_pinned`].
+pub struct PinnedMemory {
+    block: DeviceBlock,
+    start: NonNull<u8>,
+    streams: Arc<StreamPool>,
+}
+
+// SAFETY: it owns its bytes, to which it gives no access; nothing in it belongs to a thread.
+unsafe impl Send for PinnedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PinnedMemory {}
+
+impl PinnedMemory {
+    /// What the use table and the device know it as: the device sees it at the host's address.
+    #[must_use]
+    pub fn block(&self) -> &DeviceBlock {
+        &self.block
+    }
+
+    /// The first byte, on a page boundary. Valid until this is dropped.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        let (streams, id) = (&self.streams, self.block.id());
+        // Another thread may have held a lock when the process was forked.
+        if streams.device().is_forked() {
+            return;
+        }
+        // It is in the table until it is freed, so this cannot fail.
+        let _ = streams.uses().retire(id);
+        let retired = Retired { id, bytes: self.block.bytes(), after: None };
+        streams.pinned().waiting().push(retired);
+    }
+}
+
+impl fmt::Debug for PinnedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PinnedMemory").field(&self.block).finish()
+    }
+}
+
+impl StreamPool {
+    /// Allocates zeroed page-locked host memory, in the use table as if `home` had written it.
+    /// First frees what it can of the pinned memory that was dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse); driver errors, among them that
+    /// `bytes` is 0 and that the host has no more memory to lock.
+    pub fn allocate_pinned(
+        self: &Arc<Self>,
+        bytes: usize,
+        home: StreamId,
+    ) -> ResourceResult<PinnedMemory> {
+        let (device, home) = (self.device(), self.resolve_id(home)?);
+        device.check()?;
+        // What cannot be freed stays retired, and is no reason to refuse this allocation.
+        let _ = reap_orphans(Patience::Poll);
+        let _ = self.try_reap_pinned();
+        device.bind()?;
+        // SAFETY: what is allocated is written below, before anything reads it.
+        let start = unsafe { result::malloc_host(bytes, PORTABLE) }
+            .map_err(|error| device.driver_error("cuMemHostAlloc", error))?
+            .cast::<u8>();
+        let ptr = start.expose_provenance() as u64;
+        let generation = Generation::next();
+        let slot = match self.uses().insert(generation, home) {
+            Ok(slot) => slot,
+            Err(error) => {
+                // Why there is no memory says more than a failed free.
+                let _ = free_host(device, ptr);
+                return Err(error);
+            }
+        };
+        // SAFETY: the driver returns no null pointer, and gave these bytes.
+        let start = unsafe {
+            start.write_bytes(0, bytes);
+            NonNull::new_unchecked(start)
+        };
+        // SAFETY: the driver has just given these bytes, on a page boundary; the device sees them
+        // at the same address. They stay until the use table says that they have no use left. No
+        // resource gets the block. The generation is new.
+        let block = unsafe {
+            DeviceBlock::from_parts(BlockParts {
+                ptr,
+                bytes,
+                reserved_bytes: bytes,
+                alignment: BLOCK_ALIGNMENT,
+                device_ordinal: device.ordinal(),
+                alloc_stream: home,
+                tag: AllocTag::new("pinned"),
+                generation,
+                slot,
+                state: BlockState::Live,
+            })
+        };
+        Ok(PinnedMemory { block, start, streams: Arc::clone(self) })
+    }
+
+    /// Frees the pinned memory that was dropped and whose uses are done; returns its bytes. Asks
+    /// the driver and does not wait for it, but does nothing while another thread reaps.
+    ///
+    /// Memory that only its home stream has used counts as done when that stream is idle, or past
+    /// the point where it was first asked.
+    ///
+    /// # Errors
+    ///
+    /// The first error. What could not be freed is still retired: call again.
+    pub fn try_reap_pinned(&self) -> ResourceResult<u64> {
+        self.reap_retired(Patience::Poll)
+    }
+
+    /// Waits for the pinned memory that was dropped, unless a launch that uses it is prepared and
+    /// not finished, and frees it; returns its bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_reap_pinned`](Self::try_reap_pinned).
+    pub fn reap_pinned(&self) -> ResourceResult<u64> {
+        self.reap_retired(Patience::Wait)
+    }
+
+    fn reap_retired(&self, patience: Patience) -> ResourceResult<u64> {
+        // First: another thread may have held a lock when the process was forked.
+        self.device().check()?;
+        self.pinned().reap(patience, |retired, patience| retired.free(self, patience))
+    }
+
+    /// Called when the last owner of the pool is gone. Frees the pinned memory whose uses are done,
+    /// and leaves the rest to [`reap_orphaned_pinned`]: a drop waits for nothing.
+    pub(crate) fn end_pinned(&self) {
+        if self.device().is_forked() {
+            return;
+        }
+        for mut retired in std::mem::take(&mut *self.pinned().waiting()) {
+            if matches!(retired.free(self, Patience::Poll), Ok(Some(_))) {
+                continue;
+            }
+            // Without it nothing says when the memory may be freed: a window is open, whose work no
+            // ledger has, or the driver recorded no event. That leaks.
+            if let Some(after) = retired.after {
+                let (ptr, bytes) = (retired.id.ptr(), retired.bytes);
+                ORPHANS.waiting().push(Orphan { ptr, bytes, after });
+            }
+        }
+    }
+}
+
+/// Waits for pinned memory that was dropped, whose streams are gone, and that the device had not
+/// finished with when they went; frees it and returns its bytes. Allocating pinned memory frees
+/// it, too, once it is done. For the end of a process, or of a test that looks for leaks.
+///
+/// Such memory keeps the CUDA context alive, and nothing else.
+///
+/// # Errors
+///
+/// The first error. What could not be freed is kept: call again.
+pub fn reap_orphaned_pinned() -> ResourceResult<u64> {
+    reap_orphans(Patience::Wait)
+}
+
+fn reap_orphans(patience: Patience) -> ResourceResult<u64> {
+    // Another thread may have held a lock when the process was forked.
+    if process::Generation::current().is_of_a_child() {
+        return Ok(0);
+    }
+    ORPHANS.reap(patience, Orphan::free)
+}
+
+/// Of stream pools that are gone.
+static ORPHANS: Queue<Orphan> = Queue::new();
+
+/// Pinned memory that waits to be freed.
+pub(crate) struct Queue<T> {
+    waiting: Mutex<Vec<T>>,
+    /// Held while reaping, so that a thread which waits also waits for what another has taken out.
+    reaping: Mutex<()>,
+}
+
+/// Dropped, and in the use table.
+pub(crate) struct Retired {
+    id: BlockId,
+    bytes: usize,
+    /// What its free comes after, once no window is open.
+    after: Option<Dependencies>,
+}
+
+/// In no use table any more.
+struct Orphan {
+    ptr: u64,
+    bytes: usize,
+    after: Dependencies,
+}
+
+#[derive(Clone, Copy)]
+enum Patience {
+    Poll,
+    Wait,
+}
+
+impl Patience {
+    fn is_done(self, after: &Dependencies) -> ResourceResult<bool> {
+        match self {
+            Self::Poll => after.is_done(),
+            Self::Wait => after.synchronize().map(|()| true),
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    pub(crate) const fn new() -> Self {
+        Self { waiting: Mutex::new(Vec::new()), reaping: Mutex::new(()) }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<T>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `free` for each; keeps those for which it returns no bytes. Returns the sum, or the
+    /// first error.
+    fn reap(
+        &self,
+        patience: Patience,
+        free: impl Fn(&mut T, Patience) -> ResourceResult<Option<u64>>,
+    ) -> ResourceResult<u64> {
+        let _alone = match (patience, self.reaping.try_lock()) {
+            (_, Ok(alone)) => alone,
+            (_, Err(TryLockError::Poisoned(poisoned))) => poisoned.into_inner(),
+            (Patience::Poll, _) => return Ok(0),
+            (Patience::Wait, _) => self.reaping.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        // Not under the lock that dropping takes: the driver is asked, and may be waited for.
+        let taken = std::mem::take(&mut *self.waiting());
+        let (mut freed, mut outcome) = (0, Ok(()));
+        for mut memory in taken {
+            match free(&mut memory, patience) {
+                Ok(Some(bytes)) => freed += bytes,
+                kept => {
+                    outcome = outcome.and(kept.map(drop));
+                    self.waiting().push(memory);
+                }
+            }
+        }
+        outcome.map(|()| freed)
+    }
+}
+
+impl Retired {
+    /// Frees the memory if its uses are done, and returns how many bytes that were.
+    fn free(&mut self, streams: &StreamPool, patience: Patience) -> ResourceResult<Option<u64>> {
+        if self.after.is_none() {
+            self.after = self.order(streams)?;
+        }
+        let Some(after) = &self.after else { return Ok(None) };
+        if !patience.is_done(after)? {
+            return Ok(None);
+        }
+        free_host(streams.device(), self.id.ptr())?;
+        streams.uses().remove(self.id);
+        Ok(Some(self.bytes as u64))
+    }
+
+    /// What the free comes after; `None` while a window is open.
+    fn order(&self, streams: &StreamPool) -> ResourceResult<Option<Dependencies>> {
+        let home = self.id.alloc_stream();
+        Ok(match streams.uses().free_order(self.id)? {
+            FreeOrder::InUse => None,
+            FreeOrder::After(uses) => Some(uses),
+            FreeOrder::Home if is_idle(streams, home)? => {
+                Some(Dependencies::none(streams.device().clone()))
+            }
+            FreeOrder::Home => Some(streams.uses().work_so_far(home)?),
+        })
+    }
+}
+
+impl Orphan {
+    fn free(&mut self, patience: Patience) -> ResourceResult<Option<u64>> {
+        if !patience.is_done(&self.after)? {
+            return Ok(None);
+        }
+        free_host(self.after.device(), self.ptr)?;
+        Ok(Some(self.bytes as u64))
+    }
+}
+
+fn is_idle(streams: &StreamPool, stream: StreamId) -> ResourceResult<bool> {
+    let (device, stream) = (streams.device(), streams.permanent_stream(stream.slot())?);
+    device.bind()?;
+    // SAFETY: the stream is alive, because its pool is.
+    match unsafe { sys::cuStreamQuery(stream.cu_stream()) }.result() {
+        Ok(()) => Ok(true),
+        Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        Err(error) => Err(device.driver_error("cuStreamQuery", error)),
+    }
+}
+
+/// For memory that no device work uses any more. The device's context is current.
+fn free_host(device: &Device, ptr: u64) -> ResourceResult<()> {
+    // SAFETY: allocated by `allocate_pinned`, and not freed before.
+    unsafe { result::free_host(with_exposed_provenance_mut(ptr as usize)) }
+        .map_err(|error| device.driver_error("cuMemFreeHost", error))
+}

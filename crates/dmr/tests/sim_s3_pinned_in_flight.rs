@@ -1,0 +1,62 @@
+//! S3, U13: what becomes of pinned memory in flight when its streams go, on a machine that works as
+//! late as it may.
+
+#![cfg(all(feature = "async", feature = "buffer"))]
+
+use dmr::dmr_buffer::pinned::reap_orphaned_pinned;
+use dmr::prelude::*;
+use dmr_sim::{Policy, Universe};
+
+const LEN: usize = 4096;
+
+/// A copy from a pinned buffer to the device that has not begun when all its owners are gone. The
+/// calls that dropping them makes are counted.
+fn drop_everything_in_flight(universe: &Universe, away: bool) {
+    let ordinal = universe.ordinal(0);
+    let runtime = DeviceRuntime::builder(ordinal).backend(Backend::Async).build().unwrap();
+    let leases = [(); 2].map(|()| runtime.streams().acquire().unwrap());
+    let stream = &leases[usize::from(away)];
+    let mut buffer = DeviceBuffer::<u8>::uninit(&runtime, stream, LEN).unwrap();
+    let pinned = PinnedBuffer::from_slice(&runtime, &leases[0], &[7u8; LEN]).unwrap();
+    pinned.copy_to_device(&mut buffer, stream).unwrap();
+    universe.reset_calls();
+}
+
+fn lazy() -> Universe {
+    Universe::builder().policy(Policy::Lazy).build().unwrap()
+}
+
+#[test]
+fn dropping_it_waits_for_nothing_and_frees_nothing_that_is_in_use() {
+    for away in [false, true] {
+        let universe = lazy();
+        drop_everything_in_flight(&universe, away);
+        let calls = universe.calls();
+        for waiting in ["cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"] {
+            assert_eq!(calls.count(waiting), 0, "{waiting}");
+        }
+        assert_eq!(calls.count("cuMemFreeHost"), 0);
+        reap_orphaned_pinned().unwrap();
+        assert_eq!(universe.calls().count("cuMemFreeHost"), 1);
+        let verdict = universe.finish();
+        assert!(verdict.is_clean(), "{verdict}");
+    }
+}
+
+#[test]
+fn the_next_pinned_buffer_of_any_runtime_frees_it_once_it_is_done() {
+    for away in [false, true] {
+        let universe = lazy();
+        drop_everything_in_flight(&universe, away);
+        let other = DeviceRuntime::builder(universe.ordinal(1)).build().unwrap();
+        let make = || PinnedBuffer::<u8>::zeroed(&other, other.streams().default_stream(), 1);
+        let first = make().unwrap();
+        assert_eq!(universe.calls().count("cuMemFreeHost"), 0);
+        let _ = universe.finish();
+        let second = make().unwrap();
+        assert_eq!(universe.calls().count("cuMemFreeHost"), 1);
+        drop((first, second, other));
+        let verdict = universe.finish();
+        assert!(verdict.is_clean(), "{verdict}");
+    }
+}
