@@ -84,8 +84,22 @@ impl<T: Pod> DeviceBuffer<T> {
         stream: impl Into<StreamId>,
         len: usize,
     ) -> Result<Self, BufferError> {
+        Self::zeroed_tagged(ctx, stream, len, AllocTag::UNTAGGED)
+    }
+
+    /// [`zeroed`](Self::zeroed), with a tag that says in reports what it is for.
+    ///
+    /// # Errors
+    ///
+    /// As [`zeroed`](Self::zeroed).
+    pub fn zeroed_tagged<C: DeviceContext + ?Sized>(
+        ctx: &C,
+        stream: impl Into<StreamId>,
+        len: usize,
+        tag: AllocTag,
+    ) -> Result<Self, BufferError> {
         let stream = stream.into();
-        let mut buffer = Self::uninit(ctx, stream, len)?;
+        let mut buffer = Self::uninit_tagged(ctx, stream, len, tag)?;
         buffer.fill_zero(stream)?;
         Ok(buffer)
     }
@@ -100,8 +114,22 @@ impl<T: Pod> DeviceBuffer<T> {
         stream: impl Into<StreamId>,
         host: &[T],
     ) -> Result<Self, BufferError> {
+        Self::from_host_tagged(ctx, stream, host, AllocTag::UNTAGGED)
+    }
+
+    /// [`from_host`](Self::from_host), with a tag that says in reports what it is for.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_host`](Self::from_host).
+    pub fn from_host_tagged<C: DeviceContext + ?Sized>(
+        ctx: &C,
+        stream: impl Into<StreamId>,
+        host: &[T],
+        tag: AllocTag,
+    ) -> Result<Self, BufferError> {
         let stream = stream.into();
-        let mut buffer = Self::uninit(ctx, stream, host.len())?;
+        let mut buffer = Self::uninit_tagged(ctx, stream, host.len(), tag)?;
         buffer.copy_from_host(host, stream)?;
         Ok(buffer)
     }
@@ -214,6 +242,15 @@ impl<T: Pod> DeviceBuffer<T> {
         stream: impl Into<StreamId>,
     ) -> Result<(), BufferError> {
         self.view_mut().copy_from_host(host, stream)
+    }
+
+    /// As [`DeviceViewMut::fill`], over all elements.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn fill(&mut self, value: T, stream: impl Into<StreamId>) -> Result<(), BufferError> {
+        self.view_mut().fill(value, stream)
     }
 
     /// As [`DeviceViewMut::fill_bytes`], over all elements.

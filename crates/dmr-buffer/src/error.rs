@@ -30,6 +30,19 @@ pub enum BufferError {
         target_len: usize,
     },
 
+    /// A pinned buffer, which has no slices, is not as long as what it is copied to or from.
+    #[non_exhaustive]
+    #[error(
+        "a pinned buffer of {pinned_len} elements is copied as a whole, not with {device_len} \
+         elements of the device: {}", advice(*pinned_len, *device_len)
+    )]
+    PinnedLengthMismatch {
+        /// Elements of the pinned buffer.
+        pinned_len: usize,
+        /// Elements on the device.
+        device_len: usize,
+    },
+
     /// The host asks for a pinned buffer that a launch has been prepared with.
     #[error(
         "a launch that uses this pinned buffer was prepared and is not finished: commit or cancel \
@@ -48,4 +61,12 @@ pub enum BufferError {
         /// Elements of the buffer.
         len: usize,
     },
+}
+
+fn advice(pinned_len: usize, device_len: usize) -> String {
+    if pinned_len < device_len {
+        format!("slice the device's to {pinned_len}")
+    } else {
+        format!("copy through a pinned buffer of {device_len}")
+    }
 }

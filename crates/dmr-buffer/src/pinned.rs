@@ -13,7 +13,6 @@ pub use dmr_streams::reap_orphaned_pinned;
 
 use crate::owner::{Kind, Owner};
 use crate::transfer::{self, Span};
-use crate::view::same_len;
 use crate::{BufferError, DeviceView, DeviceViewMut};
 
 /// Elements in page-locked host memory, for copies that do not wait.
@@ -140,7 +139,7 @@ impl<T: Pod> PinnedBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`LengthMismatch`](BufferError::LengthMismatch);
+    /// [`PinnedLengthMismatch`](BufferError::PinnedLengthMismatch);
     /// [`Resource`](BufferError::Resource): stream, use and driver errors.
     pub fn copy_to_device<'t>(
         &self,
@@ -151,7 +150,7 @@ impl<T: Pod> PinnedBuffer<T> {
         T: 't,
     {
         let target = target.into();
-        same_len(self.len, target.len())?;
+        self.check_len(target.len())?;
         transfer::copy_pinned(target.as_view().span(), self.span(), stream.into())
     }
 
@@ -169,8 +168,16 @@ impl<T: Pod> PinnedBuffer<T> {
         T: 's,
     {
         let source = source.into();
-        same_len(source.len(), self.len)?;
+        self.check_len(source.len())?;
         transfer::copy_pinned(self.span(), source.span(), stream.into())
+    }
+
+    fn check_len(&self, device_len: usize) -> Result<(), BufferError> {
+        if self.len == device_len {
+            Ok(())
+        } else {
+            Err(BufferError::PinnedLengthMismatch { pinned_len: self.len, device_len })
+        }
     }
 
     fn block(&self) -> Option<&DeviceBlock> {

@@ -1,5 +1,6 @@
 //! Copies and fills, ordered through the resource.
 
+use std::ops::Range;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use cudarc::driver::{result, sys};
@@ -37,16 +38,63 @@ pub(crate) struct Copied {
     pub(crate) host_is_free: bool,
 }
 
-/// Sets every byte.
-pub(crate) fn fill_bytes(to: Span<'_>, byte: u8, stream: StreamId) -> Result<(), BufferError> {
+/// Overwrites all of it with copies of `element`, of whose length it is a multiple. It is one use,
+/// however many driver calls it takes.
+pub(crate) fn fill(to: Span<'_>, element: &[u8], stream: StreamId) -> Result<(), BufferError> {
     let Some(used) = to.used(Access::Write) else { return to.nothing(stream) };
-    let device = to.owner.streams.device();
     submit(stream, &[used], |stream| {
-        // SAFETY: the span is inside a live block, the stream is alive.
-        unsafe { result::memset_d8_async(to.ptr, byte, to.bytes, stream.cu_stream()) }
-            .map_err(|error| device.driver_error("cuMemsetD8Async", error))
+        let stream = stream.cu_stream();
+        let repeats = |unit: &usize| {
+            element.len() % unit == 0 && element.chunks(*unit).all(|part| part == &element[..*unit])
+        };
+        if let Some(unit) = [1, 2, 4].into_iter().find(repeats) {
+            return set(to, 0..to.bytes, &element[..unit], stream);
+        }
+        let unit = [4, 2, 1].into_iter().find(|unit| element.len() % unit == 0).unwrap_or(1);
+        for (index, part) in element.chunks(unit).enumerate() {
+            set(to, index * unit..(index + 1) * unit, part, stream)?;
+        }
+        let mut written = element.len();
+        while written < to.bytes {
+            let bytes = written.min(to.bytes - written);
+            // SAFETY: both ranges are inside the span, which is inside a live block, and the source
+            // ends where the target starts. The stream is alive.
+            unsafe { result::memcpy_dtod_async(to.ptr + written as u64, to.ptr, bytes, stream) }
+                .map_err(|error| {
+                    to.owner.streams.device().driver_error("cuMemcpyDtoDAsync", error)
+                })?;
+            written += bytes;
+        }
+        Ok(())
     })?;
     Ok(())
+}
+
+/// Fills a range of bytes of a span with 1, 2 or 4 bytes, of which it is a multiple.
+fn set(
+    span: Span<'_>,
+    range: Range<usize>,
+    unit: &[u8],
+    stream: sys::CUstream,
+) -> ResourceResult<()> {
+    let (at, count) = (span.ptr + range.start as u64, range.len() / unit.len());
+    // SAFETY: the range is inside the span, which is inside a live block. Blocks are aligned to 256
+    // bytes and elements lie at multiples of their size, so the address is a multiple of the unit.
+    // The stream is alive.
+    let (call, code) = unsafe {
+        match *unit {
+            [a, b, c, d] => {
+                let word = u32::from_le_bytes([a, b, c, d]);
+                ("cuMemsetD32Async", sys::cuMemsetD32Async(at, word, count, stream))
+            }
+            [a, b] => {
+                let half = u16::from_le_bytes([a, b]);
+                ("cuMemsetD16Async", sys::cuMemsetD16Async(at, half, count, stream))
+            }
+            _ => ("cuMemsetD8Async", sys::cuMemsetD8Async(at, unit[0], count, stream)),
+        }
+    };
+    code.result().map_err(|error| span.owner.streams.device().driver_error(call, error))
 }
 
 /// Copies `from` to `to`, which are equally long and do not overlap.

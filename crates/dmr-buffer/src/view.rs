@@ -183,13 +183,27 @@ impl<'a, T: Pod> DeviceViewMut<'a, T> {
         unsafe { transfer::upload(self.view.span(), host.as_ptr().cast(), stream.into()) }.outcome
     }
 
+    /// Sets every element to `value`, ordered on `stream`. Does not wait.
+    ///
+    /// It is one memset if the bytes of `value` are 1, 2 or 4 bytes repeated. A wider value takes a
+    /// memset for each 4 bytes of it (2 or 1, if its size is no multiple of that), which write the
+    /// first element, and one copy on the device each time the number of elements doubles.
+    ///
+    /// # Errors
+    ///
+    /// [`Resource`](BufferError::Resource): stream, use and driver errors. After a driver error some
+    /// elements may have been written.
+    pub fn fill(&mut self, value: T, stream: impl Into<StreamId>) -> Result<(), BufferError> {
+        transfer::fill(self.view.span(), bytemuck::bytes_of(&value), stream.into())
+    }
+
     /// Sets every byte, ordered on `stream`. Does not wait.
     ///
     /// # Errors
     ///
     /// [`Resource`](BufferError::Resource): stream, use and driver errors.
     pub fn fill_bytes(&mut self, byte: u8, stream: impl Into<StreamId>) -> Result<(), BufferError> {
-        transfer::fill_bytes(self.view.span(), byte, stream.into())
+        transfer::fill(self.view.span(), &[byte], stream.into())
     }
 
     /// Sets every element to zero, ordered on `stream`. Does not wait.
@@ -256,7 +270,7 @@ impl<T: Pod> fmt::Debug for DeviceViewMut<'_, T> {
     }
 }
 
-pub(crate) fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
+fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
     if source_len == target_len {
         Ok(())
     } else {

@@ -162,9 +162,16 @@ fn a_tag_says_what_the_memory_is_for() {
     let rig = Rig::new();
     let ctx = Context::direct(&rig);
     let tag = AllocTag::new("hash-table");
-    let buffer = DeviceBuffer::<u8>::uninit_tagged(&ctx, ctx.home(), 5, tag).unwrap();
-    assert_eq!(buffer.block().unwrap().tag(), tag);
-    drop(buffer);
+    for (buffer, content) in [
+        (DeviceBuffer::<u8>::uninit_tagged(&ctx, ctx.home(), 5, tag).unwrap(), None),
+        (DeviceBuffer::zeroed_tagged(&ctx, ctx.home(), 5, tag).unwrap(), Some([0; 5])),
+        (DeviceBuffer::from_host_tagged(&ctx, ctx.home(), &[3; 5], tag).unwrap(), Some([3; 5])),
+    ] {
+        assert_eq!(buffer.block().unwrap().tag(), tag);
+        if let Some(content) = content {
+            assert_eq!(buffer.to_host(ctx.home()).unwrap(), content);
+        }
+    }
     ctx.assert_clean(rig);
 }
 

@@ -137,8 +137,33 @@ fn no_bytes_and_impossible_sizes() {
     }
     let mut short = DeviceBuffer::<u32>::zeroed(&ctx, ctx.home(), 3).unwrap();
     let refused = empty.copy_to_device(&mut short, ctx.home()).unwrap_err();
-    assert!(matches!(refused, BufferError::LengthMismatch { .. }), "{refused:?}");
+    assert!(matches!(refused, BufferError::PinnedLengthMismatch { .. }), "{refused:?}");
     drop((empty, nothing, short));
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn a_length_that_does_not_fit_is_refused_with_advice_that_can_be_followed() {
+    let rig = Rig::new();
+    let ctx = Context::direct(&rig);
+    let mut pinned = PinnedBuffer::<u32>::zeroed(&ctx, ctx.home(), 5).unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&ctx, ctx.home(), 8).unwrap();
+    for (device_len, advice) in
+        [(8, "slice the device's to 5"), (3, "copy through a pinned buffer of 3")]
+    {
+        let refusals = [
+            pinned.copy_from_device(buffer.slice(..device_len).unwrap(), ctx.home()),
+            pinned.copy_to_device(buffer.slice_mut(..device_len).unwrap(), ctx.home()),
+        ];
+        for refused in refusals.map(|refused| refused.unwrap_err().to_string()) {
+            let lengths =
+                format!("5 elements is copied as a whole, not with {device_len} elements");
+            assert!(refused.contains(&lengths) && refused.contains(advice), "{refused}");
+        }
+    }
+    // What the first piece of advice says.
+    pinned.copy_to_device(buffer.slice_mut(..5).unwrap(), ctx.home()).unwrap();
+    drop((pinned, buffer));
     ctx.assert_clean(rig);
 }
 

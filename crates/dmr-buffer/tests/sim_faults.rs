@@ -22,8 +22,11 @@ fn no_driver_call_that_fails_loses_memory_or_data() {
         insist(|| y.copy_from(&x, home));
         insist(|| y.slice_mut(1..2)?.fill_bytes(0xff, home));
         assert_eq!(insist(|| y.to_host(home)), [1, u32::MAX, 3]);
-        assert_eq!(ctx.resource().usage().live, 24);
-        drop((x, y));
+        let mut z = insist(|| DeviceBuffer::<f64>::uninit(&ctx, home, 3));
+        insist(|| z.fill(1.1, home));
+        assert_eq!(insist(|| z.to_host(home)), [1.1; 3]);
+        assert_eq!(ctx.resource().usage().live, 48);
+        drop((x, y, z));
         let reaped = ctx.resource().reap_pending().or_else(|_| ctx.resource().reap_pending());
         reaped.unwrap();
         assert_eq!(ctx.resource().bytes_outstanding(), 0);

@@ -32,6 +32,20 @@ fn the_argument_is_the_address_whatever_the_memory_is() {
 }
 
 #[test]
+fn shared_memory_is_recorded_as_the_memory_that_it_leads_to() {
+    let ctx = Context::tracking();
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    let weights = Arc::new(ctx.block_at(0x4000));
+    let (clone, mut boxed) = (Arc::clone(&weights), Box::new(ctx.block_at(0x5000)));
+    assert_eq!(recorder.read(&weights).device_ptr(), 0x4000);
+    assert_eq!(recorder.read(&clone).device_ptr(), 0x4000);
+    assert_eq!(recorder.write(&mut boxed).device_ptr(), 0x5000);
+    assert_eq!(recorder.write(&mut &mut *boxed).device_ptr(), 0x5000);
+    assert_eq!(recorder.recorded_count(), 2);
+    recorder.launch(&ctx, |_| Ok::<_, ()>(())).unwrap();
+}
+
+#[test]
 fn a_preflighted_launch_outlives_the_context_and_can_change_threads() {
     let ctx = Context::tracking();
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());

@@ -1,5 +1,7 @@
 //! What a launch can be told that it uses, and how that becomes a kernel argument.
 
+use std::sync::Arc;
+
 use cudarc::driver::DeviceRepr;
 use dmr_core::{BlockId, DeviceBlock};
 
@@ -37,15 +39,21 @@ impl TrackedMemory for DeviceBlock {
     }
 }
 
-impl<M: TrackedMemory + ?Sized> TrackedMemory for &M {
-    fn device_ptr(&self) -> u64 {
-        (**self).device_ptr()
-    }
+macro_rules! as_what_it_leads_to {
+    ($($pointer:ty),*) => {$(
+        impl<M: TrackedMemory + ?Sized> TrackedMemory for $pointer {
+            fn device_ptr(&self) -> u64 {
+                (**self).device_ptr()
+            }
 
-    fn origin(&self) -> MemoryOrigin<'_> {
-        (**self).origin()
-    }
+            fn origin(&self) -> MemoryOrigin<'_> {
+                (**self).origin()
+            }
+        }
+    )*};
 }
+
+as_what_it_leads_to!(&M, &mut M, Arc<M>, Box<M>);
 
 /// A device address as a kernel argument: `launch_builder(..).arg(&argument)`.
 ///
