@@ -26,7 +26,9 @@
 //!
 //! # Element types
 //!
-//! Any [`Pod`]: whatever bytes a kernel leaves are a value of it. `bool` is none, `u8` is.
+//! Any [`Pod`]: whatever bytes a kernel leaves are a value of it. `bool` is none, `u8` is. The feature
+//! `derive` derives it for structs; `#[bytemuck(crate = "dmr_buffer::bytemuck")]` beside the derive
+//! makes a dependency on `bytemuck` unnecessary.
 //!
 //! # cudarc
 //!
@@ -46,7 +48,7 @@ pub mod pinned;
 mod transfer;
 pub mod view;
 
-pub use bytemuck::Pod;
+pub use bytemuck::{self, Pod, Zeroable};
 
 pub use buffer::DeviceBuffer;
 pub use column::{Column, ExternalColumn};

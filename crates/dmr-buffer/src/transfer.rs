@@ -44,13 +44,12 @@ pub(crate) fn fill(to: Span<'_>, element: &[u8], stream: StreamId) -> Result<(),
     let Some(used) = to.used(Access::Write) else { return to.nothing(stream) };
     submit(stream, &[used], |stream| {
         let stream = stream.cu_stream();
-        let repeats = |unit: &usize| {
-            element.len() % unit == 0 && element.chunks(*unit).all(|part| part == &element[..*unit])
-        };
-        if let Some(unit) = [1, 2, 4].into_iter().find(repeats) {
+        let units = [1, 2, 4].into_iter().filter(|unit| element.len().is_multiple_of(*unit));
+        let repeats = |unit: &usize| element.chunks(*unit).all(|part| part == &element[..*unit]);
+        if let Some(unit) = units.clone().find(repeats) {
             return set(to, 0..to.bytes, &element[..unit], stream);
         }
-        let unit = [4, 2, 1].into_iter().find(|unit| element.len() % unit == 0).unwrap_or(1);
+        let unit = units.max().unwrap_or(1);
         for (index, part) in element.chunks(unit).enumerate() {
             set(to, index * unit..(index + 1) * unit, part, stream)?;
         }

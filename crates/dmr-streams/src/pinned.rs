@@ -33,7 +33,6 @@ unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
     /// What the use table and the device know it as: the device sees it at the host's address.
-    #[must_use]
     pub fn block(&self) -> &DeviceBlock {
         &self.block
     }

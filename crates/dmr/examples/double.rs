@@ -1,6 +1,6 @@
 //! A kernel that reads what another stream has loaded: declared, launched, and freed in order.
 //!
-//! `cargo run -p dmr --example double`
+//! `cargo run -p dmr --example double`. In a program of your own it needs the feature `nvrtc`.
 
 #![allow(unsafe_code, reason = "a kernel launch")]
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]

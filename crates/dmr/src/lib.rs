@@ -26,16 +26,45 @@
 //! | `buffer` | yes | `DeviceBuffer`, `PinnedBuffer`, `Column` |
 //! | `callbacks` | no | `on_out_of_memory`: spill and retry |
 //! | `debug-guard` | no | `debug_guard`: red zones, poison, quarantine |
+//! | `derive` | no | derives [`Pod`](bytemuck::Pod) and [`Zeroable`](bytemuck::Zeroable); brings `buffer` |
 //! | `direct` | yes | [`Backend::Direct`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
 //! | `launch` | yes | `LaunchRecorder`: declares what a launch uses |
 //! | `logging` | yes | `log_csv`: every allocation and free, in a file that `dmr replay` reads |
 //! | `metrics` | no | statistics through the `metrics` facade |
+//! | `nvrtc` | no | `cudarc::nvrtc::Ptx` and `CudaContext::load_module`; NVRTC is needed to compile only |
 //! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs; brings `async` |
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
 //!
 //! Which of the compiled-in backends is used: the builder decides, else the environment variable
 //! `DMR_BACKEND`, else the first of [`Backend::available`]: the pool, where it is compiled in.
+//!
+//! # Element types of your own
+//!
+//! A buffer holds any [`Pod`](bytemuck::Pod): numbers, arrays of them, and with the feature `derive`
+//! structs. A program needs no dependency on `bytemuck` for that. The derived code does, unless the
+//! attribute names this crate's:
+//!
+//! ```no_run
+//! use dmr::prelude::*;
+//!
+//! #[derive(Clone, Copy, Pod, Zeroable)]
+//! #[bytemuck(crate = "dmr::bytemuck")]
+//! #[repr(C)]
+//! struct Particle {
+//!     position: [f32; 3],
+//!     mass: f32,
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = DeviceRuntime::try_get(0)?;
+//! let stream = runtime.streams().acquire()?;
+//! let tag = AllocTag::new("particles");
+//! let mut particles = DeviceBuffer::<Particle>::zeroed_tagged(runtime, &stream, 1000, tag)?;
+//! particles.fill(Particle { position: [0.0; 3], mass: 1.0 }, &stream)?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -54,6 +83,9 @@ pub use builder::DeviceRuntimeBuilder;
 pub use error::RuntimeError;
 pub use layers::SharedResource;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
+
+#[cfg(feature = "buffer")]
+pub use dmr_buffer::bytemuck;
 
 pub use cudarc;
 #[cfg(feature = "dmr-adaptors")]
@@ -87,7 +119,11 @@ pub mod prelude {
     #[cfg(feature = "statistics")]
     pub use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
     #[cfg(feature = "buffer")]
-    pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer};
+    pub use dmr_buffer::failures::{drop_failures, take_drop_failures};
+    #[cfg(feature = "buffer")]
+    pub use dmr_buffer::pinned::{reap_orphaned_pinned, reap_pinned, try_reap_pinned};
+    #[cfg(feature = "buffer")]
+    pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer, Pod, Zeroable};
     pub use dmr_core::{
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
         StreamId, Usage,
