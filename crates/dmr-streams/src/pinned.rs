@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use cudarc::driver::{result, sys};
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{
-    AllocTag, BlockId, BlockParts, BlockState, DeviceBlock, Generation, ResourceResult, StreamId,
+    AllocTag, BlockId, BlockParts, BlockState, DeviceBlock, Generation, ResourceError,
+    ResourceResult, StreamId,
 };
 
 use crate::sync::Arc;
@@ -70,8 +71,9 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse); driver errors, among them that
-    /// `bytes` is 0 and that the host has no more memory to lock.
+    /// [`InvalidSize`](ResourceError::InvalidSize) for 0 bytes;
+    /// [`StreamMisuse`](ResourceError::StreamMisuse); driver errors, among them that the host has no
+    /// more memory to lock.
     pub fn allocate_pinned(
         self: &Arc<Self>,
         bytes: usize,
@@ -79,6 +81,9 @@ impl StreamPool {
     ) -> ResourceResult<PinnedMemory> {
         let (device, home) = (self.device(), self.resolve_id(home)?);
         device.check()?;
+        if bytes == 0 {
+            return Err(ResourceError::zero_size());
+        }
         // What cannot be freed stays retired, and is no reason to refuse this allocation.
         let _ = reap_orphans(Patience::Poll);
         let _ = self.try_reap_pinned();
@@ -97,7 +102,7 @@ impl StreamPool {
                 return Err(error);
             }
         };
-        // SAFETY: the driver returns no null pointer, and gave these bytes.
+        // SAFETY: the driver returns no null pointer for bytes, and gave these.
         let start = unsafe {
             start.write_bytes(0, bytes);
             NonNull::new_unchecked(start)
@@ -154,7 +159,8 @@ impl StreamPool {
     /// Called when the last owner of the pool is gone. Frees the pinned memory whose uses are done,
     /// and leaves the rest to [`reap_orphaned_pinned`]: a drop waits for nothing.
     pub(crate) fn end_pinned(&self) {
-        if self.device().is_forked() {
+        // In a forked child another thread may have held a lock. A lost device frees nothing.
+        if self.device().check().is_err() {
             return;
         }
         for mut retired in std::mem::take(&mut *self.pinned().waiting()) {
@@ -175,7 +181,8 @@ impl StreamPool {
 /// finished with when they went; frees it and returns its bytes. Allocating pinned memory frees
 /// it, too, once it is done. For the end of a process, or of a test that looks for leaks.
 ///
-/// Such memory keeps the CUDA context alive, and nothing else.
+/// Such memory keeps the CUDA context alive, and nothing else. That of a lost device is forgotten:
+/// nothing can free it before the process ends.
 ///
 /// # Errors
 ///
@@ -301,8 +308,11 @@ impl Retired {
 
 impl Orphan {
     fn free(&mut self, patience: Patience) -> ResourceResult<Option<u64>> {
-        if !patience.is_done(&self.after)? {
-            return Ok(None);
+        match patience.is_done(&self.after) {
+            Err(_) if self.after.device().is_lost() => return Ok(Some(0)),
+            Err(error) => return Err(error),
+            Ok(false) => return Ok(None),
+            Ok(true) => {}
         }
         free_host(self.after.device(), self.ptr)?;
         Ok(Some(self.bytes as u64))

@@ -3,7 +3,11 @@
 
 #![cfg(all(feature = "async", feature = "buffer"))]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use dmr::dmr_buffer::pinned::reap_orphaned_pinned;
+use dmr::dmr_core::{Access, BlockUse};
+use dmr::dmr_streams::{MemoryOrigin, TrackedMemory};
 use dmr::prelude::*;
 use dmr_sim::{Policy, Universe};
 
@@ -22,12 +26,19 @@ fn drop_everything_in_flight(universe: &Universe, away: bool) {
     universe.reset_calls();
 }
 
+/// The process has one list of such memory, which one test at a time looks at.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn lazy() -> Universe {
     Universe::builder().policy(Policy::Lazy).build().unwrap()
 }
 
 #[test]
 fn dropping_it_waits_for_nothing_and_frees_nothing_that_is_in_use() {
+    let _alone = alone();
     for away in [false, true] {
         let universe = lazy();
         drop_everything_in_flight(&universe, away);
@@ -45,6 +56,7 @@ fn dropping_it_waits_for_nothing_and_frees_nothing_that_is_in_use() {
 
 #[test]
 fn the_next_pinned_buffer_of_any_runtime_frees_it_once_it_is_done() {
+    let _alone = alone();
     for away in [false, true] {
         let universe = lazy();
         drop_everything_in_flight(&universe, away);
@@ -58,5 +70,46 @@ fn the_next_pinned_buffer_of_any_runtime_frees_it_once_it_is_done() {
         drop((first, second, other));
         let verdict = universe.finish();
         assert!(verdict.is_clean(), "{verdict}");
+    }
+}
+
+#[test]
+fn memory_under_a_forgotten_window_leaks_and_is_not_freed() {
+    let _alone = alone();
+    let universe = lazy();
+    let runtime = DeviceRuntime::builder(universe.ordinal(0)).build().unwrap();
+    let home = runtime.streams().default_stream();
+    let pinned = PinnedBuffer::from_slice(&runtime, home, &[7u8; LEN]).unwrap();
+    let MemoryOrigin::Block(id) = pinned.origin() else { panic!("no block") };
+    let uses = [BlockUse::new(id, Access::Read)];
+    let tokens = runtime.streams().uses().prepare(&uses, home).unwrap();
+    drop((pinned, runtime, tokens));
+    reap_orphaned_pinned().unwrap();
+    assert_eq!(universe.calls().count("cuMemFreeHost"), 0);
+    let leaks = universe.finish().reports;
+    assert_eq!(leaks.iter().map(|leak| leak.bytes).collect::<Vec<_>>(), [LEN as u64], "{leaks:?}");
+}
+
+#[test]
+fn what_a_lost_device_leaves_is_forgotten() {
+    let _alone = alone();
+    for lost_first in [false, true] {
+        let universe = lazy();
+        let runtime = DeviceRuntime::builder(universe.ordinal(0)).backend(Backend::Async);
+        let runtime = runtime.build().unwrap();
+        let (home, device) = (runtime.streams().default_stream(), runtime.device().clone());
+        let mut buffer = DeviceBuffer::<u8>::uninit(&runtime, home, LEN).unwrap();
+        let pinned = PinnedBuffer::from_slice(&runtime, home, &[7u8; LEN]).unwrap();
+        pinned.copy_to_device(&mut buffer, home).unwrap();
+        if lost_first {
+            universe.lose_device(0, 700);
+            device.synchronize().unwrap_err();
+        }
+        drop((pinned, buffer, runtime));
+        universe.lose_device(0, 700);
+        assert_eq!(reap_orphaned_pinned(), Ok(0), "lost first: {lost_first}");
+        universe.reset_calls();
+        assert_eq!(reap_orphaned_pinned(), Ok(0), "lost first: {lost_first}");
+        assert_eq!(universe.calls().total(), 0, "lost first: {lost_first}");
     }
 }
