@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cudarc::driver::{result, sys};
 use dmr_core::size::BLOCK_ALIGNMENT;
@@ -11,7 +11,6 @@ use dmr_core::{
     ResourceResult, StreamId,
 };
 
-use crate::sync::Arc;
 use crate::{Dependencies, Device, FreeOrder, StreamPool, process};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
