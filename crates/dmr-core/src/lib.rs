@@ -15,10 +15,12 @@
 //! | [`error`] | [`ResourceError`], [`DeallocateError`] |
 //! | [`tag`] | [`AllocTag`], who asked |
 //! | [`record`] | [`AllocationRecord`], one row of a log or a trace |
+//! | [`at_exit`] | hooks for a normal end of the process |
 //! | [`observer`] | [`MemoryObserver`], told what a pool carves up |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
 
+pub mod at_exit;
 pub mod block;
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -12,11 +12,11 @@ use super::{BackgroundConfig, BackgroundSink, LogRecord, LoggingSink, SinkError,
 /// A [`BackgroundSink`] around a file: what is said there of threads, order and forks holds here.
 /// `dmr replay` and `dmr_trace` read the file, plain or gzip.
 ///
-/// A row is in the hands of the operating system once [`flush`](LoggingSink::flush) has returned
-/// or the last owner has dropped the sink, and otherwise about a second after it was recorded
-/// ([`flush_interval`](BackgroundConfig::flush_interval)). A process that aborts, is killed, or
-/// exits without dropping the sink loses rows younger than that, and may leave half a row at the
-/// end. Of a gzip file everything up to the last of these moments can be read: each ends a gzip
+/// A row is in the hands of the operating system once [`flush`](LoggingSink::flush) has returned,
+/// the last owner has dropped the sink or the process has ended normally, and otherwise about a
+/// second after it was recorded ([`flush_interval`](BackgroundConfig::flush_interval)). A process
+/// that aborts or is killed loses rows younger than that, and may leave half a row at the end. Of a
+/// gzip file everything up to the last of these moments can be read: each ends a gzip
 /// member. Nothing is synchronised to the disk: a power cut can cost more.
 ///
 /// If the file cannot be written, up to a mebibyte of rows is kept and tried again; further rows

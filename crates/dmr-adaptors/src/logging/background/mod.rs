@@ -7,10 +7,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use dmr_core::at_exit::{self, AtExit};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use self::entry::Entry;
@@ -26,8 +27,10 @@ use super::{LogRecord, LoggingSink, SinkError};
 ///
 /// Records reach the inner sink on [`flush`](LoggingSink::flush), when the last owner drops this
 /// sink, and by themselves within [`flush_interval`](BackgroundConfig::flush_interval). A process
-/// that aborts, is killed, or exits without dropping the sink loses what was recorded since the
-/// last of these.
+/// that aborts or is killed loses what was recorded since the last of these. A process that ends
+/// normally ([`dmr_core::at_exit`]) brings everything recorded so far to the inner sink and flushes
+/// that, also if this sink is in a `static`; it waits up to 5 s for each of these. Records of threads
+/// that still run then may be lost.
 ///
 /// A record waits in the order for calls that began earlier, and are still in progress, for up to
 /// 100 ms; so does a flush. The row of a call that takes longer stands later than its time says.
@@ -108,6 +111,7 @@ impl<S: LoggingSink + 'static> BackgroundSink<S> {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             process: std::process::id(),
             thread: OnceLock::new(),
+            writer: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             control: Mutex::default(),
             changed: Condvar::new(),
@@ -116,6 +120,7 @@ impl<S: LoggingSink + 'static> BackgroundSink<S> {
         let writer = thread::Builder::new().name("dmr-log".into()).spawn(|| writer.run())?;
         // Callers need it only once they wait, which is after this.
         let _ = shared.thread.set(writer.thread().clone());
+        at_exit::register(Arc::downgrade(&shared) as Weak<dyn AtExit>);
         Ok(Self { shared, writer: Some(writer) })
     }
 
@@ -155,9 +160,7 @@ impl<S: LoggingSink + 'static> LoggingSink for BackgroundSink<S> {
             return Err(SinkError::Closed);
         }
         let mut control = shared.control();
-        control.requested += 1;
-        control.requested_ns = now_ns();
-        let mine = control.requested;
+        let mine = control.request_flush();
         shared.wake();
         while control.served < mine && !control.has_ended {
             control = shared.changed.wait(control).unwrap_or_else(PoisonError::into_inner);
@@ -194,6 +197,24 @@ impl<S: LoggingSink + 'static> fmt::Debug for BackgroundSink<S> {
     }
 }
 
+impl<S: LoggingSink + 'static> AtExit for Shared<S> {
+    /// Flushes, and then ends the background thread: other threads may go on to record, and must
+    /// not leave half a gzip member behind.
+    fn at_exit(&self) {
+        // Exit was called by the sink behind the queue: its own thread cannot be waited for.
+        if self.is_writer() {
+            return;
+        }
+        let mut control = self.control();
+        let mine = control.request_flush();
+        self.wake();
+        control = self.wait_at_exit(control, |control| control.served >= mine);
+        control.is_stopping = true;
+        self.wake();
+        drop(self.wait_at_exit(control, |_| false));
+    }
+}
+
 /// What callers and the background thread share.
 struct Shared<S> {
     sink: S,
@@ -203,6 +224,9 @@ struct Shared<S> {
     /// The process that has the background thread.
     process: u32,
     thread: OnceLock<Thread>,
+    /// The number of the background thread; 0 until it runs. `Thread` has an id as well, but a
+    /// thread that is being torn down cannot ask for its own.
+    writer: AtomicU64,
     lost: AtomicU64,
     control: Mutex<Control>,
     /// Told when `served` or `has_ended` changes.
@@ -223,6 +247,15 @@ struct Control {
     failure: Option<(u64, SinkError)>,
     is_stopping: bool,
     has_ended: bool,
+}
+
+impl Control {
+    /// Returns the number of the flush.
+    fn request_flush(&mut self) -> u64 {
+        self.requested += 1;
+        self.requested_ns = now_ns();
+        self.requested
+    }
 }
 
 /// The way from one thread to one sink.
@@ -297,7 +330,7 @@ impl<S> Shared<S> {
     }
 
     fn is_writer(&self) -> bool {
-        self.thread.get().is_some_and(|thread| thread.id() == thread::current().id())
+        self.writer.load(Ordering::Relaxed) == thread_number()
     }
 
     fn is_forked(&self) -> bool {
@@ -307,7 +340,21 @@ impl<S> Shared<S> {
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Waits until `is_done`, until the background thread has ended, or for [`AT_EXIT`].
+    fn wait_at_exit<'a>(
+        &self,
+        control: MutexGuard<'a, Control>,
+        is_done: impl Fn(&Control) -> bool,
+    ) -> MutexGuard<'a, Control> {
+        let waits = |control: &mut Control| !is_done(control) && !control.has_ended;
+        let waited = self.changed.wait_timeout_while(control, AT_EXIT, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
 }
+
+/// How long the end of the process waits for the sink behind the queue, at each of its two steps.
+const AT_EXIT: Duration = Duration::from_secs(5);
 
 /// How long a thread sleeps before it tries a full ring again.
 const BLOCKED: Duration = Duration::from_micros(50);

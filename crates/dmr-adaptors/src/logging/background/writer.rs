@@ -11,7 +11,7 @@ use rtrb::Consumer;
 
 use super::Shared;
 use super::entry::Entry;
-use crate::logging::calls::{Settled, settled_before};
+use crate::logging::calls::{Settled, settled_before, thread_number};
 use crate::logging::{LogRecord, LoggingSink, SinkError};
 
 /// The background thread of one sink.
@@ -67,6 +67,7 @@ impl<S: LoggingSink> Writer<S> {
     }
 
     pub(super) fn run(mut self) {
+        self.shared.writer.store(thread_number(), Ordering::Relaxed);
         loop {
             let is_stopping = self.look_for_requests();
             // Once it stops, nobody is left who could record.

@@ -1,0 +1,97 @@
+//! Runs hooks at a normal end of the process: logs are written out, and memory is given back.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+/// Something that is still to be done when the process ends while this lives, as a value in a
+/// `static` does: destructors of statics do not run.
+pub trait AtExit: Send + Sync {
+    /// Called once, on the thread that ends the process, while other threads may go on.
+    ///
+    /// It must return after a bounded time, whatever other threads do, and whatever the calling
+    /// thread has locked. Thread-locals that have a destructor are gone already. A panic is caught.
+    fn at_exit(&self);
+}
+
+/// Calls `hook` when the process ends, if it still lives then.
+///
+/// The process ends normally when `main` returns, panics or not, and when `std::process::exit` or
+/// C's `exit` is called (on Windows, only when `main` returns). It does not when it aborts, is
+/// killed, or calls `_exit`: then no hook is called. Hooks are called in the reverse order of their
+/// registration. A forked child calls those that were registered in the child itself, and none of
+/// its parent's. Where this crate is part of a library that is unloaded, hooks are called when that
+/// happens.
+pub fn register(hook: Weak<dyn AtExit>) {
+    // Without the lock, a forked child has inherited it from a thread that it does not have.
+    let Some(mut hooks) = hooks() else { return };
+    let is_first = hooks.is_empty();
+    hooks.retain(|registered| registered.hook.strong_count() > 0);
+    hooks.push(Registered { process: std::process::id(), hook });
+    drop(hooks);
+    if is_first {
+        run_before_earlier_handlers();
+    }
+}
+
+/// Makes the hooks run before every handler that the process has registered with C's `atexit` so
+/// far: those of a CUDA driver, if it has been initialised.
+///
+/// Each call takes a place in the C library's list of handlers for good.
+pub fn run_before_earlier_handlers() {
+    // Without memory for it the call fails, and the process ends as if no hook were registered.
+    let _ = at_exit(run_hooks);
+}
+
+struct Registered {
+    process: u32,
+    hook: Weak<dyn AtExit>,
+}
+
+static HOOKS: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+
+/// How long to wait for the list, which other threads lock for a moment only.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn hooks() -> Option<MutexGuard<'static, Vec<Registered>>> {
+    let start = Instant::now();
+    loop {
+        match HOOKS.try_lock() {
+            Ok(hooks) => return Some(hooks),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if start.elapsed() > PATIENCE => return None,
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+}
+
+/// The handler. It is registered more than once; the call that comes first finds the hooks.
+extern "C" fn run_hooks() {
+    let taken = hooks().map(|mut hooks| std::mem::take(&mut *hooks)).unwrap_or_default();
+    for Registered { process, hook } in taken.into_iter().rev() {
+        let hook = hook.upgrade().filter(|_| process == std::process::id());
+        let Some(hook) = hook else { continue };
+        // The last owner may have let go meanwhile: then dropping the hook runs its destructor.
+        let outcome = catch_unwind(AssertUnwindSafe(move || hook.at_exit()));
+        // Dropping what was thrown may panic again, and the process ends anyway.
+        std::mem::forget(outcome);
+    }
+}
+
+/// C's `atexit`.
+#[cfg(any(unix, windows))]
+#[allow(unsafe_code, reason = "the standard library has no exit handlers")]
+fn at_exit(handler: extern "C" fn()) -> c_int {
+    // SAFETY: may be called at any time, from any thread. The handler is a function of this crate
+    // that lets no panic out. If the crate is part of a library that is unloaded, the C library
+    // calls the handler before its code goes: glibc, macOS and Windows keep a list for each
+    // library, and musl never unloads one.
+    unsafe { libc::atexit(handler) }
+}
+
+/// There is no such call.
+#[cfg(not(any(unix, windows)))]
+fn at_exit(_: extern "C" fn()) -> c_int {
+    -1
+}
