@@ -126,9 +126,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         stats
     }
 
-    /// What an error says when there is no room.
+    /// Returns what the pool keeps, and which tags hold the most of it: what an error says when
+    /// there is no room.
+    #[must_use]
     #[cold]
-    pub(crate) fn shortage(&self) -> PoolShortage {
+    pub fn shortage(&self) -> PoolShortage {
         let PoolStats { reserved, largest_free, cached, pending, .. } = self.stats();
         let mut by_tag = BTreeMap::<AllocTag, (u64, u64)>::new();
         for arena in self.arenas() {

@@ -28,6 +28,7 @@ pub mod device;
 pub mod error;
 mod event;
 mod handed_over;
+mod idle;
 mod kernels;
 pub mod latch;
 pub mod lease;

@@ -120,7 +120,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Its stream, if it has one and nobody has taken it back.
     #[inline]
-    fn alive(&self) -> Option<&Created> {
+    pub(crate) fn alive(&self) -> Option<&Created> {
         if self.retired.load(Ordering::Acquire) { None } else { self.stream.get() }
     }
 }

@@ -77,12 +77,14 @@ mod layers;
 #[cfg(feature = "pool")]
 mod pooled;
 mod runtime;
+mod shutdown;
 
 pub use backend::Backend;
 pub use builder::DeviceRuntimeBuilder;
 pub use error::RuntimeError;
 pub use layers::SharedResource;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
+pub use shutdown::{ShutdownError, shutdown};
 
 #[cfg(feature = "buffer")]
 pub use dmr_buffer::bytemuck;

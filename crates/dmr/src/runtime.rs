@@ -6,6 +6,7 @@ use dmr_core::DeviceMemoryResource;
 use dmr_streams::{Device, DeviceContext, StreamPool};
 
 use crate::layers::Handles;
+use crate::shutdown::GiveBack;
 use crate::{DeviceRuntimeBuilder, RuntimeError};
 
 /// How many CUDA ordinals [`DeviceRuntime::try_get`] keeps a runtime for.
@@ -21,22 +22,21 @@ pub struct DeviceRuntime {
     resource: Arc<dyn DeviceMemoryResource>,
     #[allow(dead_code, reason = "what is read depends on the features")]
     pub(crate) layers: Handles,
+    pub(crate) give_back: Arc<GiveBack>,
 }
 
 impl DeviceRuntime {
     /// The process's runtime of a device: built by the first call, the same for every later one.
     ///
     /// Calls that come while it is being built wait for it; afterwards no lock is taken. A build
-    /// that failed is tried again by the next call. It is never dropped.
+    /// that failed is tried again by the next call. It is never dropped; when the process ends, it
+    /// [gives back](crate::shutdown) what is idle.
     ///
     /// # Errors
     ///
     /// As [`DeviceRuntimeBuilder::build`], and [`RuntimeError::OrdinalBeyondLimit`] from
     /// [`MAX_DEVICE_ORDINALS`] on.
     pub fn try_get(ordinal: usize) -> Result<&'static Self, RuntimeError> {
-        static SHARED: [Shared; MAX_DEVICE_ORDINALS] =
-            [const { Shared { runtime: OnceLock::new(), building: Mutex::new(()) } };
-                MAX_DEVICE_ORDINALS];
         let shared = SHARED.get(ordinal).ok_or(RuntimeError::OrdinalBeyondLimit { ordinal })?;
         if let Some(runtime) = shared.runtime.get() {
             return Ok(runtime);
@@ -59,7 +59,13 @@ impl DeviceRuntime {
         resource: Arc<dyn DeviceMemoryResource>,
         layers: Handles,
     ) -> Self {
-        Self { streams, resource, layers }
+        let give_back = GiveBack::at_exit(&streams, &resource, &layers);
+        Self { streams, resource, layers, give_back }
+    }
+
+    /// The process's runtimes that have been built.
+    pub(crate) fn shared() -> impl Iterator<Item = &'static Self> {
+        SHARED.iter().filter_map(|shared| shared.runtime.get())
     }
 
     /// Where memory comes from.
@@ -96,6 +102,9 @@ impl DeviceContext for DeviceRuntime {
         &self.streams
     }
 }
+
+static SHARED: [Shared; MAX_DEVICE_ORDINALS] =
+    [const { Shared { runtime: OnceLock::new(), building: Mutex::new(()) } }; MAX_DEVICE_ORDINALS];
 
 struct Shared {
     runtime: OnceLock<DeviceRuntime>,

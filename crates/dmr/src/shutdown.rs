@@ -1,0 +1,217 @@
+//! Gives back what a runtime keeps: when the program asks for it, and when the process ends.
+
+use std::sync::{Arc, Once, Weak};
+use std::time::{Duration, Instant};
+
+use dmr_core::at_exit::{self, AtExit};
+use dmr_core::error::Holder;
+use dmr_core::size::human_bytes;
+use dmr_core::{ResourceError, ResourceResult};
+use dmr_streams::StreamPool;
+
+use crate::layers::Handles;
+use crate::{DeviceRuntime, MAX_DEVICE_ORDINALS, SharedResource};
+
+/// Gives back what every runtime of [`DeviceRuntime::try_get`] keeps, as
+/// [`DeviceRuntime::shutdown`] does.
+///
+/// A program need not call this: when the process ends normally, each runtime that still lives, of
+/// the process or its owner's, writes its log out and gives back the memory that is idle. That
+/// takes no longer than a few seconds and reports nothing. Call this to wait for all work, to see
+/// errors, and to learn what is still in use.
+///
+/// # Errors
+///
+/// The first error; the other runtimes are shut down all the same.
+pub fn shutdown() -> Result<(), ShutdownError> {
+    DeviceRuntime::shared().fold(Ok(()), |outcome, runtime| outcome.and(runtime.shutdown()))
+}
+
+impl DeviceRuntime {
+    /// Waits for the device, frees what is retired, gives the memory that no block uses back to the
+    /// driver, and flushes the log.
+    ///
+    /// The runtime can still be used afterwards, and takes memory anew. Other threads may go on
+    /// using it meanwhile; what they use is not touched.
+    ///
+    /// # Errors
+    ///
+    /// [`ShutdownError::Resource`] if the device or the driver fails,
+    /// [`ShutdownError::Log`] if rows of the log are lost, and else [`ShutdownError::InUse`] if
+    /// blocks are still handed out. Each step is made, whatever an earlier one returned.
+    pub fn shutdown(&self) -> Result<(), ShutdownError> {
+        let waited = self.device().synchronize();
+        let reaped = self.resource().reap_pending().map(drop);
+        let given_back = self.give_back.give_back();
+        #[cfg(feature = "logging")]
+        let flushed = self.layers.log.as_ref().map_or(Ok(()), |log| log.flush());
+        waited.and(reaped).and(given_back)?;
+        #[cfg(feature = "logging")]
+        flushed?;
+        let usage = self.resource().usage();
+        if usage.outstanding() == 0 {
+            return Ok(());
+        }
+        let (live, retired) = (usage.live, usage.retired);
+        let (device_ordinal, holders) = (self.ordinal(), self.give_back.holders());
+        Err(ShutdownError::InUse { device_ordinal, live, retired, holders })
+    }
+}
+
+/// Why a [`shutdown`](DeviceRuntime::shutdown) did not give back everything.
+///
+/// Variants are `#[non_exhaustive]`: match on what you need and end with `..`.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// Waiting, reaping or trimming failed.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+
+    /// Rows of the log are lost.
+    #[cfg(feature = "logging")]
+    #[error("the log is not whole: {0}")]
+    Log(#[from] dmr_adaptors::logging::SinkError),
+
+    /// Blocks are still handed out, and keep their memory.
+    #[non_exhaustive]
+    #[error(
+        "device {device_ordinal} is still in use: {} live and {} retired{}: give the blocks back, \
+         and close the windows of those that are retired",
+        human_bytes(*.live), human_bytes(*.retired), list(.holders)
+    )]
+    InUse {
+        /// CUDA device ordinal.
+        device_ordinal: usize,
+        /// Bytes that are handed out.
+        live: u64,
+        /// Bytes that were given back while a window was open that still is.
+        retired: u64,
+        /// The tags that hold the most, largest first; empty if the backend is not the pool.
+        holders: Box<[Holder]>,
+    },
+}
+
+/// The memory that a runtime keeps although no block uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct GiveBack {
+    streams: Arc<StreamPool>,
+    resource: SharedResource,
+    #[cfg(feature = "pool")]
+    pool: Option<Arc<dmr_pool::PoolResource<SharedResource>>>,
+}
+
+/// How long the end of the process waits for the device to finish its work.
+const PATIENCE_WITH_DEVICE: Duration = Duration::from_secs(1);
+/// How long it waits in all, for other threads' locks and for the driver too.
+const PATIENCE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_micros(200);
+
+impl GiveBack {
+    /// What a new runtime keeps. It is given back when the process ends while the runtime lives.
+    #[allow(unused_variables, reason = "what is used depends on the features")]
+    pub(crate) fn at_exit(
+        streams: &Arc<StreamPool>,
+        resource: &SharedResource,
+        layers: &Handles,
+    ) -> Arc<Self> {
+        let this = Arc::new(Self {
+            streams: Arc::clone(streams),
+            resource: Arc::clone(resource),
+            #[cfg(feature = "pool")]
+            pool: layers.pool.clone(),
+        });
+        at_exit::register(Arc::downgrade(&this) as Weak<dyn AtExit>);
+        // Before the driver's handlers, which it may register as late as with the first context.
+        // Once for each device, because each time takes a place in a list for good.
+        static OPENED: [Once; MAX_DEVICE_ORDINALS] = [const { Once::new() }; MAX_DEVICE_ORDINALS];
+        if let Some(opened) = OPENED.get(streams.device().ordinal()) {
+            opened.call_once(at_exit::run_before_earlier_handlers);
+        }
+        this
+    }
+
+    /// Gives back what no block uses and the device is known to be done with.
+    fn give_back(&self) -> ResourceResult<()> {
+        let trimmed = self.trim();
+        // What was trimmed may be retired upstream.
+        trimmed.and(self.reap_upstream())
+    }
+
+    #[cfg(feature = "pool")]
+    fn trim(&self) -> ResourceResult<()> {
+        self.pool.as_ref().map_or(Ok(()), |pool| pool.trim_to(0))
+    }
+
+    #[cfg(not(feature = "pool"))]
+    fn trim(&self) -> ResourceResult<()> {
+        Ok(())
+    }
+
+    #[cfg(feature = "pool")]
+    fn reap_upstream(&self) -> ResourceResult<()> {
+        use dmr_core::DeviceMemoryResource;
+        self.pool.as_ref().map_or(Ok(()), |pool| pool.upstream().try_reap().map(drop))
+    }
+
+    #[cfg(not(feature = "pool"))]
+    fn reap_upstream(&self) -> ResourceResult<()> {
+        Ok(())
+    }
+
+    fn holders(&self) -> Box<[Holder]> {
+        #[cfg(feature = "pool")]
+        if let Some(pool) = &self.pool {
+            return pool.shortage().holders;
+        }
+        Box::default()
+    }
+
+    /// The same at the end of the process, where errors have nowhere to go: the driver may be gone,
+    /// or the device lost.
+    fn give_back_at_exit(&self) {
+        if self.streams.device().bind().is_err() {
+            return;
+        }
+        let start = Instant::now();
+        let is_idle = loop {
+            match self.streams.is_idle() {
+                Ok(false) if start.elapsed() < PATIENCE_WITH_DEVICE => std::thread::sleep(POLL),
+                Ok(is_idle) => break is_idle,
+                Err(_) => return,
+            }
+        };
+        // Reaping may wait for a busy device, and is a row of the log.
+        if is_idle && self.resource.usage().retired > 0 {
+            let _ = self.resource.try_reap();
+        }
+        let _ = self.give_back();
+    }
+}
+
+impl AtExit for GiveBack {
+    /// On a thread of its own, which can be left behind: the calling one may have been stopped
+    /// inside of an allocation, with its locks held, and the driver may wait for the device.
+    fn at_exit(&self) {
+        let device = self.streams.device();
+        if device.is_lost() || device.is_forked() {
+            return;
+        }
+        let (start, this) = (Instant::now(), self.clone());
+        let thread = std::thread::Builder::new().name("dmr-exit".into());
+        let Ok(thread) = thread.spawn(move || this.give_back_at_exit()) else { return };
+        while !thread.is_finished() && start.elapsed() < PATIENCE {
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// `; 3 GiB held by "weights" (2 blocks), ...`; nothing if there are none.
+fn list(holders: &[Holder]) -> String {
+    let line = |holder: &Holder| {
+        let size = human_bytes(holder.bytes);
+        format!("{size} held by \"{}\" ({} blocks)", holder.tag, holder.blocks)
+    };
+    let lines: Vec<_> = holders.iter().map(line).collect();
+    if lines.is_empty() { String::new() } else { format!("; {}", lines.join(", ")) }
+}
