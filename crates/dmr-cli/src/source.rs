@@ -34,7 +34,8 @@ pub(crate) fn builder(
     ordinal: usize,
     max_streams: usize,
 ) -> Result<DeviceRuntimeBuilder, Failure> {
-    let builder = DeviceRuntime::builder(ordinal);
+    // What is measured is the pool as it is on a GPU, also on the simulated driver.
+    let builder = DeviceRuntime::builder(ordinal).without_observer();
     if name == Some(VIRTUAL) {
         let device = Device::open(ordinal).map_err(Failure::unusable)?;
         let config = StreamPoolConfig::new().with_max_streams(max_streams);

@@ -6,10 +6,9 @@ mod support;
 
 use std::sync::{Arc, Barrier};
 
-use dmr_core::{Access, AllocTag, BlockState, DeviceMemoryResource, MemoryObserver, ResourceError};
+use dmr_core::{Access, AllocTag, BlockState, DeviceMemoryResource, ResourceError};
 use dmr_pool::{PoolConfig, RegionState};
 use dmr_sim::{Policy, ReportKind};
-use dmr_testkit::SimObserver;
 use support::program::{Seen, play_observed};
 use support::stage::Stage;
 use support::witness::{Witness, set_bytes};
@@ -387,7 +386,7 @@ mod conformance {
     use dmr_testkit::{ResourceHarness, Rig};
 
     fn make(rig: &Rig) -> support::Pool {
-        let observer: Arc<dyn MemoryObserver> = Arc::new(SimObserver::new(rig.universe()));
+        let observer = rig.device().memory_observer().unwrap();
         pool_with(Upstream::Async, rig, PoolConfig::fast(), Some(observer))
     }
 

@@ -30,10 +30,10 @@ pub fn is_inside_driver_call() -> bool {
 }
 
 /// Marks the calling thread as inside a driver call until it is dropped.
-struct Inside;
+pub(crate) struct Inside;
 
 impl Inside {
-    fn enter() -> Self {
+    pub(crate) fn enter() -> Self {
         INSIDE.set(true);
         Self
     }

@@ -311,7 +311,7 @@ impl Shadow {
         if let Some(made) = allocation.made.as_ref().filter(|m| !check.before.covers(m.epoch)) {
             let kind = ReportKind::UseBeforeAllocation;
             let mut report = found(kind, Some(made.site()), second.clone(), allocation, at);
-            report.bytes = bytes;
+            (report.bytes, report.tag) = (bytes, tag.cloned());
             out.push(report);
         }
         let (end, tag) = (at.saturating_add(bytes), tag.cloned());

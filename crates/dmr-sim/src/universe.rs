@@ -282,19 +282,12 @@ impl Universe {
     /// previous owner still count. It is a finding if the bytes are not inside of a heap, or
     /// handed out already.
     pub fn region_allocated(&self, ptr: u64, bytes: usize, tag: &str) {
-        let tag = (!tag.is_empty()).then(|| tag.into());
-        let mut session = self.session();
-        let by = session.site("allocation of a pool's region");
-        let machine = &mut *session;
-        machine.shadow.region_allocated(ptr, bytes as u64, tag, by, &mut machine.findings);
+        self.session().region_allocated(ptr, bytes as u64, tag);
     }
 
     /// The region at `ptr` may not be touched any more. It is a finding if there is none.
     pub fn region_freed(&self, ptr: u64) {
-        let mut session = self.session();
-        let by = session.site("free of a pool's region");
-        let machine = &mut *session;
-        machine.shadow.region_freed(ptr, by, &mut machine.findings);
+        self.session().region_freed(ptr);
     }
 
     /// Names an allocation or region for reports.

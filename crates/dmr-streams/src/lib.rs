@@ -41,6 +41,7 @@ pub mod pool;
 mod process;
 mod progress;
 mod recycle;
+mod simulated;
 mod sync;
 pub mod tracked;
 pub mod uses;

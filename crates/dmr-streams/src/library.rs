@@ -89,6 +89,16 @@ pub fn error_name(code: i32) -> &'static str {
     unsafe { CStr::from_ptr(name) }.to_str().unwrap_or(UNKNOWN)
 }
 
+/// A function that only some drivers have.
+///
+/// # Safety
+///
+/// A driver that has the symbol has a function of type `F` there.
+pub(crate) unsafe fn optional<F: Copy>(symbol: &str) -> Option<F> {
+    // SAFETY: the caller's contract. The driver is never unloaded.
+    unsafe { driver().ok()?.library.get::<F>(symbol) }.ok().map(|found| *found)
+}
+
 /// The functions that are needed before cudarc may be touched. Result codes are plain integers
 /// here: cudarc's closed enum has no place for the codes of a driver newer than its bindings.
 struct Driver {
@@ -96,7 +106,7 @@ struct Driver {
     get_version: unsafe extern "system" fn(*mut c_int) -> c_int,
     get_count: unsafe extern "system" fn(*mut c_int) -> c_int,
     get_error_name: unsafe extern "system" fn(c_int, *mut *const c_char) -> c_int,
-    _library: Library,
+    library: Library,
 }
 
 impl Driver {
@@ -124,7 +134,7 @@ impl Driver {
             get_version: symbol!("cuDriverGetVersion"),
             get_count: symbol!("cuDeviceGetCount"),
             get_error_name: symbol!("cuGetErrorName"),
-            _library: library,
+            library,
         })
     }
 
@@ -181,7 +191,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_library_that_is_no_driver_is_named() {
+    fn alibrary_that_is_no_driver_is_named() {
         let error = Driver::load(&["libdmr-absent.so", "libc.so.6"]).err().unwrap();
         assert_eq!(error.to_string(), "libc.so.6 is not a CUDA driver: it has no cuInit");
     }

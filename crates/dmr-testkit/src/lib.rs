@@ -5,7 +5,6 @@
 //! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on whichever driver |
 //! | [`harness`] | [`ResourceHarness`]: what the conformance suite needs around a resource |
 //! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
-//! | [`observer`] | [`SimObserver`]: tells the simulator what a pool carves up |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
 //!
 //! Used from `tests/` and `examples/` only. It panics where a test would.
@@ -13,11 +12,9 @@
 pub mod fake;
 pub mod faults;
 pub mod harness;
-pub mod observer;
 pub mod rig;
 pub mod scenarios;
 
 pub use faults::for_each_driver_call;
 pub use harness::ResourceHarness;
-pub use observer::SimObserver;
 pub use rig::{Rig, RigConfig};

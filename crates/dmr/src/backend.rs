@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) tracked: bool,
     #[cfg(feature = "pool")]
     pub(crate) pool: Option<dmr_pool::PoolConfig>,
+    #[cfg(feature = "pool")]
+    pub(crate) observer: crate::pooled::ObserverChoice,
 }
 
 impl Backend {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dmr_core::MemoryObserver;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource, VirtualMemoryError};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::StreamPool;
@@ -27,11 +28,45 @@ impl DeviceRuntimeBuilder {
         self
     }
 
+    /// Tells `observer`, a memory checker, of the pool's blocks
+    /// ([`PoolResource::with_observer`]). On the simulated driver it is told instead of the driver.
+    /// It does not choose the backend, and means nothing where `DMR_BACKEND` chooses another.
+    ///
+    /// Without this, the simulated driver is told of the blocks, so that it reports a use after a
+    /// free, an access outside of a block and a race with the block's tag. An observed pool waits on
+    /// the host where another pool makes a stream wait, asks the driver in allocations and frees,
+    /// and grows no block in place; orders between streams are the same. NVIDIA's driver is told
+    /// nothing, and its pool pays nothing.
+    pub fn observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
+        self.settings.observer = ObserverChoice::Given(observer);
+        self
+    }
+
+    /// Tells nothing of the pool's blocks, not even the simulated driver: for measuring on it, and for
+    /// tests of how the pool behaves where it is not observed.
+    pub fn without_observer(mut self) -> Self {
+        self.settings.observer = ObserverChoice::None;
+        self
+    }
+
     pub(crate) fn check_pool_settings(&self) -> Result<(), RuntimeError> {
-        let problem = match (self.settings.pool, &self.resource, self.backend) {
-            (None, ..) | (_, None, None | Some(Backend::Pool)) => return Ok(()),
-            (_, Some(_), _) => "`with_resource` brings its own backend: leave `pool_config` out",
-            _ => "`pool_config` is for `Backend::Pool`: choose that, or leave `pool_config` out",
+        let has_observer = matches!(self.settings.observer, ObserverChoice::Given(_));
+        let has_config = self.settings.pool.is_some();
+        let problem = match (&self.resource, self.backend) {
+            (None, None | Some(Backend::Pool)) => return Ok(()),
+            (Some(_), _) if has_config => {
+                "`with_resource` brings its own backend: leave `pool_config` out"
+            }
+            (Some(_), _) if has_observer => {
+                "`with_resource` brings its own backend: leave `observer` out"
+            }
+            (None, _) if has_config => {
+                "`pool_config` is for `Backend::Pool`: choose that, or leave `pool_config` out"
+            }
+            (None, _) if has_observer => {
+                "`observer` is for `Backend::Pool`: choose that, or leave `observer` out"
+            }
+            _ => return Ok(()),
         };
         Err(RuntimeError::Settings { problem })
     }
@@ -48,7 +83,25 @@ impl DeviceRuntime {
     }
 }
 
+/// What is told of the pool's blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum ObserverChoice {
+    /// The driver, if it is the simulated one.
+    #[default]
+    Driver,
+    Given(Arc<dyn MemoryObserver>),
+    None,
+}
+
 impl Settings {
+    fn observer(&self, streams: &StreamPool) -> Option<Arc<dyn MemoryObserver>> {
+        match &self.observer {
+            ObserverChoice::Driver => streams.device().memory_observer(),
+            ObserverChoice::Given(observer) => Some(Arc::clone(observer)),
+            ObserverChoice::None => None,
+        }
+    }
+
     fn pool_config(&self) -> PoolConfig {
         self.pool.unwrap_or_default()
     }
@@ -87,7 +140,11 @@ pub(crate) fn over(
     if let Some(budget) = &handles.budget {
         config.page_size = page_size_within(budget.limit(), config.page_size);
     }
-    Ok(PoolResource::new(base, Arc::clone(streams), config)?)
+    let pool = PoolResource::new(base, Arc::clone(streams), config)?;
+    Ok(match settings.observer(streams) {
+        Some(observer) => pool.with_observer(observer),
+        None => pool,
+    })
 }
 
 /// A power of two where it has to be less than asked for, so that pages leave no rest of the limit.

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dmr::dmr_adaptors::logging::{CsvSink, LogRecord, LoggingSink, SinkError};
+use dmr::dmr_core::{Generation, MemoryObserver};
 use dmr::prelude::*;
 use dmr_sim::Universe;
 
@@ -86,10 +87,13 @@ fn threads_that_allocate_while_the_process_ends_neither_hang_nor_break_it() {
     }
 }
 
+/// The observer is called with locks of the pool held, which giving back needs.
 #[test]
 fn a_thread_that_exits_inside_a_callback_of_the_runtime_ends_the_process() {
-    let left = run("exits-inside", ENDS[1]);
-    assert!(left.took < Duration::from_secs(20), "{:?}", left.took);
+    for callback in ["exits-in-sink", "exits-in-observer"] {
+        let left = run(callback, ENDS[1]);
+        assert!(left.took < Duration::from_secs(20), "{callback}: {:?}", left.took);
+    }
 }
 
 #[test]
@@ -176,11 +180,13 @@ fn act(what: &str, universe: &Universe, folder: &Path) {
             });
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         }
-        "exits-inside" => {
-            let sink = Arc::new(Exits);
-            let gpu =
-                OWN.get_or_init(|| DeviceRuntime::builder(ordinal).log_to(sink).build().unwrap());
-            drop(churn(gpu, 1));
+        "exits-in-sink" | "exits-in-observer" => {
+            let builder = DeviceRuntime::builder(ordinal);
+            let builder = match what {
+                "exits-in-sink" => builder.log_to(Arc::new(Exits)),
+                _ => builder.observer(Arc::new(Exits)),
+            };
+            drop(churn(OWN.get_or_init(|| builder.build().unwrap()), 1));
         }
         "forks" => {
             drop(churn(logged(), 100));
@@ -216,7 +222,7 @@ fn allocate(gpu: &DeviceRuntime, stream: StreamId) -> DeviceBlock {
     gpu.resource().allocate(MIB, stream, AllocTag::new("churn")).unwrap()
 }
 
-/// A sink that ends the process.
+/// A sink and an observer that end the process.
 #[derive(Debug)]
 struct Exits;
 
@@ -227,6 +233,18 @@ impl LoggingSink for Exits {
 
     fn flush(&self) -> Result<(), SinkError> {
         Ok(())
+    }
+}
+
+impl MemoryObserver for Exits {
+    fn heap_created(&self, _: u64, _: usize) {}
+
+    fn heap_destroyed(&self, _: u64) {}
+
+    fn region_allocated(&self, _: u64, _: usize, _: AllocTag, _: Generation) {}
+
+    fn region_freed(&self, _: u64, _: Generation) {
+        std::process::exit(3)
     }
 }
 

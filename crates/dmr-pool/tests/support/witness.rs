@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{result, sys};
 use dmr_core::{AllocTag, Generation, MemoryObserver, StreamId};
-use dmr_testkit::{Rig, SimObserver};
+use dmr_testkit::Rig;
 
 #[derive(Debug)]
 pub(crate) struct Witness {
-    simulator: SimObserver,
+    simulator: Arc<dyn MemoryObserver>,
     seen: Mutex<Seen>,
 }
 
@@ -36,7 +36,7 @@ struct Region {
 
 impl Witness {
     pub(crate) fn new(rig: &Rig) -> Arc<Self> {
-        let simulator = SimObserver::new(rig.universe());
+        let simulator = rig.device().memory_observer().expect("the simulated driver");
         Arc::new(Self { simulator, seen: Mutex::default() })
     }
 

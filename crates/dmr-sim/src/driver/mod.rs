@@ -6,6 +6,7 @@
 #![allow(non_snake_case, reason = "the driver's names")]
 
 mod capture;
+mod carved;
 mod context;
 mod event;
 mod execution;
@@ -35,6 +36,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         capture::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
+        carved::SYMBOLS,
     ];
     let simulated = chapters.into_iter().flatten();
     let mut all: Vec<_> = simulated.map(|(name, address)| (*name, address() as u64)).collect();

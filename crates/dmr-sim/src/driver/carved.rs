@@ -1,0 +1,95 @@
+//! What pools carve up: functions that NVIDIA's driver does not have.
+//!
+//! A library that finds them in the driver tells it of the blocks of its pools, without depending on
+//! this crate. They concern no device, so they are neither counted as calls nor failed. A change of
+//! their meaning or types needs other names.
+
+use std::ffi::{c_char, c_int};
+
+use super::{chapter, put};
+use crate::abi::*;
+use crate::callback;
+use crate::registry;
+use crate::session::{Inside, Session, is_forked_child};
+
+chapter![
+    dmrSimUniverseOf,
+    dmrSimHeapCreated,
+    dmrSimHeapDestroyed,
+    dmrSimRegionAllocated,
+    dmrSimRegionFreed,
+];
+
+/// Names the universe that a CUDA ordinal belongs to, for the other functions. An ordinal can become
+/// another universe's, a name does not.
+unsafe extern "C" fn dmrSimUniverseOf(device: c_int, universe: *mut u32) -> Code {
+    if is_forked_child() {
+        return ERROR_NOT_INITIALIZED;
+    }
+    let found = registry::universe_of_ordinal(device);
+    // SAFETY: the caller's contract: null or writable.
+    found.and_then(|found| unsafe { put(universe, found.id) }).err().unwrap_or(SUCCESS)
+}
+
+extern "C" fn dmrSimHeapCreated(universe: u32, ptr: u64, bytes: u64) -> Code {
+    tell(universe, |session| session.shadow.heap_created(ptr, bytes))
+}
+
+extern "C" fn dmrSimHeapDestroyed(universe: u32, ptr: u64) -> Code {
+    tell(universe, |session| session.shadow.heap_destroyed(ptr))
+}
+
+/// `tag` is `tag_len` bytes of UTF-8.
+unsafe extern "C" fn dmrSimRegionAllocated(
+    universe: u32,
+    ptr: u64,
+    bytes: u64,
+    tag: *const c_char,
+    tag_len: usize,
+) -> Code {
+    let tag = match tag_len {
+        0 => &[],
+        // SAFETY: the caller's contract: so many bytes can be read there.
+        _ => unsafe { std::slice::from_raw_parts(tag.cast::<u8>(), tag_len) },
+    };
+    let tag = String::from_utf8_lossy(tag);
+    tell(universe, |session| session.region_allocated(ptr, bytes, &tag))
+}
+
+extern "C" fn dmrSimRegionFreed(universe: u32, ptr: u64) -> Code {
+    tell(universe, |session| session.region_freed(ptr))
+}
+
+fn tell(universe: u32, what: impl FnOnce(&mut Session<'_>)) -> Code {
+    if is_forked_child() {
+        return ERROR_NOT_INITIALIZED;
+    }
+    if callback::is_running() {
+        return ERROR_NOT_PERMITTED;
+    }
+    let _inside = Inside::enter();
+    match registry::universe(universe) {
+        Ok(shared) => {
+            what(&mut shared.session());
+            SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+impl Session<'_> {
+    /// A pool handed out a region.
+    pub(crate) fn region_allocated(&mut self, ptr: u64, bytes: u64, tag: &str) {
+        let tag = (!tag.is_empty()).then(|| tag.into());
+        let by = self.site("allocation of a pool's region");
+        let machine = &mut **self;
+        machine.shadow.region_allocated(ptr, bytes, tag, by, &mut machine.findings);
+    }
+
+    /// A pool's region is free again.
+    pub(crate) fn region_freed(&mut self, ptr: u64) {
+        let by = self.site("free of a pool's region");
+        let machine = &mut **self;
+        machine.shadow.region_freed(ptr, by, &mut machine.findings);
+    }
+}
