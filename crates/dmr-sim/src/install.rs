@@ -80,24 +80,36 @@ pub enum SelectError {
         /// What it is.
         value: String,
     },
+    /// `DMR_DRIVER=cuda`, and NVIDIA's driver is not there, has no device, or stands behind the
+    /// simulated one.
+    #[error(
+        "DMR_DRIVER=cuda asks for a GPU, and there is none ({because}): install the NVIDIA driver, \
+         or set DMR_DRIVER=sim"
+    )]
+    #[non_exhaustive]
+    NoGpu {
+        /// What is in the way.
+        because: Because,
+    },
     /// The simulated driver was chosen and cannot be installed.
     #[error(transparent)]
     Install(#[from] InstallError),
 }
 
 /// Decides which driver this process uses, once: `DMR_DRIVER=sim|cuda`, else NVIDIA's if it has
-/// a device, else the simulated one, which is then installed.
+/// a device, else the simulated one, which is then installed. An empty `DMR_DRIVER` is as none.
 ///
 /// # Errors
 ///
-/// An unknown `DMR_DRIVER`, and those of [`install`].
+/// An unknown `DMR_DRIVER`, `DMR_DRIVER=cuda` without a GPU, and those of [`install`]. Where there
+/// is no simulated driver, whether there is a GPU is not asked: NVIDIA's driver explains itself.
 pub fn select() -> Result<Driver, SelectError> {
     static CHOICE: OnceLock<Result<Driver, SelectError>> = OnceLock::new();
     CHOICE
         .get_or_init(|| {
             let wanted = std::env::var_os("DMR_DRIVER").unwrap_or_default();
             let because = match wanted.to_str() {
-                Some("cuda") => return Ok(Driver::Cuda),
+                Some("cuda") => return nvidias(),
                 Some("sim") => Because::Requested,
                 Some("") if is_installed() => Because::Installed,
                 // Where there is nothing to choose from, NVIDIA's driver explains itself.
@@ -115,6 +127,16 @@ pub fn select() -> Result<Driver, SelectError> {
             Ok(Driver::Simulated(because))
         })
         .clone()
+}
+
+/// NVIDIA's driver, as far as it can be asked.
+fn nvidias() -> Result<Driver, SelectError> {
+    let because = match is_installed() {
+        true => Some(Because::Installed),
+        false if platform::CAN_INSTALL => real_driver(),
+        false => None,
+    };
+    because.map_or(Ok(Driver::Cuda), |because| Err(SelectError::NoGpu { because }))
 }
 
 /// Loads the simulated driver into this process, so that `dlopen("libcuda.so")` finds it.

@@ -2,6 +2,7 @@
 
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 thread_local! {
@@ -47,7 +48,8 @@ impl CallStack {
         Self(Backtrace::force_capture())
     }
 
-    /// The innermost frame outside of the simulator, the bindings and the standard library.
+    /// The innermost frame outside of the simulator, the bindings, this project's other crates and the
+    /// standard library.
     pub(crate) fn call_site(&self) -> Option<String> {
         let text = self.0.to_string();
         let mut function = "";
@@ -62,12 +64,113 @@ impl CallStack {
     }
 }
 
+/// This project's crates that submit work for a program.
+const OURS: &[&str] = &[
+    "dmr",
+    "dmr-adaptors",
+    "dmr-buffer",
+    "dmr-core",
+    "dmr-cuda-async",
+    "dmr-cuda-direct",
+    "dmr-cuda-virtual",
+    "dmr-launch",
+    "dmr-pool",
+    "dmr-sim",
+    "dmr-streams",
+];
+const BINDINGS: &str = "cudarc";
+const STANDARD: &[&str] = &["alloc", "core", "std"];
+
+/// Whether a frame is the program's: its function names the crate, if there is full debug
+/// information, and its place is in the sources of one.
 fn is_users(function: &str, place: &str) -> bool {
-    let inside = |prefix: &str| function.trim_start_matches('<').starts_with(prefix);
-    !(inside("dmr_sim::")
-        || inside("cudarc::")
-        || inside("std::")
-        || inside("core::")
-        || function.starts_with("cu")
-        || place.starts_with("/rustc/"))
+    let is_hidden = |name: &str| {
+        let is_ours = OURS.iter().any(|ours| name.replace('_', "-") == *ours);
+        is_ours || name == BINDINGS || STANDARD.contains(&name)
+    };
+    !crate_of(function).is_some_and(is_hidden) && !is_hidden_place(place)
+}
+
+/// The crate in a function's path: `dmr` of `<dmr::Runtime as core::fmt::Debug>::fmt`. `None` for a
+/// name without a path.
+fn crate_of(function: &str) -> Option<&str> {
+    let path = function.trim_start_matches(['<', '&', '*', '(', '[']);
+    let path = ["mut ", "const ", "dyn "]
+        .iter()
+        .fold(path, |path, word| path.strip_prefix(word).unwrap_or(path));
+    let end = path.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(path.len());
+    match path[end..].starts_with("::") || path[end..].starts_with('[') {
+        true => Some(&path[..end]),
+        // A method that a trait gives to a type without a path.
+        false => crate_of(path.split_once(" as ")?.1),
+    }
+}
+
+/// Whether a place is in the sources of the standard library, of the bindings or of this project,
+/// whose crates lie side by side: in a clone, and in a registry.
+fn is_hidden_place(place: &str) -> bool {
+    if place.starts_with("/rustc/") || place.contains("/rustlib/src/rust/") {
+        return true;
+    }
+    let place = match place.strip_prefix("./") {
+        Some(rest) => std::env::current_dir().unwrap_or_default().join(rest),
+        None => PathBuf::from(place),
+    };
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let is_ours = beside.and_then(|folder| place.strip_prefix(folder).ok()).is_some_and(|inside| {
+        let mut names = inside.iter().filter_map(|name| name.to_str());
+        let name = names.next().unwrap_or_default();
+        OURS.iter().any(|ours| is_folder_of(ours, name)) && names.next() == Some("src")
+    });
+    let names: Vec<_> = place.iter().filter_map(|name| name.to_str()).collect();
+    is_ours || names.windows(2).any(|pair| is_folder_of(BINDINGS, pair[0]) && pair[1] == "src")
+}
+
+/// `dmr-sim` or `dmr-sim-0.1.0`, where the crate is `dmr-sim`.
+fn is_folder_of(name: &str, folder: &str) -> bool {
+    let Some(rest) = folder.strip_prefix(name) else { return false };
+    rest.is_empty()
+        || rest.strip_prefix('-').is_some_and(|it| it.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_is_the_user_s_unless_it_is_one_of_these_by_its_whole_name() {
+        let users = ["cuboid::load", "dmrish::run", "<dmr_app::X as core::fmt::Debug>::fmt"];
+        for function in users.into_iter().chain(["cut", "{closure#0}", "<u8 as cudarcs::X>::f"]) {
+            assert!(is_users(function, "/home/me/app/src/main.rs:1:2"), "{function}");
+        }
+        let hidden = [
+            "cudarc::driver::safe::core::CudaStream::memset_zeros",
+            "dmr_sim::driver::memory::cuMemsetD8Async",
+            "<dmr_pool::resource::PoolResource<U> as dmr_core::DeviceMemoryResource>::allocate",
+            "<T as core::convert::Into<U>>::into",
+            "<&mut F as core::ops::function::FnMut<A>>::call_mut",
+            "dmr::runtime::DeviceRuntime::shutdown",
+        ];
+        for function in hidden {
+            assert!(!is_users(function, "/home/me/app/src/main.rs:1:2"), "{function}");
+        }
+    }
+
+    /// Without full debug information a function has no path.
+    #[test]
+    fn a_place_is_the_user_s_unless_it_is_in_the_sources_of_such_a_crate() {
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let beside = |path: &str| format!("{}/{path}:1:2", ours.parent().unwrap().display());
+        for path in ["dmr/src/lib.rs", "dmr-pool/src/pages/back.rs", "dmr-sim-0.1.0/src/label.rs"] {
+            assert!(!is_users("f", &beside(path)), "{path}");
+        }
+        for path in ["dmr/examples/double.rs", "dmr-pool/tests/threads.rs", "dmr-app/src/main.rs"] {
+            assert!(is_users("f", &beside(path)), "{path}");
+        }
+        let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f";
+        assert!(!is_users("f", &format!("{registry}/cudarc-0.19.10/src/driver/safe/core.rs:1:2")));
+        assert!(is_users("f", &format!("{registry}/cudarc-extras-0.1.0/src/lib.rs:1:2")));
+        assert!(is_users("f", "/home/me/dmr/src/main.rs:1:2"));
+        assert!(!is_users("f", "/rustc/0123/library/core/src/ops/function.rs:250:5"));
+    }
 }

@@ -35,8 +35,8 @@ pub(crate) struct Settings {
 }
 
 impl Backend {
-    /// The environment variable that chooses a backend where the builder does not: its
-    /// [`name`](Self::name).
+    /// The environment variable that chooses a backend where the builder does not: exactly its
+    /// [`name`](Self::name). An empty value is as none.
     pub const VARIABLE: &'static str = "DMR_BACKEND";
 
     /// The backends that this program has, the default one first.
@@ -80,10 +80,10 @@ impl Backend {
         let unknown =
             |name: &str| RuntimeError::UnknownBackend { name: name.to_owned(), available };
         let named = |name: &str| {
-            let found = available.iter().find(|known| known.name().eq_ignore_ascii_case(name));
+            let found = available.iter().find(|known| known.name() == name);
             found.copied().ok_or_else(|| unknown(name))
         };
-        match (builder, environment.map(str::trim).filter(|name| !name.is_empty())) {
+        match (builder, environment.filter(|name| !name.is_empty())) {
             _ if available.is_empty() => Err(RuntimeError::NoBackend),
             (Some(backend), _) => named(backend.name()),
             (None, Some(name)) => named(name),
@@ -171,7 +171,7 @@ mod tests {
     fn the_builder_outranks_the_environment_and_that_the_default() {
         let direct = Ok(Backend::Direct);
         assert_eq!(Backend::choose(Some(Backend::Direct), Some("no-such")), direct);
-        assert_eq!(Backend::choose(None, Some(" Direct ")), direct);
+        assert_eq!(Backend::choose(None, Some("direct")), direct);
         assert_eq!(Backend::choose(None, Some("")), Ok(Backend::available()[0]));
         assert_eq!(Backend::choose(None, None), Ok(Backend::available()[0]));
     }

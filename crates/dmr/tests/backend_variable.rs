@@ -43,11 +43,14 @@ fn a_known_name_chooses_its_backend() {
     expect("pool", "Pool(pages of 32 MiB, Virtual(device ?))");
 }
 
+/// A name counts as it is written, as that of `DMR_DRIVER` does.
 #[test]
 fn an_unknown_name_is_refused_with_the_names_that_there_are() {
-    expect(
-        "cached",
-        "no backend \"cached\" in this program; it has \"pool\", \"async\", \"direct\": choose one of them, or compile \
-         the crate `dmr` with the backend's feature",
-    );
+    for name in ["cached", "POOL", " direct", "direct "] {
+        let expected = format!(
+            "no backend {name:?} in this program; it has \"pool\", \"async\", \"direct\": choose one of \
+             them, or compile the crate `dmr` with the backend's feature"
+        );
+        expect(name, &expected);
+    }
 }

@@ -161,3 +161,24 @@ fn a_runtime_that_outlives_its_universe_tells_no_other_one() {
     observer.region_freed(ptr, Generation::next());
     assert_eq!(universe.reports().len(), 0);
 }
+
+/// Not in this library, whatever layers the call goes through.
+#[cfg(feature = "buffer")]
+#[test]
+fn the_call_site_of_a_race_is_the_program_s_own() {
+    let universe = Universe::builder().capture_call_sites(true).build().unwrap();
+    let rig = Rig::in_universe(&universe);
+    let (gpu, stream, other) = (builder(&rig).build().unwrap(), rig.stream(), rig.stream());
+    let (x, line) = (DeviceBuffer::from_host(&gpu, &stream, &[1_u8; 64]).unwrap(), line!());
+    set(&other, x.block().unwrap().ptr(), 64);
+    let reports = universe.reports();
+    assert!(!reports.is_empty());
+    for site in reports.iter().filter_map(|report| report.first.as_ref()) {
+        let place = site.call_site().expect("a call site");
+        assert!(
+            place.contains(&format!("tests/sim_the_simulator_sees_blocks.rs:{line}:")),
+            "{place}"
+        );
+    }
+    drop((x, stream, other, gpu));
+}
