@@ -1,4 +1,4 @@
-//! D1: when the process ends normally, what the runtimes keep is given back to the driver, and their
+//! D6: when the process ends normally, what the runtimes keep is given back to the driver, and their
 //! logs are whole, although a `static` is never dropped.
 
 #![cfg(all(feature = "logging", feature = "pool"))]

@@ -1,4 +1,4 @@
-//! D1: `shutdown` waits, gives back what no block uses, writes the log out, and names what is still in
+//! D6: `shutdown` waits, gives back what no block uses, writes the log out, and names what is still in
 //! use; afterwards the runtime works as before.
 
 #![cfg(all(feature = "logging", feature = "pool"))]
