@@ -24,7 +24,11 @@ use crate::{DeviceRuntime, MAX_DEVICE_ORDINALS, SharedResource};
 ///
 /// The first error; the other runtimes are shut down all the same.
 pub fn shutdown() -> Result<(), ShutdownError> {
-    DeviceRuntime::shared().fold(Ok(()), |outcome, runtime| outcome.and(runtime.shutdown()))
+    let mut outcome = Ok(());
+    for runtime in DeviceRuntime::shared() {
+        outcome = outcome.and(runtime.shutdown());
+    }
+    outcome
 }
 
 impl DeviceRuntime {

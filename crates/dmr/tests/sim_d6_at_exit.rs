@@ -162,7 +162,7 @@ fn act(what: &str, universe: &Universe, folder: &Path) {
         "holds" => {
             let gpu = DeviceRuntime::try_get(ordinal).unwrap();
             let stream = churn(gpu, 100);
-            std::mem::forget(allocate(gpu, stream.id()));
+            let _leaked = allocate(gpu, stream.id());
         }
         "logs" => drop(churn(logged(), 100)),
         "busy" => {
