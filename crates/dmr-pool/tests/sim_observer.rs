@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 
 use dmr_core::{Access, AllocTag, BlockState, DeviceMemoryResource, ResourceError};
 use dmr_pool::{PoolConfig, RegionState};
