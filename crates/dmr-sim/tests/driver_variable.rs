@@ -2,6 +2,8 @@
 //!
 //! The variable is set in a child process, where this test runs itself again.
 
+#![allow(clippy::print_stdout, reason = "the child tells its parent")]
+
 use std::process::Command;
 
 /// Chooses, and tells the parent; `INSTALLED` has the program install the simulator before.
