@@ -42,8 +42,13 @@ impl DeviceRuntime {
     ///
     /// [`ShutdownError::Resource`] if the device or the driver fails,
     /// [`ShutdownError::Log`] if rows of the log are lost, and else [`ShutdownError::InUse`] if
-    /// blocks are still handed out. Each step is made, whatever an earlier one returned.
+    /// blocks are still handed out. Each step is made, whatever an earlier one returned; none is in
+    /// a forked child.
     pub fn shutdown(&self) -> Result<(), ShutdownError> {
+        if self.device().is_forked() {
+            // Its locks may be held by threads that are not there.
+            return Err(ResourceError::forked_process(self.ordinal()).into());
+        }
         let waited = self.device().synchronize();
         let reaped = self.resource().reap_pending().map(drop);
         let given_back = self.give_back.give_back();

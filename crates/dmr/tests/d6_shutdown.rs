@@ -2,6 +2,7 @@
 //! use; afterwards the runtime works as before.
 
 #![cfg(all(feature = "logging", feature = "pool"))]
+#![allow(unsafe_code, reason = "forks")]
 
 use std::sync::Arc;
 
@@ -85,4 +86,29 @@ fn the_runtimes_of_the_process_are_shut_down_together() {
     drop(stream);
     // The runtime lives as long as the process, and so does what it runs on.
     std::mem::forget(rig);
+}
+
+#[cfg(unix)]
+#[test]
+fn in_a_forked_child_a_shutdown_is_refused_and_touches_nothing() {
+    let rig = Rig::new();
+    let (gpu, stream) = (builder(&rig).build().unwrap(), rig.stream());
+    gpu.resource().deallocate(allocate(&gpu, &stream, "work")).unwrap();
+    // SAFETY: the child makes one call and ends, without its parent's handlers.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = matches!(
+            gpu.shutdown(),
+            Err(ShutdownError::Resource(ResourceError::ForkedProcess { .. }))
+        );
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    gpu.shutdown().unwrap();
+    drop((stream, gpu));
+    rig.assert_clean();
 }
