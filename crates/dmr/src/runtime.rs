@@ -30,7 +30,7 @@ impl DeviceRuntime {
     ///
     /// Calls that come while it is being built wait for it; afterwards no lock is taken. A build
     /// that failed is tried again by the next call. It is never dropped; when the process ends, it
-    /// [gives back](crate::shutdown) what is idle.
+    /// [gives back](crate::shutdown()) what is idle.
     ///
     /// # Errors
     ///
