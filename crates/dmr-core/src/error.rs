@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-pub use crate::shortage::{Holder, PoolShortage};
+pub use crate::shortage::{Holder, Limit, PoolShortage};
 
-use crate::shortage::{Held, Named, Pooled};
+use crate::shortage::{Held, Named, Pooled, advice, lack};
 use crate::size::human_bytes;
 use crate::{Access, AllocTag, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
@@ -28,13 +28,12 @@ pub enum ResourceError {
         problem: SizeProblem,
     },
 
-    /// The device has no room.
+    /// The device has no room, or a limit of a configuration allows no more.
     #[non_exhaustive]
     #[error(
-        "out of device memory: {} asked, {} of {} free on device {device_ordinal}; this resource \
-         holds {} live and {} retired{}: free blocks, call reap_pending, or ask for less",
-        human_bytes(*.requested as u64), human_bytes(*.free), human_bytes(*.total),
-        human_bytes(*.live), human_bytes(*.retired), Pooled(.pool)
+        "{}; this resource holds {} live and {} retired{}: {}",
+        lack(*.requested, *.device_ordinal, *.free, *.total, .limit),
+        human_bytes(*.live), human_bytes(*.retired), Pooled(.pool), advice(.limit)
     )]
     OutOfMemory {
         /// Bytes asked for.
@@ -51,6 +50,8 @@ pub enum ResourceError {
         retired: u64,
         /// What the resource keeps, if it is a pool.
         pool: Option<Box<PoolShortage>>,
+        /// The limit that has refused it, if it was not the device.
+        limit: Option<Box<Limit>>,
     },
 
     /// The budget has no room.
@@ -260,8 +261,18 @@ impl ResourceError {
         (free, total): (u64, u64),
         usage: &crate::Usage,
     ) -> Self {
-        let (live, retired, pool) = (usage.live, usage.retired, None);
-        Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool }
+        let (live, retired, pool, limit) = (usage.live, usage.retired, None, None);
+        Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool, limit }
+    }
+
+    /// The same [`OutOfMemory`](Self::OutOfMemory), refused by a limit. Other errors are as they
+    /// were.
+    #[must_use]
+    pub fn by_limit(mut self, by: Limit) -> Self {
+        if let Self::OutOfMemory { limit, .. } = &mut self {
+            *limit = Some(Box::new(by));
+        }
+        self
     }
 
     /// What upstream of a pool has answered, in the words of the pool: what was asked of the pool,
@@ -270,10 +281,19 @@ impl ResourceError {
     #[must_use]
     pub fn in_pool(self, asked: usize, usage: &crate::Usage, shortage: PoolShortage) -> Self {
         match self {
-            Self::OutOfMemory { device_ordinal, free, total, .. } => {
+            Self::OutOfMemory { device_ordinal, free, total, limit, .. } => {
                 let (requested, live, retired) = (asked, usage.live, usage.retired);
                 let pool = Some(Box::new(shortage));
-                Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool }
+                Self::OutOfMemory {
+                    requested,
+                    device_ordinal,
+                    free,
+                    total,
+                    live,
+                    retired,
+                    pool,
+                    limit,
+                }
             }
             // To the budget, all of it is the pool's.
             Self::OutOfBudget { budget, limit, remaining, pending, .. } => {
@@ -440,6 +460,9 @@ pub enum StreamProblem {
     /// The legacy null stream, which is used only by name.
     #[error("it is CUDA's legacy null stream; adopt it by name with `adopt_legacy`")]
     LegacyDefault,
+    /// It is one of the streams that the pool made itself.
+    #[error("it is the pool's own stream; use the id of its lease")]
+    PoolsOwn,
     /// It is adopted already.
     #[error("it is adopted already; use the id of that lease")]
     AlreadyAdopted,
@@ -548,6 +571,25 @@ mod tests {
             "out of budget: 2.1 GiB asked, 1.4 GiB of 8 GiB left; 5 GiB held by \"hash-table\" \
              (312 blocks), 1 MiB held by \"untagged\" (1 blocks), 1.2 GiB pending: call \
              reap_pending or raise the limit"
+        );
+    }
+
+    #[test]
+    fn an_out_of_memory_message_names_the_limit_that_refused_and_what_to_do() {
+        let usage = crate::Usage { live: 2 << 20, ..crate::Usage::default() };
+        let error = ResourceError::out_of_memory(100 << 20, 0, (16 << 30, 16 << 30), &usage);
+        assert_eq!(
+            error.to_string(),
+            "out of device memory: 100 MiB asked, 16 GiB of 16 GiB free on device 0; this resource \
+             holds 2 MiB live and 0 B retired: free blocks, call reap_pending, or ask for less"
+        );
+        let limit = Limit { name: "PoolConfig::maximum_size", bytes: 64 << 20, reserved: 32 << 20 };
+        assert_eq!(
+            error.by_limit(limit).to_string(),
+            "out of memory: 100 MiB asked, and PoolConfig::maximum_size allows 64 MiB, of which \
+             32 MiB are reserved (device 0 has 16 GiB of 16 GiB free); this resource holds 2 MiB \
+             live and 0 B retired: free blocks, call reap_pending, ask for less, or raise \
+             PoolConfig::maximum_size"
         );
     }
 

@@ -38,6 +38,54 @@ impl PoolShortage {
     pub const HOLDERS: usize = 5;
 }
 
+/// A limit of a configuration that has refused memory: part of
+/// [`OutOfMemory`](crate::ResourceError::OutOfMemory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Its name: `PoolConfig::maximum_size`.
+    pub name: &'static str,
+    /// Its value, in bytes.
+    pub bytes: u64,
+    /// Bytes reserved that count against it.
+    pub reserved: u64,
+}
+
+/// What lacks room, the device or a limit: the start of a message.
+pub(crate) fn lack(
+    requested: usize,
+    device_ordinal: usize,
+    free: u64,
+    total: u64,
+    limit: &Option<Box<Limit>>,
+) -> String {
+    let (asked, free, total) =
+        (human_bytes(requested as u64), human_bytes(free), human_bytes(total));
+    match limit.as_deref() {
+        None => {
+            format!(
+                "out of device memory: {asked} asked, {free} of {total} free on device \
+                 {device_ordinal}"
+            )
+        }
+        Some(Limit { name, bytes, reserved }) => format!(
+            "out of memory: {asked} asked, and {name} allows {}, of which {} are reserved (device \
+             {device_ordinal} has {free} of {total} free)",
+            human_bytes(*bytes),
+            human_bytes(*reserved)
+        ),
+    }
+}
+
+/// What to do about it: the end of a message.
+pub(crate) fn advice(limit: &Option<Box<Limit>>) -> String {
+    match limit.as_deref() {
+        None => "free blocks, call reap_pending, or ask for less".to_owned(),
+        Some(limit) => {
+            format!("free blocks, call reap_pending, ask for less, or raise {}", limit.name)
+        }
+    }
+}
+
 /// ` "tenant"`; nothing if it has no name.
 pub(crate) struct Named<'a>(pub(crate) &'a AllocTag);
 

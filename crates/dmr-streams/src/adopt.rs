@@ -26,8 +26,8 @@ impl StreamPool {
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the
     /// per-thread default stream (it names a different stream on each thread), for the legacy
-    /// null stream ([`adopt_legacy`](Self::adopt_legacy) takes it), and for a stream that is
-    /// adopted already; [`Capacity`](ResourceError::Capacity) after
+    /// null stream ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made
+    /// itself, and for one that is adopted already; [`Capacity`](ResourceError::Capacity) after
     /// [`max_adopted`](crate::StreamPoolConfig::max_adopted) different streams;
     /// [`Driver`](ResourceError::Driver).
     pub fn adopt(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
@@ -101,12 +101,12 @@ impl StreamPool {
 
     /// The slot that the stream had before, else one that no stream has had.
     fn take_adopted(&self, stream: &CudaStream) -> ResourceResult<(usize, u32)> {
+        if self.own_slots().any(|slot| has(slot, stream)) {
+            return Err(misuse(StreamProblem::PoolsOwn));
+        }
         let mut books = self.books();
         let live = |slot: &crate::pool::Slot| !slot.retired.load(Ordering::Acquire);
-        let same = |slot: &crate::pool::Slot| {
-            slot.stream.get().is_some_and(|known| known.stream.cu_stream() == stream.cu_stream())
-        };
-        let known = self.adopted_slots().find(|(_, slot)| live(slot) && same(slot));
+        let known = self.adopted_slots().find(|(_, slot)| live(slot) && has(slot, stream));
         let fresh = || {
             let unused = |index: usize| !books[index].taken;
             self.adopted_slots().find(|(index, slot)| slot.stream.get().is_none() && unused(*index))
@@ -128,6 +128,11 @@ impl StreamPool {
         entry.last_lease += 1;
         Ok((index, entry.last_lease))
     }
+}
+
+/// Whether the slot's stream is this one.
+fn has(slot: &crate::pool::Slot, stream: &CudaStream) -> bool {
+    slot.stream.get().is_some_and(|known| known.stream.cu_stream() == stream.cu_stream())
 }
 
 /// What is wrong with a stream that has no id here.

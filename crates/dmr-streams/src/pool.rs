@@ -431,6 +431,11 @@ impl StreamPool {
         &self.slots[index]
     }
 
+    /// The slots for streams that the pool makes itself.
+    pub(crate) fn own_slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().take(self.max_streams)
+    }
+
     /// The slots for streams of other owners.
     pub(crate) fn adopted_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
         self.slots.iter().enumerate().skip(self.max_streams)

@@ -48,6 +48,27 @@ fn check(rig: &Rig, resource: &dyn DeviceMemoryResource, block: &DeviceBlock, st
 }
 
 #[test]
+fn the_pools_own_streams_are_not_adopted() {
+    let rig = Rig::new();
+    let (first, leased) = (rig.stream(), rig.stream());
+    let [default, own] = [&first, &leased].map(|lease| Arc::clone(lease.stream()));
+    let adopt = |stream: &Arc<CudaStream>| rig.streams().adopt(Arc::clone(stream));
+    assert_eq!(problem(adopt(&default)), StreamProblem::PoolsOwn);
+    assert_eq!(problem(adopt(&own)), StreamProblem::PoolsOwn);
+    // SAFETY: the pool keeps its stream as long as it lives.
+    let raw = unsafe { rig.streams().adopt_raw(own.cu_stream()) };
+    assert_eq!(problem(raw), StreamProblem::PoolsOwn);
+    drop((first, leased));
+    assert_eq!(problem(adopt(&own)), StreamProblem::PoolsOwn, "also when its lease was returned");
+    // Another pool's is one made elsewhere.
+    let config = StreamPoolConfig::new().with_max_streams(1);
+    let other = dmr_streams::StreamPool::new(rig.device().clone(), config).unwrap();
+    drop(other.adopt(own).unwrap());
+    drop((other, default));
+    rig.assert_clean();
+}
+
+#[test]
 fn an_adopted_stream_is_ordered_with_the_pools_own() {
     let rig = Rig::new();
     let resource = tracked(&rig);
