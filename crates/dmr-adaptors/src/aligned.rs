@@ -309,6 +309,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         inner: is_retired,
         device_ordinal,
         stream_pool,
+        trim_to,
         supports_block_use_tracking,
         record_block_use,
         prepare_block_use,

@@ -288,6 +288,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
         usage,
         try_reap,
         reap_pending,
+        trim_to,
         supports_block_use_tracking,
         record_block_use,
         prepare_block_use,

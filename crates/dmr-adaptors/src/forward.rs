@@ -63,6 +63,11 @@ macro_rules! forward_one {
             self.$inner().reap_pending()
         }
     };
+    ($inner:ident, trim_to) => {
+        fn trim_to(&self, keep_bytes: u64) -> dmr_core::ResourceResult<u64> {
+            self.$inner().trim_to(keep_bytes)
+        }
+    };
     ($inner:ident, supports_block_use_tracking) => {
         fn supports_block_use_tracking(&self) -> bool {
             self.$inner().supports_block_use_tracking()

@@ -46,6 +46,8 @@ const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::TotalsGoBack, false, "totals_never_decrease"),
     (Fault::AnswersReservedBytesOnReap, false, "reaping_answers_the_bytes_it_freed"),
     (Fault::ReapPendingDoesNotWait, false, "reap_pending_leaves_only_live_blocks"),
+    (Fault::TrimsLiveBlocks, false, "trimming_gives_back_only_what_serves_no_block"),
+    (Fault::AnswersTooMuchOnTrim, false, "trimming_gives_back_only_what_serves_no_block"),
     (Fault::CallsLiveBlocksRetired, false, "retired_blocks_are_known"),
     (Fault::SaysFreedTooEarly, false, "retired_blocks_are_known"),
     (Fault::SilentlyTracksNothing, false, "tracking_is_honoured_or_refused_loudly"),
@@ -123,6 +125,7 @@ fn the_forwarding_check_passes_pointers_and_finds_what_an_adaptor_forgets() {
         let missed = check_forwarding(&harness, Forgetful).unwrap_err();
         let forgotten = [
             "bytes_outstanding",
+            "trim_to",
             "record_block_use",
             "prepare_block_use",
             "finish_block_use",

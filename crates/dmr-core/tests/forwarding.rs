@@ -22,6 +22,7 @@ enum Call {
     Usage,
     TryReap,
     ReapPending,
+    TrimTo(u64),
     SupportsBlockUseTracking,
     RecordBlockUse(BlockId, StreamId),
     PrepareBlockUse(BlockId, StreamId, Access),
@@ -140,6 +141,10 @@ impl DeviceMemoryResource for Spy {
         self.called(Call::ReapPending);
         Ok(77)
     }
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        self.called(Call::TrimTo(keep_bytes));
+        Ok(78)
+    }
     fn supports_block_use_tracking(&self) -> bool {
         self.called(Call::SupportsBlockUseTracking);
         true
@@ -228,6 +233,7 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     assert_eq!(pointer.usage().live, 55);
     assert_eq!(pointer.try_reap(), Ok(66));
     assert_eq!(pointer.reap_pending(), Ok(77));
+    assert_eq!(pointer.trim_to(99), Ok(78));
     assert!(pointer.supports_block_use_tracking());
     let asked = [
         Call::DeviceOrdinal,
@@ -236,6 +242,7 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
         Call::Usage,
         Call::TryReap,
         Call::ReapPending,
+        Call::TrimTo(99),
         Call::SupportsBlockUseTracking,
     ];
     assert_eq!(spy.calls(), asked);

@@ -100,7 +100,7 @@ impl DirectCudaResource {
     }
 
     /// Frees everything that was retired before the call; answers the bytes that this call freed,
-    /// and the first error. The context is current on this thread.
+    /// and the first error. The context is current on this thread, or the device lost.
     fn free_retired(&self) -> (u64, ResourceResult<()>) {
         let (freed, outcome) = self.sweep();
         // What another thread was freeing was retired before the call, too. Wait for it, and see
@@ -126,9 +126,13 @@ impl DirectCudaResource {
         };
         let (mut freed, mut outcome) = (0, Ok(()));
         for block in blocks.drain(..) {
-            // SAFETY: the block came from cuMemAlloc in this context, was given back by its owner,
-            // and left the list of retired blocks for this sweep alone.
-            let result = unsafe { result::free_sync(block.ptr) };
+            let result = match self.device().is_lost() {
+                // Its memory is gone with the context.
+                true => Ok(()),
+                // SAFETY: the block came from cuMemAlloc in this context, was given back by its
+                // owner, and left the list of retired blocks for this sweep alone.
+                false => unsafe { result::free_sync(block.ptr) },
+            };
             let mut state = self.state();
             match result {
                 Ok(()) => {
@@ -168,7 +172,10 @@ impl DirectCudaResource {
     }
 
     fn reap(&self) -> ResourceResult<u64> {
-        self.device().bind()?;
+        match self.device().bind() {
+            Ok(()) | Err(ResourceError::DeviceLost { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let (freed, outcome) = self.free_retired();
         outcome.map(|()| freed)
     }
@@ -264,6 +271,12 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
+        self.reap()
+    }
+
+    /// As [`try_reap`](DeviceMemoryResource::try_reap), whatever `keep_bytes` is: only blocks take
+    /// memory here.
+    fn trim_to(&self, _: u64) -> ResourceResult<u64> {
         self.reap()
     }
 }

@@ -278,6 +278,14 @@ impl DeviceMemoryResource for VirtualCudaResource {
         outcome.map(|()| freed)
     }
 
+    /// Takes retired blocks apart, whatever `keep_bytes` is: it keeps no other free memory.
+    fn trim_to(&self, _: u64) -> ResourceResult<u64> {
+        self.refuse_fork()?;
+        let before = self.pages.bytes();
+        let (_, outcome) = self.try_sweep();
+        outcome.map(|()| before.saturating_sub(self.pages.bytes()))
+    }
+
     /// Itself: what its blocks are made of, to be put together by somebody else.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         Some(self)

@@ -32,6 +32,7 @@ fn a_forked_child_is_refused_everything() {
             refused(resource.allocate(1, StreamId::DEFAULT, TAG)),
             refused(resource.try_reap()),
             refused(resource.reap_pending()),
+            refused(resource.trim_to(0)),
             refused(pages.reserve(page)),
             refused(pages.create(page, TAG)),
             refused(pages.map(&memory, base)),

@@ -284,10 +284,17 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         patience: Patience,
         inner: impl FnOnce(&R) -> ResourceResult<u64>,
     ) -> ResourceResult<u64> {
+        let (handed_over, outcome) = self.hand_over_all(patience)?;
+        let freed = inner(self.get_ref())?;
+        outcome.map(|()| handed_over + freed)
+    }
+
+    /// Sweeps, unless another thread does and this one need not wait; refused in a forked child.
+    fn hand_over_all(&self, patience: Patience) -> ResourceResult<(u64, ResourceResult<()>)> {
         if self.streams.device().is_forked() {
             return Err(ResourceError::forked_process(self.device_ordinal()));
         }
-        let (handed_over, outcome) = match patience {
+        Ok(match patience {
             Patience::Wait => {
                 let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
                 self.sweep(patience)
@@ -297,9 +304,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 // Somebody is at it.
                 Err(_) => (0, Ok(())),
             },
-        };
-        let freed = inner(self.get_ref())?;
-        outcome.map(|()| handed_over + freed)
+        })
     }
 
     /// Everything that no window is open on goes to the inner resource, ordered by a wait on its
@@ -431,6 +436,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.reap(Patience::Wait, R::reap_pending)
+    }
+
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        let before = self.get_ref().usage().reserved;
+        let (_, handed_over) = self.hand_over_all(Patience::Poll)?;
+        let trimmed = self.get_ref().trim_to(keep_bytes);
+        handed_over.and(trimmed)?;
+        Ok(before.saturating_sub(self.get_ref().usage().reserved))
     }
 
     fn supports_block_use_tracking(&self) -> bool {

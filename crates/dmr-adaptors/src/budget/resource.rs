@@ -263,6 +263,12 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         answer
     }
 
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        let answer = self.inner().trim_to(keep_bytes);
+        self.source.poll(self.tree());
+        answer
+    }
+
     forward!(
         inner: is_retired,
         device_ordinal,

@@ -20,7 +20,13 @@ const MAX_PENDING: usize = 4096;
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
-    forward!(inner: device_ordinal, stream_pool, supports_block_use_tracking);
+    forward!(
+        inner: device_ordinal,
+        stream_pool,
+        // The quarantine stays: `reap_pending` empties it.
+        trim_to,
+        supports_block_use_tracking,
+    );
 
     /// The sizes in the inner resource's errors include the red zones.
     fn allocate(

@@ -42,7 +42,7 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for LoggingLayer {
 
 /// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, ok or failed.
 ///
-/// It never changes what a call answers, and never fails one. What is recorded is what passes
+/// Trims are not recorded. It never changes what a call answers, and never fails one. What is recorded is what passes
 /// through here: outside a budget or a pool it sees what was asked for, inside what they ask
 /// their upstream for.
 pub struct LoggingResource<R> {
@@ -204,6 +204,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         stream_pool,
         bytes_outstanding,
         usage,
+        trim_to,
         supports_block_use_tracking,
         record_block_use,
         prepare_block_use,

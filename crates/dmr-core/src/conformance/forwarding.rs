@@ -78,6 +78,7 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     let reaps = [
         missed.once("try_reap", || outer.try_reap()),
         missed.once("reap_pending", || outer.reap_pending()),
+        missed.once("trim_to", || outer.trim_to(0)),
     ];
 
     for (method, answer) in [
@@ -91,7 +92,7 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
         }
     }
     for reap in reaps {
-        reap.map_err(|e| format!("reaping failed: {e}"))?;
+        reap.map_err(|e| format!("reaping or trimming failed: {e}"))?;
     }
     missed.verdict()
 }
@@ -192,6 +193,11 @@ impl DeviceMemoryResource for Spy<'_> {
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.calls.add("reap_pending");
         self.inner.reap_pending()
+    }
+
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        self.calls.add("trim_to");
+        self.inner.trim_to(keep_bytes)
     }
 
     fn supports_block_use_tracking(&self) -> bool {

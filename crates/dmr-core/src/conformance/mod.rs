@@ -33,6 +33,7 @@ mod sizes;
 mod streams;
 mod support;
 mod tracking;
+mod trimming;
 mod windows;
 
 use crate::{DeviceBlock, DeviceMemoryResource, ResourceResult, StreamId};

@@ -3,6 +3,8 @@
 /// One thing that is wrong with a [`FakeResource`](super::FakeResource).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// Trimming returns more bytes than it has given back.
+    AnswersTooMuchOnTrim,
     /// Reaping answers the reserved bytes instead of those asked.
     AnswersReservedBytesOnReap,
     /// Every block is untagged.
@@ -99,6 +101,8 @@ pub enum Fault {
     TotalsGoBack,
     /// Uses on streams of other pools are accepted.
     TracksOnForeignStreams,
+    /// Trimming frees live blocks too.
+    TrimsLiveBlocks,
     /// A size that overflows becomes a small one.
     WrapsOversize,
 }

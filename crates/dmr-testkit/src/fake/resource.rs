@@ -357,6 +357,20 @@ impl DeviceMemoryResource for FakeResource {
         Ok(self.reap(&mut self.state(), true))
     }
 
+    /// It keeps nothing but what is retired.
+    fn trim_to(&self, _: u64) -> ResourceResult<u64> {
+        let mut state = self.state();
+        let before = state.usage.reserved;
+        self.reap(&mut state, false);
+        if self.has(Fault::TrimsLiveBlocks) {
+            let live = state.blocks.iter().filter(|(_, held)| held.retired.is_none());
+            let live: Vec<_> = live.map(|(generation, _)| *generation).collect();
+            live.into_iter().for_each(|generation| drop(self.free(&mut state, generation)));
+        }
+        let given_back = before - state.usage.reserved;
+        Ok(given_back + u64::from(self.has(Fault::AnswersTooMuchOnTrim)))
+    }
+
     fn supports_block_use_tracking(&self) -> bool {
         self.tracks
     }

@@ -1,0 +1,50 @@
+//! Giving memory back to the driver: T9.
+
+use super::support::{Failure, LARGE, Outcome, Subject, ensure};
+
+pub(super) fn trimming_gives_back_only_what_serves_no_block(s: &Subject<'_>) -> Outcome {
+    let live = s.allocate(LARGE, s.a)?;
+    s.fill(s.a, &live, 1)?;
+    for stream in [s.a, s.b] {
+        let block = s.allocate(4 * LARGE, stream)?;
+        s.delay(stream)?;
+        s.fill(stream, &block, 2)?;
+        s.deallocate(block)?;
+    }
+    // While work is under way, and twice when it is done.
+    trim(s, 0)?;
+    s.settle()?;
+    s.reap_pending()?;
+    ensure!(trim(s, u64::MAX)? == 0, "there is no more reserved than may be kept");
+    for _ in 0..2 {
+        trim(s, 0)?;
+        s.expect(s.a, &live, 1)?;
+    }
+    s.deallocate(live)?;
+    s.settle()?;
+    s.reap_pending()?;
+    trim(s, 0)?;
+    let usage = s.usage()?;
+    ensure!(usage.reserved == 0, "no block is left, and everything was trimmed: {usage:?}");
+    let block = s.allocate(LARGE, s.b)?;
+    s.deallocate(block)?;
+    s.settle()?;
+    s.reap_pending().map(drop)
+}
+
+/// Trims, and compares the usage before and after.
+fn trim(s: &Subject<'_>, keep_bytes: u64) -> Outcome<u64> {
+    let before = s.usage()?;
+    let given_back = s.resource.trim_to(keep_bytes);
+    let given_back = given_back.map_err(|e| Failure::new(format!("trim_to failed: {e}")))?;
+    let after = s.usage()?;
+    ensure!(
+        (before.live, before.total_allocated) == (after.live, after.total_allocated),
+        "trimming touched a live block: the usage went from {before:?} to {after:?}"
+    );
+    ensure!(
+        before.reserved.checked_sub(after.reserved) == Some(given_back),
+        "trimming returned {given_back} bytes; the usage went from {before:?} to {after:?}"
+    );
+    Ok(given_back)
+}
