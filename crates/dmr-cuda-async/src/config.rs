@@ -22,8 +22,8 @@ pub struct AsyncConfig {
     pub opportunistic_reuse: bool,
     /// Whether the driver makes a stream wait for another's free when there is no other memory.
     pub internal_dependencies: bool,
-    /// Bytes that the pool may take from the device; `None`: no limit. Needs a driver of CUDA 12.2
-    /// or newer.
+    /// Bytes that the pool may take from the device; `None`: no limit. With 0 every allocation is
+    /// refused. Needs a driver of CUDA 12.2 or newer.
     pub max_bytes: Option<usize>,
     /// How other processes can be given this memory. It cannot be changed later.
     pub export: ExportHandle,

@@ -14,6 +14,7 @@ use crate::AsyncConfig;
 pub(crate) struct DriverPool {
     device: Device,
     handle: sys::CUmemoryPool,
+    pub(crate) max_bytes: Option<usize>,
 }
 
 // SAFETY: the driver's pool may be used from any thread, by any number at once.
@@ -38,7 +39,7 @@ impl DriverPool {
         // SAFETY: the properties are laid out as the driver reads them.
         let handle = unsafe { mem_pool::create((&raw const properties).cast()) }
             .map_err(|error| device.driver_error("cuMemPoolCreate", error))?;
-        let pool = Self { device: device.clone(), handle };
+        let pool = Self { device: device.clone(), handle, max_bytes: config.max_bytes };
         pool.set_bytes(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, config.release_threshold)?;
         // The driver's own default is on.
         for (attribute, on) in [
@@ -71,6 +72,10 @@ impl DriverPool {
         bytes: usize,
         stream: sys::CUstream,
     ) -> Result<u64, DriverError> {
+        // To the driver, a limit of 0 is none.
+        if self.max_bytes == Some(0) {
+            return Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        }
         self.device.call_on(stream, |stream| {
             let mut ptr = 0;
             // SAFETY: the pool is alive, so is the stream (the caller's promise).
@@ -94,10 +99,13 @@ impl DriverPool {
             .map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
     }
 
-    pub(crate) fn trim_to(&self, bytes: usize) -> ResourceResult<()> {
+    /// Gives free memory back to the device, as long as `keep_bytes` bytes stay reserved. Memory
+    /// whose free has not executed yet stays.
+    pub(crate) fn trim_to(&self, keep_bytes: u64) -> ResourceResult<()> {
+        let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
         self.device.bind()?;
         // SAFETY: the pool is alive.
-        unsafe { mem_pool::trim_to(self.handle, bytes) }
+        unsafe { mem_pool::trim_to(self.handle, keep) }
             .map_err(|error| self.device.driver_error("cuMemPoolTrimTo", error))
     }
 

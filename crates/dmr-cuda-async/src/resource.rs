@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUresult, CUstreamCaptureStatus};
 use cudarc::driver::{CudaStream, result};
+use dmr_core::error::Limit;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
@@ -82,19 +83,6 @@ impl AsyncCudaResource {
         &self.streams
     }
 
-    /// Gives free memory back to the device, as long as `bytes` bytes stay reserved. Memory whose
-    /// free has not executed yet stays.
-    ///
-    /// # Errors
-    ///
-    /// [`Driver`](ResourceError::Driver).
-    pub fn trim_to(&self, bytes: usize) -> ResourceResult<()> {
-        if !self.deferred.is_empty() {
-            self.try_reap()?;
-        }
-        self.pool.trim_to(bytes)
-    }
-
     /// Bytes that the driver's pool has taken from the device.
     ///
     /// # Errors
@@ -158,27 +146,45 @@ impl AsyncCudaResource {
         self.streams.home_stream(home)
     }
 
-    /// Memory from the driver. If it has none, what is retired is freed and it is asked again.
+    /// Memory from the driver. If it has none, what is retired is freed, and then what the pool keeps
+    /// goes back to the device; after each it is asked again.
     fn take(&self, bytes: usize, stream: &CudaStream) -> ResourceResult<u64> {
         // SAFETY: the stream is alive for as long as it is borrowed.
         let ask = || unsafe { self.pool.allocate(bytes, stream.cu_stream()) };
-        let is_full = |error: &result::DriverError| error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-        let answer = match ask() {
-            Err(error) if is_full(&error) && !self.holds_none() => {
-                // What it cannot free stays retired.
-                self.deferred.give_up_all(true, &self.retired);
-                self.retired.sweep_alone(|| drop(self.sweep()));
-                ask()
-            }
-            answer => answer,
-        };
-        answer.map_err(|error| {
-            if !is_full(&error) {
-                return self.device().driver_error("cuMemAllocFromPoolAsync", error);
-            }
-            let memory = self.device().memory_info().unwrap_or_default();
-            ResourceError::out_of_memory(bytes, self.device_ordinal(), memory, &self.usage())
+        const FULL: result::DriverError = result::DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let mut answer = ask();
+        if answer == Err(FULL) && !self.holds_none() {
+            // What it cannot free stays retired.
+            self.deferred.give_up_all(true, &self.retired);
+            self.retired.sweep_alone(|| drop(self.sweep()));
+            answer = ask();
+        }
+        if answer == Err(FULL) {
+            // Each free piece may be too small, and a larger one needs the device's memory.
+            answer = self.pool.trim_to(0).map_or(answer, |()| ask());
+        }
+        answer.map_err(|error| match error {
+            FULL => self.out_of_memory(bytes),
+            _ => self.device().driver_error("cuMemAllocFromPoolAsync", error),
         })
+    }
+
+    #[cold]
+    fn out_of_memory(&self, bytes: usize) -> ResourceError {
+        let (memory, usage) = (self.device().memory_info().unwrap_or_default(), self.usage());
+        // One of those calls may have found it lost.
+        if let Err(gone) = self.device().check() {
+            return gone;
+        }
+        let error = ResourceError::out_of_memory(bytes, self.device_ordinal(), memory, &usage);
+        let (asked, reserved, (free, _)) = (bytes as u64, usage.reserved, memory);
+        match self.pool.max_bytes.map(|bytes| bytes as u64) {
+            // The driver does not say which it was; where the device has room, it was the limit.
+            Some(bytes) if reserved.saturating_add(asked) > bytes || asked <= free => {
+                error.by_limit(Limit { name: "AsyncConfig::max_bytes", bytes, reserved })
+            }
+            _ => error,
+        }
     }
 
     pub(crate) fn refuse_capture(&self, id: StreamId, stream: &CudaStream) -> ResourceResult<()> {
@@ -320,6 +326,18 @@ impl DeviceMemoryResource for AsyncCudaResource {
         let mut reaped = Reaped::default();
         self.retired.sweep_alone(|| reaped.add(self.sweep()));
         reaped.answer()
+    }
+
+    /// Memory whose free has not executed yet stays.
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        let reaped = self.try_reap();
+        if self.device().check().is_err() {
+            return reaped.map(|_| 0);
+        }
+        let before = self.pool.reserved_now()?;
+        self.pool.trim_to(keep_bytes)?;
+        let given_back = before.saturating_sub(self.pool.reserved_now()?);
+        reaped.map(|_| given_back)
     }
 
     fn supports_block_use_tracking(&self) -> bool {

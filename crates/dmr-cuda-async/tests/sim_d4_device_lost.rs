@@ -64,7 +64,10 @@ fn an_error_that_refuses_one_call_loses_no_device() {
     let resource = resource(&rig);
     for code in [1, 2, 201, 701, 704, 705, 708, 711, 712, 713, 720, 801, 999] {
         rig.universe().fail_nth("cuMemAllocFromPoolAsync", 1, code);
+        // Out of memory is tried again.
+        rig.universe().fail_nth("cuMemAllocFromPoolAsync", 2, code);
         assert!(resource.allocate(100, StreamId::DEFAULT, AllocTag::UNTAGGED).is_err());
+        rig.universe().clear_faults();
         assert!(!rig.device().is_lost(), "{code}");
     }
     let block = resource.allocate(100, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();

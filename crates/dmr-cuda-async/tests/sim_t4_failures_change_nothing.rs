@@ -28,7 +28,9 @@ fn a_failed_allocation_changes_nothing() {
             rig.ordinal()
         )
     );
+    // It is tried again when the pool was trimmed.
     rig.universe().fail_nth("cuMemAllocFromPoolAsync", 1, OUT_OF_MEMORY);
+    rig.universe().fail_nth("cuMemAllocFromPoolAsync", 2, OUT_OF_MEMORY);
     match resource.allocate(64, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap_err() {
         ResourceError::OutOfMemory { requested, live, retired, free, total, .. } => {
             assert_eq!((requested, live, retired), (64, 100, 0));
