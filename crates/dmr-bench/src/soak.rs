@@ -187,7 +187,7 @@ impl<'a> Worker<'a> {
     fn step(&mut self) -> Result<(), BenchError> {
         match self.below(4096) {
             0 => drop(self.shared.pool.try_reap()?),
-            1 => self.shared.pool.trim_to(self.below(self.most))?,
+            1 => drop(self.shared.pool.trim_to(self.below(self.most))?),
             2..=5 => self.shared.collect()?,
             6..=1200 if !self.held.is_empty() => self.read_elsewhere()?,
             1201..=1400 if !self.held.is_empty() => self.exchange(),

@@ -34,7 +34,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 if !is_full(&error) {
                     return error;
                 }
-                error.in_pool(request.bytes as usize, &self.usage(), self.shortage())
+                error.in_pool(request.bytes as usize, &self.own_usage(), self.shortage())
             })?,
         };
         let vacancy = self.arena_at(at).and_then(|arena| arena.lock().vacancy(taken.id, tag));
@@ -287,7 +287,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 return self.place_anywhere(own, request).ok().flatten();
             }
             // What cannot go back stays, and the caller has an error to answer with.
-            let _ = self.trim_to(0);
+            let _ = self.trim_own_to(0);
             let taken = self.grow(own, request).ok().flatten()?;
             Some((own.home.slot(), taken))
         };

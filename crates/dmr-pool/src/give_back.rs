@@ -127,13 +127,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.sweep();
     }
 
-    /// Puts back what was retired and whose windows have closed; answers the bytes.
+    /// Puts back what was retired and whose windows have closed; answers the bytes. On a lost device
+    /// windows that are open keep nothing.
     pub(crate) fn sweep(&self) -> u64 {
         if self.retired_count.load(Ordering::SeqCst) == 0 {
             return 0;
         }
         let mut closed = Vec::new();
+        let mut lost = Vec::new();
         let mut retired = self.retired();
+        if self.device().is_lost() {
+            lost.append(&mut retired);
+        }
         retired.retain(|&block| {
             let left = self.uses().surrender_retired(block.id);
             let stays = left.is_none();
@@ -143,6 +148,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.retired_count.store(retired.len(), Ordering::SeqCst);
         drop(retired);
         let mut freed = 0;
+        for Retired { id, slot, bytes } in lost {
+            self.uses().remove(id);
+            if let Some(arena) = Place::from_slot(slot).and_then(|at| self.arena_at(at.arena)) {
+                arena.lock().counts.freed += bytes;
+            }
+            freed += bytes;
+        }
         for (Retired { id, slot, bytes }, vacancy) in closed {
             if let Some(place) = Place::from_slot(slot) {
                 let back = Back { returned: 0, freed: bytes };

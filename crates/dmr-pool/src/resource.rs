@@ -50,8 +50,8 @@ use crate::slack::Slack;
 /// # Upstream
 ///
 /// Need not track uses. Memory goes back to it only when the stream that it was allocated on is
-/// after all uses: in [`trim_to`](Self::trim_to), in a reap above the release threshold, when
-/// upstream has no more, and when the pool is dropped.
+/// after all uses: in [`trim_to`](DeviceMemoryResource::trim_to), in a reap above the release
+/// threshold, when upstream has no more, and when the pool is dropped.
 pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) upstream: U,
     pub(crate) streams: Arc<StreamPool>,
@@ -132,6 +132,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let stream = streams.default_stream();
             return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
         }
+        // The field may have been set to any number.
+        config = config.with_alignment(config.alignment);
         let pages = Pages::of(&upstream, &config, streams.device().total_memory());
         if pages.is_some() {
             // Any block can be anywhere.
@@ -357,20 +359,13 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn bytes_outstanding(&self) -> u64 {
-        self.usage().outstanding()
+        self.own_usage().outstanding()
     }
 
-    /// `reserved` is what was taken from upstream.
+    /// `reserved` is upstream's: what the pool has taken from it, and what it keeps besides.
     fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        for arena in self.arenas() {
-            let counts = arena.lock().counts;
-            usage.live += counts.allocated - counts.returned;
-            usage.retired += counts.returned - counts.freed;
-            usage.total_allocated += counts.allocated;
-            usage.total_freed += counts.freed;
-        }
-        usage.reserved = self.reserved.load(Ordering::Relaxed);
+        let mut usage = self.own_usage();
+        usage.reserved = self.upstream.usage().reserved;
         usage
     }
 
@@ -380,9 +375,22 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.reap(|pool| {
-            pool.wait_for_pending()?;
+            if !pool.device().is_lost() {
+                pool.wait_for_pending()?;
+            }
             pool.upstream.reap_pending()
         })
+    }
+
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        self.refuse_fork()?;
+        let before = self.upstream.usage().reserved;
+        self.sweep();
+        let trimmed = match self.device().is_lost() {
+            true => Ok(()),
+            false => self.trim_all_to(keep_bytes),
+        };
+        trimmed.map(|()| before.saturating_sub(self.upstream.usage().reserved))
     }
 
     fn supports_block_use_tracking(&self) -> bool {
@@ -437,17 +445,39 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     fn reap(&self, upstream: impl FnOnce(&Self) -> ResourceResult<u64>) -> ResourceResult<u64> {
-        if self.device().is_forked() {
-            return Err(ResourceError::forked_process(self.device_ordinal()));
-        }
+        self.refuse_fork()?;
         let freed = self.sweep();
+        if self.device().is_lost() {
+            // No memory is handed out again, so it need not be known when it is free.
+            return upstream(self).map(|_| freed);
+        }
         self.settle_ending();
         let unmapped = self.unmap_left();
         let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
-            true => self.trim_to(self.config.release_threshold),
+            true => self.trim_own_to(self.config.release_threshold),
             false => Ok(()),
         };
         unmapped.and(trimmed).and(upstream(self)).map(|_| freed)
+    }
+
+    fn refuse_fork(&self) -> ResourceResult<()> {
+        match self.device().is_forked() {
+            true => Err(ResourceError::forked_process(self.device_ordinal())),
+            false => Ok(()),
+        }
+    }
+
+    /// The usage but for `reserved`.
+    pub(crate) fn own_usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for arena in self.arenas() {
+            let counts = arena.lock().counts;
+            usage.live += counts.allocated - counts.returned;
+            usage.retired += counts.returned - counts.freed;
+            usage.total_allocated += counts.allocated;
+            usage.total_freed += counts.freed;
+        }
+        usage
     }
 }
 

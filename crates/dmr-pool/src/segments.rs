@@ -1,7 +1,9 @@
 //! Memory from upstream, and its way back.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use dmr_core::error::Limit;
 use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
@@ -20,16 +22,47 @@ pub(crate) const TAG: AllocTag = AllocTag::new("pool");
 /// How many pending chunks of an arena may turn out to be in use before no more are asked about.
 const QUESTIONS: usize = 4;
 
+/// How long a trim waits for the frees that it has had queued. On a stream with no other work they
+/// take microseconds.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Gives free memory back to upstream, as long as `bytes` bytes stay reserved. Does not wait:
-    /// what other streams are still using stays, and so does every segment or page with a block in
-    /// it. A page goes back only when its home stream is known to be done with it, too.
+    /// Gives free memory back to upstream, as [`trim_own_to`](Self::trim_own_to) does, and trims
+    /// upstream.
+    pub(crate) fn trim_all_to(&self, bytes: u64) -> ResourceResult<()> {
+        let before = self.reserved.load(Ordering::Relaxed);
+        let own = self.trim_own_to(bytes);
+        if self.pages.is_none() && self.reserved.load(Ordering::Relaxed) < before {
+            self.wait_for_frees();
+        }
+        own.and(self.upstream.trim_to(bytes).map(drop))
+    }
+
+    /// Waits for at most [`PATIENCE`] until the frees that upstream has queued on the home streams
+    /// have executed: it has the memory only then.
+    fn wait_for_frees(&self) {
+        let until = Instant::now() + PATIENCE;
+        for arena in self.arenas() {
+            // What has not executed stays upstream, for a later trim.
+            let Ok(frees) = self.uses().work_so_far(arena.home) else { continue };
+            while !frees.is_done().unwrap_or(true) {
+                if Instant::now() > until {
+                    return;
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Gives free memory back to upstream, as long as more than so many bytes are reserved. Does not
+    /// wait: what other streams are still using stays, and so does every segment or page with a
+    /// block in it. A page goes back only when its home stream is known to be done with it, too.
     ///
     /// # Errors
     ///
     /// What upstream answered first; that memory is still the pool's, and the rest was given back
     /// all the same.
-    pub fn trim_to(&self, bytes: u64) -> ResourceResult<()> {
+    pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
         self.settle_ending();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
             for after in &arena.pending() {
@@ -40,7 +73,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.trim_known_to(bytes)
     }
 
-    /// The same, of what others are known to be done with.
+    /// As [`trim_own_to`](Self::trim_own_to), of what others are known to be done with.
     pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
         if self.pages.is_some() {
             return self.trim_pages(bytes);
@@ -99,6 +132,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Takes memory from upstream into an arena, for later.
     pub(crate) fn reserve(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        let total = self.device().total_memory();
+        if bytes > total {
+            let asked = usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Err(ResourceError::beyond_device(asked, total));
+        }
         if self.pages.is_some() {
             return self.reserve_pages(arena, bytes);
         }
@@ -161,7 +199,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Gives free segments back that are too large to be kept.
     pub(crate) fn give_up_largest(&self, arena: &Arena) {
-        let most = self.config.largest_pooled.next_multiple_of(SEGMENT_STEP as usize);
+        let largest = self.config.largest_pooled;
+        let most = largest.checked_next_multiple_of(SEGMENT_STEP as usize).unwrap_or(usize::MAX);
         let is_too_large = |segment: &Segment| segment.is_apart && segment.block.bytes() > most;
         loop {
             let Some((segment, _flight)) = self.take_out(arena, is_too_large) else { return };
@@ -261,7 +300,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         match self.pages {
             Some(_) => self.surrender_pages(),
-            None => drop(self.trim_to(0)),
+            None => drop(self.trim_own_to(0)),
         }
         for arena in self.arenas() {
             for vacancy in arena.lock().take_vacancies() {
@@ -270,11 +309,21 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// What the pool has, for an error.
+    /// The error of a pool that takes no more from upstream: because of its maximum, or because
+    /// upstream can have no piece of memory as large as that.
     pub(crate) fn out_of_memory(&self, requested: u64) -> ResourceError {
         let memory = self.device().memory_info().unwrap_or_default();
-        let usage = self.usage();
-        ResourceError::out_of_memory(requested as usize, self.device_ordinal(), memory, &usage)
+        let (ordinal, usage) = (self.device_ordinal(), self.own_usage());
+        let error = ResourceError::out_of_memory(requested as usize, ordinal, memory, &usage);
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let piece = self.pages.as_ref().map_or(SEGMENT_STEP, |pages| pages.size);
+        let needed = requested.saturating_add(piece - 1) / piece * piece;
+        match self.config.maximum_size {
+            Some(bytes) if reserved.saturating_add(needed) > bytes => {
+                error.by_limit(Limit { name: "PoolConfig::maximum_size", bytes, reserved })
+            }
+            _ => error,
+        }
     }
 }
 

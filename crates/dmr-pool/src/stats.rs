@@ -20,6 +20,9 @@ pub struct PoolStats {
     pub reserved: u64,
     /// The most that ever was.
     pub reserved_high: u64,
+    /// What upstream has from the driver: `reserved`, free memory that upstream keeps, and what
+    /// upstream has given to others. [`trim_to`](DeviceMemoryResource::trim_to) bounds this.
+    pub upstream_reserved: u64,
     /// In blocks: handed out, or given back while a window was open.
     pub in_use: u64,
     /// Free: for the stream that had it first, at once.
@@ -90,6 +93,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// different streams are read one after the other.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
+        PoolStats { upstream_reserved: self.upstream.usage().reserved, ..self.own_stats() }
+    }
+
+    /// The stats but for `upstream_reserved`.
+    fn own_stats(&self) -> PoolStats {
         let mut stats = PoolStats {
             reserved: self.reserved.load(Ordering::Relaxed),
             reserved_high: self.reserved_high(),
@@ -131,7 +139,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[must_use]
     #[cold]
     pub fn shortage(&self) -> PoolShortage {
-        let PoolStats { reserved, largest_free, cached, pending, .. } = self.stats();
+        let PoolStats { reserved, largest_free, cached, pending, .. } = self.own_stats();
         let mut by_tag = BTreeMap::<AllocTag, (u64, u64)>::new();
         for arena in self.arenas() {
             let ending = self.ending_in(arena);

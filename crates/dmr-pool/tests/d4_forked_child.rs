@@ -50,6 +50,7 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
             refused(resource.cancel_uses(of_retired)),
             refused(resource.try_reap()),
             refused(resource.reap_pending()),
+            refused(resource.trim_to(0)),
             matches!(resource.deallocate(block),
                 Err(back) if matches!(back.error, ResourceError::ForkedProcess { .. })),
             // What does nothing is allowed.

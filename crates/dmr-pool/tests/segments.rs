@@ -66,6 +66,10 @@ impl DeviceMemoryResource for Awkward {
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.inner.reap_pending()
     }
+
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        self.inner.trim_to(keep_bytes)
+    }
 }
 
 fn pool(rig: &Rig, refuses: usize, config: PoolConfig) -> PoolResource<Awkward> {

@@ -334,7 +334,7 @@ fn a_segment_goes_back_when_its_readers_are_known_to_be_done() {
             stage.universe().swallow_nth("cuEventQuery", 1);
         }
         stage.pool.trim_to(0).unwrap();
-        assert_eq!(stage.pool.usage().reserved, if swallowed { 0 } else { ALL as u64 });
+        assert_eq!(stage.pool.stats().reserved, if swallowed { 0 } else { ALL as u64 });
         let raced = stage.universe().reports().iter().any(|report| report.kind.is_race());
         assert_eq!(raced, swallowed);
         if !swallowed {

@@ -123,7 +123,7 @@ fn small_segments_go_back_for_a_block_that_none_of_them_can_hold() {
         let stage = Stage::new(upstream, tight().with_maximum_size(8 * MIB));
         let [a, b, c] = stage.streams();
         let blocks: Vec<_> = [a, b, c, a].map(|stream| stage.allocate(stream, ALL)).into();
-        assert_eq!(stage.pool.usage().reserved, 8 * MIB);
+        assert_eq!(stage.pool.stats().reserved, 8 * MIB);
         for block in blocks {
             stage.write(a, &block, 1);
             stage.read(b, &block, 1);
@@ -131,7 +131,7 @@ fn small_segments_go_back_for_a_block_that_none_of_them_can_hold() {
         }
         // All of it is pending.
         stage.pass(c, 4 * ALL, 2);
-        assert_eq!(stage.pool.usage().reserved, 8 * MIB);
+        assert_eq!(stage.pool.stats().reserved, 8 * MIB);
         stage.end();
     }
 }

@@ -73,8 +73,7 @@ impl DeviceRuntimeBuilder {
 }
 
 impl DeviceRuntime {
-    /// The pool, if that is the backend: what it [holds](PoolResource::stats), and giving it
-    /// [back](PoolResource::trim_to). It is below the other layers, but for the budget: what is
+    /// The pool, if that is the backend: what it [holds](PoolResource::stats). It is below the other layers, but for the budget: what is
     /// allocated here passes them by, and blocks that come from
     /// [`resource`](DeviceRuntime::resource) must go back there.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dmr_core::DeviceMemoryResource;
+use dmr_core::{DeviceMemoryResource, ResourceResult};
 use dmr_streams::{Device, DeviceContext, StreamPool};
 
 use crate::layers::Handles;
@@ -72,6 +72,20 @@ impl DeviceRuntime {
     #[must_use]
     pub fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
         &self.resource
+    }
+
+    /// Gives memory that serves no block back to the driver, as long as more than `keep_bytes` bytes
+    /// are reserved: to make room for other programs, or other runtimes on the device. Returns the
+    /// bytes given back.
+    ///
+    /// Does not wait: call [`reap_pending`](DeviceMemoryResource::reap_pending) before, to include
+    /// what device work still uses. See [`DeviceMemoryResource::trim_to`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceMemoryResource::trim_to`].
+    pub fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        self.resource.trim_to(keep_bytes)
     }
 
     /// The streams that memory can be used on.

@@ -435,7 +435,8 @@ impl Player<'_> {
         assert_eq!((usage.live, usage.retired), (live, retired), "program {}", self.number);
         let difference = usage.total_allocated - usage.total_freed;
         assert_eq!(difference, live + retired, "program {}", self.number);
-        assert_eq!(usage.reserved, taken_from_upstream(self.pool), "program {}", self.number);
+        let reserved = self.pool.stats().reserved;
+        assert_eq!(reserved, taken_from_upstream(self.pool), "program {}", self.number);
     }
 
     fn fact(&mut self, block: &DeviceBlock) -> &mut Facts {
