@@ -1,7 +1,6 @@
 //! What can go wrong, to which block or stream, and what to do about it.
 
-use std::fmt;
-
+pub use crate::corruption::{Corruption, CorruptionKind};
 pub use crate::shortage::{Holder, Limit, PoolShortage};
 
 use crate::shortage::{Held, Named, Pooled, advice, lack};
@@ -475,59 +474,6 @@ pub enum StreamProblem {
          use the async or pool backend, or wrap the resource in `Tracked`"
     )]
     NotTracked,
-}
-
-/// What was written where it must not be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Corruption {
-    /// Where it was written.
-    pub kind: CorruptionKind,
-    /// The block.
-    pub generation: Generation,
-    /// Its tag.
-    pub tag: AllocTag,
-    /// Its bytes, as asked for.
-    pub bytes: usize,
-    /// Its home stream.
-    pub alloc_stream: StreamId,
-    /// The first bad byte, from the block's start: negative before it.
-    pub offset: i64,
-    /// Where it was allocated: a backtrace, if those are captured.
-    pub allocated_at: Option<Box<str>>,
-}
-
-/// Where a block was written that must not be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CorruptionKind {
-    /// Past its end.
-    Overrun,
-    /// Before its start.
-    Underrun,
-    /// Inside, after it was given back.
-    WriteAfterFree,
-}
-
-impl fmt::Display for Corruption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.kind {
-            CorruptionKind::Overrun => "written past its end",
-            CorruptionKind::Underrun => "written before its start",
-            CorruptionKind::WriteAfterFree => "written after it was given back",
-        };
-        let (generation, tag, size) = (self.generation, self.tag, human_bytes(self.bytes as u64));
-        let (stream, offset) = (self.alloc_stream, self.offset);
-        write!(
-            f,
-            "block {generation} (tag \"{tag}\", {size}, {stream}) was {what}: the first bad byte \
-             is at offset {offset} of {}",
-            self.bytes
-        )?;
-        match &self.allocated_at {
-            Some(backtrace) => write!(f, "; it was allocated at\n{backtrace}"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// A block could not be given back: why, and the block.

@@ -24,6 +24,7 @@ pub mod at_exit;
 pub mod block;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod corruption;
 pub mod error;
 pub mod generation;
 pub mod ledger;

@@ -299,11 +299,9 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
                 self.sweep(patience)
             }
-            Patience::Poll => match self.reaping.try_lock() {
-                Ok(_alone) => self.sweep(patience),
-                // Somebody is at it.
-                Err(_) => (0, Ok(())),
-            },
+            Patience::Poll => {
+                self.reaping.try_lock().map_or((0, Ok(())), |_alone| self.sweep(patience))
+            }
         })
     }
 
@@ -441,8 +439,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let before = self.get_ref().usage().reserved;
         let (_, handed_over) = self.hand_over_all(Patience::Poll)?;
-        let trimmed = self.get_ref().trim_to(keep_bytes);
-        handed_over.and(trimmed)?;
+        handed_over.and(self.get_ref().trim_to(keep_bytes))?;
         Ok(before.saturating_sub(self.get_ref().usage().reserved))
     }
 

@@ -435,8 +435,7 @@ impl Player<'_> {
         assert_eq!((usage.live, usage.retired), (live, retired), "program {}", self.number);
         let difference = usage.total_allocated - usage.total_freed;
         assert_eq!(difference, live + retired, "program {}", self.number);
-        let reserved = self.pool.stats().reserved;
-        assert_eq!(reserved, taken_from_upstream(self.pool), "program {}", self.number);
+        assert_eq!(self.pool.stats().reserved, taken_from_upstream(self.pool), "{}", self.number);
     }
 
     fn fact(&mut self, block: &DeviceBlock) -> &mut Facts {

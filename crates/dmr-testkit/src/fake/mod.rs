@@ -8,6 +8,7 @@ mod fault;
 mod ops;
 mod resource;
 mod tracking;
+mod trim;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -166,7 +166,7 @@ impl FakeResource {
     }
 
     /// Forgets a retired block.
-    fn free(&self, state: &mut State, generation: Generation) -> Option<Held> {
+    pub(super) fn free(&self, state: &mut State, generation: Generation) -> Option<Held> {
         let held = state.blocks.remove(&generation)?;
         let bytes = self.counted(held.bytes, held.reserved);
         match held.retired {
@@ -183,7 +183,7 @@ impl FakeResource {
         Some(held)
     }
 
-    fn reap(&self, state: &mut State, wait: bool) -> u64 {
+    pub(super) fn reap(&self, state: &mut State, wait: bool) -> u64 {
         let mut device = self.device();
         let mut done: Vec<_> = Vec::new();
         for (generation, held) in &state.blocks {
@@ -359,16 +359,7 @@ impl DeviceMemoryResource for FakeResource {
 
     /// It keeps nothing but what is retired.
     fn trim_to(&self, _: u64) -> ResourceResult<u64> {
-        let mut state = self.state();
-        let before = state.usage.reserved;
-        self.reap(&mut state, false);
-        if self.has(Fault::TrimsLiveBlocks) {
-            let live = state.blocks.iter().filter(|(_, held)| held.retired.is_none());
-            let live: Vec<_> = live.map(|(generation, _)| *generation).collect();
-            live.into_iter().for_each(|generation| drop(self.free(&mut state, generation)));
-        }
-        let given_back = before - state.usage.reserved;
-        Ok(given_back + u64::from(self.has(Fault::AnswersTooMuchOnTrim)))
+        Ok(self.trim())
     }
 
     fn supports_block_use_tracking(&self) -> bool {

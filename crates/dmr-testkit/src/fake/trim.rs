@@ -1,0 +1,17 @@
+//! Trimming the fake resource, which keeps nothing but what is retired.
+
+use super::{FakeResource, Fault};
+
+impl FakeResource {
+    /// Frees what is complete; returns by how many bytes `reserved` has sunk.
+    pub(super) fn trim(&self) -> u64 {
+        let mut state = self.state();
+        let before = state.usage.reserved;
+        self.reap(&mut state, false);
+        if self.has(Fault::TrimsLiveBlocks) {
+            let all: Vec<_> = state.blocks.keys().copied().collect();
+            all.into_iter().for_each(|generation| drop(self.free(&mut state, generation)));
+        }
+        before - state.usage.reserved + u64::from(self.has(Fault::AnswersTooMuchOnTrim))
+    }
+}
