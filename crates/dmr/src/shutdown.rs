@@ -28,12 +28,12 @@ pub fn shutdown() -> Result<(), ShutdownError> {
     for runtime in DeviceRuntime::shared() {
         outcome = outcome.and(runtime.shutdown());
     }
-    outcome
+    outcome.and(dmr_streams::reap_orphaned_pinned().map(drop).map_err(ShutdownError::from))
 }
 
 impl DeviceRuntime {
-    /// Waits for the device, frees what is retired, gives the memory that no block uses back to the
-    /// driver, and flushes the log.
+    /// Waits for the device, frees what is retired, pinned memory too, gives the memory that no block
+    /// uses back to the driver, and flushes the log.
     ///
     /// The runtime can still be used afterwards, and takes memory anew. Other threads may go on
     /// using it meanwhile; what they use is not touched.
@@ -51,10 +51,11 @@ impl DeviceRuntime {
         }
         let waited = self.device().synchronize();
         let reaped = self.resource().reap_pending().map(drop);
-        let given_back = self.give_back.give_back();
+        let pinned = self.streams().reap_pinned().map(drop);
+        let trimmed = self.resource().trim_to(0).map(drop);
         #[cfg(feature = "logging")]
         let flushed = self.layers.log.as_ref().map_or(Ok(()), |log| log.flush());
-        waited.and(reaped).and(given_back)?;
+        waited.and(reaped).and(pinned).and(trimmed)?;
         #[cfg(feature = "logging")]
         flushed?;
         let usage = self.resource().usage();
@@ -140,34 +141,6 @@ impl GiveBack {
         this
     }
 
-    /// Gives back what no block uses and the device is known to be done with.
-    fn give_back(&self) -> ResourceResult<()> {
-        let trimmed = self.trim();
-        // What was trimmed may be retired upstream.
-        trimmed.and(self.reap_upstream())
-    }
-
-    #[cfg(feature = "pool")]
-    fn trim(&self) -> ResourceResult<()> {
-        self.pool.as_ref().map_or(Ok(()), |pool| pool.trim_to(0))
-    }
-
-    #[cfg(not(feature = "pool"))]
-    fn trim(&self) -> ResourceResult<()> {
-        Ok(())
-    }
-
-    #[cfg(feature = "pool")]
-    fn reap_upstream(&self) -> ResourceResult<()> {
-        use dmr_core::DeviceMemoryResource;
-        self.pool.as_ref().map_or(Ok(()), |pool| pool.upstream().try_reap().map(drop))
-    }
-
-    #[cfg(not(feature = "pool"))]
-    fn reap_upstream(&self) -> ResourceResult<()> {
-        Ok(())
-    }
-
     fn holders(&self) -> Box<[Holder]> {
         #[cfg(feature = "pool")]
         if let Some(pool) = &self.pool {
@@ -176,8 +149,8 @@ impl GiveBack {
         Box::default()
     }
 
-    /// The same at the end of the process, where errors have nowhere to go: the driver may be gone,
-    /// or the device lost.
+    /// Gives back what is idle at the end of the process, where errors have nowhere to go: the driver
+    /// may be gone, or the device lost.
     fn give_back_at_exit(&self) {
         if self.streams.device().bind().is_err() {
             return;
@@ -194,7 +167,8 @@ impl GiveBack {
         if is_idle && self.resource.usage().retired > 0 {
             let _ = self.resource.try_reap();
         }
-        let _ = self.give_back();
+        let _ = self.streams.try_reap_pinned();
+        let _ = self.resource.trim_to(0);
     }
 }
 

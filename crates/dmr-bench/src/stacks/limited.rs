@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::BudgetLayer;
+use dmr_core::DeviceMemoryResource;
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
@@ -66,7 +67,7 @@ fn driver_pool(streams: &Arc<StreamPool>, limit: u64) -> Result<Limited, BenchEr
     let (counted, trimmed) = (Arc::clone(&resource), Arc::clone(&resource));
     let reserved_peak: ReservedPeak = Box::new(move || Ok(counted.reserved_bytes()?.high));
     let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(resource, None) };
-    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0)?)) })
+    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0).map(drop)?)) })
 }
 
 /// Our pool over blocks of a driver's pool. The budget counts what our pool takes; the maximum size
@@ -99,7 +100,7 @@ fn above_driver_pool(
     let trimmed = Arc::clone(&pool);
     let reserved_peak: ReservedPeak = Box::new(move || Ok(blocks.reserved_bytes()?.high));
     let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(pool, None) };
-    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0)?)) })
+    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0).map(drop)?)) })
 }
 
 /// Our pool in pages that it maps itself, with a budget below it.
@@ -114,7 +115,7 @@ fn over_pages(
     let (counted, trimmed) = (Arc::clone(&pool), Arc::clone(&pool));
     let reserved_peak: ReservedPeak = Box::new(move || Ok(counted.reserved_high()));
     let stack = Stack { reserved_peak: Some(reserved_peak), ..Stack::of(pool, None) };
-    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0)?)) })
+    Ok(Limited { stack, trim: Box::new(move || Ok(trimmed.trim_to(0).map(drop)?)) })
 }
 
 fn bounded_driver_pool(
