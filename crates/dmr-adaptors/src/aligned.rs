@@ -10,10 +10,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Generation,
-    ResourceError, ResourceResult, StreamId, Usage, WholeBlock,
+    Process, ResourceError, ResourceResult, StreamId, Usage, WholeBlock,
 };
 
 use crate::ResourceLayer;
@@ -61,8 +62,8 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
     type Resource = AlignedResource<R>;
 
     fn layer(&self, inner: R) -> AlignedResource<R> {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        AlignedResource { inner, layer: *self, shards }
+        let shards = LeakedInChild::new((0..SHARDS).map(|_| Mutex::default()).collect());
+        AlignedResource { inner, layer: *self, made_in: Process::current(), shards }
     }
 }
 
@@ -77,8 +78,9 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
 pub struct AlignedResource<R> {
     inner: R,
     layer: AlignedLayer,
+    made_in: Process,
     /// By generation: a block stays in one shard all its life.
-    shards: Box<[Mutex<Shard>]>,
+    shards: LeakedInChild<Box<[Mutex<Shard>]>>,
 }
 
 const SHARDS: usize = 16;
@@ -119,11 +121,11 @@ impl<R> AlignedResource<R> {
     /// # Errors
     ///
     /// This one, while any of its blocks is handed out: only it can give them back.
-    pub fn into_inner(self) -> Result<R, Self> {
+    pub fn into_inner(mut self) -> Result<R, Self> {
         let is_unused = self
             .shards
-            .iter()
-            .all(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).live.is_empty());
+            .iter_mut()
+            .all(|shard| shard.get_mut().unwrap_or_else(PoisonError::into_inner).live.is_empty());
         if is_unused { Ok(self.inner) } else { Err(self) }
     }
 
@@ -206,7 +208,7 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
     /// Counts as freed what is retired no longer; answers the bytes.
     fn sweep(&self) -> u64 {
         let mut freed = 0;
-        for shard in &*self.shards {
+        for shard in self.shards.iter() {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let mut found = 0;
             shard.retired.retain(|_, (id, bytes)| {
@@ -223,6 +225,7 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
 
     /// Reaps, and answers the bytes (as asked for) that this freed.
     fn reap(&self, reap: impl FnOnce(&R) -> ResourceResult<u64>) -> ResourceResult<u64> {
+        self.made_in.check(self.inner.device_ordinal())?;
         // What was free before is not this call's.
         self.sweep();
         let answer = reap(&self.inner);
@@ -260,6 +263,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let (id, bytes) = (block.id(), block.bytes());
+        // First: another thread may have held a lock when the process was forked.
+        if let Err(error) = self.made_in.check(self.device_ordinal()) {
+            return Err(DeallocateError::new(error, block));
+        }
         let whole = self.exchange(block)?;
         let state = self.inner.deallocate(whole).map_err(|refusal| {
             let DeallocateError { error, block } = *refusal;
@@ -282,11 +289,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
     }
 
     fn usage(&self) -> Usage {
+        if !self.made_in.is_current() {
+            return Usage::default();
+        }
         // First, so that it is not less than what is added up after it.
         let reserved = self.inner.usage().reserved;
         self.sweep();
         let mut usage = Usage::default();
-        for shard in &*self.shards {
+        for shard in self.shards.iter() {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             usage.live += shard.live_bytes;
             usage.retired += shard.retired_bytes;

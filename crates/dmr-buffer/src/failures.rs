@@ -7,10 +7,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dmr_core::process::PerProcess;
 use dmr_core::{DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
-static KEPT: Mutex<Vec<DropFailure>> = Mutex::new(Vec::new());
+/// In a forked child another thread may have held the lock: there it begins anew.
+static KEPT: PerProcess<Mutex<Vec<DropFailure>>> = PerProcess::new(Mutex::default);
 
 /// How many buffers of this process were refused when they were dropped, those that were given
 /// back later included.
@@ -71,10 +73,14 @@ impl fmt::Debug for DropFailure {
 }
 
 pub(crate) fn keep(refused: Box<DeallocateError>, resource: &Arc<dyn DeviceMemoryResource>) {
+    if matches!(refused.error, ResourceError::ForkedProcess { .. }) {
+        // The memory is the parent's.
+        return;
+    }
     COUNT.fetch_add(1, Ordering::Relaxed);
     kept().push(DropFailure { refused, resource: Arc::clone(resource) });
 }
 
 fn kept() -> MutexGuard<'static, Vec<DropFailure>> {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    KEPT.get().lock().unwrap_or_else(PoisonError::into_inner)
 }

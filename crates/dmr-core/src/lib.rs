@@ -17,6 +17,7 @@
 //! | [`record`] | [`AllocationRecord`], one row of a log or a trace |
 //! | [`at_exit`] | hooks for a normal end of the process |
 //! | [`observer`] | [`MemoryObserver`], told what a pool carves up |
+//! | [`process`] | [`Process`], to tell a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
 
@@ -30,6 +31,7 @@ pub mod generation;
 pub mod ledger;
 pub mod observer;
 pub mod ops;
+pub mod process;
 pub mod record;
 pub mod resource;
 mod shortage;
@@ -45,6 +47,7 @@ pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, Reso
 pub use generation::Generation;
 pub use observer::MemoryObserver;
 pub use ops::{DeviceOps, PatternMismatch};
+pub use process::Process;
 pub use record::AllocationRecord;
 pub use resource::DeviceMemoryResource;
 pub use stream::{StreamId, StreamPoolId};

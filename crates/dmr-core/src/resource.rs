@@ -18,6 +18,10 @@ use crate::{
 /// [`StreamMisuse`](ResourceError::StreamMisuse) and `false`, never a silent `Ok`. An adaptor
 /// must forward every method; `#[deny(clippy::missing_trait_methods)]` on its `impl` makes the
 /// compiler say so.
+///
+/// In a forked child of the process that made the resource there is no GPU memory: methods that can
+/// fail return [`ForkedProcess`](ResourceError::ForkedProcess), the others zero or `false`, and no
+/// method waits for a lock or calls the driver ([`Process`](crate::Process) tells).
 pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// Allocates `bytes` bytes for use on `stream`.
     ///

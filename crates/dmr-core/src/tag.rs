@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use crate::process::PerProcess;
+
 /// A name for what an allocation is for: "hash-table", "kv-cache".
 ///
 /// `Copy`, two words, free to carry along. Names known at compile time need no call at run time
@@ -37,16 +39,15 @@ impl AllocTag {
     /// The first call for a name copies it and keeps the copy for the life of the process; keep
     /// the tag rather than calling again, this takes a lock. What it keeps is bounded:
     /// [`MAX_INTERNED`](Self::MAX_INTERNED) names of [`MAX_LEN`](Self::MAX_LEN) bytes; after
-    /// that, new names become [`AllocTag::OTHER`].
+    /// that, new names become [`AllocTag::OTHER`]. A forked child begins anew.
     #[must_use]
     pub fn intern(name: &str) -> Self {
-        static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+        static NAMES: PerProcess<Mutex<HashSet<&'static str>>> = PerProcess::new(Mutex::default);
         let name = &name[..name.floor_char_boundary_at(Self::MAX_LEN)];
         if name.is_empty() {
             return Self::UNTAGGED;
         }
-        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = names.get_or_insert_default();
+        let mut names = NAMES.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = names.get(name) {
             return Self(known);
         }

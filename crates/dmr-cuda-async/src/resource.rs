@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUresult, CUstreamCaptureStatus};
 use cudarc::driver::{CudaStream, result};
 use dmr_core::error::Limit;
+use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
@@ -58,9 +59,9 @@ pub struct AsyncCudaResource {
     pub(crate) pool: DriverPool,
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) owner: Owner,
-    pub(crate) accounts: Accounts,
-    pub(crate) deferred: Deferred,
-    pub(crate) retired: RetiredBlocks,
+    pub(crate) accounts: LeakedInChild<Accounts>,
+    pub(crate) deferred: LeakedInChild<Deferred>,
+    pub(crate) retired: LeakedInChild<RetiredBlocks>,
 }
 
 impl AsyncCudaResource {
@@ -72,8 +73,8 @@ impl AsyncCudaResource {
     pub fn new(streams: Arc<StreamPool>, config: AsyncConfig) -> ResourceResult<Self> {
         let pool = DriverPool::new(streams.device(), &config)?;
         let owner = Owner::new();
-        let (accounts, retired) = (Accounts::new(), RetiredBlocks::default());
-        let deferred = Deferred::new();
+        let (accounts, retired) = (LeakedInChild::new(Accounts::new()), LeakedInChild::default());
+        let deferred = LeakedInChild::new(Deferred::new());
         Ok(Self { pool, streams, owner, accounts, deferred, retired })
     }
 
@@ -118,12 +119,16 @@ impl AsyncCudaResource {
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse).
     pub fn retired_bytes(&self, home: StreamId) -> ResourceResult<u64> {
+        self.device().refuse_fork()?;
         Ok(self.accounts.on(self.streams.resolve_id(home)?).retired())
     }
 
     /// What it holds and what it waits for. Makes no driver call.
     #[must_use]
     pub fn diagnostics(&self) -> Diagnostics {
+        if self.device().is_forked() {
+            return Diagnostics::default();
+        }
         let totals = self.accounts.all();
         Diagnostics {
             live_bytes: totals.live(),
@@ -295,12 +300,18 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     /// Makes no driver call.
     fn bytes_outstanding(&self) -> u64 {
+        if self.device().is_forked() {
+            return 0;
+        }
         let totals = self.accounts.all();
         totals.live() + totals.retired()
     }
 
     /// `reserved` is what the driver says; where it cannot be asked, what is outstanding.
     fn usage(&self) -> Usage {
+        if self.device().is_forked() {
+            return Usage::default();
+        }
         let totals = self.accounts.all();
         let mut usage = Usage::default();
         (usage.live, usage.retired) = (totals.live(), totals.retired());
@@ -310,7 +321,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        self.device_for_reaping()?;
+        self.device().refuse_fork()?;
         if self.holds_none() {
             return Ok(0);
         }
@@ -321,7 +332,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        self.device_for_reaping()?;
+        self.device().refuse_fork()?;
         self.deferred.give_up_all(true, &self.retired);
         let mut reaped = Reaped::default();
         self.retired.sweep_alone(|| reaped.add(self.sweep()));
@@ -387,16 +398,6 @@ impl DeviceMemoryResource for AsyncCudaResource {
     /// `None`: the driver's pool maps its pages itself.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
-    }
-}
-
-impl AsyncCudaResource {
-    /// Reaping on a lost device still settles the accounts; in a forked child it is refused.
-    fn device_for_reaping(&self) -> ResourceResult<()> {
-        match self.device().is_forked() {
-            true => Err(ResourceError::forked_process(self.device_ordinal())),
-            false => Ok(()),
-        }
     }
 }
 

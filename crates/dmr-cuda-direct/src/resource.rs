@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::CUresult;
+use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
@@ -40,7 +41,7 @@ use dmr_streams::{Device, StreamPool};
 /// be using them.
 pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
-    state: Mutex<State>,
+    state: LeakedInChild<Mutex<State>>,
     /// Told when a sweep ends.
     sweep_ended: Condvar,
 }
@@ -70,7 +71,7 @@ impl DirectCudaResource {
     /// A resource on the device of this pool, which accepts the pool's streams.
     #[must_use]
     pub fn new(streams: Arc<StreamPool>) -> Self {
-        Self { streams, state: Mutex::default(), sweep_ended: Condvar::new() }
+        Self { streams, state: LeakedInChild::default(), sweep_ended: Condvar::new() }
     }
 
     /// The pool whose streams it accepts.
@@ -225,8 +226,7 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        if self.device().is_forked() {
-            let error = ResourceError::forked_process(self.device_ordinal());
+        if let Err(error) = self.device().refuse_fork() {
             return Err(DeallocateError::new(error, block));
         }
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
@@ -250,7 +250,7 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
-        self.state().kept.contains(&block.generation())
+        !self.device().is_forked() && self.state().kept.contains(&block.generation())
     }
 
     fn device_ordinal(&self) -> usize {
@@ -262,7 +262,7 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn usage(&self) -> Usage {
-        self.state().usage
+        if self.device().is_forked() { Usage::default() } else { self.state().usage }
     }
 
     /// Waits for the device if anything is retired: the driver's free does.

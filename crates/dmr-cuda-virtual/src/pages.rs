@@ -75,6 +75,9 @@ impl VirtualMemory for VirtualCudaResource {
     }
 
     fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+        if let Err(error) = self.device().refuse_fork() {
+            return Err(RefusedRange::new(error, range));
+        }
         self.undo_stale();
         let (base, bytes) = (range.base(), range.bytes());
         // Taken out first: nothing is mapped there from now on.
@@ -140,7 +143,7 @@ impl VirtualMemory for VirtualCudaResource {
     }
 
     fn unmap(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         self.check_known(memory)?;
         // Taken out first: of two threads that unmap the same, one finds nothing.
         let taken = self.pages.table().known(memory).and_then(|created| {
@@ -173,7 +176,7 @@ impl VirtualCudaResource {
     /// [`PosixFileDescriptor`](crate::ExportHandle::PosixFileDescriptor).
     #[cfg(unix)]
     pub fn export(&self, memory: &PhysicalMemory) -> ResourceResult<std::os::fd::OwnedFd> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         self.check_known(memory)?;
         // SAFETY: known just now, and borrowed: it is alive until this returns.
         unsafe { self.driver.export(memory.handle()) }
@@ -194,7 +197,7 @@ impl VirtualCudaResource {
     }
 
     fn try_destroy(&self, memory: &PhysicalMemory) -> ResourceResult<()> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         self.undo_stale();
         let (handle, bytes) = (memory.handle(), memory.bytes());
         let created = {

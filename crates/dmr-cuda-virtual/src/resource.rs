@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
@@ -58,9 +59,9 @@ use crate::{VirtualConfig, VirtualMemoryError};
 /// still handed out are leaked: something may be using them.
 pub struct VirtualCudaResource {
     pub(crate) driver: Driver,
-    pub(crate) pages: Pages,
+    pub(crate) pages: LeakedInChild<Pages>,
     pub(crate) streams: Arc<StreamPool>,
-    state: Mutex<State>,
+    state: LeakedInChild<Mutex<State>>,
     /// Held while retired blocks are freed, so that a reap that waits also waits for what another
     /// thread has in hand.
     pub(crate) reaping: Mutex<()>,
@@ -94,7 +95,7 @@ impl VirtualCudaResource {
         config: VirtualConfig,
     ) -> Result<Self, VirtualMemoryError> {
         let driver = Driver::new(streams.device(), config)?;
-        let (pages, state, reaping) = (Pages::default(), Mutex::default(), Mutex::new(()));
+        let (pages, state, reaping) = Default::default();
         Ok(Self { driver, pages, streams, state, reaping })
     }
 
@@ -110,13 +111,6 @@ impl VirtualCudaResource {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn refuse_fork(&self) -> ResourceResult<()> {
-        match self.device().is_forked() {
-            true => Err(ResourceError::forked_process(self.device().ordinal())),
-            false => Ok(()),
-        }
     }
 
     pub(crate) fn out_of_memory(&self, requested: usize) -> ResourceError {
@@ -213,7 +207,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
         let (ptr, generation, home) = (block.ptr(), block.generation(), block.alloc_stream());
         let refuse = |error, block| Err(DeallocateError::new(error, block));
         // First: another thread may have held a lock when the process was forked.
-        if let Err(error) = self.refuse_fork() {
+        if let Err(error) = self.device().refuse_fork() {
             return refuse(error, block);
         }
         let not_ours = |state: &State| match state.live.get(&ptr) {
@@ -248,7 +242,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
-        self.state().kept.contains(&block.generation())
+        !self.device().is_forked() && self.state().kept.contains(&block.generation())
     }
 
     fn device_ordinal(&self) -> usize {
@@ -261,19 +255,22 @@ impl DeviceMemoryResource for VirtualCudaResource {
 
     /// `reserved` is all memory that was created and not destroyed, with and without a block.
     fn usage(&self) -> Usage {
+        if self.device().is_forked() {
+            return Usage::default();
+        }
         let mut usage = self.state().usage;
         usage.reserved = self.pages.bytes();
         usage
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         let (freed, outcome) = self.try_sweep();
         outcome.map(|()| freed)
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         let (freed, outcome) = self.sweep(Patience::Wait);
         outcome.map(|()| freed)
     }
@@ -294,7 +291,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
 
 impl Drop for VirtualCudaResource {
     fn drop(&mut self) {
-        if self.refuse_fork().is_ok() {
+        if self.device().refuse_fork().is_ok() {
             let _ = self.sweep(Patience::Wait);
         }
     }

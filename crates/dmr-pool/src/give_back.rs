@@ -33,9 +33,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[inline(always)]
     pub(crate) fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let id = block.id();
-        if self.device().is_forked() {
-            return Err(ResourceError::forked_process(self.device_ordinal()));
-        }
+        self.device().refuse_fork()?;
         let is_known = id.alloc_stream().pool() == Some(self.streams.id());
         if is_known && !self.device().is_lost() {
             self.refuse_captured(id.alloc_stream())?;

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
 use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, Generation, MemoryObserver, ResourceError,
@@ -32,10 +33,10 @@ const GAP: usize = 1;
 pub(crate) struct Observed {
     observer: Arc<dyn MemoryObserver>,
     /// The blocks that it was told of and that were not given back, by address.
-    regions: Mutex<HashMap<u64, Generation>>,
+    regions: LeakedInChild<Mutex<HashMap<u64, Generation>>>,
     /// Given back, and not known to be done with; oldest first. May be held when an arena is
     /// locked, and while the driver is asked, but not while it is waited for.
-    ending: Mutex<Vec<Ending>>,
+    ending: LeakedInChild<Mutex<Vec<Ending>>>,
 }
 
 /// A block that was given back.
@@ -82,11 +83,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 observer.heap_created(addresses.base(), addresses.bytes() as usize);
             }
         }
-        let before = self.observed.take().map(|before| before.ending.into_inner());
-        let mut ending =
-            before.map_or_else(Vec::new, |it| it.unwrap_or_else(PoisonError::into_inner));
+        let before = self.observed.take();
+        let mut ending = before.map_or_else(Vec::new, |it| std::mem::take(&mut *it.ending()));
         ending.iter_mut().for_each(|block| block.generation = None);
-        let (regions, ending) = (Mutex::default(), Mutex::new(ending));
+        let (regions, ending) = (LeakedInChild::default(), LeakedInChild::new(Mutex::new(ending)));
         self.observed = Some(Observed { observer, regions, ending });
         self.takes_specially();
         self
@@ -116,6 +116,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
         self.check_size(bytes)?;
+        // Another thread may have held a lock when the process was forked.
+        self.device().refuse_fork()?;
         self.settle_ending();
         let block = self.hand_out(bytes, bytes.saturating_add(GAP), stream, tag)?;
         if let Some(observed) = &self.observed {

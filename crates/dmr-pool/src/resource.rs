@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dmr_core::error::StreamProblem;
+use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
@@ -73,18 +74,18 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     /// Where upstream has virtual memory, and they are asked for.
     pub(crate) pages: Option<Pages>,
     /// By slot of the stream.
-    arenas: Box<[OnceLock<Box<Arena>>]>,
+    arenas: LeakedInChild<Box<[OnceLock<Box<Arena>>]>>,
     /// Bytes of all segments.
     pub(crate) reserved: AtomicU64,
     /// The most that ever was.
     pub(crate) reserved_high: AtomicU64,
     /// Given back while a window was open.
-    pub(crate) retired: Mutex<Vec<Retired>>,
+    pub(crate) retired: LeakedInChild<Mutex<Vec<Retired>>>,
     pub(crate) retired_count: AtomicUsize,
     /// Held while memory is taken from upstream: one at a time, so that it is not taken twice.
     pub(crate) growing: Mutex<()>,
     /// Memory that is in no arena, and not upstream's yet.
-    pub(crate) in_flight: InFlight,
+    pub(crate) in_flight: LeakedInChild<InFlight>,
 }
 
 /// Where a chunk is: its arena and its name there, as the inner slot of the use table.
@@ -142,6 +143,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // A chunk's size is a number of 32 bits.
         let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
         let gives_up_large = config.largest_pooled != usize::MAX;
+        let arenas = (0..streams.max_slots()).map(|_| OnceLock::new()).collect();
         let pool = Self {
             most: most as usize,
             most_as_usual: most as usize,
@@ -154,13 +156,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             owner: Owner::new(),
             config,
             slack: Slack::new(config.slack_divisor),
-            arenas: (0..streams.max_slots()).map(|_| OnceLock::new()).collect(),
+            arenas: LeakedInChild::new(arenas),
             reserved: AtomicU64::new(0),
             reserved_high: AtomicU64::new(0),
-            retired: Mutex::default(),
+            retired: LeakedInChild::default(),
             retired_count: AtomicUsize::new(0),
             growing: Mutex::new(()),
-            in_flight: InFlight::default(),
+            in_flight: LeakedInChild::default(),
             streams,
         };
         if config.initial_size > 0 {
@@ -365,7 +367,9 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     /// `reserved` is upstream's: what the pool has taken from it, and what it keeps besides.
     fn usage(&self) -> Usage {
         let mut usage = self.own_usage();
-        usage.reserved = self.upstream.usage().reserved;
+        if !self.device().is_forked() {
+            usage.reserved = self.upstream.usage().reserved;
+        }
         usage
     }
 
@@ -445,7 +449,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     fn reap(&self, upstream: impl FnOnce(&Self) -> ResourceResult<u64>) -> ResourceResult<u64> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         let freed = self.sweep();
         if self.device().is_lost() {
             // No memory is handed out again, so it need not be known when it is free.

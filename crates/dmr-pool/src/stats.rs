@@ -90,9 +90,12 @@ impl PoolStats {
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// What the pool holds. Goes over all of it: for reports, not for hot paths. Numbers of
-    /// different streams are read one after the other.
+    /// different streams are read one after the other. In a forked child, nothing.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
+        if self.device().is_forked() {
+            return PoolStats::default();
+        }
         PoolStats { upstream_reserved: self.upstream.usage().reserved, ..self.own_stats() }
     }
 
@@ -158,9 +161,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         PoolShortage { reserved, largest_free, cached, pending, holders }
     }
 
-    /// Every piece of the pool's memory, by address.
+    /// Every piece of the pool's memory, by address. In a forked child, none.
     #[must_use]
     pub fn heap_map(&self) -> Vec<HeapRegion> {
+        if self.device().is_forked() {
+            return Vec::new();
+        }
         let mut map: Vec<_> = self
             .arenas()
             .flat_map(|arena| {

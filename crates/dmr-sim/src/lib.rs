@@ -78,5 +78,5 @@ pub use install::{Because, Driver, InstallError, SelectError, install, select};
 pub use kernel::{Footprint, KernelArgs, KernelMemory};
 pub use label::{LabelGuard, label};
 pub use report::{Report, ReportKind, Site, Verdict};
-pub use session::is_inside_driver_call;
+pub use session::{calls_of_forked_child, is_inside_driver_call};
 pub use universe::{HostOrder, HostToken, Policy, Universe, UniverseBuilder};

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,16 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 static FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 
+/// Calls of this process that were refused because it is a forked child.
+static CALLS_OF_CHILD: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how many driver calls this process has made as a forked child: all of them were refused.
+/// Always 0 in the process that installed the simulator.
+#[must_use]
+pub fn calls_of_forked_child() -> u64 {
+    CALLS_OF_CHILD.load(Ordering::Relaxed)
+}
+
 /// Called in the child after each fork, where no driver works and a lock may be held by a thread
 /// that is not there.
 pub(crate) unsafe extern "C" fn forked() {
@@ -72,6 +82,15 @@ pub(crate) unsafe extern "C" fn forked() {
 /// Whether this process was forked off from the one that installed the simulator.
 pub(crate) fn is_forked_child() -> bool {
     FORKED_CHILD.load(Ordering::Relaxed)
+}
+
+/// Counts and refuses a call in a forked child: a thread of the parent may hold any lock.
+pub(crate) fn refuse_in_child() -> Outcome {
+    if is_forked_child() {
+        CALLS_OF_CHILD.fetch_add(1, Ordering::Relaxed);
+        return Err(ERROR_NOT_INITIALIZED);
+    }
+    Ok(())
 }
 
 /// A universe, as the driver's functions share it.
@@ -134,8 +153,8 @@ pub(crate) fn driver_call(
     scope: Scope,
     work: impl FnOnce(&mut Session<'_>) -> Outcome,
 ) -> Code {
-    if is_forked_child() {
-        return ERROR_NOT_INITIALIZED;
+    if let Err(code) = refuse_in_child() {
+        return code;
     }
     if callback::is_running() {
         return ERROR_NOT_PERMITTED;

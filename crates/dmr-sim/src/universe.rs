@@ -56,6 +56,10 @@ struct Owner(Arc<Shared>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if is_forked_child() {
+            // A thread of the parent may have been half-way through changing it.
+            std::mem::forget(Arc::clone(&self.0));
+        }
         registry::unregister(&self.0);
     }
 }

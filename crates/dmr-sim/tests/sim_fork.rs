@@ -27,13 +27,15 @@ fn a_forked_child_is_refused() {
             ]
         };
         let refused = answers.iter().all(|code| *code == CUresult::CUDA_ERROR_NOT_INITIALIZED);
+        let counted = dmr_sim::calls_of_forked_child() == answers.len() as u64;
         // SAFETY: ends the child at once.
-        unsafe { libc::_exit(i32::from(!refused)) };
+        unsafe { libc::_exit(i32::from(!refused || !counted)) };
     }
     let mut status = -1;
     // SAFETY: waits for the child that was made above.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
+    assert_eq!(dmr_sim::calls_of_forked_child(), 0);
     gpu::sync(stream).unwrap(); // the parent goes on
     gpu::free(block).unwrap();
 }

@@ -75,6 +75,7 @@ impl StreamPool {
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of the pool's own;
     /// [`Driver`](ResourceError::Driver), when nothing has changed.
     pub fn retire_stream(&self, lease: &StreamLease) -> ResourceResult<()> {
+        self.device().refuse_fork()?;
         let id = self.resolve_id(lease.id())?;
         let adopted = self.adopted_slots().find(|(index, _)| *index == id.slot());
         let Some((index, slot)) = adopted else {
@@ -86,6 +87,7 @@ impl StreamPool {
     }
 
     fn enter(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
+        self.device().refuse_fork()?;
         if stream.context() != self.device().context() {
             return Err(misuse(StreamProblem::OtherContext));
         }

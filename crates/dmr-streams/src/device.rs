@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
-use dmr_core::{ResourceError, ResourceResult};
+use dmr_core::process::LeakedInChild;
+use dmr_core::{Process, ResourceError, ResourceResult};
 
 use crate::adopt::PER_THREAD;
-use crate::{DeviceError, DriverVersion, library, process};
+use crate::{DeviceError, DriverVersion, library};
 
 pub use crate::library::device_count;
 
@@ -27,13 +28,14 @@ pub struct Device {
 }
 
 struct Inner {
-    context: Arc<CudaContext>,
+    /// In a forked child cudarc would release the context, which is the parent's.
+    context: LeakedInChild<Arc<CudaContext>>,
     name: String,
     total_memory: u64,
     driver_version: DriverVersion,
     /// The sticky error that ended it: the driver's function and the code.
     lost: OnceLock<(&'static str, i32)>,
-    opened_in: process::Generation,
+    opened_in: Process,
 }
 
 impl Device {
@@ -68,7 +70,8 @@ impl Device {
         // SAFETY: the context's own device.
         let total = unsafe { result::device::total_mem(cu_device) };
         let total_memory = total.map_err(failed("cuDeviceTotalMem"))? as u64;
-        let (lost, opened_in) = (OnceLock::new(), process::Generation::current());
+        let (lost, opened_in) = (OnceLock::new(), Process::current());
+        let context = LeakedInChild::new(context);
         let inner = Inner { context, name, total_memory, driver_version, lost, opened_in };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -110,8 +113,9 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver).
+    /// [`ForkedProcess`](ResourceError::ForkedProcess); [`Driver`](ResourceError::Driver).
     pub fn uuid(&self) -> ResourceResult<[u8; 16]> {
+        self.refuse_fork()?;
         let uuid = result::device::get_uuid(self.context().cu_device())
             .map_err(|error| self.driver_error("cuDeviceGetUuid", error))?;
         Ok(uuid.bytes.map(|byte| byte as u8))
@@ -138,13 +142,22 @@ impl Device {
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     #[inline]
     pub fn check(&self) -> ResourceResult<()> {
-        if self.is_forked() {
-            return Err(ResourceError::forked_process(self.ordinal()));
-        }
+        self.refuse_fork()?;
         match self.inner.lost.get() {
             Some(&(call, code)) => Err(ResourceError::device_lost(self.ordinal(), call, code)),
             None => Ok(()),
         }
+    }
+
+    /// Refuses a call in a process that was forked after the device was opened. No driver call, no
+    /// lock: to be asked before either.
+    ///
+    /// # Errors
+    ///
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
+    #[inline]
+    pub fn refuse_fork(&self) -> ResourceResult<()> {
+        self.inner.opened_in.check(self.ordinal())
     }
 
     /// Whether a sticky error has ended the device.
@@ -158,7 +171,7 @@ impl Device {
     #[must_use]
     #[inline]
     pub fn is_forked(&self) -> bool {
-        self.inner.opened_in != process::Generation::current()
+        !self.inner.opened_in.is_current()
     }
 
     /// Makes the context current on the calling thread, where it stays so.
@@ -223,9 +236,13 @@ impl Device {
     }
 
     /// The error of a driver call on this device, in the words of `dmr_core`. A sticky one ends
-    /// the device: it is [`DeviceLost`](ResourceError::DeviceLost).
+    /// the device: it is [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error is
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
     #[must_use]
     pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {
+        if self.is_forked() {
+            return ResourceError::forked_process(self.ordinal());
+        }
         let code = code(error);
         if is_sticky(code) {
             let &(call, code) = self.inner.lost.get_or_init(|| (call, code));

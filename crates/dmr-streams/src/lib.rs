@@ -38,7 +38,6 @@ pub mod ops;
 pub mod owner;
 pub mod pinned;
 pub mod pool;
-mod process;
 mod progress;
 mod recycle;
 mod simulated;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUstream, cuMemsetD32Async};
+use dmr_core::process::LeakedInChild;
 use dmr_core::{DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId};
 
 use crate::kernels::{Kernels, NOTHING_WRONG, RESULT_SLOTS};
@@ -21,11 +22,11 @@ use crate::{Device, StreamPool};
 /// Dropping it waits for the device if anything was checked.
 pub struct PatternOps {
     streams: Arc<StreamPool>,
-    kernels: OnceLock<Kernels>,
+    kernels: LeakedInChild<OnceLock<Kernels>>,
     /// Held for reading while a check is submitted, for writing while verdicts are fetched: then
     /// every check that has a slot has been submitted.
     gate: RwLock<()>,
-    pending: Mutex<Pending>,
+    pending: LeakedInChild<Mutex<Pending>>,
 }
 
 #[derive(Default)]
@@ -57,9 +58,9 @@ impl PatternOps {
         streams.device().bind()?;
         Ok(Self {
             streams,
-            kernels: OnceLock::new(),
+            kernels: LeakedInChild::default(),
             gate: RwLock::new(()),
-            pending: Mutex::new(Pending::default()),
+            pending: LeakedInChild::default(),
         })
     }
 
@@ -111,6 +112,7 @@ impl PatternOps {
 
     /// The kernels, compiled by whoever needs them first.
     fn kernels(&self) -> ResourceResult<&Kernels> {
+        self.device().refuse_fork()?;
         if let Some(kernels) = self.kernels.get() {
             return Ok(kernels);
         }
@@ -139,6 +141,8 @@ impl PatternOps {
     /// Waits for all checks that were submitted and moves their verdicts to `found`. Whatever
     /// fails can be repeated: nothing is forgotten before it is known.
     fn fetch(&self) -> ResourceResult<()> {
+        // First: another thread may have held a lock when the process was forked.
+        self.device().refuse_fork()?;
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         // Nothing was checked if there are no kernels.
         let Some(kernels) = self.kernels.get() else { return Ok(()) };
@@ -260,11 +264,13 @@ impl DeviceOps for PatternOps {
 
 impl fmt::Debug for PatternOps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = self.pending();
-        f.debug_struct("PatternOps")
-            .field("device", self.device())
-            .field("checks_waiting", &pending.checks.len())
-            .field("mismatches", &pending.found.len())
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("PatternOps");
+        shown.field("device", self.device());
+        if !self.device().is_forked() {
+            let pending = self.pending();
+            shown.field("checks_waiting", &pending.checks.len());
+            shown.field("mismatches", &pending.found.len());
+        }
+        shown.finish_non_exhaustive()
     }
 }

@@ -5,13 +5,14 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cudarc::driver::{result, sys};
+use dmr_core::process::PerProcess;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockState, DeviceBlock, Generation, ResourceError,
     ResourceResult, StreamId,
 };
 
-use crate::{Dependencies, Device, FreeOrder, StreamPool, process};
+use crate::{Dependencies, Device, FreeOrder, StreamPool};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
 const PORTABLE: u32 = 1;
@@ -170,7 +171,7 @@ impl StreamPool {
             // ledger has, or the driver recorded no event. That leaks.
             if let Some(after) = retired.after {
                 let (ptr, bytes) = (retired.id.ptr(), retired.bytes);
-                ORPHANS.waiting().push(Orphan { ptr, bytes, after });
+                ORPHANS.get().waiting().push(Orphan { ptr, bytes, after });
             }
         }
     }
@@ -191,15 +192,11 @@ pub fn reap_orphaned_pinned() -> ResourceResult<u64> {
 }
 
 fn reap_orphans(patience: Patience) -> ResourceResult<u64> {
-    // Another thread may have held a lock when the process was forked.
-    if process::Generation::current().is_of_a_child() {
-        return Ok(0);
-    }
-    ORPHANS.reap(patience, Orphan::free)
+    ORPHANS.get().reap(patience, Orphan::free)
 }
 
-/// Of stream pools that are gone.
-static ORPHANS: Queue<Orphan> = Queue::new();
+/// Of stream pools that are gone. A forked child has none.
+static ORPHANS: PerProcess<Queue<Orphan>> = PerProcess::new(Queue::new);
 
 /// Pinned memory that waits to be freed.
 pub(crate) struct Queue<T> {

@@ -8,6 +8,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::result;
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use dmr_core::error::StreamProblem;
+use dmr_core::process::LeakedInChild;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
 use crate::progress::{Event, Progress};
@@ -94,17 +95,18 @@ pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
     priority: i32,
-    /// The pool's own streams, then those of other owners.
-    slots: Box<[Slot]>,
+    /// The pool's own streams, then those of other owners. (In a forked child cudarc would destroy
+    /// them.)
+    slots: LeakedInChild<Box<[Slot]>>,
     /// How many of the slots are for the pool's own streams.
     max_streams: usize,
     /// What is free, by slot. Never held across a driver call.
-    books: Mutex<Box<[Entry]>>,
+    books: LeakedInChild<Mutex<Box<[Entry]>>>,
     turn: AtomicUsize,
-    progress: Progress,
-    uses: Slots<Option<Event>>,
-    reclaim: OnceLock<Arc<CudaStream>>,
-    pinned: pinned::Queue<pinned::Retired>,
+    progress: LeakedInChild<Progress>,
+    uses: LeakedInChild<Slots<Option<Event>>>,
+    reclaim: LeakedInChild<OnceLock<Arc<CudaStream>>>,
+    pinned: LeakedInChild<pinned::Queue<pinned::Retired>>,
 }
 
 /// What is read without a lock.
@@ -187,14 +189,14 @@ impl StreamPool {
             id,
             device,
             priority: config.priority,
-            slots: (0..slots).map(|_| Slot::default()).collect(),
+            slots: LeakedInChild::new((0..slots).map(|_| Slot::default()).collect()),
             max_streams,
-            books: Mutex::new(vec![Entry::default(); slots].into()),
+            books: LeakedInChild::new(Mutex::new(vec![Entry::default(); slots].into())),
             turn: AtomicUsize::new(0),
-            progress: Progress::new(slots),
-            uses: Slots::new(slots),
-            reclaim: OnceLock::new(),
-            pinned: pinned::Queue::new(),
+            progress: LeakedInChild::new(Progress::new(slots)),
+            uses: LeakedInChild::new(Slots::new(slots)),
+            reclaim: LeakedInChild::default(),
+            pinned: LeakedInChild::new(pinned::Queue::new()),
         };
         pool.create(0, config.priority)?;
         Ok(Arc::new(pool))
@@ -233,6 +235,7 @@ impl StreamPool {
     ///
     /// [`Capacity`](ResourceError::Capacity) when all are leased: never a stream that somebody
     /// else has leased. [`Driver`](ResourceError::Driver) if a stream cannot be created.
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn acquire(self: &Arc<Self>) -> ResourceResult<StreamLease> {
         self.acquire_with_priority(self.priority)
     }
@@ -246,6 +249,8 @@ impl StreamPool {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn acquire_with_priority(self: &Arc<Self>, priority: i32) -> ResourceResult<StreamLease> {
+        // First: another thread may have held the lock when the process was forked.
+        self.device.refuse_fork()?;
         let (slot, lease) = self.take(priority)?;
         let created = match self.slots[slot].stream.get() {
             Some(created) => created,
@@ -265,6 +270,7 @@ impl StreamPool {
     ///
     /// [`Driver`](ResourceError::Driver) if a stream cannot be created.
     pub fn next(&self) -> ResourceResult<StreamId> {
+        self.device.refuse_fork()?;
         loop {
             let slot = self.turn.fetch_add(1, Ordering::Relaxed) % self.max_streams;
             // Of another priority, or being created for somebody else: the next one. Slot 0 ends
@@ -491,6 +497,9 @@ impl StreamPool {
 
     /// Ends the lease that this id names. Called once, by the lease.
     pub(crate) fn give_back(&self, id: StreamId) {
+        if self.device.is_forked() {
+            return;
+        }
         // Refused from here on, and only then free for the next one.
         self.slots[id.slot()].lease.store(PERMANENT, Ordering::Release);
         self.untake(id.slot());
@@ -570,6 +579,7 @@ impl StreamPool {
     }
 
     fn new_stream(&self, priority: i32) -> ResourceResult<Arc<CudaStream>> {
+        self.device.refuse_fork()?;
         let context = self.device.context();
         // cudarc would answer an error of some earlier call as if creating had failed. It stays
         // where it was, for whoever asks cudarc.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmr_core::error::StreamProblem;
+use dmr_core::process::LeakedInChild;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
@@ -40,13 +41,13 @@ pub struct Tracked<R: DeviceMemoryResource> {
     streams: Arc<StreamPool>,
     owner: Owner,
     /// Never locked across a call of the inner resource or the driver.
-    pending: Mutex<Pending>,
+    pending: LeakedInChild<Mutex<Pending>>,
     /// How many blocks are pending or in the hand of a reap.
     count: AtomicUsize,
     /// Held while reaping, so that a reap that waits also waits for what another has in hand.
     reaping: Mutex<()>,
     /// Locked across no driver call.
-    handed_over: Mutex<HandedOver>,
+    handed_over: LeakedInChild<Mutex<HandedOver>>,
 }
 
 /// How far a reap goes.
@@ -71,10 +72,10 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             inner: Some(inner),
             owner: Owner::new(),
             streams,
-            pending: Mutex::default(),
+            pending: LeakedInChild::default(),
             count: AtomicUsize::new(0),
             reaping: Mutex::new(()),
-            handed_over: Mutex::default(),
+            handed_over: LeakedInChild::default(),
         })
     }
 
@@ -291,9 +292,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
 
     /// Sweeps, unless another thread does and this one need not wait; refused in a forked child.
     fn hand_over_all(&self, patience: Patience) -> ResourceResult<(u64, ResourceResult<()>)> {
-        if self.streams.device().is_forked() {
-            return Err(ResourceError::forked_process(self.device_ordinal()));
-        }
+        self.streams.device().refuse_fork()?;
         Ok(match patience {
             Patience::Wait => {
                 let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -368,8 +367,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let id = block.id();
         // First: another thread may have held a lock when the process was forked.
-        if self.streams.device().is_forked() {
-            let error = ResourceError::forked_process(self.device_ordinal());
+        if let Err(error) = self.streams.device().refuse_fork() {
             return Err(DeallocateError::new(error, block));
         }
         let inner_slot = match self.uses().give_back(id, self.owner) {
@@ -402,6 +400,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
+        if self.streams.device().is_forked() {
+            return false;
+        }
         if self.uses().is_retired(block) {
             return true;
         }
@@ -421,6 +422,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn usage(&self) -> Usage {
+        if self.streams.device().is_forked() {
+            return Usage::default();
+        }
         let pending = self.pending().bytes;
         let mut usage = self.get_ref().usage();
         usage.live = usage.live.saturating_sub(pending);

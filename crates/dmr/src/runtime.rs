@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use dmr_core::process::PerProcess;
 use dmr_core::{DeviceMemoryResource, ResourceResult};
 use dmr_streams::{Device, DeviceContext, StreamPool};
 
@@ -41,7 +42,7 @@ impl DeviceRuntime {
         if let Some(runtime) = shared.runtime.get() {
             return Ok(runtime);
         }
-        let _building = shared.building.lock().unwrap_or_else(PoisonError::into_inner);
+        let _building = shared.building.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = shared.runtime.get() {
             return Ok(runtime);
         }
@@ -118,10 +119,12 @@ impl DeviceContext for DeviceRuntime {
 }
 
 static SHARED: [Shared; MAX_DEVICE_ORDINALS] =
-    [const { Shared { runtime: OnceLock::new(), building: Mutex::new(()) } }; MAX_DEVICE_ORDINALS];
+    [const { Shared { runtime: OnceLock::new(), building: PerProcess::new(Mutex::default) } };
+        MAX_DEVICE_ORDINALS];
 
 struct Shared {
     runtime: OnceLock<DeviceRuntime>,
-    /// Held while building: by one thread, so that it is done once.
-    building: Mutex<()>,
+    /// Held while building: by one thread, so that it is done once. In a forked child another
+    /// thread may have held it: there it is a new one.
+    building: PerProcess<Mutex<()>>,
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
+use dmr_core::process::LeakedInChild;
 
 use super::books::AccountId;
 use super::shard::Shard;
@@ -14,7 +15,7 @@ use crate::per_thread::PerThread;
 pub(super) struct Account {
     pub(super) tree: Arc<Tree>,
     pub(super) id: AccountId,
-    shards: PerThread<Own>,
+    shards: LeakedInChild<PerThread<Own>>,
     /// An account is open for as long as those below it are.
     _parent: Option<Arc<Self>>,
 }
@@ -23,8 +24,8 @@ pub(super) struct Account {
 type Own = OnceLock<Arc<CachePadded<Shard>>>;
 
 impl Account {
-    pub(super) const fn new(tree: Arc<Tree>, id: AccountId, parent: Option<Arc<Self>>) -> Self {
-        Self { tree, id, shards: PerThread::new(), _parent: parent }
+    pub(super) fn new(tree: Arc<Tree>, id: AccountId, parent: Option<Arc<Self>>) -> Self {
+        Self { tree, id, shards: LeakedInChild::new(PerThread::new()), _parent: parent }
     }
 
     /// This thread's shard. A thread that is being torn down has none.

@@ -78,6 +78,14 @@ pub(super) struct Refusal {
     pub(super) holders: Vec<Holder>,
 }
 
+impl Refusal {
+    /// In a forked child there is nothing to be had.
+    pub(super) fn forked() -> Self {
+        let (name, holders) = (AllocTag::UNTAGGED, Vec::new());
+        Self { name, limit: 0, remaining: 0, pending: 0, holders }
+    }
+}
+
 impl Account {
     const fn held(&self) -> u64 {
         if self.drawn > self.floor { self.drawn } else { self.floor }

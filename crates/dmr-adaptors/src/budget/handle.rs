@@ -8,8 +8,9 @@ use dmr_core::error::Holder;
 use dmr_core::size::human_bytes;
 
 use super::account::Account;
-use super::books::ROOT;
+use super::books::{Books, ROOT};
 use super::tree::Tree;
+use crate::sync::MutexGuard;
 
 /// A limit on bytes, shared by all clones of it and by every
 /// [`GlobalDeviceBudget`](super::GlobalDeviceBudget) that charges it.
@@ -21,6 +22,9 @@ use super::tree::Tree;
 ///
 /// A budget can have parts ([`sub_budget`](Self::sub_budget), [`reserve`](Self::reserve)): what is
 /// charged to a part is charged to the whole as well, under one lock and at one instant.
+///
+/// In a forked child of the process that made it, which has no GPU memory, all its numbers are 0
+/// and nothing is granted.
 #[derive(Clone)]
 pub struct Budget {
     pub(super) account: Arc<Account>,
@@ -37,7 +41,9 @@ impl Budget {
     /// Gives it a name, for messages; also as seen through its clones.
     #[must_use]
     pub fn named(self, name: AllocTag) -> Self {
-        self.account.tree.books().set_name(self.account.id, name);
+        if let Some(mut books) = self.books() {
+            books.set_name(self.account.id, name);
+        }
         self
     }
 
@@ -49,7 +55,9 @@ impl Budget {
     /// until they are freed.
     #[must_use]
     pub fn sub_budget(&self, name: AllocTag, limit: u64) -> Self {
-        self.part(|tree| tree.books().add(Some(self.account.id), name, limit, 0))
+        let add =
+            |mut books: MutexGuard<'_, Books>| books.add(Some(self.account.id), name, limit, 0);
+        self.part(|tree| tree.books().map_or(ROOT, add))
     }
 
     /// Whether it is no part of another budget.
@@ -65,30 +73,35 @@ impl Budget {
         Self { account: Arc::new(Account::new(tree, id, parent)) }
     }
 
+    /// The books of the tree; `None` in a forked child.
+    fn books(&self) -> Option<MutexGuard<'_, Books>> {
+        self.account.tree.books()
+    }
+
     /// Its name; untagged if it has none.
     #[must_use]
     pub fn name(&self) -> AllocTag {
-        self.account.tree.books().name(self.account.id)
+        self.books().map_or(AllocTag::UNTAGGED, |books| books.name(self.account.id))
     }
 
     /// The limit, in bytes.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.account.tree.books().limit(self.account.id)
+        self.books().map_or(0, |books| books.limit(self.account.id))
     }
 
     /// Sets the limit, in bytes. After this has returned, nothing is granted that does not fit;
     /// if more is charged already, nothing is granted at all until it fits.
     pub fn set_limit(&self, limit: u64) {
-        let tree = &self.account.tree;
-        let mut books = tree.books();
-        books.set_limit(self.account.id, limit);
-        tree.tell_waiters(&books);
+        if let Some(mut books) = self.books() {
+            books.set_limit(self.account.id, limit);
+            self.account.tree.tell_waiters(&books);
+        }
     }
 
     /// Lowers the limit, unless it is lower already.
     pub(super) fn limit_to(&self, limit: u64) {
-        let mut books = self.account.tree.books();
+        let Some(mut books) = self.books() else { return };
         if limit < books.limit(self.account.id) {
             books.set_limit(self.account.id, limit);
         }
@@ -100,21 +113,21 @@ impl Budget {
     /// off by what they are about.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
-        self.account.tree.books().position(self.account.id).0
+        self.books().map_or(0, |mut books| books.position(self.account.id).0)
     }
 
     /// Bytes that are left, of this budget and of all that it is a part of. Exact as
     /// [`reserved_bytes`](Self::reserved_bytes).
     #[must_use]
     pub fn remaining(&self) -> u64 {
-        self.account.tree.books().position(self.account.id).1
+        self.books().map_or(0, |mut books| books.position(self.account.id).1)
     }
 
     /// Bytes that are charged for blocks that were given back, and that were still retired when
     /// the budget last looked. Exact as [`reserved_bytes`](Self::reserved_bytes).
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
-        let books = self.account.tree.books();
+        let Some(books) = self.books() else { return 0 };
         books.sources.pending(|account| books.is_within(account, self.account.id))
     }
 
@@ -125,7 +138,7 @@ impl Budget {
     /// Each thread counts up to 64 tags apart, the others as [`AllocTag::OTHER`].
     #[must_use]
     pub fn holders(&self) -> Vec<Holder> {
-        let mut books = self.account.tree.books();
+        let Some(mut books) = self.books() else { return Vec::new() };
         books.settle();
         books.holders(self.account.id)
     }

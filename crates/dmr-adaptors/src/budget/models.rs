@@ -51,7 +51,7 @@ fn loom_the_limit_is_never_exceeded_and_nothing_is_left_charged() {
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("a thread"));
-        assert_eq!(tree.books().position(ROOT), (0, 2));
+        assert_eq!(tree.books().expect("no fork").position(ROOT), (0, 2));
     });
 }
 
@@ -92,7 +92,7 @@ fn loom_nothing_is_granted_after_the_limit_was_lowered() {
         let lowers = {
             let (tree, is_lowered) = (Arc::clone(&tree), Arc::clone(&is_lowered));
             thread::spawn(move || {
-                tree.books().set_limit(ROOT, 0);
+                tree.books().expect("no fork").set_limit(ROOT, 0);
                 is_lowered.store(1, Ordering::Release);
             })
         };
@@ -116,7 +116,7 @@ fn loom_nothing_is_granted_after_the_limit_was_lowered() {
 fn loom_a_share_that_ends_while_blocks_come_back_leaves_nothing_charged() {
     check(|| {
         let (tree, [first, ..]) = tree(2, [1, 0, 0]);
-        let share = tree.books().add(Some(ROOT), AllocTag::UNTAGGED, 2, 0);
+        let share = tree.books().expect("no fork").add(Some(ROOT), AllocTag::UNTAGGED, 2, 0);
         tree.charge(share, None, 1, false).expect("room");
         let ends = {
             let tree = Arc::clone(&tree);
@@ -131,7 +131,7 @@ fn loom_a_share_that_ends_while_blocks_come_back_leaves_nothing_charged() {
         }
         ends.join().expect("a thread");
         frees.join().expect("a thread");
-        assert_eq!(tree.books().position(ROOT), (0, 2));
+        assert_eq!(tree.books().expect("no fork").position(ROOT), (0, 2));
     });
 }
 
@@ -149,8 +149,8 @@ fn loom_what_comes_back_while_a_shard_is_closed_is_there_for_the_next_request() 
             tree.release(ROOT, Some(&second), 2);
         }
         frees.join().expect("a thread");
-        assert_eq!(tree.books().position(ROOT), (0, 2));
+        assert_eq!(tree.books().expect("no fork").position(ROOT), (0, 2));
         tree.charge(ROOT, Some(&second), 2, false).expect("both are free");
-        assert_eq!(tree.books().position(ROOT), (2, 0));
+        assert_eq!(tree.books().expect("no fork").position(ROOT), (2, 0));
     });
 }

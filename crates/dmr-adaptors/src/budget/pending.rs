@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
+use dmr_core::process::LeakedInChild;
 use dmr_core::{AllocTag, BlockId, DeviceMemoryResource};
 
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
@@ -42,7 +43,7 @@ pub(super) struct Source<R> {
 }
 
 #[derive(Debug, Default)]
-struct Lists([CachePadded<List>; LISTS]);
+struct Lists(LeakedInChild<[CachePadded<List>; LISTS]>);
 
 #[derive(Debug, Default)]
 struct List {
@@ -72,6 +73,9 @@ impl<R: DeviceMemoryResource> Source<R> {
     pub(super) fn push(&self, entry: Entry, tree: &Tree, shard: Option<&Shard>) {
         let number = shard.map_or(0, Shard::number);
         let Some(list) = self.lists.0.get(number % LISTS) else { return };
+        if tree.is_forked() {
+            return;
+        }
         let mut entries = lock(&list.entries);
         for _ in 0..LOOKS.min(entries.len()) {
             let Some(oldest) = entries.pop_front() else { break };
@@ -135,7 +139,11 @@ pub(super) trait Polled: Send + Sync + std::fmt::Debug {
 
 impl<R: DeviceMemoryResource> Polled for Source<R> {
     fn poll(&self, tree: &Tree) {
-        for list in &self.lists.0 {
+        // Another thread may have held a list's lock when the process was forked.
+        if tree.is_forked() {
+            return;
+        }
+        for list in self.lists.0.iter() {
             lock(&list.entries).retain(|entry| {
                 let is_kept = self.resource.is_retired(entry.id);
                 if !is_kept {

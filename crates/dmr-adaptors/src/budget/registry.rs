@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use dmr_core::process::PerProcess;
+
 use super::Budget;
 use super::account::Account;
 
 /// The budgets that anybody still has.
-static BY_UUID: Mutex<Option<HashMap<[u8; 16], Weak<Account>>>> = Mutex::new(None);
+static BY_UUID: PerProcess<Mutex<HashMap<[u8; 16], Weak<Account>>>> =
+    PerProcess::new(Mutex::default);
 
 impl Budget {
     /// The budget of a physical GPU: one per UUID in the process, however many runtimes and
@@ -25,8 +28,7 @@ impl Budget {
 }
 
 fn shared(uuid: [u8; 16], limit: u64) -> Budget {
-    let mut budgets = BY_UUID.lock().unwrap_or_else(PoisonError::into_inner);
-    let budgets = budgets.get_or_insert_default();
+    let mut budgets = BY_UUID.get().lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(account) = budgets.get(&uuid).and_then(Weak::upgrade) {
         return Budget { account };
     }

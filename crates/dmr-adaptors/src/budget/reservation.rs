@@ -58,7 +58,7 @@ impl Deref for Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let account = &self.budget.account;
-        let mut books = account.tree.books();
+        let Some(mut books) = account.tree.books() else { return };
         books.set_limit(account.id, 0);
         books.set_floor(account.id, 0);
         account.tree.tell_waiters(&books);
@@ -88,7 +88,7 @@ impl Queued<'_> {
             let is_over = deadline.is_some_and(|deadline| now >= deadline);
             let releases = self.tree.releases();
             let (changes, refusal) = {
-                let mut books = self.tree.books();
+                let Some(mut books) = self.tree.books() else { return Err(Refusal::forked()) };
                 if let Some(over) = books.oversized(self.account, self.bytes) {
                     return Err(books.refusal(over));
                 }
@@ -148,7 +148,7 @@ impl Queued<'_> {
 
     /// Until something has changed, it is time to reap, or the deadline.
     fn sleep(&self, changes: u64, deadline: Option<Instant>) {
-        let books = self.tree.books();
+        let Some(books) = self.tree.books() else { return };
         if books.changes != changes {
             return;
         }
@@ -171,7 +171,9 @@ impl Drop for Queued<'_> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
             let tree = self.tree;
-            self.leave(&mut tree.books());
+            if let Some(mut books) = tree.books() {
+                self.leave(&mut books);
+            }
         }
     }
 }

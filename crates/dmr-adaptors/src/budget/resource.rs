@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use dmr_core::size::human_bytes;
 use dmr_core::{
-    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
-    StreamId, Usage, VirtualMemory,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
+    ResourceResult, StreamId, Usage, VirtualMemory,
 };
 
 use super::Budget;
@@ -75,7 +75,9 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         let out = if counts_what_is_out { inner.usage() } else { Usage::default() };
         let account = &budget.account;
         let source = Arc::new(Source::new(inner, account.id, out.retired));
-        account.tree.books().draw_anyway(account.id, out.outstanding());
+        if let Some(mut books) = account.tree.books() {
+            books.draw_anyway(account.id, out.outstanding());
+        }
         account.tree.count_bytes(account.id, BEFORE, out.outstanding());
         Self::registered(source, budget.clone(), reap_pending)
     }
@@ -152,6 +154,9 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
                 Ok(()) => return Ok(()),
                 Err(Refused::Oversized(refusal)) => return Err(out_of_budget(refusal, bytes)),
                 Err(Refused::Full(refusal)) => refusal,
+                Err(Refused::Forked) => {
+                    return Err(ResourceError::forked_process(self.inner().device_ordinal()));
+                }
             };
             // What was let go before that instant, and charged all the same, might have made it
             // fit: the refusal stands only if there was nothing.
@@ -300,7 +305,9 @@ impl Registration {
     fn new<R: DeviceMemoryResource + 'static>(source: &Arc<Source<R>>, budget: &Budget) -> Self {
         let (lists, weak) = (source.lists(), Arc::downgrade(source));
         let account = &budget.account;
-        account.tree.books().sources.add(account.id, lists, weak);
+        if let Some(mut books) = account.tree.books() {
+            books.sources.add(account.id, lists, weak);
+        }
         Self { source: Arc::clone(source) as Arc<dyn Polled>, budget: budget.clone() }
     }
 }

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use dmr_core::AllocTag;
+use dmr_core::process::LeakedInChild;
+use dmr_core::{AllocTag, Process};
 
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
@@ -18,7 +19,8 @@ use super::tags::TagSums;
 /// Accounts that draw on each other.
 #[derive(Debug)]
 pub(super) struct Tree {
-    books: Mutex<Books>,
+    made_in: Process,
+    books: LeakedInChild<Mutex<Books>>,
     /// Something came back while somebody waited.
     pub(super) freed: Condvar,
 }
@@ -30,20 +32,32 @@ pub(super) enum Refused {
     Oversized(Refusal),
     /// It did not fit, at an instant during the call. With numbers, if they were wanted.
     Full(Option<Refusal>),
+    /// This is a forked child.
+    Forked,
 }
 
 impl Tree {
     pub(super) fn new(limit: u64) -> Self {
-        Self { books: Mutex::new(Books::new(limit)), freed: Condvar::new() }
+        let (books, freed) = (LeakedInChild::new(Mutex::new(Books::new(limit))), Condvar::new());
+        Self { made_in: Process::current(), books, freed }
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        lock(&self.books)
+    /// The books, locked; `None` in a forked child, where another thread may hold the lock for ever.
+    pub(super) fn books(&self) -> Option<MutexGuard<'_, Books>> {
+        (!self.is_forked()).then(|| lock(&self.books))
+    }
+
+    /// Whether this is a forked child of the process that made the tree.
+    pub(super) fn is_forked(&self) -> bool {
+        !self.made_in.is_current()
     }
 
     /// A shard of this account for one more thread.
     pub(super) fn shard(&self, id: AccountId) -> Arc<CachePadded<Shard>> {
-        self.books().add_shard(id)
+        match self.books() {
+            Some(mut books) => books.add_shard(id),
+            None => Arc::new(CachePadded::new(Shard::new(0))),
+        }
     }
 
     /// Charges `bytes`; from the thread's own shard if that has them.
@@ -69,7 +83,7 @@ impl Tree {
         bytes: u64,
         in_full: bool,
     ) -> Result<(), Refused> {
-        let mut books = self.books();
+        let Some(mut books) = self.books() else { return Err(Refused::Forked) };
         if let Some(over) = books.oversized(id, bytes) {
             return Err(Refused::Oversized(books.refusal(over)));
         }
@@ -96,7 +110,7 @@ impl Tree {
 
     #[cold]
     fn release_in_books(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
-        let mut books = self.books();
+        let Some(mut books) = self.books() else { return };
         let credit = shard.map_or(0, |shard| {
             shard.close();
             shard.collect()
@@ -110,7 +124,7 @@ impl Tree {
 
     /// Nobody charges this account any more.
     pub(super) fn close(&self, id: AccountId) {
-        let mut books = self.books();
+        let Some(mut books) = self.books() else { return };
         books.close(id);
         self.tell_waiters(&books);
     }
@@ -143,7 +157,9 @@ impl Tree {
     #[cold]
     #[inline(never)]
     fn in_books(&self, id: AccountId, change: impl FnOnce(&mut TagSums)) {
-        if let Some(tags) = self.books().tags(id) {
+        if let Some(mut books) = self.books()
+            && let Some(tags) = books.tags(id)
+        {
             change(tags);
         }
     }
@@ -160,8 +176,7 @@ impl Tree {
 
     /// Releases what any resource that charges this tree has let go.
     pub(super) fn poll(&self) {
-        let sources = self.books().sources.all();
-        for source in sources.iter().filter(|source| source.has_pending()) {
+        for source in self.sources().iter().filter(|source| source.has_pending()) {
             source.poll(self);
         }
         self.drop_what_is_over();
@@ -170,18 +185,22 @@ impl Tree {
     /// How often something that was retired was released, by any thread. What was let go before
     /// this is called, and is not counted yet, is counted by the end of the next poll.
     pub(super) fn releases(&self) -> u64 {
-        self.books().sources.releases()
+        self.books().map_or(0, |books| books.sources.releases())
     }
 
     /// Makes all resources that charge this tree let go of what is done with.
     pub(super) fn try_reap(&self) {
-        let sources = self.books().sources.all();
+        let sources = self.sources();
         sources.iter().filter(|source| source.has_pending()).for_each(|source| source.try_reap());
     }
 
     pub(super) fn has_pending(&self) -> bool {
-        let sources = self.books().sources.all();
-        sources.iter().any(|source| source.has_pending())
+        self.sources().iter().any(|source| source.has_pending())
+    }
+
+    /// All sources, to be asked without the lock.
+    fn sources(&self) -> Vec<Arc<dyn Polled>> {
+        self.books().map_or_else(Vec::new, |books| books.sources.all())
     }
 
     /// Nobody uses this source any more.
@@ -190,19 +209,23 @@ impl Tree {
             source.poll(self);
         }
         if source.has_pending() {
-            self.books().sources.leave(source);
+            if let Some(mut books) = self.books() {
+                books.sources.leave(source);
+            }
         } else {
-            let removed = self.books().sources.remove(source);
-            drop(removed);
+            self.remove(source);
         }
     }
 
     /// Lets go of sources that nobody uses and that have nothing left.
     fn drop_what_is_over(&self) {
-        let left = self.books().sources.left();
-        for source in left.iter().filter(|source| !source.has_pending()) {
-            let removed = self.books().sources.remove(source);
-            drop(removed);
-        }
+        let left = self.books().map_or_else(Vec::new, |books| books.sources.left());
+        left.iter().filter(|source| !source.has_pending()).for_each(|source| self.remove(source));
+    }
+
+    /// Takes a source out of the books, and drops it when they are free again.
+    fn remove(&self, source: &Arc<dyn Polled>) {
+        let removed = self.books().map(|mut books| books.sources.remove(source));
+        drop(removed);
     }
 }

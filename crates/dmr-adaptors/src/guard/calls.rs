@@ -111,10 +111,16 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         self.table.is_given_back(block.generation()) || self.get_ref().is_retired(block)
     }
 
     fn bytes_outstanding(&self) -> u64 {
+        if self.is_forked() {
+            return 0;
+        }
         // The inner resource counts red zones besides, and so never less.
         let with_red_zones = self.get_ref().bytes_outstanding();
         self.accounts.settle(|block| self.get_ref().is_retired(block));
@@ -122,6 +128,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 
     fn usage(&self) -> Usage {
+        if self.is_forked() {
+            return Usage::default();
+        }
         let reserved = self.get_ref().usage().reserved;
         self.accounts.settle(|block| self.get_ref().is_retired(block));
         let mut usage = self.accounts.usage();

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::Corruption;
+use dmr_core::process::LeakedInChild;
 
 /// How many are kept. Who has this many has found the bug many times over.
 const KEPT: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Findings(Mutex<List>);
+pub(super) struct Findings(LeakedInChild<Mutex<List>>);
 
 #[derive(Debug, Default)]
 struct List {

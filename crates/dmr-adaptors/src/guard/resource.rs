@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 
+use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, Corruption, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, UseToken,
+    Process, ResourceError, ResourceResult, StreamId, UseToken,
 };
 
 use super::accounts::Accounts;
@@ -28,10 +29,10 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     pub(super) checks: GuardChecks,
     pub(super) verdicts: Arc<Verdicts>,
     pub(super) findings: Arc<Findings>,
-    pub(super) table: Table,
-    pub(super) quarantine: Quarantine,
-    pub(super) strays: Strays,
-    pub(super) accounts: Accounts,
+    pub(super) table: LeakedInChild<Table>,
+    pub(super) quarantine: LeakedInChild<Quarantine>,
+    pub(super) strays: LeakedInChild<Strays>,
+    pub(super) accounts: LeakedInChild<Accounts>,
     pub(super) unchecked: AtomicU64,
     /// Held for reading while a window is opened or a block taken back, for writing while a check
     /// of everything has live blocks in hand: so that its own windows are in nobody's way.
@@ -39,7 +40,7 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     /// Held while quarantined blocks are in somebody's hand, so that a reap that waits also waits
     /// for those.
     sweeping: Mutex<()>,
-    process: u32,
+    made_in: Process,
 }
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
@@ -51,14 +52,17 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             checks: layer.checks,
             verdicts: Arc::clone(&layer.verdicts),
             findings: Arc::default(),
-            table: Table::new(),
-            quarantine: Quarantine::new(layer.quarantine_bytes, layer.quarantine_blocks),
-            strays: Strays::default(),
-            accounts: Accounts::default(),
+            table: LeakedInChild::new(Table::new()),
+            quarantine: LeakedInChild::new(Quarantine::new(
+                layer.quarantine_bytes,
+                layer.quarantine_blocks,
+            )),
+            strays: LeakedInChild::default(),
+            accounts: LeakedInChild::default(),
             unchecked: AtomicU64::new(0),
             gate: RwLock::new(()),
             sweeping: Mutex::new(()),
-            process: std::process::id(),
+            made_in: Process::current(),
         }
     }
 
@@ -80,21 +84,21 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     /// What has been found and not taken, the oldest first: at most 1024, whether or not a call
-    /// has reported it.
+    /// has reported it. In a forked child, none.
     #[must_use]
     pub fn violations(&self) -> Vec<Corruption> {
-        self.findings.all()
+        if self.is_forked() { Vec::new() } else { self.findings.all() }
     }
 
     /// The same, and forgets them: no call reports them after this.
     pub fn take_violations(&self) -> Vec<Corruption> {
-        self.findings.take()
+        if self.is_forked() { Vec::new() } else { self.findings.take() }
     }
 
     /// How many were found beyond those that are kept.
     #[must_use]
     pub fn violations_beyond(&self) -> u64 {
-        self.findings.beyond()
+        if self.is_forked() { 0 } else { self.findings.beyond() }
     }
 
     /// How many blocks went back without a check: their home streams were taken back by their
@@ -109,6 +113,9 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// [`UseAfterFree`](ResourceError::UseAfterFree) is about.
     #[must_use]
     pub fn allocated_at(&self, block: BlockId) -> Option<String> {
+        if self.is_forked() {
+            return None;
+        }
         self.table.find(block.generation())?.allocated_at()
     }
 
@@ -157,13 +164,14 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this is a forked child, where another thread may have held any lock.
+    pub(super) fn is_forked(&self) -> bool {
+        !self.made_in.is_current()
+    }
+
     /// Before any lock: in a forked child another thread may have held it.
     pub(super) fn refuse_fork(&self) -> ResourceResult<()> {
-        if std::process::id() == self.process {
-            Ok(())
-        } else {
-            Err(ResourceError::forked_process(self.device_ordinal()))
-        }
+        self.made_in.check(self.device_ordinal())
     }
 
     /// Memory with room for red zones. If there is none, what is in quarantine goes first.

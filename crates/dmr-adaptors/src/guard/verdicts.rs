@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dmr_core::process::LeakedInChild;
 use dmr_core::{Corruption, DeviceOps, ResourceResult};
 
 use super::allocation::{Allocation, Phase};
@@ -15,7 +16,7 @@ use super::findings::Findings;
 pub(super) struct Verdicts {
     ops: Arc<dyn DeviceOps>,
     /// By key. Never locked across a driver call.
-    pending: Mutex<HashMap<u64, Pending>>,
+    pending: LeakedInChild<Mutex<HashMap<u64, Pending>>>,
     /// Held while verdicts are on their way from the operations to whom they concern.
     collecting: Mutex<()>,
 }
@@ -46,7 +47,7 @@ struct Answer {
 
 impl Verdicts {
     pub(super) fn new(ops: Arc<dyn DeviceOps>) -> Self {
-        Self { ops, pending: Mutex::default(), collecting: Mutex::new(()) }
+        Self { ops, pending: LeakedInChild::default(), collecting: Mutex::new(()) }
     }
 
     pub(super) fn ops(&self) -> &dyn DeviceOps {

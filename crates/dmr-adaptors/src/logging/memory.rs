@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::AllocationRecord;
+use dmr_core::process::PerProcess;
 
 use super::{LogRecord, LoggingSink, SinkError};
 
 /// Keeps records in memory: all of them, or the first so many.
-#[derive(Default)]
 pub struct InMemorySink {
-    kept: Mutex<Vec<LogRecord>>,
+    /// In a forked child another thread may have held the lock: there it begins anew.
+    kept: PerProcess<Mutex<Vec<LogRecord>>>,
     bound: Option<usize>,
 }
 
@@ -18,14 +19,14 @@ impl InMemorySink {
     /// Keeps every record: about a hundred bytes each.
     #[must_use]
     pub const fn new() -> Self {
-        Self { kept: Mutex::new(Vec::new()), bound: None }
+        Self { kept: PerProcess::new(Mutex::default), bound: None }
     }
 
     /// Keeps the first `bound` records and refuses the others as [`SinkError::Full`], so that
     /// they count as dropped.
     #[must_use]
     pub const fn bounded(bound: usize) -> Self {
-        Self { kept: Mutex::new(Vec::new()), bound: Some(bound) }
+        Self { kept: PerProcess::new(Mutex::default), bound: Some(bound) }
     }
 
     /// What it keeps, in time order, numbered from 0.
@@ -55,7 +56,13 @@ impl InMemorySink {
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<LogRecord>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.get().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for InMemorySink {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use dmr_core::record::Failure;
 use dmr_core::{
-    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
-    ResourceResult, StreamId,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Process,
+    ResourceError, ResourceResult, StreamId,
 };
 
 use super::calls::{CallTime, thread_number};
@@ -42,12 +42,15 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for LoggingLayer {
 
 /// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, ok or failed.
 ///
-/// Trims are not recorded. It never changes what a call answers, and never fails one. What is recorded is what passes
+/// Trims are not recorded. It never changes what a call returns, and never fails one. In a forked
+/// child it records nothing and calls no sink: what it would have recorded there counts as dropped.
+/// What is recorded is what passes
 /// through here: outside a budget or a pool it sees what was asked for, inside what they ask
 /// their upstream for.
 pub struct LoggingResource<R> {
     inner: R,
     sink: Arc<dyn LoggingSink>,
+    made_in: Process,
     /// By thread, so that threads whose records are dropped do not slow each other down.
     dropped: Box<[CachePadded<AtomicU64>; STRIPES]>,
 }
@@ -57,7 +60,7 @@ const STRIPES: usize = 16;
 impl<R> LoggingResource<R> {
     /// Records the calls on `inner` into `sink`.
     pub fn new(inner: R, sink: Arc<dyn LoggingSink>) -> Self {
-        Self { inner, sink, dropped: Box::default() }
+        Self { inner, sink, made_in: Process::current(), dropped: Box::default() }
     }
 
     /// How many records the sink did not take, so far.
@@ -69,8 +72,11 @@ impl<R> LoggingResource<R> {
     ///
     /// # Errors
     ///
-    /// As [`LoggingSink::flush`].
+    /// As [`LoggingSink::flush`]. [`Closed`](SinkError::Closed) in a forked child.
     pub fn flush(&self) -> Result<(), SinkError> {
+        if self.is_forked() {
+            return Err(SinkError::Closed);
+        }
         self.sink.flush()
     }
 
@@ -94,21 +100,27 @@ impl<R> LoggingResource<R> {
     }
 
     fn log(&self, record: &LogRecord) {
-        // The sink is somebody else's code. What a panic leaves broken is its own.
-        let taken = catch_unwind(AssertUnwindSafe(|| self.sink.record(record)));
-        match taken {
-            Ok(Ok(())) => return,
-            Ok(Err(_)) => {}
-            // Dropping what was thrown may panic again; then it is leaked.
-            Err(thrown) => std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(thrown)))),
+        if unless_it_panics(|| self.sink.record(record)).is_err() {
+            self.count_dropped(record.thread);
         }
-        let stripe = record.thread as usize % STRIPES;
+    }
+
+    fn count_dropped(&self, thread: u64) {
+        let stripe = thread as usize % STRIPES;
         self.dropped[stripe].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether this is a forked child, where any lock of the log or its sink may be held for ever.
+    fn is_forked(&self) -> bool {
+        !self.made_in.is_current()
     }
 }
 
 impl<R: DeviceMemoryResource> LoggingResource<R> {
     fn log_reap(&self, answer: &ResourceResult<u64>) {
+        if self.is_forked() {
+            return self.count_dropped(0);
+        }
         let time = CallTime::take();
         let freed = answer.as_ref().map_or(0, |freed| *freed);
         self.log(&LogRecord {
@@ -120,6 +132,9 @@ impl<R: DeviceMemoryResource> LoggingResource<R> {
 
     #[cold]
     fn log_failure(&self, bytes: usize, stream: StreamId, tag: AllocTag, error: &ResourceError) {
+        if self.is_forked() {
+            return self.count_dropped(0);
+        }
         let time = CallTime::take();
         self.log(&LogRecord {
             bytes: bytes as u64,
@@ -170,6 +185,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        if self.is_forked() {
+            self.count_dropped(0);
+            return self.inner.deallocate(block);
+        }
         // Taken before the memory is given back: whoever is given it has a later time.
         let time = CallTime::take();
         let mut record = of_block(&time, LogAction::Deallocate, &block);
@@ -232,6 +251,15 @@ fn of_block(time: &CallTime, action: LogAction, block: &DeviceBlock) -> LogRecor
         generation: block.generation().get(),
         result: Ok(()),
     }
+}
+
+/// Calls the sink, which is somebody else's code. What a panic leaves broken is its own.
+fn unless_it_panics(call: impl FnOnce() -> Result<(), SinkError>) -> Result<(), SinkError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|thrown| {
+        // Dropping what was thrown may panic again; then it is leaked.
+        std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(thrown))));
+        Err(SinkError::Panicked)
+    })
 }
 
 fn ordinal(device: usize) -> u32 {

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use dmr_core::{AllocTag, DeviceBlock};
+use dmr_core::process::LeakedInChild;
+use dmr_core::{AllocTag, DeviceBlock, Process};
 
 use super::meter::{Meter, OwnStep, Peaks, Precision, Totals, Wholes, count};
 use super::report::{Counter, Statistics, StreamStatistics, TagStatistics};
@@ -19,17 +20,18 @@ use crate::table::Table;
 /// when its part has to be told ([`gauge`](super::gauge)).
 #[derive(Debug)]
 pub(super) struct Counts {
+    made_in: Process,
     precision: Precision,
     /// How many shards have told.
     threads: AtomicI64,
-    shards: PerThread<Shard>,
+    shards: LeakedInChild<PerThread<Shard>>,
     /// Of threads that are being torn down: one at a time, with the lock.
     late: Shard,
     late_lock: Mutex<()>,
     overall: Wholes,
-    by_tag: Table<Wholes>,
-    by_stream: Table<Wholes>,
-    tags: RwLock<Tags>,
+    by_tag: LeakedInChild<Table<Wholes>>,
+    by_stream: LeakedInChild<Table<Wholes>>,
+    tags: LeakedInChild<RwLock<Tags>>,
 }
 
 /// What is counted of one block.
@@ -51,16 +53,23 @@ impl From<&DeviceBlock> for Item {
 impl Counts {
     pub(super) fn new(precision: Precision) -> Self {
         Self {
+            made_in: Process::current(),
             precision,
             threads: AtomicI64::new(0),
-            shards: PerThread::new(),
+            shards: LeakedInChild::new(PerThread::new()),
             late: Shard::default(),
             late_lock: Mutex::default(),
             overall: Wholes::default(),
-            by_tag: Table::new(),
-            by_stream: Table::new(),
-            tags: RwLock::default(),
+            by_tag: LeakedInChild::default(),
+            by_stream: LeakedInChild::default(),
+            tags: LeakedInChild::default(),
         }
+    }
+
+    /// Whether this is a forked child, where locks of the parent may be held for ever. Nothing is
+    /// handed out there and nothing given back.
+    fn is_forked(&self) -> bool {
+        !self.made_in.is_current()
     }
 
     /// A block was handed out.
@@ -160,6 +169,9 @@ impl Counts {
     /// An allocation failed.
     #[cold]
     pub(super) fn failed(&self, tag: AllocTag) {
+        if self.is_forked() {
+            return;
+        }
         self.with(|shard| {
             let of_tag = shard.by_tag.get_or_make(self.index_of(shard, tag));
             count(&of_tag.failures, 1);
@@ -171,20 +183,32 @@ impl Counts {
 
     /// Opens a scope of the calling thread; answers its number, unless the thread is ending.
     pub(super) fn push(&self, tag: AllocTag) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
         self.shards.own().map(|shard| shard.change_frames(|frames| frames.push(tag)))
     }
 
     /// Closes a scope of the calling thread.
     pub(super) fn pop(&self, number: u64) -> Option<ScopeStatistics> {
+        if self.is_forked() {
+            return None;
+        }
         self.with(|shard| shard.change_frames(|frames| frames.pop(number)))
     }
 
     /// What a scope of the calling thread has counted so far.
     pub(super) fn peek(&self, number: u64) -> Option<ScopeStatistics> {
+        if self.is_forked() {
+            return None;
+        }
         self.with(|shard| shard.frames().peek(number))
     }
 
     pub(super) fn snapshot(&self) -> Statistics {
+        if self.is_forked() {
+            return Statistics::default();
+        }
         // Over all there are only peaks: the sums are those of the tags.
         let peaks = self.overall.peaks(self.all_shards().map(|shard| &shard.overall));
         let meters = self.all_shards().flat_map(|shard| shard.by_tag.iter());
@@ -225,6 +249,9 @@ impl Counts {
 
     /// Starts all peaks again from what is current.
     pub(super) fn reset_peaks(&self) {
+        if self.is_forked() {
+            return;
+        }
         self.with(|shard| {
             shard.overall.tell(&self.overall);
             for (index, of_tag) in shard.by_tag.iter() {

@@ -112,7 +112,7 @@ impl<R> StatisticsResource<R> {
     /// What was counted so far. Exact at every quiescent moment, peaks as
     /// [`StatisticsLayer::with_peak_precision`] says; otherwise calls in progress may be missing.
     ///
-    /// Takes time in proportion to threads × (tags + streams).
+    /// Takes time in proportion to threads × (tags + streams). In a forked child it is empty.
     #[must_use]
     pub fn snapshot(&self) -> Statistics {
         self.counts.snapshot()

@@ -19,7 +19,7 @@ use super::counts::Counts;
 pub struct StatisticsScope<'a> {
     counts: &'a Counts,
     tag: AllocTag,
-    /// `None` on a thread that is ending, where nothing is counted.
+    /// `None` on a thread that is ending and in a forked child, where nothing is counted.
     number: Option<u64>,
     stays_on_its_thread: PhantomData<*const ()>,
 }

@@ -25,6 +25,7 @@ mod table;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dmr_core::process::LeakedInChild;
 use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
 use dmr_streams::uses::Carried;
 
@@ -42,9 +43,9 @@ pub(crate) struct Pages {
     /// How many were moved.
     moved: AtomicU64,
     /// Mapped at no address that is of use, and nobody works with them.
-    spare: Mutex<Vec<Page>>,
+    spare: LeakedInChild<Mutex<Vec<Page>>>,
     /// Where pages are to be unmapped.
-    leaving: Mutex<Vec<Leaving>>,
+    leaving: LeakedInChild<Mutex<Vec<Leaving>>>,
 }
 
 /// How many pages the pool can have, or more.
@@ -76,8 +77,8 @@ impl Pages {
             size,
             slack_divisor: u64::from(config.page_slack_divisor.max(1)),
             moved: AtomicU64::new(0),
-            spare: Mutex::default(),
-            leaving: Mutex::default(),
+            spare: LeakedInChild::default(),
+            leaving: LeakedInChild::default(),
         })
     }
 

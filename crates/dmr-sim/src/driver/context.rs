@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::handle::Kind;
 use crate::registry;
 use crate::session::{
-    Scope, Session, current_context, driver_call, is_forked_child, set_current_context,
+    Scope, Session, current_context, driver_call, refuse_in_child, set_current_context,
 };
 
 chapter![
@@ -50,9 +50,7 @@ extern "C" fn cuInit(_flags: c_uint) -> Code {
 }
 
 fn device_count() -> Outcome<c_int> {
-    if is_forked_child() {
-        return Err(ERROR_NOT_INITIALIZED);
-    }
+    refuse_in_child()?;
     Ok(registry::device_count() as c_int)
 }
 

@@ -157,6 +157,7 @@ impl UseTable<'_> {
     /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing);
     /// [`Driver`](dmr_core::ResourceError::Driver).
     pub fn work_so_far(&self, stream: StreamId) -> ResourceResult<Dependencies> {
+        self.pool.device().refuse_fork()?;
         let slot = self.of_this_pool(stream)?.slot();
         let event = self.pool.progress().event_now(self.pool, slot)?;
         Ok(Dependencies::new(self.pool.device().clone(), SmallVec::from_iter([event])))
@@ -165,6 +166,10 @@ impl UseTable<'_> {
 
 impl fmt::Debug for Dependencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dependencies").field("events", &self.events().len()).finish_non_exhaustive()
+        let mut shown = f.debug_struct("Dependencies");
+        if !self.device.is_forked() {
+            shown.field("events", &self.events().len());
+        }
+        shown.finish_non_exhaustive()
     }
 }

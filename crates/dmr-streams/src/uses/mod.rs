@@ -58,6 +58,7 @@ impl<'p> UseTable<'p> {
     /// [`StreamMisuse`](ResourceError::StreamMisuse); [`Capacity`](ResourceError::Capacity) once
     /// 2²⁶ blocks are live.
     pub fn insert(&self, generation: Generation, home: StreamId) -> ResourceResult<BlockSlot> {
+        self.pool.device().refuse_fork()?;
         let home = self.pool.locate(home)?;
         self.insert_at(generation, home.id, Tenancy::ANONYMOUS)
     }
@@ -240,11 +241,8 @@ impl<'p> UseTable<'p> {
             return Ok(());
         }
         self.of_this_pool(tokens.stream())?;
-        let device = self.pool.device();
         // Another thread may have held a slot when the process was forked.
-        if device.is_forked() {
-            return Err(ResourceError::forked_process(device.ordinal()));
-        }
+        self.pool.device().refuse_fork()?;
         self.close_unused(&tokens);
         Ok(())
     }
@@ -269,12 +267,15 @@ impl<'p> UseTable<'p> {
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was already.
     pub fn retire(&self, block: BlockId) -> ResourceResult<()> {
+        self.pool.device().refuse_fork()?;
         self.slots().retire(block)
     }
 
     /// The block was not given back after all.
     pub fn unretire(&self, block: BlockId) {
-        self.slots().unretire(block);
+        if !self.pool.device().is_forked() {
+            self.slots().unretire(block);
+        }
     }
 
     /// What the free of a retired block must come after: every use that was recorded, and all
@@ -285,6 +286,7 @@ impl<'p> UseTable<'p> {
     /// [`UseAfterFree`](ResourceError::UseAfterFree) if the block is gone;
     /// [`Driver`](ResourceError::Driver) if an event cannot be recorded: ask again later.
     pub fn free_order(&self, block: BlockId) -> ResourceResult<FreeOrder> {
+        self.pool.device().refuse_fork()?;
         let progress = self.pool.progress();
         let home = block.alloc_stream().slot();
         let Some(needs) = self.free_needs(block)? else { return Ok(FreeOrder::InUse) };
@@ -356,25 +358,30 @@ impl<'p> UseTable<'p> {
 
     /// The block is gone, and its slot is free for another.
     pub fn remove(&self, block: BlockId) {
-        self.slots().remove(block);
+        if !self.pool.device().is_forked() {
+            self.slots().remove(block);
+        }
     }
 
-    /// Whether the block was given back and is still here.
+    /// Whether the block was given back and is still here. `false` in a forked child.
     #[must_use]
     pub fn is_retired(&self, block: BlockId) -> bool {
-        self.slots().is_retired(block)
+        !self.pool.device().is_forked() && self.slots().is_retired(block)
     }
 
-    /// Whether a use of the block has been prepared and not finished.
+    /// Whether a use of the block has been prepared and not finished. `false` in a forked child.
     #[must_use]
     pub fn has_open_window(&self, block: BlockId) -> bool {
-        self.slots().has_open_window(block)
+        !self.pool.device().is_forked() && self.slots().has_open_window(block)
     }
 
     /// How many recorded uses are remembered, in all blocks: what a diagnosis shows. Looks at
     /// every slot.
     #[must_use]
     pub fn recorded_uses(&self) -> usize {
+        if self.pool.device().is_forked() {
+            return 0;
+        }
         self.slots().count(|entry| entry.event.is_some())
     }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use dmr_core::Process;
 use dmr_core::at_exit::{self, AtExit};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
@@ -109,7 +110,7 @@ impl<S: LoggingSink + 'static> BackgroundSink<S> {
             sink,
             config,
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            process: std::process::id(),
+            made_in: Process::current(),
             thread: OnceLock::new(),
             writer: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -222,7 +223,7 @@ struct Shared<S> {
     /// Which rings are this sink's. Never reused.
     id: u64,
     /// The process that has the background thread.
-    process: u32,
+    made_in: Process,
     thread: OnceLock<Thread>,
     /// The number of the background thread; 0 until it runs. `Thread` has an id as well, but a
     /// thread that is being torn down cannot ask for its own.
@@ -334,7 +335,7 @@ impl<S> Shared<S> {
     }
 
     fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        !self.made_in.is_current()
     }
 
     fn control(&self) -> MutexGuard<'_, Control> {

@@ -1,0 +1,232 @@
+//! Whether this process was forked, without a system call.
+
+#![allow(unsafe_code, reason = "asks to be called after a fork")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::{ResourceError, ResourceResult};
+
+/// The process in which a value was made: kept beside the value, it tells a forked child.
+///
+/// A child has no GPU, and a lock of its parent may be held for ever by a thread that the child
+/// does not have. So whatever has device memory keeps one of these, and asks it before it takes a
+/// lock or calls the driver: what can fail is [`ForkedProcess`](ResourceError::ForkedProcess), and
+/// what cannot returns zero, `false` or nothing.
+///
+/// ```
+/// # use dmr_core::Process;
+/// let made_in = Process::current();
+/// assert!(made_in.is_current());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(u32);
+
+/// How often the process, its parent, and so on were forked since the first call of
+/// [`Process::current`].
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+impl Process {
+    /// The process that makes the call.
+    #[must_use]
+    pub fn current() -> Self {
+        static WATCHING: Once = Once::new();
+        if !WATCHING.is_completed() {
+            WATCHING.call_once(watch);
+        }
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether this is still that process. In a forked child it is not.
+    ///
+    /// Costs a load of a word that only forks write.
+    #[must_use]
+    #[inline]
+    pub fn is_current(self) -> bool {
+        self.0 == FORKS.load(Ordering::Relaxed)
+    }
+
+    /// Refuses a call in a forked child.
+    ///
+    /// # Errors
+    ///
+    /// [`ForkedProcess`](ResourceError::ForkedProcess), with this device ordinal.
+    #[inline]
+    pub fn check(self, device_ordinal: usize) -> ResourceResult<()> {
+        if self.is_current() { Ok(()) } else { Err(ResourceError::forked_process(device_ordinal)) }
+    }
+}
+
+/// A value that a forked child makes anew: for locks that must work there, too. That of the parent
+/// may be held by a thread that the child does not have.
+pub struct PerProcess<T> {
+    make: fn() -> T,
+    latest: AtomicPtr<(Process, T)>,
+}
+
+impl<T: Send + Sync + 'static> PerProcess<T> {
+    /// A value that each process makes when it first asks for it.
+    #[must_use]
+    pub const fn new(make: fn() -> T) -> Self {
+        Self { make, latest: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The value of this process.
+    pub fn get(&self) -> &T {
+        let process = Process::current();
+        let mut latest = self.latest.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or made by `Box::into_raw` below and never freed.
+            match unsafe { latest.as_ref() } {
+                Some((made_in, value)) if *made_in == process => return value,
+                _ => {}
+            }
+            let made = Box::into_raw(Box::new((process, (self.make)())));
+            let (set, read) = (Ordering::AcqRel, Ordering::Acquire);
+            // A value of the parent is left as it is.
+            latest = match self.latest.compare_exchange(latest, made, set, read) {
+                Ok(_) => made,
+                Err(by_another_thread) => {
+                    // SAFETY: made just now, and in no other hand.
+                    drop(unsafe { Box::from_raw(made) });
+                    by_another_thread
+                }
+            };
+        }
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        // SAFETY: null, or made by `Box::into_raw` in `get` and never freed.
+        let latest = unsafe { self.latest.get_mut().as_ref() };
+        if latest.is_some_and(|(made_in, _)| made_in.is_current()) {
+            // SAFETY: as above; nobody borrows what is in `self`, which is the only way to it.
+            drop(unsafe { Box::from_raw(*self.latest.get_mut()) });
+        }
+    }
+}
+
+impl<T> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerProcess").finish_non_exhaustive()
+    }
+}
+
+/// A value that is dropped in the process that made it, and leaked in a forked child: for what
+/// threads change under a lock. At the fork one of them may have been half-way.
+pub struct LeakedInChild<T> {
+    made_in: Process,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> LeakedInChild<T> {
+    /// A value of this process.
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        Self { made_in: Process::current(), value: ManuallyDrop::new(value) }
+    }
+}
+
+impl<T: Default> Default for LeakedInChild<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> Deref for LeakedInChild<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for LeakedInChild<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for LeakedInChild<T> {
+    fn drop(&mut self) {
+        if self.made_in.is_current() {
+            // SAFETY: dropped once, and not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for LeakedInChild<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// Counts every fork from now on, in the child.
+#[cfg(unix)]
+fn watch() {
+    extern "C" fn in_the_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the handler does nothing but add to an atomic, which is allowed between fork and
+    // exec. Without memory for it the call fails, and forks go unnoticed.
+    let _ = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
+}
+
+/// There are no forks.
+#[cfg(not(unix))]
+fn watch() {}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    static NAMES: PerProcess<Mutex<Vec<u32>>> = PerProcess::new(Mutex::default);
+    static DROPPED: AtomicBool = AtomicBool::new(false);
+
+    struct Says;
+
+    impl Drop for Says {
+        fn drop(&mut self) {
+            DROPPED.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_forked_child_is_another_process_begins_anew_and_leaks_what_was_made_before() {
+        let (made_in, leaked) = (Process::current(), LeakedInChild::new(Says));
+        let held = NAMES.get().lock().unwrap();
+        // SAFETY: the child reads and writes memory, and ends.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "fork");
+        if child == 0 {
+            let is_refused = made_in.check(3) == Err(ResourceError::forked_process(3));
+            let is_known = is_refused && !made_in.is_current() && Process::current().is_current();
+            // The lock of the parent is held.
+            let is_anew = NAMES.get().try_lock().is_ok_and(|names| names.is_empty());
+            drop(leaked);
+            let is_leaked = !DROPPED.load(Ordering::Relaxed);
+            drop(LeakedInChild::new(Says));
+            let is_dropped = DROPPED.load(Ordering::Relaxed);
+            let all = is_known && is_anew && is_leaked && is_dropped;
+            // SAFETY: ends the child, without the parent's handlers.
+            unsafe { libc::_exit(i32::from(!all)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(made_in.is_current() && made_in.check(3).is_ok());
+        drop((held, leaked));
+        assert!(DROPPED.load(Ordering::Relaxed));
+    }
+}
