@@ -5,13 +5,115 @@
 
 mod a3;
 
-use a3::{BACKENDS, BOTH, Backend, Memory, TAG, TRACKING};
+use std::ops::Range;
+use std::sync::Arc;
+
+use a3::{BACKENDS, BOTH, Backend, Inner, Memory, TAG, TRACKING, guarded};
 use cudarc::driver::{result, sys};
-use dmr_adaptors::guard::GuardChecks;
+use dmr_adaptors::guard::{DebugGuardLayer, GuardChecks};
 use dmr_core::{
-    Access, BlockState, BlockUse, CorruptionKind, DeviceMemoryResource, DeviceOps, ResourceError,
+    Access, BlockState, BlockUse, CorruptionKind, DeviceBlock, DeviceMemoryResource, DeviceOps,
+    PatternMismatch, ResourceError, ResourceResult, StreamId,
 };
+use dmr_streams::PatternOps;
 use dmr_testkit::Rig;
+
+/// What is clean without the guard is clean with it: allocation counts as a write on the home
+/// stream that a later event may cover, and the guard's own fill does not take its place.
+#[test]
+fn unrecorded_work_on_the_home_stream_stays_covered_by_the_allocation() {
+    for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, checks);
+        let [home, other] = [rig.stream(), rig.stream()];
+        let block = guard.allocate(1000, home.id(), TAG).unwrap();
+        rig.ops().fill_pattern(&block, 0..1000, 1, home.id()).unwrap();
+        let token = guard.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
+        rig.ops().fill_pattern(&block, 0..1000, 2, other.id()).unwrap();
+        guard.finish_block_use(token).unwrap();
+        guard.deallocate(block).unwrap();
+        guard.reap_pending().unwrap();
+        drop((guard, home, other));
+        rig.assert_clean();
+    }
+}
+
+/// Records a use of another block on the stream of each fill, just before it: as another thread
+/// does that works on that stream.
+#[derive(Debug)]
+struct RecordsBeforeFills {
+    ops: PatternOps,
+    resource: Arc<Inner>,
+    block: DeviceBlock,
+}
+
+impl DeviceOps for RecordsBeforeFills {
+    fn fill_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+    ) -> ResourceResult<()> {
+        self.resource.record_block_use(&self.block, stream)?;
+        self.ops.fill_pattern(block, range, pattern, stream)
+    }
+
+    fn check_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+        key: u64,
+    ) -> ResourceResult<()> {
+        self.ops.check_pattern(block, range, pattern, stream, key)
+    }
+
+    fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
+        self.ops.collect()
+    }
+
+    fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+        self.ops.home_stream(block)
+    }
+
+    fn count_as_allocation(&self, block: &DeviceBlock) -> bool {
+        self.ops.count_as_allocation(block)
+    }
+
+    fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
+        self.ops.synchronize(stream)
+    }
+}
+
+#[test]
+fn the_first_use_elsewhere_waits_for_the_guards_fill_whatever_was_recorded_before_it() {
+    for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
+        let rig = Rig::simulated();
+        let [home, other] = [rig.stream(), rig.stream()];
+        let inner = Arc::new(backend.make(&rig));
+        let ops = Arc::new(RecordsBeforeFills {
+            ops: PatternOps::new(Arc::clone(rig.streams())).unwrap(),
+            resource: Arc::clone(&inner),
+            block: inner.allocate(100, home.id(), TAG).unwrap(),
+        });
+        let layer = DebugGuardLayer::new(Arc::clone(&ops) as _).with_checks(checks);
+        let guard = guarded(Arc::clone(&inner), layer);
+        let block = guard.allocate(1000, home.id(), TAG).unwrap();
+        let token = guard.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
+        rig.ops().fill_pattern(&block, 0..1000, 2, other.id()).unwrap();
+        guard.finish_block_use(token).unwrap();
+        guard.deallocate(block).unwrap();
+        guard.reap_pending().unwrap();
+        drop(guard);
+        let RecordsBeforeFills { block, .. } = Arc::try_unwrap(ops).unwrap();
+        inner.deallocate(block).unwrap();
+        inner.reap_pending().unwrap();
+        drop((inner, home, other));
+        rig.assert_clean();
+    }
+}
 
 #[test]
 fn work_of_a_window_that_is_still_open_is_no_write_after_free() {

@@ -257,6 +257,10 @@ impl DeviceOps for PatternOps {
         Ok(self.streams.permanent_id(home.slot()))
     }
 
+    fn count_as_allocation(&self, block: &DeviceBlock) -> bool {
+        self.streams.uses().count_as_allocation(block.id())
+    }
+
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
         self.streams.synchronize(stream)
     }

@@ -392,6 +392,19 @@ impl<'p> UseTable<'p> {
         self.slots().given()
     }
 
+    /// Counts what was submitted to a block's home stream so far as a part of its allocation, of
+    /// which [`insert`](Self::insert) has told the table: what was recorded of the block before is
+    /// forgotten. For a layer that fills fresh memory before it hands the block out. Returns whether
+    /// the block is in the table.
+    pub fn count_as_allocation(&self, block: BlockId) -> bool {
+        let home = block.alloc_stream();
+        if home.pool() != Some(self.pool.id()) || self.pool.device().is_forked() {
+            return false;
+        }
+        let order = self.pool.progress().number_allocation(home.slot());
+        self.slots().restart(block, Entry { stream: StreamKey::of(home), order, event: None })
+    }
+
     /// Enters a block whose home is one of the pool's streams.
     #[inline]
     fn insert_at(

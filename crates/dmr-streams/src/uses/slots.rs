@@ -280,6 +280,12 @@ impl<E: Clone> Slots<E> {
         }
     }
 
+    /// Makes the ledger of a block what it is after an allocation. `false` if it is not here.
+    pub(crate) fn restart(&self, block: BlockId, home: Entry<E>) -> bool {
+        let found = self.of(block);
+        found.map(|(_, mut slot)| slot.ledger.restart(home)).is_some()
+    }
+
     pub(crate) fn retire(&self, block: BlockId) -> ResourceResult<()> {
         self.with(block, |slot| {
             if std::mem::replace(&mut slot.retired, true) {
