@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use a1::{Recycler, SinkFn, churn};
-use dmr_adaptors::logging::{InMemorySink, LoggingResource, LoggingSink, NullSink, SinkError};
+use dmr_adaptors::logging::{
+    InMemorySink, LogRecord, LoggingResource, LoggingSink, NullSink, SinkError,
+};
 use dmr_core::{AllocTag, DeviceMemoryResource};
 
 fn logged(sink: Arc<dyn LoggingSink>) -> LoggingResource<Recycler> {
@@ -37,6 +39,30 @@ fn a_sink_that_panics_costs_one_record_each_time_and_the_call_succeeds() {
         })));
     churn(&resource, resource.get_ref().stream(1), 3);
     assert_eq!(resource.dropped_records(), 3);
+}
+
+#[derive(Debug)]
+struct FlushPanics;
+
+impl LoggingSink for FlushPanics {
+    fn record(&self, _: &LogRecord) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), SinkError> {
+        std::panic::resume_unwind(Box::new("broken"))
+    }
+}
+
+#[test]
+fn a_sink_that_panics_in_a_flush_fails_the_flush_and_nothing_else() {
+    let resource = logged(Arc::new(FlushPanics));
+    churn(&resource, resource.get_ref().stream(1), 3);
+    for _ in 0..2 {
+        assert!(matches!(resource.flush(), Err(SinkError::Panicked)));
+    }
+    churn(&resource, resource.get_ref().stream(1), 3);
+    assert_eq!(resource.dropped_records(), 0);
 }
 
 struct PanicsWhenDropped;

@@ -72,12 +72,13 @@ impl<R> LoggingResource<R> {
     ///
     /// # Errors
     ///
-    /// As [`LoggingSink::flush`]. [`Closed`](SinkError::Closed) in a forked child.
+    /// As [`LoggingSink::flush`]. [`Panicked`](SinkError::Panicked) if the sink panics, and
+    /// [`Closed`](SinkError::Closed) in a forked child.
     pub fn flush(&self) -> Result<(), SinkError> {
         if self.is_forked() {
             return Err(SinkError::Closed);
         }
-        self.sink.flush()
+        unless_it_panics(|| self.sink.flush())
     }
 
     /// Where the records go.
