@@ -104,13 +104,14 @@ fn a_limit_that_moves_is_kept_by_every_allocation_that_starts_after() {
 }
 
 #[test]
-fn it_starts_from_what_is_out() {
+fn it_starts_from_what_is_out_where_that_is_asked_for() {
     let backend = Arc::new(Backend::new().keeping(true));
     let stream = backend.stream();
     let live = backend.allocate(300, stream, TAG).unwrap();
     let retired = backend.allocate(200, stream, TAG).unwrap();
     backend.deallocate(retired).unwrap();
-    let budget = BudgetLayer::new(1000).layer(Arc::clone(&backend));
+    let layer = BudgetLayer::new(1000).with_charge_existing(true);
+    let budget = layer.layer(Arc::clone(&backend));
     assert_eq!(budget.budget().reserved_bytes(), 500);
     let before = AllocTag::new("(before the budget)");
     assert_eq!(budget.budget().holders(), [Holder { tag: before, bytes: 500, blocks: 0 }]);
@@ -128,11 +129,16 @@ fn more_out_than_the_limit_refuses_until_it_fits_and_a_tenant_is_not_charged_for
     let backend = Arc::new(Backend::new());
     let stream = backend.stream();
     let live = backend.allocate(1500, stream, TAG).unwrap();
-    let budget = BudgetLayer::new(1000).layer(Arc::clone(&backend));
+    let layer = BudgetLayer::new(1000).with_charge_existing(true);
+    let budget = layer.layer(Arc::clone(&backend));
     assert!(budget.allocate(1, stream, TAG).is_err());
-    let tenant = Budget::new(1000).sub_budget(AllocTag::new("tenant"), 1000);
-    let tenant = BudgetLayer::on(&tenant).layer(Arc::clone(&backend));
-    assert_eq!(tenant.budget().reserved_bytes(), 0);
+    let whole = Budget::new(1000).named(AllocTag::new("tenant"));
+    let part = Budget::new(1000).sub_budget(AllocTag::new("tenant"), 1000);
+    for tenant in [whole, part] {
+        let tenant = BudgetLayer::on(&tenant).layer(Arc::clone(&backend));
+        assert_eq!(tenant.budget().reserved_bytes(), 0);
+        tenant.deallocate(tenant.allocate(1000, stream, TAG).unwrap()).unwrap();
+    }
     budget.deallocate(live).unwrap();
     let block = budget.allocate(1000, stream, TAG).unwrap();
     budget.deallocate(block).unwrap();
@@ -168,7 +174,7 @@ fn what_is_retired_when_the_adaptor_is_dropped_comes_back_when_it_is_freed() {
     drop((budget, query));
     assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (600, 600));
     backend.reap_pending().unwrap();
-    let next = BudgetLayer::on(&whole).with_what_is_out(false).layer(Arc::clone(&backend));
+    let next = BudgetLayer::on(&whole).layer(Arc::clone(&backend));
     let block = next.allocate(1000, backend.stream(), TAG).unwrap();
     assert_eq!(whole.pending_bytes(), 0);
     // Nothing keeps the resource any more but this test and the adaptor that is in use.

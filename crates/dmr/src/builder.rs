@@ -126,8 +126,7 @@ impl DeviceRuntimeBuilder {
         let resource = match (self.resource, backend) {
             (Some(resource), _) => {
                 same("resource", device(resource.device_ordinal()), device(self.ordinal))?;
-                let pool = |id: StreamPoolId| format!("{id:?}");
-                same("resource", pool(resource.stream_pool()), pool(streams.id()))?;
+                same_streams(&resource, &streams)?;
                 resource
             }
             (None, Some(backend)) => backend.base(&streams, &self.settings)?,
@@ -168,6 +167,15 @@ impl DeviceRuntimeBuilder {
 
 fn device(ordinal: usize) -> String {
     format!("device {ordinal}")
+}
+
+/// Errors unless the resource works on these streams.
+pub(crate) fn same_streams(
+    resource: &impl DeviceMemoryResource,
+    streams: &StreamPool,
+) -> Result<(), RuntimeError> {
+    let pool = |id: StreamPoolId| format!("{id:?}");
+    same("resource", pool(resource.stream_pool()), pool(streams.id()))
 }
 
 /// What a part belongs to is what it should belong to.

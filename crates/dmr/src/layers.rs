@@ -96,13 +96,15 @@ impl Layers {
         #[cfg(feature = "budget")]
         if let Some(choice) = self.budget.take() {
             use dmr_adaptors::ResourceLayer;
-            let budget = match choice {
-                BudgetChoice::Given(budget) => budget,
+            let (budget, charge_existing) = match choice {
+                BudgetChoice::Given(budget) => (budget, false),
+                // All that this process has of the GPU.
                 BudgetChoice::OfTheDevice(limit) => {
-                    Budget::for_device(streams.device().uuid()?, limit)
+                    (Budget::for_device(streams.device().uuid()?, limit), true)
                 }
             };
-            resource = Arc::new(BudgetLayer::on(&budget).layer(resource));
+            let layer = BudgetLayer::on(&budget).with_charge_existing(charge_existing);
+            resource = Arc::new(layer.layer(resource));
             handles.budget = Some(budget);
         }
         Ok((resource, handles))

@@ -78,6 +78,7 @@ mod layers;
 mod pooled;
 mod runtime;
 mod shutdown;
+mod tenant;
 
 pub use backend::Backend;
 pub use builder::DeviceRuntimeBuilder;
@@ -85,6 +86,7 @@ pub use error::RuntimeError;
 pub use layers::SharedResource;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 pub use shutdown::{ShutdownError, shutdown};
+pub use tenant::Tenant;
 
 #[cfg(feature = "buffer")]
 pub use dmr_buffer::bytemuck;
@@ -109,7 +111,9 @@ pub use dmr_streams;
 
 /// What most programs need: `use dmr::prelude::*`.
 pub mod prelude {
-    pub use crate::{Backend, DeviceRuntime, RuntimeError};
+    pub use crate::{Backend, DeviceRuntime, RuntimeError, Tenant};
+    #[cfg(feature = "dmr-adaptors")]
+    pub use dmr_adaptors::ResourceLayer;
     #[cfg(feature = "budget")]
     pub use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
     #[cfg(feature = "callbacks")]

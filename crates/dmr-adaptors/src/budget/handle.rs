@@ -60,11 +60,6 @@ impl Budget {
         self.part(|tree| tree.books().map_or(ROOT, add))
     }
 
-    /// Whether it is no part of another budget.
-    pub(super) fn is_whole(&self) -> bool {
-        self.account.id == ROOT
-    }
-
     /// An account that `add` has added below this one.
     pub(super) fn part(&self, add: impl FnOnce(&Tree) -> u64) -> Self {
         let tree = Arc::clone(&self.account.tree);

@@ -11,7 +11,7 @@ use crate::ResourceLayer;
 pub struct BudgetLayer {
     budget: Budget,
     reap_pending: bool,
-    counts_what_is_out: bool,
+    charge_existing: bool,
 }
 
 impl BudgetLayer {
@@ -22,7 +22,7 @@ impl BudgetLayer {
 
     /// A layer that charges this budget, or this part of one.
     pub fn on(budget: &Budget) -> Self {
-        Self { budget: budget.clone(), reap_pending: true, counts_what_is_out: budget.is_whole() }
+        Self { budget: budget.clone(), reap_pending: true, charge_existing: false }
     }
 
     /// Whether an allocation that does not fit waits for retired blocks
@@ -33,12 +33,13 @@ impl BudgetLayer {
         self
     }
 
-    /// Whether what the resource has out when it is wrapped is charged. It is, except to a part of
-    /// a budget: what a tenant finds in a pool belongs to others.
+    /// Whether blocks that the resource has outstanding when it is wrapped are charged. They are
+    /// not unless this says so: what a tenant finds in a pool belongs to others.
     ///
-    /// Such blocks are given back like any other. Nobody may use the resource while it is wrapped.
-    pub const fn with_what_is_out(mut self, is_charged: bool) -> Self {
-        self.counts_what_is_out = is_charged;
+    /// Blocks that are charged go back through the budget like any other. No other thread may use
+    /// the resource while it is wrapped.
+    pub const fn with_charge_existing(mut self, charge_existing: bool) -> Self {
+        self.charge_existing = charge_existing;
         self
     }
 
@@ -53,6 +54,6 @@ impl<R: DeviceMemoryResource + 'static> ResourceLayer<R> for BudgetLayer {
     type Resource = GlobalDeviceBudget<R>;
 
     fn layer(&self, inner: R) -> GlobalDeviceBudget<R> {
-        GlobalDeviceBudget::new(inner, &self.budget, self.reap_pending, self.counts_what_is_out)
+        GlobalDeviceBudget::new(inner, &self.budget, self.reap_pending, self.charge_existing)
     }
 }

@@ -70,9 +70,9 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         inner: R,
         budget: &Budget,
         reap_pending: bool,
-        counts_what_is_out: bool,
+        charge_existing: bool,
     ) -> Self {
-        let out = if counts_what_is_out { inner.usage() } else { Usage::default() };
+        let out = if charge_existing { inner.usage() } else { Usage::default() };
         let account = &budget.account;
         let source = Arc::new(Source::new(inner, account.id, out.retired));
         if let Some(mut books) = account.tree.books() {
