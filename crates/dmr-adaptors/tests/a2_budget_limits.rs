@@ -125,6 +125,24 @@ fn it_starts_from_what_is_out_where_that_is_asked_for() {
 }
 
 #[test]
+fn what_was_retired_before_the_budget_stays_charged_until_it_is_freed() {
+    let backend = Arc::new(Backend::new().keeping(false));
+    let stream = backend.stream();
+    let retired = backend.allocate(200, stream, TAG).unwrap();
+    backend.deallocate(retired).unwrap();
+    let layer = BudgetLayer::new(1000).with_charge_existing(true).with_reap_pending(false);
+    let budget = layer.layer(Arc::clone(&backend));
+    budget.try_reap().unwrap();
+    assert!(budget.allocate(900, stream, TAG).is_err());
+    assert_eq!(budget.budget().reserved_bytes(), 200);
+    backend.reap_pending().unwrap();
+    budget.try_reap().unwrap();
+    assert_eq!(budget.budget().reserved_bytes(), 0);
+    let block = budget.allocate(1000, stream, TAG).unwrap();
+    budget.deallocate(block).unwrap();
+}
+
+#[test]
 fn more_out_than_the_limit_refuses_until_it_fits_and_a_tenant_is_not_charged_for_others() {
     let backend = Arc::new(Backend::new());
     let stream = backend.stream();

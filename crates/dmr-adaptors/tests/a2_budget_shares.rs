@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use a2_support::Backend;
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_core::error::Holder;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError};
 
 const TAG: AllocTag = AllocTag::new("t");
@@ -31,6 +32,21 @@ fn until(mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < LONG, "it never was");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn what_is_unused_of_a_reservation_is_held_by_name() {
+    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let reserved = whole.reserve(600, SOON).unwrap();
+    let layered = on(&reserved, &backend);
+    let holder = |tag, bytes, blocks| Holder { tag: AllocTag::new(tag), bytes, blocks };
+    assert_eq!(whole.holders(), [holder("(reserved)", 600, 1)]);
+    let block = layered.allocate(250, backend.stream(), TAG).unwrap();
+    assert_eq!(whole.holders(), [holder("(reserved)", 350, 1), holder("t", 250, 1)]);
+    assert_eq!(reserved.holders(), [holder("t", 250, 1)]);
+    let rest = layered.allocate(350, backend.stream(), TAG).unwrap();
+    assert_eq!(whole.holders(), [holder("t", 600, 2)]);
+    [block, rest].into_iter().for_each(|block| give_back(&layered, block));
 }
 
 #[test]

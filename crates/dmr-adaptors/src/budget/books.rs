@@ -154,6 +154,12 @@ impl Books {
         self.forget_if_over(id);
     }
 
+    /// How many accounts there are.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn accounts(&self) -> usize {
+        self.accounts.len()
+    }
+
     /// Forgets accounts that nobody can charge and that hold nothing, from this one upwards.
     fn forget_if_over(&mut self, id: AccountId) {
         let mut at = Some(id);

@@ -229,3 +229,42 @@ impl Tree {
         drop(removed);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Budget;
+    use super::*;
+
+    const NAME: AllocTag = AllocTag::new("query");
+
+    fn accounts(budget: &Budget) -> usize {
+        budget.account.tree.books().expect("no fork").accounts()
+    }
+
+    #[test]
+    fn accounts_that_nothing_can_charge_and_that_hold_nothing_are_forgotten() {
+        let whole = Budget::new(1000);
+        for _ in 0..100 {
+            let share = whole.sub_budget(NAME, 10);
+            let reserved = share.reserve(10, Duration::ZERO).expect("room");
+            assert_eq!(accounts(&whole), 3);
+            drop((share, reserved));
+            assert_eq!(accounts(&whole), 1);
+        }
+    }
+
+    #[test]
+    fn an_account_whose_bytes_outlive_it_is_forgotten_with_the_last_of_them() {
+        let whole = Budget::new(1000);
+        let share = whole.sub_budget(NAME, 10);
+        let (tree, id) = (Arc::clone(&share.account.tree), share.account.id);
+        tree.charge(id, None, 10, false).expect("room");
+        drop(share);
+        tree.release(id, None, 4);
+        assert_eq!((accounts(&whole), whole.reserved_bytes()), (2, 6));
+        tree.release(id, None, 6);
+        assert_eq!((accounts(&whole), whole.reserved_bytes()), (1, 0));
+    }
+}
