@@ -46,6 +46,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-cuda-async",
             "dmr-cuda-direct",
             "dmr-cuda-virtual",
+            "dmr-launch",
             "dmr-pool",
             "dmr-sim",
             "dmr-streams",

@@ -37,6 +37,7 @@ usage: cargo xtask <gate>
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
   bundle    tests, examples and programs for a machine without Rust and without the sources
 
+  --instructions [PART...]    bench: the table of instructions only, of steps with PART in the name
   --out DIR, --package NAME   bundle: where it goes, whose tests and examples
   --allow-dirty   package, ci: package with uncommitted changes";
 
@@ -66,6 +67,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["docs"] => docs::run(),
         ["loom"] => loom::run(),
         ["bench"] => bench::run(),
+        ["bench", "--instructions", parts @ ..] => bench::count_instructions(parts),
         ["bundle", options @ ..] => bundle::run(&bundle::Options::parse(options)?),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

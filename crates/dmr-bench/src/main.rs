@@ -212,9 +212,7 @@ fn list() -> Result<usize, BenchError> {
 
 fn step(name: &str, times: u64) -> Result<usize, BenchError> {
     let machine = Machine::open(0)?;
-    let mut steps = steps::all(&machine)?;
-    let step = steps.iter_mut().find(|step| step.name == name);
-    let step = step.ok_or_else(|| BenchError(format!("no step {name}")))?;
+    let mut step = steps::named(&machine, name)?;
     for _ in 0..times {
         step.once()?;
     }

@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource};
-use dmr_streams::StreamLease;
+use dmr_launch::LaunchRecorder;
+use dmr_streams::{DeviceContext, StreamLease, StreamPool};
 
 use crate::stacks::{self, BARE};
 use crate::{BenchError, Machine};
@@ -21,50 +22,77 @@ pub struct Step {
     repeat: Box<dyn FnMut() -> Result<(), BenchError>>,
 }
 
-/// Every operation on every stack.
+/// Makes every operation on every stack.
 ///
 /// # Errors
 ///
-/// What making the stacks fails with.
+/// Those of making the stacks.
 pub fn all(machine: &Machine) -> Result<Vec<Step>, BenchError> {
-    let mut steps = vec![resolve(machine)?];
-    for name in stacks::names() {
-        steps.push(allocate_free(machine, name)?);
-        for blocks in [1, 8] {
-            steps.extend(prepare_finish(machine, name, blocks)?);
-        }
-        steps.extend(cross_stream(machine, name)?);
+    recipes().into_iter().filter_map(|(_, make)| make(machine).transpose()).collect()
+}
+
+/// Makes one operation and nothing else.
+///
+/// # Errors
+///
+/// No operation has this name, and those of making its stack.
+pub fn named(machine: &Machine, name: &str) -> Result<Step, BenchError> {
+    let recipe = recipes().into_iter().find(|(known, _)| known == name);
+    let step = recipe.map_or(Ok(None), |(_, make)| make(machine))?;
+    step.ok_or_else(|| BenchError(format!("no step {name}: `dmr-bench list` names them")))
+}
+
+/// Makes an operation; `None` where the stack does not support it.
+type Make = Box<dyn Fn(&Machine) -> Result<Option<Step>, BenchError>>;
+
+/// The name of each operation, and how to make it.
+fn recipes() -> Vec<(String, Make)> {
+    let mut recipes: Vec<(String, Make)> = vec![("resolve_stream".to_owned(), Box::new(resolve))];
+    let mut add = |step: &str, stack: String, make: fn(&Machine, &str) -> _| {
+        let name = format!("{step}/{stack}");
+        recipes.push((name, Box::new(move |machine| make(machine, &stack))));
+    };
+    for stack in stacks::names() {
+        add("allocate_free", stack.to_owned(), allocate_free);
+        add("prepare_finish_1", stack.to_owned(), prepare_finish::<1>);
+        add("prepare_finish_8", stack.to_owned(), prepare_finish::<8>);
+        add("launch_2", stack.to_owned(), launch);
+        add("cross_stream", stack.to_owned(), cross_stream);
     }
-    for name in stacks::layered().filter(|name| stacks::parts(name).0 == BARE) {
-        steps.push(allocate_free(machine, &name)?);
+    for stack in stacks::layered().filter(|name| stacks::parts(name).0 == BARE) {
+        add("allocate_free", stack, allocate_free);
     }
-    Ok(steps)
+    recipes
 }
 
 impl Step {
-    /// Once.
+    /// Makes the operation once.
+    ///
+    /// Never inlined: `cargo xtask bench` counts the instructions that are executed below this
+    /// function.
     ///
     /// # Errors
     ///
     /// The resource's.
+    #[inline(never)]
     pub fn once(&mut self) -> Result<(), BenchError> {
         (self.repeat)()
     }
 }
 
-/// A stream id to its stream.
-fn resolve(machine: &Machine) -> Result<Step, BenchError> {
+/// Resolves a stream id to its stream.
+fn resolve(machine: &Machine) -> Result<Option<Step>, BenchError> {
     let streams = machine.streams()?;
     let lease = streams.acquire()?;
     let repeat = Box::new(move || {
         black_box(streams.resolve(black_box(lease.id()))?);
         Ok(())
     });
-    Ok(Step { name: "resolve_stream".to_owned(), leaves_rows: false, repeat })
+    Ok(Some(Step { name: "resolve_stream".to_owned(), leaves_rows: false, repeat }))
 }
 
-/// A block, and its free.
-fn allocate_free(machine: &Machine, name: &str) -> Result<Step, BenchError> {
+/// Allocates a block and frees it.
+fn allocate_free(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
     let streams = machine.streams()?;
     let stack = stacks::make(name, &streams)?;
     let leaves_rows = stack.log.is_some();
@@ -74,40 +102,52 @@ fn allocate_free(machine: &Machine, name: &str) -> Result<Step, BenchError> {
         stack.resource.deallocate(black_box(block))?;
         Ok(())
     });
-    Ok(Step { name: format!("allocate_free/{name}"), leaves_rows, repeat })
+    Ok(Some(Step { name: format!("allocate_free/{name}"), leaves_rows, repeat }))
 }
 
-/// Writes to so many blocks on their home stream; `None` where uses are not tracked.
-fn prepare_finish(
+/// Prepares and finishes writes to `BLOCKS` blocks on their home stream; `None` where uses are not
+/// tracked.
+fn prepare_finish<const BLOCKS: usize>(
     machine: &Machine,
     name: &str,
-    blocks: usize,
 ) -> Result<Option<Step>, BenchError> {
-    let streams = machine.streams()?;
-    let resource = stacks::make(name, &streams)?.resource;
-    if !resource.supports_block_use_tracking() {
+    let Some(Tracking { resource, streams }) = Tracking::new(machine, name)? else {
         return Ok(None);
-    }
+    };
     let lease = streams.acquire()?;
-    let blocks = Blocks::new(resource, &lease, blocks)?;
-    let step = format!("prepare_finish_{}/{name}", blocks.held.len());
+    let blocks = Blocks::new(resource, &lease, BLOCKS)?;
     let uses: Vec<_> =
         blocks.held.iter().map(|block| BlockUse::new(block.id(), Access::Write)).collect();
     let repeat = Box::new(move || {
         let tokens = blocks.resource.prepare_uses(black_box(&uses), lease.id())?;
         Ok(blocks.resource.finish_uses(tokens)?)
     });
-    Ok(Some(Step { name: step, leaves_rows: false, repeat }))
+    Ok(Some(Step { name: format!("prepare_finish_{BLOCKS}/{name}"), leaves_rows: false, repeat }))
 }
 
-/// A block written on its home stream, read on another and freed: the resource's part of w5;
-/// `None` where uses are not tracked.
-fn cross_stream(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
-    let streams = machine.streams()?;
-    let resource = stacks::make(name, &streams)?.resource;
-    if !resource.supports_block_use_tracking() {
+/// Records a launch that reads one block and writes another, all on one stream, and enqueues
+/// nothing; `None` where uses are not tracked.
+fn launch(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
+    let Some(tracking) = Tracking::new(machine, name)? else {
         return Ok(None);
-    }
+    };
+    let lease = tracking.streams.acquire()?;
+    let block = || Blocks::new(Arc::clone(&tracking.resource), &lease, 1);
+    let (from, mut to) = (block()?, block()?);
+    let repeat = Box::new(move || {
+        let mut launch = LaunchRecorder::new_strict(lease.id());
+        black_box((launch.read(&from.held[0]), launch.write(&mut to.held[0])));
+        launch.launch(&tracking, |_| Ok::<_, BenchError>(())).map_err(BenchError::new)
+    });
+    Ok(Some(Step { name: format!("launch_2/{name}"), leaves_rows: false, repeat }))
+}
+
+/// Allocates a block, writes it on its home stream, reads it on another and frees it: the
+/// resource's part of w5; `None` where uses are not tracked.
+fn cross_stream(machine: &Machine, name: &str) -> Result<Option<Step>, BenchError> {
+    let Some(Tracking { resource, streams }) = Tracking::new(machine, name)? else {
+        return Ok(None);
+    };
     let (home, other) = (streams.acquire()?, streams.acquire()?);
     let repeat = Box::new(move || {
         let block = resource.allocate(BYTES, home.id(), TAG)?;
@@ -121,7 +161,32 @@ fn cross_stream(machine: &Machine, name: &str) -> Result<Option<Step>, BenchErro
     Ok(Some(Step { name: format!("cross_stream/{name}"), repeat, leaves_rows: false }))
 }
 
-/// Given back in the end.
+/// A resource that tracks uses, and its streams.
+struct Tracking {
+    resource: Arc<dyn DeviceMemoryResource>,
+    streams: Arc<StreamPool>,
+}
+
+impl Tracking {
+    /// Makes a stack; `None` where it does not track uses.
+    fn new(machine: &Machine, name: &str) -> Result<Option<Self>, BenchError> {
+        let streams = machine.streams()?;
+        let resource = stacks::make(name, &streams)?.resource;
+        Ok(resource.supports_block_use_tracking().then_some(Self { resource, streams }))
+    }
+}
+
+impl DeviceContext for Tracking {
+    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.resource
+    }
+
+    fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+}
+
+/// Blocks that are freed on drop.
 struct Blocks {
     resource: Arc<dyn DeviceMemoryResource>,
     held: Vec<DeviceBlock>,

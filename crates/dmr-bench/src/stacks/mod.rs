@@ -50,6 +50,7 @@ const STACKS: &[(&str, Make)] = &[
     ("pool-compact", compact_pool),
     ("pool-unchecked", unchecked_pool),
     ("pool-pages", paged_pool),
+    ("pool-unchecked-pages", unchecked_paged_pool),
     ("pool-compact-pages", compact_paged_pool),
     (BARE, bare),
 ];
@@ -188,6 +189,14 @@ fn pool(
 
 fn paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
     in_pages(streams, layer, PoolConfig::fast())
+}
+
+/// In a program that captures no graphs.
+fn unchecked_paged_pool(
+    streams: &Arc<StreamPool>,
+    layer: Option<&str>,
+) -> Result<Stack, BenchError> {
+    in_pages(streams, layer, PoolConfig::fast().with_capture_checks(false))
 }
 
 fn compact_paged_pool(streams: &Arc<StreamPool>, layer: Option<&str>) -> Result<Stack, BenchError> {
