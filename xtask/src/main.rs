@@ -13,6 +13,7 @@ mod failure;
 mod fmt;
 mod graph;
 mod loom;
+mod mutants;
 mod package;
 mod tidy;
 mod workspace;
@@ -35,9 +36,12 @@ usage: cargo xtask <gate>
   package   every published crate packages and builds from its package
 
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
+  mutants   how many faults in the bookkeeping the tests notice (needs cargo-mutants)
   bundle    tests, examples and programs for a machine without Rust and without the sources
 
   --instructions [PART...]    bench: the table of instructions only, of steps with PART in the name
+  --sample N | --all, --seed S, --shard K/N, --timeout SECONDS
+                              mutants: how many, which, which part of them, when tests hang
   --out DIR, --package NAME   bundle: where it goes, whose tests and examples
   --allow-dirty   package, ci: package with uncommitted changes";
 
@@ -68,6 +72,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["loom"] => loom::run(),
         ["bench"] => bench::run(),
         ["bench", "--instructions", parts @ ..] => bench::count_instructions(parts),
+        ["mutants", options @ ..] => mutants::run(options),
         ["bundle", options @ ..] => bundle::run(&bundle::Options::parse(options)?),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

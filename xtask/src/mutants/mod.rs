@@ -1,0 +1,194 @@
+//! `cargo xtask mutants`: whether the tests notice faults that cargo-mutants puts into the
+//! bookkeeping.
+//!
+//! Mutants are made of the current commit, in a clone inside the target folder, so that neither
+//! the working tree nor its builds are touched. Outcomes are kept by commit: a run that is repeated
+//! goes on where it was interrupted.
+
+mod options;
+mod outcomes;
+mod sample;
+mod targets;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use options::Options;
+use outcomes::Outcomes;
+use sample::Mutant;
+use targets::{TARGETS, TEST_FILES, Target};
+
+use crate::command;
+use crate::failure::Failure;
+use crate::workspace::Workspace;
+
+const MISSING: &str = "cargo-mutants is not installed: run `cargo install --locked cargo-mutants`";
+
+/// Exit codes of cargo-mutants after which it has tested every mutant: all were caught, some were
+/// missed, some timed out.
+const TESTED: [i32; 3] = [0, 2, 3];
+
+/// Tests a sample of mutants, as far as that is not done, and prints the score.
+pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
+    let options = Options::parse(arguments)?;
+    let mut probe = command::cargo(&["mutants", "--version"]);
+    let found = probe.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        return Err(Failure::Setup(MISSING.to_owned()));
+    }
+    let bench = Bench::set_up()?;
+    let all = bench.list()?;
+    let count = all.len();
+    let mutants = sample::sample(all, options.sample, options.seed);
+    let mutants = sample::shard(mutants, options.shard);
+    let before = Outcomes::load(&bench.runs)?;
+    let done = mutants.iter().filter(|mutant| before.has(mutant)).count();
+    println!("{} of {count} mutants, {done} tested earlier", mutants.len());
+    for target in TARGETS {
+        let is_left = |mutant: &&Mutant| mutant.package == target.package && !before.has(mutant);
+        let left: Vec<&Mutant> = mutants.iter().filter(is_left).collect();
+        if !left.is_empty() {
+            bench.test(target, &left, options.timeout)?;
+        }
+    }
+    println!("\n{}", Outcomes::load(&bench.runs)?.score(&mutants));
+    Ok(())
+}
+
+/// Where mutants are made and tested.
+struct Bench {
+    /// A clone of the repository.
+    clone: PathBuf,
+    /// What is built there; also by later runs.
+    build: PathBuf,
+    /// A folder for each run of cargo-mutants at this commit.
+    runs: PathBuf,
+}
+
+impl Bench {
+    /// Checks the current commit out into the clone.
+    fn set_up() -> Result<Self, Failure> {
+        let folder = Workspace::load()?.target_directory.join("mutants");
+        let root = command::root();
+        let commit = command::capture(&mut git(&root, &["rev-parse", "HEAD"]))?.trim().to_owned();
+        if !command::capture(&mut git(&root, &["status", "--porcelain"]))?.is_empty() {
+            println!("uncommitted changes are left out: the mutants are those of {commit}");
+        }
+        let clone = folder.join("clone");
+        if !clone.exists() {
+            let mut make = git(&root, &["clone", "--quiet", "--shared", "--no-checkout", "."]);
+            command::capture(make.arg(&clone))?;
+        }
+        // An interrupted run leaves a mutant in the sources.
+        let check_out = ["checkout", "--quiet", "--force", "--detach", &commit];
+        command::capture(&mut git(&clone, &check_out))?;
+        Ok(Self { clone, build: folder.join("build"), runs: folder.join(&commit) })
+    }
+
+    /// Lists the mutants of all targets.
+    fn list(&self) -> Result<Vec<Mutant>, Failure> {
+        let mut mutants = Vec::new();
+        for target in TARGETS {
+            let mut list = self.cargo_mutants();
+            list.args(["--list", "--json"]);
+            list.args(target.files.iter().flat_map(|file| ["--file", *file]));
+            list.args(TEST_FILES.iter().flat_map(|file| ["--exclude", *file]));
+            let text = command::capture(&mut list)?;
+            let found: Vec<Mutant> = serde_json::from_str(&text)
+                .map_err(|error| Failure::Setup(format!("cargo mutants --list: {error}")))?;
+            if found.iter().any(|mutant| mutant.package != target.package) || found.is_empty() {
+                let message = format!("{}: no mutants, or those of other crates", target.package);
+                return Err(Failure::Setup(message));
+            }
+            mutants.extend(found);
+        }
+        Ok(mutants)
+    }
+
+    /// Tests mutants of one target. Their outcomes are in the run's folder, also if this fails.
+    fn test(
+        &self,
+        target: &Target,
+        mutants: &[&Mutant],
+        timeout: Option<u64>,
+    ) -> Result<(), Failure> {
+        println!("\n{}: {} mutants", target.package, mutants.len());
+        let mut test = self.cargo_mutants();
+        test.args(["--in-place", "--no-shuffle", "--cap-lints", "true", "--all-features"]);
+        test.args(["--colors", "never", "--output"]).arg(self.next_run()?);
+        if let Some(seconds) = timeout {
+            test.args(["--timeout", &seconds.to_string()]);
+        }
+        test.args(target.tested_by.iter().flat_map(|package| ["--test-package", *package]));
+        test.args(mutants.iter().flat_map(|mutant| ["--file", mutant.file.as_str()]));
+        for mutant in mutants {
+            test.arg("--re").arg(format!("^{}$", escape(&mutant.name)));
+        }
+        let failed = |why: &dyn std::fmt::Display| {
+            Failure::Setup(format!("cargo mutants on {}: {why}", target.package))
+        };
+        let status = test.status().map_err(|error| failed(&error))?;
+        match status.code() {
+            Some(code) if TESTED.contains(&code) => Ok(()),
+            _ => Err(failed(&status)),
+        }
+    }
+
+    /// Makes a folder that no run has used.
+    fn next_run(&self) -> Result<PathBuf, Failure> {
+        let folder = (0..).map(|run: u32| self.runs.join(run.to_string())).find(|it| !it.exists());
+        let folder = folder.unwrap_or_else(|| self.runs.clone());
+        std::fs::create_dir_all(&folder).map_err(|error| {
+            Failure::Setup(format!("cannot make {}: {error}", folder.display()))
+        })?;
+        Ok(folder)
+    }
+
+    fn cargo_mutants(&self) -> Command {
+        let mut command = command::cargo(&["mutants"]);
+        command.current_dir(&self.clone).arg("--dir").arg(&self.clone);
+        command.env("CARGO_TARGET_DIR", &self.build).env("DMR_DRIVER", "sim");
+        command.env_remove("DMR_BACKEND");
+        command
+    }
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> Command {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder).args(arguments);
+    git
+}
+
+/// A regular expression that matches this text only.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        if character.is_ascii_punctuation() {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_matches_itself_only() {
+        assert_eq!(
+            escape("a.rs:1: replace -> &R with ()"),
+            r"a\.rs\:1\: replace \-\> \&R with \(\)"
+        );
+    }
+
+    #[test]
+    fn a_crate_is_tested_by_itself_first_of_all() {
+        for target in TARGETS {
+            assert_eq!(target.tested_by.first(), Some(&target.package));
+            let folder = format!("crates/{}/src/", target.package);
+            assert!(target.files.iter().all(|file| file.starts_with(&folder)), "{folder}");
+        }
+    }
+}

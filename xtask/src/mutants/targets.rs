@@ -1,0 +1,49 @@
+//! What is mutated, and whose tests must notice.
+
+/// Files of one crate, and the packages whose tests are run for each of their mutants.
+pub(super) struct Target {
+    /// The crate that the files belong to.
+    pub(super) package: &'static str,
+    /// Globs, from the root of the repository.
+    pub(super) files: &'static [&'static str],
+    /// The crate itself, and those that depend on it where their tests are what holds it.
+    pub(super) tested_by: &'static [&'static str],
+}
+
+/// The bookkeeping: a fault in it loses memory, or hands out memory that is in use.
+pub(super) const TARGETS: &[Target] = &[
+    Target {
+        package: "dmr-core",
+        files: &["crates/dmr-core/src/ledger.rs"],
+        tested_by: &["dmr-core", "dmr-streams"],
+    },
+    Target {
+        package: "dmr-streams",
+        files: &[
+            "crates/dmr-streams/src/tracked.rs",
+            "crates/dmr-streams/src/uses/**/*.rs",
+            "crates/dmr-streams/src/event.rs",
+            "crates/dmr-streams/src/progress.rs",
+            "crates/dmr-streams/src/recycle.rs",
+        ],
+        tested_by: &["dmr-streams", "dmr-cuda-async", "dmr-launch", "dmr-pool"],
+    },
+    Target {
+        package: "dmr-launch",
+        files: &["crates/dmr-launch/src/**/*.rs"],
+        tested_by: &["dmr-launch"],
+    },
+    Target {
+        package: "dmr-adaptors",
+        files: &["crates/dmr-adaptors/src/budget/**/*.rs"],
+        tested_by: &["dmr-adaptors"],
+    },
+    Target {
+        package: "dmr-pool",
+        files: &["crates/dmr-pool/src/**/*.rs"],
+        tested_by: &["dmr-pool"],
+    },
+];
+
+/// Test code in files of its own.
+pub(super) const TEST_FILES: &[&str] = &["*_loom.rs", "*_tests.rs", "models.rs", "tests.rs"];
