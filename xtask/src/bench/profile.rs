@@ -110,9 +110,11 @@ mod tests {
     const ALLOCATE: &str = "dmr_pool::allocate'dmr_bench::steps::Step::once'dmr_bench::main";
     const ENTRY: &str = "dmr_sim::driver::event::cuEventQuery";
 
-    /// A profile of functions with their stacks, own costs, and what they call: the callee and the
-    /// inclusive costs of the calls, which are for readers of call graphs.
-    fn profile(functions: &[(&str, &str, &[(&str, u64)])]) -> String {
+    /// A function with its stack, its own costs, and what it calls: the callees and the inclusive
+    /// costs of the calls, which are for readers of call graphs.
+    type Function<'a> = (&'a str, &'a str, &'a [(&'a str, u64)]);
+
+    fn profile(functions: &[Function<'_>]) -> String {
         let mut text = format!("version: 1\ncreator: callgrind-3.19.0\n{EVENTS}\n\nob=x\nfl=y\n");
         for (stack, own, calls) in functions {
             text += &format!("fn={stack}\n7 {own}\nfi=z\n");
@@ -123,7 +125,7 @@ mod tests {
         text + "\ntotals: 99 9\n"
     }
 
-    fn count(functions: &[(&str, &str, &[(&str, u64)])]) -> Count {
+    fn count(functions: &[Function<'_>]) -> Count {
         Count::of(&profile(functions)).unwrap()
     }
 

@@ -83,8 +83,12 @@ mod tests {
     #[test]
     fn sample_seed_shard_and_timeout_can_be_named() {
         let arguments = ["--sample", "7", "--seed", "9", "--shard", "3/4", "--timeout", "60"];
-        let expected =
-            Options { sample: Some(7), seed: 9, shard: Shard { index: 3, count: 4 }, timeout: 60 };
+        let expected = Options {
+            sample: Some(7),
+            seed: 9,
+            shard: Shard { index: 3, count: 4 },
+            timeout: Some(60),
+        };
         assert_eq!(Options::parse(&arguments).unwrap(), expected);
     }
 

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn mutant(name: &str) -> Mutant {
-        Mutant { name: name.to_owned(), package: String::new(), file: String::new() }
+        Mutant { name: name.to_owned(), package: String::new() }
     }
 
     #[test]

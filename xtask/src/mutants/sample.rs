@@ -11,8 +11,6 @@ pub(super) struct Mutant {
     pub(super) name: String,
     /// The crate of the file.
     pub(super) package: String,
-    /// The file, from the root of the repository.
-    pub(super) file: String,
 }
 
 /// Chooses `size` of the mutants, or all, in an order that depends on their names and the seed
@@ -47,7 +45,6 @@ mod tests {
         let mutant = |line: usize| Mutant {
             name: format!("crates/a/src/b.rs:{line}:5: replace f with ()"),
             package: "a".to_owned(),
-            file: "crates/a/src/b.rs".to_owned(),
         };
         (1..=count).map(mutant).collect()
     }
