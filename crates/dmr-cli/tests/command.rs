@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use dmr_testkit::repository;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -17,18 +18,13 @@ fn dmr(args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// In a device bundle, what the sources' folder has lies in the bundle's.
-fn bundle() -> Option<PathBuf> {
-    std::env::var_os("DMR_BUNDLE").map(PathBuf::from)
-}
-
 fn program() -> PathBuf {
-    bundle().map_or_else(|| env!("CARGO_BIN_EXE_dmr").into(), |bundle| bundle.join("bin/dmr"))
+    let bundle = repository::bundle();
+    bundle.map_or_else(|| env!("CARGO_BIN_EXE_dmr").into(), |bundle| bundle.join("bin/dmr"))
 }
 
 fn gpt_train() -> String {
-    let root = bundle().unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../..").into());
-    root.join("traces/gpt_train.csv.gz").to_str().unwrap().to_owned()
+    repository::trace("gpt_train.csv.gz").to_str().unwrap().to_owned()
 }
 
 fn stdout(output: &Output) -> String {

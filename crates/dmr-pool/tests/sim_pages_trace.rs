@@ -12,7 +12,7 @@ use dmr_core::{AllocTag, DeviceMemoryResource};
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_sim::{CallCounts, Policy, Universe};
-use dmr_testkit::{Rig, RigConfig};
+use dmr_testkit::{Rig, RigConfig, repository};
 use dmr_trace::TraceReader;
 
 /// One allocation or free: the row of the allocation, its bytes, or none for a free, and the
@@ -77,7 +77,7 @@ fn replay(path: &Path, rounds: usize, config: PoolConfig) -> (u64, u64, Vec<Call
 
 #[test]
 fn a_training_run_takes_hardly_more_than_it_has_live() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/gpt_train.csv.gz");
+    let path = repository::trace("gpt_train.csv.gz");
     let (peak, reserved, calls) = replay(&path, 3, PoolConfig::compact());
     println!("reserved {} MiB, live {} MiB", reserved >> 20, peak >> 20);
     assert!(reserved * 100 <= peak * 103, "{reserved} of {peak}");

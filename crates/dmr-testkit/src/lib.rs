@@ -6,12 +6,14 @@
 //! | [`harness`] | [`ResourceHarness`]: what the conformance suite needs around a resource |
 //! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
+//! | [`repository`] | where traces are, in the sources and in a device bundle |
 //!
 //! Used from `tests/` and `examples/` only. It panics where a test would.
 
 pub mod fake;
 pub mod faults;
 pub mod harness;
+pub mod repository;
 pub mod rig;
 pub mod scenarios;
 

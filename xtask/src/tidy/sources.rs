@@ -42,6 +42,12 @@ const IGNORED: &str = concat!("#[ig", "nore");
 const RUN_BY_OTHERS: &str = concat!("#[ig", "nore = \"run by ");
 const RUNS_THEM: &str = "\"--ignored\"";
 
+/// Paths of the build machine, which a device bundle does not have.
+const BUILD_PATHS: &[&str] = &[concat!("CARGO_MANIFEST", "_DIR"), concat!("fi", "le!()")];
+
+/// The one place that may know where the sources are, since it knows where the bundle is.
+const KNOWS_BUNDLE: &str = "crates/dmr-testkit/src/repository.rs";
+
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs") {
@@ -49,6 +55,7 @@ pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
         check_length(path, text, &mut found);
         check_unsafe(path, text, &mut found);
         check_testkit(path, text, &mut found);
+        check_build_paths(path, text, &mut found);
         check_left_overs(path, text, &mut found);
     }
     for suffix in [".cu", ".ptx"] {
@@ -105,6 +112,22 @@ fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
     for (index, line) in text.lines().enumerate() {
         if line.contains("dmr_testkit::") && !line.trim_start().starts_with("//") {
             let message = "the testkit is for `tests/`, not for unit tests";
+            found.push(Violation::on_line(path, index, message));
+        }
+    }
+}
+
+/// A bundle runs where the sources are not.
+fn check_build_paths(path: &str, text: &str, found: &mut Vec<Violation>) {
+    if !path.starts_with("crates/") || path == KNOWS_BUNDLE {
+        return;
+    }
+    for (index, line) in text.lines().enumerate() {
+        for name in BUILD_PATHS.iter().filter(|name| line.contains(**name)) {
+            let message = format!(
+                "`{name}` is a path of the build machine: a test finds files with \
+                 `dmr_testkit::repository`, which also works in a bundle"
+            );
             found.push(Violation::on_line(path, index, message));
         }
     }
@@ -183,6 +206,18 @@ mod tests {
                 .starts_with("crates/dmr-streams/src/pool.rs:2")
         );
         assert_eq!(messages("crates/dmr-streams/tests/pool.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn a_test_does_not_depend_on_the_build_machine() {
+        for name in BUILD_PATHS {
+            let text = format!("//! x\nlet path = env!(\"{name}\");\n");
+            let found = one("crates/dmr-pool/tests/a.rs", &text);
+            assert!(found.starts_with("crates/dmr-pool/tests/a.rs:2: "), "{found}");
+            assert!(found.contains("dmr_testkit::repository"), "{found}");
+            assert_eq!(messages(KNOWS_BUNDLE, &text), [""; 0]);
+            assert_eq!(messages("xtask/src/a.rs", &text), [""; 0]);
+        }
     }
 
     #[test]
