@@ -210,13 +210,16 @@ fn list() -> Result<usize, BenchError> {
     Ok(0)
 }
 
+/// Repeats a step on a thread of its own. What the process is started with moves the stack of its
+/// first thread, and how much memory a copy has to align would change the count.
 fn step(name: &str, times: u64) -> Result<usize, BenchError> {
-    let machine = Machine::open(0)?;
-    let mut step = steps::named(&machine, name)?;
-    for _ in 0..times {
-        step.once()?;
-    }
-    Ok(0)
+    let repeat = || {
+        let machine = Machine::open(0)?;
+        let mut step = steps::named(&machine, name)?;
+        (0..times).try_for_each(|_| step.once())
+    };
+    let outcome = std::thread::scope(|scope| scope.spawn(repeat).join());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(|()| 0)
 }
 
 #[cfg(test)]
