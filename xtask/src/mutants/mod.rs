@@ -36,11 +36,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
     if !found.is_ok_and(|status| status.success()) {
         return Err(Failure::Setup(MISSING.to_owned()));
     }
-    let bench = Bench::set_up()?;
-    let all = bench.list()?;
+    let sandbox = Sandbox::set_up()?;
+    let all = sandbox.list()?;
     let mutants = sample::sample(all.clone(), options.sample, options.seed);
     let mutants = sample::shard(mutants, options.shard);
-    let before = Outcomes::load(&bench.runs)?;
+    let before = Outcomes::load(&sandbox.runs)?;
     let done = mutants.iter().filter(|mutant| before.has(mutant)).count();
     println!("{} of {} mutants, {done} tested earlier", mutants.len(), all.len());
     for target in TARGETS {
@@ -50,15 +50,15 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
             all.iter().filter(of_target).partition(|mutant| is_left(mutant));
         if !left.is_empty() {
             println!("\n{}: {} mutants", target.package, left.len());
-            bench.test(target, &others, options.timeout)?;
+            sandbox.test(target, &others, options.timeout)?;
         }
     }
-    println!("\n{}", Outcomes::load(&bench.runs)?.score(&mutants));
+    println!("\n{}", Outcomes::load(&sandbox.runs)?.score(&mutants));
     Ok(())
 }
 
 /// Where mutants are made and tested.
-struct Bench {
+struct Sandbox {
     /// A clone of the repository.
     clone: PathBuf,
     /// What is built there; also by later runs.
@@ -67,7 +67,7 @@ struct Bench {
     runs: PathBuf,
 }
 
-impl Bench {
+impl Sandbox {
     /// Checks the current commit out into the clone.
     fn set_up() -> Result<Self, Failure> {
         let folder = Workspace::load()?.target_directory.join("mutants");
