@@ -1,18 +1,26 @@
-//! Whatever driver call fails under `Tracked`: nothing leaks, nothing races, the accounting stays
-//! exact.
+//! T4, T7, D4: whatever driver call fails under `Tracked`, nothing leaks, nothing races, the
+//! accounting stays exact, and what failed can be repeated.
 
 use std::sync::Arc;
 
 use dmr_core::{
-    Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceResult, StreamId,
+    Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
+    StreamId,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_testkit::{Rig, for_each_driver_call};
 
+const INVALID_VALUE: i32 = 1;
+const ILLEGAL_ADDRESS: i32 = 700;
 const UNKNOWN: i32 = 999;
 
 type Resource = Tracked<DirectCudaResource>;
+
+fn tracked(rig: &Rig) -> Resource {
+    let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
+    Tracked::new(direct, Arc::clone(rig.streams())).unwrap()
+}
 
 /// The call again, if it failed: one call fails in each run.
 fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
@@ -36,8 +44,7 @@ fn write(rig: &Rig, resource: &Resource, block: &DeviceBlock, stream: StreamId) 
 fn no_driver_call_that_fails_loses_memory_order_or_accounting() {
     let prepare = |rig: &Rig| {
         let streams = [rig.stream(), rig.stream(), rig.stream()];
-        let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
-        (Tracked::new(direct, Arc::clone(rig.streams())).unwrap(), streams)
+        (tracked(rig), streams)
     };
     let failed = for_each_driver_call(UNKNOWN, prepare, |rig, (resource, streams)| {
         let [a, b, c] = [0, 1, 2].map(|nth: usize| streams[nth].id());
@@ -70,4 +77,55 @@ fn no_driver_call_that_fails_loses_memory_order_or_accounting() {
         assert!(verdict.is_clean(), "{verdict}");
     });
     assert!(failed >= 30, "{failed} calls were failed");
+}
+
+#[test]
+fn a_reap_reports_the_first_driver_error_loses_nothing_and_can_be_repeated() {
+    type Reap = fn(&Resource) -> ResourceResult<u64>;
+    let reaps: [(Reap, _); 2] =
+        [(|it| it.try_reap(), "cuEventQuery"), (|it| it.reap_pending(), "cuEventSynchronize")];
+    for (reap, asks_with) in reaps {
+        let rig = Rig::simulated();
+        let resource = tracked(&rig);
+        let [home, other] = [rig.stream(), rig.stream()];
+        // All first: to allocate hands over what is done with.
+        let blocks =
+            [(); 3].map(|()| resource.allocate(64, home.id(), AllocTag::UNTAGGED).unwrap());
+        for block in blocks {
+            write(&rig, &resource, &block, other.id());
+            resource.deallocate(block).unwrap();
+        }
+        rig.device().synchronize().unwrap();
+        rig.universe().fail_nth(asks_with, 1, UNKNOWN);
+        rig.universe().fail_nth(asks_with, 2, INVALID_VALUE);
+        let error = reap(&resource).unwrap_err();
+        let ResourceError::Driver { call, code, .. } = error else { panic!("{error}") };
+        assert_eq!((call, code), (asks_with, UNKNOWN));
+        // The third block went back all the same.
+        assert_eq!((resource.usage().retired, resource.usage().total_freed), (128, 64));
+        assert_eq!(reap(&resource), Ok(128));
+        assert_eq!(resource.bytes_outstanding(), 0);
+        drop((resource, home, other));
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn a_free_that_finds_the_device_lost_succeeds() {
+    let prepare = |rig: &Rig| {
+        let (resource, [home, other]) = (tracked(rig), [rig.stream(), rig.stream()]);
+        let [at_home, elsewhere] =
+            [64, 128].map(|bytes| resource.allocate(bytes, home.id(), AllocTag::UNTAGGED).unwrap());
+        write(rig, &resource, &at_home, home.id());
+        write(rig, &resource, &elsewhere, other.id());
+        (resource, [at_home, elsewhere], [home, other])
+    };
+    let failed =
+        for_each_driver_call(ILLEGAL_ADDRESS, prepare, |_, (resource, blocks, _streams)| {
+            for block in blocks {
+                resource.deallocate(block).expect("giving back succeeds on a lost device");
+            }
+            assert_eq!((resource.usage().live, resource.usage().retired), (0, 192));
+        });
+    assert!(failed >= 2, "{failed} calls were failed");
 }

@@ -97,6 +97,35 @@ fn on_a_capturing_stream_every_call_is_refused() {
     rig.assert_clean();
 }
 
+/// A free is work on the home stream, and a graph would hold it back until it is launched.
+#[test]
+fn a_free_is_refused_while_its_home_stream_captures() {
+    let rig = Rig::simulated();
+    let resource = tracked(&rig);
+    let [home, other] = [rig.stream(), rig.stream()];
+    for user in [&home, &other] {
+        let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
+        let window = resource.prepare_block_use(block.id(), user.id(), Access::Write).unwrap();
+        rig.ops().fill_pattern(&block, 0..BYTES, 7, user.id()).unwrap();
+        resource.finish_block_use(window).unwrap();
+        let (id, before) = (block.id(), resource.usage());
+        home.stream().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        let refused = resource.deallocate(block).unwrap_err();
+        assert_eq!(refused.error, ResourceError::stream_capturing(home.id()));
+        assert_eq!((refused.block.id(), resource.usage()), (id, before));
+        end_capture(&home);
+        // It is the caller's as before, for uses and for another try.
+        let window = resource.prepare_block_use(id, other.id(), Access::Read).unwrap();
+        rig.ops().check_pattern(&refused.block, 0..BYTES, 7, other.id(), 0).unwrap();
+        resource.finish_block_use(window).unwrap();
+        resource.deallocate(refused.block).unwrap();
+        resource.reap_pending().unwrap();
+        assert_eq!(resource.usage().outstanding(), 0);
+    }
+    drop((resource, home, other));
+    rig.assert_clean();
+}
+
 #[test]
 fn nobody_waits_for_an_event_that_a_producers_graph_would_swallow() {
     let rig = Rig::simulated();

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps};
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};
+use dmr_streams::uses::Carried;
 use dmr_streams::{FreeOrder, Tracked};
 use dmr_testkit::Rig;
 
@@ -40,5 +41,30 @@ fn dependencies_are_done_when_all_of_them_are() {
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
     drop((resource, home, b, universe));
+    rig.assert_clean();
+}
+
+/// Taken for "not done" it would be asked about for ever, taken for "done" the memory would be
+/// freed under the work.
+#[test]
+fn a_driver_error_is_neither_done_nor_not_done() {
+    let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
+    let rig = Rig::in_universe(&universe);
+    let [home, _second] = [rig.stream(), rig.stream()];
+    rig.delay(&home);
+    let uses = rig.streams().uses();
+    let dependencies = uses.work_so_far(home.id()).unwrap();
+    let carried = Carried::of(home.id(), uses.submitted(home.id()));
+    for asked in [&|| dependencies.is_done(), &|| uses.poll(&carried)] as [&dyn Fn() -> _; 2] {
+        assert_eq!(asked(), Ok(false));
+        universe.fail_nth("cuEventQuery", 1, 999);
+        let error = asked().unwrap_err();
+        let is_the_drivers =
+            matches!(error, ResourceError::Driver { call: "cuEventQuery", code: 999, .. });
+        assert!(is_the_drivers, "{error}");
+    }
+    rig.device().synchronize().unwrap();
+    assert_eq!((dependencies.is_done(), uses.poll(&carried)), (Ok(true), Ok(true)));
+    drop((dependencies, home, _second, universe));
     rig.assert_clean();
 }

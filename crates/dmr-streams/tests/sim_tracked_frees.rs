@@ -1,0 +1,136 @@
+//! U7, U9: what `Tracked` keeps goes to the inner resource before memory is refused and when
+//! `Tracked` is dropped, ordered after every use.
+
+use std::sync::Arc;
+
+use dmr_core::{
+    Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, StreamId,
+    UseToken,
+};
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_sim::{Policy, Universe};
+use dmr_streams::Tracked;
+use dmr_testkit::Rig;
+
+const MIB: usize = 1 << 20;
+
+/// Streams that run as late as they may, on a device with 64 MiB.
+fn universe() -> Universe {
+    Universe::builder().policy(Policy::Lazy).capacity(64 << 20).build().unwrap()
+}
+
+/// The inner resource queues its free on the home stream, where a free that is not ordered after a
+/// use is a race.
+fn over_async(rig: &Rig) -> Tracked<AsyncCudaResource> {
+    let inner = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    Tracked::new(inner, Arc::clone(rig.streams())).unwrap()
+}
+
+fn allocate(resource: &dyn DeviceMemoryResource, bytes: usize, home: StreamId) -> DeviceBlock {
+    resource.allocate(bytes, home, AllocTag::UNTAGGED).unwrap()
+}
+
+/// Writes the block on this stream, and leaves the window open.
+fn write(
+    rig: &Rig,
+    resource: &dyn DeviceMemoryResource,
+    block: &DeviceBlock,
+    on: StreamId,
+) -> UseToken {
+    let window = resource.prepare_block_use(block.id(), on, Access::Write).unwrap();
+    rig.ops().fill_pattern(block, 0..block.bytes(), 7, on).unwrap();
+    window
+}
+
+/// What happens to a window before and after its block is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closes {
+    Before,
+    After,
+    Never,
+}
+
+/// A block that was given back and that another stream, or its home stream, was writing.
+fn retire(rig: &Rig, resource: &dyn DeviceMemoryResource, on: [StreamId; 2], closes: Closes) {
+    let [home, user] = on;
+    let block = allocate(resource, MIB, home);
+    let window = write(rig, resource, &block, user);
+    if closes == Closes::Before {
+        resource.finish_block_use(window).unwrap();
+        resource.deallocate(block).unwrap();
+        return;
+    }
+    resource.deallocate(block).unwrap();
+    if closes == Closes::After {
+        resource.finish_block_use(window).unwrap();
+    }
+}
+
+#[test]
+fn dropped_or_taken_apart_it_frees_what_it_keeps_after_every_use() {
+    for taken_apart in [false, true] {
+        for at_home in [false, true] {
+            for closes in [Closes::Before, Closes::After] {
+                let rig = Rig::in_universe(&universe());
+                let resource = over_async(&rig);
+                let [home, other] = [rig.stream(), rig.stream()];
+                let user = if at_home { &home } else { &other };
+                retire(&rig, &resource, [home.id(), user.id()], closes);
+                if taken_apart {
+                    let inner = resource.into_inner();
+                    assert_eq!(inner.usage().live, 0, "{user:?} {closes:?}");
+                } else {
+                    drop(resource);
+                }
+                drop((home, other));
+                rig.assert_clean();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_with_an_open_window_is_leaked_when_it_is_dropped() {
+    let rig = Rig::in_universe(&universe());
+    let resource = over_async(&rig);
+    let [home, other] = [rig.stream(), rig.stream()];
+    retire(&rig, &resource, [home.id(), other.id()], Closes::Never);
+    let inner = resource.into_inner();
+    assert_eq!((inner.usage().live, inner.usage().retired), (MIB as u64, 0));
+    // No free was queued under the work.
+    assert_eq!(rig.verdict(), Ok(()));
+}
+
+/// The oldest retired block cannot go, so a look at the oldest is not enough.
+#[test]
+fn memory_is_not_refused_while_a_retired_block_is_done_with() {
+    let rig = Rig::in_universe(&universe());
+    let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
+    let resource = Tracked::new(direct, Arc::clone(rig.streams())).unwrap();
+    let [home, other] = [rig.stream(), rig.stream()];
+    let in_use = allocate(&resource, MIB, home.id());
+    let window = write(&rig, &resource, &in_use, other.id());
+    resource.deallocate(in_use).unwrap();
+    let large = allocate(&resource, 40 * MIB, home.id());
+    let write = write(&rig, &resource, &large, other.id());
+    resource.finish_block_use(write).unwrap();
+    resource.deallocate(large).unwrap();
+    rig.device().synchronize().unwrap();
+    let again = allocate(&resource, 40 * MIB, home.id());
+    assert_eq!((resource.usage().live, resource.usage().retired), (40 << 20, 1 << 20));
+    // What is refused is in use.
+    let refused = resource.allocate(40 * MIB, home.id(), AllocTag::UNTAGGED);
+    assert!(matches!(refused, Err(ResourceError::OutOfMemory { .. })), "{refused:?}");
+    resource.finish_block_use(window).unwrap();
+    resource.reap_pending().unwrap();
+    // With nothing retired there is nothing to try again for.
+    rig.universe().reset_calls();
+    resource.allocate(40 * MIB, home.id(), AllocTag::UNTAGGED).unwrap_err();
+    assert_eq!(rig.universe().calls().count("cuMemAlloc_v2"), 1);
+    resource.deallocate(again).unwrap();
+    resource.reap_pending().unwrap();
+    assert_eq!(resource.bytes_outstanding(), 0);
+    drop((resource, home, other));
+    rig.assert_clean();
+}
