@@ -36,15 +36,22 @@ fn a_resource_without_tracking_is_not_even_asked() {
 fn a_refused_preparation_opens_no_window_and_runs_no_closure() {
     let ctx = Context::tracking();
     ctx.spy.fails_prepare.store(true, Ordering::Relaxed);
-    let block = ctx.block();
+    let (price, volume) = (ctx.block(), ctx.block());
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
-    recorder.read_column(AllocTag::new("price"), &block);
+    recorder.read_column(AllocTag::new("price"), &price);
+    recorder.read(&ctx.block());
+    recorder.read_column(AllocTag::new("volume"), &volume);
     let error = recorder
         .launch(&ctx, |_| -> Result<(), std::fmt::Error> { panic!("enqueued") })
         .unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with("launch on stream 0 refused: cuStreamWaitEvent"), "{message}");
-    assert!(message.contains(&format!("column \"price\" is block {}", block.generation())));
+    let columns = format!(
+        "; column \"price\" is block {}, column \"volume\" is block {}",
+        price.generation(),
+        volume.generation()
+    );
+    assert!(message.ends_with(&columns), "{message}");
     assert_eq!(ctx.calls().len(), 1, "prepared, neither finished nor cancelled");
 }
 

@@ -48,10 +48,12 @@ fn permissive_orders_what_it_can_and_counts_the_rest() {
     let mut recorder = LaunchRecorder::new_permissive(ctx.stream());
     recorder.read(&theirs);
     recorder.write(&mut mine);
+    assert_eq!((recorder.recorded_count(), recorder.skipped_count()), (2, 0));
     recorder.read(&External("arrow:price", 1));
-    assert_eq!((recorder.recorded_count(), recorder.skipped_count()), (2, 1));
+    recorder.read(&External("arrow:volume", 2));
+    assert_eq!((recorder.recorded_count(), recorder.skipped_count()), (2, 2));
     let launch = recorder.preflight(&ctx).unwrap();
-    assert_eq!((launch.recorded_count(), launch.skipped_count()), (1, 2));
+    assert_eq!((launch.recorded_count(), launch.skipped_count()), (1, 3));
     assert_eq!(launch.mode(), LaunchMode::Permissive);
     launch.commit().unwrap();
     assert_eq!(ctx.calls(), [ctx.prepared(&[(&mine, Write)]), Call::Finish(1)]);

@@ -81,11 +81,23 @@ fn a_block_that_is_as_large_already_stays_as_it_is() {
             assert!(pool.try_grow(&mut block, bytes).unwrap());
         }
         assert_eq!((block.bytes(), pool.usage()), (1000, before));
-        // What it was rounded up to is its own.
-        let reserved = block.reserved_bytes();
-        assert!(pool.try_grow(&mut block, reserved).unwrap());
-        assert_eq!((block.bytes(), block.reserved_bytes()), (reserved, reserved));
         pool.deallocate(block).unwrap();
+    });
+}
+
+#[test]
+fn what_a_block_was_rounded_up_to_is_its_own_up_to_the_next_block() {
+    each(PoolConfig::fast(), |_, pool| {
+        let (x, y) = (take(pool, 1000), take(pool, 1000));
+        let (mut lower, upper) = if x.ptr() < y.ptr() { (x, y) } else { (y, x) };
+        let reserved = lower.reserved_bytes();
+        assert_eq!(lower.ptr() + reserved as u64, upper.ptr());
+        assert!(pool.try_grow(&mut lower, reserved).unwrap());
+        assert_eq!((lower.bytes(), lower.reserved_bytes()), (reserved, reserved));
+        assert_eq!(pool.usage().live, (reserved + 1000) as u64);
+        assert!(!pool.try_grow(&mut lower, reserved + 1).unwrap());
+        pool.deallocate(lower).unwrap();
+        pool.deallocate(upper).unwrap();
     });
 }
 

@@ -7,7 +7,7 @@ use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError};
 use dmr_pool::PoolConfig;
 use dmr_sim::Policy;
 use support::stage::{ALL, Stage, tight};
-use support::{MIB, UPSTREAMS, Upstream, rig};
+use support::{MIB, UNKNOWN, UPSTREAMS, Upstream, rig};
 
 #[test]
 fn what_others_are_still_using_is_waited_for_rather_than_refused() {
@@ -170,5 +170,30 @@ fn a_device_that_is_full_is_as_good_as_a_pool_that_is() {
             assert!(matches!(beyond, ResourceError::InvalidSize { .. }), "{beyond}");
             stage.end();
         }
+    }
+}
+
+#[test]
+fn a_driver_error_is_not_taken_for_a_lack_of_memory() {
+    for (upstream, call) in [
+        (Upstream::Direct, "cuMemAlloc_v2"),
+        (Upstream::Async, "cuMemAllocFromPoolAsync"),
+        (Upstream::Virtual, "cuMemCreate"),
+    ] {
+        let stage = Stage::new(upstream, PoolConfig::fast().with_growth(2 * MIB));
+        let [a, ..] = stage.streams();
+        stage.pass(a, ALL, 1);
+        let before = stage.pool.usage();
+        assert_eq!(before.reserved, 2 * MIB, "{upstream:?}");
+        for nth in 1..=20 {
+            stage.universe().fail_nth(call, nth, UNKNOWN);
+        }
+        let error = stage.try_allocate(a, 2 * ALL).unwrap_err();
+        assert!(matches!(error, ResourceError::Driver { code: UNKNOWN, .. }), "{error}");
+        // What the pool keeps has not gone back for it.
+        assert_eq!(stage.pool.usage(), before, "{upstream:?}");
+        stage.universe().clear_faults();
+        stage.pass(a, 2 * ALL, 2);
+        stage.end();
     }
 }

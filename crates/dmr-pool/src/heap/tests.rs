@@ -131,3 +131,16 @@ fn chunks_put_together_became_free_when_the_last_of_them_did() {
     }
     assert_eq!(heap.take(30).unwrap().since, 9);
 }
+
+#[test]
+fn a_chunk_that_is_kept_serves_the_next_request_of_its_size_and_no_other() {
+    let mut heap = Heap::default();
+    heap.add_segment(0, 1 << 12, 1);
+    let mut kept: Vec<_> = (1..64).map(|units| heap.take(units).unwrap()).collect();
+    kept.retain(|chunk| heap.keep(chunk.id, 2));
+    assert!(kept.len() >= 32, "{} sizes", kept.len());
+    for chunk in kept {
+        assert_eq!(heap.take_kept(chunk.units + 64), None);
+        assert_eq!(heap.take_kept(chunk.units), Some(Taken { since: 2, ..chunk }));
+    }
+}
