@@ -48,33 +48,32 @@ impl Subscriber for Events {
     fn exit(&self, _: &Id) {}
 }
 
-/// Preflights a launch that uses two blocks, and drops it. Returns the events of that.
-fn dropped(ctx: &Context) -> Vec<(Level, Fields)> {
+/// Preflights a launch that uses two blocks, and drops it.
+fn drop_uncommitted(ctx: &Context) {
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     recorder.read(&ctx.block());
     recorder.read(&ctx.block());
-    let launch = recorder.preflight(ctx).unwrap();
+    drop(recorder.preflight(ctx).unwrap());
+}
+
+/// One test, because the subscriber is the process's.
+#[test]
+fn a_launch_that_is_dropped_without_a_commit_is_reported_with_its_stream_and_uses() {
     let events = Events::default();
-    tracing::subscriber::with_default(events.clone(), || drop(launch));
-    std::mem::take(&mut *events.0.lock().unwrap())
-}
-
-#[test]
-fn a_launch_that_is_dropped_without_a_commit_is_a_warning_with_its_stream_and_uses() {
+    tracing::subscriber::set_global_default(events.clone()).unwrap();
     let ctx = Context::tracking();
-    let events = dropped(&ctx);
-    let [(level, Fields(fields))] = &events[..] else { panic!("{} events", events.len()) };
-    assert_eq!(*level, Level::WARN);
-    assert_eq!((&fields["stream"], &fields["uses"]), (&ctx.stream().to_string(), &"2".into()));
-    assert!(fields["message"].contains("dropped without a commit"), "{fields:?}");
-}
-
-#[test]
-fn uses_that_could_not_be_recorded_are_an_error_with_the_reason() {
-    let ctx = Context::tracking();
+    drop_uncommitted(&ctx);
     ctx.spy.fails_finish.store(true, Ordering::Relaxed);
-    let events = dropped(&ctx);
-    let [(level, Fields(fields))] = &events[..] else { panic!("{} events", events.len()) };
-    assert_eq!(*level, Level::ERROR);
-    assert!(fields["error"].contains("cuEventRecord"), "{fields:?}");
+    drop_uncommitted(&ctx);
+    let events = events.0.lock().unwrap();
+    let [(warning, recorded), (error, failed)] = &events[..] else {
+        panic!("{} events", events.len())
+    };
+    assert_eq!((*warning, *error), (Level::WARN, Level::ERROR));
+    for Fields(fields) in [recorded, failed] {
+        let stream = ctx.stream().to_string();
+        assert_eq!((fields["stream"].as_str(), fields["uses"].as_str()), (stream.as_str(), "2"));
+        assert!(fields["message"].contains("dropped without a commit"), "{fields:?}");
+    }
+    assert!(failed.0["error"].contains("cuEventRecord"), "{:?}", failed.0);
 }

@@ -181,19 +181,24 @@ fn a_driver_error_is_not_taken_for_a_lack_of_memory() {
         (Upstream::Virtual, "cuMemCreate"),
     ] {
         let stage = Stage::new(upstream, PoolConfig::fast().with_growth(2 * MIB));
-        let [a, ..] = stage.streams();
-        stage.pass(a, ALL, 1);
+        let [a, b, _] = stage.streams();
+        let (pending, free) = (stage.allocate(a, ALL), stage.allocate(a, ALL));
+        stage.write(b, &pending, 1);
+        stage.free(pending);
+        stage.free(free);
         let before = stage.pool.usage();
-        assert_eq!(before.reserved, 2 * MIB, "{upstream:?}");
+        assert_eq!(before.reserved, 4 * MIB, "{upstream:?}");
         for nth in 1..=20 {
             stage.universe().fail_nth(call, nth, UNKNOWN);
         }
-        let error = stage.try_allocate(a, 2 * ALL).unwrap_err();
-        assert!(matches!(error, ResourceError::Driver { code: UNKNOWN, .. }), "{error}");
-        // What the pool keeps has not gone back for it.
-        assert_eq!(stage.pool.usage(), before, "{upstream:?}");
+        let waited = stage.calls("cuEventSynchronize", || {
+            let error = stage.try_allocate(a, 4 * ALL).unwrap_err();
+            assert!(matches!(error, ResourceError::Driver { code: UNKNOWN, .. }), "{error}");
+        });
+        // Nothing that the pool keeps has gone back for it, and nothing was waited for.
+        assert_eq!((stage.pool.usage(), waited), (before, 0), "{upstream:?}");
         stage.universe().clear_faults();
-        stage.pass(a, 2 * ALL, 2);
+        stage.pass(a, 4 * ALL, 2);
         stage.end();
     }
 }
