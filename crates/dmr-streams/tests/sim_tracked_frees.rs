@@ -91,6 +91,28 @@ fn dropped_or_taken_apart_it_frees_what_it_keeps_after_every_use() {
 }
 
 #[test]
+fn a_reap_returns_the_bytes_of_every_block_that_it_frees() {
+    let reaps: [fn(&Tracked<AsyncCudaResource>) -> _; 2] =
+        [|resource| resource.try_reap(), |resource| resource.reap_pending()];
+    for reap in reaps {
+        let rig = Rig::in_universe(&universe());
+        let resource = over_async(&rig);
+        let [home, other] = [rig.stream(), rig.stream()];
+        let blocks = [MIB, 2 * MIB, 4 * MIB].map(|bytes| allocate(&resource, bytes, home.id()));
+        for block in blocks {
+            let window = write(&rig, &resource, &block, other.id());
+            resource.finish_block_use(window).unwrap();
+            resource.deallocate(block).unwrap();
+        }
+        rig.device().synchronize().unwrap();
+        assert_eq!(reap(&resource), Ok(7 << 20));
+        assert_eq!((reap(&resource), resource.bytes_outstanding()), (Ok(0), 0));
+        drop((resource, home, other));
+        rig.assert_clean();
+    }
+}
+
+#[test]
 fn a_block_with_an_open_window_is_leaked_when_it_is_dropped() {
     let rig = Rig::in_universe(&universe());
     let resource = over_async(&rig);
