@@ -212,18 +212,6 @@ impl<E> Ledger<E> {
         self.reads.iter().chain(&self.last_write)
     }
 
-    /// How many entries there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.reads.len() + usize::from(self.last_write.is_some())
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     fn commit_read(&mut self, entry: Entry<E>) -> Displaced<'_, E> {
         let mine = self.reads.iter_mut().find(|read| read.stream == entry.stream);
         let displaced = match mine {

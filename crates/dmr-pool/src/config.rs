@@ -24,6 +24,7 @@ pub struct PoolConfig {
     /// cut into smaller ones it would leave holes that no other fits.
     pub apart_from: u64,
     /// Larger blocks have memory of their own, which goes back to upstream when they are freed.
+    /// Rounded up to 2 MiB.
     pub largest_pooled: usize,
     /// The pool exceeds what is live by one so-manieth before it gives up what it keeps, has
     /// streams wait for each other's memory, or takes more. Threads that get in each other's way

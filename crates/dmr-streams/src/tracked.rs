@@ -25,8 +25,8 @@ use crate::{Owner, StreamPool};
 ///
 /// At once, if all recorded uses are ordered before the home stream's next work. Otherwise the
 /// block is *retired* until its windows are closed and its uses on other streams are done: asked
-/// at the start of each [`allocate`](DeviceMemoryResource::allocate) and in
-/// [`try_reap`](DeviceMemoryResource::try_reap), waited for in
+/// at the start of each [`allocate`](DeviceMemoryResource::allocate), again before that refuses
+/// for lack of memory, and in [`try_reap`](DeviceMemoryResource::try_reap); waited for in
 /// [`reap_pending`](DeviceMemoryResource::reap_pending). The inner resource may then retire it a
 /// while longer by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
 ///
