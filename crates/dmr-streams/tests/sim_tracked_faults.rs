@@ -8,6 +8,7 @@ use dmr_core::{
     StreamId,
 };
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_sim::{Policy, Universe};
 use dmr_streams::Tracked;
 use dmr_testkit::{Rig, for_each_driver_call};
 
@@ -128,4 +129,27 @@ fn a_free_that_finds_the_device_lost_succeeds() {
             assert_eq!((resource.usage().live, resource.usage().retired), (0, 192));
         });
     assert!(failed >= 2, "{failed} calls were failed");
+}
+
+#[test]
+fn on_a_lost_device_blocks_come_back_and_no_driver_call_is_made() {
+    // What is retired is not done with when the device is lost.
+    let rig = Rig::in_universe(&Universe::builder().policy(Policy::Lazy).build().unwrap());
+    let (resource, [home, other]) = (tracked(&rig), [rig.stream(), rig.stream()]);
+    let allocate = || resource.allocate(64, home.id(), AllocTag::UNTAGGED);
+    let blocks = [(); 3].map(|()| allocate().unwrap());
+    blocks[1..].iter().for_each(|block| write(&rig, &resource, block, other.id()));
+    let [at_home, elsewhere, retired] = blocks;
+    resource.deallocate(retired).unwrap();
+    rig.universe().fail_nth("cuMemAlloc_v2", 1, ILLEGAL_ADDRESS);
+    let lost = allocate().unwrap_err();
+    assert!(matches!(lost, ResourceError::DeviceLost { .. }), "{lost}");
+    rig.universe().reset_calls();
+    resource.deallocate(at_home).unwrap();
+    resource.deallocate(elsewhere).unwrap();
+    assert_eq!(allocate().unwrap_err(), lost);
+    // The inner resource says so, and has all of them.
+    assert_eq!(resource.try_reap().unwrap_err(), lost);
+    assert_eq!(resource.get_ref().usage().live, 0);
+    assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());
 }

@@ -113,6 +113,23 @@ fn a_reap_returns_the_bytes_of_every_block_that_it_frees() {
 }
 
 #[test]
+fn a_block_that_the_inner_resource_refuses_stays_retired_until_it_takes_it() {
+    let rig = Rig::in_universe(&universe());
+    let resource = over_async(&rig);
+    let [home, other] = [rig.stream(), rig.stream()];
+    retire(&rig, &resource, [home.id(), other.id()], Closes::Before);
+    rig.device().synchronize().unwrap();
+    rig.universe().fail_nth("cuMemFreeAsync", 1, 999);
+    let error = resource.try_reap().unwrap_err();
+    assert!(matches!(error, ResourceError::Driver { call: "cuMemFreeAsync", .. }), "{error}");
+    assert_eq!((resource.usage().live, resource.usage().retired), (0, MIB as u64));
+    assert_eq!(resource.try_reap(), Ok(MIB as u64));
+    assert_eq!(resource.bytes_outstanding(), 0);
+    drop((resource, home, other));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_block_with_an_open_window_is_leaked_when_it_is_dropped() {
     let rig = Rig::in_universe(&universe());
     let resource = over_async(&rig);
