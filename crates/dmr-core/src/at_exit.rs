@@ -2,8 +2,9 @@
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, TryLockError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::process::PerProcess;
 
 /// Something that is still to be done when the process ends while this lives, as a value in a
 /// `static` does: destructors of statics do not run.
@@ -24,11 +25,10 @@ pub trait AtExit: Send + Sync {
 /// its parent's. Where this crate is part of a library that is unloaded, hooks are called when that
 /// happens.
 pub fn register(hook: Weak<dyn AtExit>) {
-    // Without the lock, a forked child has inherited it from a thread that it does not have.
-    let Some(mut hooks) = hooks() else { return };
+    let mut hooks = hooks();
     let is_first = hooks.is_empty();
-    hooks.retain(|registered| registered.hook.strong_count() > 0);
-    hooks.push(Registered { process: std::process::id(), hook });
+    hooks.retain(|registered| registered.strong_count() > 0);
+    hooks.push(hook);
     drop(hooks);
     if is_first {
         run_before_earlier_handlers();
@@ -44,34 +44,17 @@ pub fn run_before_earlier_handlers() {
     let _ = at_exit(run_hooks);
 }
 
-struct Registered {
-    process: u32,
-    hook: Weak<dyn AtExit>,
-}
+/// A forked child starts with none, and with a lock that none of its parent's threads has.
+static HOOKS: PerProcess<Mutex<Vec<Weak<dyn AtExit>>>> = PerProcess::new(Mutex::default);
 
-static HOOKS: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
-
-/// How long to wait for the list, which other threads lock for a moment only.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-fn hooks() -> Option<MutexGuard<'static, Vec<Registered>>> {
-    let start = Instant::now();
-    loop {
-        match HOOKS.try_lock() {
-            Ok(hooks) => return Some(hooks),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if start.elapsed() > PATIENCE => return None,
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-        }
-    }
+fn hooks() -> MutexGuard<'static, Vec<Weak<dyn AtExit>>> {
+    HOOKS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The handler. It is registered more than once; the call that comes first finds the hooks.
 extern "C" fn run_hooks() {
-    let taken = hooks().map(|mut hooks| std::mem::take(&mut *hooks)).unwrap_or_default();
-    for Registered { process, hook } in taken.into_iter().rev() {
-        let hook = hook.upgrade().filter(|_| process == std::process::id());
-        let Some(hook) = hook else { continue };
+    let taken = std::mem::take(&mut *hooks());
+    for hook in taken.into_iter().rev().filter_map(|hook| hook.upgrade()) {
         // The last owner may have let go meanwhile: then dropping the hook runs its destructor.
         let outcome = catch_unwind(AssertUnwindSafe(move || hook.at_exit()));
         // Dropping what was thrown may panic again, and the process ends anyway.

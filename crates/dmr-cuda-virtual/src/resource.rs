@@ -277,7 +277,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
 
     /// Takes retired blocks apart, whatever `keep_bytes` is: it keeps no other free memory.
     fn trim_to(&self, _: u64) -> ResourceResult<u64> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         let before = self.pages.bytes();
         let (_, outcome) = self.try_sweep();
         outcome.map(|()| before.saturating_sub(self.pages.bytes()))

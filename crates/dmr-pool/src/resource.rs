@@ -387,7 +387,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-        self.refuse_fork()?;
+        self.device().refuse_fork()?;
         let before = self.upstream.usage().reserved;
         self.sweep();
         let trimmed = match self.device().is_lost() {
@@ -462,13 +462,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             false => Ok(()),
         };
         unmapped.and(trimmed).and(upstream(self)).map(|_| freed)
-    }
-
-    fn refuse_fork(&self) -> ResourceResult<()> {
-        match self.device().is_forked() {
-            true => Err(ResourceError::forked_process(self.device_ordinal())),
-            false => Ok(()),
-        }
     }
 
     /// The usage but for `reserved`.

@@ -24,7 +24,7 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource, PoolStats};
 use dmr_streams::Tracked;
-use dmr_testkit::{Rig, SimObserver};
+use dmr_testkit::Rig;
 use forks::{Ask, Stack, fork_under_load, refused};
 
 const MIB: u64 = 1 << 20;
@@ -178,7 +178,7 @@ fn a_child_is_refused_by_a_pool_with_an_observer() {
     let make = |rig: &Rig| {
         let streams = Arc::clone(rig.streams());
         let pool = PoolResource::new(asynchronous(rig), streams, PoolConfig::fast()).unwrap();
-        pool.with_observer(Arc::new(SimObserver::new(rig.universe())))
+        pool.with_observer(rig.device().memory_observer().unwrap())
     };
     fork_bare_and_with_budget(make, asks_of_pool);
 }
