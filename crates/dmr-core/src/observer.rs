@@ -1,15 +1,15 @@
-//! Told what a pool carves up, so that a memory checker sees blocks and not only heaps.
+//! What a pool reports of its blocks, so that a memory checker sees blocks and not only heaps.
 
 use std::fmt::Debug;
 
 use crate::{AllocTag, Generation};
 
-/// Is told of heaps (memory that a pool took from upstream) and of the regions inside them.
+/// Receives reports of heaps (memory that a pool took from upstream) and of the regions inside them.
 ///
-/// Called at the moment of the host call, from any thread: `region_allocated` before the block is
-/// handed out, `region_freed` when a retired block is really free for reuse (not when
-/// `deallocate` is called: device work may still touch it). Implementations must not call back
-/// into the resource. The simulated driver and NVTX (for Compute Sanitizer) listen through it.
+/// Called during the host's call, from any thread: `region_allocated` before the block is handed
+/// out, `region_freed` when its memory is free. When that is depends on
+/// [`follows_streams`](Self::follows_streams). Implementations must not call back into the resource.
+/// The simulated driver and NVTX (for Compute Sanitizer) listen through it.
 pub trait MemoryObserver: Debug + Send + Sync {
     /// A pool took `bytes` bytes at `ptr` from upstream. Until regions are allocated inside,
     /// no byte of it may be touched.
@@ -23,4 +23,16 @@ pub trait MemoryObserver: Debug + Send + Sync {
 
     /// The block at `ptr` is free: none of its bytes may be touched any more.
     fn region_freed(&self, ptr: u64, generation: Generation);
+
+    /// Whether the observer judges work when it is submitted, by the order of its stream, and not
+    /// when it runs.
+    ///
+    /// If so, a region is freed when its block has been given back and no window on it is open,
+    /// although the device may still use it, and its memory may at once be a region of a stream that
+    /// comes after that use. The pool then orders memory as it does without an observer. Otherwise a
+    /// region is freed when all work with the block is known to be done, and the pool hands its
+    /// memory out only then.
+    fn follows_streams(&self) -> bool {
+        false
+    }
 }

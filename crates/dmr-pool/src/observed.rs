@@ -1,9 +1,10 @@
 //! A pool whose observer is told what it carves up.
 //!
-//! What the observer is told is true of the device, not of the host: a block ends when all work
-//! with it is known to be done, and only then does its memory serve again. So the arenas of such a
-//! pool have nothing free that a stream would have to come after, and the paths that find memory
-//! need not know of observers.
+//! An observer that judges work when it runs is told what is true of the device: a block ends when
+//! all work with it is known to be done, and only then does its memory serve again. So the arenas of
+//! such a pool have nothing free that a stream would have to come after, and the paths that find
+//! memory need not know of observers. One that follows the order of streams is told of each block's
+//! end when it is given back, and the pool does what it does without an observer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ const GAP: usize = 1;
 #[derive(Debug)]
 pub(crate) struct Observed {
     observer: Arc<dyn MemoryObserver>,
+    /// As [`MemoryObserver::follows_streams`] says: nothing new is `ending` then.
+    follows_streams: bool,
     /// The blocks that it was told of and that were not given back, by address.
     regions: LeakedInChild<Mutex<HashMap<u64, Generation>>>,
     /// Given back, and not known to be done with; oldest first. May be held when an arena is
@@ -57,20 +60,23 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// earlier is never a region. A heap ends before upstream is given its memory; one that upstream
     /// does not take begins anew. An observer that was told before is told nothing more.
     ///
-    /// A region is freed when all uses of the block, and what had been submitted to its home stream
-    /// when it was given back, are known to be done. That is found out by the next allocation,
-    /// free, reap or trim, and when the pool is dropped. Until then nobody is given its memory, so
-    /// no work in flight is ever outside of the regions.
+    /// For an observer that [follows the order of streams](MemoryObserver::follows_streams), a region
+    /// is freed when its block is given back, or when the last window on it closes. For any other, it
+    /// is freed when all uses of the block, and what had been submitted to its home stream when it was
+    /// given back, are known to be done. That is found out by the next allocation, free, reap or trim,
+    /// and when the pool is dropped. Until then the memory serves no other block, so no work in flight
+    /// is ever outside of the regions.
     ///
     /// What changes otherwise:
     ///
-    /// - Allocations and frees ask the driver, which records events for that.
-    /// - Where a stream would be made to wait for memory, the host waits for it, and so it does
-    ///   when the pool is dropped. Work that waits for the host to go on must not be in flight then.
     /// - At least one byte behind each block is no region's, so a block may take up to
     ///   [`alignment`](crate::PoolConfig::alignment) bytes more.
-    /// - [`try_grow`](Self::try_grow) answers `false`: a region that ends and begins anew would be
+    /// - [`try_grow`](Self::try_grow) returns `false`: a region that ends and begins anew would be
     ///   none for a moment, under work in flight.
+    /// - Unless the observer follows the order of streams, allocations and frees ask the driver, which
+    ///   records events for that; and where a stream would be made to wait for memory, the host waits
+    ///   for it, as it does when the pool is dropped. Work that waits for the host to go on must not be
+    ///   in flight then.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         for arena in self.arenas() {
@@ -87,7 +93,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut ending = before.map_or_else(Vec::new, |it| std::mem::take(&mut *it.ending()));
         ending.iter_mut().for_each(|block| block.generation = None);
         let (regions, ending) = (LeakedInChild::default(), LeakedInChild::new(Mutex::new(ending)));
-        self.observed = Some(Observed { observer, regions, ending });
+        let follows_streams = observer.follows_streams();
+        self.observed = Some(Observed { observer, follows_streams, regions, ending });
         self.takes_specially();
         self
     }
@@ -140,9 +147,17 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         (vacancy, back): (Vacancy, Back),
     ) {
         let Some(arena) = self.arena_at(place.arena) else { return };
-        let Some(observed) = &self.observed else {
-            self.put(place, home, others, Some(vacancy), back);
-            return self.give_up_largest(arena);
+        let observed = match &self.observed {
+            Some(observed) if !observed.follows_streams => observed,
+            follows_or_none => {
+                if let Some(observed) = follows_or_none {
+                    // Before the chunk can be another block's.
+                    let (address, _) = arena.lock().heap.range(place.chunk);
+                    observed.tell_freed(address);
+                }
+                self.put(place, home, others, Some(vacancy), back);
+                return self.give_up_largest(arena);
+            }
         };
         // What the home stream has waited for is done when that is. It is asked first: that
         // records its event as early as can be.
@@ -160,9 +175,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// A chunk of the own arena, before memory is looked for elsewhere. The host waits where
-    /// another pool would have a stream wait.
+    /// another pool would have a stream wait. Only for observers that do not follow streams.
     pub(crate) fn take_ended(&self, own: &Arena, request: Request) -> Option<Taken> {
-        self.observed.as_ref()?;
+        self.observed.as_ref().filter(|observed| !observed.follows_streams)?;
         let grows = match self.pages {
             Some(_) => self.may_place_first(request),
             None => self.may_grow(request),
@@ -242,6 +257,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 }
 
 impl Observed {
+    /// The block at `address` was given back, and no window on it is open.
+    fn tell_freed(&self, address: u64) {
+        let generation = self.regions().remove(&address);
+        if let Some(generation) = generation {
+            self.observer.region_freed(address, generation);
+        }
+    }
+
     fn regions(&self) -> MutexGuard<'_, HashMap<u64, Generation>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -351,7 +351,8 @@ fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
     for first in numbers.clone().step_by(TOGETHER as usize) {
         let rig = rig(policy, first, 256 * MIB);
         for number in first..numbers.end.min(first + TOGETHER) {
-            seen.add(play_observed(&rig, upstream, number, STEPS));
+            let witness = Witness::new(&rig);
+            seen.add(play_observed(&rig, (upstream, &witness), number, STEPS));
         }
         rig.assert_clean();
     }
@@ -386,8 +387,7 @@ mod conformance {
     use dmr_testkit::{ResourceHarness, Rig};
 
     fn make(rig: &Rig) -> support::Pool {
-        let observer = rig.device().memory_observer().unwrap();
-        pool_with(Upstream::Async, rig, PoolConfig::fast(), Some(observer))
+        pool_with(Upstream::Async, rig, PoolConfig::fast(), Some(Witness::new(rig)))
     }
 
     dmr_core::conformance_tests!(ResourceHarness::new(Rig::simulated(), make));

@@ -75,6 +75,12 @@ impl MemoryObserver for SimulatedDriver {
         // SAFETY: takes numbers only.
         unsafe { (self.region_freed)(self.universe, ptr) };
     }
+
+    /// It checks work when that is submitted. A pool that asked what is done would teach it orders
+    /// that the program has not made, and so hide races.
+    fn follows_streams(&self) -> bool {
+        true
+    }
 }
 
 impl fmt::Debug for SimulatedDriver {

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
+use dmr_core::ResourceError;
 use dmr_core::at_exit::{self, AtExit};
 use dmr_core::error::Holder;
 use dmr_core::size::human_bytes;
-use dmr_core::ResourceError;
 use dmr_streams::StreamPool;
 
 use crate::layers::Handles;

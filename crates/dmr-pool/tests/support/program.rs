@@ -40,11 +40,15 @@ pub(crate) fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Se
     in_order(rig, number, || perform(rig, upstream, number, steps))
 }
 
-/// The same on an observed pool: what it told was right.
-pub(crate) fn play_observed(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Seen {
-    let witness = Witness::new(rig);
+/// Plays it on an observed pool: what that told the witness was right.
+pub(crate) fn play_observed(
+    rig: &Rig,
+    (upstream, witness): (Upstream, &Arc<Witness>),
+    number: u64,
+    steps: u64,
+) -> Seen {
     let seen =
-        in_order(rig, number, || perform_with(rig, (upstream, Some(&witness)), number, steps));
+        in_order(rig, number, || perform_with(rig, (upstream, Some(witness)), number, steps));
     assert_eq!(witness.wrong(), [""; 0], "program {number}");
     witness.assert_settled();
     assert_eq!(witness.freed(), seen.allocated, "program {number}");
