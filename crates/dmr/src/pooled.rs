@@ -28,22 +28,21 @@ impl DeviceRuntimeBuilder {
         self
     }
 
-    /// Tells `observer`, a memory checker, of the pool's blocks
-    /// ([`PoolResource::with_observer`]). On the simulated driver it is told instead of the driver.
-    /// It does not choose the backend, and means nothing where `DMR_BACKEND` chooses another.
+    /// Reports the pool's blocks to `observer`, a memory checker ([`PoolResource::with_observer`]), and
+    /// not to the simulated driver. It does not choose the backend, and means nothing where
+    /// `DMR_BACKEND` chooses another.
     ///
-    /// Without this, the simulated driver is told of the blocks, so that it reports a use after a
-    /// free, an access outside of a block and a race with the block's tag. An observed pool waits on
-    /// the host where another pool makes a stream wait, asks the driver in allocations and frees,
-    /// and grows no block in place; orders between streams are the same. NVIDIA's driver is told
-    /// nothing, and its pool pays nothing.
+    /// Without this, blocks are reported to the simulated driver where that is the driver, so that it
+    /// finds a use after a free, an access outside of a block and a race, with the block's tag. A pool
+    /// that reports leaves a gap behind each block and grows none in place. On NVIDIA's driver nothing
+    /// is reported, and the pool pays nothing.
     pub fn observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         self.settings.observer = ObserverChoice::Given(observer);
         self
     }
 
-    /// Tells nothing of the pool's blocks, not even the simulated driver: for measuring on it, and for
-    /// tests of how the pool behaves where it is not observed.
+    /// Reports the pool's blocks to nothing, not even the simulated driver: for measuring on it, and
+    /// for tests of exact sizes and of growth in place.
     pub fn without_observer(mut self) -> Self {
         self.settings.observer = ObserverChoice::None;
         self
