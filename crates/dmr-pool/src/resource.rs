@@ -464,9 +464,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         unmapped.and(trimmed).and(upstream(self)).map(|_| freed)
     }
 
-    /// The usage but for `reserved`.
+    /// The usage but for `reserved`. In a forked child, nothing.
     pub(crate) fn own_usage(&self) -> Usage {
         let mut usage = Usage::default();
+        if self.device().is_forked() {
+            return usage;
+        }
         for arena in self.arenas() {
             let counts = arena.lock().counts;
             usage.live += counts.allocated - counts.returned;

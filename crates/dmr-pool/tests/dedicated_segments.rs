@@ -22,7 +22,7 @@ fn take(pool: &Pool, bytes: usize) -> DeviceBlock {
 }
 
 fn reserved(pool: &Pool) -> usize {
-    pool.usage().reserved as usize
+    pool.stats().reserved as usize
 }
 
 #[test]
