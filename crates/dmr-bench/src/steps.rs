@@ -26,7 +26,7 @@ pub struct Step {
 ///
 /// # Errors
 ///
-/// Those of making the stacks.
+/// Errors of making the stacks.
 pub fn all(machine: &Machine) -> Result<Vec<Step>, BenchError> {
     recipes().into_iter().filter_map(|(_, make)| make(machine).transpose()).collect()
 }
@@ -35,7 +35,7 @@ pub fn all(machine: &Machine) -> Result<Vec<Step>, BenchError> {
 ///
 /// # Errors
 ///
-/// No operation has this name, and those of making its stack.
+/// No operation has this name; errors of making its stack.
 pub fn named(machine: &Machine, name: &str) -> Result<Step, BenchError> {
     let recipe = recipes().into_iter().find(|(known, _)| known == name);
     let step = recipe.map_or(Ok(None), |(_, make)| make(machine))?;

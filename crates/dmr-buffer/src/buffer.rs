@@ -244,7 +244,7 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view_mut().copy_from_host(host, stream)
     }
 
-    /// As [`DeviceViewMut::fill`], over all elements.
+    /// Sets every element to `value`, as [`DeviceViewMut::fill`] does.
     ///
     /// # Errors
     ///

@@ -65,7 +65,7 @@ pub enum BufferError {
 
 fn advice(pinned_len: usize, device_len: usize) -> String {
     if pinned_len < device_len {
-        format!("slice the device's to {pinned_len}")
+        format!("slice the device buffer to {pinned_len}")
     } else {
         format!("copy through a pinned buffer of {device_len}")
     }

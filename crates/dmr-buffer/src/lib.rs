@@ -26,9 +26,9 @@
 //!
 //! # Element types
 //!
-//! Any [`Pod`]: whatever bytes a kernel leaves are a value of it. `bool` is none, `u8` is. The feature
-//! `derive` derives it for structs; `#[bytemuck(crate = "dmr_buffer::bytemuck")]` beside the derive
-//! makes a dependency on `bytemuck` unnecessary.
+//! Any [`Pod`]: whatever bytes a kernel leaves are a value of it. `bool` is none, `u8` is. The
+//! feature `derive` derives it for structs; `#[bytemuck(crate = "dmr_buffer::bytemuck")]` beside
+//! the derive makes a dependency on `bytemuck` unnecessary.
 //!
 //! # cudarc
 //!

@@ -29,11 +29,11 @@ use crate::{BufferError, DeviceView, DeviceViewMut};
 ///
 /// # Dropping it
 ///
-/// Waits for nothing. The memory is *retired*, and freed once its uses are done: asked when the next
-/// pinned buffer of the stream pool is made and in [`try_reap_pinned`], waited for in
-/// [`reap_pinned`]. Until then it belongs to the stream pool, and keeps neither that nor the resource
-/// alive. When the last owner of the stream pool is dropped, what is done is freed; what is still in
-/// use is left to [`reap_orphaned_pinned`].
+/// Dropping it does not wait. The memory is *retired*, and freed once its uses are done: when the
+/// next pinned buffer of the stream pool is made, in [`try_reap_pinned`], or in [`reap_pinned`],
+/// which waits. Until then it belongs to the stream pool, and keeps neither the pool nor the
+/// resource alive. When the last owner of the stream pool is dropped, memory whose uses are done is
+/// freed; [`reap_orphaned_pinned`] frees the rest.
 ///
 /// The driver's own free, `cuMemFreeHost`, may wait for other work of the device.
 pub struct PinnedBuffer<T: Pod> {
@@ -224,8 +224,8 @@ impl<T: Pod> fmt::Debug for PinnedBuffer<T> {
 }
 
 /// Frees the pinned buffers of the context's streams that were dropped and whose uses are done;
-/// returns their bytes. Asks the driver after the uses and does not wait for them; does nothing
-/// while another thread reaps.
+/// returns their bytes. Polls the uses and does not wait for them; does nothing while another
+/// thread reaps.
 ///
 /// # Errors
 ///

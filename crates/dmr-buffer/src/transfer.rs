@@ -38,8 +38,8 @@ pub(crate) struct Copied {
     pub(crate) host_is_free: bool,
 }
 
-/// Overwrites all of it with copies of `element`, of whose length it is a multiple. It is one use,
-/// however many driver calls it takes.
+/// Overwrites the span with copies of `element`; its length is a multiple of the length of
+/// `element`. Records one use, for any number of driver calls.
 pub(crate) fn fill(to: Span<'_>, element: &[u8], stream: StreamId) -> Result<(), BufferError> {
     let Some(used) = to.used(Access::Write) else { return to.nothing(stream) };
     submit(stream, &[used], |stream| {
@@ -69,7 +69,8 @@ pub(crate) fn fill(to: Span<'_>, element: &[u8], stream: StreamId) -> Result<(),
     Ok(())
 }
 
-/// Fills a range of bytes of a span with 1, 2 or 4 bytes, of which it is a multiple.
+/// Fills a range of bytes of a span with copies of 1, 2 or 4 bytes; its length is a multiple of
+/// theirs.
 fn set(
     span: Span<'_>,
     range: Range<usize>,

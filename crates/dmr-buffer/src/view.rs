@@ -191,8 +191,8 @@ impl<'a, T: Pod> DeviceViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`Resource`](BufferError::Resource): stream, use and driver errors. After a driver error some
-    /// elements may have been written.
+    /// [`Resource`](BufferError::Resource): stream, use and driver errors. After a driver error
+    /// some elements may have been written.
     pub fn fill(&mut self, value: T, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         transfer::fill(self.view.span(), bytemuck::bytes_of(&value), stream.into())
     }

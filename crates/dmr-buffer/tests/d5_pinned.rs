@@ -151,7 +151,7 @@ fn a_length_that_does_not_fit_is_refused_with_advice_that_can_be_followed() {
     let mut pinned = PinnedBuffer::<u32>::zeroed(&ctx, ctx.home(), 5).unwrap();
     let mut buffer = DeviceBuffer::<u32>::zeroed(&ctx, ctx.home(), 8).unwrap();
     for (device_len, advice) in
-        [(8, "slice the device's to 5"), (3, "copy through a pinned buffer of 3")]
+        [(8, "slice the device buffer to 5"), (3, "copy through a pinned buffer of 3")]
     {
         let refusals = [
             pinned.copy_from_device(buffer.slice(..device_len).unwrap(), ctx.home()),

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::process::PerProcess;
 
-/// Something that is still to be done when the process ends while this lives, as a value in a
-/// `static` does: destructors of statics do not run.
+/// A value with work to do if it still lives when the process ends. A value in a `static` does,
+/// because destructors of statics do not run.
 pub trait AtExit: Send + Sync {
     /// Called once, on the thread that ends the process, while other threads may go on.
     ///
@@ -51,11 +51,11 @@ fn hooks() -> MutexGuard<'static, Vec<Weak<dyn AtExit>>> {
     HOOKS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The handler. It is registered more than once; the call that comes first finds the hooks.
+/// The handler. It is registered more than once: its first call takes all hooks.
 extern "C" fn run_hooks() {
     let taken = std::mem::take(&mut *hooks());
     for hook in taken.into_iter().rev().filter_map(|hook| hook.upgrade()) {
-        // The last owner may have let go meanwhile: then dropping the hook runs its destructor.
+        // If the last owner has dropped it meanwhile, dropping the hook here runs its destructor.
         let outcome = catch_unwind(AssertUnwindSafe(move || hook.at_exit()));
         // Dropping what was thrown may panic again, and the process ends anyway.
         std::mem::forget(outcome);
@@ -73,7 +73,7 @@ fn at_exit(handler: extern "C" fn()) -> c_int {
     unsafe { libc::atexit(handler) }
 }
 
-/// There is no such call.
+/// Fails: this platform has no exit handlers.
 #[cfg(not(any(unix, windows)))]
 fn at_exit(_: extern "C" fn()) -> c_int {
     -1

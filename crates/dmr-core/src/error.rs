@@ -49,7 +49,7 @@ pub enum ResourceError {
         retired: u64,
         /// What the resource keeps, if it is a pool.
         pool: Option<Box<PoolShortage>>,
-        /// The limit that has refused it, if it was not the device.
+        /// The limit that refused; `None` if the device has no room.
         limit: Option<Box<Limit>>,
     },
 
@@ -264,8 +264,8 @@ impl ResourceError {
         Self::OutOfMemory { requested, device_ordinal, free, total, live, retired, pool, limit }
     }
 
-    /// The same [`OutOfMemory`](Self::OutOfMemory), refused by a limit. Other errors are as they
-    /// were.
+    /// Adds the limit that refused to an [`OutOfMemory`](Self::OutOfMemory); returns other errors
+    /// unchanged.
     #[must_use]
     pub fn by_limit(mut self, by: Limit) -> Self {
         if let Self::OutOfMemory { limit, .. } = &mut self {

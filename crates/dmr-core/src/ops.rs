@@ -61,10 +61,10 @@ pub trait DeviceOps: Debug + Send + Sync {
         Ok(block.alloc_stream())
     }
 
-    /// Counts what was submitted to a block's home stream so far as a part of its allocation: the
-    /// first use on another stream comes after it. For a layer that fills fresh memory before it hands
-    /// the block out. Returns `false` if these operations do not see the block's uses: then the
-    /// work is to be recorded as a use.
+    /// Makes the work submitted to a block's home stream so far a part of its allocation: the first
+    /// use on another stream is ordered after it. For a layer that fills fresh memory before it
+    /// returns the block. Returns `false` if these operations have no access to the block's uses;
+    /// the caller must then record the work as a use.
     fn count_as_allocation(&self, _block: &DeviceBlock) -> bool {
         false
     }

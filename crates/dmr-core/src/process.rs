@@ -1,6 +1,6 @@
-//! Whether this process was forked, without a system call.
+//! Detects a forked child, without a system call.
 
-#![allow(unsafe_code, reason = "asks to be called after a fork")]
+#![allow(unsafe_code, reason = "registers a handler for forks")]
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::{ResourceError, ResourceResult};
 
-/// The process in which a value was made: kept beside the value, it tells a forked child.
+/// The process in which a value was made. Kept beside the value, it detects a forked child.
 ///
 /// A child has no GPU, and a lock of its parent may be held for ever by a thread that the child
-/// does not have. So whatever has device memory keeps one of these, and asks it before it takes a
-/// lock or calls the driver: what can fail is [`ForkedProcess`](ResourceError::ForkedProcess), and
-/// what cannot returns zero, `false` or nothing.
+/// does not have. So each type that has device memory keeps one of these, and checks it before it
+/// takes a lock or calls the driver: a call that can fail returns
+/// [`ForkedProcess`](ResourceError::ForkedProcess), and one that cannot returns zero, `false` or
+/// nothing.
 ///
 /// ```
 /// # use dmr_core::Process;
@@ -31,7 +32,7 @@ pub struct Process(u32);
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 impl Process {
-    /// The process that makes the call.
+    /// Returns the calling process.
     #[must_use]
     pub fn current() -> Self {
         static WATCHING: Once = Once::new();
@@ -41,7 +42,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this is still that process. In a forked child it is not.
+    /// Returns whether the calling process is still this one; `false` in a forked child.
     ///
     /// Costs a load of a word that only forks write.
     #[must_use]
@@ -61,7 +62,7 @@ impl Process {
     }
 }
 
-/// A value that a forked child makes anew: for locks that must work there, too. That of the parent
+/// A value that a forked child makes anew: for locks that must work there, too. The parent's lock
 /// may be held by a thread that the child does not have.
 pub struct PerProcess<T> {
     make: fn() -> T,
@@ -69,13 +70,13 @@ pub struct PerProcess<T> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// A value that each process makes when it first asks for it.
+    /// Makes a value that each process builds with `make` on the first [`get`](Self::get).
     #[must_use]
     pub const fn new(make: fn() -> T) -> Self {
         Self { make, latest: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The value of this process.
+    /// Returns the value of this process.
     pub fn get(&self) -> &T {
         let process = Process::current();
         let mut latest = self.latest.load(Ordering::Acquire);
@@ -105,7 +106,7 @@ impl<T> Drop for PerProcess<T> {
         // SAFETY: null, or made by `Box::into_raw` in `get` and never freed.
         let latest = unsafe { self.latest.get_mut().as_ref() };
         if latest.is_some_and(|(made_in, _)| made_in.is_current()) {
-            // SAFETY: as above; nobody borrows what is in `self`, which is the only way to it.
+            // SAFETY: as above; nothing borrows what is in `self`, which is the only way to it.
             drop(unsafe { Box::from_raw(*self.latest.get_mut()) });
         }
     }
@@ -117,15 +118,15 @@ impl<T> fmt::Debug for PerProcess<T> {
     }
 }
 
-/// A value that is dropped in the process that made it, and leaked in a forked child: for what
-/// threads change under a lock. At the fork one of them may have been half-way.
+/// A value that is dropped in the process that made it, and leaked in a forked child: for data that
+/// threads change under a lock. At the fork one of them may have been half-way through a change.
 pub struct LeakedInChild<T> {
     made_in: Process,
     value: ManuallyDrop<T>,
 }
 
 impl<T> LeakedInChild<T> {
-    /// A value of this process.
+    /// Wraps a value of this process.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self { made_in: Process::current(), value: ManuallyDrop::new(value) }

@@ -21,7 +21,7 @@ use crate::{
 ///
 /// In a forked child of the process that made the resource there is no GPU memory: methods that can
 /// fail return [`ForkedProcess`](ResourceError::ForkedProcess), the others zero or `false`, and no
-/// method waits for a lock or calls the driver ([`Process`](crate::Process) tells).
+/// method waits for a lock or calls the driver. [`Process`](crate::Process) detects this.
 pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// Allocates `bytes` bytes for use on `stream`.
     ///
@@ -83,7 +83,7 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// [`Driver`](ResourceError::Driver): what could not be freed is still retired and accounted
     /// for; call again. [`ForkedProcess`](ResourceError::ForkedProcess). On a lost device it
     /// succeeds, and makes no call to the driver: the memory of everything retired is gone with the
-    /// context, and counts as freed. Only the call that finds the device lost may say so.
+    /// context, and counts as freed. Only the call that finds the device lost may return an error.
     fn try_reap(&self) -> ResourceResult<u64>;
 
     /// Waits for everything retired whose windows are closed, and frees it; answers the bytes
@@ -94,19 +94,22 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// As [`try_reap`](Self::try_reap).
     fn reap_pending(&self) -> ResourceResult<u64>;
 
-    /// Gives memory that serves no block back to the driver, as long as more than `keep_bytes` bytes
-    /// are reserved. Returns by how many bytes `reserved` of [`usage`](Self::usage) has sunk.
+    /// Gives memory that serves no block back to the driver, as long as more than `keep_bytes`
+    /// bytes are reserved. Returns the bytes by which `reserved` of [`usage`](Self::usage) has
+    /// decreased.
     ///
-    /// First frees what has completed, as [`try_reap`](Self::try_reap) does. Waits no more than that,
-    /// but for a millisecond in which frees that it has queued itself may execute. Memory of live and retired blocks stays, and so does free memory that device work may
-    /// still use: call [`reap_pending`](Self::reap_pending) before, or trim again later. A resource
-    /// takes and gives back memory in pieces (segments, pages): a piece with such memory in it stays
-    /// as a whole.
+    /// First frees what has completed, as [`try_reap`](Self::try_reap) does. Waits no longer than
+    /// that, except for up to a millisecond until frees that it has queued itself have executed.
+    /// Memory of live and retired blocks stays, and so does free memory that device work may still
+    /// use: call [`reap_pending`](Self::reap_pending) before, or trim again later. A resource takes
+    /// and gives back memory in pieces (segments, pages): a piece with such memory in it stays as a
+    /// whole.
     ///
-    /// A resource that stands on another one gives its memory to that one, and then makes the same
-    /// call there, with the same `keep_bytes`: what it has reserved is a part of what the other one
-    /// has. So at most `keep_bytes` bytes stay reserved through the whole stack, besides pieces that
-    /// are in use. Where several resources stand on one, all that this one has counts.
+    /// A resource with an upstream frees its memory there, and then makes the same call on the
+    /// upstream, with the same `keep_bytes`: what it has reserved is a part of what the upstream
+    /// has. So at most `keep_bytes` bytes stay reserved through the whole stack, besides pieces
+    /// that are in use. Where several resources share an upstream, everything that the upstream has
+    /// counts.
     ///
     /// On a lost device it succeeds, and makes no call to the driver. The default body is for a
     /// resource that keeps no free memory.
@@ -114,8 +117,8 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// # Errors
     ///
     /// The first of [`try_reap`](Self::try_reap) or of the driver
-    /// ([`Driver`](ResourceError::Driver)). Everything else was given back all the same; the rest is
-    /// still reserved: call again.
+    /// ([`Driver`](ResourceError::Driver)). Everything else was given back all the same; the rest
+    /// is still reserved: call again.
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let _ = keep_bytes;
         Ok(0)

@@ -50,7 +50,7 @@ pub struct Limit {
     pub reserved: u64,
 }
 
-/// What lacks room, the device or a limit: the start of a message.
+/// Says whether the device or a limit lacks room: the start of a message.
 pub(crate) fn lack(
     requested: usize,
     device_ordinal: usize,
@@ -76,7 +76,7 @@ pub(crate) fn lack(
     }
 }
 
-/// What to do about it: the end of a message.
+/// Says what to do about it: the end of a message.
 pub(crate) fn advice(limit: &Option<Box<Limit>>) -> String {
     match limit.as_deref() {
         None => "free blocks, call reap_pending, or ask for less".to_owned(),

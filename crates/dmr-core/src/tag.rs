@@ -36,10 +36,10 @@ impl AllocTag {
 
     /// A tag whose name is made at run time.
     ///
-    /// The first call for a name copies it and keeps the copy for the life of the process; keep
-    /// the tag rather than calling again, this takes a lock. What it keeps is bounded:
-    /// [`MAX_INTERNED`](Self::MAX_INTERNED) names of [`MAX_LEN`](Self::MAX_LEN) bytes; after
-    /// that, new names become [`AllocTag::OTHER`]. A forked child begins anew.
+    /// The first call for a name copies it and keeps the copy for the life of the process; keep the
+    /// tag rather than calling again, this takes a lock. What it keeps is bounded:
+    /// [`MAX_INTERNED`](Self::MAX_INTERNED) names of [`MAX_LEN`](Self::MAX_LEN) bytes; after that,
+    /// new names become [`AllocTag::OTHER`]. A forked child starts with none.
     #[must_use]
     pub fn intern(name: &str) -> Self {
         static NAMES: PerProcess<Mutex<HashSet<&'static str>>> = PerProcess::new(Mutex::default);

@@ -11,8 +11,8 @@ pub struct Usage {
     pub live: u64,
     /// Bytes asked for in blocks that were given back but that device work may still need.
     pub retired: u64,
-    /// Bytes that this resource and what it stands on have from the driver, whatever they serve now.
-    /// Where several resources stand on one, all that this one has.
+    /// Bytes that this resource and its upstream have from the driver, in use or not. Where several
+    /// resources share an upstream, everything that the upstream has.
     pub reserved: u64,
     /// Bytes asked for in all successful allocations so far. Never decreases.
     pub total_allocated: u64,

@@ -47,7 +47,7 @@ const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::AnswersReservedBytesOnReap, false, "reaping_answers_the_bytes_it_freed"),
     (Fault::ReapPendingDoesNotWait, false, "reap_pending_leaves_only_live_blocks"),
     (Fault::TrimsLiveBlocks, false, "trimming_gives_back_only_what_serves_no_block"),
-    (Fault::AnswersTooMuchOnTrim, false, "trimming_gives_back_only_what_serves_no_block"),
+    (Fault::ReturnsTooMuchOnTrim, false, "trimming_gives_back_only_what_serves_no_block"),
     (Fault::CallsLiveBlocksRetired, false, "retired_blocks_are_known"),
     (Fault::SaysFreedTooEarly, false, "retired_blocks_are_known"),
     (Fault::SilentlyTracksNothing, false, "tracking_is_honoured_or_refused_loudly"),

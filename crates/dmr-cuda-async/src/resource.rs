@@ -151,8 +151,8 @@ impl AsyncCudaResource {
         self.streams.home_stream(home)
     }
 
-    /// Memory from the driver. If it has none, what is retired is freed, and then what the pool keeps
-    /// goes back to the device; after each it is asked again.
+    /// Allocates from the driver. If it has no memory, frees what is retired, and then trims the
+    /// driver's pool; tries again after each.
     fn take(&self, bytes: usize, stream: &CudaStream) -> ResourceResult<u64> {
         // SAFETY: the stream is alive for as long as it is borrowed.
         let ask = || unsafe { self.pool.allocate(bytes, stream.cu_stream()) };

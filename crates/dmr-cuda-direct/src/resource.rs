@@ -274,8 +274,8 @@ impl DeviceMemoryResource for DirectCudaResource {
         self.reap()
     }
 
-    /// As [`try_reap`](DeviceMemoryResource::try_reap), whatever `keep_bytes` is: only blocks take
-    /// memory here.
+    /// Does what [`try_reap`](DeviceMemoryResource::try_reap) does, whatever `keep_bytes` is: this
+    /// resource keeps no free memory.
     fn trim_to(&self, _: u64) -> ResourceResult<u64> {
         self.reap()
     }

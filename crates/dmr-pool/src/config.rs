@@ -14,8 +14,8 @@ pub struct PoolConfig {
     pub initial_size: u64,
     /// The most that is ever reserved from upstream at one time; `None` for what upstream has.
     pub maximum_size: Option<u64>,
-    /// A reap gives free memory back to upstream as long as more than this is reserved. What upstream
-    /// keeps of it, a trim gives back to the driver.
+    /// A reap gives free memory back to upstream as long as more than this is reserved. A trim then
+    /// gives what upstream keeps of it back to the driver.
     pub release_threshold: u64,
     /// The most that is taken at once, unless one block needs more; less while little is reserved,
     /// and where many streams have memory of their own. Rounded up to 2 MiB.

@@ -125,8 +125,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.sweep();
     }
 
-    /// Puts back what was retired and whose windows have closed; answers the bytes. On a lost device
-    /// windows that are open keep nothing.
+    /// Puts retired blocks whose windows have closed back into the arenas, and returns their bytes.
+    /// On a lost device an open window keeps no block.
     pub(crate) fn sweep(&self) -> u64 {
         if self.retired_count.load(Ordering::SeqCst) == 0 {
             return 0;

@@ -364,7 +364,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         self.own_usage().outstanding()
     }
 
-    /// `reserved` is upstream's: what the pool has taken from it, and what it keeps besides.
+    /// `reserved` is that of upstream: what the pool has reserved, and what upstream keeps besides.
     fn usage(&self) -> Usage {
         let mut usage = self.own_usage();
         if !self.device().is_forked() {
@@ -452,7 +452,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.device().refuse_fork()?;
         let freed = self.sweep();
         if self.device().is_lost() {
-            // No memory is handed out again, so it need not be known when it is free.
+            // No memory is allocated again, so there is no need to find out what the device is done
+            // with.
             return upstream(self).map(|_| freed);
         }
         self.settle_ending();
@@ -464,7 +465,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         unmapped.and(trimmed).and(upstream(self)).map(|_| freed)
     }
 
-    /// The usage but for `reserved`. In a forked child, nothing.
+    /// Returns the usage except for `reserved`. In a forked child, nothing.
     pub(crate) fn own_usage(&self) -> Usage {
         let mut usage = Usage::default();
         if self.device().is_forked() {

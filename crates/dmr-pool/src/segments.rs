@@ -22,8 +22,8 @@ pub(crate) const TAG: AllocTag = AllocTag::new("pool");
 /// How many pending chunks of an arena may turn out to be in use before no more are asked about.
 const QUESTIONS: usize = 4;
 
-/// How long a trim waits for the frees that it has had queued. On a stream with no other work they
-/// take microseconds.
+/// How long a trim waits for frees that it has caused upstream to queue. On a stream with no other
+/// work they take microseconds.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
@@ -39,7 +39,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Waits for at most [`PATIENCE`] until the frees that upstream has queued on the home streams
-    /// have executed: it has the memory only then.
+    /// have executed: only then does upstream have the memory.
     fn wait_for_frees(&self) {
         let until = Instant::now() + PATIENCE;
         for arena in self.arenas() {
@@ -54,8 +54,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Gives free memory back to upstream, as long as more than so many bytes are reserved. Does not
-    /// wait: what other streams are still using stays, and so does every segment or page with a
+    /// Gives free memory back to upstream, as long as more than `bytes` bytes are reserved. Does
+    /// not wait: what other streams are still using stays, and so does every segment or page with a
     /// block in it. A page goes back only when its home stream is known to be done with it, too.
     ///
     /// # Errors
@@ -73,7 +73,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.trim_known_to(bytes)
     }
 
-    /// As [`trim_own_to`](Self::trim_own_to), of what others are known to be done with.
+    /// As [`trim_own_to`](Self::trim_own_to), for memory that other streams are known to be done
+    /// with.
     pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
         if self.pages.is_some() {
             return self.trim_pages(bytes);

@@ -99,7 +99,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         PoolStats { upstream_reserved: self.upstream.usage().reserved, ..self.own_stats() }
     }
 
-    /// The stats but for `upstream_reserved`.
+    /// Returns the stats except for `upstream_reserved`.
     fn own_stats(&self) -> PoolStats {
         let mut stats = PoolStats {
             reserved: self.reserved.load(Ordering::Relaxed),

@@ -1,5 +1,5 @@
-//! Blocks with memory of their own: it serves blocks of about its size, one at a time, and goes back
-//! to upstream if it is larger than the pool keeps.
+//! Blocks with memory of their own: it serves blocks of about its size, one at a time, and goes
+//! back to upstream if it is larger than the pool keeps.
 
 use std::sync::Arc;
 

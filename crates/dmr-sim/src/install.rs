@@ -88,7 +88,7 @@ pub enum SelectError {
     )]
     #[non_exhaustive]
     NoGpu {
-        /// What is in the way.
+        /// Why there is none.
         because: Because,
     },
     /// The simulated driver was chosen and cannot be installed.
@@ -96,13 +96,15 @@ pub enum SelectError {
     Install(#[from] InstallError),
 }
 
-/// Decides which driver this process uses, once: `DMR_DRIVER=sim|cuda`, else NVIDIA's if it has
-/// a device, else the simulated one, which is then installed. An empty `DMR_DRIVER` is as none.
+/// Decides which driver this process uses, once: `DMR_DRIVER=sim|cuda`, else NVIDIA's if it has a
+/// device, else the simulated one, which is then installed. An empty `DMR_DRIVER` counts as not
+/// set.
 ///
 /// # Errors
 ///
-/// An unknown `DMR_DRIVER`, `DMR_DRIVER=cuda` without a GPU, and those of [`install`]. Where there
-/// is no simulated driver, whether there is a GPU is not asked: NVIDIA's driver explains itself.
+/// An unknown `DMR_DRIVER`, `DMR_DRIVER=cuda` without a GPU, and those of [`install`]. On platforms
+/// without the simulated driver it does not look for a GPU: the first call of NVIDIA's driver
+/// returns the error.
 pub fn select() -> Result<Driver, SelectError> {
     static CHOICE: OnceLock<Result<Driver, SelectError>> = OnceLock::new();
     CHOICE
@@ -129,7 +131,7 @@ pub fn select() -> Result<Driver, SelectError> {
         .clone()
 }
 
-/// NVIDIA's driver, as far as it can be asked.
+/// Selects NVIDIA's driver, or says why it cannot be used.
 fn nvidias() -> Result<Driver, SelectError> {
     let because = match is_installed() {
         true => Some(Because::Installed),

@@ -48,8 +48,8 @@ impl CallStack {
         Self(Backtrace::force_capture())
     }
 
-    /// The innermost frame outside of the simulator, the bindings, this project's other crates and the
-    /// standard library.
+    /// The innermost frame outside of the simulator, the bindings, this project's other crates and
+    /// the standard library.
     pub(crate) fn call_site(&self) -> Option<String> {
         let text = self.0.to_string();
         let mut function = "";

@@ -25,8 +25,8 @@ impl StreamPool {
     /// # Errors
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the
-    /// per-thread default stream (it names a different stream on each thread), for the legacy
-    /// null stream ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made
+    /// per-thread default stream (it names a different stream on each thread), for the legacy null
+    /// stream ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made
     /// itself, and for one that is adopted already; [`Capacity`](ResourceError::Capacity) after
     /// [`max_adopted`](crate::StreamPoolConfig::max_adopted) different streams;
     /// [`Driver`](ResourceError::Driver).

@@ -149,8 +149,8 @@ impl Device {
         }
     }
 
-    /// Refuses a call in a process that was forked after the device was opened. No driver call, no
-    /// lock: to be asked before either.
+    /// Refuses a call in a process that was forked after the device was opened. Makes no driver
+    /// call and takes no lock: call it before either.
     ///
     /// # Errors
     ///
@@ -235,8 +235,8 @@ impl Device {
         self.context().cu_ctx() == other.context().cu_ctx()
     }
 
-    /// The error of a driver call on this device, in the words of `dmr_core`. A sticky one ends
-    /// the device: it is [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error is
+    /// The error of a driver call on this device, in the words of `dmr_core`. A sticky one ends the
+    /// device: it is [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error is
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     #[must_use]
     pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {

@@ -1,4 +1,4 @@
-//! Is the device done with everything on the streams of a pool?
+//! Whether the device is done with everything on the streams of a pool.
 
 use cudarc::driver::sys::{self, CUresult};
 use dmr_core::ResourceResult;
@@ -9,8 +9,8 @@ impl StreamPool {
     /// Returns whether the device is done with everything that was submitted to the streams of the
     /// pool, leased or not. Does not wait.
     ///
-    /// A stream that is capturing a graph counts as idle, and is not asked: that would end the
-    /// capture. A stream whose owner has taken it back is not asked either.
+    /// A stream that is capturing a graph counts as idle, and is not queried: a query would end the
+    /// capture. A stream whose owner has taken it back is not queried either.
     ///
     /// # Errors
     ///

@@ -89,7 +89,7 @@ pub fn error_name(code: i32) -> &'static str {
     unsafe { CStr::from_ptr(name) }.to_str().unwrap_or(UNKNOWN)
 }
 
-/// A function that only some drivers have.
+/// Looks up a function that only some drivers have.
 ///
 /// # Safety
 ///
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn alibrary_that_is_no_driver_is_named() {
+    fn a_library_that_is_no_driver_is_named() {
         let error = Driver::load(&["libdmr-absent.so", "libc.so.6"]).err().unwrap();
         assert_eq!(error.to_string(), "libc.so.6 is not a CUDA driver: it has no cuInit");
     }

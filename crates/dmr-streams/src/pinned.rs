@@ -33,12 +33,14 @@ unsafe impl Send for PinnedMemory {}
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// What the use table and the device know it as: the device sees it at the host's address.
+    /// Returns the block that the use table has for this memory. The device sees it at the host's
+    /// address.
     pub fn block(&self) -> &DeviceBlock {
         &self.block
     }
 
-    /// The first byte, on a page boundary. Valid until this is dropped.
+    /// Returns the address of the first byte, which is on a page boundary. Valid until this is
+    /// dropped.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
@@ -72,8 +74,8 @@ impl StreamPool {
     /// # Errors
     ///
     /// [`InvalidSize`](ResourceError::InvalidSize) for 0 bytes;
-    /// [`StreamMisuse`](ResourceError::StreamMisuse); driver errors, among them that the host has no
-    /// more memory to lock.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse); driver errors, among them that the host has
+    /// no more memory to lock.
     pub fn allocate_pinned(
         self: &Arc<Self>,
         bytes: usize,
@@ -97,7 +99,7 @@ impl StreamPool {
         let slot = match self.uses().insert(generation, home) {
             Ok(slot) => slot,
             Err(error) => {
-                // Why there is no memory says more than a failed free.
+                // That error says more than one of the free.
                 let _ = free_host(device, ptr);
                 return Err(error);
             }
@@ -127,11 +129,11 @@ impl StreamPool {
         Ok(PinnedMemory { block, start, streams: Arc::clone(self) })
     }
 
-    /// Frees the pinned memory that was dropped and whose uses are done; returns its bytes. Asks
-    /// the driver and does not wait for it, but does nothing while another thread reaps.
+    /// Frees the pinned memory that was dropped and whose uses are done; returns its bytes. Polls
+    /// the uses and does not wait for them; does nothing while another thread reaps.
     ///
     /// Memory that only its home stream has used counts as done when that stream is idle, or past
-    /// the point where it was first asked.
+    /// the point of the first poll.
     ///
     /// # Errors
     ///
@@ -167,8 +169,9 @@ impl StreamPool {
             if matches!(retired.free(self, Patience::Poll), Ok(Some(_))) {
                 continue;
             }
-            // Without it nothing says when the memory may be freed: a window is open, whose work no
-            // ledger has, or the driver recorded no event. That leaks.
+            // Without dependencies there is no way to find out when the memory may be freed, so it
+            // leaks: a window is open, and its work is in no ledger, or the driver recorded no
+            // event.
             if let Some(after) = retired.after {
                 let (ptr, bytes) = (retired.id.ptr(), retired.bytes);
                 ORPHANS.get().waiting().push(Orphan { ptr, bytes, after });
@@ -177,9 +180,9 @@ impl StreamPool {
     }
 }
 
-/// Waits for pinned memory that was dropped, whose streams are gone, and that the device had not
-/// finished with when they went; frees it and returns its bytes. Allocating pinned memory frees
-/// it, too, once it is done. For the end of a process, or of a test that looks for leaks.
+/// Waits for, and frees, pinned memory that was still in use when the last owner of its stream pool
+/// was dropped; returns its bytes. Allocating pinned memory frees it, too, once the device is done
+/// with it. For the end of a process, or of a test that looks for leaks.
 ///
 /// Such memory keeps the CUDA context alive, and nothing else. That of a lost device is forgotten:
 /// nothing can free it before the process ends.
@@ -195,25 +198,25 @@ fn reap_orphans(patience: Patience) -> ResourceResult<u64> {
     ORPHANS.get().reap(patience, Orphan::free)
 }
 
-/// Of stream pools that are gone. A forked child has none.
+/// Pinned memory of stream pools that were dropped. A forked child has none.
 static ORPHANS: PerProcess<Queue<Orphan>> = PerProcess::new(Queue::new);
 
 /// Pinned memory that waits to be freed.
 pub(crate) struct Queue<T> {
     waiting: Mutex<Vec<T>>,
-    /// Held while reaping, so that a thread which waits also waits for what another has taken out.
+    /// Held while reaping, so that a waiting reap also covers what another thread has taken out.
     reaping: Mutex<()>,
 }
 
-/// Dropped, and in the use table.
+/// Pinned memory that was dropped and is still in the use table.
 pub(crate) struct Retired {
     id: BlockId,
     bytes: usize,
-    /// What its free comes after, once no window is open.
+    /// The dependencies of its free; set once no window is open.
     after: Option<Dependencies>,
 }
 
-/// In no use table any more.
+/// Pinned memory whose use table is gone.
 struct Orphan {
     ptr: u64,
     bytes: usize,
@@ -244,8 +247,8 @@ impl<T> Queue<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `free` for each; keeps those for which it returns no bytes. Returns the sum, or the
-    /// first error.
+    /// Calls `free` for each entry; keeps those for which it returns no bytes. Returns the sum, or
+    /// the first error.
     fn reap(
         &self,
         patience: Patience,
@@ -257,7 +260,7 @@ impl<T> Queue<T> {
             (Patience::Poll, _) => return Ok(0),
             (Patience::Wait, _) => self.reaping.lock().unwrap_or_else(PoisonError::into_inner),
         };
-        // Not under the lock that dropping takes: the driver is asked, and may be waited for.
+        // Not under the lock that dropping takes: this calls the driver, and may wait for it.
         let taken = std::mem::take(&mut *self.waiting());
         let (mut freed, mut outcome) = (0, Ok(()));
         for mut memory in taken {
@@ -274,7 +277,7 @@ impl<T> Queue<T> {
 }
 
 impl Retired {
-    /// Frees the memory if its uses are done, and returns how many bytes that were.
+    /// Frees the memory if its uses are done, and returns its bytes.
     fn free(&mut self, streams: &StreamPool, patience: Patience) -> ResourceResult<Option<u64>> {
         if self.after.is_none() {
             self.after = self.order(streams)?;
@@ -288,7 +291,7 @@ impl Retired {
         Ok(Some(self.bytes as u64))
     }
 
-    /// What the free comes after; `None` while a window is open.
+    /// Returns the dependencies of the free; `None` while a window is open.
     fn order(&self, streams: &StreamPool) -> ResourceResult<Option<Dependencies>> {
         let home = self.id.alloc_stream();
         Ok(match streams.uses().free_order(self.id)? {
@@ -326,7 +329,7 @@ fn is_idle(streams: &StreamPool, stream: StreamId) -> ResourceResult<bool> {
     }
 }
 
-/// For memory that no device work uses any more. The device's context is current.
+/// Frees memory that no device work uses any more. The device's context is current.
 fn free_host(device: &Device, ptr: u64) -> ResourceResult<()> {
     // SAFETY: allocated by `allocate_pinned`, and not freed before.
     unsafe { result::free_host(with_exposed_provenance_mut(ptr as usize)) }

@@ -20,11 +20,11 @@ pub enum TraceError {
         source: io::Error,
     },
 
-    /// What is to be written is the trace itself.
+    /// The output is the trace itself.
     #[non_exhaustive]
     #[error(
-        "{output}: is the same file as the trace {trace}, which writing it would destroy: name \
-         another file"
+        "{output} is the same file as the trace {trace}, and writing it would destroy the trace: \
+         name another file"
     )]
     Overwrites {
         /// The trace.

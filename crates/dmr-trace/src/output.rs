@@ -1,13 +1,13 @@
-//! Outputs that would overwrite the trace which they are made from.
+//! Refuses an output that would overwrite the trace it is made from.
 
 use std::io;
 use std::path::Path;
 
 use crate::TraceError;
 
-/// Checks that writing `output` leaves `trace` as it is: that they are not one file under two paths,
-/// through links either. For programs that read one and write the other, before they open the
-/// output. A path where nothing is yet passes.
+/// Checks that writing `output` does not overwrite `trace`: that the two paths do not lead to the
+/// same file, by links either. A program that reads one and writes the other calls this before it
+/// opens the output. A path where no file exists passes.
 ///
 /// # Errors
 ///

@@ -36,7 +36,7 @@ pub(crate) struct Settings {
 
 impl Backend {
     /// The environment variable that chooses a backend where the builder does not: exactly its
-    /// [`name`](Self::name). An empty value is as none.
+    /// [`name`](Self::name). An empty value counts as not set.
     pub const VARIABLE: &'static str = "DMR_BACKEND";
 
     /// The backends that this program has, the default one first.

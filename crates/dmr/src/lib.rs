@@ -31,7 +31,7 @@
 //! | `launch` | yes | `LaunchRecorder`: declares what a launch uses |
 //! | `logging` | yes | `log_csv`: every allocation and free, in a file that `dmr replay` reads |
 //! | `metrics` | no | statistics through the `metrics` facade |
-//! | `nvrtc` | no | `cudarc::nvrtc::Ptx` and `CudaContext::load_module`; NVRTC is needed to compile only |
+//! | `nvrtc` | no | `cudarc::nvrtc::Ptx`, `CudaContext::load_module`; only compiling needs the NVRTC library |
 //! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs; brings `async` |
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
@@ -41,9 +41,9 @@
 //!
 //! # Element types of your own
 //!
-//! A buffer holds any [`Pod`](bytemuck::Pod): numbers, arrays of them, and with the feature `derive`
-//! structs. A program needs no dependency on `bytemuck` for that. The derived code does, unless the
-//! attribute names this crate's:
+//! A buffer holds any [`Pod`](bytemuck::Pod): numbers, arrays of them, and with the feature
+//! `derive` structs. A program needs no dependency on `bytemuck` for that. The derived code does,
+//! unless the attribute names this crate's:
 //!
 //! ```no_run
 //! use dmr::prelude::*;

@@ -28,21 +28,21 @@ impl DeviceRuntimeBuilder {
         self
     }
 
-    /// Reports the pool's blocks to `observer`, a memory checker ([`PoolResource::with_observer`]), and
-    /// not to the simulated driver. It does not choose the backend, and means nothing where
-    /// `DMR_BACKEND` chooses another.
+    /// Reports the pool's blocks to `observer`, a memory checker ([`PoolResource::with_observer`]).
+    /// On the simulated driver it replaces the driver's own observer. It does not choose the
+    /// backend, and means nothing where `DMR_BACKEND` chooses another.
     ///
-    /// Without this, blocks are reported to the simulated driver where that is the driver, so that it
-    /// finds a use after a free, an access outside of a block and a race, with the block's tag. A pool
-    /// that reports leaves a gap behind each block and grows none in place. On NVIDIA's driver nothing
-    /// is reported, and the pool pays nothing.
+    /// By default the pool reports its blocks to the simulated driver, which then reports a use
+    /// after a free, an access outside of a block and a race with the block's tag. An observed pool
+    /// leaves a gap behind each block and grows none in place. A pool on NVIDIA's driver has no
+    /// observer by default, and no such cost.
     pub fn observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         self.settings.observer = ObserverChoice::Given(observer);
         self
     }
 
-    /// Reports the pool's blocks to nothing, not even the simulated driver: for measuring on it, and
-    /// for tests of exact sizes and of growth in place.
+    /// Reports the pool's blocks to no observer, not even to the simulated driver: for measurements
+    /// on it, and for tests of exact sizes and of growth in place.
     pub fn without_observer(mut self) -> Self {
         self.settings.observer = ObserverChoice::None;
         self
@@ -72,16 +72,16 @@ impl DeviceRuntimeBuilder {
 }
 
 impl DeviceRuntime {
-    /// The pool, if that is the backend: what it [holds](PoolResource::stats). It is below the other layers, but for the budget: what is
-    /// allocated here passes them by, and blocks that come from
-    /// [`resource`](DeviceRuntime::resource) must go back there.
+    /// Returns the pool, if that is the backend; its [`stats`](PoolResource::stats) say what it
+    /// holds. It is below every layer but the budget: those layers do not see what is allocated
+    /// here. Free a block of [`resource`](DeviceRuntime::resource) there and not here.
     #[must_use]
     pub fn pool(&self) -> Option<&PoolResource<SharedResource>> {
         self.layers.pool.as_deref()
     }
 }
 
-/// What is told of the pool's blocks.
+/// What the pool reports its blocks to.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ObserverChoice {
     /// The driver, if it is the simulated one.

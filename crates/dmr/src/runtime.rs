@@ -75,9 +75,9 @@ impl DeviceRuntime {
         &self.resource
     }
 
-    /// Gives memory that serves no block back to the driver, as long as more than `keep_bytes` bytes
-    /// are reserved: to make room for other programs, or other runtimes on the device. Returns the
-    /// bytes given back.
+    /// Gives memory that serves no block back to the driver, as long as more than `keep_bytes`
+    /// bytes are reserved: to make room for other programs, or other runtimes on the device.
+    /// Returns the bytes given back.
     ///
     /// Does not wait: call [`reap_pending`](DeviceMemoryResource::reap_pending) before, to include
     /// what device work still uses. See [`DeviceMemoryResource::trim_to`].

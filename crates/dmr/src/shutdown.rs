@@ -15,10 +15,10 @@ use crate::{DeviceRuntime, MAX_DEVICE_ORDINALS, SharedResource};
 /// Gives back what every runtime of [`DeviceRuntime::try_get`] keeps, as
 /// [`DeviceRuntime::shutdown`] does.
 ///
-/// A program need not call this: when the process ends normally, each runtime that still lives, of
-/// the process or its owner's, writes its log out and gives back the memory that is idle. That
-/// takes no longer than a few seconds and reports nothing. Call this to wait for all work, to see
-/// errors, and to learn what is still in use.
+/// A program need not call this: when the process ends normally, each runtime that still lives, one
+/// of `try_get` or one that the program built, writes its log out and gives back the memory that is
+/// idle. That takes no longer than a few seconds and reports nothing. Call this to wait for all
+/// work, to see errors, and to learn what is still in use.
 ///
 /// # Errors
 ///
@@ -32,21 +32,20 @@ pub fn shutdown() -> Result<(), ShutdownError> {
 }
 
 impl DeviceRuntime {
-    /// Waits for the device, frees what is retired, pinned memory too, gives the memory that no block
-    /// uses back to the driver, and flushes the log.
+    /// Waits for the device, frees what is retired, pinned memory too, gives the memory that no
+    /// block uses back to the driver, and flushes the log.
     ///
     /// The runtime can still be used afterwards, and takes memory anew. Other threads may go on
     /// using it meanwhile; what they use is not touched.
     ///
     /// # Errors
     ///
-    /// [`ShutdownError::Resource`] if the device or the driver fails,
-    /// [`ShutdownError::Log`] if rows of the log are lost, and else [`ShutdownError::InUse`] if
-    /// blocks are still handed out. Each step is made, whatever an earlier one returned; none is in
-    /// a forked child.
+    /// [`ShutdownError::Resource`] if the device or the driver fails, [`ShutdownError::Log`] if
+    /// rows of the log are lost, and else [`ShutdownError::InUse`] if blocks are not freed yet.
+    /// Each step is made, whatever an earlier one returned; in a forked child none is.
     pub fn shutdown(&self) -> Result<(), ShutdownError> {
         if self.device().is_forked() {
-            // Its locks may be held by threads that are not there.
+            // Its locks may be held by threads that the child does not have.
             return Err(ResourceError::forked_process(self.ordinal()).into());
         }
         let waited = self.device().synchronize();
@@ -83,7 +82,7 @@ pub enum ShutdownError {
     #[error("the log is not whole: {0}")]
     Log(#[from] dmr_adaptors::logging::SinkError),
 
-    /// Blocks are still handed out, and keep their memory.
+    /// Blocks are not freed yet, and keep their memory.
     #[non_exhaustive]
     #[error(
         "device {device_ordinal} is still in use: {} live and {} retired{}: give the blocks back, \
@@ -93,9 +92,9 @@ pub enum ShutdownError {
     InUse {
         /// CUDA device ordinal.
         device_ordinal: usize,
-        /// Bytes that are handed out.
+        /// Bytes of live blocks.
         live: u64,
-        /// Bytes that were given back while a window was open that still is.
+        /// Bytes of blocks that were freed and have a window that is still open.
         retired: u64,
         /// The tags that hold the most, largest first; empty if the backend is not the pool.
         holders: Box<[Holder]>,
@@ -118,7 +117,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_micros(200);
 
 impl GiveBack {
-    /// What a new runtime keeps. It is given back when the process ends while the runtime lives.
+    /// Registers what a new runtime keeps, to be given back if the runtime still lives when the
+    /// process ends.
     #[allow(unused_variables, reason = "what is used depends on the features")]
     pub(crate) fn at_exit(
         streams: &Arc<StreamPool>,
@@ -149,8 +149,8 @@ impl GiveBack {
         Box::default()
     }
 
-    /// Gives back what is idle at the end of the process, where errors have nowhere to go: the driver
-    /// may be gone, or the device lost.
+    /// Gives back what is idle at the end of the process, where errors have nowhere to go: the
+    /// driver may be gone, or the device lost.
     fn give_back_at_exit(&self) {
         if self.streams.device().bind().is_err() {
             return;

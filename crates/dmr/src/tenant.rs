@@ -17,11 +17,11 @@ pub struct Tenant {
 }
 
 impl DeviceRuntime {
-    /// A context for a part of the program that has layers of its own around the runtime's
-    /// resource: a budget for a tenant, a log or statistics for a query. `stack` is given the
-    /// runtime's resource and returns what goes around it.
+    /// Makes a context for a part of the program that has layers of its own around the runtime's
+    /// resource: a budget for a tenant, a log or statistics for a query. `stack` takes the
+    /// runtime's resource and returns it with these layers.
     ///
-    /// Blocks go back through the tenant that allocated them; buffers see to that.
+    /// Free a block through the tenant that allocated it; buffers do.
     ///
     /// # Errors
     ///

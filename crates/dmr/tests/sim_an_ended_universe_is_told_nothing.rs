@@ -1,5 +1,5 @@
-//! What a runtime tells the simulator concerns the universe that it was built in, also when that has
-//! ended and another has its ordinals.
+//! What a runtime tells the simulator concerns the universe that it was built in, also when that
+//! has ended and another has its ordinals.
 //!
 //! A process of its own: another test's universe would have the ordinals.
 

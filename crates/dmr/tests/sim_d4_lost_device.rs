@@ -1,5 +1,5 @@
-//! D4: on a lost device every stack allocates nothing, takes blocks back, and settles what is retired
-//! when it is reaped, without another call to the driver.
+//! D4: on a lost device every stack allocates nothing, takes blocks back, and settles what is
+//! retired when it is reaped, without another call to the driver.
 
 #![cfg(all(feature = "async", feature = "direct", feature = "pool"))]
 

@@ -1,5 +1,5 @@
-//! D6: when the process ends normally, what the runtimes keep is given back to the driver, and their
-//! logs are whole, although a `static` is never dropped.
+//! D6: when the process ends normally, what the runtimes keep is given back to the driver, and
+//! their logs are whole, although a `static` is never dropped.
 
 #![cfg(all(feature = "logging", feature = "pool"))]
 #![allow(unsafe_code, reason = "registers an exit handler, and forks")]

@@ -1,5 +1,5 @@
-//! The simulated driver is told of the blocks of a runtime's pool: what is done to one of them wrongly
-//! is reported with its tag, as a checker of the driver's own allocations would.
+//! The simulated driver is told of the blocks of a runtime's pool: what is done to one of them
+//! wrongly is reported with its tag, as a checker of the driver's own allocations would.
 
 #![cfg(feature = "pool")]
 #![allow(unsafe_code, reason = "submits work by address")]
@@ -13,7 +13,8 @@ use dmr::prelude::*;
 use dmr_sim::{Report, ReportKind, Universe};
 use dmr_testkit::Rig;
 
-/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`: pages, and blocks of the async backend.
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`: pages, and blocks of the async
+/// backend.
 const VIRTUAL_MEMORY: i32 = 102;
 
 fn on_both(test: impl Fn(&Rig)) {

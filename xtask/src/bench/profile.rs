@@ -14,7 +14,7 @@ pub(super) const MAX_FRAMES: usize = 64;
 const STEP: &str = "dmr_bench::steps::Step::once";
 
 /// A frame of the simulated driver. The outermost one is the entry point that cudarc calls, and
-/// everything below that is the driver's, whoever's function it is.
+/// everything below that is the driver's, whichever crate its function is in.
 const DRIVER: &str = "dmr_sim::";
 
 /// What callgrind counts with `--collect-bus=yes`: instructions, and those that lock the bus.

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 const USAGE: &str =
     "usage: mutants [--sample N | --all] [--seed S] [--shard K/N] [--timeout SECONDS]";
 
-/// What `mutants` was asked for.
+/// The options of `mutants`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
     /// How many mutants to test; `None` for all.

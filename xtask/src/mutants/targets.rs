@@ -1,4 +1,4 @@
-//! What is mutated, and whose tests must notice.
+//! What is mutated, and which tests must notice.
 
 /// Files of one crate, and the packages whose tests are run for each of their mutants.
 pub(super) struct Target {
@@ -6,11 +6,11 @@ pub(super) struct Target {
     pub(super) package: &'static str,
     /// Globs, from the root of the repository.
     pub(super) files: &'static [&'static str],
-    /// The crate itself, and those that depend on it where their tests are what holds it.
+    /// The crate itself, and crates that depend on it and whose tests check it.
     pub(super) tested_by: &'static [&'static str],
 }
 
-/// The bookkeeping: a fault in it loses memory, or hands out memory that is in use.
+/// The bookkeeping: a fault in it leaks memory, or allocates memory that is in use.
 pub(super) const TARGETS: &[Target] = &[
     Target {
         package: "dmr-core",

@@ -45,8 +45,8 @@ const RUNS_THEM: &str = "\"--ignored\"";
 /// Paths of the build machine, which a device bundle does not have.
 const BUILD_PATHS: &[&str] = &[concat!("CARGO_MANIFEST", "_DIR"), concat!("fi", "le!()")];
 
-/// The one place that may know where the sources are, since it knows where the bundle is.
-const KNOWS_BUNDLE: &str = "crates/dmr-testkit/src/repository.rs";
+/// The only file that may name the folder of the sources, because it checks for a bundle first.
+const REPOSITORY: &str = "crates/dmr-testkit/src/repository.rs";
 
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -117,9 +117,9 @@ fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
     }
 }
 
-/// A bundle runs where the sources are not.
+/// Finds paths of the build machine: a bundle runs where there are no sources.
 fn check_build_paths(path: &str, text: &str, found: &mut Vec<Violation>) {
-    if !path.starts_with("crates/") || path == KNOWS_BUNDLE {
+    if !path.starts_with("crates/") || path == REPOSITORY {
         return;
     }
     for (index, line) in text.lines().enumerate() {
@@ -215,7 +215,7 @@ mod tests {
             let found = one("crates/dmr-pool/tests/a.rs", &text);
             assert!(found.starts_with("crates/dmr-pool/tests/a.rs:2: "), "{found}");
             assert!(found.contains("dmr_testkit::repository"), "{found}");
-            assert_eq!(messages(KNOWS_BUNDLE, &text), [""; 0]);
+            assert_eq!(messages(REPOSITORY, &text), [""; 0]);
             assert_eq!(messages("xtask/src/a.rs", &text), [""; 0]);
         }
     }

@@ -79,7 +79,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// In a forked child there is nothing to be had.
+    /// Returns the refusal of a forked child, which has no memory to allocate.
     pub(super) fn forked() -> Self {
         let (name, holders) = (AllocTag::UNTAGGED, Vec::new());
         Self { name, limit: 0, remaining: 0, pending: 0, holders }
@@ -154,7 +154,7 @@ impl Books {
         self.forget_if_over(id);
     }
 
-    /// How many accounts there are.
+    /// Returns the number of accounts.
     #[cfg(all(test, not(loom)))]
     pub(super) fn accounts(&self) -> usize {
         self.accounts.len()

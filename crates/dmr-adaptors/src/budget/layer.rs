@@ -33,8 +33,8 @@ impl BudgetLayer {
         self
     }
 
-    /// Whether blocks that the resource has outstanding when it is wrapped are charged. They are
-    /// not unless this says so: what a tenant finds in a pool belongs to others.
+    /// Sets whether blocks that are outstanding when the resource is wrapped are charged (default:
+    /// `false`). What a tenant finds in a pool belongs to others.
     ///
     /// Blocks that are charged go back through the budget like any other. No other thread may use
     /// the resource while it is wrapped.

@@ -42,7 +42,7 @@ impl Tree {
         Self { made_in: Process::current(), books, freed }
     }
 
-    /// The books, locked; `None` in a forked child, where another thread may hold the lock for ever.
+    /// Locks the books. `None` in a forked child, where the lock may be held for ever.
     pub(super) fn books(&self) -> Option<MutexGuard<'_, Books>> {
         (!self.is_forked()).then(|| lock(&self.books))
     }
@@ -198,7 +198,7 @@ impl Tree {
         self.sources().iter().any(|source| source.has_pending())
     }
 
-    /// All sources, to be asked without the lock.
+    /// Returns all sources, to poll them without the lock.
     fn sources(&self) -> Vec<Arc<dyn Polled>> {
         self.books().map_or_else(Vec::new, |books| books.sources.all())
     }
@@ -223,7 +223,7 @@ impl Tree {
         left.iter().filter(|source| !source.has_pending()).for_each(|source| self.remove(source));
     }
 
-    /// Takes a source out of the books, and drops it when they are free again.
+    /// Removes a source from the books, and drops it after the lock is released.
     fn remove(&self, source: &Arc<dyn Polled>) {
         let removed = self.books().map(|mut books| books.sources.remove(source));
         drop(removed);

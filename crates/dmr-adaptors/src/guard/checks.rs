@@ -38,8 +38,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         let home = ops.home_stream(whole)?;
         ops.fill_pattern(whole, 0..whole.bytes(), RED_ZONE, home)?;
         ops.fill_pattern(whole, allocation.payload(), FRESH, home)?;
-        // No use of its own, which would take the place of the allocation: work on the home stream
-        // that is not recorded is covered by that.
+        // The fill is not recorded as a use. A use would replace the allocation, which also covers
+        // unrecorded work on the home stream.
         if ops.count_as_allocation(whole) {
             return Ok(());
         }

@@ -44,9 +44,8 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for LoggingLayer {
 ///
 /// Trims are not recorded. It never changes what a call returns, and never fails one. In a forked
 /// child it records nothing and calls no sink: what it would have recorded there counts as dropped.
-/// What is recorded is what passes
-/// through here: outside a budget or a pool it sees what was asked for, inside what they ask
-/// their upstream for.
+/// It records the calls that it forwards: outside of a budget or a pool those of the program,
+/// inside those that they make on their upstream.
 pub struct LoggingResource<R> {
     inner: R,
     sink: Arc<dyn LoggingSink>,
@@ -254,7 +253,8 @@ fn of_block(time: &CallTime, action: LogAction, block: &DeviceBlock) -> LogRecor
     }
 }
 
-/// Calls the sink, which is somebody else's code. What a panic leaves broken is its own.
+/// Calls the sink, and returns an error if it panics. State that a panic leaves inconsistent is the
+/// sink's own.
 fn unless_it_panics(call: impl FnOnce() -> Result<(), SinkError>) -> Result<(), SinkError> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|thrown| {
         // Dropping what was thrown may panic again; then it is leaked.

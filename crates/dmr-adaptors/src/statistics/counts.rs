@@ -67,7 +67,7 @@ impl Counts {
     }
 
     /// Whether this is a forked child, where locks of the parent may be held for ever. Nothing is
-    /// handed out there and nothing given back.
+    /// allocated or freed there.
     fn is_forked(&self) -> bool {
         !self.made_in.is_current()
     }

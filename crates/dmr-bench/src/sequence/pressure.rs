@@ -12,7 +12,7 @@ pub struct Pressure {
     pub live_peak: u64,
     /// Bytes that the resource may take from the device.
     pub limit: u64,
-    /// Each thread trims after every so many of its own operations.
+    /// Operations of a thread between two of its trims.
     pub trim_every: usize,
 }
 
@@ -29,7 +29,7 @@ impl Pressure {
 }
 
 /// The most bytes that are live at once if all threads make their n-th operation before any makes
-/// the next one, seen after each such step. It depends on the sequences alone.
+/// the next one, taken after each of these steps. It depends on the sequences alone.
 #[must_use]
 pub fn lock_step_peak(sequences: &[Sequence]) -> u64 {
     let steps = sequences.iter().map(|sequence| sequence.ops.len()).max().unwrap_or(0);

@@ -24,11 +24,11 @@ pub struct Limited {
     pub trim: Trim,
 }
 
-/// How such a stack is made, of so many bytes.
+/// Makes a stack with a limit in bytes.
 type Make = fn(&Arc<StreamPool>, u64) -> Result<Limited, BenchError>;
 
-/// By the name of the stack without a limit; and one that there is for comparison only, whose limit
-/// is a budget and nothing else, as that of the soak.
+/// Stacks by the name that they have without a limit. `pool-budget` is for comparison only: as in
+/// the soak, its limit is a budget alone.
 const LIMITED: &[(&str, Make)] = &[
     ("async", driver_pool),
     ("pool", |streams, limit| over_blocks(streams, limit, PoolConfig::fast())),
@@ -45,7 +45,7 @@ const LIMITED: &[(&str, Make)] = &[
 ///
 /// # Errors
 ///
-/// What making it fails with.
+/// Errors of making the stack.
 pub fn limited(
     name: &str,
     streams: &Arc<StreamPool>,
@@ -80,7 +80,8 @@ fn over_blocks(
     above_driver_pool(streams, limit, config, bounded_driver_pool(streams, limit)?)
 }
 
-/// The same without a maximum size: what the driver's pool holds may exceed the limit.
+/// Our pool over blocks of a driver's pool that has no maximum size: the driver's pool may hold
+/// more than the limit.
 fn over_blocks_with_budget_only(
     streams: &Arc<StreamPool>,
     limit: u64,

@@ -21,13 +21,14 @@ const PRESSURE: [&str; 9] = [
     "rounds cut short",
 ];
 
-/// The tables of these JSON lines, whose field `round` says which of them belong together.
+/// Returns the tables of these JSON lines. Lines with the same number in the field `round` are
+/// compared.
 ///
-/// Of each workload and each stack of ours: the median of ours; the best peer and its median; and
-/// the ratio of ours to the best peer of the same round, as its median, its extremes and one by one.
-/// The figure is the nanoseconds per operation, in W5 the ratio to `none` of the same program and
-/// round. A round in which one side is missing has no ratio. `~` marks a figure of which a round was
-/// cut short.
+/// A row for each workload and each stack of ours has the median of ours, the best peer with its
+/// median, and the ratio of ours to the best peer of the same round: the median, the extremes and
+/// each one. The figure is the nanoseconds per operation, in W5 the ratio to `none` of the same
+/// program and round. A round in which one side is missing has no ratio. `~` marks a figure that
+/// includes a round which was cut short.
 #[must_use]
 pub fn ratios(lines: &str) -> String {
     let rounds = Rounds::read(lines);
@@ -148,8 +149,8 @@ impl Comparison {
     }
 }
 
-/// Compares `name` with the best of the columns that are peers in each round; `None` if no round has
-/// both.
+/// Compares `name` with the best of the columns that are peers in each round; `None` if no round
+/// has both.
 fn compare(
     key: &Key,
     rounds: &BTreeMap<u64, Round>,

@@ -12,10 +12,10 @@ pub(super) const PAGES_AND_BLOCKS: [(&str, &str); 3] = [
     ("dmr-pool-compact-pages", "dmr-pool-compact"),
 ];
 
-/// The time of the one over that of the other, at most.
+/// The largest ratio of their times, pages over blocks, that meets the target.
 pub(super) const PAGES_OVER_BLOCKS: &str = "1.00";
 
-/// The same, in words.
+/// That target in words.
 pub(super) const PRESSURE: &str = "pages at least blocks";
 
 /// What to reach.

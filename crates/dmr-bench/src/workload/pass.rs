@@ -32,7 +32,7 @@ pub(super) struct Place<'a> {
 /// What a thread does between its operations.
 #[derive(Clone, Copy)]
 pub(super) struct Trims<'a> {
-    /// After every so many.
+    /// Operations of the thread between two trims.
     pub(super) every: usize,
     pub(super) trim: &'a Trim,
 }

@@ -119,7 +119,8 @@ mod tests {
         }
     }
 
-    /// The calls of a thread of which every seventh allocation is refused, and what its pass says.
+    /// Runs the operations of a thread while every seventh allocation is refused. Returns the
+    /// outcome of the pass, the hash of the calls and the number of trims.
     fn refused(thread: u64, ops: usize, trim_every: usize) -> (Outcome, u64, u64) {
         let machine = Machine::open(0).unwrap();
         let streams = machine.streams().unwrap();
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_trims_after_so_many_operations_of_its_own_and_after_the_last() {
+    fn a_thread_trims_at_intervals_of_its_own_operations_and_after_the_last() {
         for (trim_every, expected) in [(2_500, 2), (1_000, 5), (5_000, 1), (5_001, 0)] {
             let (outcome, _, trims) = refused(0, 5_000, trim_every);
             assert_eq!((outcome.trims, trims), (expected, expected), "every {trim_every}");

@@ -1,5 +1,5 @@
 //! W1 to W4: sequences on one resource, one thread for each; a cold pass, a warm one, and one that
-//! measures each call. Of W8 the last one only, with trims.
+//! measures each call. W8 has only the last of these passes, with trims.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};

@@ -206,8 +206,8 @@ pub(crate) fn taken_from_upstream(pool: &Pool) -> u64 {
 }
 
 /// Trims the pool to nothing. Whether a stream is done with what it had borrowed is found out by an
-/// event that the first question records; and a free that an upstream has queued for the second trim
-/// has not executed before the third, where work runs late.
+/// event that the first question records; and a free that an upstream has queued for the second
+/// trim has not executed before the third, where work runs late.
 pub(crate) fn give_all_back(rig: &Rig, pool: &Pool) {
     for _ in 0..3 {
         rig.device().synchronize().unwrap();

@@ -79,7 +79,7 @@ impl Dependencies {
         Self { device, events: Mutex::new(events) }
     }
 
-    /// Nothing.
+    /// No dependencies.
     pub(crate) fn none(device: Device) -> Self {
         Self::new(device, SmallVec::new())
     }

@@ -392,10 +392,10 @@ impl<'p> UseTable<'p> {
         self.slots().given()
     }
 
-    /// Counts what was submitted to a block's home stream so far as a part of its allocation, of
-    /// which [`insert`](Self::insert) has told the table: what was recorded of the block before is
-    /// forgotten. For a layer that fills fresh memory before it hands the block out. Returns whether
-    /// the block is in the table.
+    /// Makes the work submitted to a block's home stream so far a part of the allocation that
+    /// [`insert`](Self::insert) recorded, and removes the uses that were recorded since. For a
+    /// layer that fills fresh memory before it returns the block. Returns whether the block is in
+    /// the table.
     pub fn count_as_allocation(&self, block: BlockId) -> bool {
         let home = block.alloc_stream();
         if home.pool() != Some(self.pool.id()) || self.pool.device().is_forked() {

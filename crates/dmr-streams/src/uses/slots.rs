@@ -280,7 +280,8 @@ impl<E: Clone> Slots<E> {
         }
     }
 
-    /// Makes the ledger of a block what it is after an allocation. `false` if it is not here.
+    /// Resets the ledger of a block to what it is after an allocation. Returns `false` if the block
+    /// is not in the table.
     pub(crate) fn restart(&self, block: BlockId, home: Entry<E>) -> bool {
         let found = self.of(block);
         found.map(|(_, mut slot)| slot.ledger.restart(home)).is_some()

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Trimming returns more bytes than it has given back.
-    AnswersTooMuchOnTrim,
+    ReturnsTooMuchOnTrim,
     /// Reaping answers the reserved bytes instead of those asked.
     AnswersReservedBytesOnReap,
     /// Every block is untagged.

@@ -12,6 +12,6 @@ impl FakeResource {
             let all: Vec<_> = state.blocks.keys().copied().collect();
             all.into_iter().for_each(|generation| drop(self.free(&mut state, generation)));
         }
-        before - state.usage.reserved + u64::from(self.has(Fault::AnswersTooMuchOnTrim))
+        before - state.usage.reserved + u64::from(self.has(Fault::ReturnsTooMuchOnTrim))
     }
 }

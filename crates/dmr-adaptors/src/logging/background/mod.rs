@@ -30,8 +30,8 @@ use super::{LogRecord, LoggingSink, SinkError};
 /// sink, and by themselves within [`flush_interval`](BackgroundConfig::flush_interval). A process
 /// that aborts or is killed loses what was recorded since the last of these. A process that ends
 /// normally ([`dmr_core::at_exit`]) brings everything recorded so far to the inner sink and flushes
-/// that, also if this sink is in a `static`; it waits up to 5 s for each of these. Records of threads
-/// that still run then may be lost.
+/// that, also if this sink is in a `static`; it waits up to 5 s for each of these. Records of
+/// threads that still run then may be lost.
 ///
 /// A record waits in the order for calls that began earlier, and are still in progress, for up to
 /// 100 ms; so does a flush. The row of a call that takes longer stands later than its time says.
@@ -225,8 +225,8 @@ struct Shared<S> {
     /// The process that has the background thread.
     made_in: Process,
     thread: OnceLock<Thread>,
-    /// The number of the background thread; 0 until it runs. `Thread` has an id as well, but a
-    /// thread that is being torn down cannot ask for its own.
+    /// The number of the background thread; 0 until it runs. `Thread` has an id as well, but
+    /// `thread::current` is not available on a thread that is being torn down.
     writer: AtomicU64,
     lost: AtomicU64,
     control: Mutex<Control>,
