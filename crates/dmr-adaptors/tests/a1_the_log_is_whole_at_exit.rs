@@ -16,7 +16,7 @@ use dmr_adaptors::logging::{
     BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, LogFormat, LogRecord, LoggingResource,
 };
 
-/// What the child process is told: how to end, which config, and the file.
+/// The arguments of the child process: how to end, which config, and the file.
 const CHILD: &str = "DMR_LOGGING_EXITS";
 const ROUNDS: usize = 5000;
 

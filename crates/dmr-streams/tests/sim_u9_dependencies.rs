@@ -44,8 +44,8 @@ fn dependencies_are_done_when_all_of_them_are() {
     rig.assert_clean();
 }
 
-/// Taken for "not done" it would be asked about for ever, taken for "done" the memory would be
-/// freed under the work.
+/// Taken for "not done" it would be polled for ever; taken for "done" the memory would be freed
+/// under the work.
 #[test]
 fn a_driver_error_is_neither_done_nor_not_done() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();

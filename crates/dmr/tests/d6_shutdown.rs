@@ -39,7 +39,7 @@ fn after_a_shutdown_nothing_is_reserved_and_the_runtime_works_again() {
 }
 
 #[test]
-fn a_shutdown_names_who_still_holds_memory_and_leaves_that_alone() {
+fn a_shutdown_names_the_tags_that_still_hold_memory_and_leaves_that_alone() {
     let rig = Rig::new();
     let (gpu, stream) = (builder(&rig).build().unwrap(), rig.stream());
     let [weights, keys] = ["weights", "keys"].map(|tag| allocate(&gpu, &stream, tag));

@@ -61,7 +61,7 @@ impl Parts {
         Self { parts: parts.map(Some), resource, streams, rig }
     }
 
-    /// Drops them one after the other, each on a thread of its own if that is asked for.
+    /// Drops them one after the other; with `on_threads`, each on a thread of its own.
     fn drop_in(&mut self, order: [usize; 4], on_threads: bool) {
         for part in order.map(|index| self.parts[index].take()) {
             if on_threads {

@@ -1,5 +1,5 @@
-//! What a runtime tells the simulator concerns the universe that it was built in, also when that
-//! has ended and another has its ordinals.
+//! A runtime reports blocks to the universe that it was built in, and to no other that has its
+//! ordinals after that has ended.
 //!
 //! A process of its own: another test's universe would have the ordinals.
 

@@ -49,7 +49,7 @@ where
     });
 }
 
-/// A budget that is often full, and what it can be asked.
+/// A budget that is often full, and the calls that a child makes on it.
 fn with_budget(inner: Arc<dyn DeviceMemoryResource>) -> (Arc<dyn DeviceMemoryResource>, Vec<Ask>) {
     let whole = Budget::new(64 * MIB).named(AllocTag::intern("whole"));
     let share = whole.sub_budget(AllocTag::intern("share"), 4 * MIB);

@@ -16,12 +16,12 @@ use dmr::prelude::*;
 use dmr_sim::Universe;
 
 const MIB: usize = 1 << 20;
-/// What the child process is told: what to do, and the folder for what it leaves behind.
+/// The arguments of the child process: what to do, and the folder for what it leaves behind.
 const CHILD: &str = "DMR_EXITS";
 const ENDS: [(&str, i32); 3] = [("returns", 0), ("exits", 3), ("panics", 101)];
 
-/// What a child leaves behind: the bytes that the driver still had handed out when the process had
-/// ended but for the handlers that were registered before the runtime, and the rows of its log.
+/// What a child leaves behind: the bytes that the driver still had allocated when only the handlers
+/// registered before the runtime were left to run, and the rows of its log.
 struct Left {
     bytes: u64,
     rows: usize,
@@ -209,7 +209,7 @@ fn act(what: &str, universe: &Universe, folder: &Path) {
             drop(churn(DeviceRuntime::try_get(another.ordinal(0)).unwrap(), 100));
         }
         "fails" => {
-            // As a driver answers that has been shut down already.
+            // As a driver returns that has been shut down already.
             const DEINITIALIZED: i32 = 4;
             drop(churn(DeviceRuntime::try_get(ordinal).unwrap(), 100));
             (1..100).for_each(|nth| universe.fail_call_number(nth, DEINITIALIZED));

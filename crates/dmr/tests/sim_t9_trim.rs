@@ -64,7 +64,7 @@ fn free(runtime: &DeviceRuntime, block: DeviceBlock) {
     runtime.resource().reap_pending().unwrap();
 }
 
-/// Bytes that the driver has handed out.
+/// Bytes that the driver has allocated.
 fn taken(rig: &Rig) -> u64 {
     let (free, total) = rig.device().memory_info().unwrap();
     total - free

@@ -1,5 +1,5 @@
-//! The simulated driver is told of the blocks of a runtime's pool: what is done to one of them
-//! wrongly is reported with its tag, as a checker of the driver's own allocations would.
+//! A runtime's pool reports its blocks to the simulated driver, which then reports errors in their
+//! use with the block's tag, as it does for the driver's own allocations.
 
 #![cfg(feature = "pool")]
 #![allow(unsafe_code, reason = "submits work by address")]
@@ -113,7 +113,7 @@ impl MemoryObserver for Told {
 }
 
 #[test]
-fn an_observer_of_the_program_s_own_is_told_instead() {
+fn an_observer_of_the_program_replaces_the_simulator_s() {
     on_both(|rig| {
         let told = Arc::new(Told::default());
         let gpu = builder(rig).observer(told.clone()).build().unwrap();
@@ -127,7 +127,7 @@ fn an_observer_of_the_program_s_own_is_told_instead() {
 }
 
 #[test]
-fn without_an_observer_the_simulator_is_told_nothing() {
+fn without_an_observer_the_simulator_sees_no_blocks() {
     on_both(|rig| {
         let gpu = builder(rig).without_observer().build().unwrap();
         let stream = rig.stream();

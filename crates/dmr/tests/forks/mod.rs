@@ -181,7 +181,7 @@ fn hold(stack: &Stack) -> Held {
     Held { lease, block, buffer, pinned, launch }
 }
 
-/// One round of what a program does. What is refused for want of memory or streams is left out.
+/// One round of what a program does. What is refused for lack of memory or streams is left out.
 fn work(stack: &Stack, round: usize) {
     let (resource, streams) = (&stack.resource, &stack.streams);
     let Ok(lease) = streams.acquire() else { return };
