@@ -39,7 +39,7 @@ impl TrackedMemory for DeviceBlock {
     }
 }
 
-macro_rules! as_what_it_leads_to {
+macro_rules! tracked_as_pointee {
     ($($pointer:ty),*) => {$(
         impl<M: TrackedMemory + ?Sized> TrackedMemory for $pointer {
             fn device_ptr(&self) -> u64 {
@@ -53,7 +53,7 @@ macro_rules! as_what_it_leads_to {
     )*};
 }
 
-as_what_it_leads_to!(&M, &mut M, Arc<M>, Box<M>);
+tracked_as_pointee!(&M, &mut M, Arc<M>, Box<M>);
 
 /// A device address as a kernel argument: `launch_builder(..).arg(&argument)`.
 ///
