@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUresult, CUstreamCaptureStatus};
 use cudarc::driver::{CudaStream, result};
@@ -21,6 +22,9 @@ use crate::deferred::Deferred;
 use crate::driver_pool::{DriverPool, HighWater};
 use crate::retired::{Reaped, RetiredBlocks};
 use crate::{AsyncConfig, Diagnostics};
+
+/// How long a trim waits for frees that are queued. Without other work they take microseconds.
+const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, from a driver pool of its own,
 /// with use tracking.
@@ -339,13 +343,21 @@ impl DeviceMemoryResource for AsyncCudaResource {
         reaped.answer()
     }
 
-    /// Memory whose free has not executed yet stays.
+    /// Memory whose free has not executed yet stays. Waits for at most a millisecond until the
+    /// streams are idle, and so the frees that were queued just now have executed.
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let reaped = self.try_reap();
         if self.device().check().is_err() {
             return reaped.map(|_| 0);
         }
         let before = self.pool.reserved_now()?;
+        if before <= keep_bytes {
+            return reaped.map(|_| 0);
+        }
+        let until = Instant::now() + FREES_TIMEOUT;
+        while !self.streams.is_idle().unwrap_or(true) && Instant::now() < until {
+            std::thread::yield_now();
+        }
         self.pool.trim_to(keep_bytes)?;
         let given_back = before.saturating_sub(self.pool.reserved_now()?);
         reaped.map(|_| given_back)

@@ -1,7 +1,6 @@
 //! Memory from upstream, and its way back.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use dmr_core::error::Limit;
 use dmr_core::{
@@ -22,36 +21,12 @@ pub(crate) const TAG: AllocTag = AllocTag::new("pool");
 /// How many pending chunks of an arena may turn out to be in use before no more are asked about.
 const QUESTIONS: usize = 4;
 
-/// How long a trim waits for frees that it has caused upstream to queue. On a stream with no other
-/// work they take microseconds.
-const PATIENCE: Duration = Duration::from_millis(1);
-
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Gives free memory back to upstream, as [`trim_own_to`](Self::trim_own_to) does, and trims
     /// upstream.
     pub(crate) fn trim_all_to(&self, bytes: u64) -> ResourceResult<()> {
-        let before = self.reserved.load(Ordering::Relaxed);
         let own = self.trim_own_to(bytes);
-        if self.pages.is_none() && self.reserved.load(Ordering::Relaxed) < before {
-            self.wait_for_frees();
-        }
         own.and(self.upstream.trim_to(bytes).map(drop))
-    }
-
-    /// Waits for at most [`PATIENCE`] until the frees that upstream has queued on the home streams
-    /// have executed: only then does upstream have the memory.
-    fn wait_for_frees(&self) {
-        let until = Instant::now() + PATIENCE;
-        for arena in self.arenas() {
-            // What has not executed stays upstream, for a later trim.
-            let Ok(frees) = self.uses().work_so_far(arena.home) else { continue };
-            while !frees.is_done().unwrap_or(true) {
-                if Instant::now() > until {
-                    return;
-                }
-                std::thread::yield_now();
-            }
-        }
     }
 
     /// Gives free memory back to upstream, as long as more than `bytes` bytes are reserved. Does

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::result;
 use dmr_core::process::PerProcess;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{
@@ -297,7 +297,9 @@ impl Retired {
         Ok(match streams.uses().free_order(self.id)? {
             FreeOrder::InUse => None,
             FreeOrder::After(uses) => Some(uses),
-            FreeOrder::Home if is_idle(streams, home)? => {
+            FreeOrder::Home
+                if streams.is_stream_idle(streams.permanent_stream(home.slot())?)? =>
+            {
                 Some(Dependencies::none(streams.device().clone()))
             }
             FreeOrder::Home => Some(streams.uses().work_so_far(home)?),
@@ -315,17 +317,6 @@ impl Orphan {
         }
         free_host(self.after.device(), self.ptr)?;
         Ok(Some(self.bytes as u64))
-    }
-}
-
-fn is_idle(streams: &StreamPool, stream: StreamId) -> ResourceResult<bool> {
-    let (device, stream) = (streams.device(), streams.permanent_stream(stream.slot())?);
-    device.bind()?;
-    // SAFETY: the stream is alive, because its pool is.
-    match unsafe { sys::cuStreamQuery(stream.cu_stream()) }.result() {
-        Ok(()) => Ok(true),
-        Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        Err(error) => Err(device.driver_error("cuStreamQuery", error)),
     }
 }
 

@@ -368,6 +368,11 @@ impl StreamPool {
         Ok(self.reclaim.get_or_init(|| stream))
     }
 
+    /// The reclaim stream, if it was needed before.
+    pub(crate) fn reclaim(&self) -> Option<&Arc<CudaStream>> {
+        self.reclaim.get()
+    }
+
     /// Waits until all work submitted to a stream so far is done.
     ///
     /// # Errors
