@@ -137,7 +137,8 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// The first error. What could not be freed is still retired: call again.
+    /// The first error; [`StreamCapturing`](ResourceError::StreamCapturing) for memory whose home
+    /// stream captures a graph. What could not be freed is still retired: call again.
     pub fn try_reap_pinned(&self) -> ResourceResult<u64> {
         self.reap_retired(Patience::Poll)
     }
@@ -318,6 +319,15 @@ impl Orphan {
         free_host(self.after.device(), self.ptr)?;
         Ok(Some(self.bytes as u64))
     }
+}
+
+/// Returns whether a stream is idle. Refused while it captures a graph: a query would end the
+/// capture.
+fn is_idle(streams: &StreamPool, home: StreamId) -> ResourceResult<bool> {
+    if streams.is_slot_capturing(home.slot())? {
+        return Err(ResourceError::stream_capturing(home));
+    }
+    streams.is_stream_idle(streams.permanent_stream(home.slot())?)
 }
 
 /// Frees memory that no device work uses any more. The device's context is current.

@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
 use dmr::dmr_buffer::pinned::reap_orphaned_pinned;
 use dmr::dmr_core::{Access, BlockUse};
 use dmr::dmr_streams::{MemoryOrigin, TrackedMemory};
@@ -112,4 +113,41 @@ fn what_a_lost_device_leaves_is_forgotten() {
         assert_eq!(reap_orphaned_pinned(), Ok(0), "lost first: {lost_first}");
         assert_eq!(universe.calls().total(), 0, "lost first: {lost_first}");
     }
+}
+
+/// To ask the driver whether a stream is idle ends a capture on it, in every mode.
+#[test]
+fn a_capture_on_the_home_stream_stays_whole_whoever_reaps_or_allocates() {
+    let _alone = alone();
+    let reaps: [fn(&DeviceRuntime) -> bool; 3] = [
+        |runtime| runtime.streams().try_reap_pinned().is_err_and(|error| is_capturing(&error)),
+        |runtime| runtime.streams().reap_pinned().is_err_and(|error| is_capturing(&error)),
+        |runtime| {
+            let other = runtime.streams().default_stream();
+            PinnedBuffer::<u8>::zeroed(runtime, other, LEN).is_ok()
+        },
+    ];
+    for reaps_as_it_should in reaps {
+        let universe = lazy();
+        let runtime = DeviceRuntime::builder(universe.ordinal(0)).build().unwrap();
+        let leases = [(); 2].map(|()| runtime.streams().acquire().unwrap());
+        let home = &leases[1];
+        let pinned = PinnedBuffer::from_slice(&runtime, home, &[7u8; LEN]).unwrap();
+        home.stream().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        drop(pinned);
+        assert!(reaps_as_it_should(&runtime));
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let active = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        assert_eq!(home.stream().capture_status().unwrap(), active);
+        // Graphs are not simulated.
+        let _ = home.stream().end_capture(flags);
+        assert!(runtime.streams().reap_pinned().unwrap() >= LEN as u64);
+        drop((leases, runtime));
+        let verdict = universe.finish();
+        assert!(verdict.is_clean(), "{verdict}");
+    }
+}
+
+fn is_capturing(error: &ResourceError) -> bool {
+    matches!(error, ResourceError::StreamCapturing { .. })
 }
