@@ -48,7 +48,10 @@ impl StreamPool {
     ///
     /// - `stream` is a stream of the device's context.
     /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for
-    ///   the lease, or the pool, its leases and everything that tracks uses on it are gone.
+    ///   the lease, and every call that other threads were making meanwhile has returned: one that
+    ///   allocates, frees, reaps, trims or asks whether the pool is idle may be about to ask the
+    ///   driver about the stream. Or the pool, its leases and everything that tracks uses on it are
+    ///   gone.
     pub unsafe fn adopt_raw(self: &Arc<Self>, stream: CUstream) -> ResourceResult<StreamLease> {
         // SAFETY: the caller's first promise; the second is that of this function.
         self.adopt(unsafe { self.device().context().wrap_borrowed_stream(stream) })
@@ -67,8 +70,8 @@ impl StreamPool {
     }
 
     /// Gives an adopted stream up: records a last event on it, which stands for the stream in
-    /// every ledger from then on. The stream is not touched again, its ids are refused, and its
-    /// owner may destroy it.
+    /// every ledger from then on. No later call touches the stream, and its ids are refused. Its
+    /// owner may destroy it once the calls that other threads were making meanwhile have returned.
     ///
     /// # Errors
     ///
