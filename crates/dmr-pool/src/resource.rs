@@ -367,9 +367,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     /// `reserved` is that of upstream: what the pool has reserved, and what upstream keeps besides.
     fn usage(&self) -> Usage {
         let mut usage = self.own_usage();
-        if !self.device().is_forked() {
-            usage.reserved = self.upstream.usage().reserved;
-        }
+        usage.reserved = self.upstream.usage().reserved;
         usage
     }
 
@@ -468,6 +466,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Returns the usage except for `reserved`. In a forked child, nothing.
     pub(crate) fn own_usage(&self) -> Usage {
         let mut usage = Usage::default();
+        // Another thread may have held a lock when the process was forked.
         if self.device().is_forked() {
             return usage;
         }

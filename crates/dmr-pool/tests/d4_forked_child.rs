@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use dmr_core::{
-    Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, UseTokens,
+    Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, Usage,
+    UseTokens,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
@@ -56,6 +57,7 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
             // What does nothing is allowed.
             resource.cancel_uses(UseTokens::new(stream.id())) == Ok(()),
             resource.bytes_outstanding() == 0,
+            resource.usage() == Usage::default(),
         ];
         drop(resource);
         // Which of them was not as it should be, counted from 1.
