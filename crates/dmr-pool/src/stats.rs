@@ -138,10 +138,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Returns what the pool keeps, and which tags hold the most of it: what an error says when
-    /// there is no room.
+    /// there is no room. In a forked child, nothing.
     #[must_use]
     #[cold]
     pub fn shortage(&self) -> PoolShortage {
+        if self.device().is_forked() {
+            return PoolShortage::default();
+        }
         let PoolStats { reserved, largest_free, cached, pending, .. } = self.own_stats();
         let mut by_tag = BTreeMap::<AllocTag, (u64, u64)>::new();
         for arena in self.arenas() {

@@ -15,8 +15,10 @@ impl StreamPool {
     ///
     /// # Errors
     ///
+    /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess);
     /// [`Driver`](dmr_core::ResourceError::Driver).
     pub fn is_idle(&self) -> ResourceResult<bool> {
+        self.device().refuse_fork()?;
         for slot in 0..self.max_slots() {
             let Some(created) = self.slot(slot).alive() else { continue };
             if !self.is_slot_capturing(slot)? && !self.is_stream_idle(&created.stream)? {

@@ -18,6 +18,7 @@ use dmr_adaptors::aligned::AlignedLayer;
 use dmr_adaptors::budget::{Budget, BudgetLayer};
 use dmr_adaptors::callbacks::{FailureCallbackLayer, Response};
 use dmr_adaptors::logging::{InMemorySink, LoggingLayer, LoggingResource};
+use dmr_core::error::PoolShortage;
 use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource, Diagnostics};
 use dmr_cuda_direct::DirectCudaResource;
@@ -90,6 +91,7 @@ fn asks_of_pool<U: DeviceMemoryResource + 'static>(pool: &Arc<PoolResource<U>>) 
     };
     vec![
         ask("pool: stats", |pool| pool.stats() == PoolStats::default()),
+        ask("pool: shortage", |pool| pool.shortage() == PoolShortage::default()),
         ask("pool: heap map", |pool| pool.heap_map().is_empty()),
         ask("pool: trim", |pool| refused(pool.trim_to(0))),
         ask("pool: debug", |pool| !format!("{pool:?}").is_empty()),
