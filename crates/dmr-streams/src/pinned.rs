@@ -133,7 +133,7 @@ impl StreamPool {
     /// the uses and does not wait for them; does nothing while another thread reaps.
     ///
     /// Memory that only its home stream has used counts as done when that stream is idle, or past
-    /// the point of the first poll.
+    /// the point of the first poll. On a lost device nothing can be freed, which is no error.
     ///
     /// # Errors
     ///
@@ -155,7 +155,11 @@ impl StreamPool {
 
     fn reap_retired(&self, patience: Patience) -> ResourceResult<u64> {
         // First: another thread may have held a lock when the process was forked.
-        self.device().check()?;
+        self.device().refuse_fork()?;
+        // Nothing can free it before the process ends.
+        if self.device().is_lost() {
+            return Ok(0);
+        }
         self.pinned().reap(patience, |retired, patience| retired.free(self, patience))
     }
 

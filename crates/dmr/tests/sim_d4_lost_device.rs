@@ -91,3 +91,17 @@ fn reaping_settles_what_is_retired_and_calls_the_driver_no_more() {
         assert_eq!(rig.universe().calls().total(), 0, "{name}: {:?}", rig.universe().calls());
     });
 }
+
+#[test]
+fn a_reap_of_pinned_memory_is_no_error_and_calls_the_driver_no_more() {
+    let rig = Rig::simulated();
+    let streams = rig.streams();
+    let pinned = [(); 2].map(|()| streams.allocate_pinned(BYTES, StreamId::DEFAULT).unwrap());
+    let [before, after] = pinned;
+    drop(before);
+    lose(&rig);
+    drop(after);
+    assert_eq!(streams.try_reap_pinned(), Ok(0));
+    assert_eq!(streams.reap_pinned(), Ok(0));
+    assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());
+}
