@@ -154,8 +154,9 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Asks the driver whether a use is done.
+    /// Asks the driver whether a use is done; not that of a lost device.
     pub(super) fn ask(&self, need: &Need<Option<Event>>) -> ResourceResult<bool> {
+        self.pool.device().check()?;
         let event = self.event_of(need)?;
         self.pool.device().bind()?;
         // SAFETY: the event is alive, and nobody re-records it while it is held.
