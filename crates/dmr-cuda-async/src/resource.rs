@@ -170,12 +170,19 @@ impl AsyncCudaResource {
         }
         if answer == Err(FULL) {
             // Each free piece may be too small, and a larger one needs the device's memory.
-            answer = self.pool.trim_to(0).map_or(answer, |()| ask());
+            answer = self.trim_pool_to(0).map_or(answer, |()| ask());
         }
         answer.map_err(|error| match error {
             FULL => self.out_of_memory(bytes),
             _ => self.device().driver_error("cuMemAllocFromPoolAsync", error),
         })
+    }
+
+    /// Trims the driver's pool, which has memory whose free is queued only after that has executed.
+    fn trim_pool_to(&self, keep_bytes: u64) -> ResourceResult<()> {
+        // What is not done by then, or cannot be asked, stays in the driver's pool.
+        let _ = self.streams.synchronize_until(Instant::now() + FREES_TIMEOUT);
+        self.pool.trim_to(keep_bytes)
     }
 
     #[cold]
@@ -343,8 +350,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         reaped.answer()
     }
 
-    /// Memory whose free has not executed yet stays. Waits for at most a millisecond until the
-    /// streams are idle, and so the frees that were queued just now have executed.
+    /// Memory whose free has not executed within a millisecond stays.
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let reaped = self.try_reap();
         if self.device().check().is_err() {
@@ -354,11 +360,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         if before <= keep_bytes {
             return reaped.map(|_| 0);
         }
-        let until = Instant::now() + FREES_TIMEOUT;
-        while !self.streams.is_idle().unwrap_or(true) && Instant::now() < until {
-            std::thread::yield_now();
-        }
-        self.pool.trim_to(keep_bytes)?;
+        self.trim_pool_to(keep_bytes)?;
         let given_back = before.saturating_sub(self.pool.reserved_now()?);
         reaped.map(|_| given_back)
     }

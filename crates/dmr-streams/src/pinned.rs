@@ -302,9 +302,7 @@ impl Retired {
         Ok(match streams.uses().free_order(self.id)? {
             FreeOrder::InUse => None,
             FreeOrder::After(uses) => Some(uses),
-            FreeOrder::Home
-                if streams.is_stream_idle(streams.permanent_stream(home.slot())?)? =>
-            {
+            FreeOrder::Home if is_idle(streams, home)? => {
                 Some(Dependencies::none(streams.device().clone()))
             }
             FreeOrder::Home => Some(streams.uses().work_so_far(home)?),

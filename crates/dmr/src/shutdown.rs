@@ -155,14 +155,8 @@ impl GiveBack {
         if self.streams.device().bind().is_err() {
             return;
         }
-        let start = Instant::now();
-        let is_idle = loop {
-            match self.streams.is_idle() {
-                Ok(false) if start.elapsed() < PATIENCE_WITH_DEVICE => std::thread::sleep(POLL),
-                Ok(is_idle) => break is_idle,
-                Err(_) => return,
-            }
-        };
+        let until = Instant::now() + PATIENCE_WITH_DEVICE;
+        let Ok(is_idle) = self.streams.synchronize_until(until) else { return };
         // Reaping may wait for a busy device, and is a row of the log.
         if is_idle && self.resource.usage().retired > 0 {
             let _ = self.resource.try_reap();

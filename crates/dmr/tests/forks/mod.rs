@@ -266,7 +266,7 @@ fn calls_of_a_child(stack: Stack, held: Held, rig: Rig) -> Vec<(&'static str, bo
     }
     calls.push(("acquire", refused(streams.acquire())));
     calls.push(("next", refused(streams.next())));
-    calls.push(("is idle", refused(streams.is_idle())));
+    calls.push(("synchronize", refused(streams.synchronize_until(std::time::Instant::now()))));
     calls.push(("synchronize", refused(streams.synchronize(stream))));
     calls.push(("adopt", refused(streams.adopt_legacy())));
     calls.push(("memory info", refused(rig.device().memory_info())));
