@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/peers/interleave.sh");
+const SCRIPT: &str = include_str!("../../../benches/peers/interleave.sh");
 
 /// What every program prints: a line with its own name.
 const PROGRAM: &str = "#!/bin/sh\n[ \"$1\" = ratios ] && exec wc -l <\"$2\"\n\
@@ -38,7 +38,7 @@ fn programs(lines: &[String], round: u32) -> Vec<&str> {
 #[test]
 fn each_round_runs_ours_and_the_peers_in_turn_and_once() {
     let folder = tempfile::tempdir().unwrap();
-    fs::copy(SCRIPT, folder.path().join("interleave.sh")).unwrap();
+    fs::write(folder.path().join("interleave.sh"), SCRIPT).unwrap();
     fs::create_dir(folder.path().join("traces")).unwrap();
     for name in ["dmr-bench", "rmm_bench", "python"] {
         let path = folder.path().join(name);

@@ -342,7 +342,6 @@ fn threads_that_share_an_observed_pool_tell_nothing_that_is_not_so() {
     }
 }
 
-const STEPS: u64 = 40;
 /// Programs that share a simulated machine.
 const TOGETHER: u64 = 25;
 
@@ -352,7 +351,7 @@ fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
         let rig = rig(policy, first, 256 * MIB);
         for number in first..numbers.end.min(first + TOGETHER) {
             let witness = Witness::new(&rig);
-            seen.add(play_observed(&rig, (upstream, &witness), number, STEPS));
+            seen.add(play_observed(&rig, upstream, &witness, number));
         }
         rig.assert_clean();
     }

@@ -91,7 +91,7 @@ fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
         let rig = rig(policy, first, 256 * MIB);
         for number in first..first + 25 {
             let witness = Witness::following_streams(&rig);
-            seen.add(play_observed(&rig, (upstream, &witness), number, 40));
+            seen.add(play_observed(&rig, upstream, &witness, number));
         }
         rig.assert_clean();
     }

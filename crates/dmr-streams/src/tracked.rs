@@ -285,23 +285,19 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         patience: Patience,
         inner: impl FnOnce(&R) -> ResourceResult<u64>,
     ) -> ResourceResult<u64> {
-        let (handed_over, outcome) = self.hand_over_all(patience)?;
-        let freed = inner(self.get_ref())?;
-        outcome.map(|()| handed_over + freed)
-    }
-
-    /// Sweeps, unless another thread does and this one need not wait; refused in a forked child.
-    fn hand_over_all(&self, patience: Patience) -> ResourceResult<(u64, ResourceResult<()>)> {
         self.streams.device().refuse_fork()?;
-        Ok(match patience {
+        let (handed_over, outcome) = match patience {
             Patience::Wait => {
                 let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
                 self.sweep(patience)
             }
+            // Unless another thread does it.
             Patience::Poll => {
                 self.reaping.try_lock().map_or((0, Ok(())), |_alone| self.sweep(patience))
             }
-        })
+        };
+        let freed = inner(self.get_ref())?;
+        outcome.map(|()| handed_over + freed)
     }
 
     /// Everything that no window is open on goes to the inner resource, ordered by a wait on its
@@ -441,10 +437,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-        let before = self.get_ref().usage().reserved;
-        let (_, handed_over) = self.hand_over_all(Patience::Poll)?;
-        handed_over.and(self.get_ref().trim_to(keep_bytes))?;
-        Ok(before.saturating_sub(self.get_ref().usage().reserved))
+        let before = self.usage().reserved;
+        self.reap(Patience::Poll, |inner| inner.trim_to(keep_bytes))?;
+        Ok(before.saturating_sub(self.usage().reserved))
     }
 
     fn supports_block_use_tracking(&self) -> bool {

@@ -41,14 +41,8 @@ pub(crate) fn play(rig: &Rig, upstream: Upstream, number: u64, steps: u64) -> Se
 }
 
 /// Plays it on an observed pool: what that told the witness was right.
-pub(crate) fn play_observed(
-    rig: &Rig,
-    (upstream, witness): (Upstream, &Arc<Witness>),
-    number: u64,
-    steps: u64,
-) -> Seen {
-    let seen =
-        in_order(rig, number, || perform_with(rig, (upstream, Some(witness)), number, steps));
+pub(crate) fn play_observed(rig: &Rig, on: Upstream, witness: &Arc<Witness>, number: u64) -> Seen {
+    let seen = in_order(rig, number, || perform_with(rig, (on, Some(witness)), number, 40));
     assert_eq!(witness.wrong(), [""; 0], "program {number}");
     witness.assert_settled();
     assert_eq!(witness.freed(), seen.allocated, "program {number}");
