@@ -17,8 +17,9 @@ use crate::{DeviceRuntime, MAX_DEVICE_ORDINALS, SharedResource};
 ///
 /// A program need not call this: when the process ends normally, each runtime that still lives, one
 /// of `try_get` or one that the program built, writes its log out and gives back the memory that is
-/// idle. That takes no longer than a few seconds and reports nothing. Call this to wait for all
-/// work, to see errors, and to learn what is still in use.
+/// idle. That reports nothing and takes a moment: at most 5 s per runtime where the device is busy or
+/// a lock is held, and 10 s per log whose sink does not return. Call this to wait for all work, to
+/// see errors, and to learn what is still in use.
 ///
 /// # Errors
 ///
