@@ -173,3 +173,13 @@ fn memory_is_not_refused_while_a_retired_block_is_done_with() {
     drop((resource, home, other));
     rig.assert_clean();
 }
+
+/// Devices of other tests may have the ordinals 0 and 1.
+#[test]
+fn it_is_on_the_device_of_its_inner_resource() {
+    let _first = universe();
+    let rig = Rig::in_universe(&universe());
+    let tracked = over_async(&rig);
+    assert!(rig.ordinal() > 0);
+    assert_eq!(tracked.device_ordinal(), rig.ordinal());
+}
