@@ -49,7 +49,7 @@ unsafe extern "C" fn dmrSimRegionAllocated(
 ) -> Code {
     let tag = match tag_len {
         0 => &[],
-        // SAFETY: the caller's contract: so many bytes can be read there.
+        // SAFETY: the caller's contract: that number of bytes can be read there.
         _ => unsafe { std::slice::from_raw_parts(tag.cast::<u8>(), tag_len) },
     };
     let tag = String::from_utf8_lossy(tag);
