@@ -4,19 +4,20 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::package::{self, Changes};
-use crate::{clippy, deny, docs, fmt, graph, loom, tidy};
+use crate::{clippy, deny, direct, docs, fmt, graph, loom, tidy};
 
 type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
 
 /// Runs all gates and says which failed.
 pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
     let package = || package::run(changes);
-    let gates: [(&str, Gate<'_>); 8] = [
+    let gates: [(&str, Gate<'_>); 9] = [
         ("fmt", &fmt::run),
         ("tidy", &tidy::run),
         ("graph", &graph::run),
         ("deny", &deny::run),
         ("clippy", &clippy::run),
+        ("direct", &direct::run),
         ("docs", &docs::run),
         ("loom", &loom::run),
         ("package", &package),

@@ -8,6 +8,7 @@ mod ci;
 mod clippy;
 mod command;
 mod deny;
+mod direct;
 mod docs;
 mod failure;
 mod fmt;
@@ -31,6 +32,7 @@ usage: cargo xtask <gate>
   graph     who may depend on whom
   deny      licences, duplicate versions and sources of dependencies (needs cargo-deny)
   clippy    no warning with all features, with none, and with each alone
+  direct    a direct build of the facade links the direct backend alone, and works
   docs      the documentation builds without a warning
   loom      models of the lock-free parts hold in every order of steps
   package   every published crate packages and builds from its package
@@ -68,6 +70,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["graph"] => graph::run(),
         ["deny"] => deny::run(),
         ["clippy"] => clippy::run(),
+        ["direct"] => direct::run(),
         ["docs"] => docs::run(),
         ["loom"] => loom::run(),
         ["bench"] => bench::run(),

@@ -10,8 +10,6 @@ use dmr_streams::{Device, StreamPool, StreamPoolConfig};
 
 use crate::exit::Failure;
 
-/// The direct backend, with use tracking.
-const TRACKED: &str = "tracked";
 /// The backend `pool`, as it wastes least.
 const POOL_COMPACT: &str = "pool-compact";
 /// Blocks of mapped memory.
@@ -20,7 +18,7 @@ const VIRTUAL: &str = "virtual";
 /// The facade's backends, the default one first, and what else can be made of its parts.
 pub(crate) fn names() -> PossibleValuesParser {
     let backends = Backend::available().iter().map(|backend| backend.name());
-    PossibleValuesParser::new(backends.chain([TRACKED, POOL_COMPACT, VIRTUAL]))
+    PossibleValuesParser::new(backends.chain([POOL_COMPACT, VIRTUAL]))
 }
 
 /// A builder that takes memory from what `name` stands for, on so many streams; without a name,
@@ -47,7 +45,6 @@ pub(crate) fn builder(
     let builder = builder.max_streams(max_streams);
     let Some(name) = name else { return Ok(builder) };
     match name {
-        TRACKED => Ok(builder.backend(Backend::Direct).tracked()),
         POOL_COMPACT => Ok(builder.backend(Backend::Pool).pool_config(PoolConfig::compact())),
         _ => match Backend::available().iter().find(|backend| backend.name() == name) {
             Some(backend) => Ok(builder.backend(*backend)),

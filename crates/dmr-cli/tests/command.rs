@@ -70,7 +70,7 @@ fn verify_finds_nothing_wrong_with_any_backend() {
         ("virtual", "Virtual(device 0)"),
         ("async", "Async(device 0)"),
         ("direct", "Direct(device 0)"),
-        ("tracked", "Tracked(Direct(device 0))"),
+        ("direct-tracked", "Tracked(Direct(device 0))"),
     ] {
         let output = dmr(&["replay", &gpt_train(), "--verify", "--resource", name]);
         let text = stdout(&output);

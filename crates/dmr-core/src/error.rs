@@ -471,7 +471,7 @@ pub enum StreamProblem {
     /// The resource does not track uses.
     #[error(
         "this resource does not track block uses, so work on another stream would be unordered; \
-         use the async or pool backend, or wrap the resource in `Tracked`"
+         use the backend async, pool or direct-tracked, or wrap the resource in `Tracked`"
     )]
     NotTracked,
 }

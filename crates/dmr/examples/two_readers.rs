@@ -54,7 +54,7 @@ impl Machine {
             _ => None,
         };
         let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));
-        let runtime = DeviceRuntime::builder(ordinal).tracked().build()?;
+        let runtime = DeviceRuntime::builder(ordinal).build()?;
         let ops = PatternOps::new(Arc::clone(runtime.streams()))?;
         let lease = || runtime.streams().acquire();
         let (slow, quick, writer) = (lease()?, lease()?, lease()?);

@@ -3,7 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use dmr_streams::{StreamPool, Tracked};
+#[cfg(feature = "direct")]
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_streams::StreamPool;
+#[cfg(feature = "direct")]
+use dmr_streams::Tracked;
 
 use crate::layers::Handles;
 use crate::{RuntimeError, SharedResource};
@@ -16,8 +20,12 @@ pub enum Backend {
     /// Needs feature `async`.
     Async,
     /// `cuMemAlloc` and `cuMemFree`, one call each per block: what a memory checker sees byte by
-    /// byte. Needs feature `direct`.
+    /// byte. It does not track uses: the program orders work on several streams itself, and a strict
+    /// launch is refused. Needs feature `direct`.
     Direct,
+    /// [`Direct`](Self::Direct) with use tracking, in [`Tracked`](dmr_streams::Tracked): for programs
+    /// of several streams under a memory checker. Needs feature `direct`.
+    DirectTracked,
     /// A pool, with use tracking: no driver call for an allocation or a free that finds what it
     /// needs. It maps pages itself where the device has virtual memory, and carves up blocks of the
     /// async backend where it has none; the resource's `Debug` says which. Needs feature `pool`.
@@ -27,7 +35,6 @@ pub enum Backend {
 /// What the builder was told about its backend.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) tracked: bool,
     #[cfg(feature = "pool")]
     pub(crate) pool: Option<dmr_pool::PoolConfig>,
     #[cfg(feature = "pool")]
@@ -49,6 +56,8 @@ impl Backend {
             Self::Async,
             #[cfg(feature = "direct")]
             Self::Direct,
+            #[cfg(feature = "direct")]
+            Self::DirectTracked,
         ]
     }
 
@@ -58,15 +67,16 @@ impl Backend {
         match self {
             Self::Async => "async",
             Self::Direct => "direct",
+            Self::DirectTracked => "direct-tracked",
             Self::Pool => "pool",
         }
     }
 
-    /// Whether its resource tracks uses by itself.
+    /// Whether its resource tracks uses.
     #[must_use]
     pub const fn tracks_uses(self) -> bool {
         match self {
-            Self::Async | Self::Pool => true,
+            Self::Async | Self::DirectTracked | Self::Pool => true,
             Self::Direct => false,
         }
     }
@@ -91,18 +101,33 @@ impl Backend {
         }
     }
 
-    /// Where this backend's memory comes from; with use tracking if that was asked for, even if it
-    /// has none by itself.
+    /// Makes the resource that takes this backend's memory from the driver.
+    #[allow(unused_variables, reason = "what is used depends on the features")]
     pub(crate) fn base(
         self,
         streams: &Arc<StreamPool>,
         settings: &Settings,
     ) -> Result<SharedResource, RuntimeError> {
-        let resource = self.resource(streams, settings)?;
-        if settings.tracked && !self.tracks_uses() {
-            return Ok(Arc::new(Tracked::new(resource, Arc::clone(streams))?));
+        let streams = Arc::clone(streams);
+        match self {
+            #[cfg(feature = "pool")]
+            Self::Pool => crate::pooled::upstream(streams, settings),
+            #[cfg(feature = "async")]
+            Self::Async => async_resource(streams),
+            #[cfg(feature = "direct")]
+            Self::Direct => Ok(Arc::new(DirectCudaResource::new(streams))),
+            #[cfg(feature = "direct")]
+            Self::DirectTracked => {
+                let direct = DirectCudaResource::new(Arc::clone(&streams));
+                Ok(Arc::new(Tracked::new(direct, streams)?))
+            }
+            // `choose` returns only backends that are compiled in.
+            #[allow(unreachable_patterns, reason = "with all features there is none left")]
+            _ => {
+                drop(streams);
+                Err(RuntimeError::NoBackend)
+            }
         }
-        Ok(resource)
     }
 
     /// The backend itself, where it carves up what its [`base`](Self::base) gives.
@@ -123,29 +148,6 @@ impl Backend {
             _ => {
                 let _ = (streams, settings, handles);
                 Ok(base)
-            }
-        }
-    }
-
-    #[allow(unused_variables, reason = "what is used depends on the features")]
-    fn resource(
-        self,
-        streams: &Arc<StreamPool>,
-        settings: &Settings,
-    ) -> Result<SharedResource, RuntimeError> {
-        let streams = Arc::clone(streams);
-        match self {
-            #[cfg(feature = "pool")]
-            Self::Pool => crate::pooled::upstream(streams, settings),
-            #[cfg(feature = "async")]
-            Self::Async => async_resource(streams),
-            #[cfg(feature = "direct")]
-            Self::Direct => Ok(Arc::new(dmr_cuda_direct::DirectCudaResource::new(streams))),
-            // `choose` answers none that is not there.
-            #[allow(unreachable_patterns, reason = "with all features there is none left")]
-            _ => {
-                drop(streams);
-                Err(RuntimeError::NoBackend)
             }
         }
     }

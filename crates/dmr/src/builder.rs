@@ -65,13 +65,6 @@ impl DeviceRuntimeBuilder {
         self
     }
 
-    /// Gives use tracking to a backend that has none by itself: the direct one becomes
-    /// [`Tracked`](dmr_streams::Tracked). Changes nothing for the others.
-    pub fn tracked(mut self) -> Self {
-        self.settings.tracked = true;
-        self
-    }
-
     /// Works on the streams of a pool that the program has already.
     pub fn with_streams(mut self, streams: Arc<StreamPool>) -> Self {
         self.streams = Some(streams);
@@ -152,8 +145,6 @@ impl DeviceRuntimeBuilder {
         self.check_pool_settings()?;
         let problem = if self.resource.is_some() && self.backend.is_some() {
             "`with_resource` brings its own backend: leave `backend` out"
-        } else if self.resource.is_some() && self.settings.tracked {
-            "`with_resource` brings its own tracking: leave `tracked` out"
         } else if self.resource.is_some() && self.streams.is_none() {
             "`with_resource` needs `with_streams`, with the pool that the resource works on"
         } else if self.streams.is_some() && self.max_streams.is_some() {

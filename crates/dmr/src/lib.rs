@@ -23,12 +23,10 @@
 //! | --- | --- | --- |
 //! | `async` | yes | [`Backend::Async`]: a memory pool of the driver, with use tracking |
 //! | `budget` | yes | one hard limit per GPU: `budget`, sub-budgets, reservations |
-//! | `buffer` | yes | `DeviceBuffer`, `PinnedBuffer`, `Column` |
 //! | `callbacks` | no | `on_out_of_memory`: spill and retry |
 //! | `debug-guard` | no | `debug_guard`: red zones, poison, quarantine |
-//! | `derive` | no | derives [`Pod`](bytemuck::Pod) and [`Zeroable`](bytemuck::Zeroable); brings `buffer` |
-//! | `direct` | yes | [`Backend::Direct`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
-//! | `launch` | yes | `LaunchRecorder`: declares what a launch uses |
+//! | `derive` | no | derives [`Pod`](bytemuck::Pod) and [`Zeroable`](bytemuck::Zeroable) |
+//! | `direct` | yes | [`Backend::Direct`] and [`Backend::DirectTracked`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
 //! | `logging` | yes | `log_csv`: every allocation and free, in a file that `dmr replay` reads |
 //! | `metrics` | no | statistics through the `metrics` facade |
 //! | `nvrtc` | no | `cudarc::nvrtc::Ptx`, `CudaContext::load_module`; only compiling needs the NVRTC library |
@@ -36,8 +34,12 @@
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
 //!
+//! Every build has `DeviceBuffer`, `PinnedBuffer`, `Column` and `LaunchRecorder`.
+//!
 //! Which of the compiled-in backends is used: the builder decides, else the environment variable
 //! `DMR_BACKEND`, else the first of [`Backend::available`]: the pool, where it is compiled in.
+//! A feature adds a backend and removes none: a program that is to have the direct backend alone, to
+//! run under Compute Sanitizer, turns the default features off and asks for `direct`.
 //!
 //! # Element types of your own
 //!
@@ -88,13 +90,11 @@ pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 pub use shutdown::{ShutdownError, shutdown};
 pub use tenant::Tenant;
 
-#[cfg(feature = "buffer")]
 pub use dmr_buffer::bytemuck;
 
 pub use cudarc;
 #[cfg(feature = "dmr-adaptors")]
 pub use dmr_adaptors;
-#[cfg(feature = "buffer")]
 pub use dmr_buffer;
 pub use dmr_core;
 #[cfg(feature = "async")]
@@ -103,7 +103,6 @@ pub use dmr_cuda_async;
 pub use dmr_cuda_direct;
 #[cfg(feature = "pool")]
 pub use dmr_cuda_virtual;
-#[cfg(feature = "launch")]
 pub use dmr_launch;
 #[cfg(feature = "pool")]
 pub use dmr_pool;
@@ -124,11 +123,8 @@ pub mod prelude {
     pub use dmr_adaptors::logging::{CsvSink, LoggingLayer, LoggingResource, with_query};
     #[cfg(feature = "statistics")]
     pub use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
-    #[cfg(feature = "buffer")]
     pub use dmr_buffer::failures::{drop_failures, take_drop_failures};
-    #[cfg(feature = "buffer")]
     pub use dmr_buffer::pinned::{reap_orphaned_pinned, reap_pinned, try_reap_pinned};
-    #[cfg(feature = "buffer")]
     pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer, Pod, Zeroable};
     pub use dmr_core::{
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
@@ -140,7 +136,6 @@ pub mod prelude {
     pub use dmr_cuda_direct::DirectCudaResource;
     #[cfg(feature = "pool")]
     pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
-    #[cfg(feature = "launch")]
     pub use dmr_launch::LaunchRecorder;
     #[cfg(feature = "pool")]
     pub use dmr_pool::{PoolConfig, PoolResource};

@@ -1,6 +1,6 @@
 //! A2: a tenant of a runtime that holds memory already: its budget bounds what passes through it.
 
-#![cfg(all(feature = "budget", feature = "buffer"))]
+#![cfg(all(feature = "budget", any(feature = "async", feature = "direct")))]
 
 use dmr::dmr_adaptors::budget::{Budget, BudgetLayer};
 use dmr::dmr_buffer::BufferError;

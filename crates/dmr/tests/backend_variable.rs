@@ -37,6 +37,7 @@ fn expect(backend: &str, expected: &str) {
 #[test]
 fn a_known_name_chooses_its_backend() {
     expect("direct", "Direct(device ?)");
+    expect("direct-tracked", "Tracked(Direct(device ?))");
     expect("async", "Async(device ?)");
     // The default's, where the device has virtual memory: `sim_pool_over_pages_or_blocks` has both.
     expect("", "Pool(pages of 32 MiB, Virtual(device ?))");
@@ -48,8 +49,8 @@ fn a_known_name_chooses_its_backend() {
 fn an_unknown_name_is_refused_with_the_names_that_there_are() {
     for name in ["cached", "POOL", " direct", "direct "] {
         let expected = format!(
-            "no backend {name:?} in this program; it has \"pool\", \"async\", \"direct\": choose one of \
-             them, or compile the crate `dmr` with the backend's feature"
+            "no backend {name:?} in this program; it has \"pool\", \"async\", \"direct\", \
+             \"direct-tracked\": choose one of them, or compile the crate `dmr` with the backend's feature"
         );
         expect(name, &expected);
     }

@@ -71,7 +71,6 @@ fn settings_that_exclude_each_other_are_refused() {
     let builder = || DeviceRuntime::builder(rig.ordinal());
     let streams = Arc::clone(rig.streams());
     let resource = Arc::new(DirectCudaResource::new(Arc::clone(&streams)));
-    let tracked = resource.clone();
     #[cfg(feature = "pool")]
     for builder in [
         builder().with_streams(streams.clone()).with_resource(resource.clone()),
@@ -83,8 +82,7 @@ fn settings_that_exclude_each_other_are_refused() {
     for builder in [
         builder().with_resource(resource.clone()),
         builder().with_streams(streams.clone()).with_resource(resource).backend(Backend::Direct),
-        builder().with_streams(streams.clone()).max_streams(3),
-        builder().with_resource(tracked).with_streams(streams).tracked(),
+        builder().with_streams(streams).max_streams(3),
     ] {
         let error = builder.build().unwrap_err();
         assert!(matches!(error, RuntimeError::Settings { .. }), "{error}");
@@ -92,18 +90,22 @@ fn settings_that_exclude_each_other_are_refused() {
 }
 
 #[test]
-fn tracking_is_added_where_there_is_none() {
+fn each_backend_is_what_it_says() {
     let rig = Rig::new();
-    let builder = || DeviceRuntime::builder(rig.ordinal()).tracked();
-    let direct = builder().backend(Backend::Direct).build().unwrap();
-    assert_eq!(
-        format!("{:?}", direct.resource()),
-        format!("Tracked(Direct(device {}))", rig.ordinal())
-    );
-    assert!(direct.resource().supports_block_use_tracking());
-    #[cfg(feature = "async")]
-    {
-        let own = builder().backend(Backend::Async).build().unwrap();
-        assert_eq!(format!("{:?}", own.resource()), format!("Async(device {})", rig.ordinal()));
+    for &backend in Backend::available() {
+        let gpu = DeviceRuntime::builder(rig.ordinal()).backend(backend).build().unwrap();
+        assert_eq!(
+            gpu.resource().supports_block_use_tracking(),
+            backend.tracks_uses(),
+            "{backend}"
+        );
+        let ordinal = rig.ordinal();
+        let stack = match backend {
+            Backend::Direct => format!("Direct(device {ordinal})"),
+            Backend::DirectTracked => format!("Tracked(Direct(device {ordinal}))"),
+            Backend::Async => format!("Async(device {ordinal})"),
+            _ => continue,
+        };
+        assert_eq!(format!("{:?}", gpu.resource()), stack);
     }
 }

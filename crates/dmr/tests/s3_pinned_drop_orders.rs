@@ -1,6 +1,6 @@
 //! S3: a pinned buffer, its runtime and leases are dropped in any order, and nothing stays behind.
 
-#![cfg(all(feature = "async", feature = "buffer", feature = "direct", feature = "pool"))]
+#![cfg(all(feature = "async", feature = "direct", feature = "pool"))]
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -32,7 +32,7 @@ struct Case {
 }
 
 fn cases(in_flight: bool) -> impl Iterator<Item = Case> {
-    [Backend::Pool, Backend::Async, Backend::Direct]
+    [Backend::Pool, Backend::Async, Backend::DirectTracked]
         .into_iter()
         .flat_map(move |backend| [false, true].map(|away| Case { backend, away, in_flight }))
 }
@@ -41,7 +41,7 @@ impl Parts {
     fn new(case: Case) -> Self {
         let rig = Rig::new();
         let builder = DeviceRuntime::builder(rig.ordinal()).backend(case.backend);
-        let runtime = builder.tracked().build().unwrap();
+        let runtime = builder.build().unwrap();
         let ops = PatternOps::new(Arc::clone(runtime.streams())).unwrap();
         let leases = [(); 2].map(|()| runtime.streams().acquire().unwrap());
         let stream = &leases[usize::from(case.away)];

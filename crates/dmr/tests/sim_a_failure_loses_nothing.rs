@@ -1,13 +1,12 @@
 //! T4, U13: each driver call of each scenario fails once; nothing is lost and nothing is out of
 //! order.
 
+#![cfg(feature = "direct")]
+
 use std::sync::Arc;
 
-use dmr_core::DeviceMemoryResource;
-use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
-use dmr_cuda_direct::DirectCudaResource;
+use dmr::prelude::*;
 use dmr_sim::ReportKind;
-use dmr_streams::Tracked;
 use dmr_testkit::Rig;
 use dmr_testkit::faults::for_each_driver_call;
 use dmr_testkit::scenarios::{SCENARIOS, Stage};
@@ -52,6 +51,7 @@ fn on_the_tracked_direct_backend() {
     });
 }
 
+#[cfg(feature = "async")]
 #[test]
 fn on_the_async_backend() {
     lose_nothing(|rig| {

@@ -4,6 +4,7 @@
 //! `DMR_FORKS` sets how often each stack is forked.
 
 #![cfg(all(target_os = "linux", not(loom)))]
+#![cfg(all(feature = "budget", feature = "direct", feature = "logging", feature = "pool"))]
 #![allow(unsafe_code, reason = "forks")]
 #![allow(clippy::print_stderr, reason = "the times of a long run")]
 
@@ -13,6 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dmr::DeviceRuntime;
+use dmr::dmr_cuda_async::{AsyncConfig, AsyncCudaResource, Diagnostics};
+use dmr::dmr_cuda_direct::DirectCudaResource;
+use dmr::dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+use dmr::dmr_pool::{PoolConfig, PoolResource, PoolStats};
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::aligned::AlignedLayer;
 use dmr_adaptors::budget::{Budget, BudgetLayer};
@@ -20,10 +25,6 @@ use dmr_adaptors::callbacks::{FailureCallbackLayer, Response};
 use dmr_adaptors::logging::{InMemorySink, LoggingLayer, LoggingResource};
 use dmr_core::error::PoolShortage;
 use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
-use dmr_cuda_async::{AsyncConfig, AsyncCudaResource, Diagnostics};
-use dmr_cuda_direct::DirectCudaResource;
-use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
-use dmr_pool::{PoolConfig, PoolResource, PoolStats};
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;
 use forks::{Ask, Stack, fork_under_load, refused};

@@ -18,7 +18,7 @@ type Choose = fn(DeviceRuntimeBuilder) -> DeviceRuntimeBuilder;
 
 const BACKENDS: [(&str, Choose); 5] = [
     ("direct", |builder| builder.backend(Backend::Direct)),
-    ("tracked direct", |builder| builder.backend(Backend::Direct).tracked()),
+    ("tracked direct", |builder| builder.backend(Backend::DirectTracked)),
     ("async", |builder| builder.backend(Backend::Async)),
     ("pool over pages", |builder| builder.backend(Backend::Pool)),
     ("pool over async", |builder| {

@@ -1,14 +1,12 @@
 //! Without any one of the records, waits and synchronisations that the library makes, a race.
 
+#![cfg(all(feature = "async", feature = "direct"))]
 #![allow(clippy::print_stdout, reason = "what each scenario needs is worth reading")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dmr_core::DeviceMemoryResource;
-use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
-use dmr_cuda_direct::DirectCudaResource;
-use dmr_streams::Tracked;
+use dmr::prelude::*;
 use dmr_testkit::Rig;
 use dmr_testkit::scenarios::{SCENARIOS, Scenario, Stage};
 

@@ -1,6 +1,7 @@
 //! In steady state the library allocates nothing on the host heap: not for memory, not for a
 //! launch, not for a wait.
 
+#![cfg(all(feature = "direct", feature = "pool"))]
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

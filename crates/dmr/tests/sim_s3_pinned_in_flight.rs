@@ -1,7 +1,7 @@
 //! S3, U13: what becomes of pinned memory in flight when its streams go, on a machine that works as
 //! late as it may.
 
-#![cfg(all(feature = "async", feature = "buffer"))]
+#![cfg(feature = "async")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

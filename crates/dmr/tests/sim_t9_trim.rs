@@ -21,7 +21,7 @@ type Choose = fn(DeviceRuntimeBuilder) -> DeviceRuntimeBuilder;
 /// What it is, whether the device has virtual memory, and how it is chosen.
 const BACKENDS: [(&str, i32, Choose); 6] = [
     ("direct", 1, |builder| builder.backend(Backend::Direct)),
-    ("tracked direct", 1, |builder| builder.backend(Backend::Direct).tracked()),
+    ("tracked direct", 1, |builder| builder.backend(Backend::DirectTracked)),
     ("async", 1, |builder| builder.backend(Backend::Async)),
     ("pool over pages", 1, |builder| builder.backend(Backend::Pool)),
     ("pool without pages", 1, |builder| {

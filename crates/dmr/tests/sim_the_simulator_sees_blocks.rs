@@ -138,6 +138,7 @@ fn without_an_observer_the_simulator_sees_no_blocks() {
     });
 }
 
+#[cfg(feature = "direct")]
 #[test]
 fn an_observer_is_the_pool_s_and_refused_for_another_backend() {
     let rig = Rig::simulated();
@@ -147,7 +148,6 @@ fn an_observer_is_the_pool_s_and_refused_for_another_backend() {
 }
 
 /// Not in this library, whatever layers the call goes through.
-#[cfg(feature = "buffer")]
 #[test]
 fn the_call_site_of_a_race_is_the_program_s_own() {
     let universe = Universe::builder().capture_call_sites(true).build().unwrap();
