@@ -1,32 +1,33 @@
-//! `cargo xtask direct`: a direct build of the facade is direct, so that a memory checker sees each
-//! allocation of the program and no pool's.
+//! `cargo xtask direct`: a direct build of the facade has the direct backend and no other, so that a
+//! memory checker sees each block of the program as an allocation.
 
 use std::collections::BTreeSet;
 
 use crate::command;
 use crate::failure::{Failure, Violation, none_of};
 
-/// What a program asks for that is to have the direct backend and no other.
+/// The facade with the direct backend alone, as arguments of cargo.
 const BUILD: &[&str] = &["-p", "dmr", "--no-default-features", "--features", "direct"];
 
 const OTHER_BACKENDS: &[&str] = &["dmr-cuda-async", "dmr-cuda-virtual", "dmr-pool"];
 
-/// What each backend comes with.
+/// What a direct build has to have.
 const NEEDED: &[&str] = &["dmr-buffer", "dmr-cuda-direct", "dmr-launch"];
 
-/// The program's choice of a backend, and the one that multi-stream programs need.
+/// The variable that chooses a backend, with the one that programs of several streams need.
 const TRACKED: (&str, &str) = ("DMR_BACKEND", "direct-tracked");
 
-/// Each example, and the backend that it needs if that is not the default one.
+/// Each example, with the variable that it needs.
 const EXAMPLES: &[(&str, Option<(&str, &str)>)] =
     &[("quickstart", None), ("double", Some(TRACKED)), ("two_readers", Some(TRACKED))];
 
-/// What is linked first, then what it does: the tests that this build has, and the examples.
+/// Checks which crates such a build links, then runs its tests and the examples.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut found = violations("a dependent's direct build", &crates("normal")?);
     found.extend(violations("a direct build of the tests and examples", &crates("normal,dev")?));
     none_of(found)?;
-    command::show(&mut command::cargo(&[&["test"], BUILD].concat()))?;
+    let mut test = command::cargo(&[&["test"], BUILD].concat());
+    command::show(test.env_remove(TRACKED.0))?;
     for (example, variable) in EXAMPLES {
         let mut run = command::cargo(&[&["run"], BUILD, &["--example", example]].concat());
         command::show(run.env_remove(TRACKED.0).envs(*variable))?;
@@ -34,7 +35,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The crates that the build links, through dependencies of these kinds.
+/// Returns the crates that the build links through dependencies of these kinds.
 fn crates(kinds: &str) -> Result<BTreeSet<String>, Failure> {
     let format = ["--edges", kinds, "--prefix", "none", "--format", "{p}"];
     let tree = command::capture(&mut command::cargo(&[&["tree"], BUILD, &format].concat()))?;
