@@ -53,6 +53,21 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-trace",
         ],
     ),
+    (
+        "dmr-sanitize",
+        &[
+            "dmr-adaptors",
+            "dmr-buffer",
+            "dmr-core",
+            "dmr-cuda-async",
+            "dmr-cuda-direct",
+            "dmr-cuda-virtual",
+            "dmr-launch",
+            "dmr-pool",
+            "dmr-sim",
+            "dmr-streams",
+        ],
+    ),
     ("xtask", &[]),
 ];
 
@@ -60,7 +75,7 @@ const SIMULATOR: &str = "dmr-sim";
 
 /// Where the simulator may be on by default. A library that brings it would put a simulated driver
 /// into other people's programs.
-const MAY_ENABLE_SIMULATOR: &[&str] = &["dmr-bench", "dmr-cli", "dmr-testkit"];
+const MAY_ENABLE_SIMULATOR: &[&str] = &["dmr-bench", "dmr-cli", "dmr-sanitize", "dmr-testkit"];
 
 /// Holds the graph.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -1,0 +1,106 @@
+//! Faults in blocks of the async backend, which are allocated and freed in the order of a stream.
+
+#![allow(unsafe_code, reason = "commits faults")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{DriverError, result};
+use dmr_core::DeviceMemoryResource;
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+
+use super::Control;
+use super::scene::{BYTES, Scene};
+use crate::Outcome;
+use crate::tool::Tool;
+
+const STACK: &str = "async";
+
+pub(super) const OVERRUN: Control = Control {
+    name: "overrun-async",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "overrun",
+    commit: |scene| {
+        let resource = driver_pool(scene)?;
+        let block = scene.allocate_written(&resource)?;
+        // SAFETY: the fault: one byte behind the block.
+        unsafe { scene.faults.write(scene.stream_a(), block.ptr(), BYTES + 1)? };
+        scene.free(&resource, block);
+        Ok(())
+    },
+};
+
+pub(super) const USE_AFTER_FREE: Control = Control {
+    name: "use-after-free-async",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "use-after-free",
+    commit: |scene| {
+        let resource = driver_pool(scene)?;
+        let block = scene.allocate_written(&resource)?;
+        scene.streams.device().synchronize()?;
+        let stale = block.ptr();
+        resource.deallocate(block)?;
+        // SAFETY: the fault: the memory was freed on the other stream.
+        unsafe { scene.faults.write(scene.stream_b(), stale, 1)? };
+        Ok(())
+    },
+};
+
+pub(super) const USE_BEFORE_ALLOC: Control = Control {
+    name: "use-before-alloc-async",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "use-before-alloc",
+    commit: |scene| {
+        let resource = driver_pool(scene)?;
+        let block = scene.allocate(&resource)?;
+        // SAFETY: the fault: the other stream does not wait for the allocation.
+        unsafe { scene.faults.write(scene.stream_b(), block.ptr(), 1)? };
+        let _: Result<(), _> = scene.streams.device().synchronize();
+        scene.free(&resource, block);
+        Ok(())
+    },
+};
+
+pub(super) const UNINITIALIZED: Control = Control {
+    name: "uninitialized-async",
+    tool: Tool::Initcheck,
+    stack: STACK,
+    class: "uninitialized",
+    commit: |scene| {
+        let resource = driver_pool(scene)?;
+        let sum = scene.allocate_written(&resource)?;
+        let block = scene.allocate_written(&resource)?;
+        resource.deallocate(block)?;
+        let recycled = scene.allocate(&resource)?;
+        // SAFETY: the fault: the block was never written, whatever lived at its address before.
+        unsafe { scene.faults.read(scene.stream_a(), recycled.ptr(), 1, sum.ptr())? };
+        scene.free(&resource, recycled);
+        scene.free(&resource, sum);
+        Ok(())
+    },
+};
+
+pub(super) const DOUBLE_FREE: Control = Control {
+    name: "double-free-async",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "double-free",
+    commit: |scene| {
+        let resource = driver_pool(scene)?;
+        let block = scene.allocate_written(&resource)?;
+        let stale = block.ptr();
+        resource.deallocate(block)?;
+        scene.streams.device().synchronize()?;
+        // SAFETY: the fault: the memory is the driver's again, which refuses this.
+        let _: Result<(), DriverError> =
+            unsafe { result::free_async(stale, scene.stream_b().cu_stream()) };
+        Ok(())
+    },
+};
+
+fn driver_pool(scene: &Scene) -> Outcome<AsyncCudaResource> {
+    let resource = AsyncCudaResource::new(Arc::clone(&scene.streams), AsyncConfig::default())?;
+    Ok(Scene::on(resource))
+}

@@ -1,0 +1,125 @@
+//! Faults in blocks of the direct backend: one driver allocation each.
+
+#![allow(unsafe_code, reason = "commits faults")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{DriverError, result};
+use dmr_core::DeviceMemoryResource;
+use dmr_cuda_direct::DirectCudaResource;
+
+use super::Control;
+use super::scene::{BYTES, Scene};
+use crate::Outcome;
+use crate::tool::Tool;
+
+const STACK: &str = "direct";
+
+pub(super) const OVERRUN: Control = Control {
+    name: "overrun-direct",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "overrun",
+    commit: |scene| {
+        let resource = direct(scene);
+        let block = scene.allocate_written(&resource)?;
+        // SAFETY: the fault: one byte behind the block.
+        unsafe { scene.faults.write(scene.stream_a(), block.ptr(), BYTES + 1)? };
+        scene.free(&resource, block);
+        Ok(())
+    },
+};
+
+pub(super) const UNDERRUN: Control = Control {
+    name: "underrun-direct",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "underrun",
+    commit: |scene| {
+        let resource = direct(scene);
+        let block = scene.allocate_written(&resource)?;
+        // SAFETY: the fault: one byte before the block.
+        unsafe { scene.faults.write(scene.stream_a(), block.ptr() - 1, 1)? };
+        scene.free(&resource, block);
+        Ok(())
+    },
+};
+
+pub(super) const USE_AFTER_FREE: Control = Control {
+    name: "use-after-free-direct",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "use-after-free",
+    commit: |scene| {
+        let resource = direct(scene);
+        let block = scene.allocate_written(&resource)?;
+        let stale = block.ptr();
+        give_back(scene, &resource, block)?;
+        // SAFETY: the fault: the memory is the driver's again.
+        Ok(unsafe { scene.faults.write(scene.stream_b(), stale, 1)? })
+    },
+};
+
+pub(super) const UNINITIALIZED: Control = Control {
+    name: "uninitialized-direct",
+    tool: Tool::Initcheck,
+    stack: STACK,
+    class: "uninitialized",
+    commit: |scene| {
+        let resource = direct(scene);
+        let sum = scene.allocate_written(&resource)?;
+        let block = scene.allocate_written(&resource)?;
+        give_back(scene, &resource, block)?;
+        let recycled = scene.allocate(&resource)?;
+        // SAFETY: the fault: the block was never written, whatever lived at its address before.
+        unsafe { scene.faults.read(scene.stream_a(), recycled.ptr(), 1, sum.ptr())? };
+        scene.free(&resource, recycled);
+        scene.free(&resource, sum);
+        Ok(())
+    },
+};
+
+pub(super) const LEAK: Control = Control {
+    name: "leak-direct",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "leak",
+    commit: |scene| {
+        let resource = direct(scene);
+        // The fault: a block that is dropped without `deallocate` is leaked.
+        drop(scene.allocate_written(&resource)?);
+        Ok(())
+    },
+};
+
+pub(super) const DOUBLE_FREE: Control = Control {
+    name: "double-free-direct",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "double-free",
+    commit: |scene| {
+        let resource = direct(scene);
+        let block = scene.allocate_written(&resource)?;
+        let stale = block.ptr();
+        give_back(scene, &resource, block)?;
+        // SAFETY: the fault: the memory is the driver's again, which refuses this.
+        let _: Result<(), DriverError> = unsafe { result::free_sync(stale) };
+        Ok(())
+    },
+};
+
+fn direct(scene: &Scene) -> DirectCudaResource {
+    Scene::on(DirectCudaResource::new(Arc::clone(&scene.streams)))
+}
+
+/// Frees the block; the fault is still to come, so errors count.
+fn give_back(
+    scene: &Scene,
+    resource: &DirectCudaResource,
+    block: dmr_core::DeviceBlock,
+) -> Outcome {
+    scene.streams.device().synchronize()?;
+    resource.deallocate(block)?;
+    resource.reap_pending()?;
+    Ok(())
+}
