@@ -5,8 +5,10 @@ use std::sync::Arc;
 use dmr_core::conformance::{CHECKS, run};
 use dmr_sanitize::machine::Machine;
 use dmr_sanitize::stacks::Stack;
-use dmr_testkit::{Rig, RigConfig};
+use dmr_testkit::Rig;
 use libtest_mimic::{Failed, Trial};
+
+use crate::stage::rig;
 
 /// One of them leaks a block, one takes all memory of the device.
 const LEFT_OUT: [&str; 2] =
@@ -22,12 +24,8 @@ pub(crate) fn trials(stack: Stack) -> Vec<Trial> {
 
 fn keeps(stack: Stack, check: &str) -> Result<(), Failed> {
     let machine = Machine::select()?;
-    let rig = || {
-        let universe = machine.universe().cloned();
-        Rig::with(RigConfig { universe, ..RigConfig::default() })
-    };
     let make = |rig: &Rig| stack.make(&Arc::clone(rig.streams())).expect("a resource");
-    run(check, || rig().harness(make)).into_result()?;
+    run(check, || rig(&machine).harness(make)).into_result()?;
     let Some(universe) = machine.universe() else { return Ok(()) };
     let verdict = universe.finish();
     if verdict.is_clean() { Ok(()) } else { Err(verdict.to_string().into()) }

@@ -1,7 +1,16 @@
 //! A subset of the device tests, on every stack or on the one that `--stack` names: what runs under
 //! Compute Sanitizer. Without a GPU it runs on the simulated driver.
 
+mod api_errors;
+mod buffers;
 mod conformance;
+mod kernels;
+mod launches;
+mod layers;
+mod memory;
+mod refusals;
+mod scenarios;
+mod stage;
 
 use std::env;
 use std::process::ExitCode;
@@ -10,6 +19,14 @@ use dmr_sanitize::machine::Machine;
 use dmr_sanitize::stacks::{STACKS, Stack};
 use dmr_sanitize::{Outcome, canary, lines};
 use libtest_mimic::{Arguments, Conclusion, Trial};
+use stage::Stage;
+
+/// A test on a fresh resource, and its name as a sentence.
+type Test = (&'static str, fn(&Stage) -> Outcome);
+
+/// Bytes, or elements: every remainder of a word, and both sides of a kernel's block and of the
+/// alignment.
+const SIZES: &[usize] = &[1, 2, 3, 5, 63, 255, 256, 257, 1001, 4099, 70_001];
 
 fn main() -> Outcome<ExitCode> {
     let arguments: Vec<String> = env::args().collect();
@@ -52,9 +69,26 @@ fn run(mut arguments: Arguments, stacks: &[Stack]) -> Outcome<Conclusion> {
     let trials = stacks.iter().flat_map(|&stack| trials_of(stack)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(device);
+    if !arguments.list {
+        api_errors::print();
+    }
     Ok(conclusion)
 }
 
 fn trials_of(stack: Stack) -> Vec<Trial> {
-    conformance::trials(stack)
+    let groups =
+        [("buffers", buffers::TESTS), ("launches", launches::TESTS), ("memory", memory::TESTS)];
+    let tests =
+        groups.into_iter().flat_map(|(group, tests)| tests.iter().map(move |test| (group, test)));
+    let played = tests.map(|(group, &(name, test))| {
+        Trial::test(format!("{}::{group}::{name}", stack.name), move || Ok(play(stack, test)?))
+    });
+    let others = [conformance::trials, scenarios::trials, refusals::trials, layers::trials];
+    others.into_iter().flat_map(|trials| trials(stack)).chain(played).collect()
+}
+
+fn play(stack: Stack, test: fn(&Stage) -> Outcome) -> Outcome {
+    let stage = Stage::new(stack)?;
+    test(&stage)?;
+    stage.finish()
 }

@@ -1,0 +1,108 @@
+//! The kernels of the device tests: on a GPU compiled by the driver, on the simulated driver as
+//! closures.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use dmr_sim::{Footprint, KernelArgs, Universe};
+use dmr_streams::{Device, KernelArg};
+
+/// Threads of a block, and words of a sum.
+pub(crate) const BLOCK: u32 = 256;
+
+/// The kernels, loaded in the context of one device.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    add: CudaFunction,
+    sum: CudaFunction,
+}
+
+impl Kernels {
+    pub(crate) fn load(device: &Device) -> Result<Self, DriverError> {
+        let module = device.context().load_module(Ptx::from_src(include_str!("kernels.ptx")))?;
+        Ok(Self { add: module.load_function("dmr_add")?, sum: module.load_function("dmr_sum")? })
+    }
+
+    /// Gives the simulated driver the bodies of the kernels.
+    pub(crate) fn register(universe: &Universe) {
+        let bytes = |args: &KernelArgs| u64::from(args.u32(2));
+        universe.register_kernel(
+            "dmr_add",
+            move |args| {
+                Footprint::new().reads(args.u64(0), bytes(args)).writes(args.u64(1), bytes(args))
+            },
+            move |args, memory| {
+                let mut values = vec![0; bytes(args) as usize];
+                memory.read(args.u64(0), &mut values);
+                let number = args.u32(3) as u8;
+                values.iter_mut().for_each(|byte| *byte = byte.wrapping_add(number));
+                memory.write(args.u64(1), &values);
+            },
+        );
+        let words = |args: &KernelArgs| u64::from(args.u32(2));
+        let sums = move |args: &KernelArgs| words(args).div_ceil(u64::from(BLOCK));
+        universe.register_kernel(
+            "dmr_sum",
+            move |args| {
+                let (reads, writes) = (4 * words(args), 4 * sums(args));
+                Footprint::new().reads(args.u64(0), reads).writes(args.u64(1), writes)
+            },
+            move |args, memory| {
+                let mut bytes = vec![0; 4 * words(args) as usize];
+                memory.read(args.u64(0), &mut bytes);
+                for (index, part) in bytes.chunks(4 * BLOCK as usize).enumerate() {
+                    let words =
+                        part.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
+                    let sum = words.map(u32::from_le_bytes).fold(0, u32::wrapping_add);
+                    memory.write(args.u64(1) + 4 * index as u64, &sum.to_le_bytes());
+                }
+            },
+        );
+    }
+
+    /// Submits: each byte of `to` becomes that of `from` plus `number`.
+    ///
+    /// # Safety
+    ///
+    /// Both are device memory of `bytes` bytes that this work may use.
+    pub(crate) unsafe fn add(
+        &self,
+        stream: &Arc<CudaStream>,
+        (from, to): (KernelArg, KernelArg),
+        bytes: usize,
+        number: u8,
+    ) -> Result<(), DriverError> {
+        let (bytes, number) = (bytes as u32, u32::from(number));
+        let mut launch = stream.launch_builder(&self.add);
+        launch.arg(&from).arg(&to).arg(&bytes).arg(&number);
+        // SAFETY: the caller's promise; the arguments are those of the kernel.
+        unsafe { launch.launch(LaunchConfig::for_num_elems(bytes)) }.map(drop)
+    }
+
+    /// Submits: word i of `to` becomes the sum of the [`BLOCK`] words of `from` from `BLOCK * i` on.
+    ///
+    /// # Safety
+    ///
+    /// `from` is device memory of `words` words, `to` of one word for each [`BLOCK`] of them, rounded
+    /// up; this work may use both.
+    pub(crate) unsafe fn sum(
+        &self,
+        stream: &Arc<CudaStream>,
+        (from, to): (KernelArg, KernelArg),
+        words: usize,
+    ) -> Result<(), DriverError> {
+        let words = words as u32;
+        let config = LaunchConfig {
+            grid_dim: (words.div_ceil(BLOCK), 1, 1),
+            block_dim: (BLOCK, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let mut launch = stream.launch_builder(&self.sum);
+        launch.arg(&from).arg(&to).arg(&words);
+        // SAFETY: the caller's promise; the arguments are those of the kernel.
+        unsafe { launch.launch(config) }.map(drop)
+    }
+}
