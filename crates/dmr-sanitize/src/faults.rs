@@ -126,7 +126,7 @@ impl Faults {
         unsafe { Self::launch_block(&self.race, stream, out) }
     }
 
-    /// Submits a kernel with a barrier that only some threads of a warp reach.
+    /// Submits a kernel with a barrier that only one thread of a block reaches.
     ///
     /// # Safety
     ///

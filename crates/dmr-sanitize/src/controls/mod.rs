@@ -47,6 +47,8 @@ pub const CONTROLS: &[Control] = &[
     #[cfg(feature = "all")]
     ordered::USE_AFTER_FREE,
     #[cfg(feature = "all")]
+    ordered::FREE_WHILE_USED,
+    #[cfg(feature = "all")]
     ordered::USE_BEFORE_ALLOC,
     #[cfg(feature = "all")]
     ordered::UNINITIALIZED,

@@ -38,11 +38,29 @@ pub(super) const USE_AFTER_FREE: Control = Control {
     commit: |scene| {
         let resource = driver_pool(scene)?;
         let block = scene.allocate_written(&resource)?;
-        scene.streams.device().synchronize()?;
         let stale = block.ptr();
+        // The free is still to come on its stream when the memory is used.
+        scene.delay(&scene.a)?;
         resource.deallocate(block)?;
-        // SAFETY: the fault: the memory was freed on the other stream.
+        // SAFETY: the fault: the memory was given back on the other stream.
         unsafe { scene.faults.write(scene.stream_b(), stale, 1)? };
+        Ok(())
+    },
+};
+
+pub(super) const FREE_WHILE_USED: Control = Control {
+    name: "free-while-used-async",
+    tool: Tool::Memcheck,
+    stack: STACK,
+    class: "use-after-free",
+    commit: |scene| {
+        let resource = driver_pool(scene)?;
+        let block = scene.allocate_written(&resource)?;
+        scene.streams.device().synchronize()?;
+        scene.delay(&scene.b)?;
+        // SAFETY: the fault: the use is not recorded, so the free does not wait for it.
+        unsafe { scene.faults.write(scene.stream_b(), block.ptr(), 1)? };
+        scene.free(&resource, block);
         Ok(())
     },
 };

@@ -4,6 +4,7 @@
 mod api_errors;
 mod buffers;
 mod conformance;
+mod interface;
 mod kernels;
 mod launches;
 mod layers;
@@ -11,6 +12,7 @@ mod memory;
 mod refusals;
 mod scenarios;
 mod stage;
+mod threads;
 
 use std::env;
 use std::process::ExitCode;
@@ -37,36 +39,40 @@ fn main() -> Outcome<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     canary::run_if_asked()?;
-    let (arguments, stacks) = take_stack(arguments)?;
-    Ok(run(Arguments::from_iter(arguments), &stacks)?.exit_code())
+    let (arguments, stack) = take_stack(arguments)?;
+    Ok(run(Arguments::from_iter(arguments), stack)?.exit_code())
 }
 
-/// Removes `--stack NAME` from the arguments; returns every stack if it is not there.
-fn take_stack(mut arguments: Vec<String>) -> Outcome<(Vec<String>, Vec<Stack>)> {
+/// Removes `--stack NAME` from the arguments.
+fn take_stack(mut arguments: Vec<String>) -> Outcome<(Vec<String>, Option<Stack>)> {
     let Some(at) = arguments.iter().position(|argument| argument == "--stack") else {
-        return Ok((arguments, STACKS.to_vec()));
+        return Ok((arguments, None));
     };
     let name = arguments.get(at + 1).ok_or("--stack needs a name")?;
     let stack = Stack::find(name)?;
     arguments.drain(at..at + 2);
-    Ok((arguments, vec![stack]))
+    Ok((arguments, Some(stack)))
 }
 
-fn run(mut arguments: Arguments, stacks: &[Stack]) -> Outcome<Conclusion> {
+fn run(mut arguments: Arguments, stack: Option<Stack>) -> Outcome<Conclusion> {
+    let stacks = stack.map_or(STACKS.to_vec(), |stack| vec![stack]);
     let machine = Machine::select()?;
     if !arguments.list {
         lines::backends();
-        for stack in stacks {
+        for stack in &stacks {
             lines::stack(&stack.make(&machine.streams()?)?);
         }
     }
     // Keeps the context: to make one for each test would take most of the time.
     let device = machine.universe().is_none().then(|| machine.device()).transpose()?;
     if device.is_some() {
-        // Tests measure nothing against each other, and tools name kernels in order.
+        // One test at a time: a finding then belongs to the test that was printed last.
         arguments.test_threads.get_or_insert(1);
     }
-    let trials = stacks.iter().flat_map(|&stack| trials_of(stack)).collect();
+    let mut trials: Vec<_> = stacks.iter().flat_map(|&stack| trials_of(stack)).collect();
+    if stack.is_none() && device.is_none() {
+        trials.extend(interface::trials());
+    }
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(device);
     if !arguments.list {
@@ -76,8 +82,12 @@ fn run(mut arguments: Arguments, stacks: &[Stack]) -> Outcome<Conclusion> {
 }
 
 fn trials_of(stack: Stack) -> Vec<Trial> {
-    let groups =
-        [("buffers", buffers::TESTS), ("launches", launches::TESTS), ("memory", memory::TESTS)];
+    let groups = [
+        ("buffers", buffers::TESTS),
+        ("launches", launches::TESTS),
+        ("memory", memory::TESTS),
+        ("threads", threads::TESTS),
+    ];
     let tests =
         groups.into_iter().flat_map(|(group, tests)| tests.iter().map(move |test| (group, test)));
     let played = tests.map(|(group, &(name, test))| {

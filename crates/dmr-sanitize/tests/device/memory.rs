@@ -1,6 +1,4 @@
-//! Memory that grows, shrinks and comes back: many sizes at once, reaps, trims, and threads.
-
-use std::thread;
+//! Memory that grows, shrinks and comes back: many sizes at once, reaps and trims.
 
 use dmr_buffer::DeviceBuffer;
 use dmr_core::DeviceOps;
@@ -13,8 +11,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("blocks_of_many_sizes_are_written_to_the_last_byte", grows),
     ("memory_that_was_freed_serves_the_next_block_of_another_stream", recycles),
     ("a_trim_gives_back_what_no_block_needs_and_the_next_block_is_sound", trims),
-    ("threads_on_streams_of_their_own_allocate_launch_and_free_at_once", threads),
-    ("threads_free_what_other_threads_have_allocated", handed_over),
 ];
 
 /// Bytes of blocks that make a resource take more from the driver several times.
@@ -70,51 +66,4 @@ fn trims(stage: &Stage) -> Outcome {
     let buffer = DeviceBuffer::from_host(&stage.ctx, &b, &[6_u8; 1001])?;
     assert_eq!(buffer.to_host(&a)?, [6; 1001]);
     Ok(())
-}
-
-fn threads(stage: &Stage) -> Outcome {
-    const THREADS: u8 = 8;
-    thread::scope(|scope| {
-        let run = |number: u8| -> Outcome {
-            let stream = stage.rig.stream();
-            for round in 0..4_u8 {
-                for &len in SIZES {
-                    let source = vec![number; len];
-                    let source = DeviceBuffer::from_host(&stage.ctx, &stream, &source)?;
-                    let mut target = DeviceBuffer::<u8>::uninit(&stage.ctx, &stream, len)?;
-                    stage.add(&stream, &source, &mut target, round)?;
-                    drop(source);
-                    assert_eq!(target.to_host(&stream)?, vec![number + round; len]);
-                }
-            }
-            Ok(())
-        };
-        let running: Vec<_> = (0..THREADS).map(|number| scope.spawn(move || run(number))).collect();
-        running.into_iter().try_for_each(|it| it.join().expect("a thread that did not panic"))
-    })
-}
-
-fn handed_over(stage: &Stage) -> Outcome {
-    const BLOCKS: usize = 64;
-    let (a, b) = (stage.rig.stream(), stage.rig.stream());
-    let (sender, receiver) = std::sync::mpsc::channel::<DeviceBuffer<u8>>();
-    thread::scope(|scope| {
-        let producer = scope.spawn(|| -> Outcome {
-            let sender = sender;
-            for number in 0..BLOCKS {
-                let len = SIZES[number % SIZES.len()];
-                let made = DeviceBuffer::from_host(&stage.ctx, &a, &vec![number as u8; len])?;
-                sender.send(made)?;
-            }
-            Ok(())
-        });
-        for (number, received) in receiver.iter().enumerate() {
-            let mut target = DeviceBuffer::<u8>::uninit(&stage.ctx, &b, received.len())?;
-            stage.add(&b, &received, &mut target, 1)?;
-            let expected = vec![number as u8 + 1; received.len()];
-            drop(received);
-            assert_eq!(target.to_host(&b)?, expected);
-        }
-        producer.join().expect("a thread that did not panic")
-    })
 }
