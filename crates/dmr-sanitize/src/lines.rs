@@ -4,6 +4,8 @@
 
 use std::fmt::{Debug, Display};
 
+use dmr_sim::Report;
+
 use crate::stacks::BACKENDS;
 use crate::tool::Tool;
 
@@ -30,9 +32,14 @@ pub fn expect_api_error(call: &str, error: &str, count: u64) {
     println!("{PREFIX}expect api-error {call} {error} {count}");
 }
 
-/// Prints the kind of a finding of the simulated driver.
-pub fn simulator(finding: &dyn Debug) {
-    line("simulator", format_args!("{finding:?}"));
+/// Prints the device address of a planted fault, which the tool must name.
+pub fn address(address: u64) {
+    line("address", format_args!("{address:#x}"));
+}
+
+/// Prints the kind and the address of a finding of the simulated driver.
+pub fn simulator(finding: &Report) {
+    line("simulator", format_args!("{:?} {:#x}", finding.kind, finding.address));
 }
 
 /// Prints a remark for a person.

@@ -87,7 +87,7 @@ impl Control {
         scene.end();
         if let Some(universe) = machine.universe() {
             for report in &universe.finish().reports {
-                lines::simulator(&report.kind);
+                lines::simulator(report);
             }
         }
         Ok(())

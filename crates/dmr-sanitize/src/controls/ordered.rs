@@ -7,11 +7,12 @@ use std::sync::Arc;
 use cudarc::driver::{DriverError, result};
 use dmr_core::DeviceMemoryResource;
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_streams::{PatternOps, StreamLease};
 
 use super::Control;
 use super::scene::{BYTES, Scene};
-use crate::Outcome;
 use crate::tool::Tool;
+use crate::{Outcome, lines};
 
 const STACK: &str = "async";
 
@@ -23,6 +24,7 @@ pub(super) const OVERRUN: Control = Control {
     commit: |scene| {
         let resource = driver_pool(scene)?;
         let block = scene.allocate_written(&resource)?;
+        lines::address(block.ptr() + u64::from(BYTES));
         // SAFETY: the fault: one byte behind the block.
         unsafe { scene.faults.write(scene.stream_a(), block.ptr(), BYTES + 1)? };
         scene.free(&resource, block);
@@ -40,8 +42,9 @@ pub(super) const USE_AFTER_FREE: Control = Control {
         let block = scene.allocate_written(&resource)?;
         let stale = block.ptr();
         // The free is still to come on its stream when the memory is used.
-        scene.delay(&scene.a)?;
+        let _delay = delay(scene, &scene.a)?;
         resource.deallocate(block)?;
+        lines::address(stale);
         // SAFETY: the fault: the memory was given back on the other stream.
         unsafe { scene.faults.write(scene.stream_b(), stale, 1)? };
         Ok(())
@@ -52,12 +55,13 @@ pub(super) const FREE_WHILE_USED: Control = Control {
     name: "free-while-used-async",
     tool: Tool::Memcheck,
     stack: STACK,
-    class: "use-after-free",
+    class: "free-while-used",
     commit: |scene| {
         let resource = driver_pool(scene)?;
         let block = scene.allocate_written(&resource)?;
         scene.streams.device().synchronize()?;
-        scene.delay(&scene.b)?;
+        let _delay = delay(scene, &scene.b)?;
+        lines::address(block.ptr());
         // SAFETY: the fault: the use is not recorded, so the free does not wait for it.
         unsafe { scene.faults.write(scene.stream_b(), block.ptr(), 1)? };
         scene.free(&resource, block);
@@ -73,6 +77,7 @@ pub(super) const USE_BEFORE_ALLOC: Control = Control {
     commit: |scene| {
         let resource = driver_pool(scene)?;
         let block = scene.allocate(&resource)?;
+        lines::address(block.ptr());
         // SAFETY: the fault: the other stream does not wait for the allocation.
         unsafe { scene.faults.write(scene.stream_b(), block.ptr(), 1)? };
         let _: Result<(), _> = scene.streams.device().synchronize();
@@ -92,6 +97,7 @@ pub(super) const UNINITIALIZED: Control = Control {
         let block = scene.allocate_written(&resource)?;
         resource.deallocate(block)?;
         let recycled = scene.allocate(&resource)?;
+        lines::address(recycled.ptr());
         // SAFETY: the fault: the block was never written, whatever lived at its address before.
         unsafe { scene.faults.read(scene.stream_a(), recycled.ptr(), 1, sum.ptr())? };
         scene.free(&resource, recycled);
@@ -111,12 +117,21 @@ pub(super) const DOUBLE_FREE: Control = Control {
         let stale = block.ptr();
         resource.deallocate(block)?;
         scene.streams.device().synchronize()?;
+        lines::address(stale);
         // SAFETY: the fault: the memory is the driver's again, which refuses this.
         let _: Result<(), DriverError> =
             unsafe { result::free_async(stale, scene.stream_b().cu_stream()) };
         Ok(())
     },
 };
+
+/// Keeps a stream busy for 200 ms. The kernel is unloaded when what this returns is dropped, which
+/// waits for it.
+fn delay(scene: &Scene, stream: &StreamLease) -> Outcome<PatternOps> {
+    let ops = PatternOps::new(Arc::clone(&scene.streams))?;
+    ops.delay(stream.id(), 200_000_000)?;
+    Ok(ops)
+}
 
 fn driver_pool(scene: &Scene) -> Outcome<AsyncCudaResource> {
     let resource = AsyncCudaResource::new(Arc::clone(&scene.streams), AsyncConfig::default())?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DriverError, result};
 use dmr_core::{AllocTag, BlockState, DeviceBlock, DeviceMemoryResource};
-use dmr_streams::{PatternOps, StreamLease, StreamPool};
+use dmr_streams::{StreamLease, StreamPool};
 
 use super::PREFIX;
 use crate::faults::Faults;
@@ -22,15 +22,13 @@ pub(super) struct Scene {
     pub(super) b: StreamLease,
     pub(super) faults: Faults,
     pub(super) streams: Arc<StreamPool>,
-    ops: PatternOps,
 }
 
 impl Scene {
     pub(super) fn new(machine: &Machine) -> Outcome<Self> {
         let streams = machine.streams()?;
         let faults = Faults::load(streams.device().context(), PREFIX)?;
-        let ops = PatternOps::new(Arc::clone(&streams))?;
-        Ok(Self { a: streams.acquire()?, b: streams.acquire()?, faults, streams, ops })
+        Ok(Self { a: streams.acquire()?, b: streams.acquire()?, faults, streams })
     }
 
     /// Prints the stack, and returns it.
@@ -63,11 +61,6 @@ impl Scene {
         let _: Result<BlockState, _> = resource.deallocate(block);
         let _: Result<(), _> = self.streams.device().synchronize();
         let _: Result<u64, _> = resource.reap_pending();
-    }
-
-    /// Keeps a stream busy for 200 ms.
-    pub(super) fn delay(&self, stream: &StreamLease) -> Outcome {
-        Ok(self.ops.delay(stream.id(), 200_000_000)?)
     }
 
     pub(super) fn stream_a(&self) -> &Arc<CudaStream> {

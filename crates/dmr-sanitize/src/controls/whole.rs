@@ -10,8 +10,8 @@ use dmr_cuda_direct::DirectCudaResource;
 
 use super::Control;
 use super::scene::{BYTES, Scene};
-use crate::Outcome;
 use crate::tool::Tool;
+use crate::{Outcome, lines};
 
 const STACK: &str = "direct";
 
@@ -23,6 +23,7 @@ pub(super) const OVERRUN: Control = Control {
     commit: |scene| {
         let resource = direct(scene);
         let block = scene.allocate_written(&resource)?;
+        lines::address(block.ptr() + u64::from(BYTES));
         // SAFETY: the fault: one byte behind the block.
         unsafe { scene.faults.write(scene.stream_a(), block.ptr(), BYTES + 1)? };
         scene.free(&resource, block);
@@ -38,6 +39,7 @@ pub(super) const UNDERRUN: Control = Control {
     commit: |scene| {
         let resource = direct(scene);
         let block = scene.allocate_written(&resource)?;
+        lines::address(block.ptr() - 1);
         // SAFETY: the fault: one byte before the block.
         unsafe { scene.faults.write(scene.stream_a(), block.ptr() - 1, 1)? };
         scene.free(&resource, block);
@@ -55,8 +57,10 @@ pub(super) const USE_AFTER_FREE: Control = Control {
         let block = scene.allocate_written(&resource)?;
         let stale = block.ptr();
         give_back(scene, &resource, block)?;
+        lines::address(stale);
         // SAFETY: the fault: the memory is the driver's again.
-        Ok(unsafe { scene.faults.write(scene.stream_b(), stale, 1)? })
+        unsafe { scene.faults.write(scene.stream_b(), stale, 1)? };
+        Ok(())
     },
 };
 
@@ -71,6 +75,7 @@ pub(super) const UNINITIALIZED: Control = Control {
         let block = scene.allocate_written(&resource)?;
         give_back(scene, &resource, block)?;
         let recycled = scene.allocate(&resource)?;
+        lines::address(recycled.ptr());
         // SAFETY: the fault: the block was never written, whatever lived at its address before.
         unsafe { scene.faults.read(scene.stream_a(), recycled.ptr(), 1, sum.ptr())? };
         scene.free(&resource, recycled);
@@ -86,8 +91,10 @@ pub(super) const LEAK: Control = Control {
     class: "leak",
     commit: |scene| {
         let resource = direct(scene);
+        let block = scene.allocate_written(&resource)?;
+        lines::address(block.ptr());
         // The fault: a block that is dropped without `deallocate` is leaked.
-        drop(scene.allocate_written(&resource)?);
+        drop(block);
         Ok(())
     },
 };
@@ -102,6 +109,7 @@ pub(super) const DOUBLE_FREE: Control = Control {
         let block = scene.allocate_written(&resource)?;
         let stale = block.ptr();
         give_back(scene, &resource, block)?;
+        lines::address(stale);
         // SAFETY: the fault: the memory is the driver's again, which refuses this.
         let _: Result<(), DriverError> = unsafe { result::free_sync(stale) };
         Ok(())
