@@ -16,7 +16,7 @@
 //! | class | tool | the tool's record |
 //! | --- | --- | --- |
 //! | `overrun`, `underrun`, `use-after-free` | memcheck | kind `Precise`, error `out of bounds`; the address tells which |
-//! | `free-while-used` | memcheck | kind `Stream-ordered race`, text `Use-after-free race` |
+//! | `use-after-free`, where the use was submitted before the free | memcheck | kind `Stream-ordered race`, text `Use-after-free race` |
 //! | `use-before-alloc` | memcheck | kind `Precise`, error `potentially accessed before it is allocated` |
 //! | `leak` | memcheck | kind `Leak` |
 //! | `double-free` | memcheck | kind `Api`: `cuMemFree_v2` or `cuMemFreeAsync`, `CUDA_ERROR_INVALID_VALUE`; no address |

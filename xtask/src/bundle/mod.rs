@@ -17,8 +17,9 @@ use crate::workspace::Workspace;
 const FOLDER: &str = "dmr-bundle";
 const SCRIPT: &str = include_str!("run.sh");
 
-/// The programs that are measured, or that a user runs: package and binary.
-const PROGRAMS: &[(&str, &str)] = &[("dmr-cli", "dmr"), ("dmr-bench", "dmr-bench")];
+/// The programs that are measured, that a user runs, or that tests run: package and binary.
+const PROGRAMS: &[(&str, &str)] =
+    &[("dmr-cli", "dmr"), ("dmr-bench", "dmr-bench"), ("dmr-sanitize", "control")];
 
 /// This program's own tests are about the sources.
 const WITHOUT: &str = "xtask";

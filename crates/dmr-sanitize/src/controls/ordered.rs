@@ -55,7 +55,7 @@ pub(super) const FREE_WHILE_USED: Control = Control {
     name: "free-while-used-async",
     tool: Tool::Memcheck,
     stack: STACK,
-    class: "free-while-used",
+    class: "use-after-free",
     commit: |scene| {
         let resource = driver_pool(scene)?;
         let block = scene.allocate_written(&resource)?;
