@@ -16,6 +16,7 @@ mod graph;
 mod loom;
 mod mutants;
 mod package;
+mod sanitize;
 mod tidy;
 mod workspace;
 
@@ -40,11 +41,16 @@ usage: cargo xtask <gate>
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
   mutants   how many faults in the bookkeeping the tests notice (needs cargo-mutants)
   bundle    tests, examples and programs for a machine without Rust and without the sources
+  sanitize  device tests and planted faults under Compute Sanitizer (needs a GPU and that tool)
 
   --instructions [PART...]    bench: the table of instructions only, of steps with PART in the name
   --sample N | --all, --seed S, --shard K/N, --timeout SECONDS
                               mutants: how many, which, which part of them, when tests hang
   --out DIR, --package NAME   bundle: where it goes, whose tests and examples
+  --tool PATH, --rows TEXT, --fresh, --timeout SECONDS, --programs DIR, --out DIR
+                              sanitize: the tool; which rows, again or not, for how long; ready
+                              programs; where results go
+  --bundle                    sanitize: pack the programs for a GPU machine without Rust
   --allow-dirty   package, ci: package with uncommitted changes";
 
 fn main() -> ExitCode {
@@ -77,6 +83,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["bench", "--instructions", parts @ ..] => bench::count_instructions(parts),
         ["mutants", options @ ..] => mutants::run(options),
         ["bundle", options @ ..] => bundle::run(&bundle::Options::parse(options)?),
+        ["sanitize", options @ ..] => sanitize::run(options),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

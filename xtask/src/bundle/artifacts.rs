@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 /// What an executable is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// A test harness: unit tests or an integration test.
     Test,
     /// An example.
@@ -17,21 +17,21 @@ pub(super) enum Role {
 
 /// One executable.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Artifact {
+pub(crate) struct Artifact {
     /// The name of its crate.
-    pub(super) package: String,
+    pub(crate) package: String,
     /// The name of the test, example or binary.
-    pub(super) target: String,
+    pub(crate) target: String,
     /// Whether its tests are those inside the crate.
-    pub(super) is_unit_test: bool,
-    pub(super) role: Role,
-    pub(super) executable: PathBuf,
+    pub(crate) is_unit_test: bool,
+    pub(crate) role: Role,
+    pub(crate) executable: PathBuf,
 }
 
 impl Artifact {
     /// Where it is in the bundle. Unit tests of a library and its binary have one crate and one
     /// name, so the kind is part of theirs.
-    pub(super) fn place(&self) -> PathBuf {
+    pub(crate) fn place(&self) -> PathBuf {
         let Self { package, target, .. } = self;
         match self.role {
             Role::Test if self.is_unit_test => format!("tests/{package}.unit-{target}").into(),
@@ -43,7 +43,7 @@ impl Artifact {
 }
 
 /// Those in cargo's JSON messages, one a line; other messages are passed over.
-pub(super) fn from_messages(messages: &str) -> Vec<Artifact> {
+pub(crate) fn from_messages(messages: &str) -> Vec<Artifact> {
     let parsed = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     parsed.filter_map(Message::artifact).collect()
 }

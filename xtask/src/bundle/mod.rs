@@ -1,8 +1,8 @@
 //! `cargo xtask bundle`: everything that runs, for a machine with a driver but neither Rust nor
 //! the sources.
 
-mod artifacts;
-mod pack;
+pub(crate) mod artifacts;
+pub(crate) mod pack;
 mod script;
 
 use std::path::{Path, PathBuf};
@@ -107,7 +107,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     archive.check_size()
 }
 
-fn build(arguments: &[&str]) -> Result<Vec<Artifact>, Failure> {
+/// Builds, and returns the executables that cargo names.
+pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Artifact>, Failure> {
     let arguments = [arguments, &["--message-format", "json-render-diagnostics"]].concat();
     // Cargo's progress is for the reader: a build of everything takes minutes.
     let mut cargo = command::cargo(&arguments);
@@ -121,7 +122,8 @@ fn lists_no_test(executable: &Path) -> Result<bool, Failure> {
     Ok(!list.lines().any(|line| line.ends_with(": test")))
 }
 
-fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
+/// Says which file could not be read, written or the like.
+pub(crate) fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::Setup(format!("cannot {what} {}: {error}", path.display()))
 }
 

@@ -17,14 +17,14 @@ const XZ_OPTIONS: &str = "--lzma2=preset=3,dict=128MiB";
 
 /// A packed bundle.
 #[derive(Debug)]
-pub(super) struct Archive {
-    pub(super) path: PathBuf,
-    pub(super) bytes: u64,
+pub(crate) struct Archive {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
 }
 
 impl Archive {
     /// Small enough to be carried to another machine.
-    pub(super) fn check_size(&self) -> Result<(), Failure> {
+    pub(crate) fn check_size(&self) -> Result<(), Failure> {
         if self.bytes <= MOST_BYTES {
             return Ok(());
         }
@@ -34,7 +34,7 @@ impl Archive {
 }
 
 /// Copies an executable without its debug information. Symbols stay: what a panic says needs them.
-pub(super) fn executable(from: &Path, to: &Path) -> Result<(), Failure> {
+pub(crate) fn executable(from: &Path, to: &Path) -> Result<(), Failure> {
     copy(from, to)?;
     if has("strip") {
         command::capture(Command::new("strip").arg("--strip-debug").arg(to))?;
@@ -43,7 +43,7 @@ pub(super) fn executable(from: &Path, to: &Path) -> Result<(), Failure> {
 }
 
 /// Copies the traces of a folder.
-pub(super) fn traces(from: &Path, to: &Path) -> Result<(), Failure> {
+pub(crate) fn traces(from: &Path, to: &Path) -> Result<(), Failure> {
     let entries = fs::read_dir(from).map_err(|error| cannot("read", from, &error))?;
     for entry in entries {
         let path = entry.map_err(|error| cannot("read", from, &error))?.path();
@@ -56,7 +56,7 @@ pub(super) fn traces(from: &Path, to: &Path) -> Result<(), Failure> {
 }
 
 /// Writes a script that can be started.
-pub(super) fn script(text: &str, to: &Path) -> Result<(), Failure> {
+pub(crate) fn script(text: &str, to: &Path) -> Result<(), Failure> {
     fs::write(to, text).map_err(|error| cannot("write", to, &error))?;
     #[cfg(unix)]
     {
@@ -68,7 +68,7 @@ pub(super) fn script(text: &str, to: &Path) -> Result<(), Failure> {
 }
 
 /// Packs a folder of `parent`: with xz if it is there, else with gzip.
-pub(super) fn archive(parent: &Path, folder: &str) -> Result<Archive, Failure> {
+pub(crate) fn archive(parent: &Path, folder: &str) -> Result<Archive, Failure> {
     let (flag, suffix) = if has("xz") { ("-J", "tar.xz") } else { ("-z", "tar.gz") };
     let path = parent.join(format!("{folder}.{suffix}"));
     let mut tar = Command::new("tar");

@@ -1,0 +1,29 @@
+//! `cargo xtask sanitize --bundle`: the programs, this program as their runner, and a script, for a
+//! machine with a GPU but without Rust.
+
+use std::path::Path;
+
+use super::{absolute, programs};
+use crate::bundle::pack;
+use crate::failure::Failure;
+use crate::workspace::Workspace;
+
+const FOLDER: &str = "dmr-sanitize-bundle";
+const SCRIPT: &str = include_str!("sanitize.sh");
+
+/// Builds the programs of each build into a folder of their own, and packs them.
+pub(super) fn run(out: Option<&Path>) -> Result<(), Failure> {
+    let out = match out {
+        Some(out) => absolute(out)?,
+        None => Workspace::load()?.target_directory.join("bundle"),
+    };
+    let folder = out.join(FOLDER);
+    programs::build(&folder)?;
+    let runner = std::env::current_exe()
+        .map_err(|error| Failure::Setup(format!("cannot find this program: {error}")))?;
+    pack::executable(&runner, &folder.join("bin/xtask"))?;
+    pack::script(SCRIPT, &folder.join("sanitize.sh"))?;
+    let archive = pack::archive(&out, FOLDER)?;
+    println!("{}: {:.1} MiB", archive.path.display(), archive.bytes as f64 / f64::from(1 << 20));
+    archive.check_size()
+}

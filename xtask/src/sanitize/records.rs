@@ -1,0 +1,237 @@
+//! The tool's XML as kernels and findings.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// How the names of the canary's kernels start.
+const CANARY: &str = "dmr_canary";
+
+/// What the tool reports about one program and its children.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Launches of kernels that the tool checked, without the canary's.
+    pub(super) kernels: u64,
+    /// Findings outside the canary.
+    pub(super) findings: Vec<Finding>,
+    /// The classes of what the canary's kernels did.
+    pub(super) canary: Vec<String>,
+    /// When the first process started, as the tool writes it.
+    pub(super) date: Option<String>,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Finding {
+    pub(super) class: String,
+    /// The tool's words, and the kernel if the tool names one.
+    pub(super) text: String,
+    /// The driver call that failed and its error, if that is the finding.
+    pub(super) api_error: Option<ApiError>,
+}
+
+/// A driver call that returned an error.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct ApiError {
+    /// The function, without the version in its name.
+    pub(super) call: String,
+    pub(super) error: String,
+}
+
+impl ApiError {
+    pub(super) fn new(call: &str, error: &str) -> Self {
+        let call = ["_v2", "_v3"].iter().find_map(|it| call.strip_suffix(it)).unwrap_or(call);
+        Self { call: call.to_owned(), error: error.to_owned() }
+    }
+}
+
+impl Report {
+    /// Reads the XML; `log` is what the tool wrote for a reader, which alone says how far a wrong
+    /// address is from the nearest allocation.
+    pub(super) fn parse(xml: &str, log: &str) -> Result<Self, quick_xml::DeError> {
+        let output: Output = quick_xml::de::from_str(xml)?;
+        let distances = distances(log);
+        let mut report = Self::default();
+        for item in output.items {
+            match item {
+                Item::Session(session) => {
+                    report.date.get_or_insert(session.created);
+                }
+                Item::Record(record) => report.add(&record, &distances),
+                Item::Other => {}
+            }
+        }
+        Ok(report)
+    }
+
+    fn add(&mut self, record: &Record, distances: &BTreeMap<String, Distance>) {
+        let is_canary = record.kernels().any(|kernel| kernel.contains(CANARY));
+        if record.kind == "LaunchInfo" {
+            let is_checked = record.filtered.is_none() && record.what.filtered.is_none();
+            self.kernels += u64::from(is_checked && !is_canary);
+            return;
+        }
+        let finding = record.finding(distances);
+        if is_canary {
+            self.canary.push(finding.class);
+        } else {
+            self.findings.push(finding);
+        }
+    }
+}
+
+/// How far an address is from the nearest allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Distance {
+    OneByteAfter,
+    OneByteBefore,
+    Further,
+}
+
+/// The distances in the tool's text, by address.
+fn distances(log: &str) -> BTreeMap<String, Distance> {
+    let mut distances = BTreeMap::new();
+    let mut address = None;
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Access to 0x") {
+            address = rest.split_whitespace().next().map(|digits| format!("0x{digits}"));
+        } else if line.contains("the nearest allocation")
+            && let Some(address) = address.take()
+        {
+            let distance = if line.contains("is 1 bytes after") {
+                Distance::OneByteAfter
+            } else if line.contains("is 1 bytes before") {
+                Distance::OneByteBefore
+            } else {
+                Distance::Further
+            };
+            distances.insert(address, distance);
+        }
+    }
+    distances
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "ComputeSanitizerOutput", deny_unknown_fields)]
+struct Output {
+    #[serde(rename = "$value", default)]
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Item {
+    Session(Session),
+    Record(Box<Record>),
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Session {
+    created: String,
+}
+
+#[derive(Deserialize)]
+struct Record {
+    kind: String,
+    #[serde(default)]
+    what: What,
+    r#where: Option<Place>,
+    filtered: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+struct What {
+    #[serde(default)]
+    text: String,
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    error: String,
+    #[serde(default)]
+    api: String,
+    #[serde(default)]
+    address: String,
+    kernel: Option<String>,
+    source: Option<Side>,
+    destination: Option<Side>,
+    filtered: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    r#where: Option<Place>,
+}
+
+#[derive(Deserialize)]
+struct Place {
+    func: Option<String>,
+}
+
+impl Record {
+    /// The names of the kernels that the record is about.
+    fn kernels(&self) -> impl Iterator<Item = &str> {
+        let sides = [&self.what.source, &self.what.destination];
+        let places = sides.into_iter().flatten().filter_map(|side| side.r#where.as_ref());
+        let places = places.chain(&self.r#where).filter_map(|place| place.func.as_deref());
+        places.chain(self.what.kernel.as_deref())
+    }
+
+    fn finding(&self, distances: &BTreeMap<String, Distance>) -> Finding {
+        let What { text, kind, error, api, .. } = &self.what;
+        let api_error = (self.kind == "Api").then(|| ApiError::new(api, error));
+        let mut said = text.clone();
+        if !kind.is_empty() {
+            said = format!("{said}: {kind}");
+        }
+        if let Some(kernel) = self.kernels().next() {
+            said = format!("{said} in {kernel}");
+        }
+        let class = self.class(api_error.as_ref(), distances);
+        Finding { class: class.to_owned(), text: format!("{}: {said}", self.kind), api_error }
+    }
+
+    /// The class of a finding, in this project's words.
+    fn class(
+        &self,
+        api_error: Option<&ApiError>,
+        distances: &BTreeMap<String, Distance>,
+    ) -> &'static str {
+        let What { text, kind, error, address, .. } = &self.what;
+        match &*self.kind {
+            "Precise" if error.contains("out of bounds") => match distances.get(address) {
+                Some(Distance::OneByteAfter) => "overrun",
+                Some(Distance::OneByteBefore) => "underrun",
+                _ => "not-allocated",
+            },
+            "Precise" if error.contains("before") => "use-before-alloc",
+            "Precise" if error.contains("not writable") => "not-writable",
+            "Precise" if error.contains("not readable") => "not-readable",
+            "Stream-ordered race" if text.contains("Use-after-free") => "use-after-free",
+            "Stream-ordered race" if text.contains("before-alloc") => "use-before-alloc",
+            "Initcheck" | "InitcheckApiError" => "uninitialized",
+            "Leak" => "leak",
+            "Analysis" | "Hazard" => "shared-race",
+            "Synccheck" if kind.contains("Divergent thread") => "divergent-barrier",
+            "Api" if api_error.is_some_and(is_invalid_free) => "invalid-free",
+            "Api" => "api-error",
+            _ => "other",
+        }
+    }
+}
+
+fn is_invalid_free(ApiError { call, error }: &ApiError) -> bool {
+    matches!(&**call, "cuMemFree" | "cuMemFreeAsync") && error == "CUDA_ERROR_INVALID_VALUE"
+}
+
+/// The classes by which a tool may report a planted fault of a class. The tool knows that memory
+/// is not allocated, and not whether it ever was.
+pub(super) fn accepted(planted: &str) -> Vec<&str> {
+    match planted {
+        "use-after-free" => vec!["use-after-free", "not-allocated"],
+        "double-free" => vec!["invalid-free"],
+        "undeclared" => vec!["not-readable", "not-writable"],
+        same => vec![same],
+    }
+}

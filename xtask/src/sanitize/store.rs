@@ -1,0 +1,92 @@
+//! Finished rows in a file, so that several short runs make one table.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{self, OpenOptions};
+use std::hash::Hasher;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::outcome::Outcome;
+use super::tool::{self, Machine};
+use super::rows::Row;
+use crate::bundle::cannot;
+use crate::failure::Failure;
+
+/// What a result depends on: with another value, the row has to run again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Provenance {
+    /// Of the program's content, in hexadecimal.
+    program_hash: String,
+    program_bytes: usize,
+    /// The options of the tool and the arguments of the program.
+    command: String,
+    machine: Machine,
+}
+
+impl Provenance {
+    pub(super) fn new(row: &Row, program: &Path, machine: &Machine) -> Result<Self, Failure> {
+        let content = fs::read(program).map_err(|error| cannot("read", program, &error))?;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&content);
+        let program_name = row.program();
+        let words = [tool::options(row), vec![&program_name], row.arguments()].concat();
+        Ok(Self {
+            program_hash: format!("{:016x}", hasher.finish()),
+            program_bytes: content.len(),
+            command: words.join(" "),
+            machine: machine.clone(),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    id: String,
+    provenance: Provenance,
+    outcome: Outcome,
+}
+
+/// The results of finished rows: a JSON object a line.
+#[derive(Debug)]
+pub(super) struct Store {
+    path: PathBuf,
+    results: BTreeMap<String, (Provenance, Outcome)>,
+}
+
+impl Store {
+    /// Reads the file if it is there. Of several results of a row, the last counts. A line that
+    /// is cut off is a row that did not finish.
+    pub(super) fn open(path: PathBuf) -> Self {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let entries = text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
+        let results = entries.map(|it| (it.id, (it.provenance, it.outcome))).collect();
+        Self { path, results }
+    }
+
+    /// The result of a row, if it is one of this program, command and machine.
+    pub(super) fn get(&self, row: &Row, provenance: &Provenance) -> Option<&Outcome> {
+        let (stored, outcome) = self.results.get(&row.id())?;
+        (stored == provenance).then_some(outcome)
+    }
+
+    /// Adds a result, on disk first.
+    pub(super) fn add(
+        &mut self,
+        row: &Row,
+        provenance: Provenance,
+        outcome: Outcome,
+    ) -> Result<(), Failure> {
+        let entry = Entry { id: row.id(), provenance, outcome };
+        let line = serde_json::to_string(&entry)
+            .map_err(|error| cannot("write", &self.path, &error))?;
+        let file = OpenOptions::new().create(true).append(true).open(&self.path);
+        // The line before may have been cut off.
+        file.and_then(|mut file| writeln!(file, "\n{line}"))
+            .map_err(|error| cannot("write", &self.path, &error))?;
+        self.results.insert(entry.id, (entry.provenance, entry.outcome));
+        Ok(())
+    }
+}

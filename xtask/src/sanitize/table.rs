@@ -1,0 +1,86 @@
+//! The results as tables in Markdown, and what is wrong, in sentences.
+
+use super::outcome::Outcome;
+use super::rows::{Row, Subject};
+
+/// A row and its result; `None` if it has not run.
+pub(super) type Judged<'a> = (&'a Row, Option<&'a Outcome>);
+
+/// Both tables, then a line for each problem.
+pub(super) fn render(rows: &[Judged<'_>]) -> String {
+    let (tests, controls): (Vec<_>, Vec<_>) =
+        rows.iter().partition(|(row, _)| row.subject == Subject::Tests);
+    let mut text = String::new();
+    let header = ["tool", "stack", "tests", "kernels checked", "findings", "result"];
+    table(&mut text, header, tests.into_iter().map(tests_cells));
+    text.push('\n');
+    let header = ["control", "tool", "stack", "class", "reported as", "result"];
+    table(&mut text, header, controls.into_iter().map(control_cells));
+    for (row, outcome) in rows {
+        for problem in outcome.iter().flat_map(|it| &it.problems) {
+            text.push_str(&format!("\n{}: {problem}", row.id()));
+        }
+    }
+    text
+}
+
+fn tests_cells((row, outcome): &Judged<'_>) -> [String; 6] {
+    let count = |number: fn(&Outcome) -> u64| {
+        outcome.map_or_else(|| "-".to_owned(), |outcome| number(outcome).to_string())
+    };
+    [
+        row.tool.to_string(),
+        row.stack.clone(),
+        count(|it| it.tests),
+        count(|it| it.kernels),
+        count(|it| it.findings.len() as u64),
+        result(*outcome).to_owned(),
+    ]
+}
+
+fn control_cells((row, outcome): &Judged<'_>) -> [String; 6] {
+    let (name, class) = match &row.subject {
+        Subject::Control { name, class } => (name.clone(), class.clone()),
+        Subject::Tests => (row.id(), String::new()),
+    };
+    let reported = match outcome {
+        None => "-".to_owned(),
+        Some(outcome) if outcome.findings.is_empty() => "nothing".to_owned(),
+        Some(outcome) => outcome.classes().join(", "),
+    };
+    let result = result(*outcome).to_owned();
+    [name, row.tool.to_string(), row.stack.clone(), class, reported, result]
+}
+
+fn result(outcome: Option<&Outcome>) -> &'static str {
+    match outcome {
+        None => "not run",
+        Some(outcome) if outcome.is_clean() => "as expected",
+        Some(_) => "RED",
+    }
+}
+
+fn table<const N: usize>(
+    text: &mut String,
+    header: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) {
+    let rows: Vec<_> = rows.collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].len());
+        cells.chain([header[column].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut line = |cells: [&str; N]| {
+        for (cell, width) in cells.iter().zip(widths) {
+            text.push_str(&format!("| {cell:width$} "));
+        }
+        text.push_str("|\n");
+    };
+    line(header);
+    let dashes = widths.map(|width| "-".repeat(width));
+    line(dashes.each_ref().map(String::as_str));
+    for row in &rows {
+        line(row.each_ref().map(String::as_str));
+    }
+}
