@@ -3,7 +3,7 @@
 
 pub(crate) mod artifacts;
 pub(crate) mod pack;
-mod script;
+pub(crate) mod script;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -3,19 +3,23 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{SCRIPT, pack};
 
 const PASSES: &str = "echo 'test result: ok. 3 passed; 0 failed'";
 
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// One test at a time writes scripts and starts them: a process that another thread starts just then
 /// would inherit a script that is still open for writing, and Linux runs no such file.
-static ALONE: Mutex<()> = Mutex::new(());
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A bundle of which everything passes, but for what is given: path and shell script.
 fn run(given: &[(&str, &str)], arguments: &[&str]) -> Output {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let put = |path: &str, text: &str| {
         let path = folder.path().join(path);

@@ -235,3 +235,126 @@ pub(super) fn accepted(planted: &str) -> Vec<&str> {
         same => vec![same],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sample of the tool's own output, of an H200 and version 2026.4 unless its name says else.
+    macro_rules! sample {
+        ($name:literal) => {
+            include_str!(concat!("samples/", $name, ".xml"))
+        };
+    }
+
+    fn report(xml: &str) -> Report {
+        Report::parse(xml, "").unwrap()
+    }
+
+    fn class(xml: &str, log: &str) -> String {
+        let report = Report::parse(xml, log).unwrap();
+        assert_eq!(report.findings.len(), 1, "{report:?}");
+        report.findings[0].class.clone()
+    }
+
+    #[test]
+    fn every_class_of_fault_is_told_from_the_others() {
+        for (xml, expected) in [
+            (sample!("use-before-alloc"), "use-before-alloc"),
+            (sample!("use-after-free"), "use-after-free"),
+            (sample!("double-free"), "invalid-free"),
+            (sample!("uninitialized"), "uninitialized"),
+            (sample!("shared-race"), "shared-race"),
+            (sample!("divergent-barrier"), "divergent-barrier"),
+            (sample!("two-processes"), "leak"),
+        ] {
+            assert_eq!(class(xml, ""), expected);
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_is_classified_by_the_nearest_allocation() {
+        let log = |distance: &str| {
+            format!(
+                "=========     Access to 0x7fc33ca003e8 is out of bounds\n\
+                 =========     and is {distance} the nearest allocation at 0x7fc33ca00000"
+            )
+        };
+        for (distance, expected) in [
+            ("1 bytes after", "overrun"),
+            ("1 bytes before", "underrun"),
+            ("2,031,617 bytes after", "not-allocated"),
+            ("11 bytes after", "not-allocated"),
+            ("inside", "not-allocated"),
+        ] {
+            assert_eq!(class(sample!("overrun"), &log(distance)), expected, "{distance}");
+        }
+        assert_eq!(class(sample!("overrun"), ""), "not-allocated");
+    }
+
+    #[test]
+    fn permissions_have_classes_of_their_own() {
+        for (error, expected) in
+            [("not writable", "not-writable"), ("not readable", "not-readable")]
+        {
+            let xml = sample!("overrun").replace("out of bounds", error);
+            assert_eq!(class(&xml, ""), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_finding_too() {
+        let xml = "<ComputeSanitizerOutput><record><kind>New</kind><what><text>odd</text></what>\
+                   </record></ComputeSanitizerOutput>";
+        assert_eq!(class(xml, ""), "other");
+        assert_eq!(report(xml).findings[0].text, "New: odd");
+    }
+
+    #[test]
+    fn launches_are_counted_and_are_no_findings() {
+        let report = report(sample!("graph"));
+        assert_eq!((report.kernels, report.findings.len()), (6, 0));
+        let filtered = sample!("graph").replacen("<what>", "<what><filtered>x</filtered>", 1);
+        assert_eq!(super::tests::report(&filtered).kernels, 5);
+    }
+
+    #[test]
+    fn what_the_canary_does_is_kept_apart() {
+        let xml = sample!("overrun").replace("write_at", "dmr_canary_write");
+        let report = report(&xml);
+        assert_eq!((report.kernels, report.findings.len()), (0, 0));
+        assert_eq!(report.canary, ["not-allocated"]);
+        let xml = sample!("shared-race").replace("shared_race", "dmr_canary_race");
+        assert_eq!(super::tests::report(&xml).canary, ["shared-race"]);
+    }
+
+    #[test]
+    fn errors_of_driver_calls_have_the_call_without_its_version() {
+        let report = report(sample!("api-errors"));
+        let errors: Vec<_> = report.findings.iter().filter_map(|it| it.api_error.clone()).collect();
+        assert_eq!(errors.len(), report.findings.len());
+        let expected = ApiError::new("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY");
+        assert_eq!(errors.iter().filter(|it| **it == expected).count(), 2);
+    }
+
+    #[test]
+    fn several_processes_are_one_report() {
+        let report = report(sample!("two-processes"));
+        assert_eq!(report.date.as_deref(), Some("2026-Nov-22 04:04:24"));
+    }
+
+    #[test]
+    fn a_report_without_records_is_empty() {
+        let xml = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<ComputeSanitizerOutput/>\n";
+        assert_eq!(report(xml), Report::default());
+    }
+
+    #[test]
+    fn a_report_that_is_cut_off_is_an_error() {
+        let whole = sample!("overrun").trim_end();
+        for length in 0..whole.len() {
+            assert!(Report::parse(&whole[..length], "").is_err(), "{length}");
+        }
+        assert!(Report::parse(whole, "").is_ok());
+    }
+}

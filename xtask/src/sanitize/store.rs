@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
-use super::tool::{self, Machine};
 use super::rows::Row;
+use super::tool::{self, Machine};
 use crate::bundle::cannot;
 use crate::failure::Failure;
 
@@ -80,8 +80,8 @@ impl Store {
         outcome: Outcome,
     ) -> Result<(), Failure> {
         let entry = Entry { id: row.id(), provenance, outcome };
-        let line = serde_json::to_string(&entry)
-            .map_err(|error| cannot("write", &self.path, &error))?;
+        let line =
+            serde_json::to_string(&entry).map_err(|error| cannot("write", &self.path, &error))?;
         let file = OpenOptions::new().create(true).append(true).open(&self.path);
         // The line before may have been cut off.
         file.and_then(|mut file| writeln!(file, "\n{line}"))
