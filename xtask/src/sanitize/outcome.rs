@@ -89,7 +89,9 @@ pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
     outcome.date.clone_from(&report.date);
     match &row.subject {
         Subject::Tests => judge_tests(row.tool, report, evidence.printed, &mut outcome),
-        Subject::Control { class, .. } => judge_control(class, report, &mut outcome),
+        Subject::Control { class, .. } => {
+            judge_control(class, report, evidence.printed, &mut outcome);
+        }
     }
     outcome
 }
@@ -142,7 +144,9 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
     }
 }
 
-fn judge_control(planted: &str, report: Report, outcome: &mut Outcome) {
+/// The tool must report the fault by its class, at the address that the program printed, and nothing
+/// else.
+fn judge_control(planted: &str, report: Report, printed: &str, outcome: &mut Outcome) {
     outcome.findings = report.findings;
     let accepted = records::accepted(planted);
     let classes = outcome.classes();
@@ -155,6 +159,12 @@ fn judge_control(planted: &str, report: Report, outcome: &mut Outcome) {
         None
     };
     outcome.problems.extend(problem);
+    if let Some(address) = said(printed, "address: ").next() {
+        let elsewhere = outcome.findings.iter().filter_map(|it| it.address.as_deref());
+        let elsewhere = elsewhere.filter(|it| *it != address).next();
+        let problem = elsewhere.map(|it| format!("reported at {it}, the fault is at {address}"));
+        outcome.problems.extend(problem);
+    }
 }
 
 /// How many tests passed; `None` without a line `test result: ok`, or with another result.
@@ -272,7 +282,7 @@ mod tests {
     fn any_finding_is_red() {
         for sample in [
             include_str!("samples/leak.xml"),
-            include_str!("samples/use-after-free.xml"),
+            include_str!("samples/free-while-used.xml"),
             include_str!("samples/use-before-alloc.xml"),
             include_str!("samples/api-errors.xml"),
             "<record><kind>New</kind></record>",
@@ -395,10 +405,27 @@ mod tests {
     }
 
     fn control(class: &str, sample: &str, log: &str) -> Vec<String> {
+        control_at("0x7fc33ca003e8", class, sample, log)
+    }
+
+    fn control_at(address: &str, class: &str, sample: &str, log: &str) -> Vec<String> {
+        let sample = &records::tests::moved(sample, "0x7fc33ca003e8");
+        let printed = format!("dmr-sanitize: backends: direct\ndmr-sanitize: address: {address}\n");
         let list = format!("it\tmemcheck\tdirect\t{class}");
         let row = rows::controls(Build::Direct, &list).unwrap().remove(0);
-        let evidence = Evidence { end: ended(0), printed: PRINTED, log, xml: Some(sample) };
+        let evidence = Evidence { end: ended(0), printed: &printed, log, xml: Some(sample) };
         judge(&row, evidence).problems
+    }
+
+    #[test]
+    fn a_control_that_is_reported_at_another_address_is_red() {
+        let problems = control_at("0x10", "overrun", CANARY, LOG);
+        assert_eq!(problems, ["reported at 0x7fc33ca003e8, the fault is at 0x10"]);
+        assert_eq!(
+            control_at("0x10", "double-free", include_str!("samples/double-free.xml"), LOG),
+            [""; 0],
+            "the tool says no address"
+        );
     }
 
     #[test]
@@ -407,7 +434,7 @@ mod tests {
             ("overrun", CANARY),
             ("leak", include_str!("samples/leak.xml")),
             ("double-free", include_str!("samples/double-free.xml")),
-            ("use-after-free", include_str!("samples/use-after-free.xml")),
+            ("free-while-used", include_str!("samples/free-while-used.xml")),
         ] {
             assert_eq!(control(class, sample, LOG), [""; 0], "{class}");
         }

@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
         --tool) export TOOL=$2; shift 2 ;;
         --save) export XML=$2; shift 2 ;;
         --log-file) export LOG=$2; shift 2 ;;
-        --xml | --dump-kernel-launches | --save-session-details) shift ;;
+        --xml | --dump-* | --force-* | --save-session-details) shift ;;
         --*) shift 2 ;;
         *) break ;;
     esac

@@ -115,6 +115,10 @@ pub(super) fn options(row: &Row) -> Vec<&'static str> {
         options.extend(["--track-stream-ordered-races", "all"]);
         options.extend(["--report-api-errors", "explicit"]);
     }
+    if row.tool == Tool::Initcheck {
+        // Without it, initcheck loses what kernels wrote while other threads called the driver.
+        options.push("--force-blocking-launches");
+    }
     if row.build == Build::PoolDirect {
         options.extend(["--nvtx", "yes"]);
     }
