@@ -32,6 +32,8 @@ pub(super) struct Outcome {
     pub(super) kernels: u64,
     /// What the tool found, without the canary and without expected API errors.
     pub(super) findings: Vec<Finding>,
+    /// The class of the canary, if the tool reported it.
+    pub(super) canary: Option<String>,
     /// When the program started.
     pub(super) date: Option<String>,
     /// Why the row is red; empty if it is clean.
@@ -124,8 +126,9 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
         let classes = report.canary.join(", ");
         outcome.problem(format!("the canary was reported as {classes}, expected {canary}"));
     }
+    outcome.canary = report.canary.into_iter().next();
     match passed(printed) {
-        None => outcome.problem("no line `test result: ok`"),
+        None => outcome.problem("not one line `test result: ok`"),
         Some(0) => outcome.problem("ran no test"),
         Some(tests) => outcome.tests = tests,
     }
@@ -148,23 +151,24 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
 /// else.
 fn judge_control(planted: &str, report: Report, printed: &str, outcome: &mut Outcome) {
     outcome.findings = report.findings;
-    let accepted = records::accepted(planted);
+    let address = said(printed, "address: ").next();
+    let addresses = outcome.findings.iter().filter_map(|it| it.address.as_deref());
+    let elsewhere = address.and_then(|address| addresses.clone().find(|it| *it != address));
+    let is_located = address.is_some() && elsewhere.is_none();
+
+    let accepted = records::accepted(planted, is_located);
     let classes = outcome.classes();
-    let problem = if classes.is_empty() {
-        Some("the tool did not report the planted fault".to_owned())
+    let mut problems = Vec::new();
+    if classes.is_empty() {
+        problems.push("the tool did not report the planted fault".to_owned());
     } else if classes.iter().any(|class| !accepted.contains(class)) {
         let expected = accepted.join(" or ");
-        Some(format!("reported as {}, expected {expected}", classes.join(", ")))
-    } else {
-        None
-    };
-    outcome.problems.extend(problem);
-    if let Some(address) = said(printed, "address: ").next() {
-        let elsewhere = outcome.findings.iter().filter_map(|it| it.address.as_deref());
-        let elsewhere = elsewhere.filter(|it| *it != address).next();
-        let problem = elsewhere.map(|it| format!("reported at {it}, the fault is at {address}"));
-        outcome.problems.extend(problem);
+        problems.push(format!("reported as {}, expected {expected}", classes.join(", ")));
     }
+    if let (Some(address), Some(elsewhere)) = (address, elsewhere) {
+        problems.push(format!("reported at {elsewhere}, the fault is at {address}"));
+    }
+    outcome.problems.extend(problems);
 }
 
 /// How many tests passed; `None` without a line `test result: ok`, or with another result.
@@ -276,13 +280,14 @@ mod tests {
         let outcome = judge_with(PRINTED, &xml(""));
         assert!(outcome.is_clean(), "{outcome:?}");
         assert_eq!((outcome.tests, outcome.kernels), (42, 1));
+        assert_eq!(outcome.canary.as_deref(), Some("overrun"));
     }
 
     #[test]
     fn any_finding_is_red() {
         for sample in [
             include_str!("samples/leak.xml"),
-            include_str!("samples/free-while-used.xml"),
+            include_str!("samples/use-after-free.xml"),
             include_str!("samples/use-before-alloc.xml"),
             include_str!("samples/api-errors.xml"),
             "<record><kind>New</kind></record>",
@@ -366,8 +371,10 @@ mod tests {
         assert_eq!(problem(&none, &xml("")), "ran no test");
         for result in ["test result: FAILED. 41 passed; 1 failed", ""] {
             let printed = PRINTED.replace("test result: ok. 42 passed; 0 failed", result);
-            assert_eq!(problem(&printed, &xml("")), "no line `test result: ok`");
+            assert_eq!(problem(&printed, &xml("")), "not one line `test result: ok`");
         }
+        let failed_later = format!("{PRINTED}test result: FAILED. 0 passed; 1 failed\n");
+        assert_eq!(problem(&failed_later, &xml("")), "not one line `test result: ok`");
     }
 
     #[test]
@@ -418,6 +425,13 @@ mod tests {
     }
 
     #[test]
+    fn an_overrun_of_a_block_that_the_tool_has_forgotten_is_known_by_its_address() {
+        assert_eq!(control("overrun", CANARY, ""), [""; 0]);
+        let problems = control_at("0x10", "overrun", CANARY, "");
+        assert_eq!(problems[0], "reported as not-allocated, expected overrun");
+    }
+
+    #[test]
     fn a_control_that_is_reported_at_another_address_is_red() {
         let problems = control_at("0x10", "overrun", CANARY, LOG);
         assert_eq!(problems, ["reported at 0x7fc33ca003e8, the fault is at 0x10"]);
@@ -434,7 +448,7 @@ mod tests {
             ("overrun", CANARY),
             ("leak", include_str!("samples/leak.xml")),
             ("double-free", include_str!("samples/double-free.xml")),
-            ("free-while-used", include_str!("samples/free-while-used.xml")),
+            ("use-after-free", include_str!("samples/use-after-free.xml")),
         ] {
             assert_eq!(control(class, sample, LOG), [""; 0], "{class}");
         }
@@ -449,7 +463,8 @@ mod tests {
 
     #[test]
     fn a_control_that_is_reported_with_another_class_is_red() {
-        assert_eq!(control("underrun", CANARY, LOG), ["reported as overrun, expected underrun"]);
+        let problems = control("underrun", CANARY, LOG);
+        assert_eq!(problems, ["reported as overrun, expected underrun or not-allocated"]);
         let both = CANARY.replace(
             "</ComputeSanitizerOutput>",
             &format!("{}</ComputeSanitizerOutput>", records(include_str!("samples/leak.xml"))),

@@ -212,7 +212,7 @@ impl Record {
             "Precise" if error.contains("before") => "use-before-alloc",
             "Precise" if error.contains("not writable") => "not-writable",
             "Precise" if error.contains("not readable") => "not-readable",
-            "Stream-ordered race" if text.contains("Use-after-free") => "free-while-used",
+            "Stream-ordered race" if text.contains("Use-after-free") => "use-after-free",
             "Stream-ordered race" if text.contains("before-alloc") => "use-before-alloc",
             "Initcheck" | "InitcheckApiError" => "uninitialized",
             "Leak" => "leak",
@@ -229,11 +229,14 @@ fn is_invalid_free(ApiError { call, error }: &ApiError) -> bool {
     matches!(&**call, "cuMemFree" | "cuMemFreeAsync") && error == "CUDA_ERROR_INVALID_VALUE"
 }
 
-/// The classes by which a tool may report a planted fault of a class. The tool knows that memory
-/// is not allocated, and not whether it ever was.
-pub(super) fn accepted(planted: &str) -> Vec<&str> {
+/// The classes by which a tool may report a planted fault of a class. The tool sees that memory is not
+/// allocated, and not whether it ever was; it forgets a block that is freed before it reports, and
+/// then how far from the block the address was. So where it reports the very address of the fault
+/// (`is_located`), `not-allocated` is enough.
+pub(super) fn accepted(planted: &str, is_located: bool) -> Vec<&str> {
     match planted {
-        "use-after-free" => vec!["not-allocated"],
+        "overrun" | "underrun" if is_located => vec![planted, "not-allocated"],
+        "use-after-free" => vec!["use-after-free", "not-allocated"],
         "double-free" => vec!["invalid-free"],
         "undeclared" => vec!["not-readable", "not-writable"],
         same => vec![same],
@@ -275,7 +278,7 @@ pub(super) mod tests {
     fn every_class_of_fault_is_told_from_the_others() {
         for (xml, expected) in [
             (sample!("use-before-alloc"), "use-before-alloc"),
-            (sample!("free-while-used"), "free-while-used"),
+            (sample!("use-after-free"), "use-after-free"),
             (sample!("double-free"), "invalid-free"),
             (sample!("uninitialized"), "uninitialized"),
             (sample!("shared-race"), "shared-race"),
@@ -299,6 +302,7 @@ pub(super) mod tests {
             ("1 bytes before", "underrun"),
             ("2,031,617 bytes after", "not-allocated"),
             ("11 bytes after", "not-allocated"),
+            ("11 bytes before", "not-allocated"),
             ("inside", "not-allocated"),
         ] {
             assert_eq!(class(sample!("overrun"), &log(distance)), expected, "{distance}");

@@ -4,7 +4,7 @@
 #   ./sanitize.sh --tool PATH        with this compute-sanitizer (2026.4 or newer)
 #   ./sanitize.sh --rows TEXT        only rows with TEXT in their name
 #   ./sanitize.sh --fresh            rows that have a result too
-# OUT names the folder for the results; without it they are in results/ of this bundle.
+# RESULTS names the folder for the results; without it they are in results/ of this bundle.
 # The exit status is 0 if every row has run and came out as expected.
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exit 2
-exec "$here/bin/xtask" sanitize --programs "$here" --out "${OUT:-$here/results}" "$@"
+exec "$here/bin/xtask" sanitize --programs "$here" --out "${RESULTS:-$here/results}" "$@"

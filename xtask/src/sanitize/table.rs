@@ -11,7 +11,7 @@ pub(super) fn render(rows: &[Judged<'_>]) -> String {
     let (tests, controls): (Vec<_>, Vec<_>) =
         rows.iter().partition(|(row, _)| row.subject == Subject::Tests);
     let mut text = String::new();
-    let header = ["tool", "stack", "tests", "kernels checked", "findings", "result"];
+    let header = ["tool", "stack", "tests", "kernels checked", "findings", "canary", "result"];
     table(&mut text, header, tests.into_iter().map(tests_cells));
     text.push('\n');
     let header = ["control", "tool", "stack", "class", "reported as", "result"];
@@ -24,7 +24,7 @@ pub(super) fn render(rows: &[Judged<'_>]) -> String {
     text
 }
 
-fn tests_cells((row, outcome): &Judged<'_>) -> [String; 6] {
+fn tests_cells((row, outcome): &Judged<'_>) -> [String; 7] {
     let count = |number: fn(&Outcome) -> u64| {
         outcome.map_or_else(|| "-".to_owned(), |outcome| number(outcome).to_string())
     };
@@ -34,6 +34,7 @@ fn tests_cells((row, outcome): &Judged<'_>) -> [String; 6] {
         count(|it| it.tests),
         count(|it| it.kernels),
         count(|it| it.findings.len() as u64),
+        outcome.and_then(|it| it.canary.clone()).unwrap_or_else(|| "-".to_owned()),
         result(*outcome).to_owned(),
     ]
 }
@@ -82,5 +83,49 @@ fn table<const N: usize>(
     line(dashes.each_ref().map(String::as_str));
     for row in &rows {
         line(row.each_ref().map(String::as_str));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sanitize::records::Finding;
+    use crate::sanitize::rows::{self, Build};
+
+    #[test]
+    fn a_table_has_every_row_and_names_what_is_wrong() {
+        let tests = rows::tests();
+        let controls = rows::controls(Build::Direct, "leak\tmemcheck\tdirect\tleak").unwrap();
+        let clean = Outcome {
+            tests: 73,
+            kernels: 1500,
+            canary: Some("overrun".to_owned()),
+            ..Outcome::default()
+        };
+        let finding = Finding {
+            class: "overrun".to_owned(),
+            text: String::new(),
+            address: None,
+            api_error: None,
+        };
+        let red = Outcome {
+            findings: vec![finding],
+            problems: vec!["reported as overrun, expected leak".to_owned()],
+            ..Outcome::default()
+        };
+        let text =
+            render(&[(&tests[0], Some(&clean)), (&tests[1], None), (&controls[0], Some(&red))]);
+        let expected = "\
+| tool      | stack          | tests | kernels checked | findings | canary  | result      |
+| --------- | -------------- | ----- | --------------- | -------- | ------- | ----------- |
+| memcheck  | direct-tracked | 73    | 1500            | 0        | overrun | as expected |
+| initcheck | direct-tracked | -     | -               | -        | -       | not run     |
+
+| control | tool     | stack  | class | reported as | result |
+| ------- | -------- | ------ | ----- | ----------- | ------ |
+| leak    | memcheck | direct | leak  | overrun     | RED    |
+
+control.leak: reported as overrun, expected leak";
+        assert_eq!(text, expected);
     }
 }
