@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{absolute, programs};
+use super::{absolute, programs, this_program};
 use crate::bundle::pack;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
@@ -19,9 +19,7 @@ pub(super) fn run(out: Option<&Path>) -> Result<(), Failure> {
     };
     let folder = out.join(FOLDER);
     programs::build(&folder)?;
-    let runner = std::env::current_exe()
-        .map_err(|error| Failure::Setup(format!("cannot find this program: {error}")))?;
-    pack::executable(&runner, &folder.join("bin/xtask"))?;
+    pack::executable(&this_program()?, &folder.join("bin/xtask"))?;
     pack::script(SCRIPT, &folder.join("sanitize.sh"))?;
     let archive = pack::archive(&out, FOLDER)?;
     println!("{}: {:.1} MiB", archive.path.display(), archive.bytes as f64 / f64::from(1 << 20));

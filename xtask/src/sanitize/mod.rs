@@ -56,11 +56,12 @@ fn check(options: &Options, search: &Search) -> Result<(), Failure> {
     };
     println!("{}, driver {}, Compute Sanitizer {}", machine.gpu, machine.driver, machine.tool);
 
+    let runner = this_program()?;
     let rows = programs::rows(&programs)?;
     let mut store = Store::open(folder.join("rows.jsonl"));
     let mut judged = Vec::new();
     for row in &rows {
-        let provenance = Provenance::new(row, &programs.join(row.program()), &machine)?;
+        let provenance = Provenance::new(row, &programs.join(row.program()), &runner, &machine)?;
         let is_selected = options.selects(&row.id());
         if is_selected && (options.fresh || store.get(row, &provenance).is_none()) {
             let started = Instant::now();
@@ -131,6 +132,11 @@ fn execute(
             xml: xml.as_deref(),
         },
     ))
+}
+
+fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::Setup(format!("cannot find this program: {error}")))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

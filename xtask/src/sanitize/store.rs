@@ -21,25 +21,41 @@ pub(super) struct Provenance {
     /// Of the program's content, in hexadecimal.
     program_hash: String,
     program_bytes: usize,
+    /// Of the content of this program, which judges.
+    runner_hash: String,
     /// The options of the tool and the arguments of the program.
     command: String,
     machine: Machine,
 }
 
 impl Provenance {
-    pub(super) fn new(row: &Row, program: &Path, machine: &Machine) -> Result<Self, Failure> {
-        let content = fs::read(program).map_err(|error| cannot("read", program, &error))?;
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&content);
+    /// Reads the programs: `program` is the row's, `runner` is this one.
+    pub(super) fn new(
+        row: &Row,
+        program: &Path,
+        runner: &Path,
+        machine: &Machine,
+    ) -> Result<Self, Failure> {
+        let (program_hash, program_bytes) = digest(program)?;
+        let (runner_hash, _) = digest(runner)?;
         let program_name = row.program();
         let words = [tool::options(row), vec![&program_name], row.arguments()].concat();
         Ok(Self {
-            program_hash: format!("{:016x}", hasher.finish()),
-            program_bytes: content.len(),
+            program_hash,
+            program_bytes,
+            runner_hash,
             command: words.join(" "),
             machine: machine.clone(),
         })
     }
+}
+
+/// The hash and the size of a file.
+fn digest(path: &Path) -> Result<(String, usize), Failure> {
+    let content = fs::read(path).map_err(|error| cannot("read", path, &error))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&content);
+    Ok((format!("{:016x}", hasher.finish()), content.len()))
 }
 
 #[derive(Serialize, Deserialize)]
@@ -88,5 +104,41 @@ impl Store {
             .map_err(|error| cannot("write", &self.path, &error))?;
         self.results.insert(entry.id, (entry.provenance, entry.outcome));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sanitize::rows;
+
+    #[test]
+    fn a_result_depends_on_the_programs_the_command_and_the_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, name).unwrap();
+            path
+        };
+        let (a, b) = (file("a"), file("b"));
+        let rows = rows::tests();
+        let machine = |gpu: &str| Machine {
+            gpu: gpu.to_owned(),
+            driver: "580".to_owned(),
+            tool: "2026.4".to_owned(),
+        };
+        let h200 = &machine("H200");
+        let of =
+            |row, program, runner, machine| Provenance::new(row, program, runner, machine).unwrap();
+        let one = of(&rows[0], &a, &b, h200);
+        assert_eq!(one, of(&rows[0], &a, &b, h200));
+        for other in [
+            of(&rows[1], &a, &b, h200),
+            of(&rows[0], &b, &b, h200),
+            of(&rows[0], &a, &a, h200),
+            of(&rows[0], &a, &b, &machine("H100")),
+        ] {
+            assert_ne!(one, other);
+        }
     }
 }

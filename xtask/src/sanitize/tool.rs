@@ -124,3 +124,48 @@ pub(super) fn options(row: &Row) -> Vec<&'static str> {
     }
     options
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sanitize::rows;
+
+    fn options_of(id: &str) -> String {
+        let rows = rows::tests();
+        options(rows.iter().find(|row| row.id() == id).unwrap()).join(" ")
+    }
+
+    #[test]
+    fn memcheck_looks_for_leaks_races_of_allocations_and_errors_of_calls() {
+        let memcheck = options_of("memcheck.async");
+        for part in [
+            "--tool memcheck",
+            "--leak-check full",
+            "--track-stream-ordered-races all",
+            "--report-api-errors explicit",
+        ] {
+            assert!(memcheck.contains(part), "{memcheck}");
+        }
+    }
+
+    #[test]
+    fn every_row_checks_every_process_and_kernel_and_prints_all() {
+        for row in rows::tests() {
+            let options = options(&row).join(" ");
+            for part in ["--target-processes all", "--print-limit 0", LAUNCHES] {
+                assert!(options.contains(part), "{options}");
+            }
+            for part in ["suppress", "kernel-name", "launch-skip", "launch-count", "exclude"] {
+                assert!(!options.contains(part), "{options}");
+            }
+        }
+    }
+
+    #[test]
+    fn initcheck_waits_for_kernels_and_the_visible_pool_has_nvtx() {
+        assert!(options_of("initcheck.pool-direct").contains("--force-blocking-launches"));
+        assert!(!options_of("memcheck.pool-direct").contains("--force-blocking-launches"));
+        assert!(options_of("memcheck.pool-direct").contains("--nvtx yes"));
+        assert!(!options_of("memcheck.direct-tracked").contains("--nvtx"));
+    }
+}
