@@ -34,8 +34,6 @@ pub(super) struct Outcome {
     pub(super) findings: Vec<Finding>,
     /// The class of the canary, if the tool reported it.
     pub(super) canary: Option<String>,
-    /// When the program started.
-    pub(super) date: Option<String>,
     /// Why the row is red; empty if it is clean.
     pub(super) problems: Vec<String>,
 }
@@ -88,7 +86,6 @@ pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
     };
     check_backends(row, evidence.printed, &mut outcome);
     outcome.kernels = report.kernels;
-    outcome.date.clone_from(&report.date);
     match &row.subject {
         Subject::Tests => judge_tests(row.tool, report, evidence.printed, &mut outcome),
         Subject::Control { class, .. } => {
@@ -152,9 +149,9 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
 fn judge_control(planted: &str, report: Report, printed: &str, outcome: &mut Outcome) {
     outcome.findings = report.findings;
     let address = said(printed, "address: ").next();
-    let addresses = outcome.findings.iter().filter_map(|it| it.address.as_deref());
-    let elsewhere = address.and_then(|address| addresses.clone().find(|it| *it != address));
-    let is_located = address.is_some() && elsewhere.is_none();
+    let mut addresses = outcome.findings.iter().map(|it| it.address.as_deref());
+    let is_located = address.is_some() && addresses.clone().all(|it| it == address);
+    let elsewhere = addresses.find(|it| it.is_some() && *it != address).flatten();
 
     let accepted = records::accepted(planted, is_located);
     let classes = outcome.classes();

@@ -16,8 +16,6 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     /// The classes of what the canary's kernels did.
     pub(super) canary: Vec<String>,
-    /// When the first process started, as the tool writes it.
-    pub(super) date: Option<String>,
 }
 
 /// One finding.
@@ -55,12 +53,8 @@ impl Report {
         let distances = distances(log);
         let mut report = Self::default();
         for item in output.items {
-            match item {
-                Item::Session(session) => {
-                    report.date.get_or_insert(session.created);
-                }
-                Item::Record(record) => report.add(&record, &distances),
-                Item::Other => {}
+            if let Item::Record(record) = item {
+                report.add(&record, &distances);
             }
         }
         Ok(report)
@@ -123,15 +117,9 @@ struct Output {
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Item {
-    Session(Session),
     Record(Box<Record>),
     #[serde(other)]
     Other,
-}
-
-#[derive(Deserialize)]
-struct Session {
-    created: String,
 }
 
 #[derive(Deserialize)]
@@ -353,12 +341,6 @@ pub(super) mod tests {
         assert_eq!(errors.len(), report.findings.len());
         let expected = ApiError::new("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY");
         assert_eq!(errors.iter().filter(|it| **it == expected).count(), 2);
-    }
-
-    #[test]
-    fn several_processes_are_one_report() {
-        let report = report(sample!("two-processes"));
-        assert_eq!(report.date.as_deref(), Some("2026-Nov-22 04:04:24"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,7 @@ use super::outcome::Outcome;
 use super::rows::Row;
 use super::tool::{self, Machine};
 use crate::bundle::cannot;
+use crate::command;
 use crate::failure::Failure;
 
 /// What a result depends on: with another value, the row has to run again.
@@ -61,6 +63,8 @@ fn digest(path: &Path) -> Result<(String, usize), Failure> {
 #[derive(Serialize, Deserialize)]
 struct Entry {
     id: String,
+    /// When the row finished, in UTC.
+    date: String,
     provenance: Provenance,
     outcome: Outcome,
 }
@@ -95,7 +99,8 @@ impl Store {
         provenance: Provenance,
         outcome: Outcome,
     ) -> Result<(), Failure> {
-        let entry = Entry { id: row.id(), provenance, outcome };
+        let date = command::capture(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M:%S"]))?;
+        let entry = Entry { id: row.id(), date: date.trim().to_owned(), provenance, outcome };
         let line =
             serde_json::to_string(&entry).map_err(|error| cannot("write", &self.path, &error))?;
         let file = OpenOptions::new().create(true).append(true).open(&self.path);

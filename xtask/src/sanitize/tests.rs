@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
         --tool) export TOOL=$2; shift 2 ;;
         --save) export XML=$2; shift 2 ;;
         --log-file) export LOG=$2; shift 2 ;;
-        --xml | --dump-* | --force-* | --save-session-details) shift ;;
+        --xml | --dump-* | --force-*) shift ;;
         --*) shift 2 ;;
         *) break ;;
     esac
@@ -195,6 +195,7 @@ fn a_result_that_was_cut_off_is_no_result() {
     scene.run(&[]).unwrap();
     let path = scene.path("results/rows.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("\"date\":\"20"), "{text}");
     std::fs::write(&path, &text[..text.len() - 20]).unwrap();
     scene.run(&[]).unwrap();
     assert_eq!(scene.started(), 13);

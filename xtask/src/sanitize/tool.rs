@@ -106,7 +106,6 @@ pub(super) fn options(row: &Row) -> Vec<&'static str> {
         "--print-limit",
         "0",
         LAUNCHES,
-        "--save-session-details",
         "--num-callers-host",
         "12",
     ];
