@@ -18,7 +18,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-virtual", &["dmr-core", "dmr-streams"]),
     ("dmr-pool", &["dmr-core", "dmr-streams"]),
-    ("dmr-launch", &["dmr-core", "dmr-streams"]),
+    ("dmr-nvtx", &["dmr-core"]),
+    ("dmr-launch", &["dmr-core", "dmr-nvtx", "dmr-streams"]),
     ("dmr-buffer", &["dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
     (
@@ -31,6 +32,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-cuda-direct",
             "dmr-cuda-virtual",
             "dmr-launch",
+            "dmr-nvtx",
             "dmr-pool",
             "dmr-streams",
             "dmr-trace",

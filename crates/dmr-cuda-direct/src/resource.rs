@@ -10,7 +10,8 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    DeviceMemoryResource, Generation, MemoryObserver, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage,
 };
 use dmr_streams::{Device, StreamPool};
 
@@ -41,6 +42,7 @@ use dmr_streams::{Device, StreamPool};
 /// be using them.
 pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
+    observer: Option<Arc<dyn MemoryObserver>>,
     state: LeakedInChild<Mutex<State>>,
     /// Told when a sweep ends.
     sweep_ended: Condvar,
@@ -71,7 +73,18 @@ impl DirectCudaResource {
     /// A resource on the device of this pool, which accepts the pool's streams.
     #[must_use]
     pub fn new(streams: Arc<StreamPool>) -> Self {
-        Self { streams, state: LeakedInChild::default(), sweep_ended: Condvar::new() }
+        let (state, sweep_ended) = (LeakedInChild::default(), Condvar::new());
+        Self { streams, observer: None, state, sweep_ended }
+    }
+
+    /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool
+    /// that sees the driver's allocations by itself, and needs to know which of them are blocks. A
+    /// region ends before the block's `cuMemFree`, which waits for the work with it. Call it before
+    /// the first allocation; blocks that were handed out earlier are never regions.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
+        self.observer = Some(observer);
+        self
     }
 
     /// The pool whose streams it accepts.
@@ -127,6 +140,10 @@ impl DirectCudaResource {
         };
         let (mut freed, mut outcome) = (0, Ok(()));
         for block in blocks.drain(..) {
+            if let Some(observer) = &self.observer {
+                // Afterwards another thread's allocation may have the address.
+                observer.region_freed(block.ptr, block.generation);
+            }
             let result = match self.device().is_lost() {
                 // Its memory is gone with the context.
                 true => Ok(()),
@@ -206,6 +223,9 @@ impl DeviceMemoryResource for DirectCudaResource {
             state.usage.live += bytes as u64;
             state.usage.reserved += bytes as u64;
             state.usage.total_allocated += bytes as u64;
+        }
+        if let Some(observer) = &self.observer {
+            observer.region_allocated(ptr, bytes, tag, generation);
         }
         // SAFETY: cuMemAlloc has just given these bytes, aligned to 256; they stay allocated until
         // `deallocate` takes the block back; the generation is new.

@@ -133,6 +133,11 @@ impl LaunchRecorder {
     /// If it fails, or panics, the uses are recorded all the same: part of its work may be in
     /// flight.
     ///
+    /// With feature `nvtx`, under memcheck, the kernels of a strict launch are held to the recorded
+    /// uses while `enqueue` runs: a write to a block that was recorded as read, and a touch of
+    /// another announced block, are reported (`dmr_nvtx::restricted`). A preflighted launch
+    /// is not: it may be committed on another thread, and permissions belong to a thread.
+    ///
     /// # Errors
     ///
     /// See [`LaunchError`], which says at which step.
@@ -146,7 +151,8 @@ impl LaunchRecorder {
     {
         let stream = ctx.streams().resolve(self.stream).map_err(|error| self.refused(error))?;
         let (windows, _) = self.open(ctx, |resource| resource)?;
-        match (enqueue(stream), windows.finish()) {
+        let enqueued = self.held_to_its_uses(|| enqueue(stream));
+        match (enqueued, windows.finish()) {
             (Ok(value), Ok(())) => Ok(value),
             (Ok(_), Err(error)) => Err(LaunchError::Commit(error)),
             (Err(error), recorded) => Err(LaunchError::Enqueue { error, commit: recorded.err() }),
@@ -222,6 +228,20 @@ impl LaunchRecorder {
                     .get_or_insert_with(|| RefusedMemory::External { name: name.into(), column });
             }
         }
+    }
+
+    /// Runs `work`. Under a memory checker that can do so, its kernels are held to the recorded uses.
+    #[cfg(feature = "nvtx")]
+    fn held_to_its_uses<T>(&self, work: impl FnOnce() -> T) -> T {
+        dmr_nvtx::range(c"launch", || match self.mode {
+            LaunchMode::Strict => dmr_nvtx::restricted(&self.uses, work),
+            LaunchMode::Permissive => dmr_nvtx::unrestricted(work),
+        })
+    }
+
+    #[cfg(not(feature = "nvtx"))]
+    fn held_to_its_uses<T>(&self, work: impl FnOnce() -> T) -> T {
+        work()
     }
 
     /// Opens all windows or none. Answers the resolved stream as well.

@@ -1,0 +1,48 @@
+//! NVTX for stream-ordered GPU memory: tells an attached tool what the library knows.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`observer`] | [`memory_observer`]: announces heaps and blocks, so that Compute Sanitizer sees each block of a pool |
+//! | [`permissions`] | [`restricted`]: has Compute Sanitizer hold a launch to what it declared |
+//! | [`names`] | [`range`], [`name_stream`]: for the timeline of Nsight Systems |
+//!
+//! A tool is what `NVTX_INJECTION64_PATH` names, as for every NVTX program: Compute Sanitizer and
+//! Nsight set it. The first call looks for it, once per process. Without a tool every later call
+//! costs one load and a comparison. What a tool answered to is in the
+//! [driver facts](https://docs.rs/dmr) of the project.
+//!
+//! The ABI is that of NVTX 3 (`nvToolsExtMem.h`, Apache-2.0 with LLVM exception); none of its code is
+//! in here.
+
+#![allow(unsafe_code, reason = "calls the functions of a tool")]
+
+mod abi;
+mod injection;
+mod names;
+mod observer;
+mod permissions;
+mod regions;
+mod tool;
+
+pub use names::{name_stream, range};
+pub use observer::memory_observer;
+pub use permissions::{restricted, unrestricted};
+
+/// Attaches a tool by its initializer, in place of the one that the environment names: for tests with
+/// a tool of their own. Returns whether a tool is attached. The first call that looks for a tool
+/// decides, this or another.
+///
+/// # Safety
+///
+/// `initialize` is an `InitializeInjectionNvtxExtension` as NVTX's `nvtxExtInit.h` describes it: it
+/// takes the address of an `nvtxExtModuleInfo_t`.
+#[doc(hidden)]
+pub unsafe fn attach(
+    initialize: unsafe extern "C" fn(*mut std::ffi::c_void) -> std::ffi::c_int,
+) -> bool {
+    // SAFETY: the argument of an initializer is a pointer to this structure; a function that takes
+    // another pointer type is called the same way.
+    unsafe {
+        tool::attach(std::mem::transmute::<*const (), abi::Initialize>(initialize as *const ()))
+    }
+}

@@ -1,0 +1,79 @@
+//! What a thread's launches may touch.
+
+use std::cell::Cell;
+use std::ptr;
+
+use dmr_core::BlockUse;
+
+use crate::abi::Handle;
+use crate::tool::{Tool, tool};
+
+thread_local! {
+    /// The permissions object that is bound to this thread.
+    static BOUND: Cell<Handle> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Runs `work`, and has the attached tool judge the kernels that this thread launches meanwhile, on
+/// the stream of the first of them, by what they were declared to use.
+///
+/// A block that `uses` declares as read must only be read. One that is declared as written may be
+/// read as well, because a kernel may read back what it has written. Every other block that an
+/// [observer](crate::memory_observer) has announced must not be touched. Permission is by block:
+/// tools know no part of one. Memory that was not announced is not judged (globals and constants of
+/// a module, local memory, what others allocate), and neither are copies and memory sets.
+///
+/// The binding ends when `work` returns or panics. A call inside `work` replaces it until that call
+/// returns. Without a tool this is a call of `work`.
+pub fn restricted<T>(uses: &[BlockUse], work: impl FnOnce() -> T) -> T {
+    let Some(tool) = tool() else { return work() };
+    let permissions = {
+        let regions = tool.regions();
+        tool.create_permissions(&regions.assigned(uses))
+    };
+    let _bound = Binding::new(tool, permissions);
+    work()
+}
+
+/// Runs `work`, and has the attached tool judge none of its launches by declarations: for launches
+/// whose uses are not all known, inside of [`restricted`] work.
+pub fn unrestricted<T>(work: impl FnOnce() -> T) -> T {
+    let Some(tool) = tool() else { return work() };
+    let _bound = Binding::new(tool, ptr::null_mut());
+    work()
+}
+
+/// A permissions object that is bound to this thread until this is dropped; null for none.
+struct Binding {
+    tool: &'static Tool,
+    permissions: Handle,
+    outer: Handle,
+}
+
+impl Binding {
+    fn new(tool: &'static Tool, permissions: Handle) -> Self {
+        let outer = BOUND.replace(permissions);
+        let binding = Self { tool, permissions, outer };
+        if !permissions.is_null() {
+            tool.bind(permissions);
+        } else if !outer.is_null() {
+            tool.unbind();
+        }
+        binding
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        BOUND.set(self.outer);
+        if !self.tool.is_attached() {
+            return;
+        }
+        if !self.permissions.is_null() {
+            self.tool.unbind();
+            self.tool.destroy_permissions(self.permissions);
+        }
+        if !self.outer.is_null() {
+            self.tool.bind(self.outer);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What the tool was told: heaps, and the blocks that are regions.
+
+use std::collections::BTreeMap;
+
+use dmr_core::{Access, BlockUse, Generation};
+
+use crate::abi::{AssignDesc, Handle, REF_POINTER, access};
+
+/// Heaps and regions by address.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    heaps: BTreeMap<u64, Heap>,
+    regions: BTreeMap<u64, Region>,
+}
+
+#[derive(Debug)]
+struct Heap {
+    bytes: usize,
+    handle: Handle,
+}
+
+// SAFETY: a tool's handle, which any thread may give back to the tool; nothing is read through it.
+unsafe impl Send for Heap {}
+
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    generation: Generation,
+    is_in_heap: bool,
+}
+
+/// Where a new region is.
+pub(crate) enum Surroundings {
+    /// In a heap that the tool has accepted.
+    Heap(Handle),
+    /// In a heap that the tool has refused: it knows nothing of the memory in it.
+    RefusedHeap,
+    /// In no heap: an allocation of the driver, which the tool sees by itself.
+    Driver,
+}
+
+impl Regions {
+    pub(crate) fn add_heap(&mut self, ptr: u64, bytes: usize, handle: Handle) {
+        self.heaps.insert(ptr, Heap { bytes, handle });
+    }
+
+    /// Removes a heap with its regions. Returns its handle if the tool had accepted it.
+    pub(crate) fn remove_heap(&mut self, ptr: u64) -> Option<Handle> {
+        let heap = self.heaps.remove(&ptr)?;
+        let end = ptr.saturating_add(heap.bytes as u64);
+        let inside: Vec<_> = self.regions.range(ptr..end).map(|(&region, _)| region).collect();
+        for region in inside {
+            self.regions.remove(&region);
+        }
+        (!heap.handle.is_null()).then_some(heap.handle)
+    }
+
+    pub(crate) fn surroundings(&self, ptr: u64) -> Surroundings {
+        match self.heaps.range(..=ptr).next_back() {
+            Some((&base, heap)) if ptr - base < heap.bytes as u64 => match heap.handle.is_null() {
+                true => Surroundings::RefusedHeap,
+                false => Surroundings::Heap(heap.handle),
+            },
+            _ => Surroundings::Driver,
+        }
+    }
+
+    pub(crate) fn add(&mut self, ptr: u64, generation: Generation, is_in_heap: bool) {
+        self.regions.insert(ptr, Region { generation, is_in_heap });
+    }
+
+    /// Removes a region. Returns whether the tool has it registered in a heap.
+    pub(crate) fn remove(&mut self, ptr: u64, generation: Generation) -> bool {
+        match self.regions.get(&ptr) {
+            Some(&known) if known.generation == generation => {
+                self.regions.remove(&ptr);
+                known.is_in_heap
+            }
+            _ => false,
+        }
+    }
+
+    /// What a launch with these uses may do to each known region. Uses of memory that the tool was
+    /// not told of are left out.
+    pub(crate) fn assigned(&self, uses: &[BlockUse]) -> Vec<AssignDesc> {
+        let flags = |ptr: u64, region: &Region| {
+            let declared = uses
+                .iter()
+                .find(|it| it.block.ptr() == ptr && it.block.generation() == region.generation);
+            match declared.map(|it| it.access) {
+                None => access::NONE,
+                Some(Access::Read) => access::READ,
+                // A kernel may read back what it has written, and an atomic operation does both.
+                Some(Access::Write | Access::ReadWrite) => {
+                    access::READ | access::WRITE | access::ATOMIC
+                }
+            }
+        };
+        self.regions
+            .iter()
+            .map(|(&ptr, region)| AssignDesc {
+                flags: flags(ptr, region),
+                ref_type: REF_POINTER,
+                region: ptr,
+            })
+            .collect()
+    }
+}
