@@ -13,7 +13,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-core", &[]),
     ("dmr-adaptors", &["dmr-core"]),
     ("dmr-sim", &[]),
-    ("dmr-streams", &["dmr-core"]),
+    ("dmr-streams", &["dmr-core", "dmr-nvtx"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-virtual", &["dmr-core", "dmr-streams"]),

@@ -4,7 +4,8 @@ use std::fmt::Debug;
 
 use crate::{AllocTag, Generation};
 
-/// Receives reports of heaps (memory that a pool took from upstream) and of the regions inside them.
+/// Receives reports of heaps (memory that a pool took from upstream) and of the regions inside them. A
+/// region outside of every heap is an allocation of the driver.
 ///
 /// Called during the host's call, from any thread: `region_allocated` before the block is handed
 /// out, `region_freed` when its memory is free. When that is depends on

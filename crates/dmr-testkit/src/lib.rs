@@ -5,12 +5,14 @@
 //! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on whichever driver |
 //! | [`harness`] | [`ResourceHarness`]: what the conformance suite needs around a resource |
 //! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
+//! | [`fake_tool`] | a tool with NVTX's memory extension, which keeps what it is told |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
 //! | [`repository`] | where traces are, in the sources and in a device bundle |
 //!
 //! Used from `tests/` and `examples/` only. It panics where a test would.
 
 pub mod fake;
+pub mod fake_tool;
 pub mod faults;
 pub mod harness;
 pub mod repository;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(any(feature = "direct", feature = "pool"))]
+use dmr_core::MemoryObserver;
 #[cfg(feature = "direct")]
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::StreamPool;
@@ -115,10 +117,10 @@ impl Backend {
             #[cfg(feature = "async")]
             Self::Async => async_resource(streams),
             #[cfg(feature = "direct")]
-            Self::Direct => Ok(Arc::new(DirectCudaResource::new(streams))),
+            Self::Direct => Ok(Arc::new(announced_direct_resource(streams))),
             #[cfg(feature = "direct")]
             Self::DirectTracked => {
-                let direct = DirectCudaResource::new(Arc::clone(&streams));
+                let direct = announced_direct_resource(Arc::clone(&streams));
                 Ok(Arc::new(Tracked::new(direct, streams)?))
             }
             // `choose` returns only backends that are compiled in.
@@ -163,6 +165,29 @@ impl fmt::Display for Backend {
 pub(crate) fn async_resource(streams: Arc<StreamPool>) -> Result<SharedResource, RuntimeError> {
     let config = dmr_cuda_async::AsyncConfig::new();
     Ok(Arc::new(dmr_cuda_async::AsyncCudaResource::new(streams, config)?))
+}
+
+/// The direct backend, whose blocks an attached tool is told of.
+#[cfg(feature = "direct")]
+fn announced_direct_resource(streams: Arc<StreamPool>) -> DirectCudaResource {
+    let observer = attached_tool(&streams);
+    let direct = DirectCudaResource::new(streams);
+    match observer {
+        Some(observer) => direct.with_observer(observer),
+        None => direct,
+    }
+}
+
+/// Returns the observer of an attached tool that can be told of blocks, on NVIDIA's driver. A tool
+/// that knows that driver knows nothing of the simulated one, which has its own observer.
+#[cfg(any(feature = "direct", feature = "pool"))]
+pub(crate) fn attached_tool(streams: &StreamPool) -> Option<Arc<dyn MemoryObserver>> {
+    #[cfg(feature = "nvtx")]
+    if streams.device().memory_observer().is_none() {
+        return dmr_nvtx::memory_observer();
+    }
+    let _ = streams;
+    None
 }
 
 #[cfg(all(test, feature = "direct"))]

@@ -30,6 +30,7 @@
 //! | `logging` | yes | `log_csv`: every allocation and free, in a file that `dmr replay` reads |
 //! | `metrics` | no | statistics through the `metrics` facade |
 //! | `nvrtc` | no | `cudarc::nvrtc::Ptx`, `CudaContext::load_module`; only compiling needs the NVRTC library |
+//! | `nvtx` | no | blocks and declared uses for Compute Sanitizer, names for Nsight Systems; brings `direct` |
 //! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs; brings `async` |
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
@@ -104,6 +105,8 @@ pub use dmr_cuda_direct;
 #[cfg(feature = "pool")]
 pub use dmr_cuda_virtual;
 pub use dmr_launch;
+#[cfg(feature = "nvtx")]
+pub use dmr_nvtx;
 #[cfg(feature = "pool")]
 pub use dmr_pool;
 pub use dmr_streams;

@@ -7,7 +7,7 @@ use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource, VirtualMemoryError};
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_streams::StreamPool;
 
-use crate::backend::{Settings, async_resource};
+use crate::backend::{Settings, async_resource, attached_tool};
 use crate::layers::Handles;
 use crate::{Backend, DeviceRuntime, DeviceRuntimeBuilder, RuntimeError, SharedResource};
 
@@ -36,6 +36,11 @@ impl DeviceRuntimeBuilder {
     /// after a free, an access outside of a block and a race with the block's tag. An observed pool
     /// leaves a gap behind each block and grows none in place. A pool on NVIDIA's driver has no
     /// observer by default, and no such cost.
+    ///
+    /// With feature `nvtx`, when Compute Sanitizer is attached, a pool on NVIDIA's driver reports its
+    /// blocks to it by default, and takes its memory from the direct backend: the tool refuses to be
+    /// told of blocks in other memory. The resource's `Debug` is then `Pool(Direct(device 0))`.
+    /// `without_observer` and `observer` leave the pool's upstream as it is without the feature.
     pub fn observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         self.settings.observer = ObserverChoice::Given(observer);
         self
@@ -84,7 +89,7 @@ impl DeviceRuntime {
 /// What the pool reports its blocks to.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ObserverChoice {
-    /// The driver, if it is the simulated one.
+    /// The simulated driver, or the tool that is attached to a program on NVIDIA's.
     #[default]
     Driver,
     Given(Arc<dyn MemoryObserver>),
@@ -94,7 +99,9 @@ pub(crate) enum ObserverChoice {
 impl Settings {
     fn observer(&self, streams: &StreamPool) -> Option<Arc<dyn MemoryObserver>> {
         match &self.observer {
-            ObserverChoice::Driver => streams.device().memory_observer(),
+            ObserverChoice::Driver => {
+                streams.device().memory_observer().or_else(|| attached_tool(streams))
+            }
             ObserverChoice::Given(observer) => Some(Arc::clone(observer)),
             ObserverChoice::None => None,
         }
@@ -106,7 +113,8 @@ impl Settings {
 }
 
 /// What the pool takes memory from: the device's virtual memory, or the async backend where it has
-/// none or pages are not wanted.
+/// none or pages are not wanted; `cuMemAlloc` where a tool is told of the pool's blocks, because
+/// Compute Sanitizer refuses to be told of blocks in other memory.
 ///
 /// A driver that fails is no reason to choose: the runtime of a process would have another backend
 /// for good.
@@ -114,6 +122,10 @@ pub(crate) fn upstream(
     streams: Arc<StreamPool>,
     settings: &Settings,
 ) -> Result<SharedResource, RuntimeError> {
+    #[cfg(feature = "nvtx")]
+    if matches!(settings.observer, ObserverChoice::Driver) && attached_tool(&streams).is_some() {
+        return Ok(Arc::new(dmr_cuda_direct::DirectCudaResource::new(streams)));
+    }
     if settings.pool_config().page_size > 0 {
         match VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new()) {
             Ok(pages) => return Ok(Arc::new(pages)),
