@@ -81,7 +81,9 @@ static SESSION: Mutex<()> = Mutex::new(());
 
 /// One test's turn with the tool of the process.
 #[derive(Debug)]
-pub struct Session(#[expect(dead_code, reason = "held for others to wait")] MutexGuard<'static, ()>);
+pub struct Session(
+    #[expect(dead_code, reason = "held for others to wait")] MutexGuard<'static, ()>,
+);
 
 /// Waits for the turn of this test, and begins with a tool that was told nothing.
 pub fn session() -> Session {
