@@ -67,6 +67,8 @@ struct Retired {
     ptr: u64,
     bytes: u64,
     generation: Generation,
+    /// Whether an observer still has it as a region.
+    is_region: bool,
 }
 
 impl DirectCudaResource {
@@ -139,8 +141,9 @@ impl DirectCudaResource {
             (number, std::mem::take(&mut state.retired))
         };
         let (mut freed, mut outcome) = (0, Ok(()));
-        for block in blocks.drain(..) {
-            if let Some(observer) = &self.observer {
+        for mut block in blocks.drain(..) {
+            if let Some(observer) = self.observer.as_ref().filter(|_| block.is_region) {
+                block.is_region = false;
                 // Afterwards another thread's allocation may have the address.
                 observer.region_freed(block.ptr, block.generation);
             }
@@ -262,7 +265,7 @@ impl DeviceMemoryResource for DirectCudaResource {
             return Err(DeallocateError::new(error, block));
         }
         state.live.remove(&ptr);
-        state.retired.push(Retired { ptr, bytes, generation });
+        state.retired.push(Retired { ptr, bytes, generation, is_region: true });
         state.usage.live -= bytes;
         state.usage.retired += bytes;
         state.kept.insert(generation);

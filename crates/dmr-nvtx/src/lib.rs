@@ -1,18 +1,18 @@
 //! NVTX for stream-ordered GPU memory: tells an attached tool what the library knows.
 //!
-//! | module | what it holds |
+//! | function | what it does |
 //! | --- | --- |
-//! | [`observer`] | [`memory_observer`]: announces heaps and blocks, so that Compute Sanitizer sees each block of a pool |
-//! | [`permissions`] | [`restricted`]: has Compute Sanitizer hold a launch to what it declared |
-//! | [`names`] | [`range`], [`name_stream`]: for the timeline of Nsight Systems |
+//! | [`memory_observer`] | announces heaps and blocks, so that Compute Sanitizer sees each block of a pool |
+//! | [`restricted`], [`unrestricted`] | has Compute Sanitizer hold the kernels of a launch to what the launch declared, or not |
+//! | [`range`], [`name_stream`] | names for the timeline of Nsight Systems |
 //!
-//! A tool is what `NVTX_INJECTION64_PATH` names, as for every NVTX program: Compute Sanitizer and
-//! Nsight set it. The first call looks for it, once per process. Without a tool every later call
-//! costs one load and a comparison. What a tool answered to is in the
-//! [driver facts](https://docs.rs/dmr) of the project.
+//! The tool is the library that `NVTX_INJECTION64_PATH` names, as for every program with NVTX; Compute
+//! Sanitizer and Nsight set that variable. The first call of a process looks for it. Without a tool a
+//! later call costs one load and a comparison. `docs/src/driver-facts.md` of the project lists what
+//! Compute Sanitizer was measured to accept and to report.
 //!
-//! The ABI is that of NVTX 3 (`nvToolsExtMem.h`, Apache-2.0 with LLVM exception); none of its code is
-//! in here.
+//! The ABI is that of NVTX 3: `nvToolsExtMem.h`, `nvtxExtTypes.h` and `nvtxTypes.h`, which are Apache-2.0
+//! with LLVM exception. None of their code is in here.
 
 #![allow(unsafe_code, reason = "calls the functions of a tool")]
 

@@ -228,8 +228,8 @@ impl Tool {
 
     /// Makes a permissions object with these regions.
     pub(crate) fn create_permissions(&self, assigned: &[AssignDesc]) -> Handle {
-        // Flags that exclude what is not assigned have no effect in Compute Sanitizer 2025.3.1, so
-        // every region that the tool knows is assigned something.
+        // The flags that exclude what is not assigned have no effect in Compute Sanitizer 2025.3.1 on
+        // memory without process-wide permissions, so the caller assigns something to every region.
         // SAFETY: takes no pointer but the domain.
         let permissions = unsafe { (self.functions.permissions_create)(NO_DOMAIN, 0) };
         if assigned.is_empty() || permissions.is_null() {
