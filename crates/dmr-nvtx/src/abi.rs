@@ -44,6 +44,18 @@ pub(crate) mod access {
 /// `InitializeInjectionNvtxExtension`. Returns zero if the tool does not take part.
 pub(crate) type Initialize = unsafe extern "C" fn(*mut ModuleInfo) -> c_int;
 
+// The functions of the table. The first argument is the domain.
+pub(crate) type HeapRegister = unsafe extern "C" fn(Handle, *const HeapDesc) -> Handle;
+pub(crate) type HeapUnregister = unsafe extern "C" fn(Handle, Handle);
+pub(crate) type RegionsRegister = unsafe extern "C" fn(Handle, *const RegisterBatch);
+pub(crate) type RegionsUnregister = unsafe extern "C" fn(Handle, *const UnregisterBatch);
+pub(crate) type RegionsName = unsafe extern "C" fn(Handle, *const NameBatch);
+pub(crate) type PermissionsCreate = unsafe extern "C" fn(Handle, i32) -> Handle;
+pub(crate) type PermissionsAssign = unsafe extern "C" fn(Handle, *const AssignBatch);
+pub(crate) type PermissionsDestroy = unsafe extern "C" fn(Handle, Handle);
+pub(crate) type PermissionsBind = unsafe extern "C" fn(Handle, Handle, u32, u32);
+pub(crate) type PermissionsUnbind = unsafe extern "C" fn(Handle, u32);
+
 #[repr(C)]
 pub(crate) struct ModuleSegment {
     pub(crate) id: usize,

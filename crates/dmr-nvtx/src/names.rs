@@ -44,13 +44,18 @@ impl Drop for Range {
     }
 }
 
+type DomainCreate = unsafe extern "C" fn(*const c_char) -> Handle;
+type RangePush = unsafe extern "C" fn(Handle, *const EventAttributes) -> c_int;
+type RangePop = unsafe extern "C" fn(Handle) -> c_int;
+type NameStream = unsafe extern "C" fn(*mut c_void, *const c_char);
+
 /// The functions of the tool's core. Made once, and never freed.
 struct Core {
     made_in: Process,
     domain: Handle,
-    range_push: Option<unsafe extern "C" fn(Handle, *const EventAttributes) -> c_int>,
-    range_pop: Option<unsafe extern "C" fn(Handle) -> c_int>,
-    name_stream: Option<unsafe extern "C" fn(*mut c_void, *const c_char)>,
+    range_push: Option<RangePush>,
+    range_pop: Option<RangePop>,
+    name_stream: Option<NameStream>,
 }
 
 /// `nvtxEventAttributes_t`.
@@ -143,22 +148,22 @@ fn initialize() -> Option<Core> {
     }
     /// The function in a slot, with the type that is asked for, if the tool put one there.
     macro_rules! function {
-        ($table:ident, $index:literal) => {{
+        ($table:ident, $index:literal, $type:ty) => {{
             let function = $table[$index].load(Ordering::Acquire);
             // SAFETY: the tool put a function there, with the prototype that the header gives for
             // this index; null is none.
-            unsafe { std::mem::transmute::<*mut c_void, Option<_>>(function) }
+            unsafe { std::mem::transmute::<*mut c_void, Option<$type>>(function) }
         }};
     }
-    let create: Option<unsafe extern "C" fn(*const c_char) -> Handle> = function!(CORE2, 12);
+    let create = function!(CORE2, 12, DomainCreate);
     // SAFETY: the name is a constant.
     let domain = create.map_or(ptr::null_mut(), |create| unsafe { create(DOMAIN.as_ptr()) });
     Some(Core {
         made_in: Process::current(),
         domain,
-        range_push: function!(CORE2, 4),
-        range_pop: function!(CORE2, 5),
-        name_stream: function!(CUDA, 5),
+        range_push: function!(CORE2, 4, RangePush),
+        range_pop: function!(CORE2, 5, RangePop),
+        name_stream: function!(CUDA, 5, NameStream),
     })
 }
 

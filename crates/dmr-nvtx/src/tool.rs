@@ -26,16 +26,16 @@ pub(crate) struct Tool {
 
 #[derive(Debug)]
 struct Functions {
-    heap_register: unsafe extern "C" fn(Handle, *const HeapDesc) -> Handle,
-    heap_unregister: unsafe extern "C" fn(Handle, Handle),
-    regions_register: unsafe extern "C" fn(Handle, *const RegisterBatch),
-    regions_unregister: unsafe extern "C" fn(Handle, *const UnregisterBatch),
-    regions_name: unsafe extern "C" fn(Handle, *const NameBatch),
-    permissions_create: unsafe extern "C" fn(Handle, i32) -> Handle,
-    permissions_assign: unsafe extern "C" fn(Handle, *const AssignBatch),
-    permissions_destroy: unsafe extern "C" fn(Handle, Handle),
-    permissions_bind: unsafe extern "C" fn(Handle, Handle, u32, u32),
-    permissions_unbind: unsafe extern "C" fn(Handle, u32),
+    heap_register: abi::HeapRegister,
+    heap_unregister: abi::HeapUnregister,
+    regions_register: abi::RegionsRegister,
+    regions_unregister: abi::RegionsUnregister,
+    regions_name: abi::RegionsName,
+    permissions_create: abi::PermissionsCreate,
+    permissions_assign: abi::PermissionsAssign,
+    permissions_destroy: abi::PermissionsDestroy,
+    permissions_bind: abi::PermissionsBind,
+    permissions_unbind: abi::PermissionsUnbind,
 }
 
 /// Null: not looked for yet.
@@ -116,25 +116,25 @@ impl Tool {
         if !takes_part {
             return None;
         }
-        /// The function in a slot, with the type of the field that it is for.
+        /// The function in a slot, with the type that belongs to the slot.
         macro_rules! function {
-            ($slot:ident) => {
+            ($slot:ident: $type:ty) => {
                 // SAFETY: the tool put a function there, with the prototype that the header gives
                 // for this slot.
-                unsafe { std::mem::transmute::<*const c_void, _>(filled(slot::$slot)?) }
+                unsafe { std::mem::transmute::<*const c_void, $type>(filled(slot::$slot)?) }
             };
         }
         let functions = Functions {
-            heap_register: function!(HEAP_REGISTER),
-            heap_unregister: function!(HEAP_UNREGISTER),
-            regions_register: function!(REGIONS_REGISTER),
-            regions_unregister: function!(REGIONS_UNREGISTER),
-            regions_name: function!(REGIONS_NAME),
-            permissions_create: function!(PERMISSIONS_CREATE),
-            permissions_assign: function!(PERMISSIONS_ASSIGN),
-            permissions_destroy: function!(PERMISSIONS_DESTROY),
-            permissions_bind: function!(PERMISSIONS_BIND),
-            permissions_unbind: function!(PERMISSIONS_UNBIND),
+            heap_register: function!(HEAP_REGISTER: abi::HeapRegister),
+            heap_unregister: function!(HEAP_UNREGISTER: abi::HeapUnregister),
+            regions_register: function!(REGIONS_REGISTER: abi::RegionsRegister),
+            regions_unregister: function!(REGIONS_UNREGISTER: abi::RegionsUnregister),
+            regions_name: function!(REGIONS_NAME: abi::RegionsName),
+            permissions_create: function!(PERMISSIONS_CREATE: abi::PermissionsCreate),
+            permissions_assign: function!(PERMISSIONS_ASSIGN: abi::PermissionsAssign),
+            permissions_destroy: function!(PERMISSIONS_DESTROY: abi::PermissionsDestroy),
+            permissions_bind: function!(PERMISSIONS_BIND: abi::PermissionsBind),
+            permissions_unbind: function!(PERMISSIONS_UNBIND: abi::PermissionsUnbind),
         };
         Some(Self { made_in: Process::current(), functions, regions: Mutex::default() })
     }

@@ -34,6 +34,7 @@ pub mod latch;
 pub mod lease;
 pub mod library;
 pub mod memory;
+mod names;
 pub mod ops;
 pub mod owner;
 pub mod pinned;

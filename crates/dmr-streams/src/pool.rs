@@ -575,12 +575,7 @@ impl StreamPool {
             self.progress.announce_second_stream(self)?;
         }
         let created = Created { stream: self.new_stream(priority)?, priority };
-        #[cfg(feature = "nvtx")]
-        // SAFETY: the stream was created just now.
-        unsafe {
-            let name = format!("dmr stream {slot}");
-            dmr_nvtx::name_stream(created.stream.cu_stream().cast(), &name);
-        }
+        crate::names::name_stream(&created.stream, slot);
         Ok(self.slots[slot].stream.get_or_init(|| created))
     }
 
