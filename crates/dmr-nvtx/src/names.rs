@@ -130,6 +130,9 @@ fn look_for_core() -> *mut Core {
     if !before.is_null() {
         return before;
     }
+    // The first stream has a name before the first launch: that then finds both looked for, and needs
+    // no memory of the host's heap.
+    let _ = crate::tool::tool();
     let found = initialize().map_or(NO_TOOL, |core| Box::into_raw(Box::new(core)));
     FOUND.store(found, Ordering::Release);
     found
