@@ -19,7 +19,7 @@ use dmr_streams::{Device, DeviceContext, StreamLease, StreamPool, StreamPoolConf
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// What memcheck or initcheck says of a fault, in part.
+/// A planted fault, and the tool that reports it.
 struct Fault {
     name: &'static str,
     tool: &'static str,
