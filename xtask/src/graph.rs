@@ -65,6 +65,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-cuda-direct",
             "dmr-cuda-virtual",
             "dmr-launch",
+            "dmr-nvtx",
             "dmr-pool",
             "dmr-sim",
             "dmr-streams",

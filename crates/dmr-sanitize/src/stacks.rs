@@ -13,6 +13,8 @@ pub const BACKENDS: &[&str] = &[
     #[cfg(feature = "all")]
     "async",
     "direct",
+    #[cfg(feature = "nvtx")]
+    "nvtx",
     #[cfg(feature = "pool-direct")]
     "pool",
     #[cfg(feature = "all")]
@@ -79,39 +81,53 @@ fn driver_pool(streams: &Arc<StreamPool>) -> Outcome<Arc<dyn DeviceMemoryResourc
 mod pools {
     //! Pools, observed where the driver brings an observer.
 
+    use dmr_core::MemoryObserver;
     use dmr_pool::{PoolConfig, PoolResource};
 
     use super::*;
 
     pub(super) fn over_direct(streams: &Arc<StreamPool>) -> Outcome<Arc<dyn DeviceMemoryResource>> {
-        pool(DirectCudaResource::new(Arc::clone(streams)), streams, PoolConfig::fast())
+        let direct = DirectCudaResource::new(Arc::clone(streams));
+        let pool = PoolResource::new(direct, Arc::clone(streams), PoolConfig::fast())?;
+        Ok(observed(pool, tool().or_else(|| streams.device().memory_observer())))
+    }
+
+    /// The tool that is attached. It takes the memory of the direct backend only.
+    fn tool() -> Option<Arc<dyn MemoryObserver>> {
+        #[cfg(feature = "nvtx")]
+        return dmr_nvtx::memory_observer();
+        #[cfg(not(feature = "nvtx"))]
+        None
+    }
+
+    fn observed<U: DeviceMemoryResource + 'static>(
+        pool: PoolResource<U>,
+        observer: Option<Arc<dyn MemoryObserver>>,
+    ) -> Arc<dyn DeviceMemoryResource> {
+        match observer {
+            Some(observer) => Arc::new(pool.with_observer(observer)),
+            None => Arc::new(pool),
+        }
     }
 
     #[cfg(feature = "all")]
     pub(super) fn over_pages(streams: &Arc<StreamPool>) -> Outcome<Arc<dyn DeviceMemoryResource>> {
-        pool(pages(streams)?, streams, PoolConfig::fast())
+        pages(streams, PoolConfig::fast())
     }
 
     #[cfg(feature = "all")]
     pub(super) fn compact(streams: &Arc<StreamPool>) -> Outcome<Arc<dyn DeviceMemoryResource>> {
-        pool(pages(streams)?, streams, PoolConfig::compact())
+        pages(streams, PoolConfig::compact())
     }
 
     #[cfg(feature = "all")]
-    fn pages(streams: &Arc<StreamPool>) -> Outcome<dmr_cuda_virtual::VirtualCudaResource> {
-        use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
-        Ok(VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())?)
-    }
-
-    fn pool<U: DeviceMemoryResource + 'static>(
-        upstream: U,
+    fn pages(
         streams: &Arc<StreamPool>,
         config: PoolConfig,
     ) -> Outcome<Arc<dyn DeviceMemoryResource>> {
+        use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+        let upstream = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())?;
         let pool = PoolResource::new(upstream, Arc::clone(streams), config)?;
-        Ok(match streams.device().memory_observer() {
-            Some(observer) => Arc::new(pool.with_observer(observer)),
-            None => Arc::new(pool),
-        })
+        Ok(observed(pool, streams.device().memory_observer()))
     }
 }

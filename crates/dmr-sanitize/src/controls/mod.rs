@@ -1,9 +1,10 @@
 //! The planted faults, by name: each commits one fault that one tool must report.
 //!
 //! Faults in memory go through blocks of the library's own resources, and only the last step (a
-//! kernel with a wrong address, a second free) is made by hand. A control that needs the pool's
-//! blocks to be visible to the tool belongs to the builds that announce them.
+//! kernel with a wrong address, a second free) is made by hand.
 
+#[cfg(feature = "nvtx")]
+mod announced;
 #[cfg(feature = "all")]
 mod ordered;
 mod scene;
@@ -54,6 +55,16 @@ pub const CONTROLS: &[Control] = &[
     ordered::UNINITIALIZED,
     #[cfg(feature = "all")]
     ordered::DOUBLE_FREE,
+    #[cfg(feature = "nvtx")]
+    announced::OVERRUN,
+    #[cfg(feature = "nvtx")]
+    announced::USE_AFTER_FREE,
+    #[cfg(feature = "nvtx")]
+    announced::UNINITIALIZED,
+    #[cfg(feature = "nvtx")]
+    announced::NOT_WRITABLE,
+    #[cfg(feature = "nvtx")]
+    announced::UNDECLARED,
     shared::RACE,
     shared::DIVERGENT_BARRIER,
 ];
