@@ -81,12 +81,13 @@ impl Regions {
 
     /// What a launch with these uses may do to each known region. Uses of memory that the tool was
     /// not told of are left out.
+    ///
+    /// A use is found by its generation: a part that an adaptor hands out has that of the whole, and
+    /// another address.
     pub(crate) fn assigned(&self, uses: &[BlockUse]) -> Vec<AssignDesc> {
-        let flags = |ptr: u64, region: &Region| {
-            let declared = uses
-                .iter()
-                .find(|it| it.block.ptr() == ptr && it.block.generation() == region.generation);
-            match declared.map(|it| it.access) {
+        let flags = |region: &Region| {
+            let of_region = uses.iter().filter(|it| it.block.generation() == region.generation);
+            match of_region.map(|it| it.access).reduce(Access::and) {
                 None => access::NONE,
                 Some(Access::Read) => access::READ,
                 // A kernel may read back what it has written, and an atomic operation does both.
@@ -95,13 +96,11 @@ impl Regions {
                 }
             }
         };
-        self.regions
-            .iter()
-            .map(|(&ptr, region)| AssignDesc {
-                flags: flags(ptr, region),
-                ref_type: REF_POINTER,
-                region: ptr,
-            })
-            .collect()
+        let assign = |(&ptr, region): (&u64, &Region)| AssignDesc {
+            flags: flags(region),
+            ref_type: REF_POINTER,
+            region: ptr,
+        };
+        self.regions.iter().map(assign).collect()
     }
 }

@@ -26,6 +26,10 @@ struct Block(std::mem::ManuallyDrop<DeviceBlock>);
 
 impl Block {
     fn at(ptr: u64) -> Self {
+        Self::new(ptr, Generation::next())
+    }
+
+    fn new(ptr: u64, generation: Generation) -> Self {
         let parts = BlockParts {
             ptr,
             bytes: 1000,
@@ -34,12 +38,17 @@ impl Block {
             device_ordinal: 0,
             alloc_stream: StreamId::DEFAULT,
             tag: AllocTag::UNTAGGED,
-            generation: Generation::next(),
+            generation,
             slot: BlockSlot::NONE,
             state: BlockState::Live,
         };
         // SAFETY: nothing looks at the memory.
         Self(std::mem::ManuallyDrop::new(unsafe { DeviceBlock::from_parts(parts) }))
+    }
+
+    /// What an adaptor makes of it: a later address, and the same generation.
+    fn part(&self, offset: u64) -> Self {
+        Self::new(self.ptr() + offset, self.0.generation())
     }
 
     fn ptr(&self) -> u64 {
@@ -162,6 +171,32 @@ fn work_may_read_what_is_read_use_what_is_written_and_touch_nothing_else() {
     assert_eq!(session.take_calls(), [Call::Unbind, Call::Destroy(1)]);
     blocks.iter().chain([&direct]).for_each(|block| end(&*observer, block));
     observer.heap_destroyed(HEAP);
+    assert_eq!((session.wrong(), session.permissions()), (vec![], (0, 0)));
+}
+
+/// An adaptor hands out a part of what it allocates, with the generation of the whole.
+#[test]
+fn a_use_of_a_part_is_a_use_of_the_announced_whole() {
+    let (session, observer) = attach();
+    let (whole, other) = (Block::at(0x9000), Block::at(0xA000));
+    [&whole, &other].iter().for_each(|block| begin(&*observer, block));
+    let part = |offset| whole.part(offset);
+    session.take_calls();
+    for (accesses, allowed) in [
+        ([Access::Read, Access::Read], READ),
+        ([Access::Read, Access::Write], READ_WRITE),
+        ([Access::Write, Access::Read], READ_WRITE),
+    ] {
+        let uses = [part(256).used(accesses[0]), part(512).used(accesses[1])];
+        let seen = dmr_nvtx::restricted(&uses, || session.take_calls());
+        let regions = vec![(whole.ptr(), allowed), (other.ptr(), NOTHING)];
+        assert!(
+            matches!(&seen[1], Call::Assign { regions: found, .. } if *found == regions),
+            "{accesses:?}: {seen:?}"
+        );
+        session.take_calls();
+    }
+    [&whole, &other].iter().for_each(|block| end(&*observer, block));
     assert_eq!((session.wrong(), session.permissions()), (vec![], (0, 0)));
 }
 
