@@ -1,8 +1,11 @@
 //! S1: a pool leases up to `max_streams` streams, each to one user, then says so.
 
+#![allow(unsafe_code, reason = "asks the driver for the priority of a stream")]
+
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
+use cudarc::driver::{CudaStream, sys};
 use dmr_core::ResourceError;
 use dmr_streams::{StreamLease, StreamPoolConfig};
 use dmr_testkit::{Rig, RigConfig};
@@ -14,6 +17,22 @@ fn rig(max_streams: usize) -> Rig {
 
 fn handle(lease: &StreamLease) -> usize {
     lease.stream().cu_stream() as usize
+}
+
+/// The priority that the driver reports for a stream.
+fn priority_of(stream: &CudaStream) -> i32 {
+    let mut priority = i32::MAX;
+    // SAFETY: the stream is alive, and the driver writes one `int`.
+    unsafe { sys::cuStreamGetPriority(stream.cu_stream(), &mut priority) }.result().unwrap();
+    priority
+}
+
+/// The priorities that the device of the current context has, from the most to the least urgent.
+fn priorities() -> std::ops::RangeInclusive<i32> {
+    let (mut least, mut greatest) = (0, 0);
+    // SAFETY: the driver writes one `int` through each pointer.
+    unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) }.result().unwrap();
+    greatest..=least
 }
 
 #[test]
@@ -125,6 +144,36 @@ fn a_stream_keeps_its_priority() {
         round.iter().map(|&id| pool.resolve(id).unwrap().cu_stream() as usize).collect();
     assert_eq!(handles.len(), 2);
     assert!(!handles.contains(&urgent));
+}
+
+#[test]
+fn the_driver_reports_the_priority_that_was_asked_for() {
+    let rig = rig(32);
+    rig.device().bind().unwrap();
+    let range = priorities();
+    assert!(range.contains(&-1), "{range:?}: this device cannot tell priorities apart");
+    for priority in range.clone() {
+        let lease = rig.streams().acquire_with_priority(priority).unwrap();
+        assert_eq!(priority_of(lease.stream()), priority);
+    }
+    // Priorities outside of the device's range become its nearest.
+    for (asked, given) in [(range.start() - 1, *range.start()), (range.end() + 1, *range.end())] {
+        let lease = rig.streams().acquire_with_priority(asked).unwrap();
+        assert_eq!(priority_of(lease.stream()), given, "asked for {asked}");
+    }
+}
+
+#[test]
+fn the_streams_of_a_pool_have_the_priority_of_its_configuration() {
+    let streams = StreamPoolConfig::new().with_max_streams(3).with_priority(-1);
+    let rig = Rig::with(RigConfig { streams, ..RigConfig::default() });
+    let pool = rig.streams();
+    let lease = rig.stream();
+    let ids = [pool.default_stream(), pool.next().unwrap(), pool.next().unwrap(), lease.id()];
+    for id in ids {
+        assert_eq!(priority_of(pool.resolve(id).unwrap()), -1, "{id}");
+    }
+    assert_eq!(priority_of(pool.reclaim_stream().unwrap()), -1);
 }
 
 #[test]
