@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::sys::{self, CUstream};
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
@@ -34,7 +34,10 @@ impl StreamPool {
         match stream.cu_stream() as usize {
             0 | LEGACY => Err(misuse(StreamProblem::LegacyDefault)),
             PER_THREAD => Err(misuse(StreamProblem::PerThreadDefault)),
-            _ => self.enter(stream),
+            _ => {
+                self.refuse_other_context(&stream)?;
+                self.enter(stream)
+            }
         }
     }
 
@@ -46,14 +49,15 @@ impl StreamPool {
     ///
     /// # Safety
     ///
-    /// - `stream` is a stream of the device's context.
+    /// - `stream` is a stream of CUDA's that was not destroyed. The driver is asked for its context.
     /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for
     ///   the lease, and every call that other threads were making meanwhile has returned: one that
     ///   allocates, frees, reaps, trims or asks whether the pool is idle may be about to ask the
     ///   driver about the stream. Or the pool, its leases and everything that tracks uses on it are
     ///   gone.
     pub unsafe fn adopt_raw(self: &Arc<Self>, stream: CUstream) -> ResourceResult<StreamLease> {
-        // SAFETY: the caller's first promise; the second is that of this function.
+        // SAFETY: the caller's promises; `adopt` refuses a stream of another context, and drops
+        // what was wrapped here without a call.
         self.adopt(unsafe { self.device().context().wrap_borrowed_stream(stream) })
     }
 
@@ -89,11 +93,22 @@ impl StreamPool {
         Ok(())
     }
 
+    /// Asks the driver: a stream that is known by its handle may be of any context.
+    fn refuse_other_context(&self, stream: &CudaStream) -> ResourceResult<()> {
+        self.device().check()?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the stream is alive for as long as it is borrowed; the driver writes one handle.
+        unsafe { sys::cuStreamGetCtx(stream.cu_stream(), &mut context) }
+            .result()
+            .map_err(|error| self.device().driver_error("cuStreamGetCtx", error))?;
+        match context == self.device().context().cu_ctx() {
+            true => Ok(()),
+            false => Err(misuse(StreamProblem::OtherContext)),
+        }
+    }
+
     fn enter(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
         self.device().refuse_fork()?;
-        if stream.context() != self.device().context() {
-            return Err(misuse(StreamProblem::OtherContext));
-        }
         let (slot, lease) = self.take_adopted(&stream)?;
         let entered = self.progress().announce_second_stream(self).map(|()| {
             let created = || Created { stream, priority: 0 };

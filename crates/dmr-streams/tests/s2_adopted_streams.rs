@@ -2,23 +2,43 @@
 
 #![allow(unsafe_code, reason = "adopts a raw stream, which is unsafe")]
 
+use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
     ResourceResult, StreamId,
 };
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_streams::library::LIBRARY_NAMES;
 use dmr_streams::{StreamPoolConfig, Tracked};
 use dmr_testkit::Rig;
 use dmr_testkit::rig::RigConfig;
+use libloading::Library;
 
 const BYTES: usize = 1 << 20;
 
 fn foreign(rig: &Rig) -> Arc<CudaStream> {
     rig.device().context().new_stream().unwrap()
+}
+
+/// A context beside the primary one of the rig's device. It is made by its oldest name, which every
+/// driver has and cudarc's bindings of some versions have not.
+fn second_context(rig: &Rig) -> Arc<CudaContext> {
+    type Create = unsafe extern "system" fn(*mut sys::CUcontext, c_uint, c_int) -> c_int;
+    // SAFETY: the driver is loaded already.
+    let library = LIBRARY_NAMES.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
+    let library = library.expect("the driver");
+    let (mut handle, device) = (std::ptr::null_mut(), rig.device().context().cu_device());
+    // SAFETY: the prototype of cuda.h; the first argument is the address of a handle. The context
+    // that is made belongs to what is returned.
+    unsafe {
+        let create = library.get::<Create>(b"cuCtxCreate_v2").unwrap();
+        assert_eq!(create(&mut handle, 0, device), 0, "cuCtxCreate");
+        CudaContext::from_raw_context(rig.ordinal(), device, handle).unwrap()
+    }
 }
 
 fn tracked(rig: &Rig) -> Tracked<DirectCudaResource> {
@@ -65,6 +85,26 @@ fn the_pools_own_streams_are_not_adopted() {
     let other = dmr_streams::StreamPool::new(rig.device().clone(), config).unwrap();
     drop(other.adopt(own).unwrap());
     drop((other, default));
+    rig.assert_clean();
+}
+
+/// Streams of two contexts cannot be ordered by the events of one, even on one device.
+#[test]
+fn a_stream_of_a_second_context_on_the_same_device_is_not_adopted() {
+    let rig = Rig::new();
+    let second = second_context(&rig);
+    let foreign = second.new_stream().unwrap();
+    let adopted = rig.streams().adopt(Arc::clone(&foreign));
+    assert_eq!(problem(adopted), StreamProblem::OtherContext);
+    // SAFETY: alive until the end of this test; that it is of another context is what is tested.
+    let raw = unsafe { rig.streams().adopt_raw(foreign.cu_stream()) };
+    assert_eq!(problem(raw), StreamProblem::OtherContext, "known by its handle only");
+    drop((foreign, second));
+    // A refusal takes no slot.
+    let at_most = StreamPoolConfig::new().max_adopted;
+    let streams: Vec<_> = (0..at_most).map(|_| rig.streams().adopt(self::foreign(&rig))).collect();
+    assert!(streams.iter().all(Result::is_ok));
+    drop(streams);
     rig.assert_clean();
 }
 
