@@ -10,10 +10,10 @@ use dmr::dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
 use dmr::dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr::dmr_core::{
     Access, AllocTag, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
-    Usage,
+    ResourceResult, StreamId, StreamPoolId, Usage, VirtualMemory,
 };
 use dmr_launch::{LaunchRecorder, PreflightedLaunch};
-use dmr_streams::{DeviceContext, StreamLease, StreamPool};
+use dmr_streams::{DeviceContext, DriverVersion, StreamLease, StreamPool};
 use dmr_testkit::Rig;
 
 /// How often each stack is forked, unless `DMR_FORKS` says.
@@ -95,6 +95,43 @@ pub(crate) fn refused<T, E: IsRefused>(answer: Result<T, E>) -> bool {
     answer.is_err_and(|error| error.is_refused())
 }
 
+/// What was fixed when the stack was made, and the ids of its streams: readable in a child too.
+#[derive(Debug, PartialEq, Eq)]
+struct Fixed {
+    device: (usize, usize, String, u64, DriverVersion),
+    pools: (StreamPoolId, StreamPoolId),
+    can_track: bool,
+    page_bytes: Option<u64>,
+    alignment: usize,
+    streams: (usize, usize),
+    ids: [StreamId; 4],
+}
+
+impl Fixed {
+    fn read(stack: &Stack, held: &Held) -> ResourceResult<Self> {
+        let (resource, streams, lease) = (&stack.resource, &stack.streams, &held.lease);
+        let device = streams.device();
+        let ordinals = (resource.device_ordinal(), device.ordinal());
+        let (name, version) = (device.name().to_owned(), device.driver_version());
+        let default = streams.default_stream();
+        assert!(streams.same_stream(default, StreamId::DEFAULT)?);
+        Ok(Self {
+            device: (ordinals.0, ordinals.1, name, device.total_memory(), version),
+            pools: (resource.stream_pool(), streams.id()),
+            can_track: resource.supports_block_use_tracking(),
+            page_bytes: resource.virtual_memory().map(VirtualMemory::granularity),
+            alignment: held.block.alignment(),
+            streams: (streams.max_streams(), streams.max_slots()),
+            ids: [
+                default,
+                lease.id(),
+                streams.resolve_id(lease.id())?,
+                streams.permanent(lease.id())?,
+            ],
+        })
+    }
+}
+
 /// What the main thread holds at each fork.
 struct Held {
     lease: StreamLease,
@@ -110,6 +147,7 @@ pub(crate) fn fork_under_load(make: impl FnOnce(&Rig) -> Stack) {
     let rig = Rig::simulated();
     let stack = make(&rig);
     let held = hold(&stack);
+    let fixed = Fixed::read(&stack, &held).unwrap();
     let forks = std::env::var("DMR_FORKS").map_or(FORKS, |forks| forks.parse().unwrap());
     let (is_over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     let started = std::time::Instant::now();
@@ -136,7 +174,7 @@ pub(crate) fn fork_under_load(make: impl FnOnce(&Rig) -> Stack) {
                 // before anything is dropped again.
                 let (stack, held, rig) =
                     unsafe { (ptr::read(&stack), ptr::read(&held), ptr::read(&rig)) };
-                be_the_child(stack, held, rig);
+                be_the_child(stack, held, rig, &fixed);
             }
             let status = wait_for(child);
             let is_killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM;
@@ -221,11 +259,14 @@ fn work(stack: &Stack, round: usize) {
 }
 
 /// Makes every call, drops everything, and ends the process: with 0 if all was as it must be.
-fn be_the_child(stack: Stack, held: Held, rig: Rig) -> ! {
+fn be_the_child(stack: Stack, held: Held, rig: Rig, fixed: &Fixed) -> ! {
     // SAFETY: ends this process if it hangs.
     unsafe { libc::alarm(SECONDS) };
     let wrong = catch_unwind(AssertUnwindSafe(|| {
-        calls_of_a_child(stack, held, rig).into_iter().find(|(_, right)| !right).map(|it| it.0)
+        calls_of_a_child(stack, held, rig, fixed)
+            .into_iter()
+            .find(|(_, right)| !right)
+            .map(|it| it.0)
     }));
     let code = match wrong {
         Ok(None) => 0,
@@ -242,8 +283,14 @@ fn be_the_child(stack: Stack, held: Held, rig: Rig) -> ! {
 }
 
 /// The calls, and whether each did what it must.
-fn calls_of_a_child(stack: Stack, held: Held, rig: Rig) -> Vec<(&'static str, bool)> {
+fn calls_of_a_child(
+    stack: Stack,
+    held: Held,
+    rig: Rig,
+    fixed: &Fixed,
+) -> Vec<(&'static str, bool)> {
     let mut calls = Vec::new();
+    calls.push(("what is fixed", Fixed::read(&stack, &held).as_ref() == Ok(fixed)));
     let Held { lease, block, mut buffer, mut pinned, launch } = held;
     let (resource, streams, stream) = (&stack.resource, &stack.streams, lease.id());
     let id = block.id();
