@@ -38,8 +38,8 @@ use dmr_streams::{Device, StreamPool};
 /// the first error and can be repeated. `allocate` does not fail for it: if the memory it needs is
 /// there, it has what it was asked for, and the block is tried again next time.
 ///
-/// Dropping the resource frees what is retired. Blocks still handed out are leaked: something may
-/// be using them.
+/// Dropping the resource frees what is retired, and waits for the device if anything is. Blocks still
+/// handed out are leaked: something may be using them.
 pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
     observer: Option<Arc<dyn MemoryObserver>>,

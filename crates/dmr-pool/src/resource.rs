@@ -52,7 +52,8 @@ use crate::slack::Slack;
 ///
 /// Need not track uses. Memory goes back to it only when the stream that it was allocated on is
 /// after all uses: in [`trim_to`](DeviceMemoryResource::trim_to), in a reap above the release
-/// threshold, when upstream has no more, and when the pool is dropped.
+/// threshold, when upstream has no more, and when the pool is dropped. Dropping a pool over pages
+/// waits for the work that uses them.
 pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) upstream: U,
     pub(crate) streams: Arc<StreamPool>,
