@@ -269,7 +269,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         }
         let whole = self.exchange(block)?;
         let state = self.inner.deallocate(whole).map_err(|refusal| {
-            let DeallocateError { error, block } = *refusal;
+            let DeallocateError { error, block, .. } = *refusal;
             DeallocateError::new(error, self.hand_out_again(block, id.ptr(), bytes))
         })?;
         let mut shard = self.shard(id.generation());

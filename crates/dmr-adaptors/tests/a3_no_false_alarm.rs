@@ -102,7 +102,7 @@ impl Program<'_> {
 
 fn give_back(guard: &Guard, block: DeviceBlock) {
     let answer = guard.deallocate(block).map_err(|refused| {
-        let DeallocateError { error, block } = *refused;
+        let DeallocateError { error, block, .. } = *refused;
         (error, block)
     });
     assert!(answer.is_ok(), "{answer:?}");

@@ -251,7 +251,7 @@ fn each_thread_is_answered_for_its_own_block_whoever_reads_the_verdicts() {
                     }
                     match guard.deallocate(block).map_err(|refused| *refused) {
                         Ok(_) => assert!(!is_bad, "round {round} of thread {nth}"),
-                        Err(DeallocateError { error, block }) => {
+                        Err(DeallocateError { error, block, .. }) => {
                             assert!(is_bad, "round {round} of thread {nth}: {error}");
                             let ResourceError::Corrupted(found) = error else { panic!("{error}") };
                             expect(&found, &memory, 100, home.id(), 100);
@@ -277,7 +277,7 @@ fn a_wider_red_zone_sees_further() {
         let block = guard.allocate(100, home.id(), TAG).unwrap();
         Memory::of(&block).write(&rig, offset, &home);
         let refused = guard.deallocate(block).unwrap_err();
-        let DeallocateError { error, block } = *refused;
+        let DeallocateError { error, block, .. } = *refused;
         guard.deallocate(block).unwrap();
         matches!(error, ResourceError::Corrupted(found) if found.offset == offset)
     };

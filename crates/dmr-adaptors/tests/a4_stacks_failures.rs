@@ -264,7 +264,7 @@ impl User<'_> {
         match self.resource().deallocate(block) {
             Ok(_) => self.live -= before.2 as u64,
             Err(refusal) => {
-                let DeallocateError { error, block } = *refusal;
+                let DeallocateError { error, block, .. } = *refusal;
                 let after = (block.id(), block.ptr(), block.bytes(), block.alignment());
                 assert_eq!(before, after, "{error}");
                 assert_eq!(block.state(), BlockState::Live, "{error}");

@@ -29,7 +29,7 @@ fn give_back(guard: &Guard, block: DeviceBlock) -> usize {
             Ok(_) => return found,
             Err(refused) => {
                 assert_eq!(guard.usage().live, live);
-                let DeallocateError { error, block: refused } = *refused;
+                let DeallocateError { error, block: refused, .. } = *refused;
                 found += usize::from(matches!(error, ResourceError::Corrupted(_)));
                 block = refused;
             }

@@ -481,6 +481,7 @@ pub enum StreamProblem {
 /// No memory is lost: try again later, or give the block to the right resource.
 #[derive(Debug, thiserror::Error)]
 #[error("{block} could not be given back: {error}")]
+#[non_exhaustive]
 #[must_use = "the block is inside: dropping this error leaks its memory"]
 pub struct DeallocateError {
     /// Why.

@@ -196,6 +196,7 @@ impl Debug for PhysicalMemory {
 /// A range could not be given back: why, and the range.
 #[derive(Debug, thiserror::Error)]
 #[error("{range:?} could not be given back: {error}")]
+#[non_exhaustive]
 #[must_use = "the range is inside: dropping this error leaks its addresses"]
 pub struct RefusedRange {
     /// Why.
@@ -215,6 +216,7 @@ impl RefusedRange {
 /// Memory could not be given back: why, and the memory.
 #[derive(Debug, thiserror::Error)]
 #[error("{memory:?} could not be given back: {error}")]
+#[non_exhaustive]
 #[must_use = "the memory is inside: dropping this error leaks it"]
 pub struct RefusedMemory {
     /// Why.

@@ -170,7 +170,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         let block = with_slot(parts, inner_slot);
         let id = block.id();
         let state = self.get_ref().deallocate(block).map_err(|refused| {
-            let DeallocateError { error, block } = *refused;
+            let DeallocateError { error, block, .. } = *refused;
             DeallocateError::new(error, with_slot(block.into_parts(), slot))
         })?;
         if state != BlockState::Freed {
@@ -242,7 +242,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 Ok(Some(freed.min(bytes)))
             }
             Err(refused) => {
-                let DeallocateError { error, block } = *refused;
+                let DeallocateError { error, block, .. } = *refused;
                 self.pending().blocks.push_back(Retired { block, inner_slot, after });
                 Err(error)
             }
@@ -353,7 +353,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             answer => answer,
         }?;
         self.adopt(block).map_err(|refused| {
-            let DeallocateError { error, block } = *refused;
+            let DeallocateError { error, block, .. } = *refused;
             // Refused as well, it is leaked, visibly in the usage.
             let _ = self.get_ref().deallocate(block);
             error

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the repository's own lints.
 
 mod dependencies;
+mod errors;
 mod manifests;
 mod pages;
 mod promises;
@@ -15,6 +16,7 @@ use tree::Tree;
 pub(crate) fn run() -> Result<(), Failure> {
     let (tree, workspace) = (Tree::load()?, Workspace::load()?);
     let mut found = sources::violations(&tree);
+    found.extend(errors::violations(&tree));
     found.extend(manifests::violations(&tree, &workspace));
     found.extend(dependencies::violations(&tree, &workspace));
     found.extend(pages::violations(&tree));

@@ -225,7 +225,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
                 Ok(freed)
             }
             Err(refused) => {
-                let DeallocateError { error, block: whole } = *refused;
+                let DeallocateError { error, block: whole, .. } = *refused;
                 Err(Box::new((error, Kept { whole, allocation })))
             }
         }

@@ -27,7 +27,7 @@ impl Strays {
         let mut outcome = Ok(());
         for whole in blocks {
             if let Err(refused) = inner.deallocate(whole) {
-                let DeallocateError { error, block } = *refused;
+                let DeallocateError { error, block, .. } = *refused;
                 self.blocks().push(block);
                 outcome = Err(error);
             }
