@@ -56,7 +56,7 @@ fn each_call_is_an_event_with_the_columns_of_a_row() {
     resource.reap_pending().unwrap_err();
     let block = "ptr=0x1000 bytes=10 stream=6 device=3 tag=\"t\"";
     let none = "stream=0 device=3 tag=\"\" query_id=0 generation=0";
-    let failed = "cuMemFree failed on device 3: CUDA_ERROR_INVALID_VALUE (1)";
+    let failed = "cuMemFree failed on device 3: CUDA_ERROR_INVALID_VALUE (1); retry; if it fails again, look the code up in the documentation of the CUDA driver";
     let expected = [
         format!(
             "TRACE action=\"allocate\" {block} query_id=8 generation={generation} result=\"ok\""

@@ -12,7 +12,9 @@ pub enum BufferError {
 
     /// No host or device has that many bytes.
     #[non_exhaustive]
-    #[error("{len} elements of {element_bytes} bytes are more bytes than there are addresses")]
+    #[error(
+        "{len} elements of {element_bytes} bytes are more bytes than there are addresses: ask for fewer"
+    )]
     TooLong {
         /// Elements asked for.
         len: usize,
@@ -52,7 +54,7 @@ pub enum BufferError {
 
     /// A range is not inside its buffer.
     #[non_exhaustive]
-    #[error("elements {start}..{end} are not inside a buffer of {len}")]
+    #[error("elements {start}..{end} are not inside a buffer of {len}: use a range inside of it")]
     OutOfRange {
         /// First element.
         start: usize,
@@ -68,5 +70,37 @@ fn advice(pinned_len: usize, device_len: usize) -> String {
         format!("slice the device buffer to {pinned_len}")
     } else {
         format!("copy through a pinned buffer of {device_len}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The advice of a message. A new variant does not compile without.
+    fn advice_of(error: &BufferError) -> &'static str {
+        match error {
+            BufferError::Resource(_) => "start the child as a new process",
+            BufferError::TooLong { .. } => ": ask for fewer",
+            BufferError::LengthMismatch { .. } => ": slice the longer one",
+            BufferError::PinnedLengthMismatch { .. } => ": slice the device buffer to 2",
+            BufferError::InUse => ": commit or cancel it",
+            BufferError::OutOfRange { .. } => ": use a range inside of it",
+        }
+    }
+
+    #[test]
+    fn each_message_says_what_to_do() {
+        for error in [
+            ResourceError::forked_process(0).into(),
+            BufferError::TooLong { len: 2, element_bytes: 4 },
+            BufferError::LengthMismatch { source_len: 2, target_len: 3 },
+            BufferError::PinnedLengthMismatch { pinned_len: 2, device_len: 3 },
+            BufferError::InUse,
+            BufferError::OutOfRange { start: 2, end: 5, len: 4 },
+        ] {
+            let message = error.to_string();
+            assert!(message.contains(advice_of(&error)), "{message}");
+        }
     }
 }

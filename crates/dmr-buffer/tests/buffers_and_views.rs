@@ -57,7 +57,7 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
     };
     assert_eq!(
         is_outside(buffer.slice(2..5).unwrap_err()),
-        "elements 2..5 are not inside a buffer of 4"
+        "elements 2..5 are not inside a buffer of 4: use a range inside of it"
     );
     #[expect(clippy::reversed_empty_ranges, reason = "it is what is refused")]
     for error in [buffer.slice(3..2).unwrap_err(), buffer.slice(..=usize::MAX).unwrap_err()] {

@@ -48,7 +48,8 @@ impl fmt::Display for Corruption {
         write!(
             f,
             "block {generation} (tag \"{tag}\", {size}, {stream}) was {what}: the first bad byte \
-             is at offset {offset} of {}",
+             is at offset {offset} of {}; to find the kernel, run compute-sanitizer with the \
+             backend direct-tracked",
             self.bytes
         )?;
         match &self.allocated_at {

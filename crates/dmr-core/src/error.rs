@@ -1,5 +1,7 @@
 //! What can go wrong, to which block or stream, and what to do about it.
 
+mod messages;
+
 pub use crate::corruption::{Corruption, CorruptionKind};
 pub use crate::shortage::{Holder, Limit, PoolShortage};
 
@@ -78,7 +80,9 @@ pub enum ResourceError {
 
     /// The CUDA driver refused a call.
     #[non_exhaustive]
-    #[error("{call} failed on device {device_ordinal}: {name} ({code})")]
+    #[error(
+        "{call} failed on device {device_ordinal}: {name} ({code}); {}", messages::advice(*.code)
+    )]
     Driver {
         /// The driver's function.
         call: &'static str,
@@ -129,7 +133,10 @@ pub enum ResourceError {
 
     /// The stream is capturing a graph, where this call would be left out or is illegal.
     #[non_exhaustive]
-    #[error("{stream} is capturing a graph: memory cannot be allocated, freed or tracked on it")]
+    #[error(
+        "{stream} is capturing a graph, so memory cannot be allocated, freed or tracked on it: end \
+         the capture first, or use another stream"
+    )]
     StreamCapturing {
         /// The capturing stream.
         stream: StreamId,
@@ -138,7 +145,8 @@ pub enum ResourceError {
     /// The block was freed before.
     #[non_exhaustive]
     #[error(
-        "use after free: block {generation} was given back; whatever is at its address now is another block"
+        "use after free: block {generation} was given back, and its address may have another block \
+         now: keep the block until its last use"
     )]
     UseAfterFree {
         /// The block that is no more.
@@ -147,7 +155,9 @@ pub enum ResourceError {
 
     /// A range is not inside its block.
     #[non_exhaustive]
-    #[error("block {generation} has {bytes} bytes: offset {offset}, length {len} is outside")]
+    #[error(
+        "block {generation} has {bytes} bytes: offset {offset}, length {len} is outside: use a range inside of the block"
+    )]
     OutOfBounds {
         /// The block.
         generation: Generation,
@@ -419,20 +429,20 @@ impl ResourceError {
 #[non_exhaustive]
 pub enum SizeProblem {
     /// Zero bytes.
-    #[error("a block has at least one byte")]
+    #[error("ask for at least one byte")]
     Zero,
     /// It overflows when rounded up to the alignment.
-    #[error("the size overflows when rounded up to the alignment")]
+    #[error("the size overflows when rounded up to the alignment; ask for less")]
     Overflow,
     /// More than the device has.
-    #[error("the device has {device_bytes} bytes in all")]
+    #[error("the device has {device_bytes} bytes in all; ask for less")]
     #[non_exhaustive]
     BeyondDevice {
         /// Bytes the device has.
         device_bytes: u64,
     },
     /// Not a multiple of what the device maps at once.
-    #[error("addresses and pages come in multiples of {granularity} bytes")]
+    #[error("addresses and pages come in multiples of {granularity} bytes; round it up")]
     #[non_exhaustive]
     NotGranular {
         /// Bytes that sizes are multiples of.
@@ -451,7 +461,9 @@ pub enum StreamProblem {
     #[error("its lease was returned; acquire a stream and keep the lease while its id is in use")]
     ReturnedLease,
     /// It belongs to another device or context.
-    #[error("it belongs to another device or CUDA context")]
+    #[error(
+        "it belongs to another device or CUDA context; use a stream of the context of this pool"
+    )]
     OtherContext,
     /// The per-thread default handle, which names a different stream on each thread.
     #[error("the per-thread default stream is a different stream on each thread; create a stream")]

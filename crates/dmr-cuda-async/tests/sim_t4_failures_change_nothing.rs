@@ -24,7 +24,7 @@ fn a_failed_allocation_changes_nothing() {
     assert_eq!(
         error.to_string(),
         format!(
-            "cuMemAllocFromPoolAsync failed on device {}: CUDA_ERROR_UNKNOWN (999)",
+            "cuMemAllocFromPoolAsync failed on device {}: CUDA_ERROR_UNKNOWN (999); retry; if it fails again, look the code up in the documentation of the CUDA driver",
             rig.ordinal()
         )
     );

@@ -80,7 +80,10 @@ fn an_allocation_that_fails_leaves_the_accounting_as_it_was() {
     let error = resource.allocate(64, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("cuMemAlloc failed on device {}: CUDA_ERROR_UNKNOWN (999)", rig.ordinal())
+        format!(
+            "cuMemAlloc failed on device {}: CUDA_ERROR_UNKNOWN (999); retry; if it fails again, look the code up in the documentation of the CUDA driver",
+            rig.ordinal()
+        )
     );
     assert_eq!(resource.usage(), before);
     resource.deallocate(held).unwrap();

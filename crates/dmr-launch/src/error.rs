@@ -90,7 +90,10 @@ pub enum LaunchError<E = Infallible> {
 
     /// The closure failed. Its uses were recorded all the same: part of its work may be in flight.
     #[non_exhaustive]
-    #[error("enqueueing the launch failed: {error}")]
+    #[error(
+        "enqueueing the launch failed: {error}; part of its work may be under way, and its uses were \
+         recorded: retry with a new recorder"
+    )]
     Enqueue {
         /// What the closure answered.
         #[source]
@@ -100,7 +103,10 @@ pub enum LaunchError<E = Infallible> {
     },
 
     /// The closure enqueued its work, and recording the uses failed. No work is left unprotected.
-    #[error("the launch was enqueued, but recording its uses failed: {0}")]
+    #[error(
+        "the launch was enqueued, but recording its uses failed: {0}; do not enqueue it again: its \
+         work is protected"
+    )]
     Commit(#[source] ResourceError),
 }
 
@@ -128,5 +134,56 @@ impl fmt::Display for Columns<'_> {
             write!(f, "{lead}column {:?} is block {generation}", column.name())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused_memory() -> RefusedMemory {
+        RefusedMemory::External { name: "rows".into(), column: None }
+    }
+
+    #[test]
+    fn each_message_of_a_refused_launch_says_what_to_do() {
+        let (stream, memory) = (StreamId::DEFAULT, refused_memory);
+        for (error, advice) in [
+            (
+                PreflightError::External { stream, memory: memory() },
+                ": copy it into a device buffer",
+            ),
+            (
+                PreflightError::Untracked {
+                    stream,
+                    memory: memory(),
+                    source: ResourceError::not_tracked(stream),
+                },
+                "; use the backend",
+            ),
+            (
+                PreflightError::OtherPool { stream, memory: memory() },
+                ": launch on a stream of its own",
+            ),
+            (
+                PreflightError::Resource {
+                    stream,
+                    source: ResourceError::stream_capturing(stream),
+                    columns: Box::default(),
+                },
+                ": end the capture first",
+            ),
+        ] {
+            let message = error.to_string();
+            assert!(message.contains(advice), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_message_of_a_failed_launch_says_whether_to_do_it_again() {
+        let enqueue = LaunchError::Enqueue { error: "no kernel", commit: None };
+        assert!(enqueue.to_string().ends_with(": retry with a new recorder"), "{enqueue}");
+        let commit = LaunchError::<&str>::Commit(ResourceError::forked_process(0));
+        assert!(commit.to_string().contains("; do not enqueue it again"), "{commit}");
     }
 }

@@ -29,7 +29,9 @@ pub enum DeviceError {
 
     /// The library that was found lacks a function that every CUDA driver has.
     #[non_exhaustive]
-    #[error("{library} is not a CUDA driver: it has no {symbol}")]
+    #[error(
+        "{library} is not a CUDA driver, because it has no {symbol}: take it out of the library search path"
+    )]
     NotADriver {
         /// The library.
         library: String,
@@ -96,13 +98,63 @@ impl DeviceError {
 /// What to do about the codes that people meet when they open a device.
 fn advice(code: i32) -> &'static str {
     match code {
-        2 => ": the device has no memory left for a context",
+        2 => {
+            ": the device has no memory left for a context; free some, or end other processes on it"
+        }
         3 => ": a forked child cannot use CUDA if its parent did; start the process anew",
-        46 => ": another process holds the device (compute mode)",
-        802 => ": the machine's fabric manager is not ready",
+        46 => ": another process holds the device (compute mode); wait until it ends",
+        802 => ": the machine's fabric manager is not ready; start it, or wait for it",
         803 => ": driver and kernel module have different versions; reboot, or reload the module",
-        804 => ": the CUDA compatibility package does not support this GPU",
-        999 => ": often a kernel module that was unloaded or replaced under a running system",
-        _ => "",
+        804 => {
+            ": the CUDA compatibility package does not support this GPU; update the driver instead"
+        }
+        999 => {
+            ": often a kernel module that was unloaded or replaced under a running system; reboot"
+        }
+        _ => ": look the code up in the documentation of the CUDA driver",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The advice of a message. A new variant does not compile without.
+    fn advice_of(error: &DeviceError) -> &'static str {
+        match error {
+            DeviceError::NoCudaLibrary { .. } => ": install the NVIDIA driver",
+            DeviceError::StubLibrary => ": take the toolkit's `stubs` folder out",
+            DeviceError::NotADriver { .. } => ": take it out of the library search path",
+            DeviceError::DriverTooOld { .. } => ": update the NVIDIA driver",
+            DeviceError::NoDevice => ": see what `nvidia-smi` lists",
+            DeviceError::OrdinalOutOfRange { .. } => {
+                "counted from 0 (CUDA_VISIBLE_DEVICES may hide"
+            }
+            DeviceError::Driver { .. } => ": look the code up",
+        }
+    }
+
+    #[test]
+    fn each_message_says_what_to_do() {
+        let version = |major| DriverVersion { major, minor: 0 };
+        for error in [
+            DeviceError::NoCudaLibrary { tried: vec!["libcuda.so".into()] },
+            DeviceError::from_code("cuInit", 34),
+            DeviceError::NotADriver { library: "libc.so.6".into(), symbol: "cuInit" },
+            DeviceError::DriverTooOld { found: version(11), needed: version(12) },
+            DeviceError::from_code("cuInit", 100),
+            DeviceError::OrdinalOutOfRange { ordinal: 7, count: 1 },
+            DeviceError::Driver { call: "cuInit", code: 1, name: "CUDA_ERROR_INVALID_VALUE" },
+        ] {
+            let message = error.to_string();
+            assert!(message.contains(advice_of(&error)), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_code_that_is_met_when_a_device_is_opened_has_its_own_advice() {
+        for code in [2, 3, 46, 802, 803, 804, 999] {
+            assert!(advice(code).contains("; ") && advice(code) != advice(1), "{code}");
+        }
     }
 }

@@ -193,7 +193,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn a_library_that_is_no_driver_is_named() {
         let error = Driver::load(&["libdmr-absent.so", "libc.so.6"]).err().unwrap();
-        assert_eq!(error.to_string(), "libc.so.6 is not a CUDA driver: it has no cuInit");
+        assert_eq!(
+            error.to_string(),
+            "libc.so.6 is not a CUDA driver, because it has no cuInit: take it out of the library search path"
+        );
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub enum RuntimeError {
     /// The log cannot be written.
     #[cfg(feature = "logging")]
     #[non_exhaustive]
-    #[error("the log {path:?} cannot be created: {problem}")]
+    #[error("the log {path:?} cannot be created: {problem}; choose a file that can be written")]
     Log {
         /// The file.
         path: std::path::PathBuf,

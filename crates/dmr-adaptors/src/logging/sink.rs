@@ -48,15 +48,15 @@ pub enum SinkError {
 
     /// The thread that writes its records is not there: it has ended, this is it, or the process
     /// is a fork of the one that started it.
-    #[error("the thread that writes the records of this sink is not there")]
+    #[error("the thread that writes the records of this sink is not there: make a new sink")]
     Closed,
 
     /// A file could not be written.
-    #[error("the log cannot be written: {0}")]
+    #[error("the log cannot be written: {0}; make room, or choose another file")]
     Io(#[source] Arc<io::Error>),
 
     /// The sink panicked.
-    #[error("the sink panicked")]
+    #[error("the sink panicked: replace it")]
     Panicked,
 
     /// Records that had been taken did not get where they were going.
@@ -99,5 +99,38 @@ impl LoggingSink for NullSink {
 
     fn flush(&self) -> Result<(), SinkError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The advice of a message; none for an error of a sink's own. A new variant does not compile
+    /// without.
+    fn advice_of(error: &SinkError) -> &'static str {
+        match error {
+            SinkError::Full => ": raise its bound, or take records out",
+            SinkError::Closed => ": make a new sink",
+            SinkError::Io(_) => "; make room, or choose another file",
+            SinkError::Panicked => ": replace it",
+            SinkError::Lost { first, .. } => advice_of(first),
+            SinkError::Other(_) => "",
+        }
+    }
+
+    #[test]
+    fn each_message_says_what_to_do() {
+        for error in [
+            SinkError::Full,
+            SinkError::Closed,
+            io::Error::other("no space").into(),
+            SinkError::Panicked,
+            SinkError::Lost { records: 3, first: Box::new(SinkError::Full) },
+            SinkError::other("mine"),
+        ] {
+            let message = error.to_string();
+            assert!(message.contains(advice_of(&error)), "{message}");
+        }
     }
 }

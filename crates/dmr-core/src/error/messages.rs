@@ -1,0 +1,137 @@
+//! What to do about an error of the driver; and the test that each message says what to do.
+
+/// What to do about a `CUresult` that is not the end of the device. The call has changed nothing, so
+/// it can be repeated.
+pub(super) fn advice(code: i32) -> &'static str {
+    match code {
+        2 => "free memory of the device or of the host, then retry",
+        4 => "the driver shuts down at the end of the process: free GPU memory before that",
+        400 => {
+            "a stream or event was destroyed: call `retire_stream` before an adopted stream is \
+             destroyed"
+        }
+        900..=908 => "end the capture of the graph that does not allow this call, then retry",
+        _ => "retry; if it fails again, look the code up in the documentation of the CUDA driver",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::mem::discriminant;
+
+    use crate::error::{Corruption, CorruptionKind, SizeProblem, StreamProblem};
+    use crate::{Access, AllocTag, Generation, ResourceError, StreamId, Usage};
+
+    /// What an error is about, and its advice, both as in its message. A new variant does not compile
+    /// without.
+    fn expected(error: &ResourceError) -> (&'static str, &'static str) {
+        use ResourceError as E;
+        match error {
+            E::InvalidSize { .. } => ("cannot allocate 7 bytes", ": ask for at least one byte"),
+            E::OutOfMemory { .. } => ("on device 3", ": free blocks, call reap_pending, or ask"),
+            E::OutOfBudget { .. } => ("budget \"rows\"", ": call reap_pending or raise the limit"),
+            E::Driver { .. } => ("cuMemAlloc failed on device 3", "; retry"),
+            E::StreamMisuse { .. } => ("stream", "; create a stream"),
+            E::Capacity { .. } => ("all 32 streams", ": return one, or configure more"),
+            E::WindowConflict { .. } => ("block", ": finish or cancel that use first"),
+            E::StreamCapturing { .. } => {
+                ("is capturing a graph", ": end the capture first, or use another stream")
+            }
+            E::UseAfterFree { .. } => ("block", ": keep the block until its last use"),
+            E::OutOfBounds { .. } => ("has 10 bytes", ": use a range inside of the block"),
+            E::ForeignBlock { .. } => ("of device 4", ": give it back to the one that made it"),
+            E::ForeignMemory { .. } => ("of device 4", ": use them with the one that did"),
+            E::StillMapped { .. } => ("at 2 addresses", ": unmap them first"),
+            E::Corrupted(_) => ("tag \"rows\"", "; to find the kernel, run compute-sanitizer"),
+            E::DeviceLost { .. } => ("device 3 is lost", "; restart the process"),
+            E::ForkedProcess { .. } => ("device 3", ": start the child as a new process"),
+        }
+    }
+
+    fn errors() -> Vec<ResourceError> {
+        use ResourceError as E;
+        let (stream, tag, generation) =
+            (StreamId::DEFAULT, AllocTag::new("rows"), Generation::next());
+        let corruption = Corruption {
+            kind: CorruptionKind::Overrun,
+            generation,
+            tag,
+            bytes: 10,
+            alloc_stream: stream,
+            offset: 10,
+            allocated_at: None,
+        };
+        vec![
+            E::InvalidSize { requested: 7, problem: SizeProblem::Zero },
+            E::out_of_memory(7, 3, (1, 2), &Usage::default()),
+            E::out_of_budget(tag, 7, 10, 5, 5, Vec::new()),
+            E::driver("cuMemAlloc", 1, "CUDA_ERROR_INVALID_VALUE", 3),
+            E::stream_misuse(stream, StreamProblem::PerThreadDefault),
+            E::capacity("streams", 32),
+            E::window_conflict(generation, stream, stream, Access::Read),
+            E::stream_capturing(stream),
+            E::use_after_free(generation),
+            E::OutOfBounds { generation, offset: 4, len: 8, bytes: 10 },
+            E::ForeignBlock { generation, block_device: 4, device_ordinal: 3 },
+            E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
+            E::StillMapped { bytes: 10, mappings: 2 },
+            E::Corrupted(Box::new(corruption)),
+            E::device_lost(3, "cuEventQuery", 700),
+            E::forked_process(3),
+        ]
+    }
+
+    #[test]
+    fn each_message_says_what_happened_to_what_and_what_to_do() {
+        let errors = errors();
+        for error in &errors {
+            let (message, (about, advice)) = (error.to_string(), expected(error));
+            assert!(message.contains(about), "{message}: not {about:?}");
+            assert!(message.contains(advice), "{message}: not {advice:?}");
+        }
+        let variants: HashSet<_> = errors.iter().map(discriminant).collect();
+        assert_eq!(variants.len(), 16, "an error of each variant");
+    }
+
+    #[test]
+    fn a_driver_error_gives_the_advice_for_its_code() {
+        for (code, advice) in [
+            (2, "; free memory of the device or of the host"),
+            (4, "; the driver shuts down at the end of the process"),
+            (400, "; a stream or event was destroyed: call `retire_stream`"),
+            (900, "; end the capture of the graph"),
+            (908, "; end the capture of the graph"),
+            (999, "; retry; if it fails again, look the code up"),
+        ] {
+            let message = ResourceError::driver("cuStreamCreate", code, "NAME", 3).to_string();
+            assert!(message.contains(advice), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_problem_of_a_size_or_a_stream_says_what_to_do() {
+        for (problem, advice) in [
+            (SizeProblem::Zero, "ask for at least one byte"),
+            (SizeProblem::Overflow, "ask for less"),
+            (SizeProblem::BeyondDevice { device_bytes: 9 }, "ask for less"),
+            (SizeProblem::NotGranular { granularity: 4 }, "round it up"),
+        ] {
+            assert!(problem.to_string().contains(advice), "{problem}");
+        }
+        use StreamProblem as P;
+        for (problem, advice) in [
+            (P::OtherPool, "; use a stream of the pool"),
+            (P::ReturnedLease, "; acquire a stream"),
+            (P::OtherContext, "; use a stream of the context"),
+            (P::PerThreadDefault, "; create a stream"),
+            (P::LegacyDefault, "; adopt it by name"),
+            (P::PoolsOwn, "; use the id of its lease"),
+            (P::AlreadyAdopted, "; use the id of that lease"),
+            (P::NotAdopted, "; only adopted streams are retired"),
+            (P::NotTracked, "; use the backend"),
+        ] {
+            assert!(problem.to_string().contains(advice), "{problem}");
+        }
+    }
+}
