@@ -515,44 +515,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_out_of_budget_message_says_who_and_what_to_do() {
-        let holder = |name, bytes, blocks| Holder { tag: AllocTag::new(name), bytes, blocks };
-        let error = ResourceError::out_of_budget(
-            AllocTag::UNTAGGED,
-            2_254_857_830,
-            8 << 30,
-            1_503_238_553,
-            1_288_490_188,
-            vec![holder("hash-table", 5 << 30, 312), holder("", 1 << 20, 1)],
-        );
-        assert_eq!(
-            error.to_string(),
-            "out of budget: 2.1 GiB asked, 1.4 GiB of 8 GiB left; 5 GiB held by \"hash-table\" \
-             (312 blocks), 1 MiB held by \"untagged\" (1 blocks), 1.2 GiB pending: call \
-             reap_pending or raise the limit"
-        );
-    }
-
-    #[test]
-    fn an_out_of_memory_message_names_the_limit_that_refused_and_what_to_do() {
-        let usage = crate::Usage { live: 2 << 20, ..crate::Usage::default() };
-        let error = ResourceError::out_of_memory(100 << 20, 0, (16 << 30, 16 << 30), &usage);
-        assert_eq!(
-            error.to_string(),
-            "out of device memory: 100 MiB asked, 16 GiB of 16 GiB free on device 0; this resource \
-             holds 2 MiB live and 0 B retired: free blocks, call reap_pending, or ask for less"
-        );
-        let limit = Limit { name: "PoolConfig::maximum_size", bytes: 64 << 20, reserved: 32 << 20 };
-        assert_eq!(
-            error.by_limit(limit).to_string(),
-            "out of memory: 100 MiB asked, and PoolConfig::maximum_size allows 64 MiB, of which \
-             32 MiB are reserved (device 0 has 16 GiB of 16 GiB free); this resource holds 2 MiB \
-             live and 0 B retired: free blocks, call reap_pending, ask for less, or raise \
-             PoolConfig::maximum_size"
-        );
-    }
-
-    #[test]
     fn errors_stay_small_enough_to_return_by_value() {
         assert!(size_of::<ResourceError>() <= 72, "{}", size_of::<ResourceError>());
     }
