@@ -56,6 +56,20 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "dmr-programs",
+        &[
+            "dmr-adaptors",
+            "dmr-core",
+            "dmr-cuda-async",
+            "dmr-cuda-direct",
+            "dmr-cuda-virtual",
+            "dmr-pool",
+            "dmr-sim",
+            "dmr-streams",
+            "dmr-testkit",
+        ],
+    ),
+    (
         "dmr-sanitize",
         &[
             "dmr-adaptors",
@@ -78,7 +92,8 @@ const SIMULATOR: &str = "dmr-sim";
 
 /// Where the simulator may be on by default. A library that brings it would put a simulated driver
 /// into other people's programs.
-const MAY_ENABLE_SIMULATOR: &[&str] = &["dmr-bench", "dmr-cli", "dmr-sanitize", "dmr-testkit"];
+const MAY_ENABLE_SIMULATOR: &[&str] =
+    &["dmr-bench", "dmr-cli", "dmr-programs", "dmr-sanitize", "dmr-testkit"];
 
 /// Holds the graph.
 pub(crate) fn run() -> Result<(), Failure> {

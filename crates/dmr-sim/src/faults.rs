@@ -1,7 +1,7 @@
 //! Faults on purpose: calls that fail, that do nothing, or that stop half-way; and call counts.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::abi::Code;
 
@@ -48,9 +48,15 @@ struct Rule {
     action: Action,
 }
 
+/// Runs at the start of every driver call. Returns the code that the call fails with, if it fails.
+pub(crate) type EntryHook = Box<dyn Fn(&'static str) -> Option<Code> + Send + Sync>;
+
 /// The faults planted in a universe, and the calls it has seen.
 #[derive(Default)]
-pub(crate) struct Faults(Mutex<State>);
+pub(crate) struct Faults {
+    state: Mutex<State>,
+    on_entry: OnceLock<EntryHook>,
+}
 
 #[derive(Default)]
 struct State {
@@ -78,7 +84,8 @@ impl Faults {
             });
         }
         // Outside of the lock: other threads go on while this one is held.
-        let (mut instead, mut after) = (None, HoldsAfter::default());
+        let refused = self.on_entry.get().and_then(|hook| hook(call));
+        let (mut instead, mut after) = (refused.map(Instead::Fail), HoldsAfter::default());
         for action in due {
             match action {
                 Action::Hold(gate) => gate.stop_here(),
@@ -88,6 +95,11 @@ impl Faults {
             }
         }
         Planted { instead, after }
+    }
+
+    /// Sets the hook, unless there is one.
+    pub(crate) fn on_entry(&self, hook: EntryHook) -> bool {
+        self.on_entry.set(hook).is_ok()
     }
 
     pub(crate) fn fail(&self, call: Option<&str>, n: u64, code: Code) {
@@ -128,7 +140,7 @@ impl Faults {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -246,6 +246,20 @@ impl Universe {
         self.shared().faults.hold_after(call, n)
     }
 
+    /// Runs `hook` at the start of every driver call of this universe, on the thread that makes the
+    /// call and before the call takes a lock of the simulator. A hook that blocks holds that thread
+    /// in the call; other threads go on. A call for which the hook returns a `CUresult` fails with
+    /// it and does nothing. Returns `false`, and changes nothing, if the universe has a hook.
+    ///
+    /// The hook may not call the driver, and should not own a clone of the universe, which would
+    /// then never end.
+    pub fn on_entry(
+        &self,
+        hook: impl Fn(&'static str) -> Option<Code> + Send + Sync + 'static,
+    ) -> bool {
+        self.shared().faults.on_entry(Box::new(hook))
+    }
+
     /// Takes back all faults that have not happened yet.
     pub fn clear_faults(&self) {
         self.shared().faults.clear();

@@ -1,0 +1,66 @@
+//! What can be wrong with a program that was played.
+
+use std::fmt;
+
+use dmr_sim::ReportKind;
+
+/// What a program has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What is wrong.
+    pub kind: FailureKind,
+    /// The line at which it was noticed, from 0; `None`: at the end.
+    pub line: Option<usize>,
+    /// A description.
+    pub text: String,
+}
+
+/// What is wrong. Two failures of one kind are the same failure to the shrinker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// The simulator has reported this.
+    Reported(ReportKind),
+    /// A check found another byte than was written.
+    WrongByte,
+    /// `usage` differs from what the program holds.
+    Accounting,
+    /// Memory is left when everything was freed and trimmed.
+    MemoryLeft,
+    /// A call failed that may not fail here.
+    UnexpectedError,
+    /// A conflicting use was not refused.
+    NotRefused,
+    /// A block was in another state than it must be after a free.
+    WrongState,
+    /// A capture of another stream was invalidated by a call of the library.
+    CaptureEnded,
+    /// A stream was retired although a window or a call used it.
+    RetiredInUse,
+    /// A block grew over memory that is not its own.
+    GrewOverNeighbour,
+    /// A call panicked.
+    Panic,
+    /// A call did not return.
+    Hang,
+    /// A forked child made a call that was not refused, or did not end.
+    Child,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FailureKind, line: usize, text: impl fmt::Display) -> Self {
+        Self { kind, line: Some(line), text: text.to_string() }
+    }
+
+    pub(crate) fn at_end(kind: FailureKind, text: impl fmt::Display) -> Self {
+        Self { kind, line: None, text: text.to_string() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{:?} at line {}: {}", self.kind, line + 1, self.text),
+            None => write!(f, "{:?} at the end: {}", self.kind, self.text),
+        }
+    }
+}

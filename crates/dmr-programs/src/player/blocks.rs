@@ -1,0 +1,270 @@
+//! Steps about blocks: allocate, grow, narrow, free.
+
+use dmr_core::{AllocTag, BlockState, DeviceMemoryResource, ResourceError};
+
+use super::state::{Facts, Footprint, Held, slot_of};
+use super::{Played, Player};
+use crate::conflicts::Conflict;
+use crate::failure::{Failure, FailureKind};
+use crate::watch;
+
+/// Driver calls by which an allocation waits for memory or gives some back.
+const LADDER: [&str; 7] = [
+    "cuEventSynchronize",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cuMemUnmap",
+    "cuMemFree_v2",
+    "cuMemPoolTrimTo",
+    "cuMemFreeAsync",
+];
+
+impl Player {
+    pub(super) fn allocate(&self, at: usize, name: u32, bytes: usize, stream: usize) -> Played {
+        let Some(lease) = self.state().lease(stream) else { return Ok(()) };
+        let stream = Some(slot_of(&lease));
+        self.touches(at, Footprint { stream, ..Footprint::default() });
+        if self.captures().is_some() {
+            self.count(Conflict::CaptureWhileAllocating);
+        }
+        let resource = &self.built.resource;
+        let allocate = || resource.allocate(bytes, lease.id(), AllocTag::new("block"));
+        let allocated = self.library(at, allocate)?;
+        if watch::seen(&LADDER) {
+            self.count(Conflict::Ladder);
+        }
+        let block = match allocated {
+            Ok(block) => block,
+            Err(ResourceError::OutOfMemory { .. }) => {
+                self.count(Conflict::OutOfMemory);
+                return Ok(());
+            }
+            Err(ResourceError::OutOfBudget { .. }) => {
+                self.count(Conflict::OutOfBudget);
+                return Ok(());
+            }
+            Err(error) => return self.expect_or_retired(at, "allocate", &lease, &error),
+        };
+        let mut state = self.state();
+        state.counts.allocated += 1;
+        let slot = slot_of(&lease);
+        match state.freed_at.remove(&block.ptr()) {
+            Some(freed_by) if freed_by == slot => state.counts.count(Conflict::ReuseByOwnStream),
+            Some(_) => state.counts.count(Conflict::ReuseByOtherStream),
+            None => {}
+        }
+        let facts = Facts { bytes: bytes as u64, last_write: Some(slot), ..Facts::default() };
+        state.facts.insert(block.generation(), facts);
+        self.report_allocated(state.fact(block.generation()), block.ptr(), bytes);
+        let held = Held { block, whole: None, home: Some(lease), is_private: false };
+        if let Some(displaced) = state.blocks.insert(name, held) {
+            // A name is given once. In a program by hand that gives it twice the first block is
+            // out of the program's reach: the accounting says so.
+            drop(displaced);
+        }
+        Ok(())
+    }
+
+    /// Tells the simulator of a block, where the stack does not.
+    pub(super) fn report_allocated(&self, facts: &mut Facts, ptr: u64, bytes: usize) {
+        if self.built.reports_blocks
+            && let Some(universe) = self.universe()
+        {
+            universe.region_allocated(ptr, bytes, "block");
+        }
+        facts.is_reported = true;
+        facts.content = None;
+    }
+
+    /// Tells the simulator that a block may not be used any more, where the stack does not.
+    pub(super) fn report_freed(&self, facts: &mut Facts, ptr: u64) {
+        if std::mem::take(&mut facts.is_reported)
+            && self.built.reports_blocks
+            && let Some(universe) = self.universe()
+        {
+            universe.region_freed(ptr);
+        }
+    }
+
+    pub(super) fn narrow(&self, name: u32, start: usize, end: usize) -> Played {
+        let mut state = self.state();
+        let Some(held) = state.blocks.remove(&name) else { return Ok(()) };
+        let bytes = end.saturating_sub(start);
+        let generation = held.block.generation();
+        let is_in_use = state.facts.get(&generation).is_some_and(|facts| facts.calls > 0);
+        if held.whole.is_some() || is_in_use {
+            state.blocks.insert(name, held);
+            return Ok(());
+        }
+        let Held { block, home, is_private, .. } = held;
+        let (block, whole) = match block.narrow(start, bytes) {
+            Ok((part, whole)) => (part, Some(whole)),
+            Err(block) => (block, None),
+        };
+        if whole.is_some() {
+            let at_offset = if start > 0 { Conflict::NarrowedAtOffset } else { Conflict::Narrowed };
+            state.counts.count(at_offset);
+            let facts = state.fact(generation);
+            if let Some(content) = &mut facts.content {
+                content.bytes = content.bytes.saturating_sub(start).min(bytes);
+            }
+        }
+        state.blocks.insert(name, Held { block, whole, home, is_private });
+        Ok(())
+    }
+
+    pub(super) fn grow(&self, at: usize, name: u32, bytes: usize) -> Played {
+        let Some(pool) = &self.built.pool else { return Ok(()) };
+        let mut state = self.state();
+        let Some(mut held) = state.blocks.remove(&name) else { return Ok(()) };
+        let generation = held.block.generation();
+        let facts = state.fact(generation);
+        if facts.calls > 0 || !facts.windows.is_empty() || held.home.is_none() {
+            state.blocks.insert(name, held);
+            return Ok(());
+        }
+        facts.enter();
+        let stream = held.home.as_deref().map(slot_of);
+        drop(state);
+        self.touches(at, Footprint { blocks: vec![generation], stream, ..Footprint::default() });
+        let (ptr, before) = (held.block.ptr(), held.block.bytes());
+        let grown = self.library(at, || pool.try_grow(&mut held.block, bytes))?;
+        let mut state = self.state();
+        let facts = state.fact(generation);
+        facts.leave();
+        let played = match grown {
+            Ok(true) if bytes > before => {
+                let end = held.block.ptr() + held.block.bytes() as u64;
+                let whole = held.whole.as_ref().map(|whole| whole.get());
+                let own = whole.map(|it| it.ptr() + it.reserved_bytes() as u64);
+                let whole_ptr = whole.map_or(ptr, |whole| whole.ptr());
+                facts.bytes += (bytes - before) as u64;
+                let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
+                if own.is_some_and(|own| end > own) {
+                    let text =
+                        format!("to {end:#x}, {} bytes beyond its whole", end - own.unwrap_or(0));
+                    Err(Failure::new(FailureKind::GrewOverNeighbour, at, text))
+                } else if has_moved {
+                    let text = format!("it was {ptr:#x}, {before} bytes: {:?}", held.block);
+                    Err(Failure::new(FailureKind::WrongState, at, text))
+                } else {
+                    if whole.is_none() {
+                        self.report_freed(facts, whole_ptr);
+                        self.report_allocated(facts, ptr, bytes);
+                    }
+                    let home = held.home.as_deref().map(slot_of);
+                    facts.last_write = home;
+                    facts.readers.clear();
+                    state.counts.count(Conflict::GrowGranted);
+                    Ok(())
+                }
+            }
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                state.counts.count(Conflict::GrowRefused);
+                Ok(())
+            }
+            Err(error) => {
+                drop(state);
+                let played = self.expect_injected(at, "try_grow", &error);
+                state = self.state();
+                played
+            }
+        };
+        state.blocks.insert(name, held);
+        played
+    }
+
+    pub(super) fn free(&self, at: usize, name: u32, restores: bool) -> Played {
+        let mut state = self.state();
+        if !restores && state.blocks.get(&name).is_none_or(|held| held.whole.is_none()) {
+            return Ok(());
+        }
+        let Some(Held { block, whole, home, is_private }) = state.blocks.remove(&name) else {
+            return Ok(());
+        };
+        let mut part = None;
+        let block = match whole {
+            Some(whole) if restores => match whole.restore(block) {
+                Ok(whole) => whole,
+                Err(_) => {
+                    let text = "a part is not a part of its whole";
+                    return Err(Failure::new(FailureKind::WrongState, at, text));
+                }
+            },
+            Some(whole) => {
+                part = Some(whole);
+                block
+            }
+            None => block,
+        };
+        let (id, ptr, bytes) = (block.id(), block.ptr(), block.bytes());
+        let generation = block.generation();
+        let facts = state.fact(generation);
+        facts.given_back = true;
+        facts.enter();
+        let is_open = !facts.windows.is_empty();
+        if !is_open {
+            self.report_freed(facts, ptr);
+        }
+        let home_slot = block.alloc_stream().slot();
+        let used_elsewhere = facts.last_write.iter().chain(&facts.readers).any(|s| *s != home_slot);
+        let (churn, is_alone) = (facts.churn, facts.calls == 1);
+        let conflicts =
+            [(is_open, Conflict::FreeInWindow), (used_elsewhere, Conflict::FreeAfterOtherStream)];
+        conflicts.iter().filter(|it| it.0).for_each(|it| state.counts.count(it.1));
+        state.freed_at.insert(ptr, home_slot);
+        drop(state);
+        let footprint = Footprint {
+            blocks: vec![generation],
+            stream: Some(home_slot),
+            frees: Some(generation),
+            retires: None,
+        };
+        self.touches(at, footprint);
+        let freed = self.library(at, || self.built.resource.deallocate(block))?;
+        let mut state = self.state();
+        let facts = state.fact(generation);
+        let undisturbed = is_alone && facts.churn == churn;
+        facts.leave();
+        let now = match freed {
+            Ok(now) => now,
+            Err(refused) => {
+                facts.given_back = false;
+                if !facts.is_reported {
+                    self.report_allocated(facts, ptr, bytes);
+                }
+                let block = refused.block;
+                // A part that was refused can be made whole again.
+                let block = match part {
+                    Some(whole) => whole.restore(block).unwrap_or_else(|(_, block)| block),
+                    None => block,
+                };
+                let held = Held { block, whole: None, home, is_private };
+                state.blocks.insert(name, held);
+                drop(state);
+                return match restores {
+                    true => self.expect_injected(at, "deallocate", &refused.error),
+                    false => Ok(()),
+                };
+            }
+        };
+        state.forget(generation);
+        drop(state);
+        if !undisturbed {
+            return Ok(());
+        }
+        let is_retired = self.built.resource.is_retired(id);
+        let wrong = if self.built.pool.is_some() && self.built.reports_blocks {
+            now != if is_open { BlockState::Retired } else { BlockState::Freed }
+                || is_retired != is_open
+        } else {
+            is_open && (now != BlockState::Retired || !is_retired)
+        };
+        if wrong {
+            let text = format!("{now:?}, is_retired {is_retired}, window open {is_open}");
+            return Err(Failure::new(FailureKind::WrongState, at, text));
+        }
+        Ok(())
+    }
+}

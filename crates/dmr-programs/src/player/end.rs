@@ -1,0 +1,125 @@
+//! Accounting while a program runs, and what must be so when it has ended.
+
+use std::collections::HashMap;
+
+use dmr_core::{DeviceMemoryResource, DeviceOps};
+
+use super::{Played, Player};
+use crate::conflicts::Counts;
+use crate::failure::{Failure, FailureKind};
+use crate::stack::Pool;
+use crate::watch;
+
+/// How often everything is trimmed. Whether a stream has finished with what it had borrowed is found
+/// out by an event that the first trim records; and a free that an upstream has queued for the
+/// second has not executed before the third, where work runs late.
+const TRIMS: usize = 3;
+
+impl Player {
+    /// Compares `usage` with what the program holds. No call may be under way.
+    pub(crate) fn check_accounting(&self, at: usize) -> Played {
+        let wrong = |text| Failure::new(FailureKind::Accounting, at, text);
+        self.compare_usage().map_err(wrong)
+    }
+
+    fn compare_usage(&self) -> Result<(), String> {
+        let state = self.state();
+        if state.calls > 0 {
+            return Ok(());
+        }
+        let usage = self.built.resource.usage();
+        let bytes = |held: &super::state::Held| {
+            state.facts.get(&held.block.generation()).map_or(0, |facts| facts.bytes)
+        };
+        let live: u64 = state.blocks.values().map(bytes).sum();
+        let mut retired = HashMap::new();
+        for (block, _) in state.windows.values().flat_map(|open| &open.uses) {
+            if let Some(facts) = state.facts.get(&block.generation())
+                && facts.given_back
+            {
+                retired.insert(block.generation(), facts.bytes);
+            }
+        }
+        let retired: u64 = retired.values().sum();
+        drop(state);
+        let is_exact = self.built.pool.is_some() && self.built.reports_blocks;
+        let right = usage.live == live
+            && if is_exact { usage.retired == retired } else { usage.retired >= retired }
+            && usage.total_allocated - usage.total_freed == usage.live + usage.retired;
+        if !right {
+            return Err(format!("live {live} and retired {retired} are right: {usage:?}"));
+        }
+        if let Some(pool) = &self.built.pool {
+            let (reserved, taken) = (pool.stats().reserved, taken_from_upstream(pool));
+            if reserved != taken {
+                return Err(format!("reserved {reserved}, and taken from upstream {taken}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the program: windows are closed, blocks freed, streams given back; then nothing is left.
+    pub(crate) fn end(&self) -> Played<Counts> {
+        let last = self.program.lines.len();
+        watch::begin(None, None);
+        self.end_capture(last.saturating_sub(1))?;
+        let mut windows: Vec<u32> = self.state().windows.keys().copied().collect();
+        windows.sort_unstable();
+        let at = last.saturating_sub(1);
+        windows.into_iter().try_for_each(|window| self.close(at, window, false))?;
+        let mut blocks: Vec<u32> = self.state().blocks.keys().copied().collect();
+        blocks.sort_unstable();
+        blocks.into_iter().try_for_each(|block| self.free(at, block, true))?;
+        self.compare_usage().map_err(|text| Failure::at_end(FailureKind::Accounting, text))?;
+        self.give_back()?;
+        let wrong = self.rig.ops().collect();
+        let wrong = wrong.map_err(|error| self.unexpected(at, "collect", &error))?;
+        if let Some(first) = wrong.first() {
+            let line = usize::try_from(first.key).unwrap_or(0);
+            let text = format!("offset {}, {} checks in all", first.offset, wrong.len());
+            return Err(Failure::new(FailureKind::WrongByte, line, text));
+        }
+        let slots = std::mem::take(&mut self.state().streams);
+        let adopted = slots.into_iter().filter(|slot| slot.is_adopted);
+        let adopted: Vec<_> = adopted.filter_map(|slot| slot.lease).collect();
+        for lease in adopted {
+            let retired = self.rig.streams().retire_stream(&lease);
+            retired.map_err(|error| self.unexpected(at, "retire_stream", &error))?;
+        }
+        watch::end();
+        Ok(std::mem::take(&mut self.state().counts))
+    }
+
+    fn give_back(&self) -> Played {
+        let at = self.program.lines.len().saturating_sub(1);
+        let resource = &self.built.resource;
+        let failed = |error| self.unexpected(at, "at the end", &error);
+        for _ in 0..TRIMS {
+            self.rig.device().synchronize().map_err(failed)?;
+            resource.reap_pending().map_err(failed)?;
+            resource.trim_to(0).map_err(failed)?;
+        }
+        let usage = resource.usage();
+        if usage.outstanding() != 0 || usage.reserved != 0 {
+            return Err(Failure::at_end(FailureKind::MemoryLeft, format!("{usage:?}")));
+        }
+        Ok(())
+    }
+
+    /// What the simulator has reported, if there is a simulator.
+    pub(crate) fn verdict(&self) -> Played {
+        let reports = self.universe().map(|universe| universe.reports()).unwrap_or_default();
+        // What follows from a race is no finding of its own.
+        let first = reports.iter().find(|it| it.kind.is_race()).or(reports.first());
+        match first {
+            Some(report) => Err(Failure::at_end(FailureKind::Reported(report.kind), report)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a pool has taken, as its upstream says.
+fn taken_from_upstream(pool: &Pool) -> u64 {
+    let usage = pool.upstream().usage();
+    if pool.stats().page_size > 0 { usage.reserved } else { usage.live }
+}

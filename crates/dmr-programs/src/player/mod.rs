@@ -1,0 +1,198 @@
+//! Plays programs: executes each line against a stack, and compares what the stack does with what it
+//! must do.
+
+mod blocks;
+mod end;
+mod maintenance;
+mod order;
+mod state;
+mod streams;
+mod uses;
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dmr_core::{ResourceError, ResourceResult};
+use dmr_sim::Universe;
+use dmr_testkit::Rig;
+
+use crate::conflicts::{Conflict, Counts};
+use crate::failure::{Failure, FailureKind};
+use crate::program::{CaptureMode, Line, Program, Step};
+use crate::random::Random;
+use crate::stack::{self, BuildError, Built, Wiring};
+use crate::watch;
+
+pub(crate) use order::play_lines;
+pub use state::shadow_of;
+use state::{Footprint, Slot, State};
+
+/// What a step returns: the failure that it has shown.
+type Played<T = ()> = Result<T, Failure>;
+
+/// What is told of the device work that a program submits.
+pub trait WorkListener: std::fmt::Debug + Send + Sync {
+    /// Work with the block at `ptr` was submitted to `stream`.
+    fn submitted(&self, rig: &Rig, stream: dmr_core::StreamId, ptr: u64);
+}
+
+/// How programs are played.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How the stack is built.
+    pub wiring: Wiring,
+    /// What is told of submitted work.
+    pub listener: Option<Arc<dyn WorkListener>>,
+    /// Names each step in what the simulator reports. Slow.
+    pub labels: bool,
+    /// Leaves the declaration of this use out, counted from 0: the work is submitted all the same.
+    pub undeclared: Option<u64>,
+}
+
+/// One program on one stack.
+#[derive(Debug)]
+pub(crate) struct Player {
+    rig: Arc<Rig>,
+    program: Arc<Program>,
+    options: Options,
+    built: Built,
+    state: Mutex<State>,
+}
+
+impl Player {
+    pub(crate) fn new(
+        rig: &Arc<Rig>,
+        program: &Arc<Program>,
+        options: &Options,
+    ) -> Result<Self, BuildError> {
+        let built = stack::build(program.stack, rig, program.seed, &options.wiring)?;
+        let leases = (0..program.streams).map(|_| rig.streams().acquire());
+        let slot = |lease| Slot { lease: Some(Arc::new(lease)), is_adopted: false };
+        let streams = leases.map(|lease| lease.map(slot)).collect::<ResourceResult<_>>()?;
+        let state = State {
+            streams,
+            blocks: HashMap::new(),
+            windows: HashMap::new(),
+            facts: HashMap::new(),
+            capture: None,
+            random: Random::new(program.seed ^ 0x5eed),
+            counts: Counts { programs: 1, ..Counts::default() },
+            freed_at: HashMap::new(),
+            footprints: HashMap::new(),
+            windows_opened: 0,
+            uses_declared: 0,
+            calls: 0,
+        };
+        Ok(Self {
+            rig: Arc::clone(rig),
+            program: Arc::clone(program),
+            options: options.clone(),
+            built,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Executes a line. A panic is a failure of the line.
+    pub(crate) fn execute(&self, line: usize) -> Played {
+        let _label = self
+            .options
+            .labels
+            .then(|| dmr_sim::label(&format!("line {}: {}", line + 1, self.program.lines[line])));
+        let played = catch_unwind(AssertUnwindSafe(|| self.step(line)));
+        played.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(Failure::new(FailureKind::Panic, line, text.unwrap_or("no message")))
+        })
+    }
+
+    fn step(&self, at: usize) -> Played {
+        let Line { thread, step, .. } = &self.program.lines[at];
+        self.rig.device().bind().map_err(|error| self.unexpected(at, "bind", &error))?;
+        self.state().counts.steps += 1;
+        match step {
+            Step::Allocate { block, bytes, stream } => self.allocate(at, *block, *bytes, *stream),
+            Step::Launch { stream, uses } => self.launch(at, *stream, uses),
+            Step::Open { window, stream, uses } => self.open(at, *window, *stream, uses, false),
+            Step::OpenIdle { window, stream, uses } => self.open(at, *window, *stream, uses, true),
+            Step::Close { window } => self.close(at, *window, false),
+            Step::Cancel { window } => self.close(at, *window, true),
+            Step::Home { block, access } => self.home(at, *block, *access),
+            Step::Record { block } => self.record(at, *block),
+            Step::Copy { from, to, stream } => self.copy(at, *from, *to, *stream),
+            Step::Grow { block, bytes } => self.grow(at, *block, *bytes),
+            Step::Narrow { block, start, end } => self.narrow(*block, *start, *end),
+            Step::Free { block } => self.free(at, *block, true),
+            Step::FreePart { block } => self.free(at, *block, false),
+            Step::Reap => self.reap(at, |resource| resource.try_reap()),
+            Step::ReapPending => self.reap(at, |resource| resource.reap_pending()),
+            Step::Trim { keep } => self.trim(at, *keep),
+            Step::Synchronize { stream } => self.synchronize(at, *stream),
+            Step::Delay { stream } => self.delay(at, *stream),
+            Step::Replace { stream } => self.replace(at, *stream),
+            Step::Adopt { stream } => self.adopt(at, *stream),
+            Step::Retire { stream } => self.retire(at, *stream, false),
+            Step::RetireAtOnce { stream } => self.retire(at, *stream, true),
+            Step::Capture { mode } => self.begin_capture(at, *mode),
+            Step::EndCapture => self.end_capture(at),
+            Step::Fork => self.fork(at, *thread),
+        }
+    }
+
+    /// Executes a call of the library: its driver calls are counted, held and failed as the line
+    /// says. A capture on another stream must have outlived it.
+    fn library<T>(&self, at: usize, call: impl FnOnce() -> T) -> Played<T> {
+        self.state().calls += 1;
+        let returned = watch::library(call);
+        let mut state = self.state();
+        state.calls -= 1;
+        let ended = state.capture.as_ref().is_some_and(streams::is_invalidated);
+        if ended {
+            let text = format!("{} has ended it", self.program.lines[at]);
+            return Err(Failure::new(FailureKind::CaptureEnded, at, text));
+        }
+        Ok(returned)
+    }
+
+    /// Errors unless the error is one that a call may return because its driver call was made to
+    /// fail.
+    fn expect_injected(&self, at: usize, call: &str, error: &ResourceError) -> Played {
+        let is_driver =
+            matches!(error, ResourceError::Driver { .. } | ResourceError::OutOfMemory { .. });
+        if is_driver && watch::failed().is_some() {
+            return Ok(());
+        }
+        Err(self.unexpected(at, call, error))
+    }
+
+    fn unexpected(&self, at: usize, call: &str, error: &ResourceError) -> Failure {
+        Failure::new(FailureKind::UnexpectedError, at, format!("{call}: {error:?}"))
+    }
+
+    /// Notes what a line uses.
+    fn touches(&self, at: usize, footprint: Footprint) {
+        self.state().footprints.insert(at, footprint);
+    }
+
+    fn count(&self, conflict: Conflict) {
+        self.state().counts.count(conflict);
+    }
+
+    fn universe(&self) -> Option<&Universe> {
+        self.rig.simulator()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Whether another stream captures, in a mode that forbids calls to this thread.
+    fn captures(&self) -> Option<CaptureMode> {
+        self.state().capture.as_ref().map(|capture| capture.mode)
+    }
+}

@@ -1,0 +1,183 @@
+//! What the player knows of a program under way.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use dmr_core::{Access, BlockParts, BlockState, DeviceBlock, Generation, UseTokens, WholeBlock};
+use dmr_streams::StreamLease;
+
+use crate::conflicts::Counts;
+use crate::program::CaptureMode;
+use crate::random::Random;
+
+/// What is known of a program under way. Held only while the model changes or work is submitted,
+/// never in a call of the library.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) streams: Vec<Slot>,
+    pub(crate) blocks: HashMap<u32, Held>,
+    pub(crate) windows: HashMap<u32, Open>,
+    pub(crate) facts: HashMap<Generation, Facts>,
+    pub(crate) capture: Option<Capture>,
+    pub(crate) random: Random,
+    pub(crate) counts: Counts,
+    /// The slot of the stream that freed the block at an address last.
+    pub(crate) freed_at: HashMap<u64, usize>,
+    /// What each line uses, for lines that have begun.
+    pub(crate) footprints: HashMap<usize, Footprint>,
+    /// Numbers windows.
+    pub(crate) windows_opened: u64,
+    /// How many uses were declared.
+    pub(crate) uses_declared: u64,
+    /// Calls of the library under way.
+    pub(crate) calls: usize,
+}
+
+/// One of the program's streams.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// `None` while it is exchanged.
+    pub(crate) lease: Option<Arc<StreamLease>>,
+    /// A stream that the pool does not own.
+    pub(crate) is_adopted: bool,
+}
+
+/// A block that the program holds.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) block: DeviceBlock,
+    /// What the block is a part of.
+    pub(crate) whole: Option<WholeBlock>,
+    /// The lease of its home stream; `None` if the program has dropped that.
+    pub(crate) home: Option<Arc<StreamLease>>,
+    /// Its home stream has worked with it without declaring that.
+    pub(crate) is_private: bool,
+}
+
+/// What is known of a block until nothing can use it any more.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) content: Option<Content>,
+    /// Bytes that `usage` counts.
+    pub(crate) bytes: u64,
+    pub(crate) windows: Vec<Window>,
+    /// Calls under way that name it.
+    pub(crate) calls: usize,
+    /// Changes when a call or a window begins or ends.
+    pub(crate) churn: u64,
+    pub(crate) given_back: bool,
+    /// The simulator was told of it by the player.
+    pub(crate) is_reported: bool,
+    pub(crate) last_write: Option<usize>,
+    pub(crate) readers: Vec<usize>,
+}
+
+/// The first bytes of a block hold a pattern.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content {
+    pub(crate) pattern: u32,
+    pub(crate) bytes: usize,
+}
+
+/// An open window on a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) number: u64,
+    pub(crate) stream: usize,
+    pub(crate) access: Access,
+}
+
+/// The open windows of one launch.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) tokens: UseTokens,
+    pub(crate) stream: Arc<StreamLease>,
+    pub(crate) uses: Vec<(DeviceBlock, Access)>,
+    /// The number of each window.
+    pub(crate) number: u64,
+    /// Nothing was submitted.
+    pub(crate) is_idle: bool,
+}
+
+/// A capture on a stream that is not the pool's.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) mode: CaptureMode,
+}
+
+/// What a line uses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Footprint {
+    pub(crate) blocks: Vec<Generation>,
+    pub(crate) stream: Option<usize>,
+    pub(crate) frees: Option<Generation>,
+    pub(crate) retires: Option<usize>,
+}
+
+impl Facts {
+    /// Counts the beginning or the end of a call.
+    pub(crate) fn enter(&mut self) {
+        self.calls += 1;
+        self.churn += 1;
+    }
+
+    /// Counts the end of a call.
+    pub(crate) fn leave(&mut self) {
+        self.calls -= 1;
+        self.churn += 1;
+    }
+}
+
+impl State {
+    pub(crate) fn fact(&mut self, block: Generation) -> &mut Facts {
+        self.facts.entry(block).or_default()
+    }
+
+    /// Forgets a block that nothing uses any more.
+    pub(crate) fn forget(&mut self, block: Generation) {
+        let is_over =
+            |facts: &Facts| facts.given_back && facts.calls == 0 && facts.windows.is_empty();
+        if self.facts.get(&block).is_some_and(is_over) {
+            self.facts.remove(&block);
+        }
+    }
+
+    /// Numbers the uses of a launch, and returns the number of the first.
+    pub(crate) fn windows_declared(&mut self, uses: usize) -> u64 {
+        let first = self.uses_declared;
+        self.uses_declared += uses as u64;
+        first
+    }
+
+    /// The lease of a stream of the program.
+    pub(crate) fn lease(&self, stream: usize) -> Option<Arc<StreamLease>> {
+        self.streams.get(stream)?.lease.clone()
+    }
+}
+
+/// Names the stream of a lease: two leases of one stream have the same number.
+pub(crate) fn slot_of(lease: &StreamLease) -> usize {
+    lease.id().slot()
+}
+
+/// The block again, for device work in a window that outlives it. Never given back.
+#[must_use]
+pub fn shadow_of(block: &DeviceBlock) -> DeviceBlock {
+    // SAFETY: only device work is done with it, inside of a window that keeps the memory.
+    unsafe {
+        DeviceBlock::from_parts(BlockParts {
+            ptr: block.ptr(),
+            bytes: block.bytes(),
+            reserved_bytes: block.reserved_bytes(),
+            alignment: block.alignment(),
+            device_ordinal: block.device_ordinal(),
+            alloc_stream: block.alloc_stream(),
+            tag: block.tag(),
+            generation: block.generation(),
+            slot: block.id().slot(),
+            state: BlockState::Live,
+        })
+    }
+}

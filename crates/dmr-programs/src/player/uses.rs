@@ -1,0 +1,425 @@
+//! Steps about uses: launches, windows, work at home, copies.
+
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use dmr_core::{
+    Access, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, UseTokens,
+};
+use dmr_streams::StreamLease;
+
+use super::state::{Content, Footprint, Open, State, Window, shadow_of, slot_of};
+use super::{Played, Player};
+use crate::conflicts::Conflict;
+use crate::failure::{Failure, FailureKind};
+
+/// What a window is for.
+type Uses = Vec<(DeviceBlock, Access)>;
+
+impl Player {
+    pub(super) fn launch(&self, at: usize, stream: usize, uses: &[(u32, Access)]) -> Played {
+        let Some((lease, uses)) = self.look_up(stream, uses) else { return Ok(()) };
+        let Some(open) = self.prepare(at, &lease, uses)? else { return Ok(()) };
+        self.work_in(at, &open)?;
+        self.finish(at, open)
+    }
+
+    pub(super) fn open(
+        &self,
+        at: usize,
+        window: u32,
+        stream: usize,
+        uses: &[(u32, Access)],
+        is_idle: bool,
+    ) -> Played {
+        if self.state().windows.contains_key(&window) {
+            return Ok(());
+        }
+        let Some((lease, uses)) = self.look_up(stream, uses) else { return Ok(()) };
+        let Some(mut open) = self.prepare(at, &lease, uses)? else { return Ok(()) };
+        if !is_idle {
+            self.work_in(at, &open)?;
+        }
+        open.is_idle = is_idle;
+        self.state().windows.insert(window, open);
+        Ok(())
+    }
+
+    pub(super) fn close(&self, at: usize, window: u32, cancels: bool) -> Played {
+        let Some(open) = self.state().windows.remove(&window) else { return Ok(()) };
+        if cancels && open.is_idle {
+            return self.cancel(at, open);
+        }
+        self.work_in(at, &open)?;
+        self.finish(at, open)
+    }
+
+    pub(super) fn copy(&self, at: usize, from: u32, to: u32, stream: usize) -> Played {
+        let uses = [(from, Access::Read), (to, Access::Write)];
+        let Some((lease, uses)) = self.look_up(stream, &uses) else { return Ok(()) };
+        if uses.len() < 2 || uses[0].1.writes() {
+            return Ok(());
+        }
+        let Some(open) = self.prepare(at, &lease, uses)? else { return Ok(()) };
+        let mut state = self.state();
+        let [(from, _), (to, _)] = &open.uses[..] else { return Ok(()) };
+        let source = state.fact(from.generation()).content;
+        let count = |content: Content| content.bytes.min(to.bytes()) / 4 * 4;
+        if let Some(content) = source.filter(|content| count(*content) > 0) {
+            let bytes = count(content);
+            // SAFETY: both blocks have that many bytes, and their windows are open on the stream.
+            let copied = unsafe {
+                result::memcpy_dtod_async(to.ptr(), from.ptr(), bytes, lease.stream().cu_stream())
+            };
+            if let Err(error) = copied {
+                return Err(Failure::new(FailureKind::UnexpectedError, at, error));
+            }
+            state.fact(to.generation()).content = Some(Content { bytes, ..content });
+            state.counts.count(Conflict::CopyBetweenBlocks);
+            self.submitted(&lease, from);
+            self.submitted(&lease, to);
+        }
+        drop(state);
+        self.finish(at, open)
+    }
+
+    /// Submits work to the home stream without declaring it, as that may.
+    pub(super) fn home(&self, at: usize, name: u32, access: Access) -> Played {
+        let mut state = self.state();
+        let Some(held) = state.blocks.get_mut(&name) else { return Ok(()) };
+        let (Some(home), block) = (held.home.clone(), shadow_of(&held.block)) else {
+            return Ok(());
+        };
+        let was_private = std::mem::replace(&mut held.is_private, true);
+        let facts = state.fact(block.generation());
+        if facts.calls > 0 || !facts.windows.is_empty() {
+            if let Some(held) = state.blocks.get_mut(&name) {
+                held.is_private = was_private;
+            }
+            return Ok(());
+        }
+        drop(state);
+        if !was_private {
+            // From now on the home stream comes after all others.
+            let uses = vec![(shadow_of(&block), Access::Write)];
+            let Some(open) = self.prepare(at, &home, uses)? else {
+                if let Some(held) = self.state().blocks.get_mut(&name) {
+                    held.is_private = false;
+                }
+                return Ok(());
+            };
+            self.work_in(at, &open)?;
+            self.finish(at, open)?;
+        }
+        let mut state = self.state();
+        let is_held = state.blocks.get(&name).is_some_and(|it| it.block.id() == block.id());
+        if !is_held {
+            return Ok(());
+        }
+        if let Some(held) = state.blocks.get_mut(&name) {
+            held.is_private = true;
+        }
+        let filled = state.fact(block.generation()).content.is_some();
+        let access = if filled { access } else { Access::Write };
+        state.counts.count(Conflict::HomeWork);
+        self.work(at, &mut state, &home, &block, access)
+    }
+
+    /// Declares what the home stream has kept to itself.
+    pub(super) fn record(&self, at: usize, name: u32) -> Played {
+        let mut state = self.state();
+        let Some(held) = state.blocks.get(&name).filter(|held| held.is_private) else {
+            return Ok(());
+        };
+        let (Some(home), block) = (held.home.clone(), shadow_of(&held.block)) else {
+            return Ok(());
+        };
+        let generation = block.generation();
+        let facts = state.fact(generation);
+        if facts.calls > 0 || !facts.windows.is_empty() {
+            return Ok(());
+        }
+        facts.enter();
+        drop(state);
+        let stream = Some(slot_of(&home));
+        self.touches(at, Footprint { blocks: vec![generation], stream, ..Footprint::default() });
+        let recorded = self.library(at, || self.built.resource.record_block_use(&block, home.id()));
+        let mut state = self.state();
+        let given_back = state.fact(generation).given_back;
+        state.fact(generation).leave();
+        if matches!(recorded, Ok(Ok(())))
+            && let Some(held) = state.blocks.get_mut(&name)
+        {
+            held.is_private = false;
+        }
+        state.forget(generation);
+        drop(state);
+        match recorded? {
+            Ok(()) => Ok(()),
+            Err(ResourceError::UseAfterFree { .. }) if given_back => Ok(()),
+            Err(error) => self.expect_or_retired(at, "record_block_use", &home, &error),
+        }
+    }
+
+    /// Finds the blocks, and what is done to them: a block that was never written is written.
+    fn look_up(&self, stream: usize, uses: &[(u32, Access)]) -> Option<(Arc<StreamLease>, Uses)> {
+        let state = self.state();
+        let lease = state.lease(stream)?;
+        let slot = slot_of(&lease);
+        let mut found: Uses = Vec::new();
+        for (name, access) in uses {
+            let Some(held) = state.blocks.get(name) else { continue };
+            let is_elsewhere = held.home.as_deref().map(slot_of) != Some(slot);
+            if held.is_private && is_elsewhere {
+                continue;
+            }
+            let generation = held.block.generation();
+            if found.iter().any(|(block, _)| block.generation() == generation) {
+                continue;
+            }
+            let filled = state.facts.get(&generation).is_some_and(|it| it.content.is_some());
+            let access = if filled { *access } else { Access::Write };
+            found.push((shadow_of(&held.block), access));
+        }
+        (!found.is_empty()).then_some((lease, found))
+    }
+
+    /// Opens windows. `None`: that was refused, rightly.
+    fn prepare(&self, at: usize, lease: &Arc<StreamLease>, uses: Uses) -> Played<Option<Open>> {
+        let slot = slot_of(lease);
+        let generations: Vec<_> = uses.iter().map(|(block, _)| block.generation()).collect();
+        let footprint =
+            Footprint { blocks: generations.clone(), stream: Some(slot), ..Footprint::default() };
+        self.touches(at, footprint);
+        let mut state = self.state();
+        let conflicts = |state: &mut State| {
+            let mut found: Vec<Window> = Vec::new();
+            for (block, access) in &uses {
+                let windows = state.fact(block.generation()).windows.iter();
+                let is_conflict =
+                    |it: &&Window| it.stream != slot && it.access.conflicts_with(*access);
+                found.extend(windows.filter(is_conflict));
+            }
+            found
+        };
+        let before = conflicts(&mut state);
+        let mut disturbed = false;
+        let churn: Vec<u64> = generations
+            .iter()
+            .map(|generation| {
+                let facts = state.fact(*generation);
+                disturbed |= facts.calls > 0;
+                facts.enter();
+                facts.churn
+            })
+            .collect();
+        drop(state);
+        let asked: Vec<_> =
+            uses.iter().map(|(block, access)| BlockUse::new(block.id(), *access)).collect();
+        let asked = self.without_undeclared(asked);
+        let prepared = self.library(at, || self.built.resource.prepare_uses(&asked, lease.id()));
+        let mut state = self.state();
+        let after = conflicts(&mut state);
+        let mut given_back = false;
+        for (generation, churn) in generations.iter().zip(churn) {
+            let facts = state.fact(*generation);
+            disturbed |= facts.churn != churn;
+            given_back |= facts.given_back;
+            facts.leave();
+        }
+        let refused = match prepared.and_then(|prepared| self.judge_prepared(at, lease, prepared)) {
+            Ok(Ok(tokens)) => {
+                let still: Vec<_> = before.iter().filter(|it| after.contains(it)).collect();
+                if !still.is_empty() && asked.len() == uses.len() {
+                    let text = format!("another stream's window is open: {still:?}");
+                    return Err(Failure::new(FailureKind::NotRefused, at, text));
+                }
+                return Ok(Some(self.opened(&mut state, lease, tokens, uses)));
+            }
+            Ok(Err(refused)) => refused,
+            Err(failure) => return Err(failure),
+        };
+        generations.iter().for_each(|generation| state.forget(*generation));
+        match refused {
+            ResourceError::WindowConflict { .. } if !before.is_empty() || disturbed => {
+                state.counts.count(Conflict::WindowRefused);
+                Ok(None)
+            }
+            ResourceError::UseAfterFree { .. } if given_back => {
+                state.counts.count(Conflict::StaleId);
+                Ok(None)
+            }
+            error => {
+                drop(state);
+                self.expect_or_retired(at, "prepare_uses", lease, &error).map(|()| None)
+            }
+        }
+    }
+
+    /// A window that was opened on a stream that is retired by now is a failure.
+    fn judge_prepared(
+        &self,
+        at: usize,
+        lease: &StreamLease,
+        prepared: Result<UseTokens, ResourceError>,
+    ) -> Played<Result<UseTokens, ResourceError>> {
+        if prepared.is_ok() && self.rig.streams().resolve(lease.id()).is_err() {
+            let text = "a call on it was under way, and opened a window afterwards";
+            return Err(Failure::new(FailureKind::RetiredInUse, at, text));
+        }
+        Ok(prepared)
+    }
+
+    fn opened(
+        &self,
+        state: &mut State,
+        lease: &Arc<StreamLease>,
+        tokens: UseTokens,
+        uses: Uses,
+    ) -> Open {
+        state.windows_opened += 1;
+        let (number, stream) = (state.windows_opened, slot_of(lease));
+        for (block, access) in &uses {
+            let facts = state.fact(block.generation());
+            let nested = facts.windows.iter().any(|window| window.stream == stream);
+            facts.windows.push(Window { number, stream, access: *access });
+            facts.churn += 1;
+            if !facts.is_reported {
+                self.report_allocated(facts, block.ptr(), block.bytes());
+            }
+            let others = facts.readers.iter().filter(|reader| **reader != stream).count();
+            let written = facts.last_write.is_some_and(|writer| writer != stream);
+            let reached = match (access.writes(), others) {
+                (false, _) => written.then_some(Conflict::ReadAfterWrite),
+                (true, 0) => written.then_some(Conflict::WriteAfterWrite),
+                (true, 1) => Some(Conflict::WriteAfterRead),
+                (true, _) => Some(Conflict::WriteAfterTwoReaders),
+            };
+            if access.writes() {
+                facts.last_write = Some(stream);
+                facts.readers.clear();
+            } else if !facts.readers.contains(&stream) {
+                facts.readers.push(stream);
+            }
+            reached.iter().for_each(|conflict| state.counts.count(*conflict));
+            if nested {
+                state.counts.count(Conflict::NestedWindow);
+            }
+        }
+        Open { tokens, stream: Arc::clone(lease), uses, number, is_idle: false }
+    }
+
+    fn work_in(&self, at: usize, open: &Open) -> Played {
+        let mut state = self.state();
+        open.uses
+            .iter()
+            .try_for_each(|(block, access)| self.work(at, &mut state, &open.stream, block, *access))
+    }
+
+    /// Submits work. The model changes with it: no other thread submits meanwhile.
+    fn work(
+        &self,
+        at: usize,
+        state: &mut State,
+        stream: &StreamLease,
+        block: &DeviceBlock,
+        access: Access,
+    ) -> Played {
+        let ops = self.rig.ops();
+        let failed = |error: ResourceError| self.unexpected(at, "work", &error);
+        if access.reads()
+            && let Some(Content { pattern, bytes }) = state.fact(block.generation()).content
+        {
+            let bytes = bytes.min(block.bytes());
+            let part = bytes.min(512);
+            let start = if state.random.one_in(2) { 0 } else { (bytes - part) / 4 * 4 };
+            ops.check_pattern(block, start..start + part, pattern, stream.id(), at as u64)
+                .map_err(failed)?;
+        }
+        if access.writes() {
+            let pattern = state.random.next_u64() as u32;
+            let bytes = block.bytes();
+            ops.fill_pattern(block, 0..bytes, pattern, stream.id()).map_err(failed)?;
+            state.fact(block.generation()).content = Some(Content { pattern, bytes });
+        }
+        self.submitted(stream, block);
+        Ok(())
+    }
+
+    fn submitted(&self, stream: &StreamLease, block: &DeviceBlock) {
+        if let Some(listener) = &self.options.listener {
+            listener.submitted(&self.rig, stream.id(), block.ptr());
+        }
+    }
+
+    pub(super) fn finish(&self, at: usize, open: Open) -> Played {
+        self.end_window(at, open, true)
+    }
+
+    fn cancel(&self, at: usize, open: Open) -> Played {
+        self.end_window(at, open, false)
+    }
+
+    fn end_window(&self, at: usize, open: Open, finishes: bool) -> Played {
+        let Open { tokens, stream, uses, number, .. } = open;
+        let slot = slot_of(&stream);
+        let mut state = self.state();
+        for (block, access) in &uses {
+            let facts = state.fact(block.generation());
+            facts.windows.retain(|window| window.number != number);
+            facts.enter();
+            if facts.windows.is_empty() && facts.given_back {
+                self.report_freed(facts, block.ptr());
+            }
+            // All that the home stream has done so far is declared with this use.
+            if *access == Access::ReadWrite && finishes {
+                let held = state.blocks.values_mut().find(|it| it.block.id() == block.id());
+                let at_home = held.filter(|it| it.home.as_deref().map(slot_of) == Some(slot));
+                if let Some(held) = at_home {
+                    held.is_private = false;
+                }
+            }
+        }
+        drop(state);
+        let blocks = uses.iter().map(|(block, _)| block.generation()).collect();
+        self.touches(at, Footprint { blocks, stream: Some(slot), ..Footprint::default() });
+        let resource = &self.built.resource;
+        let ended = self.library(at, || match finishes {
+            true => resource.finish_uses(tokens),
+            false => resource.cancel_uses(tokens),
+        });
+        let mut state = self.state();
+        for (block, _) in &uses {
+            state.fact(block.generation()).leave();
+            state.forget(block.generation());
+        }
+        drop(state);
+        match ended? {
+            Ok(()) => Ok(()),
+            Err(error) => self.expect_injected(at, "finish_uses", &error),
+        }
+    }
+
+    /// Errors unless a call may fail because of a fault, or because its stream is retired.
+    pub(super) fn expect_or_retired(
+        &self,
+        at: usize,
+        call: &str,
+        lease: &StreamLease,
+        error: &ResourceError,
+    ) -> Played {
+        let is_retired = self.rig.streams().resolve(lease.id()).is_err();
+        if is_retired && matches!(error, ResourceError::StreamMisuse { .. }) {
+            return Ok(());
+        }
+        self.expect_injected(at, call, error)
+    }
+
+    /// Leaves out what the options say is not declared.
+    fn without_undeclared(&self, asked: Vec<BlockUse>) -> Vec<BlockUse> {
+        let Some(undeclared) = self.options.undeclared else { return asked };
+        let first = self.state().windows_declared(asked.len());
+        let keep = |(nth, _): &(usize, BlockUse)| first + *nth as u64 != undeclared;
+        asked.into_iter().enumerate().filter(keep).map(|(_, used)| used).collect()
+    }
+}

@@ -1,0 +1,145 @@
+//! A program as plain data: a stack, some streams, and the lines that threads execute in order.
+
+use dmr_core::Access;
+use dmr_sim::Policy;
+
+use crate::stack::Stack;
+
+/// A program. Its lines are executed in the order of the list, each by its thread; a thread that is
+/// held in a driver call lets the lines of other threads pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// What allocates the memory.
+    pub stack: Stack,
+    /// When the simulated device executes work.
+    pub policy: Policy,
+    /// Starts the choices of the simulated device, of patterns and of the pool's configuration.
+    pub seed: u64,
+    /// How many streams there are: `s0`, `s1`, ...
+    pub streams: usize,
+    /// What is executed.
+    pub lines: Vec<Line>,
+}
+
+/// One step of one thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The thread that executes the step.
+    pub thread: usize,
+    /// What it does.
+    pub step: Step,
+    /// Where the thread is stopped during the step.
+    pub hold: Option<Hold>,
+    /// The driver call of the step that fails.
+    pub fail: Option<Fail>,
+}
+
+/// Stops a thread at the start of a driver call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Which driver call of the step, from 1.
+    pub call: u32,
+    /// How many lines are executed before the thread goes on.
+    pub lines: usize,
+}
+
+/// Makes one driver call of a step fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fail {
+    /// Which driver call of the step, from 1.
+    pub call: u32,
+    /// The `CUresult`.
+    pub code: i32,
+}
+
+/// One thing that a thread does. Blocks, windows and streams are named by numbers. A step that names
+/// a block or a window that does not exist does nothing, so any lines of a program make a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each field is the number of what has its name")]
+pub enum Step {
+    /// Allocates a block.
+    Allocate { block: u32, bytes: usize, stream: usize },
+    /// Prepares uses, submits the work, finishes the uses.
+    Launch { stream: usize, uses: Vec<(u32, Access)> },
+    /// Prepares uses, submits the work, and leaves the window open.
+    Open { window: u32, stream: usize, uses: Vec<(u32, Access)> },
+    /// Prepares uses, submits nothing, and leaves the window open.
+    OpenIdle { window: u32, stream: usize, uses: Vec<(u32, Access)> },
+    /// Submits work in an open window and finishes its uses.
+    Close { window: u32 },
+    /// Cancels the uses of a window in which nothing was submitted.
+    Cancel { window: u32 },
+    /// Submits work to the home stream without declaring it.
+    Home { block: u32, access: Access },
+    /// Declares what the home stream has done.
+    Record { block: u32 },
+    /// Copies one block to another on a stream.
+    Copy { from: u32, to: u32, stream: usize },
+    /// Makes a block larger where it is.
+    Grow { block: u32, bytes: usize },
+    /// Replaces a block by a part of it; freeing the part frees the whole.
+    Narrow { block: u32, start: usize, end: usize },
+    /// Frees a block.
+    Free { block: u32 },
+    /// Frees the part that a block was narrowed to, without making the block whole again.
+    FreePart { block: u32 },
+    /// `try_reap`.
+    Reap,
+    /// `reap_pending`.
+    ReapPending,
+    /// `trim_to`.
+    Trim { keep: u64 },
+    /// Waits for a stream.
+    Synchronize { stream: usize },
+    /// Keeps a stream busy.
+    Delay { stream: usize },
+    /// Drops the lease of a stream and takes another.
+    Replace { stream: usize },
+    /// Puts an adopted stream in the place of a stream.
+    Adopt { stream: usize },
+    /// Retires an adopted stream that no window and no call uses, and takes a stream of the pool.
+    Retire { stream: usize },
+    /// Retires an adopted stream whatever uses it.
+    RetireAtOnce { stream: usize },
+    /// Begins to capture a graph on a stream that is not the pool's.
+    Capture { mode: CaptureMode },
+    /// Ends that capture.
+    EndCapture,
+    /// Forks; the child makes calls that must be refused, and ends.
+    Fork,
+}
+
+/// What a capture forbids to other streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Calls that could synchronise are refused to all threads.
+    Global,
+    /// They are refused to the thread that captures.
+    ThreadLocal,
+    /// Nothing is refused.
+    Relaxed,
+}
+
+impl Line {
+    /// A step that is neither held nor made to fail.
+    #[must_use]
+    pub fn new(thread: usize, step: Step) -> Self {
+        Self { thread, step, hold: None, fail: None }
+    }
+}
+
+impl Program {
+    /// How many threads the lines name.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.lines.iter().map(|line| line.thread + 1).max().unwrap_or(1)
+    }
+
+    /// Whether a step can be executed only on the simulated driver: holds, faults, forks.
+    #[must_use]
+    pub fn needs_the_simulator(&self) -> bool {
+        self.lines.iter().any(|line| {
+            line.hold.is_some() || line.fail.is_some() || matches!(line.step, Step::Fork)
+        })
+    }
+}

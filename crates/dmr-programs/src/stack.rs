@@ -1,0 +1,241 @@
+//! The stacks that programs are played on.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use dmr_adaptors::ResourceBuilder;
+use dmr_adaptors::budget::BudgetLayer;
+use dmr_adaptors::guard::DebugGuardLayer;
+use dmr_adaptors::logging::{InMemorySink, LoggingLayer};
+use dmr_adaptors::statistics::StatisticsLayer;
+use dmr_core::{DeviceMemoryResource, DeviceOps, MemoryObserver, ResourceResult};
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_streams::Tracked;
+use dmr_testkit::Rig;
+
+use crate::random::Random;
+use crate::watched::Watched;
+
+/// One mebibyte.
+pub const MIB: u64 = 1 << 20;
+
+/// What allocates the memory of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stack {
+    /// The direct backend inside `Tracked`.
+    DirectTracked,
+    /// The async backend.
+    Async,
+    /// A pool over the direct backend.
+    PoolDirect,
+    /// A pool over the async backend.
+    PoolAsync,
+    /// A pool that maps pages.
+    PoolPages,
+    /// A pool that maps pages and waits before it takes more.
+    PoolCompact,
+    /// A pool over pages that reports its blocks to the simulator.
+    PoolObserved,
+    /// A budget around an observed pool.
+    BudgetPool,
+    /// The debug guard around the async backend.
+    GuardAsync,
+    /// Log and statistics around an observed pool.
+    LogPool,
+}
+
+impl Stack {
+    /// Every stack.
+    pub const ALL: [Self; 10] = [
+        Self::DirectTracked,
+        Self::Async,
+        Self::PoolDirect,
+        Self::PoolAsync,
+        Self::PoolPages,
+        Self::PoolCompact,
+        Self::PoolObserved,
+        Self::BudgetPool,
+        Self::GuardAsync,
+        Self::LogPool,
+    ];
+
+    /// The pools whose memory the player itself reports to the simulator: they can grow blocks.
+    pub const POOLS: [Self; 4] =
+        [Self::PoolDirect, Self::PoolAsync, Self::PoolPages, Self::PoolCompact];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::DirectTracked => "direct-tracked",
+            Self::Async => "async",
+            Self::PoolDirect => "pool-direct",
+            Self::PoolAsync => "pool-async",
+            Self::PoolPages => "pool-pages",
+            Self::PoolCompact => "pool-compact",
+            Self::PoolObserved => "pool-observed",
+            Self::BudgetPool => "budget-pool",
+            Self::GuardAsync => "guard-async",
+            Self::LogPool => "log-pool",
+        }
+    }
+
+    /// Whether it maps pages itself.
+    #[must_use]
+    pub const fn has_pages(self) -> bool {
+        !matches!(
+            self,
+            Self::DirectTracked
+                | Self::Async
+                | Self::GuardAsync
+                | Self::PoolDirect
+                | Self::PoolAsync
+        )
+    }
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Stack {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|stack| stack.name() == name)
+            .ok_or_else(|| format!("{name:?} is no stack"))
+    }
+}
+
+/// The pool of a stack.
+pub type Pool = PoolResource<Watched>;
+
+/// A stack that has been built.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The outermost resource.
+    pub resource: Arc<dyn DeviceMemoryResource>,
+    /// The same, if it is a pool without a layer around it.
+    pub pool: Option<Arc<Pool>>,
+    /// Whether the player reports blocks to the simulator; else the stack does.
+    pub reports_blocks: bool,
+}
+
+/// How a stack is built.
+#[derive(Clone, Debug, Default)]
+pub struct Wiring {
+    /// What the pool reports to, in place of what is usual for the stack.
+    pub observer: Option<Arc<dyn MemoryObserver>>,
+}
+
+/// Why a stack was not built.
+pub type BuildError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Draws how a pool is made, and how large its blocks are. Pools are small enough to be full now and
+/// then; where blocks are large, it is the pool's slack that ends.
+#[must_use]
+pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
+    let mut random = Random::new(seed);
+    let config = PoolConfig::fast().with_growth(2 * MIB);
+    let (mut config, scale) = match random.below(4) {
+        0 => (config.with_growth(32 * MIB), 64),
+        limited => (config.with_maximum_size(2 * MIB * limited), 1),
+    };
+    if random.one_in(3) {
+        config = config.with_apart_from(300_000 * scale);
+    }
+    if random.one_in(4) {
+        config = config.with_largest_pooled((500_000 * scale) as usize);
+    }
+    if random.one_in(4) {
+        config = config.with_release_threshold(2 * MIB * scale);
+    }
+    if random.one_in(4) {
+        config = config.with_initial_size(2 * MIB);
+    }
+    (config, scale)
+}
+
+/// Builds a stack on a rig; `seed` draws the configuration.
+///
+/// # Errors
+///
+/// What the resources return when they are made.
+pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Built, BuildError> {
+    let streams = rig.streams();
+    let ops: Arc<dyn DeviceOps> = Arc::clone(rig.ops()) as _;
+    let layered = |resource| Built { resource, pool: None, reports_blocks: false };
+    Ok(match stack {
+        Stack::DirectTracked => {
+            let direct = DirectCudaResource::new(Arc::clone(streams));
+            layered(Arc::new(Tracked::new(direct, Arc::clone(streams))?))
+        }
+        Stack::Async => layered(Arc::new(async_resource(rig)?)),
+        Stack::GuardAsync => {
+            let guard = ResourceBuilder::new(async_resource(rig)?).layer(DebugGuardLayer::new(ops));
+            layered(guard.build_shared())
+        }
+        Stack::PoolDirect | Stack::PoolAsync | Stack::PoolPages | Stack::PoolCompact => {
+            let pool = Arc::new(pool(stack, rig, seed, wiring.observer.clone())?);
+            let reports_blocks = wiring.observer.is_none();
+            Built { resource: Arc::clone(&pool) as _, pool: Some(pool), reports_blocks }
+        }
+        Stack::PoolObserved => {
+            let pool = Arc::new(pool(stack, rig, seed, observer(rig, wiring))?);
+            Built { resource: Arc::clone(&pool) as _, pool: Some(pool), reports_blocks: false }
+        }
+        Stack::BudgetPool => {
+            let inner = pool(stack, rig, seed, observer(rig, wiring))?;
+            let bytes = 3 * MIB * draw_config(seed).1;
+            layered(ResourceBuilder::new(inner).layer(BudgetLayer::new(bytes)).build_shared())
+        }
+        Stack::LogPool => {
+            let inner = pool(stack, rig, seed, observer(rig, wiring))?;
+            let log = LoggingLayer::new(Arc::new(InMemorySink::new()));
+            let layers = ResourceBuilder::new(inner).layer(log).layer(StatisticsLayer::new());
+            layered(layers.build_shared())
+        }
+    })
+}
+
+fn observer(rig: &Rig, wiring: &Wiring) -> Option<Arc<dyn MemoryObserver>> {
+    wiring.observer.clone().or_else(|| rig.device().memory_observer())
+}
+
+fn async_resource(rig: &Rig) -> ResourceResult<AsyncCudaResource> {
+    AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new())
+}
+
+fn pool(
+    stack: Stack,
+    rig: &Rig,
+    seed: u64,
+    observer: Option<Arc<dyn MemoryObserver>>,
+) -> Result<Pool, BuildError> {
+    let streams = Arc::clone(rig.streams());
+    let upstream: Box<dyn DeviceMemoryResource> = match stack {
+        Stack::PoolDirect => Box::new(DirectCudaResource::new(Arc::clone(&streams))),
+        Stack::PoolAsync => Box::new(async_resource(rig)?),
+        _ => Box::new(VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new())?),
+    };
+    let (mut config, _) = draw_config(seed);
+    if stack.has_pages() {
+        config = config.with_page_size(2 * MIB);
+    }
+    if stack == Stack::PoolCompact {
+        // Pages move as soon as that saves any.
+        config = config.with_page_slack_divisor(50).with_waits_first(true);
+    }
+    let universe = observer.is_none().then(|| rig.simulator().cloned()).flatten();
+    let pool = PoolResource::new(Watched::new(upstream, universe), streams, config)?;
+    Ok(match observer {
+        Some(observer) => pool.with_observer(observer),
+        None => pool,
+    })
+}

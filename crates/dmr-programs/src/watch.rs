@@ -1,0 +1,148 @@
+//! What happens at the start of each driver call that a step makes: it is counted, held, or failed.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::program::{Fail, Hold};
+
+thread_local! {
+    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+}
+
+/// What is to happen in the calls of one step.
+#[derive(Debug)]
+struct Watch {
+    /// How many driver calls the library has made in this step.
+    calls: u32,
+    /// Whether the library is at work, and not the player.
+    is_library: bool,
+    hold: Option<(Hold, Arc<Gate>)>,
+    fail: Option<Fail>,
+    /// The call that failed.
+    failed: Option<&'static str>,
+    /// The distinct calls, in the order of their first occurrence.
+    seen: Vec<&'static str>,
+}
+
+/// Watches the calling thread's driver calls until [`end`].
+pub(crate) fn begin(hold: Option<(Hold, Arc<Gate>)>, fail: Option<Fail>) {
+    let watch = Watch { calls: 0, is_library: false, hold, fail, failed: None, seen: Vec::new() };
+    WATCH.set(Some(watch));
+}
+
+/// Stops watching. Returns the call that was made to fail.
+pub(crate) fn end() -> Option<&'static str> {
+    WATCH.take().and_then(|ended| ended.failed)
+}
+
+/// The call of this step that was made to fail so far.
+pub(crate) fn failed() -> Option<&'static str> {
+    WATCH.with_borrow(|watch| watch.as_ref().and_then(|watch| watch.failed))
+}
+
+/// The distinct calls so far.
+pub(crate) fn seen(calls: &[&str]) -> bool {
+    WATCH.with_borrow(|watch| {
+        watch.as_ref().is_some_and(|watch| watch.seen.iter().any(|call| calls.contains(call)))
+    })
+}
+
+/// Executes a call of the library, whose driver calls count.
+pub(crate) fn library<T>(call: impl FnOnce() -> T) -> T {
+    struct Off;
+    impl Drop for Off {
+        fn drop(&mut self) {
+            set(false);
+        }
+    }
+    set(true);
+    let _off = Off;
+    call()
+}
+
+fn set(is_library: bool) {
+    WATCH.with_borrow_mut(|watch| {
+        if let Some(watch) = watch {
+            watch.is_library = is_library;
+        }
+    });
+}
+
+/// The hook of every driver call.
+pub(crate) fn on_entry(call: &'static str) -> Option<i32> {
+    let found = WATCH.try_with(|watch| {
+        let mut watch = watch.try_borrow_mut().ok()?;
+        let watch = watch.as_mut().filter(|watch| watch.is_library)?;
+        watch.calls += 1;
+        if !watch.seen.contains(&call) {
+            watch.seen.push(call);
+        }
+        let fails = watch.fail.filter(|fail| fail.call == watch.calls).map(|fail| fail.code);
+        if fails.is_some() {
+            watch.failed = Some(call);
+        }
+        let gate = watch.hold.as_ref().filter(|(hold, _)| hold.call == watch.calls);
+        Some((fails, gate.map(|(_, gate)| Arc::clone(gate))))
+    });
+    let (fails, gate) = found.ok().flatten()?;
+    if let Some(gate) = gate {
+        gate.stop(call);
+    }
+    fails
+}
+
+/// Where a thread is held, and how far it has come.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct GateState {
+    /// The call in which the thread is held.
+    pub(crate) held_in: Option<&'static str>,
+    /// It may go on, or need not stop at all.
+    pub(crate) is_open: bool,
+    /// The step is over.
+    pub(crate) is_done: bool,
+}
+
+impl Gate {
+    fn stop(&self, call: &'static str) {
+        let mut state = self.lock();
+        if state.is_open {
+            return;
+        }
+        state.held_in = Some(call);
+        self.changed.notify_all();
+        while !state.is_open {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.held_in = None;
+    }
+
+    /// Lets the thread go on.
+    pub(crate) fn open(&self) {
+        self.lock().is_open = true;
+        self.changed.notify_all();
+    }
+
+    /// The step is over.
+    pub(crate) fn done(&self) {
+        self.lock().is_done = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread is held or done, at most for this long.
+    pub(crate) fn wait(&self, at_most: std::time::Duration) -> MutexGuard<'_, GateState> {
+        let is_under_way =
+            |state: &mut GateState| !state.is_done && (state.held_in.is_none() || state.is_open);
+        let waited = self.changed.wait_timeout_while(self.lock(), at_most, is_under_way);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,127 @@
+//! An upstream whose blocks and reserved addresses are heaps to the simulator, for a pool whose
+//! blocks the player reports.
+
+use dmr_core::{
+    AddressRange, AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError,
+    ResourceResult, StreamId, StreamPoolId, Usage, VirtualMemory,
+};
+use dmr_sim::Universe;
+
+/// Reports what a pool takes from its upstream to the simulator, if there is one.
+#[derive(Debug)]
+pub struct Watched {
+    upstream: Box<dyn DeviceMemoryResource>,
+    universe: Option<Universe>,
+}
+
+impl Watched {
+    /// Reports to `universe`; to nothing, where that is `None`.
+    #[must_use]
+    pub fn new(upstream: Box<dyn DeviceMemoryResource>, universe: Option<Universe>) -> Self {
+        Self { upstream, universe }
+    }
+
+    fn memory(&self) -> ResourceResult<&dyn VirtualMemory> {
+        let missing = || ResourceError::not_tracked(StreamId::UNISSUED);
+        self.upstream.virtual_memory().ok_or_else(missing)
+    }
+
+    fn created(&self, ptr: u64, bytes: usize) {
+        if let Some(universe) = &self.universe {
+            universe.heap_created(ptr, bytes);
+        }
+    }
+
+    fn destroyed(&self, ptr: u64) {
+        if let Some(universe) = &self.universe {
+            universe.heap_destroyed(ptr);
+        }
+    }
+}
+
+impl DeviceMemoryResource for Watched {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let block = self.upstream.allocate(bytes, stream, tag)?;
+        self.created(block.ptr(), block.bytes());
+        Ok(block)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        let (ptr, bytes) = (block.ptr(), block.bytes());
+        self.destroyed(ptr);
+        self.upstream.deallocate(block).inspect_err(|_| self.created(ptr, bytes))
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.upstream.is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.upstream.device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.upstream.stream_pool()
+    }
+
+    fn usage(&self) -> Usage {
+        self.upstream.usage()
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.upstream.try_reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.upstream.reap_pending()
+    }
+
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        self.upstream.trim_to(keep_bytes)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.upstream.virtual_memory().map(|_| self as _)
+    }
+}
+
+impl VirtualMemory for Watched {
+    fn granularity(&self) -> u64 {
+        self.memory().map_or(0, VirtualMemory::granularity)
+    }
+
+    fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
+        let range = self.memory()?.reserve(bytes)?;
+        self.created(range.base(), range.bytes() as usize);
+        Ok(range)
+    }
+
+    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+        let Ok(memory) = self.memory() else { return Ok(()) };
+        let (base, bytes) = (range.base(), range.bytes() as usize);
+        self.destroyed(base);
+        memory.release(range).inspect_err(|_| self.created(base, bytes))
+    }
+
+    fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
+        self.memory()?.create(bytes, tag)
+    }
+
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+        self.memory().map_or(Ok(()), |upstream| upstream.destroy(memory))
+    }
+
+    fn map(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
+        self.memory()?.map(memory, address)
+    }
+
+    fn unmap(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
+        self.memory()?.unmap(memory, address)
+    }
+}
