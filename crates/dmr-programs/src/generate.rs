@@ -42,7 +42,7 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
         fails: disturbs(&mut random, 6),
         adopts: disturbs(&mut random, 3),
         captures: disturbs(&mut random, 8),
-        risks: shape.risks && random.one_in(64),
+        risks: shape.risks && random.one_in(24),
         forks: shape.risks && random.one_in(2000),
         blocks: Vec::new(),
         windows: Vec::new(),

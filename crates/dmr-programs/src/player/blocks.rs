@@ -53,9 +53,10 @@ impl Player {
             Some(_) => state.counts.count(Conflict::ReuseByOtherStream),
             None => {}
         }
-        let facts = Facts { bytes: bytes as u64, last_write: Some(slot), ..Facts::default() };
+        let (ptr, written) = (block.ptr(), Some(slot));
+        let facts = Facts { ptr, bytes: bytes as u64, last_write: written, ..Facts::default() };
         state.facts.insert(block.generation(), facts);
-        self.report_allocated(state.fact(block.generation()), block.ptr(), bytes);
+        self.report_allocated(state.fact(block.generation()));
         let held = Held { block, whole: None, home: Some(lease), is_private: false };
         if let Some(displaced) = state.blocks.insert(name, held) {
             // A name is given once. In a program by hand that gives it twice the first block is
@@ -66,23 +67,23 @@ impl Player {
     }
 
     /// Tells the simulator of a block, where the stack does not.
-    pub(super) fn report_allocated(&self, facts: &mut Facts, ptr: u64, bytes: usize) {
+    pub(super) fn report_allocated(&self, facts: &mut Facts) {
         if self.built.reports_blocks
             && let Some(universe) = self.universe()
         {
-            universe.region_allocated(ptr, bytes, "block");
+            universe.region_allocated(facts.ptr, facts.bytes as usize, "block");
         }
         facts.is_reported = true;
         facts.content = None;
     }
 
     /// Tells the simulator that a block may not be used any more, where the stack does not.
-    pub(super) fn report_freed(&self, facts: &mut Facts, ptr: u64) {
+    pub(super) fn report_freed(&self, facts: &mut Facts) {
         if std::mem::take(&mut facts.is_reported)
             && self.built.reports_blocks
             && let Some(universe) = self.universe()
         {
-            universe.region_freed(ptr);
+            universe.region_freed(facts.ptr);
         }
     }
 
@@ -91,7 +92,9 @@ impl Player {
         let Some(held) = state.blocks.remove(&name) else { return Ok(()) };
         let bytes = end.saturating_sub(start);
         let generation = held.block.generation();
-        let is_in_use = state.facts.get(&generation).is_some_and(|facts| facts.calls > 0);
+        let is_in_use =
+            |facts: &Facts| facts.calls > 0 || !facts.windows.is_empty() || facts.given_back;
+        let is_in_use = state.facts.get(&generation).is_some_and(is_in_use);
         if held.whole.is_some() || is_in_use {
             state.blocks.insert(name, held);
             return Ok(());
@@ -137,9 +140,7 @@ impl Player {
                 let end = held.block.ptr() + held.block.bytes() as u64;
                 let whole = held.whole.as_ref().map(|whole| whole.get());
                 let own = whole.map(|it| it.ptr() + it.reserved_bytes() as u64);
-                let whole_ptr = whole.map_or(ptr, |whole| whole.ptr());
-                facts.bytes += (bytes - before) as u64;
-                let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
+                                let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
                 if own.is_some_and(|own| end > own) {
                     let text =
                         format!("to {end:#x}, {} bytes beyond its whole", end - own.unwrap_or(0));
@@ -149,8 +150,11 @@ impl Player {
                     Err(Failure::new(FailureKind::WrongState, at, text))
                 } else {
                     if whole.is_none() {
-                        self.report_freed(facts, whole_ptr);
-                        self.report_allocated(facts, ptr, bytes);
+                        self.report_freed(facts);
+                        facts.bytes += (bytes - before) as u64;
+                        self.report_allocated(facts);
+                    } else {
+                        facts.bytes += (bytes - before) as u64;
                     }
                     let home = held.home.as_deref().map(slot_of);
                     facts.last_write = home;
@@ -198,14 +202,14 @@ impl Player {
             }
             None => block,
         };
-        let (id, ptr, bytes) = (block.id(), block.ptr(), block.bytes());
+        let (id, ptr) = (block.id(), block.ptr());
         let generation = block.generation();
         let facts = state.fact(generation);
         facts.given_back = true;
         facts.enter();
         let is_open = !facts.windows.is_empty();
         if !is_open {
-            self.report_freed(facts, ptr);
+            self.report_freed(facts);
         }
         let home_slot = block.alloc_stream().slot();
         let used_elsewhere = facts.last_write.iter().chain(&facts.readers).any(|s| *s != home_slot);
@@ -232,7 +236,7 @@ impl Player {
             Err(refused) => {
                 facts.given_back = false;
                 if !facts.is_reported {
-                    self.report_allocated(facts, ptr, bytes);
+                    self.report_allocated(facts);
                 }
                 let block = refused.block;
                 // A part that was refused can be made whole again.

@@ -105,10 +105,10 @@ impl Order<'_> {
             }
             let is_stuck = self.crew.is_asleep(line.thread) || last_look.elapsed() > BUSY;
             if is_stuck && !self.held.is_empty() {
-                self.player.count(Conflict::WaitedForHeldThread);
-                let first = self.held.remove(0);
-                first.gate.open();
-                self.settle(first)?;
+                if let Err(failure) = self.let_first_go_on() {
+                    line.gate.open();
+                    return self.settle(line).and(Err(failure));
+                }
                 last_look = Instant::now();
             } else if started.elapsed() > HANGS {
                 let text = self.player.program().lines[line.line].to_string();
@@ -132,15 +132,25 @@ impl Order<'_> {
             // It may wait for another thread that is held.
             let is_stuck = self.crew.is_asleep(line.thread) || started.elapsed() > BUSY;
             if is_stuck && !self.held.is_empty() {
-                self.player.count(Conflict::WaitedForHeldThread);
-                let next = self.held.remove(0);
-                next.gate.open();
-                self.settle(next)?;
+                let played = self.let_first_go_on();
+                if played.is_err() {
+                    return self.settle(line).and(played);
+                }
             } else if started.elapsed() > HANGS {
                 let text = self.player.program().lines[line.line].to_string();
                 return Err(Failure::new(FailureKind::Hang, line.line, text));
             }
         }
+    }
+
+    /// Lets the thread go on that has been held for longest: another waits for it.
+    fn let_first_go_on(&mut self) -> Played {
+        let first = self.held.remove(0);
+        // First of all: the thread that waits may hold what counting needs.
+        first.gate.open();
+        let played = self.settle(first);
+        self.player.count(Conflict::WaitedForHeldThread);
+        played
     }
 
     fn release_where(&mut self, goes_on: impl Fn(&UnderWay) -> bool) -> Played {

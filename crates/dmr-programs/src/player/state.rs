@@ -59,7 +59,8 @@ pub(crate) struct Held {
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) content: Option<Content>,
-    /// Bytes that `usage` counts.
+    /// Where the whole block starts, and its bytes, which `usage` counts.
+    pub(crate) ptr: u64,
     pub(crate) bytes: u64,
     pub(crate) windows: Vec<Window>,
     /// Calls under way that name it.

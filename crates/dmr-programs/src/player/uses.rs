@@ -285,7 +285,7 @@ impl Player {
             facts.windows.push(Window { number, stream, access: *access });
             facts.churn += 1;
             if !facts.is_reported {
-                self.report_allocated(facts, block.ptr(), block.bytes());
+                self.report_allocated(facts);
             }
             let others = facts.readers.iter().filter(|reader| **reader != stream).count();
             let written = facts.last_write.is_some_and(|writer| writer != stream);
@@ -369,7 +369,7 @@ impl Player {
             facts.windows.retain(|window| window.number != number);
             facts.enter();
             if facts.windows.is_empty() && facts.given_back {
-                self.report_freed(facts, block.ptr());
+                self.report_freed(facts);
             }
             // All that the home stream has done so far is declared with this use.
             if *access == Access::ReadWrite && finishes {
