@@ -1,7 +1,10 @@
 //! Failures that are known, by name: each with the promise it breaks and the program that shows it.
 
-use crate::failure::Failure;
-use crate::program::Program;
+use std::collections::HashSet;
+
+use crate::failure::{Failure, FailureKind};
+use crate::program::{CaptureMode, Program, Step};
+use crate::stack::Stack;
 
 /// A failure that is known.
 #[derive(Clone, Copy, Debug)]
@@ -19,10 +22,163 @@ pub struct Known {
 }
 
 /// The failures that are known today.
-pub const KNOWN: &[Known] = &[];
+pub const KNOWN: &[Known] = &[
+    Known {
+        name: "a launch leaves out all its waits",
+        breaks: "U1, U3",
+        what: "two events each cover the other, and both are left out: a thread was held between the \
+               number of its use and the record, while its stream went on",
+        program: "stack async, work lazy, streams 4, seed 1
+            thread 0: allocate b1 of 4096 on s0
+            thread 0: allocate b2 of 4096 on s0
+            thread 0: allocate b3 of 4096 on s0
+            thread 0: launch on s0 b1 write, held at call 3 for 3 lines
+            thread 1: launch on s0 b2 write
+            thread 1: launch on s1 b2 read b3 write
+            thread 1: launch on s0 b3 read
+            thread 1: launch on s2 b1 read b3 read",
+        is: |program, failure| {
+            matches!(failure.kind, FailureKind::Reported(kind) if kind.is_race())
+                && lets_a_stream_pass_a_held_use(program)
+        },
+    },
+    Known {
+        name: "a stream is retired under an open window",
+        breaks: "U13, S2",
+        what: "`retire_stream` returns `Ok` while a window is open on the stream",
+        program: "stack async, work lazy, streams 2, seed 1
+            thread 0: adopt s1
+            thread 0: allocate b0 of 4096 on s0
+            thread 0: open w1 on s1 b0 write
+            thread 0: retire s1 at once",
+        is: |program, failure| {
+            failure.kind == FailureKind::RetiredInUse
+                && failure.line.is_some_and(|line| {
+                    matches!(program.lines[line].step, Step::RetireAtOnce { .. })
+                })
+        },
+    },
+    Known {
+        name: "a stream is retired under a call",
+        breaks: "U13, S2",
+        what: "`prepare_uses` opens a window on a stream that was retired while it was held",
+        program: "stack async, work lazy, streams 4, seed 1
+            thread 0: adopt s2
+            thread 0: allocate b0 of 4096 on s0
+            thread 1: launch on s2 b0 update, held at call 1 for 1 lines
+            thread 0: retire s2 at once",
+        is: |program, failure| {
+            failure.kind == FailureKind::RetiredInUse
+                && program.lines.iter().any(|line| matches!(line.step, Step::RetireAtOnce { .. }))
+                && program.lines.iter().any(|line| line.hold.is_some())
+        },
+    },
+    Known {
+        name: "a call ends the capture of another stream",
+        breaks: "U14",
+        what: "the library makes a driver call that a capture in global or thread-local mode forbids",
+        program: "stack pool-async, work lazy, streams 2, seed 1
+            thread 0: allocate b0 of 4096 on s0
+            thread 0: free b0
+            thread 0: capture global
+            thread 0: wait and reap
+            thread 0: trim to 0",
+        is: |program, failure| {
+            failure.kind == FailureKind::CaptureEnded
+                && program.lines.iter().any(|line| {
+                    matches!(line.step, Step::Capture { mode } if mode != CaptureMode::Relaxed)
+                })
+        },
+    },
+    Known {
+        name: "a part grows over its neighbour",
+        breaks: "T4 (memory of another block)",
+        what: "`try_grow` of a narrowed block compares sizes and never the address",
+        program: "stack pool-pages, work lazy, streams 2, seed 2
+            thread 0: allocate b0 of 4096 on s0
+            thread 0: narrow b0 to 2048 .. 4096
+            thread 0: grow b0 to 4096",
+        is: |program, failure| {
+            failure.kind == FailureKind::GrewOverNeighbour && grows_a_part(program)
+        },
+    },
+    Known {
+        name: "a part that grew is counted twice",
+        breaks: "T6",
+        what: "`try_grow` of a narrowed block adds to `live` what the whole has already",
+        program: "stack pool-pages, work lazy, streams 2, seed 2
+            thread 0: allocate b0 of 4096 on s0
+            thread 0: narrow b0 to 0 .. 2048
+            thread 0: grow b0 to 4096
+            thread 0: free b0",
+        is: |program, failure| failure.kind == FailureKind::Accounting && grows_a_part(program),
+    },
+    Known {
+        name: "a part is given back instead of the whole",
+        breaks: "T6",
+        what: "`deallocate` takes a narrowed block: `live` keeps the rest of the whole for ever",
+        program: "stack pool-pages, work lazy, streams 2, seed 2
+            thread 0: allocate b0 of 4096 on s0
+            thread 0: narrow b0 to 0 .. 2048
+            thread 0: free part b0",
+        is: |program, failure| failure.kind == FailureKind::Accounting && frees_a_part(program),
+    },
+    Known {
+        name: "a part with an offset makes a wrong driver free",
+        breaks: "T4",
+        what: "a backend passes the address of a narrowed block to the driver's free",
+        program: "stack async, work lazy, streams 2, seed 1
+            thread 0: allocate b0 of 4096 on s0
+            thread 0: narrow b0 to 2048 .. 4096
+            thread 0: free part b0",
+        is: |program, failure| {
+            let is_backend =
+                [Stack::Async, Stack::DirectTracked, Stack::GuardAsync].contains(&program.stack);
+            matches!(
+                failure.kind,
+                FailureKind::Reported(dmr_sim::ReportKind::UnknownFree)
+                    | FailureKind::UnexpectedError
+                    | FailureKind::Accounting
+                    | FailureKind::Panic
+            ) && is_backend
+                && frees_a_part(program)
+        },
+    },
+];
 
 /// Returns the known failure that this one is.
 #[must_use]
 pub fn classify(program: &Program, failure: &Failure) -> Option<&'static Known> {
     KNOWN.iter().find(|known| (known.is)(program, failure))
+}
+
+fn frees_a_part(program: &Program) -> bool {
+    program.lines.iter().any(|line| matches!(line.step, Step::FreePart { .. }))
+}
+
+fn grows_a_part(program: &Program) -> bool {
+    let mut parts = HashSet::new();
+    program.lines.iter().any(|line| match line.step {
+        Step::Narrow { block, .. } => {
+            parts.insert(block);
+            false
+        }
+        Step::Grow { block, .. } => parts.contains(&block),
+        _ => false,
+    })
+}
+
+/// Whether a use on a stream is held while another thread uses the same stream, and both finish.
+fn lets_a_stream_pass_a_held_use(program: &Program) -> bool {
+    program.lines.iter().enumerate().any(|(at, line)| {
+        let (Some(hold), Step::Launch { stream, .. }) = (line.hold, &line.step) else {
+            return false;
+        };
+        let meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
+        let others = meanwhile.filter(|other| other.thread != line.thread);
+        let on_stream = |other: &crate::program::Line| {
+            matches!(&other.step, Step::Launch { stream: theirs, .. } if theirs == stream)
+        };
+        others.filter(|other| on_stream(other)).count() >= 2
+    })
 }

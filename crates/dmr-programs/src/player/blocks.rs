@@ -140,7 +140,7 @@ impl Player {
                 let end = held.block.ptr() + held.block.bytes() as u64;
                 let whole = held.whole.as_ref().map(|whole| whole.get());
                 let own = whole.map(|it| it.ptr() + it.reserved_bytes() as u64);
-                                let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
+                let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
                 if own.is_some_and(|own| end > own) {
                     let text =
                         format!("to {end:#x}, {} bytes beyond its whole", end - own.unwrap_or(0));

@@ -152,6 +152,13 @@ impl State {
         first
     }
 
+    /// Notes whether the home stream has work with a block that is not declared.
+    pub(crate) fn set_private(&mut self, block: u32, is_private: bool) {
+        if let Some(held) = self.blocks.get_mut(&block) {
+            held.is_private = is_private;
+        }
+    }
+
     /// The lease of a stream of the program.
     pub(crate) fn lease(&self, stream: usize) -> Option<Arc<StreamLease>> {
         self.streams.get(stream)?.lease.clone()

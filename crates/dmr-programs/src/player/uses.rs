@@ -13,6 +13,10 @@ use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
 
+/// How often the use of one thread alone changes a block's churn: a call that opens a window, the
+/// window, and a call that closes it.
+const CHURN_OF_A_USE: u64 = 5;
+
 /// What a window is for.
 type Uses = Vec<(DeviceBlock, Access)>;
 
@@ -86,39 +90,37 @@ impl Player {
     /// Submits work to the home stream without declaring it, as that may.
     pub(super) fn home(&self, at: usize, name: u32, access: Access) -> Played {
         let mut state = self.state();
-        let Some(held) = state.blocks.get_mut(&name) else { return Ok(()) };
+        let Some(held) = state.blocks.get(&name) else { return Ok(()) };
         let (Some(home), block) = (held.home.clone(), shadow_of(&held.block)) else {
             return Ok(());
         };
-        let was_private = std::mem::replace(&mut held.is_private, true);
+        let was_private = held.is_private;
         let facts = state.fact(block.generation());
         if facts.calls > 0 || !facts.windows.is_empty() {
-            if let Some(held) = state.blocks.get_mut(&name) {
-                held.is_private = was_private;
-            }
             return Ok(());
         }
-        drop(state);
         if !was_private {
+            let churn = facts.churn;
+            state.set_private(name, true);
+            drop(state);
             // From now on the home stream comes after all others.
             let uses = vec![(shadow_of(&block), Access::Write)];
             let Some(open) = self.prepare(at, &home, uses)? else {
-                if let Some(held) = self.state().blocks.get_mut(&name) {
-                    held.is_private = false;
-                }
+                self.state().set_private(name, false);
                 return Ok(());
             };
             self.work_in(at, &open)?;
             self.finish(at, open)?;
+            state = self.state();
+            // Unless another thread has used it meanwhile.
+            let is_held = state.blocks.get(&name).is_some_and(|it| it.block.id() == block.id());
+            if !is_held || state.fact(block.generation()).churn != churn + CHURN_OF_A_USE {
+                state.set_private(name, false);
+                state.forget(block.generation());
+                return Ok(());
+            }
         }
-        let mut state = self.state();
-        let is_held = state.blocks.get(&name).is_some_and(|it| it.block.id() == block.id());
-        if !is_held {
-            return Ok(());
-        }
-        if let Some(held) = state.blocks.get_mut(&name) {
-            held.is_private = true;
-        }
+        state.set_private(name, true);
         let filled = state.fact(block.generation()).content.is_some();
         let access = if filled { access } else { Access::Write };
         state.counts.count(Conflict::HomeWork);
