@@ -53,7 +53,7 @@ impl Runner {
                 (Arc::new(simulated(program.policy, program.seed)), program.policy, 0)
             }
         };
-        let counts = play_on(&rig, program, &self.options, &self.crew)?;
+        let counts = self.play_with_crew(&rig, program)?;
         self.counts.add(&counts);
         self.rig = Some((rig, policy, used + 1));
         Ok(())
@@ -66,7 +66,16 @@ impl Runner {
     /// What the program has shown.
     pub fn play_alone(&mut self, program: &Program) -> Result<Counts, Failure> {
         let rig = Arc::new(simulated(program.policy, program.seed));
-        play_on(&rig, program, &self.options, &self.crew)
+        self.play_with_crew(&rig, program)
+    }
+
+    fn play_with_crew(&mut self, rig: &Arc<Rig>, program: &Program) -> Result<Counts, Failure> {
+        let played = play_on(rig, program, &self.options, &self.crew);
+        if played.as_ref().is_err_and(|failure| failure.kind == FailureKind::Hang) {
+            // A thread may never come back.
+            self.crew = Crew::new(THREADS);
+        }
+        played
     }
 }
 

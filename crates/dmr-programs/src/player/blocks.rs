@@ -184,6 +184,11 @@ impl Player {
         if !restores && state.blocks.get(&name).is_none_or(|held| held.whole.is_none()) {
             return Ok(());
         }
+        let generation = state.blocks.get(&name).map(|held| held.block.generation());
+        let facts = generation.and_then(|generation| state.facts.get(&generation));
+        if facts.is_some_and(|facts| facts.borrows > 0) {
+            return Ok(());
+        }
         let Some(Held { block, whole, home, is_private }) = state.blocks.remove(&name) else {
             return Ok(());
         };

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_micros(300);
 /// How long a thread may take that is not asleep.
 const BUSY: Duration = Duration::from_millis(20);
 /// A call that has not returned by then hangs.
-const HANGS: Duration = Duration::from_secs(20);
+const HANGS: Duration = Duration::from_secs(10);
 
 /// A line that a thread has begun.
 struct UnderWay {
@@ -105,8 +105,9 @@ impl Order<'_> {
             }
             let is_stuck = self.crew.is_asleep(line.thread) || last_look.elapsed() > BUSY;
             if is_stuck && !self.held.is_empty() {
+                // It is not held afterwards: the other might need what it holds.
+                line.gate.open();
                 if let Err(failure) = self.let_first_go_on() {
-                    line.gate.open();
                     return self.settle(line).and(Err(failure));
                 }
                 last_look = Instant::now();

@@ -67,6 +67,8 @@ pub(crate) struct Facts {
     pub(crate) calls: usize,
     /// Changes when a call or a window begins or ends.
     pub(crate) churn: u64,
+    /// Calls under way that borrow the block: it cannot be freed.
+    pub(crate) borrows: usize,
     pub(crate) given_back: bool,
     /// The simulator was told of it by the player.
     pub(crate) is_reported: bool,

@@ -142,6 +142,7 @@ impl Player {
             return Ok(());
         }
         facts.enter();
+        facts.borrows += 1;
         drop(state);
         let stream = Some(slot_of(&home));
         self.touches(at, Footprint { blocks: vec![generation], stream, ..Footprint::default() });
@@ -149,6 +150,7 @@ impl Player {
         let mut state = self.state();
         let given_back = state.fact(generation).given_back;
         state.fact(generation).leave();
+        state.fact(generation).borrows -= 1;
         if matches!(recorded, Ok(Ok(())))
             && let Some(held) = state.blocks.get_mut(&name)
         {
