@@ -41,6 +41,12 @@ fn main() -> ExitCode {
                     if hundred >= count {
                         break;
                     }
+                    if hundred % 50_000 == 0 {
+                        println!(
+                            "{hundred} programs after {:.0} s",
+                            started.elapsed().as_secs_f64()
+                        );
+                    }
                     let policies = [Policy::Lazy, Policy::Random, Policy::Eager];
                     let policy = policies[(hundred / 100 % 3) as usize];
                     for number in first + hundred..first + count.min(hundred + 100) {

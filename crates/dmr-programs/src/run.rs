@@ -29,13 +29,21 @@ pub struct Runner {
     options: Options,
     /// What all programs have reached.
     pub counts: Counts,
+    /// How often memory was mapped that had been mapped before: pages that moved.
+    pub pages_moved: u64,
 }
 
 impl Runner {
     /// A runner that plays programs in this way.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { crew: Crew::new(THREADS), rig: None, options, counts: Counts::default() }
+        Self {
+            crew: Crew::new(THREADS),
+            rig: None,
+            options,
+            counts: Counts::default(),
+            pages_moved: 0,
+        }
     }
 
     /// Plays a program on the simulated driver.
@@ -49,7 +57,7 @@ impl Runner {
                 (rig, policy, used)
             }
             before => {
-                drop(before);
+                before.map_or(Ok(()), |(rig, ..)| self.end_machine(rig))?;
                 (Arc::new(simulated(program.policy, program.seed)), program.policy, 0)
             }
         };
@@ -57,6 +65,28 @@ impl Runner {
         self.counts.add(&counts);
         self.rig = Some((rig, policy, used + 1));
         Ok(())
+    }
+
+    /// Ends the machine that the last programs have shared.
+    ///
+    /// # Errors
+    ///
+    /// What is left on it, or was found there.
+    pub fn end(&mut self) -> Result<(), Failure> {
+        self.rig.take().map_or(Ok(()), |(rig, ..)| self.end_machine(rig))
+    }
+
+    fn end_machine(&mut self, rig: Arc<Rig>) -> Result<(), Failure> {
+        let calls = rig.universe().calls();
+        let (maps, creates) = (calls.count("cuMemMap"), calls.count("cuMemCreate"));
+        self.pages_moved += maps.saturating_sub(creates);
+        let failed = |text: &str| Failure::at_end(FailureKind::MemoryLeft, text);
+        let rig = Arc::try_unwrap(rig).map_err(|_| failed("a program still holds its machine"))?;
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rig.assert_clean()));
+        ended.map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            failed(&format!("the machine of earlier programs: {text}"))
+        })
     }
 
     /// Plays a program on a machine of its own.
@@ -115,5 +145,8 @@ pub fn simulated(policy: Policy, seed: u64) -> Rig {
     let universe = builder.build().expect("the simulated driver");
     universe.on_entry(watch::on_entry);
     let streams = StreamPoolConfig::new().with_max_adopted(400);
-    Rig::with(RigConfig { universe: Some(universe), streams, ..RigConfig::default() })
+    let rig = Rig::with(RigConfig { universe: Some(universe), streams, ..RigConfig::default() });
+    // The kernels of the checks are loaded now, and not while a stream captures.
+    rig.ops().delay(rig.streams().default_stream(), 1).expect("kernels");
+    rig
 }

@@ -1,0 +1,109 @@
+//! Random programs on every stack: several threads and streams, holds, faults, captures, retired
+//! streams. No race, no wrong byte, nothing lost, but for the failures that are known.
+
+use dmr_programs::generate::{Shape, program};
+use dmr_programs::known::classify;
+use dmr_programs::player::Options;
+use dmr_programs::run::Runner;
+use dmr_programs::shrink::shrink;
+use dmr_programs::{Conflict, Counts, Program, Stack};
+use dmr_sim::Policy;
+
+/// Programs of each stack and policy.
+const EACH: u64 = 400;
+const POLICIES: [Policy; 3] = [Policy::Eager, Policy::Lazy, Policy::Random];
+
+/// Plays programs on a stack, each policy in turn.
+fn play(stack: Stack) {
+    let mut runner = Runner::new(Options::default());
+    for (nth, policy) in POLICIES.into_iter().enumerate() {
+        let first = 10_000_000 + nth as u64 * EACH;
+        for number in first..first + EACH {
+            let program = program(number, stack, policy, Shape::FULL);
+            if let Err(failure) = runner.play(&program) {
+                assert_known(&program, &failure);
+            }
+        }
+    }
+    runner.end().unwrap_or_else(|failure| panic!("{failure}"));
+    let counts = &runner.counts;
+    assert!(counts.allocated > 5 * EACH, "{counts}");
+    let all = [
+        Conflict::ReadAfterWrite,
+        Conflict::WriteAfterRead,
+        Conflict::WriteAfterTwoReaders,
+        Conflict::WriteAfterWrite,
+        Conflict::FreeAfterOtherStream,
+        Conflict::FreeInWindow,
+        Conflict::NestedWindow,
+        Conflict::WindowRefused,
+        Conflict::Narrowed,
+        Conflict::NarrowedAtOffset,
+        Conflict::StreamReplaced,
+        Conflict::StreamAdopted,
+        Conflict::StreamRetired,
+        Conflict::CaptureWhileAllocating,
+    ];
+    // The guard refuses a block that is given back before the stack below sees it.
+    let stale = (stack != Stack::GuardAsync).then_some(Conflict::StaleId);
+    for conflict in all.into_iter().chain(stale) {
+        assert!(counts.of(conflict) > 0, "not reached: {}\n{counts}", conflict.text());
+    }
+}
+
+fn assert_known(program: &Program, failure: &dmr_programs::Failure) {
+    if classify(program, failure).is_none() {
+        let (small, failure) = shrink(program, failure, &Options::default());
+        panic!("{failure}\nThe smallest program that shows it:\n{small}");
+    }
+}
+
+macro_rules! stacks {
+    ($($name:ident: $stack:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            play(Stack::$stack);
+        })*
+    };
+}
+
+stacks! {
+    programs_are_in_order_on_direct_tracked: DirectTracked;
+    programs_are_in_order_on_async: Async;
+    programs_are_in_order_on_pool_direct: PoolDirect;
+    programs_are_in_order_on_pool_async: PoolAsync;
+    programs_are_in_order_on_pool_pages: PoolPages;
+    programs_are_in_order_on_pool_compact: PoolCompact;
+    programs_are_in_order_on_pool_observed: PoolObserved;
+    programs_are_in_order_on_budget_pool: BudgetPool;
+    programs_are_in_order_on_guard_async: GuardAsync;
+    programs_are_in_order_on_log_pool: LogPool;
+}
+
+#[test]
+fn a_program_is_what_its_text_says() {
+    for number in 0..500 {
+        let stack = Stack::ALL[number as usize % Stack::ALL.len()];
+        let program = program(number, stack, Policy::Lazy, Shape::FULL);
+        assert_eq!(program.to_string().parse(), Ok(program));
+    }
+}
+
+#[test]
+fn a_text_that_is_no_program_is_refused_with_its_line() {
+    let text = "stack async, work lazy, streams 2, seed 1\nthread 0: free s1";
+    let error = text.parse::<Program>().unwrap_err();
+    assert!(error.to_string().contains("thread 0: free s1"), "{error}");
+}
+
+#[test]
+fn a_program_that_is_played_again_reaches_the_same() {
+    let mut runner = Runner::new(Options::default());
+    for number in 0..200 {
+        let stack = Stack::ALL[number as usize % Stack::ALL.len()];
+        let shape = Shape { threads: false, risks: false, ..Shape::FULL };
+        let program = program(number, stack, Policy::Random, shape);
+        let first: Counts = runner.play_alone(&program).expect("a clean program");
+        assert_eq!(runner.play_alone(&program), Ok(first), "program {number}");
+    }
+}
