@@ -43,6 +43,21 @@ pub const KNOWN: &[Known] = &[
         },
     },
     Known {
+        name: "a block freed while its window is taken back stays retired",
+        breaks: "T7, U7",
+        what: "`prepare_uses` of two blocks fails at the second and closes the window of the first, \
+               which another thread has freed meanwhile: no reap frees it afterwards",
+        program: "stack pool-direct, work eager, streams 3, seed 1063792
+            thread 0: allocate b2 of 4665600 on s1
+            thread 0: allocate b3 of 16384 on s0
+            thread 0: open idle w4 on s0 b2 read b3 update, held at call 2 for 1 lines, call 2 fails with 999
+            thread 3: free b3",
+        is: |program, failure| {
+            matches!(failure.kind, FailureKind::Accounting | FailureKind::MemoryLeft)
+                && frees_under_a_failing_prepare(program)
+        },
+    },
+    Known {
         name: "a stream is retired under an open window",
         breaks: "U13, S2",
         what: "`retire_stream` returns `Ok` while a window is open on the stream",
@@ -150,6 +165,26 @@ pub const KNOWN: &[Known] = &[
 #[must_use]
 pub fn classify(program: &Program, failure: &Failure) -> Option<&'static Known> {
     KNOWN.iter().find(|known| (known.is)(program, failure))
+}
+
+/// Whether a thread is held in the preparation of uses that is going to fail, while another thread
+/// frees one of the blocks.
+fn frees_under_a_failing_prepare(program: &Program) -> bool {
+    program.lines.iter().enumerate().any(|(at, line)| {
+        let (Some(hold), Some(_)) = (line.hold, line.fail) else { return false };
+        let used: Vec<u32> = match &line.step {
+            Step::Launch { uses, .. } | Step::Open { uses, .. } | Step::OpenIdle { uses, .. } => {
+                uses.iter().map(|(block, _)| *block).collect()
+            }
+            Step::Copy { from, to, .. } => vec![*from, *to],
+            _ => return false,
+        };
+        let mut meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
+        meanwhile.any(|other| {
+            matches!(other.step, Step::Free { block } if used.contains(&block))
+                && other.thread != line.thread
+        })
+    })
 }
 
 fn frees_a_part(program: &Program) -> bool {

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
                         );
                     }
                     let policies = [Policy::Lazy, Policy::Random, Policy::Eager];
-                    let policy = policies[(hundred / 100 % 3) as usize];
+                    let policy = policies[((first + hundred) / 100 % 3) as usize];
                     for number in first + hundred..first + count.min(hundred + 100) {
                         let stack = Stack::ALL[(number % Stack::ALL.len() as u64) as usize];
                         let program = program(number, stack, policy, Shape::FULL);

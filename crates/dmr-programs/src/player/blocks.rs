@@ -139,7 +139,7 @@ impl Player {
             Ok(true) if bytes > before => {
                 let end = held.block.ptr() + held.block.bytes() as u64;
                 let whole = held.whole.as_ref().map(|whole| whole.get());
-                let own = whole.map(|it| it.ptr() + it.reserved_bytes() as u64);
+                let own = whole.map(|it| it.ptr() + it.bytes() as u64);
                 let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
                 if own.is_some_and(|own| end > own) {
                     let text =

@@ -142,14 +142,16 @@ impl Player {
             return Ok(());
         }
         facts.enter();
+        let churn = facts.churn;
         facts.borrows += 1;
         drop(state);
         let stream = Some(slot_of(&home));
         self.touches(at, Footprint { blocks: vec![generation], stream, ..Footprint::default() });
         let recorded = self.library(at, || self.built.resource.record_block_use(&block, home.id()));
         let mut state = self.state();
-        let given_back = state.fact(generation).given_back;
-        state.fact(generation).leave();
+        let facts = state.fact(generation);
+        let (given_back, disturbed) = (facts.given_back, facts.churn != churn);
+        facts.leave();
         state.fact(generation).borrows -= 1;
         if matches!(recorded, Ok(Ok(())))
             && let Some(held) = state.blocks.get_mut(&name)
@@ -161,6 +163,7 @@ impl Player {
         match recorded? {
             Ok(()) => Ok(()),
             Err(ResourceError::UseAfterFree { .. }) if given_back => Ok(()),
+            Err(ResourceError::WindowConflict { .. }) if disturbed => Ok(()),
             Err(error) => self.expect_or_retired(at, "record_block_use", &home, &error),
         }
     }
