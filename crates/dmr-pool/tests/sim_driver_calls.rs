@@ -5,8 +5,8 @@ mod support;
 
 use dmr_core::{Access, DeviceMemoryResource};
 use dmr_pool::PoolConfig;
+use dmr_programs::random::Random;
 use dmr_sim::{CallCounts, Policy};
-use support::draw::Rng;
 use support::stage::{ALL, Stage, tight};
 use support::{MIB, UPSTREAMS, rig};
 
@@ -44,7 +44,7 @@ fn the_same_size_again_and_again_costs_none() {
 fn random_sizes_cost_none_once_the_pool_is_warm() {
     for upstream in UPSTREAMS {
         let stage = Stage::new(upstream, PoolConfig::fast());
-        let mut rng = Rng::new(1);
+        let mut rng = Random::new(1);
         let mut live = [const { Vec::new() }; 3];
         let mut round = |live: &mut [Vec<_>; 3]| {
             let streams = stage.streams();

@@ -3,11 +3,14 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use dmr_core::{AllocTag, DeviceMemoryResource};
 use dmr_pool::PoolConfig;
+use dmr_programs::{Conflict, Counts};
 use dmr_sim::{CallCounts, Policy, ReportKind};
 use dmr_testkit::Rig;
-use support::program::{Seen, play_observed};
+use support::program::play_observed;
 use support::witness::{Witness, set_bytes};
 use support::{MIB, Pool, UPSTREAMS, Upstream, pool_with, rig};
 
@@ -86,16 +89,17 @@ fn it_costs_no_driver_call() {
 }
 
 fn programs(upstream: Upstream, policy: Policy, numbers: std::ops::Range<u64>) {
-    let mut seen = Seen::default();
+    let mut seen = Counts::default();
     for first in numbers.step_by(25) {
-        let rig = rig(policy, first, 256 * MIB);
+        let rig = Arc::new(rig(policy, first, 256 * MIB));
         for number in first..first + 25 {
             let witness = Witness::following_streams(&rig);
-            seen.add(play_observed(&rig, upstream, &witness, number));
+            seen.add(&play_observed(&rig, upstream, &witness, number));
         }
-        rig.assert_clean();
+        Arc::into_inner(rig).expect("the program has ended").assert_clean();
     }
-    assert!(seen.allocated > 0 && seen.refused > 0 && seen.retired > 0, "{seen:?}");
+    let (refused, retired) = (seen.of(Conflict::OutOfMemory), seen.of(Conflict::FreeInWindow));
+    assert!(seen.allocated > 0 && refused > 0 && retired > 0, "{seen}");
 }
 
 #[test]

@@ -273,3 +273,22 @@ fn threads_know_what_others_learned_unless_the_universe_says_otherwise() {
     assert_eq!(unknown, [ReportKind::WriteAfterWrite]);
     assert_eq!(program(HostOrder::PerThread, true), []);
 }
+
+#[test]
+fn a_hook_runs_at_the_start_of_each_call_and_can_fail_it() {
+    let (universe, _gpu) = machine();
+    let (entered, seen) = mpsc::channel();
+    let hook = move |call| {
+        let _ = entered.send(call);
+        (call == "cuMemAlloc_v2").then_some(OUT_OF_MEMORY)
+    };
+    assert!(universe.on_entry(hook));
+    assert!(!universe.on_entry(|_| None), "a universe has one hook");
+    assert_eq!(code(malloc(64)), Some(OUT_OF_MEMORY));
+    let a = gpu::stream();
+    sync(a).unwrap();
+    let seen: Vec<_> = seen.try_iter().collect();
+    assert_eq!(seen[0], "cuMemAlloc_v2");
+    assert_eq!(seen.last(), Some(&"cuStreamSynchronize"));
+    assert!(universe.finish().is_clean(), "the failed call allocated nothing");
+}

@@ -33,7 +33,7 @@ type Played<T = ()> = Result<T, Failure>;
 
 /// What is told of the device work that a program submits.
 pub trait WorkListener: std::fmt::Debug + Send + Sync {
-    /// Work with the block at `ptr` was submitted to `stream`.
+    /// Work with a block that starts at `ptr`, or with a part of it, was submitted to `stream`.
     fn submitted(&self, rig: &Rig, stream: dmr_core::StreamId, ptr: u64);
 }
 

@@ -80,8 +80,8 @@ impl Player {
             }
             state.fact(to.generation()).content = Some(Content { bytes, ..content });
             state.counts.count(Conflict::CopyBetweenBlocks);
-            self.submitted(&lease, from);
-            self.submitted(&lease, to);
+            self.submitted(&mut state, &lease, from);
+            self.submitted(&mut state, &lease, to);
         }
         drop(state);
         self.finish(at, open)
@@ -349,13 +349,13 @@ impl Player {
             ops.fill_pattern(block, 0..bytes, pattern, stream.id()).map_err(failed)?;
             state.fact(block.generation()).content = Some(Content { pattern, bytes });
         }
-        self.submitted(stream, block);
+        self.submitted(state, stream, block);
         Ok(())
     }
 
-    fn submitted(&self, stream: &StreamLease, block: &DeviceBlock) {
+    fn submitted(&self, state: &mut State, stream: &StreamLease, block: &DeviceBlock) {
         if let Some(listener) = &self.options.listener {
-            listener.submitted(&self.rig, stream.id(), block.ptr());
+            listener.submitted(&self.rig, stream.id(), state.fact(block.generation()).ptr);
         }
     }
 
