@@ -98,7 +98,7 @@ impl Player {
         let _label = self
             .options
             .labels
-            .then(|| dmr_sim::label(&format!("line {}: {}", line + 1, self.program.lines[line])));
+            .then(|| dmr_sim::label(format!("line {}: {}", line + 1, self.program.lines[line])));
         let played = catch_unwind(AssertUnwindSafe(|| self.step(line)));
         played.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);

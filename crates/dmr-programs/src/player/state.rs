@@ -173,7 +173,6 @@ pub(crate) fn slot_of(lease: &StreamLease) -> usize {
 }
 
 /// The block again, for device work in a window that outlives it. Never given back.
-#[must_use]
 pub fn shadow_of(block: &DeviceBlock) -> DeviceBlock {
     // SAFETY: only device work is done with it, inside of a window that keeps the memory.
     unsafe {
