@@ -14,7 +14,7 @@ use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
-use dmr_streams::Tracked;
+use dmr_streams::{PatternOps, Tracked};
 use dmr_testkit::Rig;
 
 use crate::random::Random;
@@ -169,7 +169,6 @@ pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
 /// What the resources return when they are made.
 pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Built, BuildError> {
     let streams = rig.streams();
-    let ops: Arc<dyn DeviceOps> = Arc::clone(rig.ops()) as _;
     let layered = |resource| Built { resource, pool: None, reports_blocks: false };
     Ok(match stack {
         Stack::DirectTracked => {
@@ -178,6 +177,8 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
         }
         Stack::Async => layered(Arc::new(async_resource(rig)?)),
         Stack::GuardAsync => {
+            // Operations of its own: it takes the verdicts of all checks that they have made.
+            let ops: Arc<dyn DeviceOps> = Arc::new(PatternOps::new(Arc::clone(streams))?);
             let guard = ResourceBuilder::new(async_resource(rig)?).layer(DebugGuardLayer::new(ops));
             layered(guard.build_shared())
         }
