@@ -13,6 +13,7 @@
 //! | [`player`], `crew`, `watch` | execution: steps, threads, holds and faults |
 //! | [`failure`], [`conflicts`] | what a program has shown, and which conflicts it has reached |
 //! | [`run`], [`shrink`] | many programs; and the smallest that fails |
+//! | [`differential`] | the same programs on the simulator and on a GPU |
 //! | [`known`] | failures that are known |
 //!
 //! Used from tests and by its own command only. It panics where a test would.
@@ -21,6 +22,7 @@
 
 pub mod conflicts;
 pub mod crew;
+pub mod differential;
 pub mod failure;
 pub mod generate;
 pub mod known;

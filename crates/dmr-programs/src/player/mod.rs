@@ -3,6 +3,7 @@
 
 mod blocks;
 mod end;
+mod handover;
 mod maintenance;
 mod order;
 mod state;
@@ -24,6 +25,7 @@ use crate::random::Random;
 use crate::stack::{self, BuildError, Built, Wiring};
 use crate::watch;
 
+pub use handover::{HandedOver, Handover, Hazard, Omission};
 pub(crate) use order::play_lines;
 pub use state::shadow_of;
 use state::{Footprint, Slot, State};
