@@ -156,7 +156,7 @@ impl AsyncCudaResource {
     }
 
     /// Allocates from the driver. If it has no memory, frees what is retired, and then trims the
-    /// driver's pool; tries again after each.
+    /// driver's pool; tries again after each. Trims the pool again before it refuses.
     fn take(&self, bytes: usize, stream: &CudaStream) -> ResourceResult<u64> {
         // SAFETY: the stream is alive for as long as it is borrowed.
         let ask = || unsafe { self.pool.allocate(bytes, stream.cu_stream()) };
@@ -173,7 +173,12 @@ impl AsyncCudaResource {
             answer = self.trim_pool_to(0).map_or(answer, |()| ask());
         }
         answer.map_err(|error| match error {
-            FULL => self.out_of_memory(bytes),
+            FULL => {
+                // The driver's pool keeps what a refused call has taken from the device. If this
+                // fails, the next trim gives it back.
+                let _ = self.pool.trim_to(0);
+                self.out_of_memory(bytes)
+            }
             _ => self.device().driver_error("cuMemAllocFromPoolAsync", error),
         })
     }

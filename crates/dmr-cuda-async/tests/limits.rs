@@ -43,3 +43,19 @@ fn a_limit_of_nothing_refuses_every_allocation() {
     drop(resource);
     rig.assert_clean();
 }
+
+/// What a refused call has taken from the device is given back: others may need it.
+#[test]
+fn a_refused_allocation_leaves_nothing_reserved() {
+    let rig = Rig::new();
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let held = resource.allocate(2 * MIB, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
+    let before = resource.usage().reserved;
+    let bytes = usize::try_from(rig.device().total_memory()).unwrap();
+    let error = refused(&resource, bytes);
+    assert!(matches!(error, ResourceError::OutOfMemory { .. }), "{error}");
+    assert_eq!(resource.usage().reserved, before);
+    resource.deallocate(held).unwrap();
+    drop(resource);
+    rig.assert_clean();
+}
