@@ -134,7 +134,7 @@ impl LaunchRecorder {
     /// flight.
     ///
     /// With feature `nvtx`, under memcheck, the kernels of a strict launch are held to the recorded
-    /// uses while `enqueue` runs: a write to a block that was recorded as read, and a touch of
+    /// uses while `enqueue` runs: a write to a block that was recorded as read, and an access to
     /// another announced block, are reported (`dmr_nvtx::restricted`). A preflighted launch
     /// is not: it may be committed on another thread, and permissions belong to a thread.
     ///
@@ -230,7 +230,7 @@ impl LaunchRecorder {
         }
     }
 
-    /// Runs `work`. Under a memory checker that can do so, its kernels are held to the recorded uses.
+    /// Runs `work`. Under memcheck its kernels are restricted to the recorded uses.
     #[cfg(feature = "nvtx")]
     fn held_to_its_uses<T>(&self, work: impl FnOnce() -> T) -> T {
         dmr_nvtx::range(c"launch", || match self.mode {

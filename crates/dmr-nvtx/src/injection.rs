@@ -29,8 +29,8 @@ pub(crate) fn memory_extension() -> Option<Initialize> {
 /// The symbol has type `T`, which is a function pointer.
 pub(crate) unsafe fn entry_point<T: Copy>(symbol: &[u8]) -> Option<T> {
     let path = env::var_os(VARIABLE).filter(|path| !path.is_empty() && path != NO_LIBRARY)?;
-    // SAFETY: a tool was started that wants this library in the process; its constructors are the
-    // tool's affair.
+    // SAFETY: the tool that started this process set the variable to have this library loaded; the
+    // tool is responsible for the library's constructors.
     let library = unsafe { Library::new(path) }.ok()?;
     // SAFETY: of type `T`, as the caller promises.
     let function = unsafe { library.get::<T>(symbol) }.ok().map(|function| *function);

@@ -1,10 +1,10 @@
-//! NVTX for stream-ordered GPU memory: tells an attached tool what the library knows.
+//! NVTX for stream-ordered GPU memory: announces blocks, declared uses and names to an attached tool.
 //!
 //! | function | what it does |
 //! | --- | --- |
 //! | [`memory_observer`] | announces heaps and blocks, so that Compute Sanitizer sees each block of a pool |
-//! | [`restricted`], [`unrestricted`] | has Compute Sanitizer hold the kernels of a launch to what the launch declared, or not |
-//! | [`range`], [`name_stream`] | names for the timeline of Nsight Systems |
+//! | [`restricted`], [`unrestricted`] | restricts the kernels of a launch to its declared uses, or lifts that restriction; Compute Sanitizer reports other accesses |
+//! | [`range`], [`name_stream`] | name work and streams on the timeline of Nsight Systems |
 //!
 //! The tool is the library that `NVTX_INJECTION64_PATH` names, as for every program with NVTX; Compute
 //! Sanitizer and Nsight set that variable. The first call of a process looks for it. Without a tool a
@@ -29,8 +29,8 @@ pub use observer::memory_observer;
 pub use permissions::{restricted, unrestricted};
 
 /// Attaches a tool by its initializer, in place of the one that the environment names: for tests with
-/// a tool of their own. Returns whether a tool is attached. The first call that looks for a tool
-/// decides, this or another.
+/// a tool of their own. Returns whether a tool is attached. A process has one tool at most: after a
+/// call that has looked for one, this attaches nothing.
 ///
 /// # Safety
 ///

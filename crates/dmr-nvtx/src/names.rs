@@ -108,7 +108,7 @@ static LOOKING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 /// What [`FOUND`] holds when there is no tool.
 const NO_TOOL: *mut Core = ptr::dangling_mut();
 
-/// As [`tool`](crate::tool::tool), for NVTX's core.
+/// Returns the functions of NVTX's core of the attached tool; looks for them in the first call.
 #[inline]
 fn core() -> Option<&'static Core> {
     let mut found = FOUND.load(Ordering::Acquire);
@@ -130,8 +130,8 @@ fn look_for_core() -> *mut Core {
     if !before.is_null() {
         return before;
     }
-    // The first stream has a name before the first launch: that then finds both looked for, and needs
-    // no memory of the host's heap.
+    // A stream is named before the first launch, so the launch finds both searches done and makes no
+    // allocation on the host's heap.
     let _ = crate::tool::tool();
     let found = initialize().map_or(NO_TOOL, |core| Box::into_raw(Box::new(core)));
     FOUND.store(found, Ordering::Release);
@@ -149,7 +149,7 @@ fn initialize() -> Option<Core> {
     if unsafe { initialize(export_table) } == 0 {
         return None;
     }
-    /// The function in a slot, with the type that is asked for, if the tool put one there.
+    /// The function in a slot, as `$type`; `None` if the tool put none there.
     macro_rules! function {
         ($table:ident, $index:literal, $type:ty) => {{
             let function = $table[$index].load(Ordering::Acquire);
@@ -212,7 +212,7 @@ extern "C" fn export_table(id: u32) -> *const c_void {
 
 extern "C" fn set_tool_version(_: u32) {}
 
-/// Gives the tool an array of the addresses of a module's slots. The first slot is no function's.
+/// Gives the tool an array of the addresses of a module's slots. The first slot is unused.
 extern "C" fn module_table(
     module: c_int,
     table: *mut *mut *mut c_void,
@@ -228,7 +228,7 @@ extern "C" fn module_table(
     for (address, slot) in addresses.iter_mut().zip(slots).take(functions).skip(1) {
         *address = slot.as_ptr().cast();
     }
-    // The tool may keep it.
+    // The tool may keep the array.
     let addresses: &'static mut [*mut c_void] = Box::leak(Box::new(addresses));
     // SAFETY: null, or the tool's variables.
     let (table, size) = unsafe { (table.as_mut(), size.as_mut()) };

@@ -9,16 +9,15 @@ use dmr_core::{AllocTag, Generation, MemoryObserver};
 use crate::regions::Surroundings;
 use crate::tool::{Tool, tool};
 
-/// How long a region's name can be, in bytes.
+/// The largest length of a region's name, in bytes.
 const MAX_NAME: usize = 49;
 
 /// Returns an observer that announces heaps and blocks to the attached tool, or `None` where no tool
 /// with NVTX's memory extension is attached.
 ///
-/// All observers of a process are one: they share what the tool was told. A region outside of every
-/// heap is taken for an allocation of the driver, which the tool sees by itself: it is named, and
-/// takes part in [`restricted`](crate::restricted), and nothing else. In a forked child there is no
-/// tool.
+/// All observers of a process share one list of heaps and regions. A region outside of every heap is
+/// taken for an allocation of the driver, which the tool sees by itself: the observer only names it and
+/// includes it in [`restricted`](crate::restricted). In a forked child an observer does nothing.
 ///
 /// The heaps must be memory of `cuMemAlloc`. Compute Sanitizer 2025.3.1 refuses others, reports each
 /// refusal as an error, and then sees no block inside.
@@ -84,8 +83,8 @@ impl fmt::Debug for NvtxObserver {
     }
 }
 
-/// A tool counts a name as an error that is empty, longer than 49 bytes, or has other characters than
-/// printable ASCII.
+/// Returns the name of a region with this tag; `None` for an empty tag. Compute Sanitizer counts a name
+/// as an error if it is empty, longer than 49 bytes, or not printable ASCII.
 fn region_name(tag: AllocTag) -> Option<CString> {
     let printable = |c: char| if c == ' ' || c.is_ascii_graphic() { c as u8 } else { b'?' };
     let name: Vec<u8> = tag.name().chars().take(MAX_NAME).map(printable).collect();

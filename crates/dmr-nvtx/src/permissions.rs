@@ -1,4 +1,4 @@
-//! What a thread's launches may touch.
+//! Permissions: the blocks that a thread's launches may access.
 
 use std::cell::Cell;
 use std::ptr;
@@ -13,17 +13,18 @@ thread_local! {
     static BOUND: Cell<Handle> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Runs `work`, and has the attached tool judge the kernels that this thread launches meanwhile, on
-/// the stream of the first of them, by what they were declared to use.
+/// Runs `work`; meanwhile the attached tool checks the kernels that this thread launches against
+/// `uses`: those on the stream of its first launch.
 ///
 /// A block that `uses` declares as read must only be read. One that is declared as written may be
 /// read as well, because a kernel may read back what it has written. Every other block that an
-/// [observer](crate::memory_observer) has announced must not be touched. Permission is by block:
-/// tools know no part of one. Memory that was not announced is not judged (globals and constants of
-/// a module, local memory, what others allocate), and neither are copies and memory sets.
+/// [observer](crate::memory_observer) has announced must not be accessed. A use counts for the whole
+/// block: there are no permissions for parts. Memory that was not announced is not checked (globals and
+/// constants of a module, local memory, allocations of other libraries), and neither are copies and
+/// memory sets.
 ///
-/// The binding ends when `work` returns or panics. A call inside `work` replaces it until that call
-/// returns. Without a tool this is a call of `work`.
+/// The restriction ends when `work` returns or panics. A nested call replaces it until that call
+/// returns. Without a tool this only calls `work`.
 pub fn restricted<T>(uses: &[BlockUse], work: impl FnOnce() -> T) -> T {
     let Some(tool) = tool() else { return work() };
     let permissions = {
@@ -34,15 +35,15 @@ pub fn restricted<T>(uses: &[BlockUse], work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Runs `work`, and has the attached tool judge none of its launches by declarations: for launches
-/// whose uses are not all known, inside of [`restricted`] work.
+/// Runs `work` without the restriction of an enclosing [`restricted`] call: for launches whose uses are
+/// not all declared.
 pub fn unrestricted<T>(work: impl FnOnce() -> T) -> T {
     let Some(tool) = tool() else { return work() };
     let _bound = Binding::new(tool, ptr::null_mut());
     work()
 }
 
-/// A permissions object that is bound to this thread until this is dropped; null for none.
+/// Binds a permissions object to this thread until it is dropped; null for none.
 struct Binding {
     tool: &'static Tool,
     permissions: Handle,

@@ -1,4 +1,4 @@
-//! What the tool was told: heaps, and the blocks that are regions.
+//! The heaps and regions that were announced to the tool. A region is a block.
 
 use std::collections::BTreeMap;
 
@@ -32,9 +32,9 @@ struct Region {
 pub(crate) enum Surroundings {
     /// In a heap that the tool has accepted.
     Heap(Handle),
-    /// In a heap that the tool has refused: it knows nothing of the memory in it.
+    /// In a heap that the tool has refused: it accepts no region there.
     RefusedHeap,
-    /// In no heap: an allocation of the driver, which the tool sees by itself.
+    /// In no heap: an allocation of the driver, which needs no announcement.
     Driver,
 }
 
@@ -79,8 +79,8 @@ impl Regions {
         }
     }
 
-    /// What a launch with these uses may do to each known region. Uses of memory that the tool was
-    /// not told of are left out.
+    /// Returns the access that a launch with these uses has to each announced region. Uses of other
+    /// memory are left out.
     ///
     /// A use is found by its generation: a part that an adaptor hands out has that of the whole, and
     /// another address.

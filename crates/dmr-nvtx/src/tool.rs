@@ -1,4 +1,4 @@
-//! The tool: is one attached that has the memory extension, and how it is called.
+//! The attached tool with the memory extension: finding it, and calling its functions.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -16,7 +16,7 @@ use crate::abi::{
 use crate::injection;
 use crate::regions::Regions;
 
-/// The functions of an attached tool, and what it was told. Made once, and never freed.
+/// The functions of an attached tool, and what was announced to it. Made once, and never freed.
 #[derive(Debug)]
 pub(crate) struct Tool {
     made_in: Process,
@@ -48,7 +48,7 @@ static LOOKING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 const NO_TOOL: *mut Tool = ptr::dangling_mut();
 
 /// Returns the attached tool. Looks for one in the first call of the process; a later call without a
-/// tool costs one load. A forked child has none: what the tool knows is its parent's.
+/// tool costs one load. A forked child has none: the tool is attached to its parent.
 #[inline]
 pub(crate) fn tool() -> Option<&'static Tool> {
     let found = FOUND.load(Ordering::Acquire);
@@ -139,13 +139,13 @@ impl Tool {
         Some(Self { made_in: Process::current(), functions, regions: Mutex::default() })
     }
 
-    /// The regions that the tool was told of. Held while it is told of more, and while permissions
-    /// are assigned: a tool counts the name of a region that is gone as an error.
+    /// Locks the announced regions. Hold it while regions are announced and while permissions are
+    /// assigned: a tool counts a permission for a region that was unregistered as an error.
     pub(crate) fn regions(&self) -> MutexGuard<'_, Regions> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is still the process that the tool is attached to.
+    /// Whether this is the process that the tool is attached to, and not a forked child.
     pub(crate) fn is_attached(&self) -> bool {
         self.made_in.is_current()
     }
@@ -166,7 +166,7 @@ impl Tool {
             message: ptr::null(),
         };
         // SAFETY: structures as the header defines them, which the tool reads during the call. This
-        // and the calls below only tell the tool of memory; they touch none.
+        // and the calls below announce device memory; they access none.
         unsafe { (self.functions.heap_register)(NO_DOMAIN, &raw const desc) }
     }
 

@@ -93,7 +93,8 @@ impl StreamPool {
         Ok(())
     }
 
-    /// Asks the driver: a stream that is known by its handle may be of any context.
+    /// Errors unless the driver reports that the stream belongs to the device's context: the context of a
+    /// raw handle is not known.
     fn refuse_other_context(&self, stream: &CudaStream) -> ResourceResult<()> {
         self.device().check()?;
         let mut context = std::ptr::null_mut();

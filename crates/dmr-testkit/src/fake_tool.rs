@@ -1,7 +1,7 @@
-//! A fake tool with NVTX's memory extension: it keeps what it is told, and what is wrong with that.
+//! A fake tool with NVTX's memory extension: it records its calls, and what is wrong with them.
 //!
-//! It reads what it is given by the offsets of the C headers of NVTX 3, on a 64-bit machine, and knows
-//! nothing of the structures of `dmr-nvtx`.
+//! It reads its arguments by the offsets of the C headers of NVTX 3, on a 64-bit machine, and does not use
+//! the structures of `dmr-nvtx`.
 
 #![allow(unsafe_code, reason = "stands in for a C library")]
 
@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// What the tool was asked for.
+/// A call of one of the tool's functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A heap of a sub-allocator was registered.
@@ -85,7 +85,7 @@ pub struct Session(
     #[expect(dead_code, reason = "held for others to wait")] MutexGuard<'static, ()>,
 );
 
-/// Waits for the turn of this test, and begins with a tool that was told nothing.
+/// Waits for the turn of this test, and begins with a tool that has recorded nothing.
 pub fn session() -> Session {
     let turn = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
     *STATE.lock().unwrap_or_else(PoisonError::into_inner) = Some(State::default());
@@ -313,7 +313,7 @@ unsafe extern "C" fn permissions_assign(_: *mut c_void, desc: *const c_void) {
         (read::<u64>(desc, 8), (0..count).map(element).collect::<Vec<_>>())
     };
     for &(ptr, _) in &regions {
-        // Outside of the heaps it would be an allocation, which a tool knows by itself.
+        // Outside of the heaps it would be an allocation, which a tool sees by itself.
         let unknown = with(|state| {
             let in_heap = state.heaps.iter().any(|(&at, &bytes)| (at..at + bytes).contains(&ptr));
             in_heap && !state.regions.contains_key(&ptr)

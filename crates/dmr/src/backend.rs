@@ -21,9 +21,9 @@ pub enum Backend {
     /// A memory pool of the driver, with use tracking: one driver call per allocation and per free.
     /// Needs feature `async`.
     Async,
-    /// `cuMemAlloc` and `cuMemFree`, one call each per block: what a memory checker sees byte by
-    /// byte. It does not track uses: the program orders work on several streams itself, and a strict
-    /// launch is refused. Needs feature `direct`.
+    /// `cuMemAlloc` and `cuMemFree`, one call each per block, so that a memory checker sees each block
+    /// with its exact size. It does not track uses: the program orders work on several streams itself,
+    /// and a strict launch returns an error. Needs feature `direct`.
     Direct,
     /// [`Direct`](Self::Direct) with use tracking, in [`Tracked`](dmr_streams::Tracked): for programs
     /// of several streams under a memory checker. Needs feature `direct`.
@@ -34,7 +34,7 @@ pub enum Backend {
     Pool,
 }
 
-/// What the builder was told about its backend.
+/// The builder's settings for its backend.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     #[cfg(feature = "pool")]
@@ -48,7 +48,7 @@ impl Backend {
     /// [`name`](Self::name). An empty value counts as not set.
     pub const VARIABLE: &'static str = "DMR_BACKEND";
 
-    /// The backends that this program has, the default one first.
+    /// Returns the backends that are compiled into this program, the default first.
     #[must_use]
     pub const fn available() -> &'static [Self] {
         &[
@@ -63,7 +63,7 @@ impl Backend {
         ]
     }
 
-    /// As `DMR_BACKEND` names it.
+    /// Returns its name, as `DMR_BACKEND` has it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -132,7 +132,7 @@ impl Backend {
         }
     }
 
-    /// The backend itself, where it carves up what its [`base`](Self::base) gives.
+    /// Puts the pool over its [`base`](Self::base); returns the base of every other backend as it is.
     pub(crate) fn over(
         self,
         base: SharedResource,
@@ -167,7 +167,7 @@ pub(crate) fn async_resource(streams: Arc<StreamPool>) -> Result<SharedResource,
     Ok(Arc::new(dmr_cuda_async::AsyncCudaResource::new(streams, config)?))
 }
 
-/// The direct backend, whose blocks an attached tool is told of.
+/// Makes the direct backend, with an observer that announces its blocks to an attached tool.
 #[cfg(feature = "direct")]
 fn announced_direct_resource(streams: Arc<StreamPool>) -> DirectCudaResource {
     let observer = attached_tool(&streams);
@@ -178,8 +178,8 @@ fn announced_direct_resource(streams: Arc<StreamPool>) -> DirectCudaResource {
     }
 }
 
-/// Returns the observer of an attached tool that can be told of blocks, on NVIDIA's driver. A tool
-/// that knows that driver knows nothing of the simulated one, which has its own observer.
+/// Returns an observer that announces blocks to the attached tool; `None` without one, and on the
+/// simulated driver, which has an observer of its own and whose memory such a tool cannot check.
 #[cfg(any(feature = "direct", feature = "pool"))]
 pub(crate) fn attached_tool(streams: &StreamPool) -> Option<Arc<dyn MemoryObserver>> {
     #[cfg(feature = "nvtx")]

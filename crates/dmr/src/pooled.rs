@@ -1,4 +1,4 @@
-//! The backend `pool`: what the pool is over, and the builder's and the runtime's part in it.
+//! The backend `pool`: its upstream, and the methods of the builder and the runtime for it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::backend::{Settings, async_resource, attached_tool};
 use crate::layers::Handles;
 use crate::{Backend, DeviceRuntime, DeviceRuntimeBuilder, RuntimeError, SharedResource};
 
-/// How many pages a budget has room for, unless they would be smaller than the device's.
+/// How many pages fit into a budget, unless they would be smaller than the device's pages.
 #[cfg(feature = "budget")]
 const FEWEST_PAGES: u64 = 16;
 
@@ -38,9 +38,9 @@ impl DeviceRuntimeBuilder {
     /// observer by default, and no such cost.
     ///
     /// With feature `nvtx`, when Compute Sanitizer is attached, a pool on NVIDIA's driver reports its
-    /// blocks to it by default, and takes its memory from the direct backend: the tool refuses to be
-    /// told of blocks in other memory. The resource's `Debug` is then `Pool(Direct(device 0))`.
-    /// `without_observer` and `observer` leave the pool's upstream as it is without the feature.
+    /// blocks to it by default, and takes its memory from the direct backend: the tool refuses blocks in
+    /// other memory. The resource's `Debug` output is then `Pool(Direct(device 0))`. With
+    /// `without_observer` or `observer` the pool has the same upstream as without the feature.
     pub fn observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         self.settings.observer = ObserverChoice::Given(observer);
         self
@@ -86,10 +86,10 @@ impl DeviceRuntime {
     }
 }
 
-/// What the pool reports its blocks to.
+/// The observer that the pool reports its blocks to.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ObserverChoice {
-    /// The simulated driver, or the tool that is attached to a program on NVIDIA's.
+    /// The simulated driver, or on NVIDIA's driver the attached tool.
     #[default]
     Driver,
     Given(Arc<dyn MemoryObserver>),
@@ -112,12 +112,12 @@ impl Settings {
     }
 }
 
-/// What the pool takes memory from: the device's virtual memory, or the async backend where it has
-/// none or pages are not wanted; `cuMemAlloc` where a tool is told of the pool's blocks, because
-/// Compute Sanitizer refuses to be told of blocks in other memory.
+/// Makes the pool's upstream: the device's virtual memory, or the async backend where it has none or
+/// the page size is 0; the direct backend where the pool announces its blocks to a tool, because
+/// Compute Sanitizer refuses blocks in other memory.
 ///
-/// A driver that fails is no reason to choose: the runtime of a process would have another backend
-/// for good.
+/// Falls back only where virtual memory is unsupported; other driver errors are returned. One failed
+/// call must not change the backend for the life of the process.
 pub(crate) fn upstream(
     streams: Arc<StreamPool>,
     settings: &Settings,
@@ -130,14 +130,14 @@ pub(crate) fn upstream(
         match VirtualCudaResource::new(Arc::clone(&streams), VirtualConfig::new()) {
             Ok(pages) => return Ok(Arc::new(pages)),
             Err(VirtualMemoryError::Resource(error)) => return Err(error.into()),
-            // Each of the others says that the device has none.
+            // Each of the other errors means that the device has no virtual memory.
             Err(_) => {}
         }
     }
     async_resource(streams)
 }
 
-/// The pool over what its [`upstream`] has become: that, or a budget around it.
+/// Makes the pool over its [`upstream`], or over a budget around that.
 #[allow(unused_mut, unused_variables, reason = "what is used depends on the features")]
 pub(crate) fn over(
     base: SharedResource,
@@ -157,8 +157,8 @@ pub(crate) fn over(
     })
 }
 
-/// A power of two where it has to be less than asked for, so that pages leave no rest of the limit.
-/// The pool rounds up to what the device has.
+/// Returns the page size for this limit: `page_size`, or else a smaller power of two, in bytes. The
+/// pool rounds it up to the device's granularity.
 #[cfg(feature = "budget")]
 fn page_size_within(limit: u64, page_size: u64) -> u64 {
     let most = (limit / FEWEST_PAGES).max(1);

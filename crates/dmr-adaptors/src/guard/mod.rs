@@ -77,8 +77,8 @@
 //!
 //! Waits for nothing and checks nothing: blocks in quarantine go to the inner resource as they
 //! are, and verdicts that were not read back are lost. Call [`check_all`] before. Blocks still
-//! handed out are leaked. `PatternOps` that have made a check wait for the
-//! device when their last owner drops them.
+//! handed out are leaked. Dropping the last reference to a
+//! `PatternOps` that has made a check waits for the device.
 //!
 //! [`check_all`]: DebugGuardResource::check_all
 //! [`violations`]: DebugGuardResource::violations

@@ -1,7 +1,7 @@
-//! What to do about an error of the driver; and the test that each message says what to do.
+//! The advice in the message of a driver error, and tests that each error message has advice.
 
-/// What to do about a `CUresult` that is not the end of the device. The call has changed nothing, so
-/// it can be repeated.
+/// Returns the advice for a `CUresult` after which the device is still usable. The call has changed
+/// nothing, so it can be repeated.
 pub(super) fn advice(code: i32) -> &'static str {
     match code {
         2 => "free memory of the device or of the host, then retry",
