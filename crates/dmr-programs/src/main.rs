@@ -1,7 +1,8 @@
-//! The long run of the random programs: how many a second, which conflicts they have reached, and
-//! the first failures, shrunk.
+//! `dmr-programs [COUNT [FIRST [THREADS]]]`: plays `COUNT` random programs over every stack, from number
+//! `FIRST` on, in `THREADS` threads. Prints the first failures, shrunk, how often the programs reached
+//! each conflict, and how many were played in a second. Fails if a failure is not a known one.
 
-#![allow(clippy::print_stdout, reason = "a command")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -19,24 +20,33 @@ use dmr_programs::shrink::shrink;
 use dmr_programs::stack::Stack;
 use dmr_sim::Policy;
 
-/// Failures that are shrunk.
+/// How many failures are shrunk.
 const SHRUNK: usize = 8;
 
+/// Returns count, first number and threads, with a default for each that is missing.
+fn arguments(numbers: &[u64]) -> Option<(u64, u64, u64)> {
+    let number = |at: usize, default| numbers.get(at).copied().unwrap_or(default);
+    (numbers.len() <= 3).then(|| (number(0, 10_000), number(1, 0), number(2, 2)))
+}
+
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
-    let mut number = |default: u64| words.next().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, first, shards) = (number(10_000), number(0), number(2));
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Result<Vec<u64>, _> = words.iter().map(|word| word.parse()).collect();
+    let Some((count, first, threads)) = numbers.ok().and_then(|numbers| arguments(&numbers)) else {
+        eprintln!("usage: dmr-programs [COUNT [FIRST [THREADS]]], each a number");
+        return ExitCode::FAILURE;
+    };
     // A panic in a program is a failure of the program, and printed as such.
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
     let (next, done) =
         (AtomicU64::new(0), Mutex::new((Counts::default(), BTreeMap::new(), 0usize)));
     std::thread::scope(|scope| {
-        for _ in 0..shards {
+        for _ in 0..threads {
             scope.spawn(|| {
                 let mut runner = Runner::new(Options::default());
                 loop {
-                    // A hundred at a time share a policy, and so their machines.
+                    // A hundred programs in a row have one policy, so that they can share machines.
                     let hundred = next.fetch_add(100, Ordering::Relaxed);
                     if hundred >= count {
                         break;
@@ -68,7 +78,13 @@ fn main() -> ExitCode {
                         }
                     }
                 }
-                done.lock().expect("no panic under the lock").0.add(&runner.counts);
+                let ended = runner.end();
+                let mut done = done.lock().expect("no panic under the lock");
+                done.0.add(&runner.counts);
+                if let Err(failure) = ended {
+                    done.2 += 1;
+                    println!("{failure}");
+                }
             });
         }
     });
