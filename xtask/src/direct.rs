@@ -1,5 +1,5 @@
-//! `cargo xtask direct`: a direct build of the facade has the direct backend and no other, so that a
-//! memory checker sees each block of the program as an allocation.
+//! `cargo xtask direct`: checks that a direct build of the facade has the direct backend and no other, so
+//! that a memory checker sees each block of the program as an allocation.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ const BUILD: &[&str] = &["-p", "dmr", "--no-default-features", "--features", "di
 
 const OTHER_BACKENDS: &[&str] = &["dmr-cuda-async", "dmr-cuda-virtual", "dmr-pool"];
 
-/// What a direct build has to have.
+/// The crates that a direct build must have.
 const NEEDED: &[&str] = &["dmr-buffer", "dmr-cuda-direct", "dmr-launch"];
 
 /// The variable that chooses a backend, with the one that programs of several streams need.
@@ -21,7 +21,7 @@ const TRACKED: (&str, &str) = ("DMR_BACKEND", "direct-tracked");
 const EXAMPLES: &[(&str, Option<(&str, &str)>)] =
     &[("quickstart", None), ("double", Some(TRACKED)), ("two_readers", Some(TRACKED))];
 
-/// Checks which crates such a build links, then runs its tests and the examples.
+/// Checks which crates a direct build links, then runs its tests and the examples.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut found = violations("a dependent's direct build", &crates("normal")?);
     found.extend(violations("a direct build of the tests and examples", &crates("normal,dev")?));

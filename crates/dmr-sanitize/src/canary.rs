@@ -1,7 +1,7 @@
-//! One fault for each tool, in a process of its own: a tool that does not report it is not checking
-//! the processes of this run.
+//! The canary: one fault for each tool, in a process of its own. A tool that does not report it does not
+//! check the processes of this run.
 //!
-//! Uses cudarc alone, so that a change of this project's crates cannot silence it.
+//! Uses cudarc and no resource of this project, so that a change of those cannot hide the fault.
 
 #![allow(unsafe_code, reason = "commits faults")]
 
@@ -44,12 +44,11 @@ pub fn run_if_asked() -> Outcome {
     Ok(())
 }
 
-/// Commits the fault that `tool` must report. On the simulated driver there is nothing to check.
+/// Commits the fault that `tool` must report. Does nothing on the simulated driver, which no tool checks.
 ///
 /// # Errors
 ///
-/// Nothing could be submitted. Once the fault is submitted, errors are those that the tool makes
-/// of it, and are ignored.
+/// The fault could not be submitted. Errors after that follow from the fault, and are ignored.
 pub fn commit(tool: Tool) -> Outcome {
     if matches!(dmr_sim::select()?, Driver::Simulated(_)) {
         lines::note("no tool checks the simulated driver: the canary does nothing");
@@ -62,7 +61,7 @@ pub fn commit(tool: Tool) -> Outcome {
     let (memory, out) = unsafe { (result::malloc_sync(BYTES)?, result::malloc_sync(OUT_BYTES)?) };
     // SAFETY: the memory is this long, and nothing uses it yet.
     unsafe { result::memset_d8_sync(out, 0, OUT_BYTES)? };
-    // SAFETY: this process exists to commit this fault; `out` is as long as the kernels need.
+    // SAFETY: this process only commits this fault; `out` is as long as the kernels need.
     unsafe {
         match tool {
             Tool::Memcheck => faults.write(&stream, memory + BYTES as u64, 1)?,

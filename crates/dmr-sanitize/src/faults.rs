@@ -1,6 +1,6 @@
 //! The kernels that commit faults, under names of the caller's choice.
 
-#![allow(unsafe_code, reason = "kernels that do what is wrong")]
+#![allow(unsafe_code, reason = "kernels that commit faults")]
 
 use std::sync::Arc;
 
@@ -72,8 +72,8 @@ impl Faults {
     ///
     /// # Safety
     ///
-    /// Either the range is device memory that this work may write, or the process exists to
-    /// commit this fault and computes nothing from device memory afterwards.
+    /// Either the range is device memory that this work may write, or the process only commits this
+    /// fault and computes nothing from device memory afterwards.
     ///
     /// # Errors
     ///

@@ -8,15 +8,15 @@
 //! Both run on a GPU and on the simulated driver, and print lines that start with
 //! [`lines::PREFIX`] for `cargo xtask sanitize`.
 //!
-//! # What the tools say of a fault
+//! # What the tools report
 //!
 //! Compute Sanitizer 2025.3.1 and 2026.4 on an H200, `--xml`. Each control in device memory prints the
-//! address of its fault, and where the tool's record has an address, it is that one. The distance from
-//! the nearest allocation, which only the tool's text has, leaves out stream-ordered allocations.
+//! address of its fault; an address in the tool's record is the same. Only the tool's text has the
+//! distance from the nearest allocation, and it does not count stream-ordered allocations.
 //!
 //! | class | tool | the tool's record |
 //! | --- | --- | --- |
-//! | `overrun`, `underrun`, `use-after-free` | memcheck | kind `Precise`, error `out of bounds`; the address tells which |
+//! | `overrun`, `underrun`, `use-after-free` | memcheck | kind `Precise`, error `out of bounds`; the address distinguishes them |
 //! | `use-after-free`, where the use was submitted before the free | memcheck | kind `Stream-ordered race`, text `Use-after-free race` |
 //! | `use-before-alloc` | memcheck | kind `Precise`, error `potentially accessed before it is allocated` or, in 2026.4, `potentially made before memory is allocated` |
 //! | `leak` | memcheck | kind `Leak` |
@@ -29,8 +29,8 @@
 //! fault, and every later call of the driver is one more record. memcheck needs
 //! `--leak-check full --track-stream-ordered-races all`.
 //!
-//! initcheck needs `--force-blocking-launches`. Without it, it loses what a kernel has written while
-//! another host thread calls the driver, and reports copies of these bytes, which came out right, as
+//! initcheck needs `--force-blocking-launches`. Without it, it misses writes of a kernel while another
+//! host thread calls the driver, and reports copies of the written bytes, which are right, as
 //! uninitialized. It did so in 8 of 24 runs of the tests in `threads` (2025.3.1; 2026.4: 7 of 18), on
 //! direct blocks too; with the option in none of 24 (2026.4: 6).
 //!
@@ -52,5 +52,5 @@ pub mod machine;
 pub mod stacks;
 pub mod tool;
 
-/// What a program returns: any error ends it with a message.
+/// The result of a program's functions: an error ends the program with its message.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -12,7 +12,7 @@ use crate::Outcome;
 pub struct Machine(Option<Universe>);
 
 impl Machine {
-    /// Selects the driver as `DMR_DRIVER` says. On the simulated driver, makes a universe.
+    /// Selects the driver that `DMR_DRIVER` names. On the simulated driver, makes a universe.
     ///
     /// # Errors
     ///

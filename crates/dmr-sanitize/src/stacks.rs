@@ -79,7 +79,7 @@ fn driver_pool(streams: &Arc<StreamPool>) -> Outcome<Arc<dyn DeviceMemoryResourc
 
 #[cfg(feature = "pool-direct")]
 mod pools {
-    //! Pools, observed where the driver brings an observer.
+    //! Pools, with an observer where the driver or an attached tool has one.
 
     use dmr_core::MemoryObserver;
     use dmr_pool::{PoolConfig, PoolResource};
@@ -92,7 +92,7 @@ mod pools {
         Ok(observed(pool, tool().or_else(|| streams.device().memory_observer())))
     }
 
-    /// The tool that is attached. It takes the memory of the direct backend only.
+    /// Returns the observer of an attached tool. The tool accepts memory of the direct backend only.
     fn tool() -> Option<Arc<dyn MemoryObserver>> {
         #[cfg(feature = "nvtx")]
         return dmr_nvtx::memory_observer();

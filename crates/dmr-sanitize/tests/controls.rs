@@ -27,7 +27,7 @@ fn values(output: &Output, name: &str) -> Vec<String> {
 }
 
 /// What the simulated driver reports for a control. It has no shared memory and no barriers, and does
-/// not know what launches declare to a tool.
+/// not see what launches declare to a tool.
 fn expected(control: &Control) -> &'static [&'static str] {
     match control.class {
         // The use was submitted first.
@@ -48,7 +48,7 @@ fn the_simulated_driver_reports_every_fault_in_device_memory_and_no_other() {
     for planted in CONTROLS {
         let output = control(planted.name);
         assert!(output.status.success(), "{}: {output:?}", planted.name);
-        // Each control says where its fault is.
+        // Each control prints the address of its fault.
         let addresses = values(&output, "address");
         let located = |kind: &&str| format!("{kind} {}", addresses[0]);
         let expected: Vec<_> = expected(planted).iter().map(located).collect();

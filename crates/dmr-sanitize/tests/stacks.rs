@@ -1,4 +1,4 @@
-//! What a build contains is what it says, and each stack tracks uses.
+//! A build contains the backends that it prints, and each stack tracks uses.
 
 use dmr_sanitize::machine::Machine;
 use dmr_sanitize::stacks::{BACKENDS, STACKS, Stack};

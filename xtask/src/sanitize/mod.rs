@@ -78,12 +78,12 @@ fn check(options: &Options, search: &Search) -> Result<(), Failure> {
     verdict(&judged, &folder)
 }
 
-/// Clean means that every row has run and that each came out as expected.
+/// Errors unless every row has run and is as expected.
 fn verdict(judged: &[table::Judged<'_>], folder: &Path) -> Result<(), Failure> {
     let red = judged.iter().filter(|(_, it)| it.is_some_and(|it| !it.is_clean())).count();
     let missing = judged.iter().filter(|(_, it)| it.is_none()).count();
     if red == 0 && missing == 0 {
-        println!("sanitize: clean: all {} rows came out as expected", judged.len());
+        println!("sanitize: clean: all {} rows are as expected", judged.len());
         return Ok(());
     }
     Err(Failure::Setup(format!(
@@ -113,7 +113,7 @@ fn execute(
     command.args(tool::options(row)).arg("--xml").arg("--save").arg(&xml);
     command.arg("--log-file").arg(&log);
     command.arg(programs.join(row.program())).args(row.arguments());
-    // Without it, a machine whose driver is broken would test the simulator.
+    // Without `DMR_DRIVER`, a machine with a broken driver would test the simulator.
     command.env("DMR_DRIVER", "cuda").env_remove("DMR_BACKEND").env_remove("DMR_CANARY");
     if row.subject == Subject::Tests {
         command.env("DMR_CANARY", row.tool.name());

@@ -1,4 +1,4 @@
-//! What `sanitize` was told.
+//! The options of `sanitize`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,17 +11,17 @@ const USAGE: &str = "sanitize [--tool PATH] [--rows TEXT]... [--fresh] [--timeou
 /// The options of the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Pack a bundle and run nothing.
+    /// Whether to pack a bundle and run nothing.
     pub(super) bundle: bool,
     /// The compute-sanitizer to use.
     pub(super) tool: Option<PathBuf>,
-    /// Ready programs; without it they are built.
+    /// The folder of programs that are built already; `None` builds them.
     pub(super) programs: Option<PathBuf>,
-    /// Where results, or the bundle, go.
+    /// The folder for the results, or for the bundle.
     pub(super) out: Option<PathBuf>,
-    /// Run rows again that have a result.
+    /// Whether rows that have a result run again.
     pub(super) fresh: bool,
-    /// How long a row may run.
+    /// The time limit of a row.
     pub(super) limit: Duration,
     rows: Vec<String>,
 }
@@ -59,7 +59,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether a row is to run: any of the texts of `--rows` is part of its name.
+    /// Whether a row runs: its name contains one of the texts of `--rows`, or there is none.
     pub(super) fn selects(&self, id: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|text| id.contains(text))
     }

@@ -1,4 +1,4 @@
-//! Whether a row is clean, from what the program printed and what the tool reported.
+//! Judges a row by what the program printed and what the tool reported.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::rows::{Row, Subject, Tool};
 /// How the lines that programs print for the runner start.
 const LINE: &str = "dmr-sanitize: ";
 
-/// What one process under the tool left behind.
+/// What one process under the tool has written, and how it ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence<'a> {
     pub(super) end: End,
     /// What the program printed.
     pub(super) printed: &'a str,
-    /// What the tool wrote for a reader.
+    /// The tool's text.
     pub(super) log: &'a str,
-    /// The tool's results.
+    /// The tool's results; `None` if it wrote none.
     pub(super) xml: Option<&'a str>,
 }
 
-/// What came of a row.
+/// The result of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Outcome {
     /// Tests that passed.
@@ -56,7 +56,7 @@ impl Outcome {
     }
 }
 
-/// Judges a row. A row without results, or with less than all of them, is red.
+/// Judges a row. It is red if the tool wrote no results, or incomplete ones.
 pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     match evidence.end {
@@ -70,7 +70,7 @@ pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
         End::Exited(_) => {}
     }
     for line in evidence.log.lines().filter_map(tool_error) {
-        outcome.problem(format!("the tool says: {line}"));
+        outcome.problem(format!("the tool reports: {line}"));
     }
     let report = match evidence.xml.map(|xml| Report::parse(xml, evidence.log)) {
         Some(Ok(report)) => report,
@@ -144,8 +144,8 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
     }
 }
 
-/// The tool must report the fault by its class, at the address that the program printed, and nothing
-/// else.
+/// Judges a control: the tool must report the fault by its class, at the address that the program
+/// printed, and nothing else.
 fn judge_control(planted: &str, report: Report, printed: &str, outcome: &mut Outcome) {
     outcome.findings = report.findings;
     let address = said(printed, "address: ").next();
@@ -168,19 +168,19 @@ fn judge_control(planted: &str, report: Report, printed: &str, outcome: &mut Out
     outcome.problems.extend(problems);
 }
 
-/// How many tests passed; `None` without a line `test result: ok`, or with another result.
+/// Returns how many tests passed; `None` unless there is exactly one result, and it is `ok`.
 fn passed(printed: &str) -> Option<u64> {
     let mut results = printed.lines().filter_map(|line| line.strip_prefix("test result: "));
     let (result, None) = (results.next()?, results.next()) else { return None };
     result.strip_prefix("ok. ")?.split(' ').next()?.parse().ok()
 }
 
-/// What follows `dmr-sanitize: WHAT` in each such line.
+/// Returns the rest of each line that starts with `dmr-sanitize: WHAT`.
 fn said<'a>(printed: &'a str, what: &'a str) -> impl Iterator<Item = &'a str> {
     printed.lines().filter_map(move |line| line.strip_prefix(LINE)?.strip_prefix(what))
 }
 
-/// Errors that the program provoked on purpose, by call and error, with their number.
+/// Returns the errors that the program provoked on purpose: how many, by call and error.
 fn expected_api_errors(printed: &str, outcome: &mut Outcome) -> BTreeMap<ApiError, u64> {
     let mut expected = BTreeMap::new();
     for line in said(printed, "expect api-error ") {
@@ -196,8 +196,8 @@ fn expected_api_errors(printed: &str, outcome: &mut Outcome) -> BTreeMap<ApiErro
     expected
 }
 
-/// Removes the expected API errors from the findings. One that is missing is a problem; one more
-/// than expected stays a finding.
+/// Removes the expected API errors from the findings. An expected error that is missing is a problem;
+/// one more than expected stays a finding.
 fn take_expected(
     findings: Vec<Finding>,
     mut expected: BTreeMap<ApiError, u64>,
@@ -401,9 +401,9 @@ mod tests {
         };
         assert!(problems(ended(101), LOG)[0].contains("exit status: 101"));
         assert!(problems(End::TimedOut, LOG)[0].contains("was killed"));
-        let says = "Error: No attachable process found. compute-sanitizer timed-out.";
-        let log = format!("{LOG}========= {says}\n");
-        assert_eq!(problems(ended(0), &log), [format!("the tool says: {says}")]);
+        let error = "Error: No attachable process found. compute-sanitizer timed-out.";
+        let log = format!("{LOG}========= {error}\n");
+        assert_eq!(problems(ended(0), &log), [format!("the tool reports: {error}")]);
         let log = format!("{LOG}========= Error: Race reported between Write access at k\n");
         assert_eq!(problems(ended(0), &log), [""; 0]);
     }

@@ -1,4 +1,4 @@
-//! Runs a process for a limited time; kills it with its children when the time is over.
+//! Runs a process with a time limit, after which it is killed with its children.
 
 use std::fs::File;
 use std::io;
@@ -52,7 +52,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<End> {
     }
 }
 
-/// Kills the process group, so that no child is left.
+/// Kills the process with its group, so that no child is left.
 fn kill(child: &mut Child) {
     let group = format!("-{}", child.id());
     // Errors: there is nothing left to kill.

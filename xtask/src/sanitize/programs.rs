@@ -1,4 +1,4 @@
-//! The programs that rows run: built here, or ready in a folder.
+//! Builds the programs that rows run, and lists the rows.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +36,7 @@ fn executable<'a>(artifacts: &'a [Artifact], program: &str) -> Result<&'a Path, 
     found.ok_or_else(|| Failure::Setup(format!("cargo built no {program} of {PACKAGE}")))
 }
 
-/// Every row: the tests, then the controls of all builds, each in the smallest build that has it.
+/// Returns every row: the tests, then the controls of all builds, each in the smallest build that has it.
 pub(super) fn rows(folder: &Path) -> Result<Vec<Row>, Failure> {
     let mut all = rows::tests();
     for build in Build::ALL {

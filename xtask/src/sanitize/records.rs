@@ -1,4 +1,4 @@
-//! The tool's XML as kernels and findings.
+//! Parses the tool's XML into kernels and findings.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 /// How the names of the canary's kernels start.
 const CANARY: &str = "dmr_canary";
 
-/// What the tool reports about one program and its children.
+/// The tool's report about one program and its children.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     /// Launches of kernels that the tool checked, without the canary's.
     pub(super) kernels: u64,
     /// Findings outside the canary.
     pub(super) findings: Vec<Finding>,
-    /// The classes of what the canary's kernels did.
+    /// The classes of the findings in the canary's kernels.
     pub(super) canary: Vec<String>,
 }
 
@@ -24,9 +24,9 @@ pub(super) struct Finding {
     pub(super) class: String,
     /// The tool's words, and the kernel if the tool names one.
     pub(super) text: String,
-    /// The device address, in hexadecimal, if the tool says it.
+    /// The device address, in hexadecimal, if the tool's record has one.
     pub(super) address: Option<String>,
-    /// The driver call that failed and its error, if that is the finding.
+    /// The driver call that failed, if that is the finding.
     pub(super) api_error: Option<ApiError>,
 }
 
@@ -46,8 +46,8 @@ impl ApiError {
 }
 
 impl Report {
-    /// Reads the XML; `log` is what the tool wrote for a reader, which alone says how far a wrong
-    /// address is from the nearest allocation.
+    /// Parses the XML. `log` is the tool's text: only it has the distance of a wrong address from the
+    /// nearest allocation.
     pub(super) fn parse(xml: &str, log: &str) -> Result<Self, quick_xml::DeError> {
         let output: Output = quick_xml::de::from_str(xml)?;
         let distances = distances(log);
@@ -245,7 +245,7 @@ pub(super) mod tests {
         })
     }
 
-    /// A sample of the tool's own output, of an H200 and version 2026.4 unless its name says else.
+    /// A sample of the tool's own output, of an H200 and version 2026.4 unless its name has another.
     macro_rules! sample {
         ($name:literal) => {
             include_str!(concat!("samples/", $name, ".xml"))

@@ -1,4 +1,4 @@
-//! What is run: tests of each stack under each tool, and planted faults.
+//! The rows of the table: tests of each stack under each tool, and planted faults.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl Tool {
         }
     }
 
-    /// The class of the fault that the tool's canary commits.
+    /// Returns the class of the fault that the tool's canary commits.
     pub(super) fn canary(self) -> &'static str {
         match self {
             Self::Memcheck => "overrun",
@@ -52,7 +52,7 @@ impl fmt::Display for Tool {
 pub(super) enum Build {
     /// The direct backend and no other.
     Direct,
-    /// The pool over the direct backend, visible to the tool.
+    /// The pool over the direct backend, whose blocks are announced to the tool.
     PoolDirect,
     /// Every backend.
     All,
@@ -90,7 +90,7 @@ impl Build {
     }
 }
 
-/// What a row runs.
+/// The program of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// The device tests on one stack.
@@ -135,8 +135,8 @@ impl Row {
     }
 }
 
-/// The rows that run tests: four tools over the stacks on the direct backend, then memcheck over
-/// the stacks that have upstreams of their own.
+/// Returns the rows that run tests: four tools over the stacks on the direct backend, then memcheck
+/// over the stacks that take memory from the driver in other ways.
 pub(super) fn tests() -> Vec<Row> {
     let row = |tool, build, stack: &str| Row {
         tool,
@@ -154,8 +154,8 @@ pub(super) fn tests() -> Vec<Row> {
     rows
 }
 
-/// The rows of the controls in a list of `control --list`: name, tool, stack and class, separated
-/// by tabs.
+/// Returns the rows of the controls in the output of `control --list`: name, tool, stack and class,
+/// separated by tabs.
 pub(super) fn controls(build: Build, list: &str) -> Result<Vec<Row>, Failure> {
     list.lines().map(|line| control(build, line)).collect()
 }

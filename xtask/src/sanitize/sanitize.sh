@@ -5,6 +5,6 @@
 #   ./sanitize.sh --rows TEXT        only rows with TEXT in their name
 #   ./sanitize.sh --fresh            rows that have a result too
 # RESULTS names the folder for the results; without it they are in results/ of this bundle.
-# The exit status is 0 if every row has run and came out as expected.
+# The exit status is 0 if every row has run and is as expected.
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exit 2
 exec "$here/bin/xtask" sanitize --programs "$here" --out "${RESULTS:-$here/results}" "$@"

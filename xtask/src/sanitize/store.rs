@@ -17,13 +17,13 @@ use crate::bundle::cannot;
 use crate::command;
 use crate::failure::Failure;
 
-/// What a result depends on: with another value, the row has to run again.
+/// What a result depends on. With another value the row runs again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Provenance {
-    /// Of the program's content, in hexadecimal.
+    /// The hash of the program's content, in hexadecimal.
     program_hash: String,
     program_bytes: usize,
-    /// Of the content of this program, which judges.
+    /// The hash of the content of xtask, which judges the row.
     runner_hash: String,
     /// The options of the tool and the arguments of the program.
     command: String,
@@ -31,7 +31,7 @@ pub(super) struct Provenance {
 }
 
 impl Provenance {
-    /// Reads the programs: `program` is the row's, `runner` is this one.
+    /// Reads the programs: `program` is the row's, `runner` is xtask.
     pub(super) fn new(
         row: &Row,
         program: &Path,

@@ -1,4 +1,4 @@
-//! The results as tables in Markdown, and what is wrong, in sentences.
+//! Prints the results as two tables in Markdown, and each problem as a sentence.
 
 use super::outcome::Outcome;
 use super::rows::{Row, Subject};

@@ -1,4 +1,4 @@
-//! Compute Sanitizer and the GPU: whether they are there, and the tool's command line.
+//! Finds the GPU and Compute Sanitizer, and makes the tool's command line.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ const LAUNCHES: &str = "--dump-kernel-launches";
 const ELSEWHERE: &str = "To check on another machine, pack a bundle here with `cargo xtask sanitize \
                          --bundle` and start its sanitize.sh there.";
 
-/// The machine that rows run on. A result of another machine says nothing about this one.
+/// The machine that rows run on. A result counts on the same machine only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) gpu: String,
@@ -23,7 +23,7 @@ pub(super) struct Machine {
     pub(super) tool: String,
 }
 
-/// Where to look for the programs of NVIDIA.
+/// Where NVIDIA's programs are searched for.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) nvidia_smi: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// The tool of the command line, or else that on `PATH`, or else that of the CUDA toolkit.
+    /// Searches for the tool of the command line; without one, on `PATH` and then in the CUDA toolkit.
     pub(super) fn new(tool: Option<&Path>) -> Self {
         let name = "compute-sanitizer";
         let tools = if let Some(tool) = tool {
@@ -77,8 +77,8 @@ impl Search {
         if !output(path, &["--help"]).is_some_and(|help| help.contains(LAUNCHES)) {
             return Err(Failure::Setup(format!(
                 "sanitize: {} is version {tool}, which cannot report the kernels that it checked \
-                 ({LAUNCHES}); 2026.4 can. Nothing was checked. Take a newer one, for example of \
-                 nvidia-cuda-sanitizer-api on PyPI, and name it with --tool PATH.",
+                 ({LAUNCHES}); 2026.4 and newer can. Nothing was checked. Install a newer one, for example \
+                 nvidia-cuda-sanitizer-api of PyPI, and name it with --tool PATH.",
                 path.display()
             )));
         }
@@ -87,20 +87,21 @@ impl Search {
     }
 }
 
-/// The standard output of a command that succeeds.
+/// Returns the standard output of a command; `None` if it fails.
 fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The tool's options for a row, except the names of its files. No suppressions, no filters.
+/// Returns the tool's options for a row, without the names of its files. There are no suppressions and
+/// no filters.
 pub(super) fn options(row: &Row) -> Vec<&'static str> {
     let mut options = vec![
         "--tool",
         row.tool.name(),
         "--target-processes",
         "all",
-        // A faulty kernel ends without its context, so that one fault makes one finding.
+        // A fault ends the kernel and not the context, so that one fault makes one finding.
         "--destroy-on-device-error",
         "kernel",
         "--print-limit",
@@ -115,7 +116,7 @@ pub(super) fn options(row: &Row) -> Vec<&'static str> {
         options.extend(["--report-api-errors", "explicit"]);
     }
     if row.tool == Tool::Initcheck {
-        // Without it, initcheck loses what kernels wrote while other threads called the driver.
+        // Without it, initcheck misses writes of kernels while other threads call the driver.
         options.push("--force-blocking-launches");
     }
     if row.build == Build::PoolDirect {

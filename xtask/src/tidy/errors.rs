@@ -1,4 +1,5 @@
-//! Errors can get more fields and variants without breaking a program that matches on them.
+//! Checks that public errors are `#[non_exhaustive]`: a new field or variant then breaks no program that
+//! matches on them.
 
 use super::tree::Tree;
 use crate::failure::Violation;

@@ -1,5 +1,5 @@
-//! Faults in blocks of a pool, which the tool sees because the pool announces them through NVTX; and
-//! launches that do what they did not declare.
+//! Faults in blocks of a pool that announces them through NVTX, and launches whose kernels do more than
+//! was declared.
 
 #![allow(unsafe_code, reason = "commits faults")]
 
@@ -63,7 +63,7 @@ pub(super) const UNINITIALIZED: Control = Control {
         let stale = pool.recycle(scene)?;
         let recycled = scene.allocate(&pool.resource)?;
         if recycled.ptr() != stale {
-            return Err("the pool has not recycled the memory of the block before".into());
+            return Err("the pool has not recycled the memory of the freed block".into());
         }
         lines::address(recycled.ptr());
         // SAFETY: the fault: the block was never written, unlike the one before in its memory.

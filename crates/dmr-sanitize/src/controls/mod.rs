@@ -28,7 +28,7 @@ pub struct Control {
     pub name: &'static str,
     /// The tool that must report it.
     pub tool: Tool,
-    /// Where its memory comes from.
+    /// The name of the stack that its memory comes from.
     pub stack: &'static str,
     /// The class of the fault, for the runner.
     pub class: &'static str,
@@ -87,7 +87,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The fault could not be committed. What fails after the fault is ignored.
+    /// The fault could not be committed. Errors after the fault are ignored.
     pub fn run(&self) -> Outcome {
         let machine = Machine::select()?;
         if let Some(universe) = machine.universe() {

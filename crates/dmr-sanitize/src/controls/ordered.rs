@@ -10,7 +10,7 @@ use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_streams::{PatternOps, StreamLease};
 
 use super::Control;
-use super::scene::{BYTES, Scene};
+use super::scene::Scene;
 use crate::tool::Tool;
 use crate::{Outcome, lines};
 
@@ -21,15 +21,7 @@ pub(super) const OVERRUN: Control = Control {
     tool: Tool::Memcheck,
     stack: STACK,
     class: "overrun",
-    commit: |scene| {
-        let resource = driver_pool(scene)?;
-        let block = scene.allocate_written(&resource)?;
-        lines::address(block.ptr() + u64::from(BYTES));
-        // SAFETY: the fault: one byte behind the block.
-        unsafe { scene.faults.write(scene.stream_a(), block.ptr(), BYTES + 1)? };
-        scene.free(&resource, block);
-        Ok(())
-    },
+    commit: |scene| scene.overrun(&driver_pool(scene)?),
 };
 
 pub(super) const USE_AFTER_FREE: Control = Control {
@@ -96,13 +88,7 @@ pub(super) const UNINITIALIZED: Control = Control {
         let sum = scene.allocate_written(&resource)?;
         let block = scene.allocate_written(&resource)?;
         resource.deallocate(block)?;
-        let recycled = scene.allocate(&resource)?;
-        lines::address(recycled.ptr());
-        // SAFETY: the fault: the block was never written, whatever lived at its address before.
-        unsafe { scene.faults.read(scene.stream_a(), recycled.ptr(), 1, sum.ptr())? };
-        scene.free(&resource, recycled);
-        scene.free(&resource, sum);
-        Ok(())
+        scene.read_unwritten(&resource, sum)
     },
 };
 

@@ -1,6 +1,6 @@
 //! What the controls share: two streams, the kernels, and blocks of a resource.
 
-#![allow(unsafe_code, reason = "kernels that do what is wrong")]
+#![allow(unsafe_code, reason = "kernels that commit faults")]
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::faults::Faults;
 use crate::machine::Machine;
 use crate::{Outcome, lines};
 
-/// Bytes of a control's block: a size that no alignment leaves alone.
+/// Bytes of a control's block: an odd size, which every alignment rounds up.
 pub(super) const BYTES: u32 = 1001;
 
 /// Two streams of a pool, and the kernels.
@@ -56,11 +56,37 @@ impl Scene {
 
     /// Gives a block back, waits for all work, and frees it.
     ///
-    /// What fails is ignored: a tool ends the context at a fault.
+    /// Errors are ignored: a tool may end the context at a fault.
     pub(super) fn free(&self, resource: &impl DeviceMemoryResource, block: DeviceBlock) {
         let _: Result<BlockState, _> = resource.deallocate(block);
         let _: Result<(), _> = self.streams.device().synchronize();
         let _: Result<u64, _> = resource.reap_pending();
+    }
+
+    /// Commits the fault of an overrun: a kernel writes one byte behind a block.
+    pub(super) fn overrun(&self, resource: &impl DeviceMemoryResource) -> Outcome {
+        let block = self.allocate_written(resource)?;
+        lines::address(block.ptr() + u64::from(BYTES));
+        // SAFETY: the fault: one byte behind the block.
+        unsafe { self.faults.write(self.stream_a(), block.ptr(), BYTES + 1)? };
+        self.free(resource, block);
+        Ok(())
+    }
+
+    /// Commits the fault of a read of memory that was never written: a kernel reads a new block, and
+    /// adds to the word in `sum`. Frees both blocks.
+    pub(super) fn read_unwritten(
+        &self,
+        resource: &impl DeviceMemoryResource,
+        sum: DeviceBlock,
+    ) -> Outcome {
+        let block = self.allocate(resource)?;
+        lines::address(block.ptr());
+        // SAFETY: the fault: this block was never written, only one before it in its memory.
+        unsafe { self.faults.read(self.stream_a(), block.ptr(), 1, sum.ptr())? };
+        self.free(resource, block);
+        self.free(resource, sum);
+        Ok(())
     }
 
     pub(super) fn stream_a(&self) -> &Arc<CudaStream> {

@@ -9,7 +9,7 @@ use dmr_core::DeviceMemoryResource;
 use dmr_cuda_direct::DirectCudaResource;
 
 use super::Control;
-use super::scene::{BYTES, Scene};
+use super::scene::Scene;
 use crate::tool::Tool;
 use crate::{Outcome, lines};
 
@@ -20,15 +20,7 @@ pub(super) const OVERRUN: Control = Control {
     tool: Tool::Memcheck,
     stack: STACK,
     class: "overrun",
-    commit: |scene| {
-        let resource = direct(scene);
-        let block = scene.allocate_written(&resource)?;
-        lines::address(block.ptr() + u64::from(BYTES));
-        // SAFETY: the fault: one byte behind the block.
-        unsafe { scene.faults.write(scene.stream_a(), block.ptr(), BYTES + 1)? };
-        scene.free(&resource, block);
-        Ok(())
-    },
+    commit: |scene| scene.overrun(&direct(scene)),
 };
 
 pub(super) const UNDERRUN: Control = Control {
@@ -56,7 +48,7 @@ pub(super) const USE_AFTER_FREE: Control = Control {
         let resource = direct(scene);
         let block = scene.allocate_written(&resource)?;
         let stale = block.ptr();
-        give_back(scene, &resource, block)?;
+        free_at_once(scene, &resource, block)?;
         lines::address(stale);
         // SAFETY: the fault: the memory is the driver's again.
         unsafe { scene.faults.write(scene.stream_b(), stale, 1)? };
@@ -73,14 +65,8 @@ pub(super) const UNINITIALIZED: Control = Control {
         let resource = direct(scene);
         let sum = scene.allocate_written(&resource)?;
         let block = scene.allocate_written(&resource)?;
-        give_back(scene, &resource, block)?;
-        let recycled = scene.allocate(&resource)?;
-        lines::address(recycled.ptr());
-        // SAFETY: the fault: the block was never written, whatever lived at its address before.
-        unsafe { scene.faults.read(scene.stream_a(), recycled.ptr(), 1, sum.ptr())? };
-        scene.free(&resource, recycled);
-        scene.free(&resource, sum);
-        Ok(())
+        free_at_once(scene, &resource, block)?;
+        scene.read_unwritten(&resource, sum)
     },
 };
 
@@ -108,7 +94,7 @@ pub(super) const DOUBLE_FREE: Control = Control {
         let resource = direct(scene);
         let block = scene.allocate_written(&resource)?;
         let stale = block.ptr();
-        give_back(scene, &resource, block)?;
+        free_at_once(scene, &resource, block)?;
         lines::address(stale);
         // SAFETY: the fault: the memory is the driver's again, which refuses this.
         let _: Result<(), DriverError> = unsafe { result::free_sync(stale) };
@@ -120,8 +106,8 @@ fn direct(scene: &Scene) -> DirectCudaResource {
     Scene::on(DirectCudaResource::new(Arc::clone(&scene.streams)))
 }
 
-/// Frees the block; the fault is still to come, so errors count.
-fn give_back(
+/// Waits for all work and frees the block. An error is returned: the fault is still to come.
+fn free_at_once(
     scene: &Scene,
     resource: &DirectCudaResource,
     block: dmr_core::DeviceBlock,

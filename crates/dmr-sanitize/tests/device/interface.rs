@@ -1,4 +1,4 @@
-//! What the runner relies on: the lines of this program, its arguments, and the canary in a child.
+//! The interface that the runner uses: the lines of this program, its arguments, and the canary.
 //! The program runs itself on the simulated driver.
 
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! Memory that grows, shrinks and comes back: many sizes at once, reaps and trims.
+//! A resource that takes memory from the driver and gives it back: many sizes at once, reaps and trims.
 
 use dmr_buffer::DeviceBuffer;
 use dmr_core::DeviceOps;

@@ -1,4 +1,4 @@
-//! A device that is out of memory: what a refused allocation leaves as it was.
+//! A refused allocation on a device that is out of memory changes nothing.
 
 use dmr_core::{DeviceOps, ResourceError};
 use dmr_sanitize::Outcome;

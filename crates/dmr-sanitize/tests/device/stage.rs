@@ -1,4 +1,4 @@
-//! What a test plays on: a stack, streams and the kernels; and what must hold when it is over.
+//! The fixture of a test: a stack, streams and the kernels, and the checks at its end.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -33,7 +33,7 @@ impl DeviceContext for Context {
     }
 }
 
-/// What a test plays on.
+/// The fixture of a test.
 pub(crate) struct Stage {
     pub(crate) ctx: Context,
     pub(crate) kernels: Kernels,
@@ -41,12 +41,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A fresh resource of this stack, as it is.
+    /// Makes the fixture on a fresh resource of this stack.
     pub(crate) fn new(stack: Stack) -> Outcome<Self> {
         Self::with(stack, |resource, _| resource)
     }
 
-    /// A fresh resource of this stack, in what `wrap` puts around it.
+    /// Makes the fixture on a fresh resource of this stack, wrapped by `wrap`.
     pub(crate) fn with(
         stack: Stack,
         wrap: impl FnOnce(Arc<dyn DeviceMemoryResource>, &Rig) -> Arc<dyn DeviceMemoryResource>,
@@ -74,7 +74,7 @@ impl Stage {
         }
     }
 
-    /// A launch on this stream: each byte of `to` becomes that of `from` plus `number`.
+    /// Launches on this stream: each byte of `to` becomes that of `from` plus `number`.
     pub(crate) fn add(
         &self,
         stream: impl Into<StreamId>,
@@ -92,7 +92,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A launch on this stream that returns the sums of each [`BLOCK`] words of `from`.
+    /// Launches on this stream; returns the sums of each [`BLOCK`] words of `from`.
     pub(crate) fn sums(
         &self,
         stream: impl Into<StreamId>,
@@ -110,7 +110,8 @@ impl Stage {
         Ok(to)
     }
 
-    /// Everything was given back, no check has failed, and the race detector has found nothing.
+    /// Checks that every block was freed, that no check has failed, and that the race detector has found
+    /// nothing.
     pub(crate) fn finish(self) -> Outcome {
         let Self { ctx, kernels, rig } = self;
         reap_pinned(&ctx)?;
