@@ -1,4 +1,4 @@
-//! How often programs have reached each named conflict.
+//! Named conflicts, and counts of how often programs have reached each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ macro_rules! conflicts {
     ($($name:ident: $text:literal,)*) => {
         /// A situation that a run of many programs must have reached.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(missing_docs, reason = "each says what it is in its text")]
+        #[allow(missing_docs, reason = "each has a text")]
         pub enum Conflict { $($name,)* }
 
         impl Conflict {
             /// Every conflict.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Says in words what it is.
+            /// Returns its description.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
@@ -61,7 +61,7 @@ conflicts! {
     Fork: "fork",
 }
 
-/// What a step of one thread is to a thread that is held.
+/// The relation of a step of one thread to a thread that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Relation {
     /// It uses a block that the held thread uses.
@@ -81,13 +81,13 @@ pub enum Relation {
 pub struct Counts {
     /// Programs that were played.
     pub programs: u64,
-    /// Lines that did something.
+    /// Lines that were executed and had an effect.
     pub steps: u64,
     /// Allocations that succeeded.
     pub allocated: u64,
     /// How often each conflict was reached.
     pub conflicts: BTreeMap<Conflict, u64>,
-    /// While a thread was held in this call, another thread did this.
+    /// How often another thread made a step of this relation while a thread was held in this call.
     pub held: BTreeMap<(&'static str, Relation), u64>,
     /// How often each call was made to fail.
     pub failed: BTreeMap<&'static str, u64>,

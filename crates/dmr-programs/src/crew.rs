@@ -1,4 +1,4 @@
-//! Threads that execute lines of programs. They live as long as the crew: a program starts none.
+//! Threads that execute lines of programs. They live as long as the crew, and programs reuse them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ struct Member {
     stat: Option<PathBuf>,
 }
 
-/// What a line has shown, once it is done.
+/// The outcome of a line, once the line is done.
 #[derive(Debug)]
 pub(crate) struct Job(Mutex<Option<Result<(), Failure>>>);
 
@@ -41,7 +41,7 @@ impl Crew {
         Self { members: (0..threads).map(|_| Member::start()).collect() }
     }
 
-    /// Lets a thread execute `line`, which itself says when it is done.
+    /// Executes `line` on a thread. `line` reports its outcome through its argument when it is done.
     pub(crate) fn start(
         &self,
         thread: usize,

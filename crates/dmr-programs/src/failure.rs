@@ -1,32 +1,32 @@
-//! What can be wrong with a program that was played.
+//! The failures of a program that was played.
 
 use std::fmt;
 
 use dmr_sim::ReportKind;
 
-/// What a program has shown.
+/// A failure of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What is wrong.
+    /// Its kind.
     pub kind: FailureKind,
-    /// The line at which it was noticed, from 0; `None`: at the end.
+    /// The line at which it was noticed, counted from 0; `None` at the end.
     pub line: Option<usize>,
     /// A description.
     pub text: String,
 }
 
-/// What is wrong. Two failures of one kind are the same failure to the shrinker.
+/// The kind of a failure. The shrinker takes two failures of one kind for the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The simulator has reported this.
+    /// The simulator has reported a finding of this kind.
     Reported(ReportKind),
     /// A check found another byte than was written.
     WrongByte,
     /// `usage` differs from what the program holds.
     Accounting,
-    /// Memory is left when everything was freed and trimmed.
+    /// Memory is left after everything was freed and trimmed.
     MemoryLeft,
-    /// A call failed that may not fail here.
+    /// A call has failed that must succeed here.
     UnexpectedError,
     /// A conflicting use was not refused.
     NotRefused,

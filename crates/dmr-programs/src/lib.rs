@@ -1,22 +1,22 @@
 //! Random programs against every stack, from one generator.
 //!
-//! A [`Program`] is plain data, and readable text: a stack, some streams, and lines that threads
-//! execute. The player executes it and compares what the stack does with what it must do; the
-//! simulator reports races, checks of patterns find wrong bytes, `usage` must be exact, and nothing
-//! may be left at the end. What fails is shrunk to the fewest lines that fail in the same way.
+//! A [`Program`] is plain data, which can be printed and parsed: a stack, some streams, and lines that
+//! threads execute. The player executes it and compares each result of the stack with the contract. The
+//! simulator reports races, checks of patterns find wrong bytes, `usage` must be exact, and no memory may
+//! be left at the end. A program that fails is shrunk to the fewest lines that fail in the same way.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`program`], [`text`] | programs, as data and as text |
 //! | [`generate`] | programs from seeds |
-//! | [`stack`], [`watched`] | the stacks, and what tells the simulator of a pool's memory |
+//! | [`stack`], [`watched`] | the stacks, and an upstream that reports a pool's memory to the simulator |
 //! | [`player`], `crew`, `watch` | execution: steps, threads, holds and faults |
-//! | [`failure`], [`conflicts`] | what a program has shown, and which conflicts it has reached |
+//! | [`failure`], [`conflicts`] | kinds of failures, and which conflicts a program has reached |
 //! | [`run`], [`shrink`] | many programs; and the smallest that fails |
 //! | [`differential`] | the same programs on the simulator and on a GPU |
-//! | [`known`] | failures that are known |
+//! | [`known`] | known failures: not fixed yet, by name |
 //!
-//! Used from tests and by its own command only. It panics where a test would.
+//! Only tests and the command of this crate use it. It panics where a test would.
 
 #![allow(unsafe_code, reason = "work in an open window needs the block that was given back; forks")]
 

@@ -13,7 +13,7 @@ pub struct Program {
     pub stack: Stack,
     /// When the simulated device executes work.
     pub policy: Policy,
-    /// Starts the choices of the simulated device, of patterns and of the pool's configuration.
+    /// The seed of the simulated device's choices, of patterns and of the pool's configuration.
     pub seed: u64,
     /// How many streams there are: `s0`, `s1`, ...
     pub streams: usize,
@@ -28,13 +28,13 @@ pub struct Line {
     pub thread: usize,
     /// What it does.
     pub step: Step,
-    /// Where the thread is stopped during the step.
+    /// The driver call of the step in which the thread is held.
     pub hold: Option<Hold>,
     /// The driver call of the step that fails.
     pub fail: Option<Fail>,
 }
 
-/// Stops a thread at the start of a driver call.
+/// Holds a thread at the start of a driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Which driver call of the step, from 1.
@@ -52,10 +52,13 @@ pub struct Fail {
     pub code: i32,
 }
 
-/// One thing that a thread does. Blocks, windows and streams are named by numbers. A step that names
+/// An operation of a thread. Blocks, windows and streams are named by numbers. A step that names
 /// a block or a window that does not exist does nothing, so any lines of a program make a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each field is the number of what has its name")]
+#[allow(
+    missing_docs,
+    reason = "each field is a number or size of the thing that it is named after"
+)]
 pub enum Step {
     /// Allocates a block.
     Allocate { block: u32, bytes: usize, stream: usize },
@@ -71,7 +74,7 @@ pub enum Step {
     Cancel { window: u32 },
     /// Submits work to the home stream without declaring it.
     Home { block: u32, access: Access },
-    /// Declares what the home stream has done.
+    /// Declares earlier work on the home stream.
     Record { block: u32 },
     /// Copies one block to another on a stream.
     Copy { from: u32, to: u32, stream: usize },
@@ -99,7 +102,7 @@ pub enum Step {
     Adopt { stream: usize },
     /// Retires an adopted stream that no window and no call uses, and takes a stream of the pool.
     Retire { stream: usize },
-    /// Retires an adopted stream whatever uses it.
+    /// Retires an adopted stream even while a window or a call uses it.
     RetireAtOnce { stream: usize },
     /// Begins to capture a graph on a stream that is not the pool's.
     Capture { mode: CaptureMode },
@@ -109,7 +112,7 @@ pub enum Step {
     Fork,
 }
 
-/// What a capture forbids to other streams.
+/// The mode of a capture: which calls it forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
     /// Calls that could synchronise are refused to all threads.

@@ -1,4 +1,4 @@
-//! SplitMix64: the numbers that programs are made from.
+//! The random numbers that programs are drawn from: SplitMix64.
 
 /// A generator of random numbers.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Plays many programs: on rigs that several programs share, and counts what they reach.
+//! Plays many programs, several on one rig, and counts the conflicts that they reach.
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ pub struct Runner {
     crew: Crew,
     rig: Option<(Arc<Rig>, Policy, u32)>,
     options: Options,
-    /// What all programs have reached.
+    /// The counts of all programs.
     pub counts: Counts,
-    /// How often memory was mapped that had been mapped before: pages that moved.
+    /// How many pages moved: memory that was mapped again after it had been mapped before.
     pub pages_moved: u64,
 }
 
@@ -50,7 +50,7 @@ impl Runner {
     ///
     /// # Errors
     ///
-    /// What the program has shown. The next program gets a new machine.
+    /// The failure of the program. The next program gets a new machine.
     pub fn play(&mut self, program: &Program) -> Result<(), Failure> {
         let (rig, policy, used) = match self.rig.take() {
             Some((rig, policy, used)) if policy == program.policy && used < TOGETHER => {
@@ -71,7 +71,7 @@ impl Runner {
     ///
     /// # Errors
     ///
-    /// What is left on it, or was found there.
+    /// Memory is left on the machine, or the simulator has reported something.
     pub fn end(&mut self) -> Result<(), Failure> {
         self.rig.take().map_or(Ok(()), |(rig, ..)| self.end_machine(rig))
     }
@@ -93,7 +93,7 @@ impl Runner {
     ///
     /// # Errors
     ///
-    /// What the program has shown.
+    /// The failure of the program.
     pub fn play_alone(&mut self, program: &Program) -> Result<Counts, Failure> {
         let rig = Arc::new(simulated(program.policy, program.seed));
         self.play_with_crew(&rig, program)
@@ -102,7 +102,7 @@ impl Runner {
     fn play_with_crew(&mut self, rig: &Arc<Rig>, program: &Program) -> Result<Counts, Failure> {
         let played = play_on(rig, program, &self.options, &self.crew);
         if played.as_ref().is_err_and(|failure| failure.kind == FailureKind::Hang) {
-            // A thread may never come back.
+            // A thread of this crew may never return.
             self.crew = Crew::new(THREADS);
         }
         played
@@ -113,7 +113,7 @@ impl Runner {
 ///
 /// # Errors
 ///
-/// What the program has shown. The rig cannot be used again then.
+/// The failure of the program. The rig cannot be used afterwards.
 pub fn play_on(
     rig: &Arc<Rig>,
     program: &Program,
@@ -126,7 +126,7 @@ pub fn play_on(
     let player = Arc::new(made);
     let played = play_lines(&player, crew).and_then(|()| player.end());
     watch::end();
-    // A race that has led to another failure is what is wrong.
+    // A race may be the cause of another failure, so it is reported first.
     let verdict = player.verdict();
     match (verdict, played) {
         (Err(race), _) => Err(race),

@@ -1,11 +1,11 @@
-//! The fewest lines that fail in the same way.
+//! Shrinks a failing program to the fewest lines that fail in the same way.
 
 use crate::failure::Failure;
 use crate::player::Options;
 use crate::program::{Program, Step};
 use crate::run::Runner;
 
-/// How many programs are tried at most.
+/// The largest number of programs that are tried.
 const TRIES: usize = 3000;
 
 /// Shrinks a program that fails with `failure`. Returns the smallest that was found, and its failure.

@@ -23,7 +23,7 @@ use crate::watched::Watched;
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// What allocates the memory of a program.
+/// The stack of resources that allocates a program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stack {
     /// The direct backend inside `Tracked`.
@@ -82,7 +82,7 @@ impl Stack {
         }
     }
 
-    /// Whether it maps pages itself.
+    /// Returns whether its pool maps pages.
     #[must_use]
     pub const fn has_pages(self) -> bool {
         !matches!(

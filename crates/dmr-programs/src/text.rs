@@ -1,4 +1,4 @@
-//! Programs as text that one can read and paste into a test: written, and parsed again.
+//! Prints programs as readable text, which can be pasted into a test, and parses it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use dmr_sim::Policy;
 use crate::program::{CaptureMode, Fail, Hold, Line, Program, Step};
 use crate::stack::Stack;
 
-/// Why a text is no program: the line, and what was expected.
+/// The error of a text that is no program: the line, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError(String);
 

@@ -1,4 +1,4 @@
-//! What happens at the start of each driver call that a step makes: it is counted, held, or failed.
+//! Counts the driver calls that a step makes, and holds one or makes one fail, at the start of the call.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ thread_local! {
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
-/// What is to happen in the calls of one step.
+/// The plan for the driver calls of one step, and what has happened in them.
 #[derive(Debug)]
 struct Watch {
     /// How many driver calls the library has made in this step.
     calls: u32,
-    /// Whether the library is at work, and not the player.
+    /// Whether the calls are the library's, and not the player's own.
     is_library: bool,
     hold: Option<(Hold, Arc<Gate>)>,
     fail: Option<Fail>,
@@ -35,12 +35,12 @@ pub(crate) fn end() -> Option<&'static str> {
     WATCH.take().and_then(|ended| ended.failed)
 }
 
-/// The call of this step that was made to fail so far.
+/// Returns the call of this step that was made to fail, if any was so far.
 pub(crate) fn failed() -> Option<&'static str> {
     WATCH.with_borrow(|watch| watch.as_ref().and_then(|watch| watch.failed))
 }
 
-/// The distinct calls so far.
+/// Returns whether this step has made one of these calls so far.
 pub(crate) fn seen(calls: &[&str]) -> bool {
     WATCH.with_borrow(|watch| {
         watch.as_ref().is_some_and(|watch| watch.seen.iter().any(|call| calls.contains(call)))
@@ -68,7 +68,8 @@ fn set(is_library: bool) {
     });
 }
 
-/// The hook of every driver call.
+/// The hook of every driver call ([`Universe::on_entry`](dmr_sim::Universe::on_entry)). Returns the code
+/// that the call fails with, if it must fail.
 pub(crate) fn on_entry(call: &'static str) -> Option<i32> {
     let found = WATCH.try_with(|watch| {
         let mut watch = watch.try_borrow_mut().ok()?;
@@ -91,7 +92,7 @@ pub(crate) fn on_entry(call: &'static str) -> Option<i32> {
     fails
 }
 
-/// Where a thread is held, and how far it has come.
+/// A gate that holds a thread in a driver call, with the state of the step.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -102,7 +103,7 @@ pub(crate) struct Gate {
 pub(crate) struct GateState {
     /// The call in which the thread is held.
     pub(crate) held_in: Option<&'static str>,
-    /// It may go on, or need not stop at all.
+    /// The thread may go on, or is not held at all.
     pub(crate) is_open: bool,
     /// The step is over.
     pub(crate) is_done: bool,
@@ -128,13 +129,13 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// The step is over.
+    /// Notes that the step is over.
     pub(crate) fn done(&self) {
         self.lock().is_done = true;
         self.changed.notify_all();
     }
 
-    /// Waits until the thread is held or done, at most for this long.
+    /// Waits until the thread is held or done, or until `at_most` is over.
     pub(crate) fn wait(&self, at_most: std::time::Duration) -> MutexGuard<'_, GateState> {
         let is_under_way =
             |state: &mut GateState| !state.is_done && (state.held_in.is_none() || state.is_open);

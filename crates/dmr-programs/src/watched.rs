@@ -1,4 +1,4 @@
-//! An upstream whose blocks and reserved addresses are heaps to the simulator, for a pool whose
+//! An upstream that reports its blocks and reserved addresses as heaps to the simulator, for a pool whose
 //! blocks the player reports.
 
 use dmr_core::{
@@ -8,7 +8,7 @@ use dmr_core::{
 };
 use dmr_sim::Universe;
 
-/// Reports what a pool takes from its upstream to the simulator, if there is one.
+/// Reports the memory that a pool takes from its upstream to the simulator, if there is one.
 #[derive(Debug)]
 pub struct Watched {
     upstream: Box<dyn DeviceMemoryResource>,
@@ -16,7 +16,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Reports to `universe`; to nothing, where that is `None`.
+    /// Wraps `upstream` and reports to `universe`, if there is one.
     #[must_use]
     pub fn new(upstream: Box<dyn DeviceMemoryResource>, universe: Option<Universe>) -> Self {
         Self { upstream, universe }

@@ -1,10 +1,10 @@
-//! What the simulator calls clean shows no wrong byte on a GPU, and each class of what it calls
-//! racy shows some. Where there is no GPU the bytes are those of the simulated device.
+//! A program in which the simulator finds no race shows no wrong byte on a GPU, and each class of race shows
+//! some. Without a GPU the bytes are those of the simulated device.
 //!
 //! `DMR_DIFFERENTIAL_STEPS` is how many steps are played: at least 10,000, so that every omission
 //! occurs on every stack.
 
-#![allow(clippy::print_stdout, reason = "the children tell their parent; the table")]
+#![allow(clippy::print_stdout, reason = "children print verdicts for their parent; the table")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output, Stdio};

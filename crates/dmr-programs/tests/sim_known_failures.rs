@@ -1,4 +1,4 @@
-//! The failures that are known still fail: what removes one takes it off the list.
+//! Each known failure still fails: a change that fixes one removes it from the list.
 
 use dmr_programs::Program;
 use dmr_programs::known::{KNOWN, classify};

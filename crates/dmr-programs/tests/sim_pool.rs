@@ -1,4 +1,4 @@
-//! Random programs of one thread over pools, whose blocks are checked byte by byte: they are grown,
+//! Random programs of one thread over pools. Each byte of the blocks is checked while blocks grow, are
 //! refused and retired, and pages move.
 
 use dmr_programs::generate::{Shape, program};

@@ -43,7 +43,7 @@ const HAZARDS: [Hazard; 5] = [
 pub enum Delays {
     /// Some work is late, and the first use of each handover.
     Drawn,
-    /// Nothing is delayed: for what a run shows then.
+    /// Nothing is delayed: the control run.
     None,
 }
 

@@ -1,14 +1,14 @@
-//! The same programs on the simulator and on a driver under test: what the simulator calls clean
-//! shows no wrong byte there, and each class of what it calls racy shows some.
+//! Plays the same programs on the simulator and on a driver under test. A program in which the simulator
+//! finds no race must show no wrong byte there, and each class of race must show some.
 //!
 //! A program is the lines of a random program of one thread, delays of streams in front of some of
 //! them, and [`Handover`]s after some of them. Two programs of three declare every use. In the
-//! others one handover more leaves a declaration out, as a user would forget it.
+//! others one more handover leaves a declaration out, as a user might forget it.
 //!
 //! The program is played twice. The *judge* is the simulator's race detector: it derives the order
 //! of all operations from streams and events, and reads no bytes. The *driver under test* is a GPU,
 //! or, without one, the simulated device under each [`Policy`] that executes work late; of that run
-//! only the bytes count that the checks of patterns found.
+//! only the wrong bytes count that the checks of patterns found.
 //!
 //! # Two runs of one program
 //!
@@ -23,7 +23,7 @@
 //!   contract. The judge has found no race on the path of its own run. A wrong byte in the other
 //!   run is a fault of the library on that run's path, or of the simulator's rules; the test must
 //!   fail in both cases.
-//! - A declaration that is left out is left out on every path. Whether that does harm depends on
+//! - A declaration that is left out is left out on every path. Whether it leads to a race depends on
 //!   the path in one respect: whether the next block has the same memory. So
 //!   [`HandedOver::same_memory`] is compared first; where it differs between the runs, the program
 //!   counts neither as clean nor as racy.
@@ -32,14 +32,14 @@
 //! which of them have the address of an earlier one, and which conflicts the calls reached. The
 //! test counts the programs whose digests differ.
 //!
-//! # What cannot show
+//! # Faults that show no wrong byte
 //!
-//! On `direct-tracked` use after free and use before allocation do no harm: `cuMemFree` waits for
-//! all work of the device, so nothing uses the memory any more when it is reused. The judge calls
-//! these programs clean, and the test requires right bytes.
+//! On `direct-tracked` a use after free and a use before allocation show no wrong byte: `cuMemFree` waits for
+//! all work of the device, so no work uses the memory when it is reused. The judge finds no race in
+//! these programs, and the test requires right bytes.
 //!
-//! The debug guard keeps a freed block in quarantine, so the next block has other memory. What
-//! shows on `guard-async` is that the guard fills blocks when they are freed and allocated.
+//! The debug guard keeps a freed block in quarantine, so the next block has other memory. On
+//! `guard-async` the wrong bytes come from the guard, which fills blocks when they are freed and allocated.
 
 mod draw;
 mod play;

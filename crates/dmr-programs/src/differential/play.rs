@@ -18,7 +18,7 @@ use crate::watch;
 /// Programs that share a simulated machine.
 const TOGETHER: u32 = 25;
 
-/// What a program has shown.
+/// The observations of one run of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// The simulator's findings; empty on a GPU.
@@ -55,8 +55,8 @@ impl Stage {
     ///
     /// # Errors
     ///
-    /// What is wrong besides races and bytes: no stack may return an unexpected error, count
-    /// wrongly or keep memory, however its blocks are used.
+    /// The failure of a program, races and wrong bytes excepted: no stack may return an unexpected error,
+    /// count wrongly or keep memory, however its blocks are used.
     pub fn play(&mut self, it: &Differential) -> Result<Observation, Failure> {
         let (rig, used) = self.rig.take().unwrap_or_else(|| (self.rig(it.program.seed), 0));
         let played = play_on(&rig, it)?;

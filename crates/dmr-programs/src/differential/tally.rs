@@ -1,4 +1,4 @@
-//! Compares what the judge says with what the driver under test shows, and counts.
+//! Compares the judge's verdicts with the bytes on the driver under test, and counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::player::{Hazard, Omission};
 use crate::stack::Stack;
 
-/// What the judge says of a program: one line of text, from process to process.
+/// The judge's verdict on a program: one line of text, which one process prints and another parses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The program's number.
@@ -24,7 +24,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// What the simulator has found in a program.
+    /// Returns the verdict of a program that the simulator has played.
     #[must_use]
     pub fn new(number: u64, played: &Observation) -> Self {
         Self {
@@ -114,7 +114,7 @@ pub struct Tally {
     pub other_handover: u64,
     /// Programs that took another path as far as can be seen, of those without a wrong byte.
     pub other_path: Shown,
-    /// What must not be.
+    /// The faults: each fails the test.
     pub faults: Vec<String>,
 }
 
