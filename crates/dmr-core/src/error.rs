@@ -156,7 +156,7 @@ pub enum ResourceError {
     /// A range is not inside its block.
     #[non_exhaustive]
     #[error(
-        "block {generation} has {bytes} bytes: offset {offset}, length {len} is outside: use a range inside of the block"
+        "block {generation} has {bytes} bytes, so offset {offset}, length {len} is outside: use a range inside of the block"
     )]
     OutOfBounds {
         /// The block.
