@@ -58,6 +58,12 @@ fn check(options: &Options, search: &Search) -> Result<(), Failure> {
 
     let runner = this_program()?;
     let rows = programs::rows(&programs)?;
+    if let Some(text) = options.unused(rows.iter().map(Row::id)) {
+        return Err(Failure::Setup(format!(
+            "sanitize: no row has {text:?} in its name. Nothing was checked. Without --rows, the \
+             table names every row."
+        )));
+    }
     let mut store = Store::open(folder.join("rows.jsonl"));
     let mut judged = Vec::new();
     for row in &rows {

@@ -59,6 +59,13 @@ impl Options {
         Ok(options)
     }
 
+    /// A text of `--rows` that is part of no row's name.
+    pub(super) fn unused(&self, ids: impl Iterator<Item = String>) -> Option<&str> {
+        let ids: Vec<_> = ids.collect();
+        let is_unused = |text: &&String| ids.iter().all(|id| !id.contains(*text));
+        self.rows.iter().find(is_unused).map(String::as_str)
+    }
+
     /// Whether a row runs: its name contains one of the texts of `--rows`, or there is none.
     pub(super) fn selects(&self, id: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|text| id.contains(text))

@@ -84,6 +84,7 @@ pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
             return outcome;
         }
     };
+    check_summary(evidence.log, report.records, &mut outcome);
     check_backends(row, evidence.printed, &mut outcome);
     outcome.kernels = report.kernels;
     match &row.subject {
@@ -100,6 +101,23 @@ fn tool_error(line: &str) -> Option<&str> {
     let error = line.strip_prefix("========= ")?;
     let is_error = error.starts_with("Error: ") || error.starts_with("Internal Sanitizer Error");
     (is_error && !error.contains("Race reported") && !error.contains("hazard")).then_some(error)
+}
+
+/// The tool ends its log with the number of its records, launches included. Another number means that
+/// one of its two files lacks something.
+fn check_summary(log: &str, records: u64, outcome: &mut Outcome) {
+    let counts = log.lines().filter_map(|line| {
+        let (_, count) = line.strip_prefix("========= ")?.split_once(" SUMMARY: ")?;
+        let (count, what) = count.split_once(' ')?;
+        let is_total = what.starts_with("error") || what.starts_with("hazard");
+        is_total.then(|| count.replace(',', "").parse::<u64>().ok()).flatten()
+    });
+    match counts.reduce(u64::saturating_add) {
+        None => outcome.problem("the tool's log has no summary"),
+        Some(count) if count != records => outcome
+            .problem(format!("the tool's log counts {count} records, its results have {records}")),
+        Some(_) => {}
+    }
 }
 
 fn check_backends(row: &Row, printed: &str, outcome: &mut Outcome) {
@@ -127,6 +145,7 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
     match passed(printed) {
         None => outcome.problem("not one line `test result: ok`"),
         Some(0) => outcome.problem("ran no test"),
+        Some(_) if left_out(printed) => outcome.problem("left tests out"),
         Some(tests) => outcome.tests = tests,
     }
     if report.kernels == 0 {
@@ -173,6 +192,16 @@ fn passed(printed: &str) -> Option<u64> {
     let mut results = printed.lines().filter_map(|line| line.strip_prefix("test result: "));
     let (result, None) = (results.next()?, results.next()) else { return None };
     result.strip_prefix("ok. ")?.split(' ').next()?.parse().ok()
+}
+
+/// Whether the line of the result counts tests that did not run.
+fn left_out(printed: &str) -> bool {
+    let result = printed.lines().find_map(|line| line.strip_prefix("test result: "));
+    let mut counts = result.into_iter().flat_map(|result| result.split("; "));
+    counts.any(|it| {
+        it.split_once(' ')
+            .is_some_and(|(count, what)| matches!(what, "ignored" | "filtered out") && count != "0")
+    })
 }
 
 /// Returns the rest of each line that starts with `dmr-sanitize: WHAT`.
@@ -256,6 +285,13 @@ mod tests {
         sample[from..].replace("</ComputeSanitizerOutput>", "")
     }
 
+    /// Judges with a log that ends as the tool ends it, with the number of records.
+    fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
+        let records = evidence.xml.unwrap_or_default().matches("<record>").count();
+        let log = format!("{}\n========= ERROR SUMMARY: {records} errors\n", evidence.log);
+        super::judge(row, Evidence { log: &log, ..evidence })
+    }
+
     fn tests_row() -> Row {
         rows::tests().remove(0)
     }
@@ -307,6 +343,39 @@ mod tests {
         let evidence = Evidence { end: ended(0), printed: PRINTED, log: "", xml: Some(&xml("")) };
         let problems = judge(&tests_row(), evidence).problems;
         assert_eq!(problems, ["the canary was reported as not-allocated, expected overrun"]);
+    }
+
+    #[test]
+    fn a_log_that_does_not_end_or_counts_other_records_than_the_results_is_red() {
+        let xml = xml("");
+        let problems = |log: &str| {
+            let log = format!("{LOG}{log}");
+            let evidence = Evidence { end: ended(0), printed: PRINTED, log: &log, xml: Some(&xml) };
+            super::judge(&tests_row(), evidence).problems
+        };
+        assert_eq!(problems("========= ERROR SUMMARY: 3 errors\n"), [""; 0]);
+        assert_eq!(
+            problems("========= ERROR SUMMARY: 1 error\n========= ERROR SUMMARY: 2 errors\n"),
+            [""; 0]
+        );
+        let races = "========= RACECHECK SUMMARY: 3 hazards displayed (1 error, 0 warnings)\n";
+        assert_eq!(problems(races), [""; 0]);
+        assert_eq!(problems(""), ["the tool's log has no summary"]);
+        for count in [0, 2, 4] {
+            let said = problems(&format!("========= ERROR SUMMARY: {count} errors\n"));
+            let expected = format!("the tool's log counts {count} records, its results have 3");
+            assert_eq!(said, [expected]);
+        }
+    }
+
+    #[test]
+    fn tests_that_were_left_out_are_red() {
+        for left_out in
+            ["1 ignored; 0 measured; 0 filtered out", "0 ignored; 0 measured; 41 filtered out"]
+        {
+            let printed = PRINTED.replace("0 ignored", left_out);
+            assert_eq!(problem(&printed, &xml("")), "left tests out");
+        }
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use quick_xml::DeError;
+use quick_xml::de::Deserializer;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// How the names of the canary's kernels start.
@@ -16,6 +19,8 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     /// The classes of the findings in the canary's kernels.
     pub(super) canary: Vec<String>,
+    /// How many records there are, launches with the rest: what the tool counts as errors.
+    pub(super) records: u64,
 }
 
 /// One finding.
@@ -48,8 +53,12 @@ impl ApiError {
 impl Report {
     /// Parses the XML. `log` is the tool's text: only it has the distance of a wrong address from the
     /// nearest allocation.
-    pub(super) fn parse(xml: &str, log: &str) -> Result<Self, quick_xml::DeError> {
-        let output: Output = quick_xml::de::from_str(xml)?;
+    pub(super) fn parse(xml: &str, log: &str) -> Result<Self, DeError> {
+        let mut document = Deserializer::from_str(xml.trim_end());
+        let Document::ComputeSanitizerOutput(output) = Document::deserialize(&mut document)?;
+        if !document.is_empty() {
+            return Err(DeError::Custom("something follows the results".to_owned()));
+        }
         let distances = distances(log);
         let mut report = Self::default();
         for item in output.items {
@@ -61,7 +70,9 @@ impl Report {
     }
 
     fn add(&mut self, record: &Record, distances: &BTreeMap<String, Distance>) {
-        let is_canary = record.kernels().any(|kernel| kernel.contains(CANARY));
+        self.records += 1;
+        let mut kernels = record.kernels().peekable();
+        let is_canary = kernels.peek().is_some() && kernels.all(|it| it.starts_with(CANARY));
         if record.kind == "LaunchInfo" {
             let is_checked = record.filtered.is_none() && record.what.filtered.is_none();
             self.kernels += u64::from(is_checked && !is_canary);
@@ -107,8 +118,14 @@ fn distances(log: &str) -> BTreeMap<String, Distance> {
     distances
 }
 
+/// What is in the file. A root element, or an element in it, that is not known is an error.
 #[derive(Deserialize)]
-#[serde(rename = "ComputeSanitizerOutput", deny_unknown_fields)]
+enum Document {
+    ComputeSanitizerOutput(Output),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Output {
     #[serde(rename = "$value", default)]
     items: Vec<Item>,
@@ -118,8 +135,8 @@ struct Output {
 #[serde(rename_all = "lowercase")]
 enum Item {
     Record(Box<Record>),
-    #[serde(other)]
-    Other,
+    /// A process that ran under the tool.
+    Session(IgnoredAny),
 }
 
 #[derive(Deserialize)]
@@ -128,7 +145,7 @@ struct Record {
     #[serde(default)]
     what: What,
     r#where: Option<Place>,
-    filtered: Option<serde::de::IgnoredAny>,
+    filtered: Option<IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
@@ -146,7 +163,7 @@ struct What {
     kernel: Option<String>,
     source: Option<Side>,
     destination: Option<Side>,
-    filtered: Option<serde::de::IgnoredAny>,
+    filtered: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -314,6 +331,32 @@ pub(super) mod tests {
                    </record></ComputeSanitizerOutput>";
         assert_eq!(class(xml, ""), "other");
         assert_eq!(report(xml).findings[0].text, "New: odd");
+    }
+
+    #[test]
+    fn results_of_another_shape_are_an_error() {
+        let whole = sample!("overrun");
+        let record =
+            &whole[whole.find("<record>").unwrap()..].replace("</ComputeSanitizerOutput>", "");
+        for xml in [
+            whole.replace("ComputeSanitizerOutput", "Output"),
+            whole.replace("record>", "finding>"),
+            whole.replace("record>", "Record>"),
+            format!("<ComputeSanitizerOutput/>{whole}"),
+            format!("{whole}{record}"),
+            format!("<ComputeSanitizerOutput>{record}text</ComputeSanitizerOutput>"),
+            "<ComputeSanitizerOutput><record/></ComputeSanitizerOutput>".to_owned(),
+        ] {
+            assert!(Report::parse(&xml, "").is_err(), "{xml}");
+        }
+    }
+
+    #[test]
+    fn a_fault_of_another_kernel_beside_the_canary_is_a_finding() {
+        let xml = sample!("shared-race").replacen("shared_race", "dmr_canary_race", 1);
+        assert_eq!(report(&xml).findings.len(), 1);
+        let xml = sample!("overrun").replace("write_at", "copy_of_dmr_canary");
+        assert_eq!(report(&xml).findings.len(), 1);
     }
 
     #[test]

@@ -29,7 +29,10 @@ while [ $# -gt 0 ]; do
     esac
 done
 : >"$LOG"
-exec "$@"
+"$@"
+status=$?
+echo "========= ERROR SUMMARY: $(grep -o '<record>' "$XML" | wc -l) errors" >>"$LOG"
+exit $status
 "#;
 
 /// A GPU machine of scripts.
@@ -161,6 +164,16 @@ fn a_control_that_is_clean_or_of_another_class_makes_the_run_red() {
         let failure = scene.run(&[]).unwrap_err();
         assert!(failure.contains("1 rows are red"), "{sample}: {failure}");
     }
+}
+
+#[test]
+fn a_choice_that_no_row_has_is_refused_even_where_all_rows_are_finished() {
+    let _alone = alone();
+    let scene = Scene::new();
+    scene.run(&[]).unwrap();
+    let failure = scene.run(&["--fresh", "--rows", "async", "--rows", "controll."]).unwrap_err();
+    assert!(failure.contains("controll.") && failure.contains("no row"), "{failure}");
+    assert_eq!(scene.started(), 12);
 }
 
 #[test]
