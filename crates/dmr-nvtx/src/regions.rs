@@ -39,7 +39,12 @@ pub(crate) enum Surroundings {
 }
 
 impl Regions {
+    /// Adds a heap. The allocation that the heap is made of is no block from then on: launches use the
+    /// blocks inside.
     pub(crate) fn add_heap(&mut self, ptr: u64, bytes: usize, handle: Handle) {
+        if self.regions.get(&ptr).is_some_and(|region| !region.is_in_heap) {
+            self.regions.remove(&ptr);
+        }
         self.heaps.insert(ptr, Heap { bytes, handle });
     }
 

@@ -244,3 +244,25 @@ fn the_work_of_another_thread_is_not_restricted_by_this_one() {
     });
     assert_eq!(session.permissions(), (0, 0));
 }
+
+/// A pool over a resource that announces what it hands out: the blocks in that memory are the pool's.
+#[test]
+fn memory_that_becomes_a_heap_is_no_block_any_more() {
+    let (session, observer) = attach();
+    let (whole, part) = (Block::at(HEAP), Block::at(HEAP + 4096));
+    observer.region_allocated(HEAP, BYTES, AllocTag::UNTAGGED, whole.0.generation());
+    observer.heap_created(HEAP, BYTES);
+    observer.region_allocated(part.ptr(), 1000, AllocTag::UNTAGGED, part.0.generation());
+    session.take_calls();
+    dmr_nvtx::restricted(&[part.used(Access::Read)], || ());
+    let calls = session.take_calls();
+    let assigned = calls.iter().find_map(|call| match call {
+        Call::Assign { regions, .. } => Some(regions.clone()),
+        _ => None,
+    });
+    assert_eq!(assigned, Some(vec![(part.ptr(), READ)]));
+    observer.region_freed(part.ptr(), part.0.generation());
+    observer.heap_destroyed(HEAP);
+    observer.region_freed(HEAP, whole.0.generation());
+    assert_eq!(session.wrong(), [""; 0]);
+}
