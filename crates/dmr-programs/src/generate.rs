@@ -3,7 +3,8 @@
 use dmr_core::Access;
 use dmr_sim::Policy;
 
-use crate::program::{CaptureMode, Fail, Hold, Line, Program, Step};
+use crate::calls;
+use crate::program::{Call, CaptureMode, Fail, Hold, Line, Program, Step};
 use crate::random::Random;
 use crate::stack::{MIB, Stack, draw_config};
 
@@ -36,8 +37,10 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
     let threads = if shape.threads && random.one_in(2) { 2 + random.below(3) as usize } else { 1 };
     let disturbs = |random: &mut Random, n| shape.disturbs && random.one_in(n);
     let draw = Draw {
+        stack,
         threads,
         streams,
+        near: None,
         scale: draw_config(seed).1,
         fails: disturbs(&mut random, 6),
         adopts: disturbs(&mut random, 3),
@@ -56,8 +59,11 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
 
 struct Draw {
     random: Random,
+    stack: Stack,
     threads: usize,
     streams: usize,
+    /// While a thread is held: what it works on. Other threads prefer that.
+    near: Option<Near>,
     scale: u64,
     fails: bool,
     adopts: bool,
@@ -73,27 +79,79 @@ struct Draw {
     is_capturing: bool,
 }
 
+/// What a thread that is held works on.
+struct Near {
+    thread: usize,
+    /// The number of the line before which it goes on.
+    until: usize,
+    stream: Option<usize>,
+    blocks: Vec<u32>,
+}
+
+impl Near {
+    fn new(thread: usize, until: usize, step: &Step) -> Self {
+        let (stream, blocks) = match step {
+            Step::Launch { stream, uses }
+            | Step::Open { stream, uses, .. }
+            | Step::OpenIdle { stream, uses, .. } => {
+                (Some(*stream), uses.iter().map(|(block, _)| *block).collect())
+            }
+            Step::Copy { from, to, stream } => (Some(*stream), vec![*from, *to]),
+            Step::Allocate { block, stream, .. } => (Some(*stream), vec![*block]),
+            Step::Home { block, .. } | Step::Record { block } | Step::Grow { block, .. } => {
+                (None, vec![*block])
+            }
+            _ => (None, Vec::new()),
+        };
+        Self { thread, until, stream, blocks }
+    }
+}
+
 impl Draw {
     fn lines(mut self, count: usize) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::with_capacity(count + 4);
         while lines.len() < count {
-            let thread = self.random.below(self.threads as u64) as usize;
+            self.near = self.near.take().filter(|near| near.until > lines.len());
+            let mut thread = self.random.below(self.threads as u64) as usize;
+            if self.near.as_ref().is_some_and(|near| near.thread == thread) {
+                // A line of the thread that is held would let it go on.
+                thread = (thread + 1) % self.threads;
+            }
             for step in self.steps() {
                 let mut line = Line::new(thread, step);
-                if self.threads > 1 && self.random.one_in(5) {
-                    let call = 1 + self.random.below(2) * self.random.below(8);
-                    let held = 1 + self.random.below(5);
-                    line.hold = Some(Hold { call: call as u32, lines: held as usize });
+                let is_rare = calls::are_rare(&line.step);
+                if self.threads > 1 && self.random.one_in(if is_rare { 2 } else { 4 }) {
+                    line.hold = self.hold(&line.step);
+                    if let (Some(hold), None) = (line.hold, &self.near) {
+                        let until = lines.len() + 1 + hold.lines;
+                        self.near = Some(Near::new(thread, until, &line.step));
+                    }
                 }
-                if self.fails && self.random.one_in(12) {
-                    let call = 1 + self.random.below(2) * self.random.below(4);
-                    let code = if self.random.one_in(3) { 2 } else { 999 };
-                    line.fail = Some(Fail { call: call as u32, code });
+                if self.fails && self.random.one_in(if is_rare { 3 } else { 8 }) {
+                    line.fail = self.fail(&line.step);
                 }
                 lines.push(line);
             }
         }
         lines
+    }
+
+    fn hold(&mut self, step: &Step) -> Option<Hold> {
+        let call = self.call(step)?;
+        Some(Hold { call, lines: 1 + self.random.below(6) as usize })
+    }
+
+    fn fail(&mut self, step: &Step) -> Option<Fail> {
+        let call = self.call(step)?;
+        let code = if self.random.one_in(3) { 2 } else { 999 };
+        Some(Fail { call, code })
+    }
+
+    /// Draws a driver call by its name; mostly the first call of that function.
+    fn call(&mut self, step: &Step) -> Option<Call> {
+        let name = calls::draw(&mut self.random, self.stack, step)?;
+        let nth = 1 + u32::from(self.random.one_in(3)) * self.random.below(3) as u32;
+        Some(Call { name, nth })
     }
 
     fn steps(&mut self) -> Vec<Step> {
@@ -118,6 +176,11 @@ impl Draw {
     }
 
     fn stream(&mut self) -> usize {
+        if let Some(stream) = self.near.as_ref().and_then(|near| near.stream)
+            && self.random.one_in(3)
+        {
+            return stream;
+        }
         self.random.below(self.streams as u64) as usize
     }
 
@@ -127,7 +190,17 @@ impl Draw {
     }
 
     fn block(&mut self) -> Option<(u32, usize, bool)> {
-        (!self.blocks.is_empty()).then(|| self.random.pick(&self.blocks))
+        if self.blocks.is_empty() {
+            return None;
+        }
+        let is_near = |(block, ..): &(u32, usize, bool)| {
+            self.near.as_ref().is_some_and(|near| near.blocks.contains(block))
+        };
+        let near: Vec<_> = self.blocks.iter().copied().filter(is_near).collect();
+        if !near.is_empty() && self.random.one_in(3) {
+            return Some(self.random.pick(&near));
+        }
+        Some(self.random.pick(&self.blocks))
     }
 
     fn access(&mut self) -> Access {

@@ -32,7 +32,7 @@ pub const KNOWN: &[Known] = &[
             thread 0: allocate b1 of 4096 on s0
             thread 0: allocate b2 of 4096 on s0
             thread 0: allocate b3 of 4096 on s0
-            thread 0: launch on s0 b1 write, held at call 3 for 3 lines
+            thread 0: launch on s0 b1 write, held at cuEventCreate 1 for 3 lines
             thread 1: launch on s0 b2 write
             thread 1: launch on s1 b2 read b3 write
             thread 1: launch on s0 b3 read
@@ -50,7 +50,7 @@ pub const KNOWN: &[Known] = &[
         program: "stack pool-direct, work eager, streams 3, seed 1063792
             thread 0: allocate b2 of 4665600 on s1
             thread 0: allocate b3 of 16384 on s0
-            thread 0: open idle w4 on s0 b2 read b3 update, held at call 2 for 1 lines, call 2 fails with 999
+            thread 0: open idle w4 on s0 b2 read b3 update, held at cuStreamIsCapturing 2 for 1 lines, cuStreamIsCapturing 2 fails with 999
             thread 3: free b3",
         is: |program, failure| {
             matches!(failure.kind, FailureKind::Accounting | FailureKind::MemoryLeft)
@@ -80,7 +80,7 @@ pub const KNOWN: &[Known] = &[
         program: "stack async, work lazy, streams 4, seed 1
             thread 0: adopt s2
             thread 0: allocate b0 of 4096 on s0
-            thread 1: launch on s2 b0 update, held at call 1 for 1 lines
+            thread 1: launch on s2 b0 update, held at cuStreamIsCapturing 1 for 1 lines
             thread 0: retire s2 at once",
         is: |program, failure| {
             failure.kind == FailureKind::RetiredInUse

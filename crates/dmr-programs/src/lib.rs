@@ -8,7 +8,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`program`], [`text`] | programs, as data and as text |
-//! | [`generate`] | programs from seeds |
+//! | [`generate`], [`calls`] | programs from seeds; the driver calls that are held and failed |
 //! | [`stack`], [`watched`] | the stacks, and an upstream that reports a pool's memory to the simulator |
 //! | [`player`], `crew`, `watch` | execution: steps, threads, holds and faults |
 //! | [`failure`], [`conflicts`] | kinds of failures, and which conflicts a program has reached |
@@ -20,6 +20,7 @@
 
 #![allow(unsafe_code, reason = "work in an open window needs the block that was given back; forks")]
 
+pub mod calls;
 pub mod conflicts;
 pub mod crew;
 pub mod differential;

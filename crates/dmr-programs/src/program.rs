@@ -34,11 +34,20 @@ pub struct Line {
     pub fail: Option<Fail>,
 }
 
+/// One of the driver calls that a step makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The name of the driver's function.
+    pub name: &'static str,
+    /// Which call of that function in the step, from 1.
+    pub nth: u32,
+}
+
 /// Holds a thread at the start of a driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Which driver call of the step, from 1.
-    pub call: u32,
+    /// Where the thread stops, if the step makes that call.
+    pub call: Call,
     /// How many lines are executed before the thread goes on.
     pub lines: usize,
 }
@@ -46,8 +55,8 @@ pub struct Hold {
 /// Makes one driver call of a step fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fail {
-    /// Which driver call of the step, from 1.
-    pub call: u32,
+    /// What fails, if the step makes that call.
+    pub call: Call,
     /// The `CUresult`.
     pub code: i32,
 }

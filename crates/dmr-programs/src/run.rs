@@ -61,8 +61,10 @@ impl Runner {
                 (Arc::new(simulated(program.policy, program.seed)), program.policy, 0)
             }
         };
-        let counts = self.play_with_crew(&rig, program)?;
+        let mut counts = Counts::default();
+        let played = self.play_with_crew(&rig, program, &mut counts);
         self.counts.add(&counts);
+        played?;
         self.rig = Some((rig, policy, used + 1));
         Ok(())
     }
@@ -96,11 +98,17 @@ impl Runner {
     /// The failure of the program.
     pub fn play_alone(&mut self, program: &Program) -> Result<Counts, Failure> {
         let rig = Arc::new(simulated(program.policy, program.seed));
-        self.play_with_crew(&rig, program)
+        let mut counts = Counts::default();
+        self.play_with_crew(&rig, program, &mut counts).map(|()| counts)
     }
 
-    fn play_with_crew(&mut self, rig: &Arc<Rig>, program: &Program) -> Result<Counts, Failure> {
-        let played = play_on(rig, program, &self.options, &self.crew);
+    fn play_with_crew(
+        &mut self,
+        rig: &Arc<Rig>,
+        program: &Program,
+        counts: &mut Counts,
+    ) -> Result<(), Failure> {
+        let played = play_on(rig, program, &self.options, &self.crew, counts);
         if played.as_ref().is_err_and(|failure| failure.kind == FailureKind::Hang) {
             // A thread of this crew may never return.
             self.crew = Crew::new(THREADS);
@@ -109,7 +117,8 @@ impl Runner {
     }
 }
 
-/// Plays a program on a rig, simulated or not.
+/// Plays a program on a rig, simulated or not. What the program reaches is added to `counts`, also
+/// where it fails.
 ///
 /// # Errors
 ///
@@ -119,13 +128,15 @@ pub fn play_on(
     program: &Program,
     options: &Options,
     crew: &Crew,
-) -> Result<Counts, Failure> {
+    counts: &mut Counts,
+) -> Result<(), Failure> {
     let program = Arc::new(program.clone());
     let made = Player::new(rig, &program, options);
     let made = made.map_err(|error| Failure::at_end(FailureKind::UnexpectedError, error))?;
     let player = Arc::new(made);
     let played = play_lines(&player, crew).and_then(|()| player.end());
     watch::end();
+    counts.add(&player.state().counts);
     // A race may be the cause of another failure, so it is reported first.
     let verdict = player.verdict();
     match (verdict, played) {

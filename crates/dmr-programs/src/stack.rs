@@ -28,6 +28,8 @@ pub const MIB: u64 = 1 << 20;
 pub enum Stack {
     /// The direct backend inside `Tracked`.
     DirectTracked,
+    /// The virtual backend inside `Tracked`: the memory goes without waiting for other streams.
+    VirtualTracked,
     /// The async backend.
     Async,
     /// A pool over the direct backend.
@@ -50,8 +52,9 @@ pub enum Stack {
 
 impl Stack {
     /// Every stack.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::DirectTracked,
+        Self::VirtualTracked,
         Self::Async,
         Self::PoolDirect,
         Self::PoolAsync,
@@ -70,6 +73,7 @@ impl Stack {
     fn name(self) -> &'static str {
         match self {
             Self::DirectTracked => "direct-tracked",
+            Self::VirtualTracked => "virtual-tracked",
             Self::Async => "async",
             Self::PoolDirect => "pool-direct",
             Self::PoolAsync => "pool-async",
@@ -174,6 +178,10 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
         Stack::DirectTracked => {
             let direct = DirectCudaResource::new(Arc::clone(streams));
             layered(Arc::new(Tracked::new(direct, Arc::clone(streams))?))
+        }
+        Stack::VirtualTracked => {
+            let pages = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new())?;
+            layered(Arc::new(Tracked::new(pages, Arc::clone(streams))?))
         }
         Stack::Async => layered(Arc::new(async_resource(rig)?)),
         Stack::GuardAsync => {

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use dmr_core::Access;
 use dmr_sim::Policy;
 
-use crate::program::{CaptureMode, Fail, Hold, Line, Program, Step};
+use crate::calls;
+use crate::program::{Call, CaptureMode, Fail, Hold, Line, Program, Step};
 use crate::stack::Stack;
 
 /// The error of a text that is no program: the line, and what was expected.
@@ -38,12 +39,18 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "thread {}: {}", self.thread, self.step)?;
         if let Some(Hold { call, lines }) = self.hold {
-            write!(f, ", held at call {call} for {lines} lines")?;
+            write!(f, ", held at {call} for {lines} lines")?;
         }
         if let Some(Fail { call, code }) = self.fail {
-            write!(f, ", call {call} fails with {code}")?;
+            write!(f, ", {call} fails with {code}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.nth)
     }
 }
 
@@ -155,16 +162,20 @@ fn line(text: &str) -> Option<Line> {
     let mut line = Line::new(thread.parse().ok()?, step_of(step)?);
     for clause in clauses {
         match words(clause)[..] {
-            ["held", "at", "call", call, "for", lines, "lines"] => {
-                line.hold = Some(Hold { call: call.parse().ok()?, lines: lines.parse().ok()? });
+            ["held", "at", name, nth, "for", lines, "lines"] => {
+                line.hold = Some(Hold { call: call(name, nth)?, lines: lines.parse().ok()? });
             }
-            ["call", call, "fails", "with", code] => {
-                line.fail = Some(Fail { call: call.parse().ok()?, code: code.parse().ok()? });
+            [name, nth, "fails", "with", code] => {
+                line.fail = Some(Fail { call: call(name, nth)?, code: code.parse().ok()? });
             }
             _ => return None,
         }
     }
     Some(line)
+}
+
+fn call(name: &str, nth: &str) -> Option<Call> {
+    Some(Call { name: calls::find(name)?, nth: nth.parse().ok()? })
 }
 
 /// The number in a name: 3 of `b3`.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::program::{Fail, Hold};
+use crate::program::{Call, Fail, Hold};
 
 thread_local! {
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
@@ -12,21 +12,19 @@ thread_local! {
 /// The plan for the driver calls of one step, and what has happened in them.
 #[derive(Debug)]
 struct Watch {
-    /// How many driver calls the library has made in this step.
-    calls: u32,
     /// Whether the calls are the library's, and not the player's own.
     is_library: bool,
     hold: Option<(Hold, Arc<Gate>)>,
     fail: Option<Fail>,
     /// The call that failed.
     failed: Option<&'static str>,
-    /// The distinct calls, in the order of their first occurrence.
-    seen: Vec<&'static str>,
+    /// The distinct calls of the library in this step, and how often it has made each.
+    seen: Vec<Call>,
 }
 
 /// Watches the calling thread's driver calls until [`end`].
 pub(crate) fn begin(hold: Option<(Hold, Arc<Gate>)>, fail: Option<Fail>) {
-    let watch = Watch { calls: 0, is_library: false, hold, fail, failed: None, seen: Vec::new() };
+    let watch = Watch { is_library: false, hold, fail, failed: None, seen: Vec::new() };
     WATCH.set(Some(watch));
 }
 
@@ -43,7 +41,7 @@ pub(crate) fn failed() -> Option<&'static str> {
 /// Returns whether this step has made one of these calls so far.
 pub(crate) fn seen(calls: &[&str]) -> bool {
     WATCH.with_borrow(|watch| {
-        watch.as_ref().is_some_and(|watch| watch.seen.iter().any(|call| calls.contains(call)))
+        watch.as_ref().is_some_and(|watch| watch.seen.iter().any(|call| calls.contains(&call.name)))
     })
 }
 
@@ -74,15 +72,22 @@ pub(crate) fn on_entry(call: &'static str) -> Option<i32> {
     let found = WATCH.try_with(|watch| {
         let mut watch = watch.try_borrow_mut().ok()?;
         let watch = watch.as_mut().filter(|watch| watch.is_library)?;
-        watch.calls += 1;
-        if !watch.seen.contains(&call) {
-            watch.seen.push(call);
-        }
-        let fails = watch.fail.filter(|fail| fail.call == watch.calls).map(|fail| fail.code);
+        let this = match watch.seen.iter_mut().find(|seen| seen.name == call) {
+            Some(seen) => {
+                seen.nth += 1;
+                *seen
+            }
+            None => {
+                let first = Call { name: call, nth: 1 };
+                watch.seen.push(first);
+                first
+            }
+        };
+        let fails = watch.fail.filter(|fail| fail.call == this).map(|fail| fail.code);
         if fails.is_some() {
             watch.failed = Some(call);
         }
-        let gate = watch.hold.as_ref().filter(|(hold, _)| hold.call == watch.calls);
+        let gate = watch.hold.as_ref().filter(|(hold, _)| hold.call == this);
         Some((fails, gate.map(|(_, gate)| Arc::clone(gate))))
     });
     let (fails, gate) = found.ok().flatten()?;

@@ -69,6 +69,7 @@ macro_rules! stacks {
 
 stacks! {
     programs_are_in_order_on_direct_tracked: DirectTracked;
+    programs_are_in_order_on_virtual_tracked: VirtualTracked;
     programs_are_in_order_on_async: Async;
     programs_are_in_order_on_pool_direct: PoolDirect;
     programs_are_in_order_on_pool_async: PoolAsync;

@@ -100,8 +100,8 @@ fn play_on(rig: &Arc<Rig>, it: &Differential) -> Result<Observation, Failure> {
     let ended = player.end();
     watch::end();
     let wrong = match ended {
-        Ok(counts) => {
-            path.reached(&counts);
+        Ok(()) => {
+            path.reached(&player.state().counts);
             None
         }
         Err(wrong) if wrong.kind == FailureKind::WrongByte => Some(wrong.to_string()),

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use dmr_core::{DeviceMemoryResource, DeviceOps};
 
 use super::{Played, Player};
-use crate::conflicts::Counts;
 use crate::failure::{Failure, FailureKind};
 use crate::stack::Pool;
 use crate::watch;
@@ -59,7 +58,7 @@ impl Player {
     }
 
     /// Ends the program: windows are closed, blocks freed, streams given back; then nothing is left.
-    pub(crate) fn end(&self) -> Played<Counts> {
+    pub(crate) fn end(&self) -> Played {
         let last = self.program.lines.len();
         watch::begin(None, None);
         self.end_capture(last.saturating_sub(1))?;
@@ -87,7 +86,7 @@ impl Player {
             retired.map_err(|error| self.unexpected(at, "retire_stream", &error))?;
         }
         watch::end();
-        Ok(std::mem::take(&mut self.state().counts))
+        Ok(())
     }
 
     fn give_back(&self) -> Played {

@@ -1,0 +1,113 @@
+//! The driver calls that steps make: by name, so that each of them is held and failed about equally
+//! often.
+
+use crate::program::Step;
+use crate::random::Random;
+use crate::stack::Stack;
+
+/// A driver call, and how often it is drawn. What a step makes rarely is drawn more often.
+type Weighted = (&'static str, u64);
+
+const FIRST: &[Weighted] = &[("cuStreamIsCapturing", 1), ("cuCtxGetCurrent", 1)];
+const USE: &[Weighted] = &[
+    ("cuStreamIsCapturing", 1),
+    ("cuCtxGetCurrent", 1),
+    ("cuEventCreate", 6),
+    ("cuEventRecord", 2),
+    ("cuStreamWaitEvent", 4),
+];
+const CLOSE: &[Weighted] = &[("cuEventCreate", 6), ("cuEventRecord", 2)];
+const EVENTS: &[Weighted] = &[
+    ("cuEventCreate", 2),
+    ("cuEventQuery", 4),
+    ("cuEventRecord", 2),
+    ("cuEventSynchronize", 4),
+    ("cuStreamWaitEvent", 2),
+];
+const DIRECT: &[Weighted] = &[("cuMemAlloc_v2", 4), ("cuMemFree_v2", 6), ("cuMemGetInfo_v2", 3)];
+const ASYNC: &[Weighted] = &[
+    ("cuMemAllocFromPoolAsync", 4),
+    ("cuMemFreeAsync", 6),
+    ("cuMemPoolGetAttribute", 3),
+    ("cuMemPoolTrimTo", 3),
+];
+const PAGES: &[Weighted] = &[
+    ("cuMemAddressReserve", 4),
+    ("cuMemCreate", 6),
+    ("cuMemMap", 8),
+    ("cuMemSetAccess", 8),
+    ("cuMemUnmap", 12),
+    ("cuMemRelease", 4),
+];
+const KERNELS: &[Weighted] = &[
+    ("cuLaunchKernel", 2),
+    ("cuMemsetD32Async", 2),
+    ("cuMemcpyDtoHAsync_v2", 1),
+    ("cuStreamSynchronize", 2),
+];
+const STREAMS: &[Weighted] = &[("cuStreamCreateWithPriority", 2), ("cuStreamGetCtx", 1)];
+const ALL: [&[Weighted]; 9] = [FIRST, USE, CLOSE, EVENTS, DIRECT, ASYNC, PAGES, KERNELS, STREAMS];
+
+/// Returns the name, if it is a driver call that can be held or failed.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static str> {
+    ALL.into_iter().flatten().map(|(call, _)| *call).find(|call| *call == name)
+}
+
+/// Draws a driver call that this step can make on this stack; `None` for a step that makes none.
+pub(crate) fn draw(random: &mut Random, stack: Stack, step: &Step) -> Option<&'static str> {
+    let groups = groups(stack, step);
+    let calls = || groups.iter().copied().flatten();
+    let all = calls().map(|(_, weight)| weight).sum();
+    if all == 0 {
+        return None;
+    }
+    let mut drawn = random.below(all);
+    for (call, weight) in calls() {
+        match drawn.checked_sub(*weight) {
+            Some(rest) => drawn = rest,
+            None => return Some(call),
+        }
+    }
+    None
+}
+
+/// Whether a step of this kind seldom makes the calls that are drawn for it.
+pub(crate) fn are_rare(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Allocate { .. }
+            | Step::Grow { .. }
+            | Step::Reap
+            | Step::ReapPending
+            | Step::Trim { .. }
+    )
+}
+
+fn groups(stack: Stack, step: &Step) -> Vec<&'static [Weighted]> {
+    let memory = match stack {
+        Stack::DirectTracked | Stack::PoolDirect => DIRECT,
+        Stack::Async | Stack::PoolAsync | Stack::GuardAsync => ASYNC,
+        _ => PAGES,
+    };
+    let kernels: &[Weighted] = if stack == Stack::GuardAsync { KERNELS } else { &[] };
+    match step {
+        Step::Allocate { .. } => vec![FIRST, EVENTS, memory, memory, kernels],
+        Step::Launch { .. } | Step::Copy { .. } | Step::Home { .. } | Step::Record { .. } => {
+            vec![USE]
+        }
+        Step::Open { .. } | Step::OpenIdle { .. } => vec![USE],
+        Step::Close { .. } | Step::Cancel { .. } => vec![FIRST, CLOSE],
+        Step::Grow { .. } => vec![USE, memory],
+        Step::Free { .. } | Step::FreePart { .. } => vec![USE, memory, kernels],
+        Step::Reap | Step::ReapPending | Step::Trim { .. } => vec![EVENTS, memory, kernels],
+        Step::Replace { .. } | Step::Adopt { .. } => vec![STREAMS],
+        Step::Retire { .. } | Step::RetireAtOnce { .. } => vec![FIRST, CLOSE],
+        Step::Narrow { .. }
+        | Step::Synchronize { .. }
+        | Step::Delay { .. }
+        | Step::Capture { .. }
+        | Step::EndCapture
+        | Step::Fork => Vec::new(),
+    }
+}
