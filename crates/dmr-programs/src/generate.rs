@@ -130,7 +130,9 @@ impl Draw {
                 if self.fails && self.random.one_in(if is_rare { 3 } else { 8 }) {
                     line.fail = self.fail(&line.step);
                 }
+                let passed = line.hold.and_then(|hold| self.passed(&line, hold));
                 lines.push(line);
+                lines.extend(passed.into_iter().flatten());
             }
         }
         lines
@@ -139,6 +141,33 @@ impl Draw {
     fn hold(&mut self, step: &Step) -> Option<Hold> {
         let call = self.call(step)?;
         Some(Hold { call, lines: 1 + self.random.below(6) as usize })
+    }
+
+    /// Now and then draws launches that pass a held one: on its stream and two others, with its
+    /// blocks and two others, while it is held and right afterwards.
+    fn passed(&mut self, line: &Line, hold: Hold) -> Option<Vec<Line>> {
+        let Step::Launch { stream, uses } = &line.step else { return None };
+        if self.blocks.len() < 2 || !self.random.one_in(3) {
+            return None;
+        }
+        let streams = [*stream, *stream, self.stream(), self.stream()];
+        let mut blocks: Vec<u32> = uses.iter().map(|(block, _)| *block).take(2).collect();
+        for _ in 0..2 {
+            blocks.push(self.random.pick(&self.blocks).0);
+        }
+        let count = hold.lines + 1 + self.random.below(2) as usize;
+        let thread = (line.thread + 1) % self.threads;
+        let launches = (0..count).map(|_| {
+            let mut uses: Vec<(u32, Access)> = Vec::new();
+            for _ in 0..1 + self.random.below(2) {
+                let block = self.random.pick(&blocks);
+                if uses.iter().all(|(known, _)| *known != block) {
+                    uses.push((block, self.random.pick(&[Access::Read, Access::Write])));
+                }
+            }
+            Line::new(thread, Step::Launch { stream: self.random.pick(&streams), uses })
+        });
+        Some(launches.collect())
     }
 
     fn fail(&mut self, step: &Step) -> Option<Fail> {
