@@ -203,17 +203,45 @@ fn grows_a_part(program: &Program) -> bool {
     })
 }
 
-/// Whether a use on a stream is held while another thread uses the same stream, and both finish.
+/// Whether a use is held while its stream uses a block that another stream uses next, which then
+/// hands a second block back to the first stream.
 fn lets_a_stream_pass_a_held_use(program: &Program) -> bool {
     program.lines.iter().enumerate().any(|(at, line)| {
-        let (Some(hold), Step::Launch { stream, .. }) = (line.hold, &line.step) else {
-            return false;
-        };
+        let Some(hold) = line.hold else { return false };
+        let Some((stream, _)) = use_of(program, &line.step) else { return false };
         let meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
         let others = meanwhile.filter(|other| other.thread != line.thread);
-        let on_stream = |other: &crate::program::Line| {
-            matches!(&other.step, Step::Launch { stream: theirs, .. } if theirs == stream)
+        let uses: Vec<_> = others.filter_map(|other| use_of(program, &other.step)).collect();
+        let shared = |a: &[u32], b: &[u32]| a.iter().any(|block| b.contains(block));
+        let is_between = |(nth, (theirs, blocks)): (usize, &(usize, Vec<u32>))| {
+            let on_stream =
+                |(it, others): &(usize, Vec<u32>)| *it == stream && shared(others, blocks);
+            *theirs != stream
+                && blocks.len() > 1
+                && uses[..nth].iter().any(on_stream)
+                && uses[nth + 1..].iter().any(on_stream)
         };
-        others.filter(|other| on_stream(other)).count() >= 2
+        uses.iter().enumerate().any(is_between)
     })
+}
+
+/// The stream of a step that uses blocks, and the blocks.
+fn use_of(program: &Program, step: &Step) -> Option<(usize, Vec<u32>)> {
+    match step {
+        Step::Launch { stream, uses }
+        | Step::Open { stream, uses, .. }
+        | Step::OpenIdle { stream, uses, .. } => {
+            Some((*stream, uses.iter().map(|(block, _)| *block).collect()))
+        }
+        Step::Copy { from, to, stream } => Some((*stream, vec![*from, *to])),
+        Step::Home { block, .. } | Step::Record { block } => {
+            program.lines.iter().find_map(|line| match line.step {
+                Step::Allocate { block: allocated, stream, .. } if allocated == *block => {
+                    Some((stream, vec![allocated]))
+                }
+                _ => None,
+            })
+        }
+        _ => None,
+    }
 }
