@@ -1,7 +1,7 @@
 //! A program in which the simulator finds no race shows no wrong byte on a GPU, and each class of race shows
 //! some. Without a GPU the bytes are those of the simulated device.
 //!
-//! `DMR_DIFFERENTIAL_STEPS` is how many steps are played: at least 10,000, so that every omission
+//! `DMR_DIFFERENTIAL_STEPS` is how many steps are played: at least 11,000, so that every omission
 //! occurs on every stack.
 
 #![allow(clippy::print_stdout, reason = "children print verdicts for their parent; the table")]

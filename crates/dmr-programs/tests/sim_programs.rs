@@ -49,6 +49,22 @@ fn play(stack: Stack) {
     for conflict in all.into_iter().chain(stale) {
         assert!(counts.of(conflict) > 0, "not reached: {}\n{counts}", conflict.text());
     }
+    let used = ["cuStreamIsCapturing", "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"];
+    for call in used.iter().chain(memory_calls(stack)) {
+        let is_held = counts.held.keys().any(|(held, _)| held == call);
+        assert!(is_held, "no thread was held in {call}\n{counts}");
+    }
+}
+
+/// Driver calls by which a stack takes memory and frees it.
+fn memory_calls(stack: Stack) -> &'static [&'static str] {
+    match stack {
+        Stack::DirectTracked | Stack::PoolDirect => &["cuMemAlloc_v2", "cuMemFree_v2"],
+        Stack::Async | Stack::PoolAsync | Stack::GuardAsync => {
+            &["cuMemAllocFromPoolAsync", "cuMemFreeAsync"]
+        }
+        _ => &["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap"],
+    }
 }
 
 fn assert_known(program: &Program, failure: &dmr_programs::Failure) {
