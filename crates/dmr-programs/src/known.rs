@@ -45,13 +45,13 @@ pub const KNOWN: &[Known] = &[
     Known {
         name: "a block freed while its window is taken back stays retired",
         breaks: "T7, U7",
-        what: "`prepare_uses` of two blocks fails at the second and closes the window of the first, \
-               which another thread has freed meanwhile: no reap frees it afterwards",
-        program: "stack pool-direct, work eager, streams 3, seed 1063792
-            thread 0: allocate b2 of 4665600 on s1
-            thread 0: allocate b3 of 16384 on s0
-            thread 0: open idle w4 on s0 b2 read b3 update, held at cuStreamIsCapturing 2 for 1 lines, cuStreamIsCapturing 2 fails with 999
-            thread 3: free b3",
+        what: "`prepare_uses` fails and closes the window of a block that another thread has freed \
+               meanwhile: no reap frees it afterwards",
+        program: "stack pool-pages, work random, streams 3, seed 609449
+            thread 0: allocate b0 of 300000 on s2
+            thread 0: launch on s0 b0 read
+            thread 0: at home b0 write, held at cuStreamWaitEvent 1 for 1 lines, cuStreamWaitEvent 1 fails with 2
+            thread 2: free b0",
         is: |program, failure| {
             matches!(failure.kind, FailureKind::Accounting | FailureKind::MemoryLeft)
                 && frees_under_a_failing_prepare(program)
@@ -172,13 +172,7 @@ pub fn classify(program: &Program, failure: &Failure) -> Option<&'static Known> 
 fn frees_under_a_failing_prepare(program: &Program) -> bool {
     program.lines.iter().enumerate().any(|(at, line)| {
         let (Some(hold), Some(_)) = (line.hold, line.fail) else { return false };
-        let used: Vec<u32> = match &line.step {
-            Step::Launch { uses, .. } | Step::Open { uses, .. } | Step::OpenIdle { uses, .. } => {
-                uses.iter().map(|(block, _)| *block).collect()
-            }
-            Step::Copy { from, to, .. } => vec![*from, *to],
-            _ => return false,
-        };
+        let Some((_, used)) = use_of(program, &line.step) else { return false };
         let mut meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
         meanwhile.any(|other| {
             matches!(other.step, Step::Free { block } if used.contains(&block))
