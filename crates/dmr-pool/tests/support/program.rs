@@ -58,7 +58,8 @@ fn play_with(
         Upstream::Virtual => Stack::PoolPages,
     };
     let program = program(number, stack, Policy::Lazy, Shape { lines, ..Shape::PLAIN });
-    play_on(rig, &program, options, &Crew::new(0))
+    let mut counts = Counts::default();
+    play_on(rig, &program, options, &Crew::new(0), &mut counts).map(|()| counts)
 }
 
 impl WorkListener for Witness {
