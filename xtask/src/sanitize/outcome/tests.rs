@@ -10,7 +10,7 @@ const PRINTED: &str = "dmr-sanitize: canary: memcheck ran\n\
                        dmr-sanitize: backends: direct\n\
                        dmr-sanitize: stack: Tracked(Direct(device 0))\n\
                        test result: ok. 42 passed; 0 failed; 0 ignored\n";
-const CANARY: &str = include_str!("samples/overrun.xml");
+const CANARY: &str = include_str!("../samples/overrun.xml");
 const LOG: &str = "=========     Access to 0x7fc33ca003e8 is out of bounds\n\
                    =========     and is 1 bytes after the nearest allocation at 0x1\n";
 const KERNEL: &str = "<record><kind>LaunchInfo</kind><what><kernel>k</kernel></what></record>";
@@ -66,10 +66,10 @@ fn a_row_with_canary_tests_and_kernels_and_without_findings_is_clean() {
 #[test]
 fn any_finding_is_red() {
     for sample in [
-        include_str!("samples/leak.xml"),
-        include_str!("samples/use-after-free.xml"),
-        include_str!("samples/use-before-alloc.xml"),
-        include_str!("samples/api-errors.xml"),
+        include_str!("../samples/leak.xml"),
+        include_str!("../samples/use-after-free.xml"),
+        include_str!("../samples/use-before-alloc.xml"),
+        include_str!("../samples/api-errors.xml"),
         "<record><kind>New</kind></record>",
     ] {
         let problem = problem(PRINTED, &xml(&records(sample)));
@@ -170,7 +170,8 @@ fn tools_that_report_no_api_errors_are_not_asked_for_them() {
     assert_eq!(row.tool, Tool::Initcheck);
     let printed = PRINTED.replace("memcheck", "initcheck")
         + "dmr-sanitize: expect api-error cuMemAlloc CUDA_ERROR_OUT_OF_MEMORY 3\n";
-    let sample = include_str!("samples/uninitialized.xml").replace("copy_out", "dmr_canary_read");
+    let sample =
+        include_str!("../samples/uninitialized.xml").replace("copy_out", "dmr_canary_read");
     let xml = sample.replace("<record>", &format!("{KERNEL}<record>"));
     let evidence = Evidence { end: ended(0), printed: &printed, log: "", xml: Some(&xml) };
     let outcome = judge(&row, evidence);
@@ -247,7 +248,7 @@ fn a_control_that_is_reported_at_another_address_is_red() {
     let problems = control_at("0x10", "overrun", CANARY, LOG);
     assert_eq!(problems, ["reported at 0x7fc33ca003e8, the fault is at 0x10"]);
     assert_eq!(
-        control_at("0x10", "double-free", include_str!("samples/double-free.xml"), LOG),
+        control_at("0x10", "double-free", include_str!("../samples/double-free.xml"), LOG),
         [""; 0],
         "the tool says no address"
     );
@@ -257,9 +258,9 @@ fn a_control_that_is_reported_at_another_address_is_red() {
 fn a_control_that_is_reported_with_its_class_is_as_expected() {
     for (class, sample) in [
         ("overrun", CANARY),
-        ("leak", include_str!("samples/leak.xml")),
-        ("double-free", include_str!("samples/double-free.xml")),
-        ("use-after-free", include_str!("samples/use-after-free.xml")),
+        ("leak", include_str!("../samples/leak.xml")),
+        ("double-free", include_str!("../samples/double-free.xml")),
+        ("use-after-free", include_str!("../samples/use-after-free.xml")),
     ] {
         assert_eq!(control(class, sample, LOG), [""; 0], "{class}");
     }
@@ -278,7 +279,7 @@ fn a_control_that_is_reported_with_another_class_is_red() {
     assert_eq!(problems, ["reported as overrun, expected underrun or not-allocated"]);
     let both = CANARY.replace(
         "</ComputeSanitizerOutput>",
-        &format!("{}</ComputeSanitizerOutput>", records(include_str!("samples/leak.xml"))),
+        &format!("{}</ComputeSanitizerOutput>", records(include_str!("../samples/leak.xml"))),
     );
     assert_eq!(control("leak", &both, LOG), ["reported as leak, overrun, expected leak"]);
 }
