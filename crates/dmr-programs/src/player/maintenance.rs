@@ -42,7 +42,7 @@ impl Player {
         }
     }
 
-    /// Forks. The child makes calls, all of which must be refused, and ends.
+    /// Forks. The child makes calls that must all be refused, and ends.
     pub(super) fn fork(&self, at: usize, _thread: usize) -> Played {
         let state = self.state();
         let lease = state.lease(0);
