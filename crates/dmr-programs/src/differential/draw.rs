@@ -18,7 +18,7 @@ const BYTES: [usize; 3] = [4096, 16_384, 65_536];
 /// Handovers of a program in which every use is declared.
 const DECLARED: usize = 2;
 
-/// A declaration that a racy program leaves out, by the hazard that follows.
+/// The declarations that a racy program may leave out, each with the hazard that follows.
 pub(super) const OMISSIONS: [(Hazard, Omission); 8] = [
     (Hazard::ReadAfterWrite, Omission::Undeclared),
     (Hazard::ReadAfterWrite, Omission::DeclaredAsRead),
