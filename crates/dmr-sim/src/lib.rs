@@ -73,6 +73,7 @@ mod universe;
 mod virtual_memory;
 mod words;
 
+pub use driver::is_capture_mode_global;
 pub use faults::{CallCounts, Hold};
 pub use install::{Because, Driver, InstallError, SelectError, install, select};
 pub use kernel::{Footprint, KernelArgs, KernelMemory};

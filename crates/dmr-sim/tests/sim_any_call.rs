@@ -54,6 +54,7 @@ const CALLS: &[(&CStr, &str)] = &[
     (c"cuStreamBeginCapture_v2", "Si"),
     (c"cuStreamEndCapture", "So"),
     (c"cuStreamIsCapturing", "So"),
+    (c"cuThreadExchangeStreamCaptureMode", "o"),
     (c"cuGraphDestroy", "G"),
     (c"cuEventCreate", "oi"),
     (c"cuEventDestroy_v2", "E"),

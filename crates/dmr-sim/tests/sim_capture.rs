@@ -131,3 +131,86 @@ fn a_capture_begins_and_ends_once() {
     let _ = end(a);
     assert!(end(a).is_err());
 }
+
+fn exchange(mode: i32) -> (i32, i32) {
+    let mut mode = mode;
+    // SAFETY: the mode is valid for reading and writing; the driver refuses a number that is no mode.
+    let code = unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()) };
+    (code as i32, mode)
+}
+
+#[test]
+fn a_thread_without_a_context_exchanges_its_mode() {
+    std::thread::spawn(|| {
+        let _universe = dmr_sim::Universe::new().expect("the simulator installs");
+        assert!(dmr_sim::is_capture_mode_global());
+        assert_eq!(exchange(2), (0, 0));
+        assert!(!dmr_sim::is_capture_mode_global());
+        assert_eq!(exchange(0), (0, 2));
+        assert!(dmr_sim::is_capture_mode_global());
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_number_that_is_no_mode_is_refused_and_changes_nothing() {
+    let (_universe, _gpu) = machine();
+    assert_eq!(exchange(3), (1, 3));
+    assert_eq!(exchange(-1), (1, -1));
+    // SAFETY: the driver refuses a null pointer.
+    let code = unsafe { sys::cuThreadExchangeStreamCaptureMode(std::ptr::null_mut()) };
+    assert_eq!(code as i32, 1);
+    assert!(dmr_sim::is_capture_mode_global());
+}
+
+#[test]
+fn a_thread_in_thread_local_mode_obeys_its_own_captures_only() {
+    let (_universe, gpu) = machine();
+    let a = gpu::stream();
+    begin(a);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            gpu.bind();
+            exchange(1);
+            free(malloc(64).unwrap()).unwrap();
+        });
+        other.join().unwrap();
+    });
+    exchange(1);
+    assert_eq!(code(malloc(64)), UNSUPPORTED);
+    assert!(end(a).is_err());
+}
+
+#[test]
+fn an_exchange_is_counted_and_can_be_made_to_fail() {
+    let (universe, _gpu) = machine();
+    universe.fail_nth("cuThreadExchangeStreamCaptureMode", 1, 999);
+    assert_eq!(exchange(2), (999, 2));
+    assert!(dmr_sim::is_capture_mode_global());
+    assert_eq!(universe.calls().count("cuThreadExchangeStreamCaptureMode"), 1);
+}
+
+#[test]
+fn an_event_of_a_capture_that_has_ended_cannot_be_waited_for() {
+    let (_universe, _gpu) = machine();
+    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    begin(a);
+    record(event, a).unwrap();
+    end(a).unwrap();
+    assert_eq!(code(wait(b, event)), CAPTURED_EVENT);
+    assert_eq!(status(b), NONE);
+}
+
+#[test]
+fn a_stream_joins_a_capture_as_it_is() {
+    let (_universe, _gpu) = machine();
+    let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
+    begin(a);
+    record(event, a).unwrap();
+    assert_eq!(code(malloc(64)), UNSUPPORTED);
+    wait(b, event).unwrap();
+    assert_eq!(status(b), CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    assert!(end(a).is_err());
+    assert_eq!(status(b), NONE);
+}

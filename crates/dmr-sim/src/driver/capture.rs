@@ -1,20 +1,42 @@
-//! Stream capture: which streams capture, and what is refused meanwhile. Graphs themselves are
-//! not simulated: captured work is accepted and dropped.
+//! Stream capture: which streams capture, which calls are refused meanwhile, and the threads' capture
+//! modes. Graphs themselves are not simulated: captured work is accepted and dropped.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 
 use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::machine::{Capture, Machine, StreamKind};
-use crate::session::{Scope, driver_call};
+use crate::session::{Scope, current_context, driver_call, refuse_in_child};
 
-chapter![cuStreamBeginCapture_v2, cuStreamEndCapture, cuStreamIsCapturing, cuGraphDestroy,];
+chapter![
+    cuStreamBeginCapture_v2,
+    cuStreamEndCapture,
+    cuStreamIsCapturing,
+    cuThreadExchangeStreamCaptureMode,
+    cuGraphDestroy,
+];
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: nothing is refused on other streams.
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`: a capture forbids unsafe calls to every thread; a thread in this mode
+/// obeys the captures of all threads. `THREAD_LOCAL`, 1: a capture forbids them to the capturing thread; a
+/// thread in this mode obeys its own captures.
+const GLOBAL: c_int = 0;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: a capture forbids nothing on other streams; a thread in this mode obeys
+/// no capture.
 const RELAXED: c_int = 2;
-/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: only the capturing thread is held to it.
-const THREAD_LOCAL: c_int = 1;
+
+thread_local! {
+    static MODE_OF_THREAD: Cell<c_int> = const { Cell::new(GLOBAL) };
+}
+
+/// Returns whether the calling thread is in the capture mode that it started in, `GLOBAL`.
+///
+/// For tests of code that exchanges the mode by `cuThreadExchangeStreamCaptureMode` and must restore it.
+#[must_use]
+pub fn is_capture_mode_global() -> bool {
+    MODE_OF_THREAD.get() == GLOBAL
+}
 
 extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
     driver_call("cuStreamBeginCapture_v2", Scope::Stream(stream), |session| {
@@ -70,6 +92,24 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, status: *mut c_int) -> 
     })
 }
 
+unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code {
+    let exchange = || {
+        required(mode)?;
+        // SAFETY: not null, so valid by the driver's contract.
+        let wanted = unsafe { mode.read_unaligned() };
+        if !(GLOBAL..=RELAXED).contains(&wanted) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { put(mode, MODE_OF_THREAD.replace(wanted)) }
+    };
+    if current_context() == 0 {
+        // The mode belongs to the thread: no context is needed.
+        return refuse_in_child().and_then(|()| exchange()).err().unwrap_or(SUCCESS);
+    }
+    driver_call("cuThreadExchangeStreamCaptureMode", Scope::Context, |_| exchange())
+}
+
 extern "C" fn cuGraphDestroy(graph: Handle) -> Code {
     driver_call("cuGraphDestroy", Scope::Context, |session| {
         session.index_of(Kind::Graph, graph).map(drop)
@@ -114,15 +154,20 @@ impl Machine {
         }
     }
 
-    /// Refuses a call that synchronises behind the program's back, while a capture in global
-    /// mode is under way, or one of this thread in thread-local mode.
+    /// Refuses a call that the captures under way forbid to this thread, and invalidates them: captures
+    /// of this thread that are not relaxed, and captures of other threads in global mode. A thread that
+    /// has exchanged its mode obeys only its own captures, or none.
     pub(crate) fn refuse_while_capturing(&mut self) -> Outcome {
+        let of_thread = MODE_OF_THREAD.get();
+        if of_thread == RELAXED {
+            return Ok(());
+        }
         let me = std::thread::current().id();
         let mut refused = false;
         for stream in &mut self.streams {
             if let Some(capture) = &mut stream.capture
                 && capture.mode != RELAXED
-                && (capture.mode != THREAD_LOCAL || capture.by == me)
+                && (capture.by == me || (capture.mode == GLOBAL && of_thread == GLOBAL))
             {
                 capture.invalidated = true;
                 refused = true;
@@ -140,19 +185,25 @@ impl Machine {
         }
     }
 
-    /// Whether a wait is between a stream and an event of which one captures: a stream that
-    /// waits for a captured event joins the capture.
+    /// Returns whether a wait belongs to a capture. A stream that waits for a captured event joins the
+    /// capture; a capturing stream that waits for an event from outside of its capture invalidates it.
     pub(crate) fn wait_inside_capture(&mut self, stream: u32, event: u32) -> Outcome<bool> {
         let captured = self.event(event)?.captured;
-        let this = &mut self.streams[stream as usize];
-        match (this.capture, captured) {
+        match (self.streams[stream as usize].capture, captured) {
             (None, None) => Ok(false),
-            (None, Some(capture)) => {
-                this.capture = Some(Capture { origin: false, ..capture });
+            (None, Some(captured)) => {
+                let mut under_way = self.streams.iter().filter_map(|stream| stream.capture);
+                let capture = under_way.find(|capture| capture.id == captured.id);
+                let capture = capture.ok_or(ERROR_CAPTURED_EVENT)?;
+                let joined = Some(Capture { origin: false, ..capture });
+                self.streams[stream as usize].capture = joined;
                 Ok(true)
             }
             (Some(capture), Some(other)) if capture.id == other.id => Ok(true),
-            (Some(_), _) => Err(ERROR_STREAM_CAPTURE_ISOLATION),
+            (Some(capture), _) => {
+                self.invalidate(capture.id);
+                Err(ERROR_STREAM_CAPTURE_ISOLATION)
+            }
         }
     }
 

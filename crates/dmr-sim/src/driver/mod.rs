@@ -20,6 +20,8 @@ mod virtual_memory;
 
 use std::ffi::c_int;
 
+pub use capture::is_capture_mode_global;
+
 use crate::abi::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, Outcome};
 
 /// Every symbol and its address.
