@@ -66,7 +66,7 @@ impl<T: Pod> DeviceBuffer<T> {
         let (stream, owner) = (stream.into(), Owner::of(ctx));
         let block = match bytes {
             0 => {
-                owner.streams.resolve_id(stream)?;
+                drop(owner.streams.enter(stream)?);
                 None
             }
             _ => Some(owner.resource.allocate(bytes, stream, tag)?),

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, BlockId, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
-use dmr_streams::{DeviceContext, StreamPool};
+use dmr_streams::{DeviceContext, StreamGuard, StreamPool};
 use smallvec::SmallVec;
 
 /// The resource and the streams of a buffer. Keeps both alive, so that buffers, contexts and
@@ -43,16 +42,15 @@ pub(crate) enum Kind {
 }
 
 /// Submits `work` to the stream, ordered after what its uses must come after, and records them.
-/// Makes the context current first. The first use must be there; its pool is the stream's.
+/// Makes the context current first.
 ///
 /// If `work` fails, the uses are recorded all the same: part of it may be in flight.
 pub(crate) fn submit(
-    stream: StreamId,
+    stream: &StreamGuard<'_>,
     uses: &[Use<'_>],
-    work: impl FnOnce(&CudaStream) -> ResourceResult<()>,
+    work: impl FnOnce() -> ResourceResult<()>,
 ) -> ResourceResult<()> {
-    let Some(Use { owner: Owner { streams, .. }, .. }) = uses.first() else { return Ok(()) };
-    let (id, cuda) = (streams.resolve_id(stream)?, streams.resolve(stream)?);
+    let (streams, id) = (stream.pool(), stream.id());
     let mut tracker = None;
     let mut tracked: SmallVec<[BlockUse; 2]> = SmallVec::new();
     for &Use { owner, block, access, kind } in uses {
@@ -72,15 +70,15 @@ pub(crate) fn submit(
     streams.device().bind()?;
     // All that is tracked on one pool is in one table: any resource that tracks will do.
     match tracker {
-        _ if tracked.is_empty() => work(cuda),
+        _ if tracked.is_empty() => work(),
         Some(resource) => {
             let tokens = resource.prepare_uses(&tracked, id)?;
-            let worked = work(cuda);
+            let worked = work();
             worked.and(resource.finish_uses(tokens))
         }
         None => {
             let tokens = streams.uses().prepare(&tracked, id)?;
-            let worked = work(cuda);
+            let worked = work();
             worked.and(streams.uses().finish(tokens))
         }
     }

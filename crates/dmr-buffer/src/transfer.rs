@@ -5,6 +5,7 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use cudarc::driver::{result, sys};
 use dmr_core::{Access, BlockId, ResourceResult, StreamId};
+use dmr_streams::StreamGuard;
 
 use crate::BufferError;
 use crate::owner::{Kind, Owner, Use, submit};
@@ -26,7 +27,7 @@ impl<'a> Span<'a> {
 
     /// For operations on no bytes: the stream is checked all the same.
     fn nothing(&self, stream: StreamId) -> Result<(), BufferError> {
-        self.owner.streams.resolve_id(stream)?;
+        drop(self.owner.streams.enter(stream)?);
         Ok(())
     }
 }
@@ -42,8 +43,8 @@ pub(crate) struct Copied {
 /// `element`. Records one use, for any number of driver calls.
 pub(crate) fn fill(to: Span<'_>, element: &[u8], stream: StreamId) -> Result<(), BufferError> {
     let Some(used) = to.used(Access::Write) else { return to.nothing(stream) };
-    submit(stream, &[used], |stream| {
-        let stream = stream.cu_stream();
+    let stream = &to.owner.streams.enter(stream)?;
+    submit(stream, &[used], || {
         let units = [1, 2, 4].into_iter().filter(|unit| element.len().is_multiple_of(*unit));
         let repeats = |unit: &usize| element.chunks(*unit).all(|part| part == &element[..*unit]);
         if let Some(unit) = units.clone().find(repeats) {
@@ -57,11 +58,13 @@ pub(crate) fn fill(to: Span<'_>, element: &[u8], stream: StreamId) -> Result<(),
         while written < to.bytes {
             let bytes = written.min(to.bytes - written);
             // SAFETY: both ranges are inside the span, which is inside a live block, and the source
-            // ends where the target starts. The stream is alive.
-            unsafe { result::memcpy_dtod_async(to.ptr + written as u64, to.ptr, bytes, stream) }
-                .map_err(|error| {
-                    to.owner.streams.device().driver_error("cuMemcpyDtoDAsync", error)
-                })?;
+            // ends where the target starts. The stream is alive while there is a guard.
+            let copy = |stream| unsafe {
+                result::memcpy_dtod_async(to.ptr + written as u64, to.ptr, bytes, stream)
+            };
+            stream.call(copy).map_err(|error| {
+                to.owner.streams.device().driver_error("cuMemcpyDtoDAsync", error)
+            })?;
             written += bytes;
         }
         Ok(())
@@ -75,26 +78,31 @@ fn set(
     span: Span<'_>,
     range: Range<usize>,
     unit: &[u8],
-    stream: sys::CUstream,
+    stream: &StreamGuard<'_>,
 ) -> ResourceResult<()> {
     let (at, count) = (span.ptr + range.start as u64, range.len() / unit.len());
     // SAFETY: the range is inside the span, which is inside a live block. Blocks are aligned to 256
     // bytes and elements lie at multiples of their size, so the address is a multiple of the unit.
-    // The stream is alive.
-    let (call, code) = unsafe {
+    // The stream is alive while there is a guard.
+    let (call, outcome) = unsafe {
         match *unit {
             [a, b, c, d] => {
                 let word = u32::from_le_bytes([a, b, c, d]);
-                ("cuMemsetD32Async", sys::cuMemsetD32Async(at, word, count, stream))
+                let set = |stream| sys::cuMemsetD32Async(at, word, count, stream).result();
+                ("cuMemsetD32Async", stream.call(set))
             }
             [a, b] => {
                 let half = u16::from_le_bytes([a, b]);
-                ("cuMemsetD16Async", sys::cuMemsetD16Async(at, half, count, stream))
+                let set = |stream| sys::cuMemsetD16Async(at, half, count, stream).result();
+                ("cuMemsetD16Async", stream.call(set))
             }
-            _ => ("cuMemsetD8Async", sys::cuMemsetD8Async(at, unit[0], count, stream)),
+            _ => {
+                let set = |stream| sys::cuMemsetD8Async(at, unit[0], count, stream).result();
+                ("cuMemsetD8Async", stream.call(set))
+            }
         }
     };
-    code.result().map_err(|error| span.owner.streams.device().driver_error(call, error))
+    outcome.map_err(|error| span.owner.streams.device().driver_error(call, error))
 }
 
 /// Copies `from` to `to`, which are equally long and do not overlap.
@@ -104,10 +112,13 @@ pub(crate) fn copy(to: Span<'_>, from: Span<'_>, stream: StreamId) -> Result<(),
         return to.nothing(stream);
     };
     let device = to.owner.streams.device();
-    submit(stream, &[written, read], |stream| {
-        // SAFETY: both spans are inside live blocks and equally long, the stream is alive.
-        unsafe { result::memcpy_dtod_async(to.ptr, from.ptr, to.bytes, stream.cu_stream()) }
-            .map_err(|error| device.driver_error("cuMemcpyDtoDAsync", error))
+    let stream = &to.owner.streams.enter(stream)?;
+    submit(stream, &[written, read], || {
+        // SAFETY: both spans are inside live blocks and equally long; the stream is alive while there is
+        // a guard.
+        let copy =
+            |stream| unsafe { result::memcpy_dtod_async(to.ptr, from.ptr, to.bytes, stream) };
+        stream.call(copy).map_err(|error| device.driver_error("cuMemcpyDtoDAsync", error))
     })?;
     Ok(())
 }
@@ -125,22 +136,23 @@ pub(crate) fn copy_pinned(
     };
     let device = to.owner.streams.device();
     let bytes = to.bytes;
-    submit(stream, &[written, read], |stream| {
-        let stream = stream.cu_stream();
+    let stream = &to.owner.streams.enter(stream)?;
+    submit(stream, &[written, read], || {
         // SAFETY: both spans are alive and equally long. The pinned one is not freed, nor is the
         // host given access to it, before its recorded uses are done.
-        let (call, code) = unsafe {
+        let (call, outcome) = unsafe {
             if to.kind == Kind::Pinned {
                 let host = with_exposed_provenance_mut(to.ptr as usize);
-                let code = sys::cuMemcpyDtoHAsync_v2(host, from.ptr, bytes, stream);
-                ("cuMemcpyDtoHAsync", code)
+                let copy =
+                    |stream| sys::cuMemcpyDtoHAsync_v2(host, from.ptr, bytes, stream).result();
+                ("cuMemcpyDtoHAsync", stream.call(copy))
             } else {
                 let host = with_exposed_provenance(from.ptr as usize);
-                let code = sys::cuMemcpyHtoDAsync_v2(to.ptr, host, bytes, stream);
-                ("cuMemcpyHtoDAsync", code)
+                let copy = |stream| sys::cuMemcpyHtoDAsync_v2(to.ptr, host, bytes, stream).result();
+                ("cuMemcpyHtoDAsync", stream.call(copy))
             }
         };
-        code.result().map_err(|error| device.driver_error(call, error))
+        outcome.map_err(|error| device.driver_error(call, error))
     })?;
     Ok(())
 }
@@ -175,24 +187,29 @@ fn with_host(
     access: Access,
     stream: StreamId,
     name: &'static str,
-    call: impl FnOnce(sys::CUstream) -> sys::CUresult,
+    call: impl Fn(sys::CUstream) -> sys::CUresult,
 ) -> Copied {
     let Some(used) = span.used(access) else {
         return Copied { outcome: span.nothing(stream), host_is_free: true };
     };
     let device = span.owner.streams.device();
+    // Held until the copy is done: the stream is not retired meanwhile.
+    let stream = match span.owner.streams.enter(stream) {
+        Ok(stream) => stream,
+        Err(error) => return Copied { outcome: Err(error.into()), host_is_free: true },
+    };
     let mut called = false;
-    let submitted = submit(stream, &[used], |stream| {
+    let submitted = submit(&stream, &[used], || {
         called = true;
-        call(stream.cu_stream()).result().map_err(|error| device.driver_error(name, error))
+        let copy = |stream| call(stream).result();
+        stream.call(copy).map_err(|error| device.driver_error(name, error))
     });
-    let waited = if called { wait(span.owner, stream) } else { Ok(()) };
+    let waited = if called { wait(&stream) } else { Ok(()) };
     let host_is_free = waited.is_ok();
     Copied { outcome: submitted.and(waited).map_err(BufferError::from), host_is_free }
 }
 
 /// Waits for the stream, or, if that cannot be done, for the device.
-fn wait(owner: &Owner, stream: StreamId) -> ResourceResult<()> {
-    let waited = owner.streams.synchronize(stream);
-    waited.or_else(|_| owner.streams.device().synchronize())
+fn wait(stream: &StreamGuard<'_>) -> ResourceResult<()> {
+    stream.synchronize().or_else(|_| stream.pool().device().synchronize())
 }

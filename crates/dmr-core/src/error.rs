@@ -480,12 +480,36 @@ pub enum StreamProblem {
     /// It is the pool's own.
     #[error("it is the pool's own stream, which the pool keeps; only adopted streams are retired")]
     NotAdopted,
+    /// A launch that uses it is prepared, and neither finished nor cancelled.
+    #[error(
+        "a launch that uses block {block} is prepared on it; finish or cancel that launch before the \
+         stream is retired, or wait for it with `retire_stream_timeout`"
+    )]
+    OpenWindow {
+        /// The number of the generation of a block on which a window is open.
+        block: u64,
+    },
+    /// A call of a thread is using it.
+    #[error(
+        "a call of a thread is using it; retire the stream when the call has returned, or wait for it \
+         with `retire_stream_timeout`"
+    )]
+    InCall,
     /// The resource does not track uses.
     #[error(
         "this resource does not track block uses, so work on another stream would be unordered; \
          use the backend async, pool or direct-tracked, or wrap the resource in `Tracked`"
     )]
     NotTracked,
+}
+
+impl StreamProblem {
+    /// Returns whether the stream cannot be retired now, but can when launches and calls that use it
+    /// have ended.
+    #[must_use]
+    pub const fn is_held(self) -> bool {
+        matches!(self, Self::OpenWindow { .. } | Self::InCall)
+    }
 }
 
 /// A block could not be given back: why, and the block.

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use cudarc::driver::result::{self, DriverError, mem_pool};
 use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute};
 use dmr_core::ResourceResult;
-use dmr_streams::Device;
+use dmr_streams::{Device, StreamGuard};
 
 use crate::AsyncConfig;
 
@@ -64,21 +64,18 @@ impl DriverPool {
 
     /// Memory for work submitted to `stream` from now on.
     ///
-    /// # Safety
-    ///
-    /// The stream is alive, and of the pool's device.
-    pub(crate) unsafe fn allocate(
+    pub(crate) fn allocate(
         &self,
         bytes: usize,
-        stream: sys::CUstream,
+        stream: &StreamGuard<'_>,
     ) -> Result<u64, DriverError> {
         // To the driver, a limit of 0 is none.
         if self.max_bytes == Some(0) {
             return Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         }
-        self.device.call_on(stream, |stream| {
+        stream.call(|stream| {
             let mut ptr = 0;
-            // SAFETY: the pool is alive, so is the stream (the caller's promise).
+            // SAFETY: the pool is alive, and the stream while there is a guard.
             unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, bytes, self.handle, stream) }
                 .result()?;
             Ok(ptr)
@@ -90,13 +87,11 @@ impl DriverPool {
     /// # Safety
     ///
     /// The memory came from `allocate` and was not freed; the work on `stream` so far comes after
-    /// every use of it. The stream is alive.
-    pub(crate) unsafe fn free(&self, ptr: u64, stream: sys::CUstream) -> ResourceResult<()> {
+    /// every use of it.
+    pub(crate) unsafe fn free(&self, ptr: u64, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         // SAFETY: the caller's promise; it is made again only if it has failed.
         let free = |stream| unsafe { result::free_async(ptr, stream) };
-        self.device
-            .call_on(stream, free)
-            .map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
+        stream.call(free).map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
     }
 
     /// Gives free memory back to the device, as long as `keep_bytes` bytes stay reserved. Memory

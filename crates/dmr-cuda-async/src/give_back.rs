@@ -1,9 +1,11 @@
 //! What becomes of a block that is given back: freed on its home stream at once, put off until other
 //! streams are done with it, or freed on the stream that waits for them.
 
+use dmr_core::error::StreamProblem;
 use dmr_core::{
     BlockId, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult,
 };
+use dmr_streams::HomeStream;
 use dmr_streams::uses::{Departure, FreeOrder, HomeOrder, LastUse};
 
 use crate::AsyncCudaResource;
@@ -22,14 +24,15 @@ impl AsyncCudaResource {
     /// Takes a block back from its owner. On an error it is as if it had not been called.
     pub(crate) fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let (id, bytes) = (block.id(), block.bytes() as u64);
-        let usable = self.device().check();
-        // First: another thread may have held a lock when the process was forked.
-        if let Err(forked @ ResourceError::ForkedProcess { .. }) = usable {
+        // First: another thread may have held a lock when the process was forked. While this is held,
+        // the home stream is not retired.
+        let home = self.streams.enter_home(id.alloc_stream());
+        if let Err(forked @ ResourceError::ForkedProcess { .. }) = home {
             return Err(forked);
         }
         match self.uses().give_back(id, self.owner)? {
             Departure::Home(leaving) => {
-                match usable.and_then(|()| self.free_at_home(id)) {
+                match home.and_then(|home| self.free_at_home(id, &home)) {
                     // Lost, its memory is gone with the context.
                     Err(error) if !self.device().is_lost() => {
                         leaving.stay();
@@ -43,7 +46,7 @@ impl AsyncCudaResource {
                 }
             }
             Departure::Retired { order, .. } => {
-                let handed = usable.and_then(|()| self.put_off_or_free(id, bytes, order));
+                let handed = home.and_then(|home| self.put_off_or_free(id, bytes, order, &home));
                 self.keep_retired(id, bytes, handed)
             }
             Departure::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
@@ -51,25 +54,34 @@ impl AsyncCudaResource {
     }
 
     /// Queues the driver's free of a block whose order holds at home.
-    fn free_at_home(&self, id: BlockId) -> ResourceResult<()> {
-        let home = self.home_stream(id.alloc_stream())?;
+    fn free_at_home(&self, id: BlockId, home: &HomeStream<'_>) -> ResourceResult<()> {
+        let HomeStream::Live(home) = home else {
+            return Err(ResourceError::stream_misuse(
+                id.alloc_stream(),
+                StreamProblem::ReturnedLease,
+            ));
+        };
         // SAFETY: the block has left the table or is retired, so nothing can be submitted for it
         // any more; all that was comes before this on its home stream, or is done.
-        let freed = unsafe { self.pool.free(id.ptr(), home.cu_stream()) };
+        let freed = unsafe { self.pool.free(id.ptr(), home) };
         // On a capturing stream the driver refuses memory that is not the graph's, and the capture
         // lives: so that needs no asking before.
-        freed.or_else(|error| self.refuse_capture(id.alloc_stream(), home).and(Err(error)))
+        freed.or_else(|error| home.refuse_capture().and(Err(error)))
     }
 
     /// What becomes of a block that has not left the table.
-    fn put_off_or_free(&self, id: BlockId, bytes: u64, order: HomeOrder) -> ResourceResult<Handed> {
-        if let Ok(home) = self.home_stream(id.alloc_stream()) {
-            self.refuse_capture(id.alloc_stream(), home)?;
-        }
+    fn put_off_or_free(
+        &self,
+        id: BlockId,
+        bytes: u64,
+        order: HomeOrder,
+        home: &HomeStream<'_>,
+    ) -> ResourceResult<Handed> {
+        home.refuse_capture()?;
         match order {
             HomeOrder::InUse => Ok(Handed::InUse),
             HomeOrder::Others(last) if Deferred::takes(bytes) => Ok(Handed::Late(last)),
-            _ => self.free_retired(id),
+            _ => self.free_retired(id, home),
         }
     }
 
@@ -112,11 +124,9 @@ impl AsyncCudaResource {
 
     /// Queues the driver's free of a retired block where it comes after all that it must.
     fn hand_over(&self, id: BlockId) -> ResourceResult<Handed> {
-        let freed = self.device().bind().and_then(|()| {
-            if let Ok(home) = self.home_stream(id.alloc_stream()) {
-                self.refuse_capture(id.alloc_stream(), home)?;
-            }
-            self.free_retired(id)
+        let freed = self.streams.enter_home(id.alloc_stream()).and_then(|home| {
+            home.refuse_capture()?;
+            self.free_retired(id, &home)
         });
         match freed {
             // Its memory is gone with the context.
@@ -126,20 +136,18 @@ impl AsyncCudaResource {
     }
 
     /// The same where the home stream does not capture.
-    fn free_retired(&self, id: BlockId) -> ResourceResult<Handed> {
+    fn free_retired(&self, id: BlockId, home: &HomeStream<'_>) -> ResourceResult<Handed> {
         match self.uses().free_order(id)? {
             FreeOrder::InUse => return Ok(Handed::InUse),
             FreeOrder::Home => {
-                let home = self.home_stream(id.alloc_stream())?;
-                // SAFETY: the block is retired, so nothing can be submitted for it any more; all
-                // that was comes before this on its home stream.
-                unsafe { self.pool.free(id.ptr(), home.cu_stream()) }?;
+                self.free_at_home(id, home)?;
             }
             FreeOrder::After(dependencies) => {
                 let reclaim = self.streams.reclaim_stream()?;
-                dependencies.make_wait(reclaim)?;
-                // SAFETY: as above; the reclaim stream waits for all that was submitted.
-                unsafe { self.pool.free(id.ptr(), reclaim.cu_stream()) }?;
+                dependencies.make_wait(&reclaim)?;
+                // SAFETY: the block is retired, so nothing can be submitted for it any more; the reclaim
+                // stream waits for all that was.
+                unsafe { self.pool.free(id.ptr(), &reclaim) }?;
             }
         }
         Ok(Handed::ToDriver)
@@ -159,7 +167,10 @@ impl AsyncCudaResource {
                 let _ = self.uses().poll_free(late.block.id);
             }
         };
-        let free = |block: Retired| match self.free_at_home(block.id) {
+        let free_at_home = |id: BlockId| {
+            self.streams.enter_home(id.alloc_stream()).and_then(|home| self.free_at_home(id, &home))
+        };
+        let free = |block: Retired| match free_at_home(block.id) {
             // The next reap says why.
             Err(_) if !self.device().is_lost() => self.retired.push(block),
             _ => self.forget(block.id, block.bytes),

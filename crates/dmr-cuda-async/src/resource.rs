@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUresult, CUstreamCaptureStatus};
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::result;
+use cudarc::driver::sys::CUresult;
 use dmr_core::error::Limit;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
@@ -15,7 +15,7 @@ use dmr_core::{
     StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
 use dmr_streams::uses::{UseTable, Vacancy};
-use dmr_streams::{Device, Located, Owner, StreamPool};
+use dmr_streams::{Device, Owner, StreamGuard, StreamPool};
 
 use crate::accounts::Accounts;
 use crate::deferred::Deferred;
@@ -149,17 +149,10 @@ impl AsyncCudaResource {
         self.streams.uses()
     }
 
-    /// The stream in the slot of a home stream, whose lease may have been returned. Refused if its
-    /// owner, who had lent it to the pool, has taken it back.
-    pub(crate) fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
-        self.streams.home_stream(home)
-    }
-
     /// Allocates from the driver. If it has no memory, frees what is retired, and then trims the
     /// driver's pool; tries again after each. Trims the pool again before it refuses.
-    fn take(&self, bytes: usize, stream: &CudaStream) -> ResourceResult<u64> {
-        // SAFETY: the stream is alive for as long as it is borrowed.
-        let ask = || unsafe { self.pool.allocate(bytes, stream.cu_stream()) };
+    fn take(&self, bytes: usize, stream: &StreamGuard<'_>) -> ResourceResult<u64> {
+        let ask = || self.pool.allocate(bytes, stream);
         const FULL: result::DriverError = result::DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let mut answer = ask();
         if answer == Err(FULL) && !self.holds_none() {
@@ -208,26 +201,12 @@ impl AsyncCudaResource {
         }
     }
 
-    pub(crate) fn refuse_capture(&self, id: StreamId, stream: &CudaStream) -> ResourceResult<()> {
-        let device = self.device();
-        // SAFETY: the stream is alive for as long as it is borrowed.
-        let ask = |stream| unsafe { result::stream::is_capturing(stream) };
-        let status = device
-            .call_on(stream.cu_stream(), ask)
-            .map_err(|error| device.driver_error("cuStreamIsCapturing", error))?;
-        if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-            Ok(())
-        } else {
-            Err(ResourceError::stream_capturing(id))
-        }
-    }
-
     #[inline]
     fn enter(
         &self,
         vacancy: Vacancy,
         generation: Generation,
-        home: Located<'_>,
+        home: &StreamGuard<'_>,
     ) -> ResourceResult<BlockSlot> {
         self.uses().enter(vacancy, generation, home).map_err(|(vacancy, error)| {
             self.uses().give_up(vacancy);
@@ -260,23 +239,22 @@ impl DeviceMemoryResource for AsyncCudaResource {
         if bytes as u64 > total {
             return Err(ResourceError::beyond_device(bytes, total));
         }
-        let located = self.streams.locate(stream)?;
-        let (alloc_stream, home) = (located.id(), located.stream());
-        self.device().check()?;
-        self.refuse_capture(alloc_stream, home)?;
-        let ptr = self.take(bytes, home)?;
+        let home = self.streams.enter(stream)?;
+        let alloc_stream = home.id();
+        home.refuse_capture()?;
+        let ptr = self.take(bytes, &home)?;
         let generation = Generation::next();
         let entered = match self.accounts.allocated(alloc_stream, bytes as u64) {
             Some(vacancy) => Ok(vacancy),
             None => self.uses().reserve(self.owner, BlockSlot::NONE, alloc_stream),
         }
-        .and_then(|vacancy| self.enter(vacancy, generation, located));
+        .and_then(|vacancy| self.enter(vacancy, generation, &home));
         let slot = match entered {
             Ok(slot) => slot,
             Err(error) => {
                 self.accounts.not_allocated(alloc_stream, bytes as u64);
                 // SAFETY: just allocated on this stream, and seen by nobody.
-                let _: ResourceResult<()> = unsafe { self.pool.free(ptr, home.cu_stream()) };
+                let _: ResourceResult<()> = unsafe { self.pool.free(ptr, &home) };
                 return Err(error);
             }
         };

@@ -214,7 +214,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         if bytes as u64 > total {
             return Err(ResourceError::beyond_device(bytes, total));
         }
-        let alloc_stream = self.streams.resolve_id(stream)?;
+        let stream = self.streams.enter(stream)?;
         self.device().bind()?;
         // A block that cannot be freed is still retired, and no reason to refuse this one.
         let _ = self.free_retired();
@@ -239,7 +239,7 @@ impl DeviceMemoryResource for DirectCudaResource {
                 reserved_bytes: bytes,
                 alignment: BLOCK_ALIGNMENT,
                 device_ordinal: self.device_ordinal(),
-                alloc_stream,
+                alloc_stream: stream.id(),
                 tag,
                 generation,
                 slot: BlockSlot::NONE,

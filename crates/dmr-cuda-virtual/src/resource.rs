@@ -118,13 +118,6 @@ impl VirtualCudaResource {
         ResourceError::out_of_memory(requested, self.device().ordinal(), memory, &self.usage())
     }
 
-    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
-        match self.streams.is_captured(stream)? {
-            true => Err(ResourceError::stream_capturing(stream)),
-            false => Ok(()),
-        }
-    }
-
     /// Addresses with memory under them; or nothing has changed, but for what could not be undone.
     fn take(&self, bytes: usize, rounded: u64, tag: AllocTag) -> ResourceResult<(u64, Remains)> {
         let range = self.reserve(rounded)?;
@@ -172,9 +165,9 @@ impl DeviceMemoryResource for VirtualCudaResource {
         if bytes as u64 > total {
             return Err(ResourceError::beyond_device(bytes, total));
         }
-        let alloc_stream = self.streams.resolve_id(stream)?;
+        let stream = self.streams.enter(stream)?;
         self.device().bind()?;
-        self.refuse_capture(alloc_stream)?;
+        stream.refuse_capture()?;
         // A block that cannot be freed is still retired, and no reason to refuse this one.
         let _ = self.try_sweep();
         let (ptr, remains) = self.take(bytes, reserved_bytes as u64, tag)?;
@@ -194,7 +187,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
                 reserved_bytes,
                 alignment: granularity,
                 device_ordinal: self.device_ordinal(),
-                alloc_stream,
+                alloc_stream: stream.id(),
                 tag,
                 generation,
                 slot: BlockSlot::NONE,
@@ -223,7 +216,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
         }
         // The driver call that asked may be the one that finds the device lost.
         if !self.device().is_lost()
-            && let Err(error) = self.refuse_capture(home)
+            && let Err(error) = self.streams.enter_home(home).and_then(|home| home.refuse_capture())
             && !self.device().is_lost()
         {
             return refuse(error, block);

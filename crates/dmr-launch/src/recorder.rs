@@ -123,7 +123,8 @@ impl LaunchRecorder {
         mut self,
         ctx: &C,
     ) -> Result<PreflightedLaunch, PreflightError> {
-        let (windows, stream) = self.open(ctx, Arc::clone)?;
+        let stream = ctx.streams().enter(self.stream).map_err(|error| self.refused(error))?;
+        let (windows, stream) = (self.open(ctx, stream.id(), Arc::clone)?, stream.id());
         let counts = (self.uses.len(), self.skipped);
         Ok(PreflightedLaunch::new(windows, stream, self.mode, counts))
     }
@@ -149,9 +150,9 @@ impl LaunchRecorder {
     where
         C: DeviceContext + ?Sized,
     {
-        let stream = ctx.streams().resolve(self.stream).map_err(|error| self.refused(error))?;
-        let (windows, _) = self.open(ctx, |resource| resource)?;
-        let enqueued = self.held_to_its_uses(|| enqueue(stream));
+        let stream = ctx.streams().enter(self.stream).map_err(|error| self.refused(error))?;
+        let windows = self.open(ctx, stream.id(), |resource| resource)?;
+        let enqueued = self.held_to_its_uses(|| enqueue(stream.stream()));
         match (enqueued, windows.finish()) {
             (Ok(value), Ok(())) => Ok(value),
             (Ok(_), Err(error)) => Err(LaunchError::Commit(error)),
@@ -244,25 +245,25 @@ impl LaunchRecorder {
         work()
     }
 
-    /// Opens all windows or none. Answers the resolved stream as well.
+    /// Opens all windows or none.
     fn open<'c, C, R>(
         &mut self,
         ctx: &'c C,
+        stream: StreamId,
         hold: impl FnOnce(&'c Arc<dyn DeviceMemoryResource>) -> R,
-    ) -> Result<(Windows<R>, StreamId), PreflightError>
+    ) -> Result<Windows<R>, PreflightError>
     where
         C: DeviceContext + ?Sized,
         R: DeviceMemoryResource,
     {
-        let stream = ctx.streams().resolve_id(self.stream).map_err(|error| self.refused(error))?;
         self.refuse_or_leave_out_unordered(ctx, stream)?;
         if self.uses.is_empty() {
-            return Ok((Windows::NONE, stream));
+            return Ok(Windows::NONE);
         }
         let resource = ctx.resource();
         let tokens = resource.prepare_uses(&self.uses, stream);
         let tokens = tokens.map_err(|error| self.refused(error))?;
-        Ok((Windows::new(hold(resource), tokens), stream))
+        Ok(Windows::new(hold(resource), tokens))
     }
 
     /// Deals with everything that the resource cannot order, as the mode says.

@@ -42,9 +42,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if bytes as u64 > total {
             return Err(too_large());
         }
-        self.device().check()?;
-        let home = self.streams.locate(id.alloc_stream())?.id();
-        self.refuse_captured(home)?;
+        let stream = self.streams.enter(id.alloc_stream())?;
+        let home = stream.id();
+        self.refuse_capture(&stream)?;
         let place = self.uses().inner_slot(id, self.owner).and_then(Place::from_slot);
         let arena = place.and_then(|place| self.arena_at(place.arena));
         let Some((place, arena)) = place.zip(arena) else {

@@ -13,7 +13,7 @@ use dmr_core::{
     StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
 use dmr_streams::uses::{Carried, UseTable, Vacancy};
-use dmr_streams::{Device, Located, Owner, StreamPool};
+use dmr_streams::{Device, Owner, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
@@ -241,13 +241,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
         let request = self.request(bytes, room);
-        let located = self.streams.locate(stream)?;
-        let home = located.id();
-        self.device().check()?;
-        self.refuse_capture(located)?;
+        let stream = self.streams.enter(stream)?;
+        let home = stream.id();
+        self.refuse_capture(&stream)?;
         let (arena, taken, vacancy) = self.acquire(home, request, tag)?;
         let generation = Generation::next();
-        let slot = match self.uses().enter(vacancy, generation, located) {
+        let slot = match self.uses().enter(vacancy, generation, &stream) {
             Ok(slot) => slot,
             Err((vacancy, error)) => {
                 self.uses().give_up(vacancy);
@@ -297,18 +296,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// What a graph captures is not ordered with anything outside of it.
     #[inline]
-    fn refuse_capture(&self, stream: Located<'_>) -> ResourceResult<()> {
-        if self.config.checks_capture && self.streams.is_capturing(stream)? {
-            return Err(ResourceError::stream_capturing(stream.id()));
-        }
-        Ok(())
+    pub(crate) fn refuse_capture(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
+        if self.config.checks_capture { stream.refuse_capture() } else { Ok(()) }
     }
 
-    /// The same for a block that comes back, whose stream may have been taken back by its owner.
+    /// Refuses a block whose home stream captures a graph.
     #[inline]
     pub(crate) fn refuse_captured(&self, home: StreamId) -> ResourceResult<()> {
-        if self.config.checks_capture && self.streams.is_captured(home)? {
-            return Err(ResourceError::stream_capturing(home));
+        if self.config.checks_capture {
+            self.streams.enter_home(home)?.refuse_capture()?;
         }
         Ok(())
     }

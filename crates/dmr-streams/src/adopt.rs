@@ -1,14 +1,17 @@
-//! Streams of other owners: adopted into a pool, and given up before their owner destroys them.
+//! Streams of other owners: adopted into a pool, and retired before their owner destroys them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUstream};
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
-use crate::pool::Created;
+use crate::holds::HeldBy;
+use crate::slot::PoolStream;
+use crate::sync::pause;
 use crate::{StreamLease, StreamPool};
 
 /// `CU_STREAM_LEGACY`, which the null handle means as well.
@@ -17,18 +20,20 @@ const LEGACY: usize = 1;
 pub(crate) const PER_THREAD: usize = 2;
 
 impl StreamPool {
-    /// Takes a stream that cudarc owns into the pool, as a lease.
+    /// Adopts a stream that cudarc owns, as a lease.
     ///
-    /// The pool keeps it alive. A stream can be adopted again once its lease is dropped, and gets
-    /// the same slot then.
+    /// The pool keeps it alive. A stream can be adopted again once its lease is dropped, and gets the
+    /// same slot then.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the
-    /// per-thread default stream (it names a different stream on each thread), for the legacy null
-    /// stream ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made
-    /// itself, and for one that is adopted already; [`Capacity`](ResourceError::Capacity) after
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another context, for the per-thread
+    /// default stream (it names a different stream on each thread), for the legacy null stream
+    /// ([`adopt_legacy`](Self::adopt_legacy) takes it), for a stream that this pool made itself, and for
+    /// one that is adopted already; [`Capacity`](ResourceError::Capacity) after
     /// [`max_adopted`](crate::StreamPoolConfig::max_adopted) different streams;
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) if the pool's first stream captures a graph,
+    /// unless the pool has a second stream already; [`ForkedProcess`](ResourceError::ForkedProcess);
     /// [`Driver`](ResourceError::Driver).
     pub fn adopt(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
         match stream.cu_stream() as usize {
@@ -36,12 +41,12 @@ impl StreamPool {
             PER_THREAD => Err(misuse(StreamProblem::PerThreadDefault)),
             _ => {
                 self.refuse_other_context(&stream)?;
-                self.enter(stream)
+                self.adopt_checked(stream)
             }
         }
     }
 
-    /// Takes a stream of another owner into the pool, as a lease.
+    /// Adopts a stream of another owner, as a lease.
     ///
     /// # Errors
     ///
@@ -49,52 +54,98 @@ impl StreamPool {
     ///
     /// # Safety
     ///
-    /// - `stream` is a stream of CUDA's that was not destroyed. The driver is asked for its context.
-    /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for
-    ///   the lease, and every call that other threads were making meanwhile has returned: one that
-    ///   allocates, frees, reaps, trims or asks whether the pool is idle may be about to ask the
-    ///   driver about the stream. Or the pool, its leases and everything that tracks uses on it are
-    ///   gone.
+    /// - `stream` is a CUDA stream that was not destroyed. The driver is asked for its context.
+    /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for the lease,
+    ///   or the pool, its leases and everything that tracks uses on it are gone.
+    /// - After that, cudarc's stream that the lease and [`resolve`](Self::resolve) return is not used.
     pub unsafe fn adopt_raw(self: &Arc<Self>, stream: CUstream) -> ResourceResult<StreamLease> {
         // SAFETY: the caller's promises; `adopt` refuses a stream of another context, and drops
         // what was wrapped here without a call.
         self.adopt(unsafe { self.device().context().wrap_borrowed_stream(stream) })
     }
 
-    /// Takes CUDA's legacy null stream into the pool: for work of libraries that submit to it.
+    /// Adopts CUDA's legacy null stream: for work of libraries that submit to it.
     ///
-    /// The driver orders it with every blocking stream of the context; the streams of the pool
-    /// are non-blocking, so between these and the null stream the use table sees to the order.
+    /// The driver orders it with every blocking stream of the context. The streams of the pool are
+    /// non-blocking, so the use table orders them with the null stream.
     ///
     /// # Errors
     ///
     /// As [`adopt`](Self::adopt).
     pub fn adopt_legacy(self: &Arc<Self>) -> ResourceResult<StreamLease> {
-        self.enter(self.device().context().default_stream())
+        self.device().check()?;
+        self.adopt_checked(self.device().context().default_stream())
     }
 
-    /// Gives an adopted stream up: records a last event on it, which stands for the stream in
-    /// every ledger from then on. No later call touches the stream, and its ids are refused. Its
-    /// owner may destroy it once the calls that other threads were making meanwhile have returned.
+    /// Retires an adopted stream: records a last event on it, which stands for the stream in every ledger
+    /// from then on. No later call touches the stream, and its ids are refused. Its owner may destroy it
+    /// once this has returned `Ok`.
+    ///
+    /// Does not wait; [`retire_stream_timeout`](Self::retire_stream_timeout) does.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of the pool's own;
-    /// [`Driver`](ResourceError::Driver), when nothing has changed.
+    /// Nothing has changed then. [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of the pool's
+    /// own, for a returned lease and a retired stream, while a launch that uses the stream is prepared and
+    /// neither finished nor cancelled, and while a call of a thread uses it;
+    /// [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`ForkedProcess`](ResourceError::ForkedProcess); [`DeviceLost`](ResourceError::DeviceLost);
+    /// [`Driver`](ResourceError::Driver).
     pub fn retire_stream(&self, lease: &StreamLease) -> ResourceResult<()> {
-        self.device().refuse_fork()?;
+        self.device().check()?;
         let id = self.resolve_id(lease.id())?;
-        let adopted = self.adopted_slots().find(|(index, _)| *index == id.slot());
-        let Some((index, slot)) = adopted else {
-            return Err(ResourceError::stream_misuse(id, StreamProblem::NotAdopted));
-        };
-        self.progress().end(self, index)?;
-        slot.retired.store(true, Ordering::Release);
+        let not_adopted = ResourceError::stream_misuse(id, StreamProblem::NotAdopted);
+        let holds = self.holds(id.slot()).ok_or(not_adopted)?;
+        let closing = holds.begin_closing().map_err(|held_by| self.held(id, held_by))?;
+        let guard = self.guard_of_retirement(id)?;
+        let last = self.progress().event_on(&guard)?;
+        if !closing.close() {
+            return Err(self.held(id, HeldBy::Call));
+        }
+        self.progress().end(id.slot(), last);
         Ok(())
     }
 
-    /// Errors unless the driver reports that the stream belongs to the device's context: the context of a
-    /// raw handle is not known.
+    /// Retires an adopted stream as [`retire_stream`](Self::retire_stream) does, and waits for the
+    /// launches and calls that use it, but not longer than `timeout`. Holds no lock while it waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`retire_stream`](Self::retire_stream), for the last attempt.
+    pub fn retire_stream_timeout(
+        &self,
+        lease: &StreamLease,
+        timeout: Duration,
+    ) -> ResourceResult<()> {
+        let start = Instant::now();
+        let mut looks: u32 = 0;
+        loop {
+            let retired = self.retire_stream(lease);
+            let is_held = |error: &ResourceError| matches!(error, ResourceError::StreamMisuse { problem, .. } if problem.is_held());
+            if !retired.as_ref().is_err_and(is_held) || start.elapsed() >= timeout {
+                return retired;
+            }
+            pause(looks);
+            looks = looks.saturating_add(1);
+        }
+    }
+
+    /// Returns the error for a stream that cannot be retired now.
+    fn held(&self, id: StreamId, held_by: HeldBy) -> ResourceError {
+        let problem = match held_by {
+            HeldBy::Window => match self.slots().block_with_window_on(id) {
+                Some(block) => StreamProblem::OpenWindow { block },
+                // It was closed just now, by a call that may not have ended.
+                None => StreamProblem::InCall,
+            },
+            HeldBy::Call => StreamProblem::InCall,
+            HeldBy::Nothing => StreamProblem::ReturnedLease,
+        };
+        ResourceError::stream_misuse(id, problem)
+    }
+
+    /// Refuses a stream of another context than the device's. The driver is asked, because the context of
+    /// a raw handle is not known.
     fn refuse_other_context(&self, stream: &CudaStream) -> ResourceResult<()> {
         self.device().check()?;
         let mut context = std::ptr::null_mut();
@@ -108,55 +159,66 @@ impl StreamPool {
         }
     }
 
-    fn enter(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
-        self.device().refuse_fork()?;
-        let (slot, lease) = self.take_adopted(&stream)?;
-        let entered = self.progress().announce_second_stream(self).map(|()| {
-            let created = || Created { stream, priority: 0 };
-            Arc::clone(&self.slot(slot).stream.get_or_init(created).stream)
+    fn adopt_checked(self: &Arc<Self>, stream: Arc<CudaStream>) -> ResourceResult<StreamLease> {
+        let (index, lease) = self.take_slot_for(stream.cu_stream() as usize)?;
+        let announced = self.progress().announce_second_stream(self);
+        let slot = self.stream_slot(index).filter(|_| announced.is_ok());
+        let known = slot.map(|slot| {
+            let known = slot.stream.get_or_init(|| PoolStream { stream, priority: 0 });
+            slot.lease.store(lease, Ordering::Release);
+            Arc::clone(&known.stream)
         });
-        let stream = entered.inspect_err(|_| self.untake(slot))?;
-        self.slot(slot).lease.store(lease, Ordering::Release);
-        Ok(StreamLease::new(Arc::clone(self), self.id_of(slot, lease), stream))
+        let mut leases = self.leases();
+        leases[index].adopting = None;
+        leases[index].is_taken = known.is_some();
+        drop(leases);
+        announced?;
+        let stream = known.ok_or_else(|| self.misuse(self.id_of(index, lease)))?;
+        Ok(StreamLease::new(Arc::clone(self), self.id_of(index, lease), stream))
     }
 
-    /// The slot that the stream had before, else one that no stream has had.
-    fn take_adopted(&self, stream: &CudaStream) -> ResourceResult<(usize, u32)> {
-        if self.own_slots().any(|slot| has(slot, stream)) {
+    /// Takes the slot that a stream had before, or else one that no stream has had; returns its index and
+    /// the number of the lease. The handle is compared with that of every slot, and of streams that
+    /// other threads are adopting.
+    fn take_slot_for(&self, handle: usize) -> ResourceResult<(usize, u32)> {
+        // Before the lock: another thread may have held it when the process was forked.
+        self.device().refuse_fork()?;
+        let is_pools_own = self.reclaim().is_some_and(|own| own.has_handle(handle));
+        let mut leases = self.leases();
+        let mut unused = None;
+        let mut known = None;
+        for (index, slot) in self.stream_slots() {
+            let is_this = slot.has_handle(handle) || leases[index].adopting == Some(handle);
+            if is_this && !slot.holds.is_retired() {
+                known = Some(index);
+            }
+            let is_unused = slot.stream.get().is_none() && !leases[index].is_taken;
+            if is_unused && self.is_adopted(index) {
+                unused = unused.or(Some(index));
+            }
+        }
+        if is_pools_own || known.is_some_and(|index| !self.is_adopted(index)) {
             return Err(misuse(StreamProblem::PoolsOwn));
         }
-        let mut books = self.books();
-        let live = |slot: &crate::pool::Slot| !slot.retired.load(Ordering::Acquire);
-        let known = self.adopted_slots().find(|(_, slot)| live(slot) && has(slot, stream));
-        let fresh = || {
-            let unused = |index: usize| !books[index].taken;
-            self.adopted_slots().find(|(index, slot)| slot.stream.get().is_none() && unused(*index))
-        };
-        let found = known.or_else(fresh).map(|(index, _)| index);
-        let limit = self.adopted_slots().count();
-        let index = found.ok_or(ResourceError::capacity("adopted streams of the pool", limit))?;
-        let entry = &mut books[index];
-        if entry.taken {
+        let limit = self.max_slots() - self.max_streams();
+        let full = ResourceError::capacity("adopted streams of the pool", limit);
+        let index = known.or(unused).ok_or(full)?;
+        let lease = &mut leases[index];
+        if lease.is_taken {
             return Err(misuse(StreamProblem::AlreadyAdopted));
         }
-        if entry.last_lease == StreamId::MAX_LEASE {
-            return Err(ResourceError::capacity(
-                "leases of the stream",
-                StreamId::MAX_LEASE as usize,
-            ));
+        if lease.last_number == StreamId::MAX_LEASE {
+            let limit = StreamId::MAX_LEASE as usize;
+            return Err(ResourceError::capacity("leases of the stream", limit));
         }
-        entry.taken = true;
-        entry.last_lease += 1;
-        Ok((index, entry.last_lease))
+        lease.is_taken = true;
+        lease.adopting = Some(handle);
+        lease.last_number += 1;
+        Ok((index, lease.last_number))
     }
 }
 
-/// Whether the slot's stream is this one.
-fn has(slot: &crate::pool::Slot, stream: &CudaStream) -> bool {
-    slot.stream.get().is_some_and(|known| known.stream.cu_stream() == stream.cu_stream())
-}
-
-/// What is wrong with a stream that has no id here.
+/// Returns the error for a stream that has no id here.
 fn misuse(problem: StreamProblem) -> ResourceError {
     ResourceError::stream_misuse(StreamId::UNISSUED, problem)
 }

@@ -202,7 +202,7 @@ impl Device {
     ///
     /// The call's.
     #[inline]
-    pub fn call_on<T>(
+    pub(crate) fn call_on<T>(
         &self,
         stream: sys::CUstream,
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,

@@ -7,7 +7,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
 use dmr_core::ResourceResult;
 
-use crate::Device;
+use crate::{Device, StreamGuard};
 
 /// How many checks can be submitted before their results must be fetched.
 pub(crate) const RESULT_SLOTS: usize = 1 << 16;
@@ -65,7 +65,7 @@ impl Kernels {
     /// The range is device memory that stays allocated until the check is done.
     pub(crate) unsafe fn check(
         &self,
-        stream: &CudaStream,
+        stream: &StreamGuard<'_>,
         (mut ptr, bytes): (u64, usize),
         mut pattern: u32,
         slot: usize,
@@ -86,7 +86,11 @@ impl Kernels {
     }
 
     /// Keeps a stream busy.
-    pub(crate) fn spin(&self, stream: &CudaStream, mut nanoseconds: u64) -> ResourceResult<()> {
+    pub(crate) fn spin(
+        &self,
+        stream: &StreamGuard<'_>,
+        mut nanoseconds: u64,
+    ) -> ResourceResult<()> {
         // SAFETY: the parameter is that of the kernel, which touches no memory.
         unsafe { self.launch(self.spin, 1, 1, stream, &mut [(&raw mut nanoseconds).cast()]) }
     }
@@ -129,13 +133,14 @@ impl Kernels {
         function: sys::CUfunction,
         blocks: c_uint,
         threads: c_uint,
-        stream: &CudaStream,
+        stream: &StreamGuard<'_>,
         parameters: &mut [*mut c_void],
     ) -> ResourceResult<()> {
         self.device.bind()?;
         let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
-        // SAFETY: the caller's promise; the stream is alive for as long as it is borrowed.
-        unsafe { result::launch_kernel(function, grid, block, 0, stream.cu_stream(), parameters) }
+        let on = stream.stream().cu_stream();
+        // SAFETY: the caller's promise; the stream is alive while there is a guard.
+        unsafe { result::launch_kernel(function, grid, block, 0, on, parameters) }
             .map_err(|error| self.device.driver_error("cuLaunchKernel", error))
     }
 }

@@ -23,11 +23,14 @@
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
 mod adopt;
+pub mod config;
 pub mod context;
 pub mod device;
 pub mod error;
 mod event;
+pub mod guard;
 mod handed_over;
+mod holds;
 mod idle;
 mod kernels;
 pub mod latch;
@@ -42,13 +45,16 @@ pub mod pool;
 mod progress;
 mod recycle;
 mod simulated;
+mod slot;
 mod sync;
 pub mod tracked;
 pub mod uses;
 
+pub use config::StreamPoolConfig;
 pub use context::DeviceContext;
 pub use device::Device;
 pub use error::DeviceError;
+pub use guard::{HomeStream, StreamGuard};
 pub use latch::{Latch, Latched};
 pub use lease::StreamLease;
 pub use library::DriverVersion;
@@ -56,7 +62,7 @@ pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};
 pub use ops::PatternOps;
 pub use owner::Owner;
 pub use pinned::{PinnedMemory, reap_orphaned_pinned};
-pub use pool::{Located, StreamPool, StreamPoolConfig};
+pub use pool::StreamPool;
 pub use tracked::Tracked;
 pub use uses::{Dependencies, FreeOrder, UseTable};
 

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUstream, cuMemsetD32Async};
+use cudarc::driver::sys::cuMemsetD32Async;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId};
 
 use crate::kernels::{Kernels, NOTHING_WRONG, RESULT_SLOTS};
-use crate::{Device, StreamPool};
+use crate::{Device, HomeStream, StreamGuard, StreamPool};
 
 /// [`DeviceOps`] on the streams of a pool.
 ///
@@ -76,8 +76,8 @@ impl PatternOps {
     ///
     /// Stream and driver errors.
     pub fn delay(&self, stream: StreamId, nanoseconds: u64) -> ResourceResult<()> {
-        let stream = self.streams.resolve(stream)?;
-        self.kernels()?.spin(stream, nanoseconds)
+        let stream = self.streams.enter(stream)?;
+        self.kernels()?.spin(&stream, nanoseconds)
     }
 
     fn device(&self) -> &Device {
@@ -102,11 +102,13 @@ impl PatternOps {
         block: &DeviceBlock,
         offset: usize,
         pattern: u32,
-        stream: CUstream,
+        stream: &StreamGuard<'_>,
     ) -> ResourceResult<()> {
         let byte = pattern.to_le_bytes()[offset % 4];
-        // SAFETY: the byte is inside a live block; the stream is alive, because its pool is.
-        unsafe { result::memset_d8_async(block.ptr() + offset as u64, byte, 1, stream) }
+        let ptr = block.ptr() + offset as u64;
+        // SAFETY: the byte is inside a live block; the stream is alive while there is a guard.
+        stream
+            .call(|stream| unsafe { result::memset_d8_async(ptr, byte, 1, stream) })
             .map_err(|error| self.device().driver_error("cuMemsetD8Async", error))
     }
 
@@ -150,11 +152,16 @@ impl PatternOps {
         if !pending.checks.is_empty() {
             self.device().bind()?;
             for stream in &pending.streams {
-                // To wait for it would break its capture.
-                if self.streams.is_slot_capturing(stream.slot())? {
-                    return Err(ResourceError::stream_capturing(*stream));
+                match self.streams.enter_home(*stream)? {
+                    HomeStream::Live(stream) => {
+                        // To wait for it would break its capture.
+                        stream.refuse_capture()?;
+                        stream.synchronize()?;
+                    }
+                    HomeStream::Retired => {
+                        self.streams.uses().work_so_far(*stream)?.synchronize()?;
+                    }
                 }
-                self.streams.synchronize_slot(stream.slot())?;
             }
             let results = kernels.fetch(pending.checks.len())?;
             let pending = &mut *pending;
@@ -189,7 +196,7 @@ impl DeviceOps for PatternOps {
         stream: StreamId,
     ) -> ResourceResult<()> {
         self.address(block, &range)?;
-        let stream = self.streams.resolve(stream)?.cu_stream();
+        let stream = &self.streams.enter(stream)?;
         self.device().bind()?;
         let Range { start, end } = range;
         let words_start = start.next_multiple_of(4).min(end);
@@ -199,10 +206,12 @@ impl DeviceOps for PatternOps {
         }
         if words_start < words_end {
             let ptr = block.ptr() + words_start as u64;
+            let words = (words_end - words_start) / 4;
             // SAFETY: the words are inside a live block, which is aligned to more than a word;
-            // the stream is alive, because its pool is.
-            unsafe { cuMemsetD32Async(ptr, pattern, (words_end - words_start) / 4, stream) }
-                .result()
+            // the stream is alive while there is a guard.
+            let fill = |stream| unsafe { cuMemsetD32Async(ptr, pattern, words, stream) }.result();
+            stream
+                .call(fill)
                 .map_err(|error| self.device().driver_error("cuMemsetD32Async", error))?;
         }
         for offset in words_end..end {
@@ -220,7 +229,7 @@ impl DeviceOps for PatternOps {
         key: u64,
     ) -> ResourceResult<()> {
         let ptr = self.address(block, &range)?;
-        let stream = self.streams.locate(stream)?;
+        let stream = self.streams.enter(stream)?;
         if range.is_empty() {
             return Ok(());
         }
@@ -238,7 +247,7 @@ impl DeviceOps for PatternOps {
             //
             // SAFETY: the range is inside a live block; freeing that is ordered after the check
             // by the contract of the block's resource, as for any work on its memory.
-            return unsafe { kernels.check(stream.stream(), (ptr, range.len()), pattern, slot) };
+            return unsafe { kernels.check(&stream, (ptr, range.len()), pattern, slot) };
         }
     }
 
@@ -249,10 +258,9 @@ impl DeviceOps for PatternOps {
 
     fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
         let home = block.alloc_stream();
-        self.streams.home_stream(home)?;
-        self.device().bind()?;
-        if self.streams.is_slot_capturing(home.slot())? {
-            return Err(ResourceError::stream_capturing(home));
+        match self.streams.enter_home(home)? {
+            HomeStream::Live(stream) => stream.refuse_capture()?,
+            HomeStream::Retired => return Err(self.streams.misuse(home)),
         }
         Ok(self.streams.permanent_id(home.slot()))
     }

@@ -81,8 +81,7 @@ impl StreamPool {
         bytes: usize,
         home: StreamId,
     ) -> ResourceResult<PinnedMemory> {
-        let (device, home) = (self.device(), self.resolve_id(home)?);
-        device.check()?;
+        let (device, home) = (self.device(), self.enter(home)?);
         if bytes == 0 {
             return Err(ResourceError::zero_size());
         }
@@ -96,7 +95,7 @@ impl StreamPool {
             .cast::<u8>();
         let ptr = start.expose_provenance() as u64;
         let generation = Generation::next();
-        let slot = match self.uses().insert(generation, home) {
+        let slot = match self.uses().insert_on(generation, &home) {
             Ok(slot) => slot,
             Err(error) => {
                 // That error says more than one of the free.
@@ -119,7 +118,7 @@ impl StreamPool {
                 reserved_bytes: bytes,
                 alignment: BLOCK_ALIGNMENT,
                 device_ordinal: device.ordinal(),
-                alloc_stream: home,
+                alloc_stream: home.id(),
                 tag: AllocTag::new("pinned"),
                 generation,
                 slot,
@@ -302,7 +301,7 @@ impl Retired {
         Ok(match streams.uses().free_order(self.id)? {
             FreeOrder::InUse => None,
             FreeOrder::After(uses) => Some(uses),
-            FreeOrder::Home if is_idle(streams, home)? => {
+            FreeOrder::Home if streams.is_home_idle(home)? => {
                 Some(Dependencies::none(streams.device().clone()))
             }
             FreeOrder::Home => Some(streams.uses().work_so_far(home)?),
@@ -321,15 +320,6 @@ impl Orphan {
         free_host(self.after.device(), self.ptr)?;
         Ok(Some(self.bytes as u64))
     }
-}
-
-/// Returns whether a stream is idle. Refused while it captures a graph: a query would end the
-/// capture.
-fn is_idle(streams: &StreamPool, home: StreamId) -> ResourceResult<bool> {
-    if streams.is_slot_capturing(home.slot())? {
-        return Err(ResourceError::stream_capturing(home));
-    }
-    streams.is_stream_idle(streams.permanent_stream(home.slot())?)
 }
 
 /// Frees memory that no device work uses any more. The device's context is current.

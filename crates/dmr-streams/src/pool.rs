@@ -1,68 +1,18 @@
-//! A fixed number of streams of one device, known by number.
+//! A fixed number of streams of one device, named by ids.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::result;
-use cudarc::driver::sys::CUstreamCaptureStatus;
-use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
+use crate::holds::Holds;
 use crate::progress::{Event, Progress};
+use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{Slots, UseTable};
-use crate::{Device, StreamLease, pinned};
-
-/// How a [`StreamPool`] is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StreamPoolConfig {
-    /// How many streams there can be. Brought between 1 and [`StreamId::MAX_SLOTS`].
-    pub max_streams: usize,
-    /// How many streams of other owners can be adopted in the pool's life. The sum of both is
-    /// brought down to [`StreamId::MAX_SLOTS`].
-    pub max_adopted: usize,
-    /// The priority of streams that are acquired without naming one: lower is more urgent, 0 is
-    /// CUDA's default. The driver brings it into the device's range.
-    pub priority: i32,
-}
-
-impl StreamPoolConfig {
-    /// 32 streams of priority 0, and 32 of other owners.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { max_streams: 32, max_adopted: 32, priority: 0 }
-    }
-
-    /// Sets [`max_streams`](Self::max_streams).
-    #[must_use]
-    pub const fn with_max_streams(mut self, max_streams: usize) -> Self {
-        self.max_streams = max_streams;
-        self
-    }
-
-    /// Sets [`max_adopted`](Self::max_adopted).
-    #[must_use]
-    pub const fn with_max_adopted(mut self, max_adopted: usize) -> Self {
-        self.max_adopted = max_adopted;
-        self
-    }
-
-    /// Sets [`priority`](Self::priority).
-    #[must_use]
-    pub const fn with_priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
-}
-
-impl Default for StreamPoolConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+use crate::{Device, StreamGuard, StreamLease, StreamPoolConfig, pinned};
 
 /// A fixed number of streams of one device, handed out as leases.
 ///
@@ -97,81 +47,17 @@ pub struct StreamPool {
     priority: i32,
     /// The pool's own streams, then those of other owners. (In a forked child cudarc would destroy
     /// them.)
-    slots: LeakedInChild<Box<[Slot]>>,
+    slots: LeakedInChild<Box<[StreamSlot]>>,
     /// How many of the slots are for the pool's own streams.
     max_streams: usize,
     /// What is free, by slot. Never held across a driver call.
-    books: LeakedInChild<Mutex<Box<[Entry]>>>,
+    leases: LeakedInChild<Mutex<Box<[SlotLease]>>>,
     turn: AtomicUsize,
     progress: LeakedInChild<Progress>,
     uses: LeakedInChild<Slots<Option<Event>>>,
     reclaim: LeakedInChild<OnceLock<Arc<CudaStream>>>,
     pinned: LeakedInChild<pinned::Queue<pinned::Retired>>,
 }
-
-/// What is read without a lock.
-#[derive(Default)]
-pub(crate) struct Slot {
-    pub(crate) stream: OnceLock<Created>,
-    /// The number of the lease that is held, or [`PERMANENT`] if none is.
-    pub(crate) lease: AtomicU32,
-    /// The stream is another owner's, who may have destroyed it by now.
-    pub(crate) retired: AtomicBool,
-}
-
-impl Slot {
-    /// Its stream, if it has one and nobody has taken it back.
-    #[inline]
-    pub(crate) fn alive(&self) -> Option<&Created> {
-        if self.retired.load(Ordering::Acquire) { None } else { self.stream.get() }
-    }
-}
-
-/// One of a pool's streams, and the id under which it may be stored.
-#[derive(Clone, Copy)]
-pub struct Located<'p> {
-    pub(crate) id: StreamId,
-    stream: &'p Arc<CudaStream>,
-}
-
-impl<'p> Located<'p> {
-    /// Its id, never [`StreamId::DEFAULT`].
-    #[must_use]
-    #[inline]
-    pub fn id(self) -> StreamId {
-        self.id
-    }
-
-    /// The stream.
-    #[must_use]
-    #[inline]
-    pub fn stream(self) -> &'p Arc<CudaStream> {
-        self.stream
-    }
-}
-
-impl fmt::Debug for Located<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Located").field(&self.id).finish()
-    }
-}
-
-pub(crate) struct Created {
-    pub(crate) stream: Arc<CudaStream>,
-    pub(crate) priority: i32,
-}
-
-/// What is decided under the lock.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Entry {
-    /// Leased, or being created.
-    pub(crate) taken: bool,
-    /// The number of the latest lease.
-    pub(crate) last_lease: u32,
-}
-
-/// The lease number of ids that need no lease.
-const PERMANENT: u32 = 0;
 
 impl StreamPool {
     /// Makes a pool and its default stream.
@@ -189,9 +75,9 @@ impl StreamPool {
             id,
             device,
             priority: config.priority,
-            slots: LeakedInChild::new((0..slots).map(|_| Slot::default()).collect()),
+            slots: LeakedInChild::new((0..slots).map(|_| StreamSlot::default()).collect()),
             max_streams,
-            books: LeakedInChild::new(Mutex::new(vec![Entry::default(); slots].into())),
+            leases: LeakedInChild::new(Mutex::new(vec![SlotLease::default(); slots].into())),
             turn: AtomicUsize::new(0),
             progress: LeakedInChild::new(Progress::new(slots)),
             uses: LeakedInChild::new(Slots::new(slots)),
@@ -312,32 +198,6 @@ impl StreamPool {
         Ok(self.find(stream)?.0)
     }
 
-    /// Both at once: the id that may be stored, and the stream behind it. Takes no lock.
-    ///
-    /// # Errors
-    ///
-    /// As [`resolve`](Self::resolve).
-    #[inline]
-    pub fn locate(&self, stream: StreamId) -> ResourceResult<Located<'_>> {
-        let (id, created) = self.find(stream)?;
-        Ok(Located { id, stream: &created.stream })
-    }
-
-    /// The stream on which a block was allocated, also after its lease was returned. Takes no lock.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, and for a stream
-    /// whose owner, who had lent it to the pool, has taken it back.
-    #[inline]
-    pub fn home_stream(&self, home: StreamId) -> ResourceResult<&Arc<CudaStream>> {
-        let ours = home.pool() == Some(self.id);
-        match self.slots.get(home.slot()).filter(|_| ours).and_then(Slot::alive) {
-            Some(created) => Ok(&created.stream),
-            None => self.resolve(home),
-        }
-    }
-
     /// Whether two ids name the same stream: different leases of one slot do.
     ///
     /// # Errors
@@ -354,34 +214,24 @@ impl StreamPool {
         UseTable::of(self)
     }
 
-    /// A stream that no user's work waits on, for frees that must wait: non-blocking, never
-    /// leased, created when it is first needed.
+    /// Returns a stream that no user's work waits on, for frees that must wait: non-blocking, never
+    /// leased, created when it is first needed. It has no slot, and its id is
+    /// [`StreamId::UNISSUED`].
     ///
     /// # Errors
     ///
     /// [`Driver`](ResourceError::Driver) if it cannot be created.
-    pub fn reclaim_stream(&self) -> ResourceResult<&Arc<CudaStream>> {
-        if let Some(stream) = self.reclaim.get() {
-            return Ok(stream);
+    pub fn reclaim_stream(&self) -> ResourceResult<StreamGuard<'_>> {
+        if let Some(guard) = self.reclaim() {
+            return Ok(guard);
         }
         let stream = self.new_stream(self.priority)?;
-        Ok(self.reclaim.get_or_init(|| stream))
+        Ok(self.guard_without_slot(self.reclaim.get_or_init(|| stream)))
     }
 
-    /// The reclaim stream, if it was needed before.
-    pub(crate) fn reclaim(&self) -> Option<&Arc<CudaStream>> {
-        self.reclaim.get()
-    }
-
-    /// Waits until all work submitted to a stream so far is done.
-    ///
-    /// # Errors
-    ///
-    /// As [`resolve`](Self::resolve), and [`Driver`](ResourceError::Driver), which may come from
-    /// work submitted earlier.
-    pub fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
-        let slot = self.find(stream)?.0.slot();
-        self.synchronize_slot(slot)
+    /// Returns the reclaim stream, if it was needed before.
+    pub(crate) fn reclaim(&self) -> Option<StreamGuard<'_>> {
+        self.reclaim.get().map(|stream| self.guard_without_slot(stream))
     }
 
     /// How many streams there can be in all: the pool's own, and those of other owners. Slots of
@@ -401,32 +251,6 @@ impl StreamPool {
         Ok(self.permanent_id(self.find(stream)?.0.slot()))
     }
 
-    /// Whether a stream that was just found is capturing a graph, as
-    /// [`is_captured`](Self::is_captured) says.
-    ///
-    /// # Errors
-    ///
-    /// [`Driver`](ResourceError::Driver).
-    #[inline]
-    pub fn is_capturing(&self, stream: Located<'_>) -> ResourceResult<bool> {
-        self.has_capture(stream.stream)
-    }
-
-    /// Whether the stream that an id names, also after its lease was returned, is capturing a
-    /// graph. The driver is asked, which costs it little more than a look.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, and
-    /// [`Driver`](ResourceError::Driver).
-    #[inline]
-    pub fn is_captured(&self, stream: StreamId) -> ResourceResult<bool> {
-        if stream.pool() != Some(self.id) {
-            return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
-        }
-        self.is_slot_capturing(stream.slot())
-    }
-
     /// Pinned memory that was dropped.
     pub(crate) fn pinned(&self) -> &pinned::Queue<pinned::Retired> {
         &self.pinned
@@ -438,66 +262,36 @@ impl StreamPool {
     }
 
     #[inline]
-    pub(crate) fn slot(&self, index: usize) -> &Slot {
-        &self.slots[index]
+    pub(crate) fn stream_slot(&self, index: usize) -> Option<&StreamSlot> {
+        self.slots.get(index)
     }
 
-    /// The slots for streams that the pool makes itself.
-    pub(crate) fn own_slots(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().take(self.max_streams)
+    /// Returns all slots, in order.
+    pub(crate) fn stream_slots(&self) -> impl Iterator<Item = (usize, &StreamSlot)> {
+        self.slots.iter().enumerate()
     }
 
-    /// The slots for streams of other owners.
-    pub(crate) fn adopted_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
-        self.slots.iter().enumerate().skip(self.max_streams)
+    /// Returns whether the slot is for streams of other owners.
+    #[inline]
+    pub(crate) fn is_adopted(&self, slot: usize) -> bool {
+        slot >= self.max_streams
+    }
+
+    /// Returns what an adopted stream is held by.
+    #[inline]
+    pub(crate) fn holds(&self, slot: usize) -> Option<&Holds> {
+        if self.is_adopted(slot) { self.slots.get(slot).map(|slot| &slot.holds) } else { None }
+    }
+
+    /// Returns whether the stream in a slot is retired.
+    #[inline]
+    pub(crate) fn is_retired(&self, slot: usize) -> bool {
+        self.holds(slot).is_some_and(Holds::is_retired)
     }
 
     #[inline]
     pub(crate) fn slots(&self) -> &Slots<Option<Event>> {
         &self.uses
-    }
-
-    /// The stream of a slot, leased or not: once there, it stays.
-    #[inline]
-    pub(crate) fn permanent_stream(&self, slot: usize) -> ResourceResult<&Arc<CudaStream>> {
-        let created = self.slots[slot].stream.get();
-        let misuse =
-            || ResourceError::stream_misuse(self.permanent_id(slot), StreamProblem::ReturnedLease);
-        created.map(|created| &created.stream).ok_or_else(misuse)
-    }
-
-    /// Whether the stream of a slot is capturing a graph. The driver is asked, which costs it
-    /// little more than a look.
-    #[inline]
-    pub(crate) fn is_slot_capturing(&self, slot: usize) -> ResourceResult<bool> {
-        if self.progress.ended(slot).is_some() {
-            return Ok(false);
-        }
-        self.has_capture(self.permanent_stream(slot)?)
-    }
-
-    #[inline]
-    fn has_capture(&self, stream: &Arc<CudaStream>) -> ResourceResult<bool> {
-        // SAFETY: the stream is alive for as long as it is borrowed.
-        let ask = |stream| unsafe { result::stream::is_capturing(stream) };
-        let status = self
-            .device
-            .call_on(stream.cu_stream(), ask)
-            .map_err(|error| self.device.driver_error("cuStreamIsCapturing", error))?;
-        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    pub(crate) fn synchronize_slot(&self, slot: usize) -> ResourceResult<()> {
-        let stream = self.permanent_stream(slot)?;
-        self.device.bind()?;
-        if let Some(last) = self.progress.ended(slot) {
-            // SAFETY: the event is alive.
-            return unsafe { result::event::synchronize(last.handle()) }
-                .map_err(|error| self.device.driver_error("cuEventSynchronize", error));
-        }
-        // SAFETY: `stream` is alive for as long as it is borrowed.
-        unsafe { result::stream::synchronize(stream.cu_stream()) }
-            .map_err(|error| self.device.driver_error("cuStreamSynchronize", error))
     }
 
     /// Ends the lease that this id names. Called once, by the lease.
@@ -510,32 +304,26 @@ impl StreamPool {
         self.untake(id.slot());
     }
 
+    /// Finds the stream of an id, for a caller that only needs its number or cudarc's stream.
     #[inline]
-    fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &Created)> {
+    fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &PoolStream)> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
         if id.pool() == Some(self.id)
             && let Some(slot) = self.slots.get(id.slot())
-            && (id.lease() == PERMANENT || slot.lease.load(Ordering::Acquire) == id.lease())
-            && let Some(created) = slot.alive()
+            && slot.admits(id.lease())
+            && let Some(known) = slot.live()
         {
-            return Ok((id, created));
+            return Ok((id, known));
         }
         Err(self.misuse(stream))
     }
 
-    /// Why an id names no stream here.
-    #[cold]
-    fn misuse(&self, stream: StreamId) -> ResourceError {
-        let ours = stream.is_default() || stream.pool() == Some(self.id);
-        let problem = if ours { StreamProblem::ReturnedLease } else { StreamProblem::OtherPool };
-        ResourceError::stream_misuse(stream, problem)
-    }
-
     /// Sets a slot aside and numbers its next lease.
     fn take(&self, priority: i32) -> ResourceResult<(usize, u32)> {
-        let mut books = self.books();
-        let free =
-            |slot: &usize| !books[*slot].taken && books[*slot].last_lease < StreamId::MAX_LEASE;
+        let mut leases = self.leases();
+        let free = |slot: &usize| {
+            !leases[*slot].is_taken && leases[*slot].last_number < StreamId::MAX_LEASE
+        };
         let created = |slot: &usize| self.slots[*slot].stream.get();
         let has_priority =
             |slot: &usize| created(slot).is_some_and(|created| created.priority == priority);
@@ -551,30 +339,30 @@ impl StreamPool {
                     all().filter(has_priority).count(),
                 ),
             })?;
-        let entry = &mut books[slot];
-        entry.taken = true;
-        entry.last_lease += 1;
-        Ok((slot, entry.last_lease))
+        let lease = &mut leases[slot];
+        lease.is_taken = true;
+        lease.last_number += 1;
+        Ok((slot, lease.last_number))
     }
 
     /// Sets a slot aside that has no stream yet.
     fn take_empty(&self, slot: usize) -> bool {
-        let mut books = self.books();
-        let free = !books[slot].taken && self.slots[slot].stream.get().is_none();
-        books[slot].taken |= free;
+        let mut leases = self.leases();
+        let free = !leases[slot].is_taken && self.slots[slot].stream.get().is_none();
+        leases[slot].is_taken |= free;
         free
     }
 
     pub(crate) fn untake(&self, slot: usize) {
-        self.books()[slot].taken = false;
+        self.leases()[slot].is_taken = false;
     }
 
     /// Creates the stream of a slot that the caller has set aside.
-    fn create(&self, slot: usize, priority: i32) -> ResourceResult<&Created> {
+    fn create(&self, slot: usize, priority: i32) -> ResourceResult<&PoolStream> {
         if slot > 0 {
             self.progress.announce_second_stream(self)?;
         }
-        let created = Created { stream: self.new_stream(priority)?, priority };
+        let created = PoolStream { stream: self.new_stream(priority)?, priority };
         crate::names::name_stream(&created.stream, slot);
         Ok(self.slots[slot].stream.get_or_init(|| created))
     }
@@ -608,8 +396,8 @@ impl StreamPool {
         StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)
     }
 
-    pub(crate) fn books(&self) -> MutexGuard<'_, Box<[Entry]>> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn leases(&self) -> MutexGuard<'_, Box<[SlotLease]>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -621,8 +409,8 @@ impl Drop for StreamPool {
 
 impl fmt::Debug for StreamPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let leased = |slot: &&Slot| slot.lease.load(Ordering::Relaxed) != PERMANENT;
-        let created = |slot: &&Slot| slot.stream.get().is_some();
+        let leased = |slot: &&StreamSlot| slot.lease.load(Ordering::Relaxed) != PERMANENT;
+        let created = |slot: &&StreamSlot| slot.stream.get().is_some();
         f.debug_struct("StreamPool")
             .field("id", &self.id)
             .field("device", &self.device)

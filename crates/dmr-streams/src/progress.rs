@@ -11,13 +11,13 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use cudarc::driver::{result, sys};
-use dmr_core::{ResourceError, ResourceResult};
+use dmr_core::ResourceResult;
 
 use crate::event::DriverEvent;
 use crate::latch::{Latch, Latched};
 use crate::recycle::{Held, Shelf};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
-use crate::{Device, StreamPool};
+use crate::{Device, HomeStream, StreamGuard, StreamPool};
 
 /// What is known of the streams of a pool, by slot.
 pub(crate) struct Progress {
@@ -39,7 +39,7 @@ struct OfStream {
     seen: Box<[AtomicU64]>,
     /// Never locked across a driver call.
     events: Latch<Events>,
-    /// Covers all that was ever submitted here: set when the stream's owner takes it back.
+    /// Covers all that was ever submitted here: set when the stream is retired.
     ended: OnceLock<Event>,
 }
 
@@ -150,26 +150,21 @@ impl Progress {
 
     /// Numbers a use that was submitted, and records an event for it if there is more than one
     /// stream: without one, whoever must wait for the use asks for an event from its number on. If
-    /// recording fails, the number still stands and the use is unrecorded.
+    /// recording fails, or the stream turns out to capture a graph, the number still stands and the use
+    /// is unrecorded.
     #[inline]
-    pub(crate) fn mark(
-        &self,
-        pool: &StreamPool,
-        slot: usize,
-    ) -> (u64, ResourceResult<Option<Event>>) {
+    pub(crate) fn mark(&self, stream: &StreamGuard<'_>) -> (u64, ResourceResult<Option<Event>>) {
         // If no second stream is in sight now, then the event that announces it will be numbered
         // after this use, and recorded after its work.
-        let mut events = self.streams[slot].events.lock();
-        let order = self.next_number(slot, &events);
+        let mut events = self.streams[stream.slot()].events.lock();
+        let order = self.next_number(stream.slot(), &events);
         if !self.several.load(Ordering::SeqCst) {
-            return (order, Ok(None));
-        }
-        if let Some(last) = self.ended(slot) {
-            return (order, Ok(Some(last.clone())));
+            drop(events);
+            return (order, stream.refuse_capture().map(|()| None));
         }
         let event = events.lend(order);
         drop(events);
-        (order, self.record(pool, slot, order, event).map(Some))
+        (order, self.record(stream, order, event).map(Some))
     }
 
     /// An event that covers use `order` of the stream in `slot`, which has none of its own: the
@@ -194,26 +189,26 @@ impl Progress {
 
     /// An event recorded now: it covers all that was submitted to the stream so far.
     pub(crate) fn event_now(&self, pool: &StreamPool, slot: usize) -> ResourceResult<Event> {
-        if let Some(last) = self.ended(slot) {
-            return Ok(last.clone());
+        match pool.enter_home(pool.permanent_id(slot))? {
+            HomeStream::Live(stream) => self.event_on(&stream),
+            HomeStream::Retired => Ok(self.streams[slot].ended.wait().clone()),
         }
-        self.record_for_others(pool, slot, None)
     }
 
-    /// Records the event that stands for all that was ever submitted to the stream in `slot`;
-    /// the stream is not touched again.
-    pub(crate) fn end(&self, pool: &StreamPool, slot: usize) -> ResourceResult<()> {
-        if self.ended(slot).is_none() {
-            let last = self.record_for_others(pool, slot, Some(u64::MAX))?;
-            self.streams[slot].ended.get_or_init(|| last);
-        }
-        Ok(())
+    /// An event recorded now on a stream that may not be the caller's.
+    pub(crate) fn event_on(&self, stream: &StreamGuard<'_>) -> ResourceResult<Event> {
+        let mut events = self.streams[stream.slot()].events.lock();
+        let order = self.next_number(stream.slot(), &events);
+        let event = events.lend(order);
+        drop(events);
+        self.record(stream, order, event)
     }
 
-    /// The last event of a stream that its owner has taken back.
-    #[inline]
-    pub(crate) fn ended(&self, slot: usize) -> Option<&Event> {
-        self.streams.get(slot)?.ended.get()
+    /// Makes an event stand for all that was ever submitted to the stream in `slot`, which was retired
+    /// just now, and after whose work it was recorded.
+    pub(crate) fn end(&self, slot: usize, last: Event) {
+        last.order.store(u64::MAX, Ordering::Relaxed);
+        self.streams[slot].ended.get_or_init(|| last);
     }
 
     /// Called before a second stream is handed out: from then on uses are recorded, and one event
@@ -222,15 +217,10 @@ impl Progress {
         self.several.store(true, Ordering::SeqCst);
         let known = lock(&self.first).is_some();
         if !known {
-            let event = self.record_for_others(pool, 0, None)?;
+            let event = self.event_now(pool, 0)?;
             lock(&self.first).get_or_insert(event);
         }
         Ok(())
-    }
-
-    /// The number of a use that was just submitted to the stream in `slot`.
-    pub(crate) fn number_use(&self, slot: usize) -> u64 {
-        self.next_number(slot, &self.streams[slot].events.lock())
     }
 
     /// The number of a use that was just submitted, and whose thread has the stream's events.
@@ -250,52 +240,32 @@ impl Progress {
         self.reach.load(Ordering::Relaxed)
     }
 
-    /// Records an event on a stream that may not be the caller's: if it is capturing, the event
-    /// would go into its graph, and whoever waits for it with it.
-    fn record_for_others(
-        &self,
-        pool: &StreamPool,
-        slot: usize,
-        order: Option<u64>,
-    ) -> ResourceResult<Event> {
-        if pool.is_slot_capturing(slot)? {
-            return Err(ResourceError::stream_capturing(pool.permanent_id(slot)));
-        }
-        let mut events = self.streams[slot].events.lock();
-        let order = order.unwrap_or_else(|| self.next_number(slot, &events));
-        let event = events.lend(order);
-        drop(events);
-        self.record(pool, slot, order, event)
-    }
-
     /// Records an event for the number `order`, which was taken after the work it stands for was
-    /// submitted: `idle`, or a new one.
+    /// submitted: `idle`, or a new one. An event that a graph has captured orders nothing outside of the
+    /// graph, and adds no node to it: it is discarded. A capture can begin at any time, so the driver is
+    /// asked afterwards.
     fn record(
         &self,
-        pool: &StreamPool,
-        slot: usize,
+        on: &StreamGuard<'_>,
         order: u64,
         idle: Option<Event>,
     ) -> ResourceResult<Event> {
-        let (device, stream) = (pool.device(), &self.streams[slot]);
+        let (device, stream) = (on.device(), &self.streams[on.slot()]);
         let event = match idle {
             Some(event) => event,
-            None => self.make(device, slot, order)?,
+            None => self.make(device, on.slot(), order)?,
         };
-        if slot >= self.reach() {
-            self.reach.fetch_max(slot + 1, Ordering::Relaxed);
+        if on.slot() >= self.reach() {
+            self.reach.fetch_max(on.slot() + 1, Ordering::Relaxed);
         }
         // What was waited for by now is waited for before the event, too.
         for (stamp, seen) in event.seen.iter().zip(&stream.seen).take(self.reach()) {
             stamp.store(seen.load(Ordering::Acquire), Ordering::Relaxed);
         }
-        device.check()?;
-        let handle = pool.permanent_stream(slot)?.cu_stream();
         // SAFETY: event and stream are alive, and of the device's context.
-        let record = |on| unsafe { result::event::record(event.handle(), on) };
-        device
-            .call_on(handle, record)
-            .map_err(|error| device.driver_error("cuEventRecord", error))?;
+        let recorded = on.call(|on| unsafe { result::event::record(event.handle(), on) });
+        on.refuse_capture()?;
+        recorded.map_err(|error| device.driver_error("cuEventRecord", error))?;
         event.recorded.store(true, Ordering::Release);
         Ok(event)
     }

@@ -14,7 +14,7 @@ use dmr_core::{
 
 use crate::handed_over::{HandedOver, Pending, Retired, with_slot};
 use crate::uses::{Departure, Dependencies, FreeOrder, Leaving, UseTable};
-use crate::{Owner, StreamPool};
+use crate::{HomeStream, Owner, StreamGuard, StreamPool};
 
 /// Gives use tracking to any resource, the direct backend among them.
 ///
@@ -107,18 +107,19 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
-        if self.streams.is_slot_capturing(stream.slot())? {
-            return Err(ResourceError::stream_capturing(stream));
-        }
-        Ok(())
+    /// Refuses a home stream that captures a graph.
+    fn refuse_capture(&self, home: StreamId) -> ResourceResult<()> {
+        self.streams.enter_home(home)?.refuse_capture()
     }
 
     /// Enters a block of the inner resource into the use table.
-    fn adopt(&self, block: DeviceBlock) -> Result<DeviceBlock, Box<DeallocateError>> {
+    fn adopt(
+        &self,
+        block: DeviceBlock,
+        home: &StreamGuard<'_>,
+    ) -> Result<DeviceBlock, Box<DeallocateError>> {
         let id = block.id();
-        let insert = |home| self.uses().insert_owned(id.generation(), home, self.owner, id.slot());
-        match self.streams.locate(id.alloc_stream()).and_then(insert) {
+        match self.uses().insert_owned(id.generation(), home, self.owner, id.slot()) {
             Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
@@ -325,8 +326,10 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     fn wait_at_home(&self, id: BlockId, after: &Dependencies) -> bool {
-        let home = self.streams.permanent_stream(id.alloc_stream().slot());
-        home.and_then(|home| after.make_wait(home)).is_ok()
+        match self.streams.enter_home(id.alloc_stream()) {
+            Ok(HomeStream::Live(home)) => after.make_wait(&home).is_ok(),
+            _ => false,
+        }
     }
 }
 
@@ -338,9 +341,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        self.streams.device().check()?;
-        let stream = self.streams.resolve_id(stream)?;
-        self.refuse_capture(stream)?;
+        let guard = self.streams.enter(stream)?;
+        let stream = guard.id();
+        guard.refuse_capture()?;
         self.hand_over_oldest();
         let block = match self.get_ref().allocate(bytes, stream, tag) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
@@ -352,7 +355,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             }
             answer => answer,
         }?;
-        self.adopt(block).map_err(|refused| {
+        self.adopt(block, &guard).map_err(|refused| {
             let DeallocateError { error, block, .. } = *refused;
             // Refused as well, it is leaked, visibly in the usage.
             let _ = self.get_ref().deallocate(block);

@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use cudarc::driver::result;
+use dmr_core::StreamId;
 use dmr_streams::Device;
 use dmr_testkit::Rig;
 
@@ -30,8 +31,8 @@ fn two_devices_alternate_on_one_thread() {
 
 const INVALID_CONTEXT: i32 = 201;
 
-/// Calls of these functions that `device.call_on` makes on a thread that has no context, or has it.
-fn calls_on(rig: &Rig, stream: usize, is_bound: bool, fails: bool) -> (bool, [u64; 3]) {
+/// Calls of these functions that `StreamGuard::call` makes on a thread that has no context, or has it.
+fn calls_on(rig: &Rig, stream: StreamId, is_bound: bool, fails: bool) -> (bool, [u64; 3]) {
     let name = "cuStreamSynchronize";
     std::thread::scope(|scope| {
         let called = scope.spawn(|| {
@@ -42,9 +43,9 @@ fn calls_on(rig: &Rig, stream: usize, is_bound: bool, fails: bool) -> (bool, [u6
             if fails {
                 rig.universe().fail_nth(name, 1, INVALID_CONTEXT);
             }
-            // SAFETY: a stream of the rig, or the legacy stream.
+            // SAFETY: alive while there is a guard.
             let call = |stream| unsafe { result::stream::synchronize(stream) };
-            let answer = rig.device().call_on(stream as _, call);
+            let answer = rig.streams().enter(stream).unwrap().call(call);
             let calls = rig.universe().calls();
             (answer.is_ok(), [name, "cuCtxGetCurrent", "cuCtxSetCurrent"].map(|c| calls.count(c)))
         });
@@ -56,7 +57,7 @@ fn calls_on(rig: &Rig, stream: usize, is_bound: bool, fails: bool) -> (bool, [u6
 fn a_call_on_a_stream_binds_the_context_only_where_that_was_missing() {
     let rig = Rig::simulated();
     let lease = rig.stream();
-    let stream = lease.stream().cu_stream() as usize;
+    let stream = lease.id();
     assert_eq!(calls_on(&rig, stream, true, false), (true, [1, 0, 0]));
     assert_eq!(calls_on(&rig, stream, false, false), (true, [1, 0, 0]));
     // It failed for want of the context: it is made again. (That there is none, the driver says
@@ -69,8 +70,7 @@ fn a_call_on_a_stream_binds_the_context_only_where_that_was_missing() {
 #[test]
 fn a_call_on_the_legacy_stream_binds_the_context_first() {
     let rig = Rig::simulated();
-    for legacy in [0, 1] {
-        assert_eq!(calls_on(&rig, legacy, false, false), (true, [1, 0, 1]));
-        assert_eq!(calls_on(&rig, legacy, true, false), (true, [1, 1, 0]));
-    }
+    let legacy = rig.streams().adopt_legacy().unwrap();
+    assert_eq!(calls_on(&rig, legacy.id(), false, false), (true, [1, 0, 1]));
+    assert_eq!(calls_on(&rig, legacy.id(), true, false), (true, [1, 1, 0]));
 }

@@ -15,8 +15,9 @@ const INNER: BlockSlot = BlockSlot::new(7);
 
 /// A block without memory in the slot.
 fn enter(streams: &StreamPool, vacancy: Vacancy, home: StreamId) -> BlockId {
-    let (home, generation) = (streams.locate(home).unwrap(), Generation::next());
-    let slot = streams.uses().enter(vacancy, generation, home).map_err(|(_, error)| error).unwrap();
+    let (home, generation) = (streams.enter(home).unwrap(), Generation::next());
+    let slot =
+        streams.uses().enter(vacancy, generation, &home).map_err(|(_, error)| error).unwrap();
     let parts = BlockParts {
         ptr: 256,
         bytes: 1,
@@ -107,9 +108,9 @@ fn a_slot_is_for_blocks_of_its_own_table() {
     };
     let vacancy = reserve(uses, owner, stream);
     // Into another table, and into its own for a stream of another.
-    let home = other.streams().locate(foreign).unwrap();
-    let vacancy = refused(elsewhere.enter(vacancy, Generation::next(), home));
-    let vacancy = refused(uses.enter(vacancy, Generation::next(), home));
+    let home = other.streams().enter(foreign).unwrap();
+    let vacancy = refused(elsewhere.enter(vacancy, Generation::next(), &home));
+    let vacancy = refused(uses.enter(vacancy, Generation::next(), &home));
     assert!(uses.reserve(owner, INNER, foreign).is_err());
     // It has come back whole.
     let block = enter(rig.streams(), vacancy, stream);

@@ -129,6 +129,8 @@ mod tests {
             (P::PoolsOwn, "; use the id of its lease"),
             (P::AlreadyAdopted, "; use the id of that lease"),
             (P::NotAdopted, "; only adopted streams are retired"),
+            (P::OpenWindow { block: 7 }, "; finish or cancel that launch"),
+            (P::InCall, "; retire the stream when the call has returned"),
             (P::NotTracked, "; use the backend"),
         ] {
             assert!(problem.to_string().contains(advice), "{problem}");

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::slots::Need;
 use super::{Needs, UseTable};
+use crate::HomeStream;
 use crate::progress::Event;
 
 /// Uses of some streams that memory was freed after: whoever uses the memory next comes after
@@ -93,10 +94,10 @@ impl UseTable<'_> {
         !self.holds_up(stream.slot(), other, number)
     }
 
-    /// Whether the stream's owner has taken it back: nothing can be submitted to it any more.
+    /// Returns whether the stream is retired: nothing can be submitted to it any more.
     #[must_use]
     pub fn has_ended(&self, stream: StreamId) -> bool {
-        self.pool.progress().ended(stream.slot()).is_some()
+        self.pool.is_retired(stream.slot())
     }
 
     /// Makes `stream` wait for all of it that is not known to be done or waited for.
@@ -115,8 +116,11 @@ impl UseTable<'_> {
         if needs.is_empty() {
             return Ok(());
         }
-        self.refuse_capture(stream)?;
-        self.wait(stream, &mut needs)
+        let HomeStream::Live(stream) = self.pool.enter_home(stream)? else {
+            return Err(self.pool.misuse(stream));
+        };
+        stream.refuse_capture()?;
+        self.wait(&stream, &mut needs)
     }
 
     /// Asks the driver whether all of it is done. The answer is remembered for all earlier uses of

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::{CudaStream, result, sys};
+use cudarc::driver::{result, sys};
 use dmr_core::{ResourceResult, StreamId};
 use smallvec::SmallVec;
 
 use super::UseTable;
-use crate::Device;
 use crate::progress::Event;
+use crate::{Device, StreamGuard};
 
 /// When a retired block may be freed.
 #[derive(Debug)]
@@ -93,13 +93,14 @@ impl Dependencies {
     /// # Errors
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver); some waits may have been queued.
-    pub fn make_wait(&self, stream: &CudaStream) -> ResourceResult<()> {
-        self.device.bind()?;
+    pub fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         for event in self.events().iter() {
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             // SAFETY: stream and event are alive, and nobody re-records the event while it is
             // held.
-            unsafe { result::stream::wait_event(stream.cu_stream(), event.handle(), flags) }
+            let wait = |on| unsafe { result::stream::wait_event(on, event.handle(), flags) };
+            stream
+                .call(wait)
                 .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))?;
         }
         Ok(())

@@ -26,7 +26,7 @@ use dmr_core::{
 use smallvec::SmallVec;
 
 use crate::progress::Event;
-use crate::{Located, Owner, StreamPool};
+use crate::{HomeStream, Owner, StreamGuard, StreamPool};
 
 pub use carried::Carried;
 pub use departure::{Departure, Leaving};
@@ -58,9 +58,17 @@ impl<'p> UseTable<'p> {
     /// [`StreamMisuse`](ResourceError::StreamMisuse); [`Capacity`](ResourceError::Capacity) once
     /// 2²⁶ blocks are live.
     pub fn insert(&self, generation: Generation, home: StreamId) -> ResourceResult<BlockSlot> {
-        self.pool.device().refuse_fork()?;
-        let home = self.pool.locate(home)?;
-        self.insert_at(generation, home.id, Tenancy::ANONYMOUS)
+        let home = self.pool.enter(home)?;
+        self.insert_on(generation, &home)
+    }
+
+    /// As [`insert`](Self::insert), on a stream that the caller has entered.
+    pub(crate) fn insert_on(
+        &self,
+        generation: Generation,
+        home: &StreamGuard<'_>,
+    ) -> ResourceResult<BlockSlot> {
+        self.insert_at(generation, home.id(), Tenancy::ANONYMOUS)
     }
 
     /// As [`insert`](Self::insert), for a block that its owner takes back by
@@ -74,11 +82,11 @@ impl<'p> UseTable<'p> {
     pub fn insert_owned(
         &self,
         generation: Generation,
-        home: Located<'p>,
+        home: &StreamGuard<'_>,
         owner: Owner,
         inner_slot: BlockSlot,
     ) -> ResourceResult<BlockSlot> {
-        let home = self.of_this_pool(home.id)?;
+        let home = self.of_this_pool(home.id())?;
         self.insert_at(generation, home, Tenancy { owner: Some(owner), inner_slot })
     }
 
@@ -92,12 +100,11 @@ impl<'p> UseTable<'p> {
     /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was given back before.
     #[inline]
     pub fn give_back(&self, block: BlockId, owner: Owner) -> ResourceResult<Departure<'p>> {
-        let progress = self.pool.progress();
         let home = block.alloc_stream().slot();
         let ordered =
             |entry: &Entry<_>| !self.holds_up(home, entry.stream.get() as usize, entry.order);
         // A stream that its owner has taken back orders nothing any more but by its last event.
-        let alive = progress.ended(home).is_none();
+        let alive = !self.pool.is_retired(home);
         Ok(match self.slots().give_back(block, owner, alive, ordered) {
             Left::Foreign => Departure::Foreign,
             Left::Before => return Err(ResourceError::use_after_free(block.generation())),
@@ -127,25 +134,26 @@ impl<'p> UseTable<'p> {
     /// [`WindowConflict`](ResourceError::WindowConflict);
     /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
     pub fn prepare(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        let stream = self.pool.resolve_id(stream)?;
-        let mut tokens = UseTokens::new(stream);
-        if let Err(error) = self.open(uses, stream, &mut tokens) {
-            self.close_unused(&tokens);
+        let stream = self.pool.enter(stream)?;
+        let mut tokens = UseTokens::new(stream.id());
+        if let Err(error) = self.open(uses, &stream, &mut tokens) {
+            self.close_all(&tokens);
             return Err(error);
         }
+        stream.open_windows(tokens.len());
         Ok(tokens)
     }
 
     fn open(
         &self,
         uses: &[BlockUse],
-        stream: StreamId,
+        stream: &StreamGuard<'_>,
         tokens: &mut UseTokens,
     ) -> ResourceResult<()> {
         if uses.is_empty() {
             return Ok(());
         }
-        self.refuse_capture(stream)?;
+        stream.refuse_capture()?;
         let mut needs = Needs::new();
         for &BlockUse { block, access } in uses {
             let need = |entry: &Entry<_>| {
@@ -154,8 +162,8 @@ impl<'p> UseTable<'p> {
                     Self::add_need(Need::of(entry), &mut needs);
                 }
             };
-            let ticket = self.slots().open(block, stream, access, need)?;
-            tokens.push(UseToken::new(block, stream, access, ticket));
+            let ticket = self.slots().open(block, stream.id(), access, need)?;
+            tokens.push(UseToken::new(block, stream.id(), access, ticket));
         }
         if needs.is_empty() { Ok(()) } else { self.wait(stream, &mut needs) }
     }
@@ -184,16 +192,19 @@ impl<'p> UseTable<'p> {
         if tokens.is_empty() {
             return Ok(());
         }
-        let stream = self.of_this_pool(tokens.stream())?;
-        let (progress, slot) = (self.pool.progress(), stream.slot());
-        // An event that a graph captures orders nothing outside of the graph.
-        if let Err(error) = self.refuse_capture(stream) {
-            self.close_used(tokens, progress.number_use(slot), None);
-            return Err(error);
-        }
-        match progress.mark(self.pool, slot) {
+        let stream = match self.pool.enter_home(tokens.stream())? {
+            HomeStream::Live(stream) => stream,
+            // A stream with an open window is not retired: these were closed before.
+            HomeStream::Retired => return Ok(()),
+        };
+        match self.pool.progress().mark(&stream) {
             (order, Ok(event)) => self.close_used(tokens, order, event),
-            (order, Err(error)) => return self.finish_unrecorded(tokens, order, error),
+            // To wait for the stream would break its capture.
+            (order, Err(error @ ResourceError::StreamCapturing { .. })) => {
+                self.close_used(tokens, order, None);
+                return Err(error);
+            }
+            (order, Err(error)) => return self.finish_unrecorded(tokens, &stream, order, error),
         }
         Ok(())
     }
@@ -203,17 +214,16 @@ impl<'p> UseTable<'p> {
     fn finish_unrecorded(
         &self,
         tokens: &UseTokens,
+        stream: &StreamGuard<'_>,
         order: u64,
         error: ResourceError,
     ) -> ResourceResult<()> {
-        let stream = tokens.stream();
-        if self.pool.synchronize_slot(stream.slot()).is_err() {
+        if stream.synchronize().is_err() {
             self.close_used(tokens, order, None);
             return Err(error);
         }
-        for token in tokens {
-            self.slots().close(token, Closing::Done(StreamKey::of(stream), order));
-        }
+        let key = StreamKey::of(stream.id());
+        self.close(tokens, |slots, token| slots.close(token, Closing::Done(key, order)));
         Ok(())
     }
 
@@ -221,13 +231,7 @@ impl<'p> UseTable<'p> {
     fn close_used(&self, tokens: &UseTokens, order: u64, event: Option<Event>) {
         let stream = StreamKey::of(tokens.stream());
         let entry = |event| Closing::Used(Entry { stream, order, event });
-        // The last one gets the event itself.
-        if let Some((last, others)) = tokens.as_slice().split_last() {
-            for token in others {
-                self.slots().close(token, entry(event.clone()));
-            }
-            self.slots().close(last, entry(event));
-        }
+        self.close(tokens, |slots, token| slots.close(token, entry(event.clone())));
     }
 
     /// Closes windows of uses whose work was not submitted.
@@ -243,7 +247,7 @@ impl<'p> UseTable<'p> {
         self.of_this_pool(tokens.stream())?;
         // Another thread may have held a slot when the process was forked.
         self.pool.device().refuse_fork()?;
-        self.close_unused(&tokens);
+        self.close(&tokens, |slots, token| slots.close(token, Closing::Unused));
         Ok(())
     }
 
@@ -291,7 +295,7 @@ impl<'p> UseTable<'p> {
         let home = block.alloc_stream().slot();
         let Some(needs) = self.free_needs(block)? else { return Ok(FreeOrder::InUse) };
         // A stream that its owner has taken back orders nothing any more but by its last event.
-        if needs.is_empty() && progress.ended(home).is_none() {
+        if needs.is_empty() && !self.pool.is_retired(home) {
             return Ok(FreeOrder::Home);
         }
         let mut events: SmallVec<[Event; 4]> = SmallVec::new();
@@ -313,7 +317,6 @@ impl<'p> UseTable<'p> {
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) if the block is gone.
     pub fn home_order(&self, block: BlockId) -> ResourceResult<HomeOrder> {
-        let progress = self.pool.progress();
         let home = block.alloc_stream().slot();
         let mut last = None;
         let closed = self.slots().visit_free_waits(block, |slot, order| {
@@ -323,7 +326,7 @@ impl<'p> UseTable<'p> {
         })?;
         Ok(match last {
             _ if !closed => HomeOrder::InUse,
-            _ if progress.ended(home).is_some() => HomeOrder::Ended,
+            _ if self.pool.is_retired(home) => HomeOrder::Ended,
             Some(last) => HomeOrder::Others(last),
             None => HomeOrder::Holds,
         })
@@ -335,7 +338,7 @@ impl<'p> UseTable<'p> {
     #[inline]
     pub fn has_passed(&self, home: StreamId, last: LastUse) -> bool {
         let home = home.slot();
-        !self.holds_up(home, last.slot, last.order) && self.pool.progress().ended(home).is_none()
+        !self.holds_up(home, last.slot, last.order) && !self.pool.is_retired(home)
     }
 
     /// Asks the driver whether all that other streams do with a retired block is done; `false`
@@ -451,16 +454,13 @@ impl<'p> UseTable<'p> {
     }
 
     /// Queues the waits on `stream`, less those that others of them imply.
-    fn wait(&self, stream: StreamId, needs: &mut Needs) -> ResourceResult<()> {
+    fn wait(&self, stream: &StreamGuard<'_>, needs: &mut Needs) -> ResourceResult<()> {
         let progress = self.pool.progress();
         for need in needs.iter_mut() {
             if need.event.is_none() {
                 need.event = Some(progress.event_for(self.pool, need.slot, need.order)?);
             }
         }
-        let waiting = self.pool.permanent_stream(stream.slot())?.cu_stream();
-        let device = self.pool.device();
-        device.check()?;
         let events = || needs.iter().filter_map(|need| need.event.as_ref()).enumerate();
         for (index, event) in events() {
             let implied = |(other, by): (usize, &Event)| {
@@ -473,26 +473,29 @@ impl<'p> UseTable<'p> {
             // SAFETY: stream and event are alive: the pool keeps the one, `event` the other; and
             // nobody re-records the event while it is held.
             let wait = |on| unsafe { result::stream::wait_event(on, event.handle(), flags) };
-            device
-                .call_on(waiting, wait)
-                .map_err(|error| device.driver_error("cuStreamWaitEvent", error))?;
+            stream
+                .call(wait)
+                .map_err(|error| self.pool.device().driver_error("cuStreamWaitEvent", error))?;
             progress.has_waited(stream.slot(), event);
         }
         Ok(())
     }
 
-    fn close_unused(&self, tokens: &UseTokens) {
-        for token in tokens {
-            self.slots().close(token, Closing::Unused);
+    /// Closes the windows of tokens, which hold their stream until then.
+    #[inline]
+    fn close(&self, tokens: &UseTokens, close: impl Fn(&Slots<Option<Event>>, &UseToken) -> bool) {
+        let closed = tokens.iter().filter(|token| close(self.slots(), token)).count();
+        if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
+            holds.close_windows(closed);
         }
     }
 
-    #[inline]
-    fn refuse_capture(&self, stream: StreamId) -> ResourceResult<()> {
-        if self.pool.is_slot_capturing(stream.slot())? {
-            return Err(ResourceError::stream_capturing(stream));
+    /// Closes windows that no stream is held for yet.
+    #[cold]
+    fn close_all(&self, tokens: &UseTokens) {
+        for token in tokens {
+            self.slots().close(token, Closing::Unused);
         }
-        Ok(())
     }
 
     /// The stream of a token, whose lease may have been returned since it was made.

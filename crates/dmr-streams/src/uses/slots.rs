@@ -263,12 +263,12 @@ impl<E: Clone> Slots<E> {
         }
     }
 
-    /// Closes a window. A token that has no window any more changes nothing.
+    /// Closes a window. A token that has no window any more changes nothing, and returns `false`.
     #[inline]
-    pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) {
-        let Some((_, mut slot)) = self.of(token.block()) else { return };
+    pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) -> bool {
+        let Some((_, mut slot)) = self.of(token.block()) else { return false };
         let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
-        let Some(open) = open else { return };
+        let Some(open) = open else { return false };
         slot.windows.swap_remove(open);
         match closing {
             Closing::Unused => {}
@@ -278,6 +278,7 @@ impl<E: Clone> Slots<E> {
             }
             Closing::Done(stream, order) => slot.forget_done(token.access(), stream, order),
         }
+        true
     }
 
     /// Resets the ledger of a block to what it is after an allocation. Returns `false` if the block
@@ -353,13 +354,29 @@ impl<E: Clone> Slots<E> {
 
     /// How many entries of all ledgers are such.
     pub(crate) fn count(&self, such: impl Fn(&Entry<E>) -> bool) -> usize {
+        self.taken()
+            .map(|(_, slot)| slot.ledger.entries().filter(|entry| such(entry)).count())
+            .sum()
+    }
+
+    /// Finds a block that has a window open on this stream, and returns the number of its generation.
+    /// Looks at every slot.
+    pub(crate) fn block_with_window_on(&self, stream: StreamId) -> Option<u64> {
+        let key = StreamKey::of(stream);
+        let is_on = |window: &Window| StreamKey::of(window.stream) == key;
+        let (whose, _) = self.taken().find(|(_, slot)| slot.windows.iter().any(is_on))?;
+        Some(whose)
+    }
+
+    /// The slots that have a block, and the numbers of their generations.
+    fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, Slot<E>>)> {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
-        let taken = chunks.flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
+        chunks.flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
             // What is nobody's may be left latched.
             let whose = numbered.whose.load(Ordering::Relaxed);
-            if whose == NOBODYS { None } else { numbered.lock_of(whose) }
-        });
-        taken.map(|slot| slot.ledger.entries().filter(|entry| such(entry)).count()).sum()
+            let slot = if whose == NOBODYS { None } else { numbered.lock_of(whose) };
+            Some((whose, slot?))
+        })
     }
 
     /// Slots that have been given to a stream, empty ones and others.

@@ -9,7 +9,7 @@ use dmr_core::{
 use super::slots::{Empty, Need, Tenancy, Yielded};
 use super::{Carried, UseTable};
 use crate::progress::Event;
-use crate::{Located, Owner};
+use crate::{Owner, StreamGuard};
 
 /// An empty slot, for the next block of an owner that hands out the same memory again and again:
 /// the slot goes with the memory. Putting a block into it takes no lock.
@@ -79,9 +79,9 @@ impl UseTable<'_> {
         &self,
         vacancy: Vacancy,
         generation: Generation,
-        home: Located<'_>,
+        home: &StreamGuard<'_>,
     ) -> Result<BlockSlot, (Vacancy, ResourceError)> {
-        let home = home.id;
+        let home = home.id();
         if vacancy.pool != self.pool.id() || home.pool() != Some(vacancy.pool) {
             let misuse = ResourceError::stream_misuse(home, StreamProblem::OtherPool);
             return Err((vacancy, misuse));

@@ -1,0 +1,51 @@
+//! How a stream pool is made: how many streams, and of which priority.
+
+/// The configuration of a [`StreamPool`](crate::StreamPool).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamPoolConfig {
+    /// The maximum number of streams that the pool makes itself, clamped to 1 ..=
+    /// [`StreamId::MAX_SLOTS`](dmr_core::StreamId::MAX_SLOTS).
+    pub max_streams: usize,
+    /// The maximum number of different streams of other owners that can be adopted in the pool's
+    /// life. The sum of both is limited to [`StreamId::MAX_SLOTS`](dmr_core::StreamId::MAX_SLOTS).
+    pub max_adopted: usize,
+    /// The priority of streams that are acquired without one: lower is more urgent, 0 is CUDA's
+    /// default. The driver clamps it to the device's range.
+    pub priority: i32,
+}
+
+impl StreamPoolConfig {
+    /// Returns the default: 32 streams of priority 0, and room for 32 adopted ones.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { max_streams: 32, max_adopted: 32, priority: 0 }
+    }
+
+    /// Sets [`max_streams`](Self::max_streams).
+    #[must_use]
+    pub const fn with_max_streams(mut self, max_streams: usize) -> Self {
+        self.max_streams = max_streams;
+        self
+    }
+
+    /// Sets [`max_adopted`](Self::max_adopted).
+    #[must_use]
+    pub const fn with_max_adopted(mut self, max_adopted: usize) -> Self {
+        self.max_adopted = max_adopted;
+        self
+    }
+
+    /// Sets [`priority`](Self::priority).
+    #[must_use]
+    pub const fn with_priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+}
+
+impl Default for StreamPoolConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,237 @@
+//! A stream that a call uses: checked once, and alive until the call ends.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{self, CUstreamCaptureStatus};
+use dmr_core::error::StreamProblem;
+use dmr_core::{ResourceError, ResourceResult, StreamId};
+
+use crate::holds::Holds;
+use crate::{Device, StreamPool};
+
+/// A stream of a pool that may be used until this is dropped.
+///
+/// The owner of an adopted stream cannot [retire](StreamPool::retire_stream) it meanwhile. A stream that
+/// the pool made lives as long as the pool, so its guard counts nothing.
+#[must_use = "the stream may be retired once this is dropped"]
+pub struct StreamGuard<'p> {
+    pool: &'p StreamPool,
+    stream: &'p Arc<CudaStream>,
+    id: StreamId,
+    /// Of an adopted stream.
+    holds: Option<&'p Holds>,
+}
+
+/// The stream on which a block was allocated.
+#[derive(Debug)]
+pub enum HomeStream<'p> {
+    /// It can be used.
+    Live(StreamGuard<'p>),
+    /// Its owner has retired it: [`Dependencies`](crate::Dependencies) on it are those on its last event.
+    Retired,
+}
+
+impl StreamPool {
+    /// Begins a call that uses a stream. Makes no driver call and takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// [`ForkedProcess`](ResourceError::ForkedProcess); [`DeviceLost`](ResourceError::DeviceLost);
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of
+    /// a retired stream.
+    #[inline]
+    pub fn enter(&self, stream: StreamId) -> ResourceResult<StreamGuard<'_>> {
+        self.device().check()?;
+        let id = if stream.is_default() { self.default_stream() } else { stream };
+        if id.pool() == Some(self.id())
+            && let Some(slot) = self.stream_slot(id.slot())
+            && slot.admits(id.lease())
+            && let HomeStream::Live(guard) = self.enter_slot(id)?
+        {
+            return Ok(guard);
+        }
+        Err(self.misuse(stream))
+    }
+
+    /// Begins a call that uses the stream on which a block was allocated, also after its lease was
+    /// returned. Makes no driver call and takes no lock.
+    ///
+    /// # Errors
+    ///
+    /// [`ForkedProcess`](ResourceError::ForkedProcess); [`DeviceLost`](ResourceError::DeviceLost);
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool.
+    #[inline]
+    pub fn enter_home(&self, home: StreamId) -> ResourceResult<HomeStream<'_>> {
+        self.device().check()?;
+        if home.pool() != Some(self.id()) {
+            return Err(self.misuse(home));
+        }
+        self.enter_slot(home)
+    }
+
+    /// Begins a call on the stream of a slot. The id is one of this pool's.
+    #[inline]
+    fn enter_slot(&self, id: StreamId) -> ResourceResult<HomeStream<'_>> {
+        let slot = self.stream_slot(id.slot());
+        let Some((slot, known)) = slot.and_then(|slot| Some((slot, slot.stream.get()?))) else {
+            return Err(self.misuse(id));
+        };
+        let holds = self.is_adopted(id.slot()).then_some(&slot.holds);
+        if holds.is_some_and(|holds| !holds.enter()) {
+            return Ok(HomeStream::Retired);
+        }
+        Ok(HomeStream::Live(StreamGuard { pool: self, stream: &known.stream, id, holds }))
+    }
+
+    /// Returns a guard of a stream that the pool made and that has no slot.
+    pub(crate) fn guard_without_slot<'p>(&'p self, stream: &'p Arc<CudaStream>) -> StreamGuard<'p> {
+        StreamGuard { pool: self, stream, id: StreamId::UNISSUED, holds: None }
+    }
+
+    /// Returns a guard for the thread that is retiring the stream, which counts as a call already.
+    pub(crate) fn guard_of_retirement(&self, id: StreamId) -> ResourceResult<StreamGuard<'_>> {
+        let known = self.stream_slot(id.slot()).and_then(|slot| slot.stream.get());
+        let known = known.ok_or_else(|| self.misuse(id))?;
+        Ok(StreamGuard { pool: self, stream: &known.stream, id, holds: None })
+    }
+}
+
+impl<'p> StreamGuard<'p> {
+    /// Returns the id under which the stream may be stored: never [`StreamId::DEFAULT`].
+    #[must_use]
+    #[inline]
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Returns the slot of the stream in its pool.
+    #[must_use]
+    #[inline]
+    pub fn slot(&self) -> usize {
+        self.id.slot()
+    }
+
+    /// Returns cudarc's stream.
+    #[must_use]
+    #[inline]
+    pub fn stream(&self) -> &'p Arc<CudaStream> {
+        self.stream
+    }
+
+    /// Returns the pool of the stream.
+    #[must_use]
+    #[inline]
+    pub fn pool(&self) -> &'p StreamPool {
+        self.pool
+    }
+
+    /// Makes a driver call on the stream, whose other arguments belong to its device, too: events, pools,
+    /// addresses. Binds the device's context only if the call needs it.
+    ///
+    /// # Errors
+    ///
+    /// The call's.
+    #[inline]
+    pub fn call<T>(
+        &self,
+        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        self.device().call_on(self.stream.cu_stream(), call)
+    }
+
+    /// Refuses a stream that is capturing a graph, in which work would be left out. Asks the driver, which
+    /// costs it little more than a look.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    #[inline]
+    pub fn refuse_capture(&self) -> ResourceResult<()> {
+        if self.is_capturing()? { Err(ResourceError::stream_capturing(self.id)) } else { Ok(()) }
+    }
+
+    /// Returns whether the stream is capturing a graph.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    #[inline]
+    pub fn is_capturing(&self) -> ResourceResult<bool> {
+        // SAFETY: the stream is alive while there is a guard.
+        let status = self
+            .call(|stream| unsafe { result::stream::is_capturing(stream) })
+            .map_err(|error| self.device().driver_error("cuStreamIsCapturing", error))?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// Returns whether the stream has this handle.
+    pub(crate) fn has_handle(&self, handle: usize) -> bool {
+        self.stream.cu_stream() as usize == handle
+    }
+
+    #[inline]
+    pub(crate) fn device(&self) -> &'p Device {
+        self.pool.device()
+    }
+
+    /// Counts windows that were opened on the stream.
+    #[inline]
+    pub(crate) fn open_windows(&self, windows: usize) {
+        if let Some(holds) = self.holds {
+            holds.open_windows(windows);
+        }
+    }
+}
+
+impl<'p> HomeStream<'p> {
+    /// Returns the guard of a stream that is not retired.
+    #[must_use]
+    #[inline]
+    pub fn live(self) -> Option<StreamGuard<'p>> {
+        match self {
+            Self::Live(guard) => Some(guard),
+            Self::Retired => None,
+        }
+    }
+
+    /// Refuses a stream that is capturing a graph; a retired one captures nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`StreamGuard::refuse_capture`].
+    #[inline]
+    pub fn refuse_capture(&self) -> ResourceResult<()> {
+        match self {
+            Self::Live(guard) => guard.refuse_capture(),
+            Self::Retired => Ok(()),
+        }
+    }
+}
+
+impl Drop for StreamGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(holds) = self.holds {
+            holds.leave();
+        }
+    }
+}
+
+impl fmt::Debug for StreamGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StreamGuard").field(&self.id).finish()
+    }
+}
+
+impl StreamPool {
+    /// Returns the error for an id that names no stream here.
+    #[cold]
+    pub(crate) fn misuse(&self, stream: StreamId) -> ResourceError {
+        let is_ours = stream.is_default() || stream.pool() == Some(self.id());
+        let problem = if is_ours { StreamProblem::ReturnedLease } else { StreamProblem::OtherPool };
+        ResourceError::stream_misuse(stream, problem)
+    }
+}

@@ -1,0 +1,113 @@
+//! Counts what holds an adopted stream, so that the stream is retired only when nothing holds it.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// The state of an adopted stream and two counts, in one word: the calls that use the stream now, and
+/// the windows that are open on it.
+///
+/// Retiring takes two steps, because a driver call lies between them. The first succeeds only if
+/// nothing holds the stream, and marks it as *closing*; the second succeeds only if it still is. A call
+/// that begins between them removes the mark, so no call is refused for a retirement that fails.
+#[derive(Default)]
+pub(crate) struct Holds(AtomicU64);
+
+/// One call. There are fewer threads than 2³⁰.
+const CALL: u64 = 1;
+/// One open window.
+const WINDOW: u64 = 1 << 30;
+const CALLS: u64 = WINDOW - 1;
+const WINDOWS: u64 = CALLS << 30;
+/// A thread is retiring the stream, and no call has begun since. That thread counts as a call.
+const CLOSING: u64 = 1 << 60;
+/// Final: no call begins any more.
+const RETIRED: u64 = 1 << 61;
+
+/// What holds a stream that is to be retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBy {
+    /// A call of a thread, which may be retiring the stream, too.
+    Call,
+    /// An open window.
+    Window,
+    /// Nothing: the stream is retired.
+    Nothing,
+}
+
+impl Holds {
+    /// Begins a call. Returns `false` if the stream is retired.
+    #[inline]
+    pub(crate) fn enter(&self) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & RETIRED == 0 {
+            let entered = (word & !CLOSING) + CALL;
+            match self.exchange(word, entered) {
+                Ok(()) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Ends a call.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        // Release: what the call submitted is before the event that a later retirement records.
+        self.0.fetch_sub(CALL, Ordering::Release);
+    }
+
+    /// Counts windows that were opened during a call.
+    #[inline]
+    pub(crate) fn open_windows(&self, windows: usize) {
+        self.0.fetch_add(windows as u64 * WINDOW, Ordering::Relaxed);
+    }
+
+    /// Ends the count of windows that were closed.
+    #[inline]
+    pub(crate) fn close_windows(&self, windows: usize) {
+        // Release: as in `leave`.
+        self.0.fetch_sub(windows as u64 * WINDOW, Ordering::Release);
+    }
+
+    /// Returns whether the stream is retired.
+    #[inline]
+    pub(crate) fn is_retired(&self) -> bool {
+        self.0.load(Ordering::Acquire) & RETIRED != 0
+    }
+
+    /// Begins to retire the stream, which counts as a call; or returns what holds it.
+    pub(crate) fn begin_closing(&self) -> Result<Closing<'_>, HeldBy> {
+        match self.exchange(0, CLOSING + CALL) {
+            Ok(()) => Ok(Closing(self)),
+            Err(word) if word & RETIRED != 0 => Err(HeldBy::Nothing),
+            Err(word) if word & WINDOWS != 0 => Err(HeldBy::Window),
+            Err(_) => Err(HeldBy::Call),
+        }
+    }
+
+    fn exchange(&self, from: u64, to: u64) -> Result<(), u64> {
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).map(drop)
+    }
+}
+
+/// An attempt to retire a stream. Dropping it ends the attempt.
+#[must_use = "dropping it ends the attempt"]
+pub(crate) struct Closing<'a>(&'a Holds);
+
+impl Closing<'_> {
+    /// Retires the stream; returns `false`, and ends the attempt, if a call has begun since.
+    pub(crate) fn close(self) -> bool {
+        let is_closed = self.0.exchange(CLOSING + CALL, RETIRED).is_ok();
+        if is_closed {
+            std::mem::forget(self);
+        }
+        is_closed
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        // Only the thread that is retiring the stream sets this, one at a time.
+        self.0.0.fetch_and(!CLOSING, Ordering::Relaxed);
+        self.0.leave();
+    }
+}
