@@ -10,6 +10,7 @@
 //! were found needed stay needed, and what they wait for stays what it is.
 
 mod carried;
+mod covering;
 mod departure;
 mod dependencies;
 mod resource;
@@ -461,14 +462,12 @@ impl<'p> UseTable<'p> {
                 need.event = Some(progress.event_for(self.pool, need.slot, need.order)?);
             }
         }
-        let events = || needs.iter().filter_map(|need| need.event.as_ref()).enumerate();
-        for (index, event) in events() {
-            let implied = |(other, by): (usize, &Event)| {
-                other != index && by.covers(event.slot(), event.order())
-            };
-            if needs.len() > 1 && events().any(implied) {
-                continue;
-            }
+        let events: SmallVec<[&Event; 8]> =
+            needs.iter().filter_map(|need| need.event.as_ref()).collect();
+        let covers =
+            |by: usize, of: usize| events[by].covers(events[of].slot(), events[of].order());
+        let queued = covering::queued(events.len(), covers);
+        for (event, _) in events.iter().zip(queued).filter(|(_, queued)| *queued) {
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             // SAFETY: stream and event are alive: the pool keeps the one, `event` the other; and
             // nobody re-records the event while it is held.
