@@ -44,6 +44,7 @@ pub mod pinned;
 pub mod pool;
 mod progress;
 mod recycle;
+mod seen;
 mod simulated;
 mod slot;
 mod sync;

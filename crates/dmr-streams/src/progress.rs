@@ -16,6 +16,7 @@ use dmr_core::ResourceResult;
 use crate::event::DriverEvent;
 use crate::latch::{Latch, Latched};
 use crate::recycle::{Held, Shelf};
+use crate::seen::{LAST_SEQ, Seen};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::{Device, HomeStream, StreamGuard, StreamPool};
 
@@ -35,8 +36,8 @@ struct OfStream {
     last: AtomicU64,
     /// Uses up to this number are known to be done.
     done: AtomicU64,
-    /// By slot: up to which number this stream has waited for that one.
-    seen: Box<[AtomicU64]>,
+    /// What this stream has waited for.
+    seen: Seen,
     /// Never locked across a driver call.
     events: Latch<Events>,
     /// Covers all that was ever submitted here: set when the stream is retired.
@@ -62,15 +63,14 @@ pub(crate) struct Stamped {
     recorded: AtomicBool,
     /// It covers uses of its stream up to this number ...
     order: AtomicU64,
-    /// ... and what its stream had waited for by then, by slot.
-    seen: Box<[AtomicU64]>,
+    /// ... and what its stream had waited for by then.
+    seen: Seen,
 }
 
 impl Stamped {
     /// Whether who waits for this waits for use `order` of the stream in `slot`.
     pub(crate) fn covers(&self, slot: usize, order: u64) -> bool {
-        let reaches = if slot == self.slot { &self.order } else { &self.seen[slot] };
-        reaches.load(Ordering::Relaxed) >= order
+        if slot == self.slot { self.order() >= order } else { self.seen.covers(slot, order) }
     }
 
     /// Whether it can be waited for: who finds it as its stream's latest may be too early.
@@ -97,10 +97,9 @@ impl Stamped {
 
 impl Progress {
     pub(crate) fn new(slots: usize) -> Self {
-        let zeros = || (0..slots).map(|_| AtomicU64::new(0)).collect();
         let stream = |_| {
             let events = Latch::new(Events { latest: None, shelf: Shelf::new() });
-            let (last, done, seen) = (AtomicU64::new(0), AtomicU64::new(0), zeros());
+            let (last, done, seen) = (AtomicU64::new(0), AtomicU64::new(0), Seen::new());
             CachePadded::new(OfStream { last, done, seen, events, ended: OnceLock::new() })
         };
         Self {
@@ -120,18 +119,15 @@ impl Progress {
     /// Whether the stream in `slot` has waited for use `order` of the one in `of`.
     #[inline]
     pub(crate) fn has_seen(&self, slot: usize, of: usize, order: u64) -> bool {
-        let seen = self.streams.get(slot).and_then(|stream| stream.seen.get(of));
-        seen.is_some_and(|seen| seen.load(Ordering::Acquire) >= order)
+        self.streams.get(slot).is_some_and(|stream| stream.seen.covers(of, order))
     }
 
     /// The wait for `event` is queued on the stream in `slot`: what comes after it there comes
     /// after all that the event stands for.
     pub(crate) fn has_waited(&self, slot: usize, event: &Stamped) {
         let seen = &self.streams[slot].seen;
-        raise(&seen[event.slot], event.order());
-        for (mine, theirs) in seen.iter().zip(&event.seen).take(self.reach()) {
-            raise(mine, theirs.load(Ordering::Relaxed));
-        }
+        seen.raise_all(&event.seen, slot, self.reach());
+        seen.raise(event.slot, event.order());
     }
 
     /// Whether use `order` of the stream in `slot` is known to be done. Asks nobody.
@@ -143,8 +139,8 @@ impl Progress {
     /// The driver has said that the event is done: so is all that it stands for.
     pub(crate) fn has_completed(&self, event: &Stamped) {
         raise(&self.streams[event.slot].done, event.order());
-        for (stream, seen) in self.streams.iter().zip(&event.seen).take(self.reach()) {
-            raise(&stream.done, seen.load(Ordering::Relaxed));
+        for (slot, order) in event.seen.iter(self.reach()) {
+            raise(&self.streams[slot].done, order);
         }
     }
 
@@ -207,7 +203,7 @@ impl Progress {
     /// Makes an event stand for all that was ever submitted to the stream in `slot`, which was retired
     /// just now, and after whose work it was recorded.
     pub(crate) fn end(&self, slot: usize, last: Event) {
-        last.order.store(u64::MAX, Ordering::Relaxed);
+        last.order.store(LAST_SEQ, Ordering::Relaxed);
         self.streams[slot].ended.get_or_init(|| last);
     }
 
@@ -259,9 +255,7 @@ impl Progress {
             self.reach.fetch_max(on.slot() + 1, Ordering::Relaxed);
         }
         // What was waited for by now is waited for before the event, too.
-        for (stamp, seen) in event.seen.iter().zip(&stream.seen).take(self.reach()) {
-            stamp.store(seen.load(Ordering::Acquire), Ordering::Relaxed);
-        }
+        event.seen.copy(&stream.seen, self.reach());
         // SAFETY: event and stream are alive, and of the device's context.
         let recorded = on.call(|on| unsafe { result::event::record(event.handle(), on) });
         on.refuse_capture()?;
@@ -273,9 +267,8 @@ impl Progress {
     /// An event more, to record for the number `order`.
     #[cold]
     fn make(&self, device: &Device, slot: usize, order: u64) -> ResourceResult<Event> {
-        let stream = &self.streams[slot];
-        let made = Stamped::new(device, slot, stream.seen.len())?;
-        let mut events = stream.events.lock();
+        let made = Stamped::new(device, slot)?;
+        let mut events = self.streams[slot].events.lock();
         let added = events.shelf.add(made);
         Ok(events.lent(order, added))
     }
@@ -315,9 +308,8 @@ fn raise(known: &AtomicU64, order: u64) {
 }
 
 impl Stamped {
-    fn new(device: &Device, slot: usize, slots: usize) -> ResourceResult<Self> {
-        let event = DriverEvent::new(device)?;
-        let seen = (0..slots).map(|_| AtomicU64::new(0)).collect();
+    fn new(device: &Device, slot: usize) -> ResourceResult<Self> {
+        let (event, seen) = (DriverEvent::new(device)?, Seen::new());
         let (recorded, order) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Self { event, slot, recorded, order, seen })
     }

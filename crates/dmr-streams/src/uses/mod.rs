@@ -125,7 +125,7 @@ impl<'p> UseTable<'p> {
 
     /// Makes `stream` wait for all that the uses must come after, and opens a window for each:
     /// all of them, or none. At most one wait for each stream that has used the blocks; none for
-    /// what `stream` has waited for already.
+    /// what `stream` has waited for already or what is known to be done.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl<'p> UseTable<'p> {
         for &BlockUse { block, access } in uses {
             let need = |entry: &Entry<_>| {
                 let slot = entry.stream.get() as usize;
-                if !self.pool.progress().has_seen(stream.slot(), slot, entry.order) {
+                if self.holds_up(stream.slot(), slot, entry.order) {
                     Self::add_need(Need::of(entry), &mut needs);
                 }
             };
@@ -439,7 +439,7 @@ impl<'p> UseTable<'p> {
         Ok(self.slots().free_waits(block, waits)?.then_some(needs))
     }
 
-    /// Whether a free on the stream in `home` would have to wait for use `order` of another.
+    /// Whether work on the stream in `home` would have to wait for use `order` of another stream.
     fn holds_up(&self, home: usize, slot: usize, order: u64) -> bool {
         let progress = self.pool.progress();
         slot != home && !progress.has_seen(home, slot, order) && !progress.is_done(slot, order)

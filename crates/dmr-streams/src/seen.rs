@@ -1,0 +1,102 @@
+//! What a stream has waited for: for some other streams, up to which use.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words in a [`Seen`].
+const WORDS: usize = 32;
+
+/// Bits of a word that hold the sequence number; the stream slot is above them.
+const SEQ_BITS: u32 = 52;
+
+/// The largest sequence number: no use has it.
+pub(crate) const LAST_SEQ: u64 = (1 << SEQ_BITS) - 1;
+
+/// Up to which use of each other stream a stream comes, remembered for at most [`WORDS`] streams.
+///
+/// A word holds a stream slot and a sequence number; the slot modulo [`WORDS`] is the word's index.
+/// Of two streams with the same index only the one raised last is remembered. To forget costs a wait
+/// that was not needed, and never leaves one out: every word is true by itself.
+pub(crate) struct Seen([AtomicU64; WORDS]);
+
+impl Seen {
+    pub(crate) fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Returns whether use `seq` of the stream in `slot` is covered.
+    #[inline]
+    pub(crate) fn covers(&self, slot: usize, seq: u64) -> bool {
+        let word = self.0[slot % WORDS].load(Ordering::Acquire);
+        slot_of(word) == slot && seq_of(word) >= seq
+    }
+
+    /// Remembers that use `seq` of the stream in `slot` is covered.
+    ///
+    /// Of two threads at once, the smaller number may stand in the end: so this needs no atomic
+    /// read-modify-write.
+    pub(crate) fn raise(&self, slot: usize, seq: u64) {
+        let word = &self.0[slot % WORDS];
+        let known = word.load(Ordering::Relaxed);
+        if slot_of(known) != slot || seq_of(known) < seq {
+            // Release: a thread that reads this submits after the wait was queued.
+            word.store((slot as u64) << SEQ_BITS | seq, Ordering::Release);
+        }
+    }
+
+    /// Remembers all that `other` covers, except for uses of the stream in `own`, and except for
+    /// words from index `reach` on.
+    pub(crate) fn raise_all(&self, other: &Self, own: usize, reach: usize) {
+        for (slot, seq) in other.iter(reach).filter(|(slot, _)| *slot != own) {
+            self.raise(slot, seq);
+        }
+    }
+
+    /// Makes this cover what `other` does and nothing else, in the words below index `reach`.
+    pub(crate) fn copy(&self, other: &Self, reach: usize) {
+        for (mine, theirs) in self.0.iter().zip(&other.0).take(reach) {
+            mine.store(theirs.load(Ordering::Acquire), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the stream slots and sequence numbers in the words below index `reach`.
+    pub(crate) fn iter(&self, reach: usize) -> impl Iterator<Item = (usize, u64)> {
+        let words = self.0.iter().take(reach).map(|word| word.load(Ordering::Relaxed));
+        words.filter(|word| *word != 0).map(|word| (slot_of(word), seq_of(word)))
+    }
+}
+
+fn slot_of(word: u64) -> usize {
+    (word >> SEQ_BITS) as usize
+}
+
+fn seq_of(word: u64) -> u64 {
+    word & LAST_SEQ
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collision_forgets_a_stream_and_claims_nothing_of_the_other() {
+        let seen = Seen::new();
+        seen.raise(1, 10);
+        seen.raise(1 + WORDS, 4);
+        assert!(seen.covers(1 + WORDS, 4));
+        assert!(!seen.covers(1 + WORDS, 5));
+        assert!(!seen.covers(1, 1), "forgotten");
+        assert!(!seen.covers(1 + 2 * WORDS, 1));
+    }
+
+    #[test]
+    fn every_word_that_is_raised_is_true_for_its_stream_alone() {
+        let (mine, theirs) = (Seen::new(), Seen::new());
+        mine.raise(3, 9);
+        theirs.raise(3, 7);
+        theirs.raise(4 + WORDS, 5);
+        theirs.raise(5, 6);
+        mine.raise_all(&theirs, 5, WORDS);
+        assert!(mine.covers(3, 9) && mine.covers(4 + WORDS, 5));
+        assert!(!mine.covers(4, 5) && !mine.covers(5, 6));
+    }
+}
