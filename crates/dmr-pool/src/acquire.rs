@@ -159,9 +159,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         {
             return Some(taken);
         }
-        let youngest = state.pending.back().map(|pending| pending.after.clone())?;
+        let newest = state.pending.newest_first().next()?.after.clone();
         drop(state);
-        self.ask(own, &[youngest]);
+        self.ask(own, &[newest]);
         let mut state = own.lock();
         state.settle_all(own.home, self.uses());
         state.take(request)
@@ -208,9 +208,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if state.pending_units + state.heap.free_units() < u64::from(request.units) {
             return None;
         }
-        let all: Vec<_> = state.pending.iter().map(|pending| pending.after.clone()).collect();
+        let oldest = state.dependencies();
         drop(state);
-        for after in &all {
+        for after in &oldest {
             uses.wait_for(own.home, after).ok()?;
         }
         let mut state = own.lock();

@@ -1,7 +1,7 @@
-//! The memory that one stream was the first to have: what of it is free, what is free once others
-//! are done, and the segments that it came in.
+//! The memory that one stream was the first to have: what of it is free, what is pending, and the
+//! spans that it came in.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dmr_core::{AllocTag, DeviceBlock, StreamId};
@@ -10,9 +10,11 @@ use dmr_streams::{Latch, Latched};
 
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
 use crate::pages::Range;
+pub(crate) use crate::pending::Pending;
+use crate::pending::PendingQueue;
 
-/// An arena. Its lock is never held across a driver call, and threads of other streams take it
-/// only when their own arena has no room.
+/// An arena. Its lock is never held across a driver call, nor while more than some thousand chunks
+/// are looked at; threads of other streams take it only when their own arena has no room.
 ///
 /// Its own stream may use whatever is free in its heap without waiting: that is what *free* means
 /// there. Another stream may use it after what was submitted to the arena's stream when it became
@@ -26,36 +28,36 @@ pub(crate) struct Arena {
     hints: Hints,
 }
 
-/// What others read without the latch, on a cache line of its own: how an arena was, about, when
-/// its latch was last let go.
+/// What other threads read without the lock, on a cache line of its own: about how the arena was
+/// when it was last unlocked.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Hints {
-    /// There is a free chunk of so many units.
+    /// There is a free chunk of a size that has a bin with this one.
     largest: AtomicU32,
-    /// 1 if there are chunks pending.
+    /// 1 if there are pending chunks.
     pending: AtomicU32,
-    /// Bytes of blocks that are handed out from it, to one part of 2 to the power of `exactness`.
+    /// Bytes of live blocks, up to 1 part in 2 to the power of `exactness`.
     live: AtomicU64,
+    /// Bytes of all blocks so far, when a hint last changed.
+    allocated: AtomicU64,
     exactness: u32,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) heap: Heap,
-    /// Segments that serve one block at a time and that are free, by units.
-    pub(crate) apart: BTreeMap<u32, Vec<ChunkId>>,
-    /// Another one may be the largest of those.
-    apart_changed: bool,
-    /// Freed, oldest first; the arena's stream is not after all of it yet.
-    pub(crate) pending: VecDeque<Pending>,
-    /// Units in `pending`.
+    /// Chunks that the arena's stream may not use yet without waiting.
+    pub(crate) pending: PendingQueue,
+    /// Units of the pending chunks.
     pub(crate) pending_units: u64,
-    /// Added to `pending` since the driver was last asked.
+    /// Chunks that became pending since the driver was last asked.
     pub(crate) unasked: usize,
     pub(crate) segments: Vec<Segment>,
     /// Addresses that pages are mapped into.
     pub(crate) ranges: Vec<Range>,
+    /// Addresses of the pages that are leaving.
+    pub(crate) leaving: BTreeSet<u64>,
     pub(crate) counts: Counts,
     /// By chunk.
     seats: Vec<Seat>,
@@ -85,13 +87,6 @@ impl Request {
     pub(crate) fn needed(&self) -> u64 {
         u64::from(self.units) * UNIT
     }
-}
-
-/// A chunk that was freed, and what it still depends on.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) chunk: ChunkId,
-    pub(crate) after: Carried,
 }
 
 /// Memory from upstream.
@@ -124,9 +119,13 @@ const BATCH: (usize, usize) = (16, 16);
 const BATCH_OF_SMALL: (usize, usize) = (64, 8);
 /// Units that are little memory: 16 MiB.
 const LITTLE: u64 = (16 << 20) / UNIT;
-/// How many chunks become free with each that is added to those pending: more than one, so that
-/// they never gather.
+/// How many chunks may become free with each that becomes pending: more than one, so that they never
+/// gather.
 const AT_ONCE: usize = 2;
+/// How many pending chunks are looked at, at most, while the arena is locked.
+const AT_A_TIME: usize = 512;
+/// How many pending chunks a search tries, at most.
+const TRIES: usize = 256;
 
 impl Arena {
     /// Others learn of bytes that are live to one part of 2 to the power of `exactness`.
@@ -137,33 +136,70 @@ impl Arena {
 
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked { state: self.state.lock(), hints: &self.hints }
+        let state = self.state.lock();
+        #[cfg(test)]
+        crate::work::locked();
+        Locked { state, hints: &self.hints }
     }
 
     /// A locked arena, unless another thread has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        Some(Locked { state: self.state.try_lock()?, hints: &self.hints })
+        let state = self.state.try_lock()?;
+        #[cfg(test)]
+        crate::work::locked();
+        Some(Locked { state, hints: &self.hints })
     }
 
-    /// What its pending chunks depend on.
-    pub(crate) fn pending(&self) -> Vec<Carried> {
-        self.lock().pending.iter().map(|pending| pending.after.clone()).collect()
+    /// Returns what its newest pending chunks depend on, a batch of them, newest first.
+    pub(crate) fn newest_pending(&self) -> Vec<Carried> {
+        let state = self.lock();
+        let newest = state.pending.newest_first().take(AT_A_TIME);
+        newest.map(|pending| pending.after.clone()).collect()
     }
 
-    /// Whether it may have a chunk for a request of so many units.
+    /// Frees all pending chunks that its stream may use without waiting. Unlocks the arena now and
+    /// then.
+    pub(crate) fn settle_everything(&self, uses: UseTable<'_>) {
+        let mut left = self.lock().pending.len();
+        while left > 0 {
+            self.lock().settle_all(self.home, uses);
+            left = left.saturating_sub(AT_A_TIME);
+        }
+    }
+
+    /// Calls `complete` with what the pending chunks depend on, oldest first, and frees them, until
+    /// a whole batch of them stays pending.
+    pub(crate) fn settle_oldest(&self, uses: UseTable<'_>, mut complete: impl FnMut(&Carried)) {
+        loop {
+            let oldest = self.lock().dependencies();
+            oldest.iter().for_each(&mut complete);
+            let mut state = self.lock();
+            state.pending.restart();
+            if !state.settle_all(self.home, uses) || oldest.len() < AT_A_TIME {
+                return;
+            }
+        }
+    }
+
+    /// Whether it may have a chunk for a request of `units`.
     #[inline]
     pub(crate) fn may_have(&self, units: u32) -> bool {
         self.hints.largest.load(Ordering::Relaxed) >= smallest_of_its_list(units)
             || self.hints.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Bytes of blocks that are handed out from it.
+    /// Returns the bytes of its live blocks, about.
     pub(crate) fn live(&self) -> u64 {
         self.hints.live.load(Ordering::Relaxed)
     }
+
+    /// Returns the bytes of all its blocks so far, about.
+    pub(crate) fn allocated(&self) -> u64 {
+        self.hints.allocated.load(Ordering::Relaxed)
+    }
 }
 
-/// An arena's state. Tells what is largest when it is let go.
+/// A locked arena's state. Updates the hints when it is unlocked.
 pub(crate) struct Locked<'a> {
     state: Latched<'a, State>,
     hints: &'a Hints,
@@ -172,16 +208,18 @@ pub(crate) struct Locked<'a> {
 impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
+        #[cfg(test)]
+        crate::work::unlocks();
         let state = &mut *self.state;
         let live = state.counts.allocated - state.counts.returned;
         let told = self.hints.live.load(Ordering::Relaxed);
         if live.abs_diff(told) > told >> self.hints.exactness {
             self.hints.live.store(live, Ordering::Relaxed);
+            self.hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
         }
         tell(&self.hints.pending, u32::from(!state.pending.is_empty()));
-        // Most calls change nothing here: they are served by what is kept for requests of their
-        // size.
-        if state.heap.take_changed() | std::mem::take(&mut state.apart_changed) {
+        // Most calls change nothing here: they take chunks from a shelf, or put them there.
+        if state.heap.take_changed() {
             self.tell_largest();
         }
     }
@@ -190,12 +228,12 @@ impl Drop for Locked<'_> {
 impl Locked<'_> {
     #[inline(never)]
     fn tell_largest(&self) {
-        let largest = self.state.heap.largest().max(self.state.largest_apart());
-        tell(&self.hints.largest, largest);
+        tell(&self.hints.largest, self.state.heap.largest());
+        self.hints.allocated.store(self.state.counts.allocated, Ordering::Relaxed);
     }
 }
 
-/// A hint is written only when it changes: others read it, and then its cache line is theirs, too.
+/// Writes a hint if it has changed. (Other threads read it, so a write costs a cache miss.)
 #[inline]
 fn tell(hint: &AtomicU32, now: u32) {
     if hint.load(Ordering::Relaxed) != now {
@@ -275,21 +313,10 @@ impl State {
     #[inline(never)]
     pub(crate) fn heap_take(&mut self, request: Request) -> Option<Taken> {
         let units = request.units;
-        if request.is_apart { self.take_apart(units) } else { self.heap.take(units) }
+        if request.is_apart { self.heap.take_dedicated(units) } else { self.heap.take(units) }
     }
 
-    /// The smallest free segment that is not much too large.
-    fn take_apart(&mut self, units: u32) -> Option<Taken> {
-        let (&size, ids) = self.apart.range_mut(units..=units.saturating_add(units / 8)).next()?;
-        let id = ids.pop()?;
-        if ids.is_empty() {
-            self.apart.remove(&size);
-            self.apart_changed = true;
-        }
-        Some(self.heap.taken(id))
-    }
-
-    /// Makes a chunk free.
+    /// Frees an acquired chunk.
     #[inline(always)]
     pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
         if !self.heap.keep(id, since) {
@@ -299,71 +326,45 @@ impl State {
 
     #[inline(never)]
     fn release_slowly(&mut self, id: ChunkId, since: u64) {
-        if self.heap.is_apart(id) {
-            self.heap.set_since(id, since);
-            self.apart.entry(self.heap.range(id).1).or_default().push(id);
-            self.apart_changed = true;
-        } else {
-            self.heap.merge(id, since);
-        }
+        self.heap.merge(id, since);
     }
 
-    /// Takes a segment out that is free as a whole, of those that are such.
-    pub(crate) fn remove_segment(&mut self, such: impl Fn(&Segment) -> bool) -> Option<Segment> {
-        let Self { heap, apart, segments, .. } = self;
-        let leaves = |segment: &Segment| {
-            if !such(segment) {
-                return false;
-            }
-            if !segment.is_apart {
-                return heap.remove_segment(segment.first);
-            }
-            let (_, units) = heap.range(segment.first);
-            let Some(ids) = apart.get_mut(&units) else { return false };
-            let Some(at) = ids.iter().position(|&id| id == segment.first) else { return false };
-            ids.swap_remove(at);
-            if ids.is_empty() {
-                apart.remove(&units);
-            }
-            heap.remove_apart(segment.first);
-            true
-        };
-        let at = segments.iter().position(leaves)?;
-        let segment = segments.swap_remove(at);
-        self.apart_changed = true;
-        Some(segment)
+    /// Removes a fully free segment that matches `predicate`.
+    pub(crate) fn remove_segment(
+        &mut self,
+        predicate: impl Fn(&Segment) -> bool,
+    ) -> Option<Segment> {
+        let Self { heap, segments, .. } = self;
+        let is_removed =
+            |segment: &Segment| predicate(segment) && heap.remove_segment(segment.first);
+        let at = segments.iter().position(is_removed)?;
+        Some(segments.swap_remove(at))
     }
 
-    fn largest_apart(&self) -> u32 {
-        self.apart.last_key_value().map_or(0, |(&units, _)| units)
-    }
-
-    /// Keeps a chunk until the arena's stream is after all of `after`. Other streams may use it
-    /// after that and after what the arena's stream had been given when the chunk became free.
+    /// Makes an acquired chunk pending until the arena's stream is after all of `after`. Other
+    /// streams may use it after that and after what the arena's stream had been given when the chunk
+    /// became free.
     pub(crate) fn push(&mut self, chunk: ChunkId, after: Carried, since: u64) {
-        self.heap.set_since(chunk, since);
         self.pending_units += u64::from(self.heap.range(chunk).1);
-        self.pending.push_back(Pending { chunk, after });
+        let entry = self.pending.push(Pending { chunk, after });
+        self.heap.set_pending(chunk, since, entry);
         self.unasked += 1;
     }
 
-    /// Makes the oldest chunks free, up to a few, as long as `stream`, whose arena this is, is
+    /// Frees the oldest pending chunks, up to a few, as long as `stream`, whose arena this is, is
     /// after all that they depend on.
     #[inline]
     pub(crate) fn settle_some(&mut self, stream: StreamId, uses: UseTable<'_>) {
         for _ in 0..AT_ONCE {
-            match self.pending.front() {
-                Some(oldest) if uses.is_after(stream, &oldest.after) => {}
-                _ => return,
-            }
-            if let Some(oldest) = self.pending.pop_front() {
-                self.free_pending(&oldest, stream, uses);
+            let Some(oldest) = self.pending.oldest() else { return };
+            if !self.settle(oldest, stream, uses) {
+                return;
             }
         }
     }
 
-    /// What the driver is to be asked, if it is time: the youngest chunk that has had time, whose
-    /// answer counts for all earlier uses of its streams; and the oldest.
+    /// Returns what the driver is to be asked, if it is time: about the newest chunk that has had
+    /// time, whose answer counts for all earlier uses of its streams; and about the oldest.
     #[inline]
     pub(crate) fn question(&mut self) -> Option<[Carried; 2]> {
         let is_little = self.pending_units <= LITTLE;
@@ -372,55 +373,105 @@ impl State {
             return None;
         }
         self.unasked = 0;
-        let due = self.pending.len() - young - 1;
-        Some([self.pending.get(due)?.after.clone(), self.pending.front()?.after.clone()])
+        let due = self.pending.newest_first().nth(young)?;
+        Some([due.after.clone(), self.pending.iter().next()?.after.clone()])
     }
 
-    /// Makes all chunks free for which that holds; answers whether there were any.
+    /// Frees those of the next few hundred pending chunks that `stream`, whose arena this is, is after;
+    /// returns whether there were any. The next call goes on with those that follow.
     pub(crate) fn settle_all(&mut self, stream: StreamId, uses: UseTable<'_>) -> bool {
         let before = self.pending.len();
-        for _ in 0..before {
-            let Some(oldest) = self.pending.pop_front() else { break };
-            if uses.is_after(stream, &oldest.after) {
-                self.free_pending(&oldest, stream, uses);
-            } else {
-                self.pending.push_back(oldest);
-            }
+        if before <= AT_A_TIME {
+            self.pending.restart();
+        }
+        for _ in 0..before.min(AT_A_TIME) {
+            let Some(next) = self.pending.advance() else { break };
+            self.settle(next, stream, uses);
         }
         self.pending.len() < before
     }
 
-    /// Takes one of the pending chunks that is large enough, of those for which `such` holds: what
-    /// it depends on, and since when it is free. Nothing is counted.
+    /// Returns what the oldest pending chunks depend on, a batch of them.
+    pub(crate) fn dependencies(&self) -> Vec<Carried> {
+        self.pending.iter().take(AT_A_TIME).map(|pending| pending.after.clone()).collect()
+    }
+
+    /// Acquires a pending chunk that fits, of those that `predicate` accepts by what they depend on
+    /// and since when they are free. Tries only some of those that fit.
     pub(crate) fn take_pending(
         &mut self,
         request: Request,
-        such: impl Fn(&Carried, u64) -> bool,
+        predicate: impl Fn(&Carried, u64) -> bool,
     ) -> Option<Pending> {
         let Request { units, is_apart, .. } = request;
-        let fits = |pending: &Pending| {
-            let have = self.heap.range(pending.chunk).1;
-            is_apart == self.heap.is_apart(pending.chunk)
-                && have >= units
-                && have - units <= units / 8
-                && such(&pending.after, self.heap.taken(pending.chunk).since)
-        };
-        let at = self.pending.iter().position(fits)?;
-        self.remove_pending(at)
+        let (mut size, mut tries) = (units, 0);
+        let most = units.saturating_add(units / 8);
+        loop {
+            let mut found = None;
+            let mut larger = None;
+            for (chunk, entry) in self.heap.pending_of(size) {
+                #[cfg(test)]
+                crate::work::look();
+                let Taken { units, since, .. } = self.heap.taken(chunk);
+                if units > most || tries == TRIES {
+                    return None;
+                }
+                (tries, larger) = (tries + 1, Some(units + 1));
+                let is_accepted = |pending: &Pending| predicate(&pending.after, since);
+                if is_apart == self.heap.is_apart(chunk)
+                    && self.pending.get(entry).is_some_and(is_accepted)
+                {
+                    found = Some(entry);
+                    break;
+                }
+            }
+            match found {
+                Some(entry) => return self.remove_pending(entry),
+                None => size = larger?,
+            }
+        }
     }
 
-    /// Takes one of the pending chunks.
-    pub(crate) fn remove_pending(&mut self, at: usize) -> Option<Pending> {
-        let pending = self.pending.remove(at)?;
+    /// Finds the oldest pending chunk of at least `units` of which `part` returns a part. Returns
+    /// its index in the queue, and the part.
+    pub(crate) fn find_pending<T>(
+        &self,
+        units: u32,
+        part: impl Fn(ChunkId) -> Option<T>,
+    ) -> Option<(u32, T)> {
+        let mut oldest = None;
+        self.heap.visit_pending(units, |chunk, entry| {
+            let number = self.pending.number(entry);
+            if oldest.as_ref().is_none_or(|&(_, least, _)| number < least)
+                && let Some(part) = part(chunk)
+            {
+                oldest = Some((entry, number, part));
+            }
+        });
+        oldest.map(|(entry, _, part)| (entry, part))
+    }
+
+    /// Acquires the pending chunk with this index in the queue.
+    pub(crate) fn remove_pending(&mut self, entry: u32) -> Option<Pending> {
+        let pending = self.pending.remove(entry)?;
+        self.heap.set_acquired(pending.chunk);
         self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
         Some(pending)
     }
 
-    fn free_pending(&mut self, pending: &Pending, stream: StreamId, uses: UseTable<'_>) {
-        let Taken { id, units, since, .. } = self.heap.taken(pending.chunk);
-        self.pending_units -= u64::from(units);
-        // What others are done with, nobody has to come after.
+    /// Frees a pending chunk, if `stream` is after all that it depends on.
+    fn settle(&mut self, entry: u32, stream: StreamId, uses: UseTable<'_>) -> bool {
+        #[cfg(test)]
+        crate::work::look();
+        let Some(pending) = self.pending.get(entry) else { return false };
+        if !uses.is_after(stream, &pending.after) {
+            return false;
+        }
+        // After what is known to be done, no stream has to come.
         let is_done = uses.is_known_done(&pending.after);
-        self.release(id, if is_done { since } else { uses.submitted(stream) });
+        let Some(Pending { chunk, .. }) = self.remove_pending(entry) else { return false };
+        let since = if is_done { self.heap.taken(chunk).since } else { uses.submitted(stream) };
+        self.release(chunk, since);
+        true
     }
 }

@@ -27,10 +27,15 @@ mod in_flight;
 mod in_place;
 mod observed;
 mod pages;
+mod pending;
 mod resource;
 mod segments;
 mod slack;
+#[cfg(test)]
+mod stall_tests;
 mod stats;
+#[cfg(test)]
+mod work;
 
 pub use config::PoolConfig;
 pub use resource::PoolResource;

@@ -40,10 +40,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
         self.settle_ending();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
-            for after in &arena.pending() {
-                // No answer: it stays.
-                let _ = self.uses().poll(after);
-            }
+            // What cannot be found out stays pending.
+            arena.settle_oldest(self.uses(), |after| drop(self.uses().poll(after)));
         }
         self.trim_known_to(bytes)
     }
@@ -59,10 +57,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if self.reserved.load(Ordering::Relaxed) <= bytes {
                 break;
             }
-            let mut state = arena.lock();
-            state.settle_all(arena.home, self.uses());
-            state.heap.flush();
-            drop(state);
+            arena.settle_everything(self.uses());
+            arena.lock().heap.flush();
             outcome = outcome.and(self.trim_arena(arena, bytes));
         }
         outcome
@@ -220,10 +216,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
         let mut outcome = self.wait_for_ending();
         for arena in self.arenas() {
-            for after in &arena.pending() {
-                outcome = outcome.and(self.uses().synchronize(after));
-            }
-            arena.lock().settle_all(arena.home, self.uses());
+            arena.settle_oldest(self.uses(), |after| {
+                outcome =
+                    std::mem::replace(&mut outcome, Ok(())).and(self.uses().synchronize(after));
+            });
+            arena.settle_everything(self.uses());
         }
         outcome
     }
@@ -241,7 +238,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// something is not done, and makes free what is.
     pub(crate) fn settle_what_is_done(&self, arena: &Arena) {
         let mut busy = 0;
-        for after in arena.pending().iter().rev() {
+        for after in &arena.newest_pending() {
             // No answer: it is asked again.
             busy += usize::from(!self.uses().poll(after).unwrap_or_default());
             if busy == QUESTIONS {
@@ -261,8 +258,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // What is not known to be done is leaked.
         let _ = self.wait_for_ending();
         for arena in self.arenas() {
-            let pending = std::mem::take(&mut arena.lock().pending);
-            for Pending { chunk, after } in pending {
+            while let Some(Pending { chunk, after }) = {
+                let mut state = arena.lock();
+                let oldest = state.pending.oldest();
+                oldest.and_then(|entry| state.remove_pending(entry))
+            } {
                 let is_ordered = match self.uses().has_ended(arena.home) {
                     // It can be given no wait any more.
                     true => self.uses().poll(&after).unwrap_or(false),

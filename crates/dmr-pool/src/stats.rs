@@ -1,15 +1,15 @@
 //! What a pool holds, in numbers and as a map.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::{Holder, PoolShortage};
 use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
 
 use crate::PoolResource;
-use crate::arena::State;
-use crate::heap::{ChunkId, UNIT};
+use crate::arena::{Arena, State};
+use crate::heap::{Piece, PieceState, UNIT};
 
 /// What a pool holds. Bytes are as the pool cuts memory, so a block counts with what its size was
 /// rounded up to.
@@ -89,18 +89,20 @@ impl PoolStats {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// What the pool holds. Goes over all of it: for reports, not for hot paths. Numbers of
-    /// different streams are read one after the other. In a forked child, nothing.
+    /// Returns what the pool holds. Looks at all of it: for reports, not for hot paths. Memory that
+    /// other threads allocate and free meanwhile may be counted twice, or not at all. In a forked
+    /// child, nothing.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         if self.device().is_forked() {
             return PoolStats::default();
         }
-        PoolStats { upstream_reserved: self.upstream.usage().reserved, ..self.own_stats() }
+        let upstream_reserved = self.upstream.usage().reserved;
+        PoolStats { upstream_reserved, ..self.own_stats(|_, _| ()) }
     }
 
-    /// Returns the stats except for `upstream_reserved`.
-    fn own_stats(&self) -> PoolStats {
+    /// Returns the stats except for `upstream_reserved`. Calls `act` for each chunk that is in use.
+    fn own_stats(&self, mut act: impl FnMut(&State, Piece)) -> PoolStats {
         let mut stats = PoolStats {
             reserved: self.reserved.load(Ordering::Relaxed),
             reserved_high: self.reserved_high(),
@@ -111,29 +113,32 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             stats.segments = (pages.spare_bytes() / pages.size) as usize;
             stats.cached = pages.spare_bytes();
         }
-        let mut by_size = [(0_u64, 0_u64); u64::BITS as usize];
+        let mut by_size = [FreeChunks { from: 0, chunks: 0, bytes: 0 }; u64::BITS as usize];
         for arena in self.arenas() {
-            let ending = self.ending_in(arena);
-            let state = arena.lock();
             stats.arenas += 1;
-            stats.segments += state.segments.len() + state.mapped_pages();
-            for (_, _, bytes, region) in regions(&state, ending) {
-                match region {
-                    RegionState::InUse => stats.in_use += bytes,
-                    RegionState::Pending => stats.pending += bytes,
-                    RegionState::Cached => {
+            stats.segments += {
+                let state = arena.lock();
+                state.segments.len() + state.mapped_pages()
+            };
+            self.visit_pieces(arena, |state, piece| {
+                let bytes = piece.bytes();
+                match piece.state {
+                    PieceState::Acquired => {
+                        stats.in_use += bytes;
+                        act(state, piece);
+                    }
+                    PieceState::Pending => stats.pending += bytes,
+                    PieceState::Free => {
                         stats.cached += bytes;
                         stats.largest_free = stats.largest_free.max(bytes);
-                        let (chunks, sum) = &mut by_size[bytes.ilog2() as usize];
-                        (*chunks, *sum) = (*chunks + 1, *sum + bytes);
+                        let line = &mut by_size[bytes.ilog2() as usize];
+                        line.from = 1 << bytes.ilog2();
+                        (line.chunks, line.bytes) = (line.chunks + 1, line.bytes + bytes);
                     }
                 }
-            }
+            });
         }
-        let lines = (0_u32..).zip(by_size).filter(|(_, (chunks, _))| *chunks > 0);
-        stats.free_by_size = lines
-            .map(|(power, (chunks, bytes))| FreeChunks { from: 1 << power, chunks, bytes })
-            .collect();
+        stats.free_by_size = by_size.into_iter().filter(|line| line.chunks > 0).collect();
         stats
     }
 
@@ -145,65 +150,79 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.device().is_forked() {
             return PoolShortage::default();
         }
-        let PoolStats { reserved, largest_free, cached, pending, .. } = self.own_stats();
-        let mut by_tag = BTreeMap::<AllocTag, (u64, u64)>::new();
-        for arena in self.arenas() {
-            let ending = self.ending_in(arena);
-            let state = arena.lock();
-            let pieces = regions(&state, ending);
-            for (id, _, bytes, _) in pieces.filter(|it| it.3 == RegionState::InUse) {
-                let (sum, blocks) = by_tag.entry(state.tag(id)).or_default();
-                (*sum, *blocks) = (*sum + bytes, *blocks + 1);
-            }
-        }
-        let holder = |(tag, (bytes, blocks))| Holder { tag, bytes, blocks };
-        let mut holders: Vec<_> = by_tag.into_iter().map(holder).collect();
+        let mut by_tag = BTreeMap::<AllocTag, Holder>::new();
+        let stats = self.own_stats(|state, piece| {
+            let tag = state.tag(piece.chunk);
+            let holder = by_tag.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
+            (holder.bytes, holder.blocks) = (holder.bytes + piece.bytes(), holder.blocks + 1);
+        });
+        let PoolStats { reserved, largest_free, cached, pending, .. } = stats;
+        let mut holders: Vec<_> = by_tag.into_values().collect();
         holders.sort_by_key(|holder| Reverse(holder.bytes));
         holders.truncate(PoolShortage::HOLDERS);
         let holders = holders.into_boxed_slice();
         PoolShortage { reserved, largest_free, cached, pending, holders }
     }
 
-    /// Every piece of the pool's memory, by address. In a forked child, none.
+    /// Returns every piece of the pool's memory, by address. Pieces that other threads allocate and
+    /// free meanwhile may be missing. In a forked child, none.
     #[must_use]
     pub fn heap_map(&self) -> Vec<HeapRegion> {
         if self.device().is_forked() {
             return Vec::new();
         }
-        let mut map: Vec<_> = self
-            .arenas()
-            .flat_map(|arena| {
-                let (stream, ending) = (arena.home, self.ending_in(arena));
-                let pieces: Vec<_> = regions(&arena.lock(), ending).collect();
-                pieces.into_iter().map(move |(_, address, bytes, state)| HeapRegion {
-                    address,
-                    bytes,
-                    state,
-                    stream,
-                })
-            })
-            .collect();
+        let mut map = Vec::new();
+        for arena in self.arenas() {
+            self.visit_pieces(arena, |_, piece| map.push(HeapRegion::of(piece, arena.home)));
+        }
         map.sort_unstable_by_key(|region| region.address);
+        // What was cut or merged meanwhile may have been seen before and after.
+        let mut end = 0;
+        map.retain(|region| {
+            let is_new = region.address >= end;
+            end = end.max(region.address + region.bytes);
+            is_new
+        });
         map
+    }
+
+    /// Calls `act` for every chunk of an arena that has memory, with the arena locked. Unlocks it now
+    /// and then.
+    fn visit_pieces(&self, arena: &Arena, mut act: impl FnMut(&State, Piece)) {
+        let ending = self.ending_in(arena);
+        let mut from = 0;
+        loop {
+            let state = arena.lock();
+            for mut piece in state.heap.pieces(from, AT_A_TIME) {
+                if ending.contains(&piece.chunk) {
+                    piece.state = PieceState::Pending;
+                }
+                act(&state, piece);
+            }
+            from += AT_A_TIME;
+            if from >= state.heap.records() {
+                return;
+            }
+        }
     }
 }
 
-/// Name, address, bytes and use of each chunk of an arena, of which these are pending, too.
-fn regions(
-    state: &State,
-    mut pending: HashSet<ChunkId>,
-) -> impl Iterator<Item = (ChunkId, u64, u64, RegionState)> {
-    pending.extend(state.pending.iter().map(|pending| pending.chunk));
-    let apart = state.apart.values().flatten().copied();
-    let free: HashSet<_> = apart.chain(state.heap.kept()).collect();
-    state.heap.chunks().map(move |(id, address, units, is_free)| {
-        let region = if is_free || free.contains(&id) {
-            RegionState::Cached
-        } else if pending.contains(&id) {
-            RegionState::Pending
-        } else {
-            RegionState::InUse
+/// How many records of chunks are looked at while an arena is locked.
+const AT_A_TIME: usize = 4096;
+
+impl HeapRegion {
+    fn of(piece: Piece, stream: StreamId) -> Self {
+        let state = match piece.state {
+            PieceState::Acquired => RegionState::InUse,
+            PieceState::Pending => RegionState::Pending,
+            PieceState::Free => RegionState::Cached,
         };
-        (id, address, u64::from(units) * UNIT, region)
-    })
+        Self { address: piece.address, bytes: piece.bytes(), state, stream }
+    }
+}
+
+impl Piece {
+    fn bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
 }

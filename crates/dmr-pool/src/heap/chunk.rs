@@ -3,54 +3,70 @@
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-/// A chunk's record: its index in the table, never zero.
+/// The index of a chunk's record in the table, never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkId(NonZeroU32);
 
-/// A range of addresses that is free or taken as a whole.
+/// A range of addresses that is in one state as a whole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
     pub(super) address: u64,
-    /// When it became free.
+    /// The sequence number of its stream's work when it became free.
     pub(super) since: u64,
     pub(super) units: u32,
-    /// Its neighbours in its segment.
+    /// The chunk that ends where this one begins, in the same span.
     pub(super) before: Option<ChunkId>,
+    /// The chunk that begins where this one ends, in the same span.
     pub(super) after: Option<ChunkId>,
-    /// Its neighbours in its list, while it is free.
-    pub(super) previous: Option<ChunkId>,
-    pub(super) next: Option<ChunkId>,
+    pub(super) links: Links,
+    /// The index of its entry in the pending queue, while it is pending.
+    pub(super) entry: u32,
     pub(super) state: State,
+    /// It has a span of its own, which is never cut.
+    pub(super) is_dedicated: bool,
+}
+
+/// A chunk's place in the bins that its state puts it into, or in the list of holes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Links {
+    /// The previous chunk of its size; `None` for the first, which is in the tree.
+    pub(super) previous: Option<ChunkId>,
+    /// The next chunk of its size.
+    pub(super) next: Option<ChunkId>,
+    /// Subtrees of smaller and of larger sizes, if it is in the tree.
+    pub(super) children: [Option<ChunkId>; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody has this record.
-    Spare,
+    /// The record is not in use.
+    Unused,
+    /// In the bins of free chunks.
     Free,
-    Taken,
-    /// A segment of its own, which is never cut: its owner keeps it when it is free.
-    Apart,
-    /// Addresses that no memory is mapped to.
+    /// A block has it, or a shelf, or it is in a function's hands.
+    Acquired,
+    /// In the bins of pending chunks: freed, still used by the device.
+    Pending,
+    /// Addresses without memory.
     Hole,
 }
 
-/// The table. Records of chunks that are no more are used again.
+/// The table. Records of removed chunks are reused.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// The first one stays nobody's.
+    /// The first one is never used.
     records: Vec<Chunk>,
-    spare: Vec<ChunkId>,
+    unused: Vec<ChunkId>,
 }
 
 impl ChunkId {
-    /// The chunk with this index.
+    /// Returns the chunk with this index; `None` for zero.
     #[inline]
     pub(crate) fn new(index: u32) -> Option<Self> {
         NonZeroU32::new(index).map(Self)
     }
 
-    /// Its index.
+    /// Returns its index.
     #[inline]
     pub(crate) const fn get(self) -> u32 {
         self.0.get()
@@ -58,30 +74,44 @@ impl ChunkId {
 }
 
 impl Chunk {
-    /// Whether it is all of its segment.
+    /// Whether it is all of its span.
     #[inline]
     pub(super) const fn is_whole(&self) -> bool {
         self.before.is_none() && self.after.is_none()
     }
 
-    /// The first chunk of a segment, which is all of it.
-    pub(super) const fn segment(address: u64, units: u32) -> Self {
-        let (before, after, previous, next) = (None, None, None, None);
-        Self { address, since: 0, units, before, after, previous, next, state: State::Taken }
+    /// Returns the first chunk of a span, which is all of it, acquired.
+    pub(super) const fn span(address: u64, units: u32) -> Self {
+        Self {
+            address,
+            since: 0,
+            units,
+            before: None,
+            after: None,
+            links: Links { previous: None, next: None, children: [None; 2] },
+            entry: 0,
+            state: State::Acquired,
+            is_dedicated: false,
+        }
+    }
+
+    /// Returns the address after its last.
+    pub(super) fn end(&self) -> u64 {
+        self.address + u64::from(self.units) * super::UNIT
     }
 }
 
 impl Default for Chunks {
     fn default() -> Self {
-        let nobodys = Chunk { state: State::Spare, ..Chunk::segment(0, 0) };
-        Self { records: vec![nobodys], spare: Vec::new() }
+        let unused = Chunk { state: State::Unused, ..Chunk::span(0, 0) };
+        Self { records: vec![unused], unused: Vec::new() }
     }
 }
 
 impl Chunks {
     #[inline]
     pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
-        if let Some(id) = self.spare.pop() {
+        if let Some(id) = self.unused.pop() {
             self[id] = chunk;
             return id;
         }
@@ -93,16 +123,28 @@ impl Chunks {
 
     #[inline]
     pub(super) fn remove(&mut self, id: ChunkId) {
-        self[id].state = State::Spare;
-        self.spare.push(id);
+        self[id].state = State::Unused;
+        self.unused.push(id);
     }
 
-    /// All chunks, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ChunkId, &Chunk)> {
-        let records = (0_u32..).zip(&self.records);
-        records
-            .filter(|(_, chunk)| chunk.state != State::Spare)
-            .filter_map(|(index, chunk)| Some((ChunkId::new(index)?, chunk)))
+    /// Returns the chunks in up to `most` records from index `from` on, in no particular order.
+    pub(super) fn batch(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> impl Iterator<Item = (ChunkId, &Chunk)> {
+        let records = (0_u32..).zip(&self.records).skip(from).take(most);
+        let ids = records.filter_map(|(index, chunk)| Some((ChunkId::new(index)?, chunk)));
+        ids.filter(|(_, chunk)| {
+            #[cfg(test)]
+            crate::work::look();
+            chunk.state != State::Unused
+        })
+    }
+
+    /// Returns the number of records, in use or not.
+    pub(super) fn records(&self) -> usize {
+        self.records.len()
     }
 }
 
@@ -111,6 +153,8 @@ impl Index<ChunkId> for Chunks {
 
     #[inline]
     fn index(&self, id: ChunkId) -> &Chunk {
+        #[cfg(test)]
+        crate::work::look();
         &self.records[id.get() as usize]
     }
 }
@@ -118,6 +162,8 @@ impl Index<ChunkId> for Chunks {
 impl IndexMut<ChunkId> for Chunks {
     #[inline]
     fn index_mut(&mut self, id: ChunkId) -> &mut Chunk {
+        #[cfg(test)]
+        crate::work::look();
         &mut self.records[id.get() as usize]
     }
 }

@@ -1,42 +1,54 @@
-//! A heap: address ranges in chunks, and a good fit for any size in a few dozen instructions.
+//! A heap: address ranges in chunks, and the best fit for any size in a few dozen instructions.
 //!
 //! Two-level segregated fit, after M. Masmano, I. Ripoll, A. Crespo and J. Real, "TLSF: a new
-//! dynamic memory allocator for real-time systems" (ECRTS 2004). Device memory cannot hold its own
-//! lists, so chunks are records in a table, and a chunk is named by its index there.
+//! dynamic memory allocator for real-time systems" (ECRTS 2004), with a tree of sizes in each bin.
+//! Device memory cannot hold its own lists, so chunks are records in a table, and a chunk is named
+//! by its index there. No function looks at more than a few hundred chunks, but for those that
+//! look for pages and windows: these look at chunks that have whole pages, and at holes.
 //!
-//! Every free chunk carries a number, when it became free, which its owner understands; chunks
-//! that are put together keep the latest. Nothing else here knows of streams.
+//! Every free chunk has a number, when it became free, which its owner understands; merged chunks
+//! keep the latest. Nothing else here depends on streams.
 
 mod bins;
 mod chunk;
 mod holes;
 mod quick;
+mod window;
 
 use bins::{Bin, Bins};
 pub(crate) use chunk::ChunkId;
 use chunk::{Chunk, Chunks, State};
-pub(crate) use holes::Window;
 use quick::Quick;
+pub(crate) use window::Window;
 
 /// Bytes of a unit. Sizes are in units, addresses in bytes.
 pub(crate) const UNIT: u64 = 256;
 
-/// Segments from upstream, carved into chunks.
+/// Spans, cut into chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     chunks: Chunks,
-    bins: Bins,
+    /// Free chunks.
+    free: Bins,
+    /// Free chunks with spans of their own.
+    dedicated: Bins,
+    /// Pending chunks, of both kinds.
+    pending: Bins,
     quick: Quick,
+    /// The first of the holes, which are a list.
+    holes: Option<ChunkId>,
     free_units: u64,
+    /// The latest number that a free or pending chunk has had.
+    newest: u64,
 }
 
-/// The smallest size that is listed with this one.
+/// Returns the smallest size that has a bin with this one.
 #[inline]
 pub(crate) fn smallest_of_its_list(units: u32) -> u32 {
     Bin::of(units).smallest()
 }
 
-/// A chunk that was taken.
+/// An acquired chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) id: ChunkId,
@@ -46,43 +58,50 @@ pub(crate) struct Taken {
     pub(crate) since: u64,
 }
 
-/// How many chunks of the request's own list are tried before one of a larger list is split.
-const TRIES: usize = 4;
+/// What a report says of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) chunk: ChunkId,
+    pub(crate) address: u64,
+    pub(crate) units: u32,
+    pub(crate) state: PieceState,
+}
+
+/// The states of a [`Piece`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PieceState {
+    /// In the bins of free chunks, or on a shelf.
+    Free,
+    /// Freed, still used by the device.
+    Pending,
+    /// Not free.
+    Acquired,
+}
 
 /// A remainder smaller than this share of the request (a power of two) stays with it: it would
-/// serve nobody.
+/// hardly fit anything.
 const WORTH_SPLITTING: u32 = 7;
 
 impl Heap {
-    /// Adds a segment, which becomes a free chunk. Answers that: whatever becomes of the segment,
-    /// its first chunk keeps this name.
+    /// Adds a span, which becomes a free chunk, and returns that. The first chunk of a span keeps
+    /// its id, however the span is cut.
     pub(crate) fn add_segment(&mut self, address: u64, units: u32, since: u64) -> ChunkId {
-        let id = self.chunks.add(Chunk::segment(address, units));
+        let id = self.chunks.add(Chunk::span(address, units));
         self.merge(id, since)
     }
 
-    /// Adds a segment that serves one block at a time. It is not free.
+    /// Adds a span for one block at a time. It is acquired.
     pub(crate) fn add_apart(&mut self, address: u64, units: u32) -> ChunkId {
-        self.chunks.add(Chunk { state: State::Apart, ..Chunk::segment(address, units) })
+        self.chunks.add(Chunk { is_dedicated: true, ..Chunk::span(address, units) })
     }
 
-    /// Takes out such a segment.
-    pub(crate) fn remove_apart(&mut self, id: ChunkId) {
-        self.chunks.remove(id);
-    }
-
-    /// Whether it is such a segment.
+    /// Whether the chunk has a span of its own.
     #[inline]
     pub(crate) fn is_apart(&self, id: ChunkId) -> bool {
-        self.chunks[id].state == State::Apart
+        self.chunks[id].is_dedicated
     }
 
-    /// Notes when a chunk became free.
-    pub(crate) fn set_since(&mut self, id: ChunkId, since: u64) {
-        self.chunks[id].since = since;
-    }
-
-    /// Takes out the segment that begins with this chunk, if it is free as a whole.
+    /// Removes the span that begins with this chunk, if it is free as a whole.
     pub(crate) fn remove_segment(&mut self, id: ChunkId) -> bool {
         let chunk = self.chunks[id];
         let is_whole = chunk.state == State::Free && chunk.is_whole();
@@ -93,51 +112,61 @@ impl Heap {
         is_whole
     }
 
-    /// Takes a chunk of exactly this many units, if one is kept.
+    /// Acquires a chunk of exactly this size from its shelf.
     #[inline(always)]
     pub(crate) fn take_kept(&mut self, units: u32) -> Option<Taken> {
         let id = self.quick.pop(units)?;
         Some(self.taken(id))
     }
 
-    /// Takes a chunk of at least this many units: the smallest that is found soon, without what
-    /// is too much of it.
+    /// Acquires a chunk of at least this size: the smallest, without its surplus if that is worth
+    /// splitting off.
     pub(crate) fn take(&mut self, units: u32) -> Option<Taken> {
         if let Some(id) = self.quick.pop(units) {
             return Some(self.taken(id));
         }
-        match self.find(units) {
-            Some(id) => Some(self.take_from(id, units)),
-            None if self.flush() => self.find(units).map(|id| self.take_from(id, units)),
-            None => None,
-        }
+        let id = self.find_merged(units)?;
+        Some(self.take_from(id, units))
     }
 
-    /// Makes a taken chunk free, and keeps it for the next request of its size; it is put together
-    /// with its neighbours when there is no other memory. Answers `false`, and does nothing, where
-    /// as many of that size are kept, or it is a segment of its own.
+    /// Acquires a free chunk with a span of its own, the smallest that has at least `units` and at
+    /// most an eighth more.
+    pub(crate) fn take_dedicated(&mut self, units: u32) -> Option<Taken> {
+        let id = self.dedicated.find(&self.chunks, units)?;
+        let is_close = self.chunks[id].units <= units.saturating_add(units / 8);
+        is_close.then(|| {
+            self.unlist(id);
+            self.chunks[id].state = State::Acquired;
+            self.taken(id)
+        })
+    }
+
+    /// Frees an acquired chunk and puts it onto the shelf of its size; it is merged with its
+    /// neighbours when there is no other memory. Returns `false`, and does nothing, where that
+    /// shelf is full, or the chunk is too large or has a span of its own.
     #[inline(always)]
     pub(crate) fn keep(&mut self, id: ChunkId, since: u64) -> bool {
         let chunk = &mut self.chunks[id];
-        let is_kept = chunk.state == State::Taken && self.quick.push(chunk.units, id);
+        let is_kept = !chunk.is_dedicated && self.quick.push(chunk.units, id);
         if is_kept {
             chunk.since = since;
         }
         is_kept
     }
 
-    /// Puts all that is kept for requests of its size together with its neighbours; answers
-    /// whether there was any.
+    /// Empties the shelves: merges their chunks with their neighbours. Returns whether there were
+    /// any.
     pub(crate) fn flush(&mut self) -> bool {
-        let mut any = false;
-        while let Some(id) = self.quick.pop_any() {
+        let (mut any, mut shelf) = (false, 0);
+        while let Some(id) = self.quick.pop_any(&mut shelf) {
             self.merge(id, self.chunks[id].since);
             any = true;
         }
         any
     }
 
-    /// Takes so many units, or hardly more, from the start of a free chunk that has them.
+    /// Acquires a free chunk that has this size, without its surplus if that is worth splitting
+    /// off.
     #[inline]
     pub(crate) fn take_from(&mut self, id: ChunkId, units: u32) -> Taken {
         self.unlist(id);
@@ -146,16 +175,16 @@ impl Heap {
             self.split(id, units);
         }
         let chunk = &mut self.chunks[id];
-        chunk.state = State::Taken;
+        chunk.state = State::Acquired;
         let &mut Chunk { address, units, since, .. } = chunk;
         Taken { id, address, units, since }
     }
 
-    /// Makes a taken chunk free, together with its free neighbours. Answers the chunk that it is
-    /// then.
+    /// Frees an acquired chunk and merges it with its free neighbours. Returns the merged chunk.
     #[inline]
     pub(crate) fn merge(&mut self, id: ChunkId, since: u64) -> ChunkId {
         self.chunks[id].since = since;
+        self.newest = self.newest.max(since);
         let mut whole = id;
         if let Some(before) = self.chunks[id].before.filter(|&id| self.is_free(id)) {
             self.unlist(before);
@@ -170,104 +199,124 @@ impl Heap {
         whole
     }
 
+    /// Makes an acquired chunk pending: it became free at `since`, and `entry` is its index in the
+    /// pending queue.
+    pub(crate) fn set_pending(&mut self, id: ChunkId, since: u64, entry: u32) {
+        let chunk = &mut self.chunks[id];
+        (chunk.since, chunk.entry, chunk.state) = (since, entry, State::Pending);
+        self.newest = self.newest.max(since);
+        self.pending.insert(&mut self.chunks, id);
+    }
+
+    /// Makes a pending chunk acquired.
+    pub(crate) fn set_acquired(&mut self, id: ChunkId) {
+        self.pending.remove(&mut self.chunks, id);
+        self.chunks[id].state = State::Acquired;
+    }
+
+    /// Returns the pending chunks of the smallest size that is at least `units`, the oldest first,
+    /// then the newest. With each its index in the pending queue.
+    pub(crate) fn pending_of(&self, units: u32) -> impl Iterator<Item = (ChunkId, u32)> {
+        let first = self.pending.find(&self.chunks, units);
+        let ids = first.into_iter().flat_map(|first| bins::of_this_size(&self.chunks, first));
+        ids.map(|id| (id, self.chunks[id].entry))
+    }
+
+    /// Calls `act` for all pending chunks of at least `units`, with their indexes in the pending
+    /// queue.
+    pub(crate) fn visit_pending(&self, units: u32, mut act: impl FnMut(ChunkId, u32)) {
+        self.pending.visit(&self.chunks, units..=u32::MAX, |id| {
+            act(id, self.chunks[id].entry);
+            std::ops::ControlFlow::Continue(())
+        });
+    }
+
     /// Whether this chunk is free.
     #[inline]
     pub(crate) fn is_free(&self, id: ChunkId) -> bool {
         self.chunks[id].state == State::Free
     }
 
-    /// The address and the units of a chunk.
+    /// Returns the address and the units of a chunk.
     pub(crate) fn range(&self, id: ChunkId) -> (u64, u32) {
         let Chunk { address, units, .. } = self.chunks[id];
         (address, units)
     }
 
-    /// A chunk that is taken already, as [`take`](Self::take) answers it.
+    /// Describes an acquired chunk, as [`take`](Self::take) does.
     #[inline]
     pub(crate) fn taken(&self, id: ChunkId) -> Taken {
         let Chunk { address, units, since, .. } = self.chunks[id];
         Taken { id, address, units, since }
     }
 
-    /// What is kept for requests of its size.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = ChunkId> {
-        self.quick.iter()
-    }
-
-    /// How many units the chunk has that [`take`](Self::take) would take so many from.
+    /// Returns the units of the chunk that [`take`](Self::take) would cut `units` from.
     pub(crate) fn fit(&mut self, units: u32) -> Option<u32> {
-        let found = match self.find(units) {
-            None if self.flush() => self.find(units),
-            found => found,
-        };
-        found.map(|id| self.chunks[id].units)
+        self.find_merged(units).map(|id| self.chunks[id].units)
     }
 
-    /// Units in free chunks.
+    /// Returns the number of units in free chunks, without the shelves and without dedicated spans.
     pub(crate) fn free_units(&self) -> u64 {
         self.free_units
     }
 
-    /// There is a free chunk of so many units, and hardly a larger one; 0 if there is none.
+    /// Returns a size that has a bin with that of the largest free chunk; 0 if there is none.
     #[inline]
     pub(crate) fn largest(&self) -> u32 {
-        self.bins.last().map_or(0, Bin::smallest)
+        let largest = |bins: &Bins| bins.last().map_or(0, Bin::smallest);
+        largest(&self.free).max(largest(&self.dedicated))
     }
 
-    /// Whether [`largest`](Self::largest) may be another one than when this was last asked.
+    /// Returns whether [`largest`](Self::largest) may have changed since the last call.
     #[inline]
     pub(crate) fn take_changed(&mut self) -> bool {
-        self.bins.take_changed()
+        self.free.take_changed() | self.dedicated.take_changed()
     }
 
-    /// All chunks, in no order: name, address, units, whether it is free. What is kept for requests
-    /// of its size is not. Addresses without memory are left out.
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, u64, u32, bool)> {
-        self.chunks
-            .iter()
-            .filter(|(_, chunk)| chunk.state != State::Hole)
-            .map(|(id, chunk)| (id, chunk.address, chunk.units, chunk.state == State::Free))
+    /// Describes the chunks in up to `most` records from index `from` on, in no particular order.
+    /// Holes are left out.
+    pub(crate) fn pieces(&self, from: usize, most: usize) -> impl Iterator<Item = Piece> {
+        self.chunks.batch(from, most).filter_map(|(id, chunk)| {
+            let state = match chunk.state {
+                State::Unused | State::Hole => return None,
+                State::Free => PieceState::Free,
+                State::Pending => PieceState::Pending,
+                State::Acquired if self.quick.contains(chunk.units, id) => PieceState::Free,
+                State::Acquired => PieceState::Acquired,
+            };
+            Some(Piece { chunk: id, address: chunk.address, units: chunk.units, state })
+        })
+    }
+
+    /// Returns the number of records, in use or not.
+    pub(crate) fn records(&self) -> usize {
+        self.chunks.records()
+    }
+
+    /// Returns a free chunk of the smallest size that is at least `units`. If there is none, empties
+    /// the shelves and looks again.
+    fn find_merged(&mut self, units: u32) -> Option<ChunkId> {
+        match self.find(units) {
+            None if self.flush() => self.find(units),
+            found => found,
+        }
     }
 
     #[inline]
     fn find(&self, units: u32) -> Option<ChunkId> {
-        let bin = Bin::of(units);
-        let mut candidate = self.bins.head(bin);
-        for _ in 0..TRIES {
-            let Some(id) = candidate else { break };
-            let chunk = &self.chunks[id];
-            if chunk.units >= units {
-                return Some(id);
-            }
-            candidate = chunk.next;
-        }
-        match self.bins.next_after(bin) {
-            Some(larger) => self.bins.head(larger),
-            // The last resort: the rest of the request's own list.
-            None => self.find_in_rest(candidate, units),
-        }
+        let first = self.free.find(&self.chunks, units)?;
+        // The second one became free last, and leaves the tree as it is.
+        Some(self.chunks[first].links.next.unwrap_or(first))
     }
 
-    #[cold]
-    fn find_in_rest(&self, mut candidate: Option<ChunkId>, units: u32) -> Option<ChunkId> {
-        while let Some(id) = candidate {
-            if self.chunks[id].units >= units {
-                break;
-            }
-            candidate = self.chunks[id].next;
-        }
-        candidate
-    }
-
-    /// Cuts a chunk, which is in no list, after so many units. The rest becomes free.
+    /// Cuts an acquired chunk after `units`. The rest becomes free.
     #[inline]
     fn split(&mut self, id: ChunkId, units: u32) {
         let rest = self.cut(id, units);
         self.list(rest);
     }
 
-    /// Cuts a chunk, which is in no list, after so many units; both parts are in the state that it
-    /// was in. Answers the second.
+    /// Cuts an acquired chunk after `units`. Returns the second part, which is acquired, too.
     #[inline]
     pub(crate) fn cut(&mut self, id: ChunkId, units: u32) -> ChunkId {
         let whole = self.chunks[id];
@@ -286,7 +335,7 @@ impl Heap {
         rest
     }
 
-    /// Makes one of two neighbours, which are in no list.
+    /// Joins two acquired neighbours.
     #[inline]
     pub(crate) fn absorb(&mut self, first: ChunkId, second: ChunkId) {
         let Chunk { units, after, since, .. } = self.chunks[second];
@@ -300,30 +349,27 @@ impl Heap {
         self.chunks.remove(second);
     }
 
+    /// Puts an acquired chunk into the bins of free chunks.
     #[inline]
     fn list(&mut self, id: ChunkId) {
-        let bin = Bin::of(self.chunks[id].units);
-        let head = self.bins.head(bin);
-        if let Some(head) = head {
-            self.chunks[head].previous = Some(id);
-        }
-        self.bins.set_head(bin, Some(id));
         let chunk = &mut self.chunks[id];
-        (chunk.previous, chunk.next, chunk.state) = (None, head, State::Free);
+        chunk.state = State::Free;
+        if chunk.is_dedicated {
+            return self.dedicated.insert(&mut self.chunks, id);
+        }
         self.free_units += u64::from(chunk.units);
+        self.free.insert(&mut self.chunks, id);
     }
 
+    /// Takes a free chunk out of its bins, to be acquired.
     #[inline]
     fn unlist(&mut self, id: ChunkId) {
-        let Chunk { previous, next, units, .. } = self.chunks[id];
-        if let Some(next) = next {
-            self.chunks[next].previous = previous;
+        let chunk = &self.chunks[id];
+        if chunk.is_dedicated {
+            return self.dedicated.remove(&mut self.chunks, id);
         }
-        match previous {
-            Some(previous) => self.chunks[previous].next = next,
-            None => self.bins.set_head(Bin::of(units), next),
-        }
-        self.free_units -= u64::from(units);
+        self.free_units -= u64::from(chunk.units);
+        self.free.remove(&mut self.chunks, id);
     }
 }
 

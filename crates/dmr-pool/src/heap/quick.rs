@@ -1,94 +1,91 @@
-//! Chunks that have just become free, kept as they are for the next request of their size.
+//! Chunks that have just become free, on shelves, as they are, for the next request of their size.
 //!
-//! Programs ask for the same sizes again and again. Such a chunk is not cut and put together each
-//! time.
+//! Programs ask for the same sizes again and again. Such a chunk is not cut and merged each time.
 
 use super::chunk::ChunkId;
 
-const SIZES: usize = 64;
-const OF_EACH: usize = 4;
-/// Larger chunks are worth putting together at once.
+const SHELVES: usize = 64;
+const PLACES: usize = 4;
+/// Larger chunks are worth merging at once.
 const LARGEST: u32 = 1024;
 
-/// A few chunks of each of a few sizes. To the heap they are taken.
+/// A few chunks of each of a few sizes. To the heap they are acquired.
 #[derive(Debug)]
 pub(super) struct Quick {
-    shelves: Box<[Shelf; SIZES]>,
-    len: usize,
+    shelves: Box<[Shelf; SHELVES]>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Shelf {
     units: u32,
     len: u32,
-    chunks: [Option<ChunkId>; OF_EACH],
+    chunks: [Option<ChunkId>; PLACES],
 }
 
 impl Default for Quick {
     fn default() -> Self {
-        Self { shelves: Box::new([Shelf::default(); SIZES]), len: 0 }
+        Self { shelves: Box::new([Shelf::default(); SHELVES]) }
     }
 }
 
 impl Quick {
+    /// Takes a chunk of exactly this size.
     #[inline(always)]
     pub(super) fn pop(&mut self, units: u32) -> Option<ChunkId> {
-        let shelf = &mut self.shelves[place(units)];
+        let shelf = &mut self.shelves[shelf_of(units)];
         if shelf.units != units || shelf.len == 0 {
             return None;
         }
         shelf.len -= 1;
-        self.len -= 1;
-        shelf.chunks[shelf.len as usize % OF_EACH]
+        shelf.chunks[shelf.len as usize % PLACES]
     }
 
-    /// Keeps a chunk, unless its place is full or another size's.
+    /// Puts a chunk onto the shelf of its size; `false` if that is full or has another size.
     #[inline(always)]
     pub(super) fn push(&mut self, units: u32, chunk: ChunkId) -> bool {
         if units > LARGEST {
             return false;
         }
-        let shelf = &mut self.shelves[place(units)];
+        let shelf = &mut self.shelves[shelf_of(units)];
         if shelf.units != units {
             if shelf.len > 0 {
                 return false;
             }
             shelf.units = units;
         }
-        if shelf.len as usize == OF_EACH {
-            return false;
-        }
-        shelf.chunks[shelf.len as usize] = Some(chunk);
+        let Some(place) = shelf.chunks.get_mut(shelf.len as usize) else { return false };
+        *place = Some(chunk);
         shelf.len += 1;
-        self.len += 1;
         true
+    }
+
+    /// Whether a chunk of this size is on its shelf.
+    pub(super) fn contains(&self, units: u32, chunk: ChunkId) -> bool {
+        let shelf = &self.shelves[shelf_of(units)];
+        shelf.chunks[..shelf.len as usize].contains(&Some(chunk))
+    }
+
+    /// Takes some chunk; `None` if there is none from shelf number `from` on, which becomes the
+    /// number of the shelf that it was on.
+    pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<ChunkId> {
+        while let Some(shelf) = self.shelves.get_mut(*from) {
+            if let Some(last) = shelf.len.checked_sub(1) {
+                shelf.len = last;
+                return shelf.chunks[last as usize];
+            }
+            *from += 1;
+        }
+        None
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = ChunkId> {
-        self.shelves
-            .iter()
-            .flat_map(|shelf| shelf.chunks.into_iter().take(shelf.len as usize).flatten())
-    }
-
-    pub(super) fn pop_any(&mut self) -> Option<ChunkId> {
-        if self.len == 0 {
-            return None;
-        }
-        let shelf = self.shelves.iter_mut().find(|shelf| shelf.len > 0)?;
-        shelf.len -= 1;
-        self.len -= 1;
-        shelf.chunks[shelf.len as usize]
+        self.shelves.iter().map(|shelf| shelf.len as usize).sum()
     }
 }
 
 #[inline]
-fn place(units: u32) -> usize {
+fn shelf_of(units: u32) -> usize {
     // The high bits of a product with an odd number depend on all of the factor's bits.
-    (units.wrapping_mul(0x9e37_79b9) >> (u32::BITS - SIZES.ilog2())) as usize
+    (units.wrapping_mul(0x9e37_79b9) >> (u32::BITS - SHELVES.ilog2())) as usize
 }

@@ -30,7 +30,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn chunks_of(heap: &Heap) -> impl Iterator<Item = (u64, u32, bool)> {
-    heap.chunks().map(|(_, address, units, is_free)| (address, units, is_free))
+    let all = heap.chunks.batch(0, usize::MAX);
+    all.map(|(_, chunk)| (chunk.address, chunk.units, chunk.state == State::Free))
 }
 
 /// The heap's chunks are the segments, cut: no gap, no overlap, and no two free neighbours.

@@ -47,7 +47,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         (pages, memory): (&Pages, &dyn VirtualMemory),
     ) -> ResourceResult<()> {
         let Some(arena) = self.arena_at(left.home.slot()) else { return Ok(()) };
-        let Some(page) = arena.lock().leaving(left.address, pages.size) else { return Ok(()) };
+        let Some(page) = arena.lock().leaving_page(left.address, pages.size) else { return Ok(()) };
         memory.unmap(&page, left.address)?;
         arena.lock().set_slot(left.address, pages.size, Slot::Empty);
         Ok(())
@@ -73,12 +73,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// that is free, or will be: what is put together with a page decides when that goes.
     fn ask_about_free_pages(&self, arena: &Arena, pages: &Pages) {
         let newest = {
+            arena.settle_everything(self.uses());
             let mut state = arena.lock();
-            state.settle_all(arena.home, self.uses());
             state.heap.flush();
-            let pending = state.pending.iter().map(|pending| state.heap.taken(pending.chunk).since);
-            let any = pending.max().max(state.heap.newest_free());
-            [state.heap.newest_free_pages(pages.size), any]
+            [state.heap.newest_free_pages(pages.size), state.heap.newest_free()]
         };
         for since in newest.into_iter().flatten() {
             // No answer: they stay.

@@ -134,16 +134,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Some of the pages that are pending in an arena.
     fn ask_for_pending_pages(arena: &Arena, wanted: usize, pages: &Pages) -> Option<Donation> {
         let mut state = arena.lock();
-        let whole = |pending: &Pending| {
-            let (start, units) = state.heap.range(pending.chunk);
+        let whole = |chunk| {
+            let (start, units) = state.heap.range(chunk);
             let end = (start + u64::from(units) * UNIT) / pages.size * pages.size;
             let most = pages.size.saturating_mul(wanted as u64);
             let from = start.next_multiple_of(pages.size).max(end.saturating_sub(most));
             (from < end).then(|| (from - start, end - from))
         };
-        let found = state.pending.iter().enumerate().find_map(|(at, p)| Some((at, whole(p)?)));
-        let (at, (skipped, bytes)) = found?;
-        let Pending { mut chunk, after } = state.remove_pending(at)?;
+        let (entry, (skipped, bytes)) = state.find_pending((pages.size / UNIT) as u32, whole)?;
+        let Pending { mut chunk, after } = state.remove_pending(entry)?;
         let since = state.heap.taken(chunk).since;
         if skipped > 0 {
             let rest = state.heap.cut(chunk, (skipped / UNIT) as u32);

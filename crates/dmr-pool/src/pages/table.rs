@@ -66,16 +66,14 @@ impl State {
         Some(ranges.swap_remove(at).addresses)
     }
 
-    /// The cheapest place for so many units.
+    /// Finds the cheapest window for `units`.
     pub(super) fn find_window(&self, units: u32, page: u64) -> Option<Window> {
-        let is_open = |address| self.is_open(address, page);
-        let of_range = |range: &Range| self.heap.window(range.first, units, page, is_open);
-        self.ranges.iter().filter_map(of_range).min_by_key(Window::cost)
+        self.heap.find_window(units, page, |addresses| self.has_leaving(addresses))
     }
 
-    /// The place for so many units that begins where a taken chunk ends.
+    /// Finds the window for `units` that begins where an acquired chunk ends.
     pub(super) fn window_after(&self, chunk: ChunkId, units: u32, page: u64) -> Option<Window> {
-        self.heap.window_after(chunk, units, page, |address| self.is_open(address, page))
+        self.heap.window_after(chunk, units, page, |addresses| self.has_leaving(addresses))
     }
 
     /// Makes holes of a taken chunk where nothing is mapped; what is mapped is given to `give`,
@@ -132,11 +130,17 @@ impl State {
         if range.slots.len() <= index {
             range.slots.resize_with(index + 1, Slot::default);
         }
-        range.slots[index] = slot;
+        let is_leaving = matches!(slot, Slot::Leaving(_));
+        let before = std::mem::replace(&mut range.slots[index], slot);
+        match (matches!(before, Slot::Leaving(_)), is_leaving) {
+            (false, true) => drop(self.leaving.insert(address)),
+            (true, false) => drop(self.leaving.remove(&address)),
+            _ => {}
+        }
     }
 
     /// The page that is leaving an address.
-    pub(super) fn leaving(&self, address: u64, page: u64) -> Option<Page> {
+    pub(super) fn leaving_page(&self, address: u64, page: u64) -> Option<Page> {
         match self.slot(address, page) {
             Some(Slot::Leaving(memory)) => Some(Arc::clone(memory)),
             _ => None,
@@ -153,8 +157,8 @@ impl State {
         matches!(self.slot(address, page), Some(Slot::Mapped(_)))
     }
 
-    fn is_open(&self, address: u64, page: u64) -> bool {
-        matches!(self.slot(address, page), None | Some(Slot::Empty))
+    fn has_leaving(&self, addresses: std::ops::Range<u64>) -> bool {
+        self.leaving.range(addresses).next().is_some()
     }
 
     fn slot(&self, address: u64, page: u64) -> Option<&Slot> {
