@@ -18,6 +18,11 @@ pub(crate) struct FreePages {
 }
 
 impl FreePages {
+    #[cfg(test)]
+    pub(super) fn chunk(&self) -> ChunkId {
+        self.chunk
+    }
+
     fn count(&self, page: u64) -> u64 {
         (self.addresses.end - self.addresses.start) / page
     }

@@ -25,7 +25,7 @@ impl Window {
     }
 
     /// Orders windows: first that with the fewest missing pages, in the smallest run.
-    fn cost(&self) -> (u64, u64, u64) {
+    pub(super) fn cost(&self) -> (u64, u64, u64) {
         (self.missing, self.run, self.addresses.start)
     }
 }

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod pages;
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(u32),
