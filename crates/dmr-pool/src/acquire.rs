@@ -42,12 +42,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         match vacancy {
             Ok(vacancy) => {
                 if let Some(arena) = self.arena_at(at) {
-                    arena.lock().add_seat(taken.id, tag);
+                    let mut state = arena.lock();
+                    state.add_seat(taken.id, tag);
+                    state.counts.add_block(request.bytes);
                 }
                 Ok((at, taken, vacancy))
             }
             Err(error) => {
-                self.untake(Place { arena: at, chunk: taken.id }, own.home, request);
+                self.untake(Place { arena: at, chunk: taken.id }, own.home);
                 Err(error)
             }
         }
@@ -175,7 +177,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let is_after = |since| uses.is_after_number(home, lender, since);
             let ready = |after: &Carried, since| is_after(since) && uses.is_after(home, after);
             if let Some(Pending { chunk, .. }) = state.take_pending(request, ready) {
-                state.counts.allocated += request.bytes;
                 return Some((lender, state.heap.taken(chunk)));
             }
             state.settle_all(arena.home, uses);
@@ -183,7 +184,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if is_after(taken.since) {
                 return Some((lender, taken));
             }
-            state.counts.allocated -= request.bytes;
             state.release(taken.id, taken.since);
             None
         })
@@ -197,13 +197,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let taken = state.heap.taken(chunk);
             drop(state);
             let is_ordered = uses.wait_for(own.home, &after).is_ok();
-            let mut state = own.lock();
             if !is_ordered {
-                state.push(chunk, after, taken.since);
-                return None;
+                own.lock().push(chunk, after, taken.since);
             }
-            state.counts.allocated += request.bytes;
-            return Some(taken);
+            return is_ordered.then_some(taken);
         }
         if state.pending_units + state.heap.free_units() < u64::from(request.units) {
             return None;
@@ -252,11 +249,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let foreign = after.clone();
         after.add(arena.home, taken.since);
         let is_ordered = self.uses().wait_for(home, &after).is_ok();
-        let mut state = arena.lock();
         if is_ordered {
-            state.counts.allocated += request.bytes;
             return Some((arena.home.slot(), taken));
         }
+        let mut state = arena.lock();
         if foreign.is_empty() {
             state.release(taken.id, taken.since);
         } else {

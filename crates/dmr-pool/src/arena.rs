@@ -99,16 +99,37 @@ pub(crate) struct Segment {
     pub(crate) is_apart: bool,
 }
 
-/// Bytes as asked for; none of these ever decreases.
+/// Blocks and bytes, as requested, since the pool was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// How many blocks were handed out.
+    /// Blocks that were allocated.
     pub(crate) blocks: u64,
+    /// Bytes that were allocated.
     pub(crate) allocated: u64,
-    /// Given back by the owner.
+    /// Bytes of blocks that were deallocated.
     pub(crate) returned: u64,
-    /// In the pool again.
+    /// Bytes of blocks that were deallocated and have no open window any more.
     pub(crate) freed: u64,
+}
+
+impl Counts {
+    /// Counts an allocation.
+    #[inline(always)]
+    pub(crate) fn add_block(&mut self, bytes: u64) {
+        self.blocks += 1;
+        self.allocated += bytes;
+    }
+
+    /// Takes an allocation back that became no block.
+    pub(crate) fn remove_block(&mut self, bytes: u64) {
+        self.blocks -= 1;
+        self.allocated -= bytes;
+    }
+
+    /// Counts bytes by which a block has grown.
+    pub(crate) fn add_bytes(&mut self, bytes: u64) {
+        self.allocated += bytes;
+    }
 }
 
 /// How many chunks one question is asked for, and how many younger ones are left alone meanwhile:
@@ -296,20 +317,14 @@ impl State {
         std::mem::take(&mut self.seats).into_iter().filter_map(|seat| seat.vacancy)
     }
 
-    /// A free chunk, and what is counted for it.
+    /// Acquires a free chunk.
     #[inline(always)]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
         let kept = if request.is_apart { None } else { self.heap.take_kept(request.units) };
-        let taken = match kept {
-            Some(taken) => taken,
-            None => self.heap_take(request)?,
-        };
-        self.counts.blocks += 1;
-        self.counts.allocated += request.bytes;
-        Some(taken)
+        kept.or_else(|| self.heap_take(request))
     }
 
-    /// The same, and nothing is counted.
+    /// Acquires a free chunk: the slow path.
     #[inline(never)]
     pub(crate) fn heap_take(&mut self, request: Request) -> Option<Taken> {
         let units = request.units;

@@ -68,7 +68,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(error);
         }
         let mut state = arena.lock();
-        state.counts.allocated += more;
+        state.counts.add_bytes(more);
         let reserved = u64::from(state.heap.range(place.chunk).1) * UNIT;
         drop(state);
         // SAFETY: the chunk is this block's alone, and has been made so large.

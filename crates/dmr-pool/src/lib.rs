@@ -31,9 +31,9 @@ mod pending;
 mod resource;
 mod segments;
 mod slack;
-#[cfg(test)]
-mod stall_tests;
 mod stats;
+#[cfg(test)]
+mod tests;
 #[cfg(test)]
 mod work;
 

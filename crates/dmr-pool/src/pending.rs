@@ -133,3 +133,48 @@ impl PendingQueue {
         self.oldest().is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(queue: &mut PendingQueue, chunk: u32) -> u32 {
+        let chunk = ChunkId::new(chunk).unwrap();
+        queue.push(Pending { chunk, after: Carried::default() })
+    }
+
+    fn chunks<'q>(entries: impl Iterator<Item = &'q Pending>) -> Vec<u32> {
+        entries.map(|pending| pending.chunk.get()).collect()
+    }
+
+    #[test]
+    fn entries_are_in_order_whichever_are_removed() {
+        let mut queue = PendingQueue::default();
+        let entries: Vec<_> = (1..=6).map(|chunk| push(&mut queue, chunk)).collect();
+        for removed in [entries[2], entries[0], entries[5]] {
+            assert!(queue.remove(removed).is_some());
+            assert!(queue.remove(removed).is_none(), "it was removed");
+        }
+        push(&mut queue, 7);
+        assert_eq!(chunks(queue.iter()), [2, 4, 5, 7]);
+        assert_eq!(chunks(queue.newest_first()), [7, 5, 4, 2]);
+        assert_eq!(queue.len(), 4);
+    }
+
+    #[test]
+    fn a_walk_goes_on_behind_an_entry_that_was_removed() {
+        let mut queue = PendingQueue::default();
+        let entries: Vec<_> = (1..=4).map(|chunk| push(&mut queue, chunk)).collect();
+        queue.restart();
+        assert_eq!(queue.advance(), Some(entries[0]));
+        queue.remove(entries[1]);
+        assert_eq!(queue.advance(), Some(entries[2]));
+        queue.remove(entries[2]);
+        assert_eq!(queue.advance(), Some(entries[3]));
+        assert_eq!(queue.advance(), Some(entries[0]), "and begins again");
+        for entry in [0, 3].map(|at| entries[at]) {
+            queue.remove(entry);
+        }
+        assert_eq!((queue.advance(), queue.is_empty()), (None, true));
+    }
+}

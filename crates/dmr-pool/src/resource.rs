@@ -250,7 +250,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             Ok(slot) => slot,
             Err((vacancy, error)) => {
                 self.uses().give_up(vacancy);
-                self.untake(Place { arena, chunk: taken.id }, home, request);
+                if let Some(arena) = self.arena_at(arena) {
+                    arena.lock().counts.remove_block(request.bytes);
+                }
+                self.untake(Place { arena, chunk: taken.id }, home);
                 return Err(error);
             }
         };
@@ -288,6 +291,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(taken) = taken
             && let Some(vacancy) = state.vacancy(taken.id, tag)
         {
+            state.counts.add_block(request.bytes);
             return Ok((home.slot(), taken, vacancy));
         }
         drop(state);
@@ -309,11 +313,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(())
     }
 
-    /// The chunk was not handed out after all. `home` was ordered after all that it depends on.
+    /// Releases an acquired chunk that became no block. `home` was ordered after all that it depends
+    /// on.
     #[cold]
-    pub(crate) fn untake(&self, place: Place, home: StreamId, request: Request) {
+    pub(crate) fn untake(&self, place: Place, home: StreamId) {
         if let Some(arena) = self.arena_at(place.arena) {
-            arena.lock().counts.allocated -= request.bytes;
             self.put(place, home, Carried::default(), None, Back { returned: 0, freed: 0 });
             if self.gives_up_large {
                 self.give_up_largest(arena);

@@ -91,13 +91,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // Another thread has made room meanwhile.
             return Ok(Some(taken));
         }
-        let Request { units, bytes, is_apart } = request;
+        let Request { units, is_apart, .. } = request;
         let Some(block) = self.take_segment(arena, request.needed(), is_apart)? else {
             return Ok(None);
         };
         let mut state = arena.lock();
         let first = self.add(&mut state, arena.home, block, is_apart);
-        state.counts.allocated += bytes;
         let heap = &mut state.heap;
         Ok(Some(if is_apart { heap.taken(first) } else { heap.take_from(first, units) }))
     }

@@ -101,9 +101,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if !self.fill((host, own), chunk, request, (pages, memory))? {
             return Ok(None);
         }
-        let mut state = host.lock();
-        state.counts.allocated += request.bytes;
-        Ok(Some((host.home.slot(), state.heap.taken(chunk))))
+        let taken = host.lock().heap.taken(chunk);
+        Ok(Some((host.home.slot(), taken)))
     }
 
     /// Maps pages into an arena, for later.

@@ -1,0 +1,75 @@
+//! Tests of what cannot be seen from outside of the crate, on the simulated driver.
+
+mod counts;
+mod stalls;
+
+use std::sync::Arc;
+
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+use dmr_sim::{Policy, Universe};
+use dmr_streams::StreamLease;
+use dmr_testkit::{Rig, RigConfig};
+
+use crate::{PoolConfig, PoolResource};
+
+pub(crate) type Pool = PoolResource<Box<dyn DeviceMemoryResource>>;
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) struct Stage {
+    pub(crate) pool: Pool,
+    streams: [StreamLease; 2],
+    _rig: Rig,
+}
+
+impl Stage {
+    pub(crate) fn new(is_paged: bool, policy: Policy, config: PoolConfig) -> Self {
+        let builder = Universe::builder().devices(1).policy(policy).capacity(64 << 30);
+        let universe = Some(builder.build().unwrap());
+        let rig = Rig::with(RigConfig { universe, ..RigConfig::default() });
+        let streams = Arc::clone(rig.streams());
+        let upstream: Box<dyn DeviceMemoryResource> = if is_paged {
+            let config = VirtualConfig::new();
+            Box::new(VirtualCudaResource::new(Arc::clone(&streams), config).unwrap())
+        } else {
+            Box::new(DirectCudaResource::new(Arc::clone(&streams)))
+        };
+        let pool = PoolResource::new(upstream, streams, config).unwrap();
+        let streams = [rig.stream(), rig.stream()];
+        Self { pool, streams, _rig: rig }
+    }
+
+    pub(crate) fn streams(&self) -> [StreamId; 2] {
+        [0, 1].map(|at| self.streams[at].id())
+    }
+
+    pub(crate) fn allocate(&self, stream: StreamId, bytes: usize) -> Option<DeviceBlock> {
+        self.pool.allocate(bytes, stream, AllocTag::UNTAGGED).ok()
+    }
+
+    pub(crate) fn free(&self, block: DeviceBlock) {
+        self.pool.deallocate(block).unwrap();
+    }
+
+    /// Allocates blocks of one size until the pool has no more, or `most` of them.
+    pub(crate) fn fill(&self, stream: StreamId, bytes: usize, most: usize) -> Vec<DeviceBlock> {
+        (0..most).map_while(|_| self.allocate(stream, bytes)).collect()
+    }
+
+    /// Frees every second block, and returns the others.
+    pub(crate) fn free_every_second(&self, blocks: Vec<DeviceBlock>) -> Vec<DeviceBlock> {
+        let mut held = Vec::new();
+        for (at, block) in blocks.into_iter().enumerate() {
+            if at % 2 == 0 { self.free(block) } else { held.push(block) }
+        }
+        held
+    }
+
+    pub(crate) fn end(self, held: Vec<DeviceBlock>) {
+        for block in held {
+            self.free(block);
+        }
+        assert_eq!(self.pool.usage().outstanding(), 0);
+    }
+}
