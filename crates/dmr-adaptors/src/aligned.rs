@@ -1,10 +1,10 @@
 //! [`AlignedResource`]: blocks aligned to more than the 256 bytes that CUDA promises.
 //!
-//! It asks the resource inside for as many bytes more as alignment can cost, and hands out the
-//! aligned part.
+//! It requests from the upstream resource as many bytes more as alignment can cost, and returns the
+//! aligned part. Blocks do not grow in place.
 //!
-//! **Inside or outside.** What is inside sees the padded sizes: a budget, a log or statistics
-//! inside count the padding, outside they count what was asked.
+//! **Inside or outside.** A layer inside sees the padded sizes: a budget, a log or statistics inside
+//! count the padding, outside they count the requested bytes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,7 +33,7 @@ pub struct AlignedLayer {
 #[error("cannot align blocks to {alignment} bytes: ask for a power of two, at least 256")]
 #[non_exhaustive]
 pub struct InvalidAlignment {
-    /// Bytes asked for.
+    /// The requested alignment, in bytes.
     pub alignment: usize,
 }
 
@@ -51,7 +51,7 @@ impl AlignedLayer {
         }
     }
 
-    /// Leaves blocks of fewer than `bytes` bytes as they are: aligned to 256 bytes, not padded.
+    /// Leaves blocks of fewer than `bytes` bytes unchanged: aligned to 256 bytes, not padded.
     pub const fn with_threshold(mut self, bytes: usize) -> Self {
         self.threshold = bytes;
         self
@@ -69,23 +69,23 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
 
 /// Aligns blocks to more than 256 bytes; see the [module](self).
 ///
-/// Accounting is in bytes as asked of this resource; `reserved` is the inner resource's and has
-/// the padding. It is of the blocks that were allocated here: others, also those of the resource
-/// inside, are [`ForeignBlock`](ResourceError::ForeignBlock). What was retired counts as freed
-/// when a call of `usage` or a reap finds it so.
+/// Accounting is in bytes requested of this resource; `reserved` is the upstream resource's and
+/// includes the padding. It covers blocks that were allocated here: others, also those allocated from
+/// the upstream resource directly, are [`ForeignBlock`](ResourceError::ForeignBlock). A retired block
+/// counts as freed when a call of `usage` or a reap finds that it is.
 ///
-/// A block's [`alignment`](DeviceBlock::alignment) says what its address has, at most 2 MiB.
+/// A block's [`alignment`](DeviceBlock::alignment) is that of its address, at most 2 MiB.
 pub struct AlignedResource<R> {
     inner: R,
     layer: AlignedLayer,
     made_in: Process,
-    /// By generation: a block stays in one shard all its life.
+    /// By generation: a block stays in one shard until it is freed.
     shards: LeakedInChild<Box<[Mutex<Shard>]>>,
 }
 
 const SHARDS: usize = 16;
 
-/// Some of the blocks, and what they come to.
+/// Some of the blocks, and their sums.
 #[derive(Default)]
 struct Shard {
     live: HashMap<Generation, Live>,
@@ -96,31 +96,25 @@ struct Shard {
     total_freed: u64,
 }
 
-/// A block that is handed out, and what stands behind it.
-struct Live {
-    ptr: u64,
-    bytes: usize,
-    /// The padded block that it is a part of; `None` if it is the inner resource's as it is.
-    whole: Option<WholeBlock>,
-}
-
-impl Live {
-    const fn new(block: &DeviceBlock, whole: Option<WholeBlock>) -> Self {
-        Self { ptr: block.ptr(), bytes: block.bytes(), whole }
-    }
+/// A block that is live, and what the upstream resource has of it.
+enum Live {
+    /// The upstream resource's block as it is, which has this part depth.
+    Plain(u8),
+    /// A part of the padded block.
+    Part(WholeBlock),
 }
 
 impl<R> AlignedResource<R> {
-    /// The resource inside.
+    /// The upstream resource.
     pub const fn get_ref(&self) -> &R {
         &self.inner
     }
 
-    /// The resource inside.
+    /// Returns the upstream resource.
     ///
     /// # Errors
     ///
-    /// This one, while any of its blocks is handed out: only it can give them back.
+    /// This resource, while any of its blocks is live: only it can deallocate them.
     pub fn into_inner(mut self) -> Result<R, Self> {
         let is_unused = self
             .shards
@@ -140,7 +134,7 @@ impl<R> AlignedResource<R> {
 }
 
 impl<R: DeviceMemoryResource> AlignedResource<R> {
-    /// The aligned part of a padded block.
+    /// Narrows a padded block to its aligned part.
     fn part_of(
         &self,
         padded: DeviceBlock,
@@ -151,51 +145,55 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
         padded.narrow(usize::try_from(offset).unwrap_or(usize::MAX), bytes)
     }
 
-    /// The padding makes room for an aligned part, so this is an inner resource that hands out
-    /// less than it was asked for, or less aligned than 256 bytes.
+    /// Deallocates a padded block that has no aligned part. The padding makes room for one, so the
+    /// upstream resource allocates fewer bytes than requested, or aligns them to less than 256 bytes.
     fn no_part_fits(&self, padded: DeviceBlock, bytes: usize) -> ResourceError {
-        // A block that it does not take back leaks in its own accounting.
+        // A block that the upstream resource refuses leaks in its accounting.
         let _ = self.inner.deallocate(padded);
         ResourceError::out_of_memory(bytes, self.inner.device_ordinal(), (0, 0), &self.usage())
     }
 
-    /// The inner resource's block, in exchange for the one that was handed out.
+    /// Exchanges a block that was allocated here for that of the upstream resource.
     fn exchange(&self, block: DeviceBlock) -> Result<DeviceBlock, Box<DeallocateError>> {
         let generation = block.generation();
         let mut shard = self.shard(generation);
-        let Some(Live { ptr, bytes, whole }) = shard.live.remove(&generation) else {
-            let is_stale = shard.retired.contains_key(&generation);
-            let stale = ResourceError::use_after_free(generation);
-            return Err(if is_stale {
-                DeallocateError::new(stale, block)
-            } else {
-                self.foreign(block)
-            });
-        };
-        // A block can be narrowed, and a part of what was handed out is not given back.
-        let is_what_was_handed_out = (ptr, bytes) == (block.ptr(), block.bytes());
-        let (whole, block) = match whole {
-            None if is_what_was_handed_out => return Ok(block),
-            Some(whole) if is_what_was_handed_out => match whole.restore(block) {
-                Ok(padded) => return Ok(padded),
-                Err((whole, block)) => (Some(whole), block),
+        let whole = match shard.live.remove(&generation) {
+            None => {
+                let is_stale = shard.retired.contains_key(&generation);
+                let stale = ResourceError::use_after_free(generation);
+                return Err(if is_stale {
+                    DeallocateError::new(stale, block)
+                } else {
+                    self.foreign(block)
+                });
+            }
+            Some(Live::Plain(depth)) => match block.require_part_depth(depth) {
+                Ok(()) => return Ok(block),
+                Err(part) => {
+                    shard.live.insert(generation, Live::Plain(depth));
+                    return Err(DeallocateError::new(part, block));
+                }
             },
-            other => (other, block),
+            Some(Live::Part(whole)) => whole,
         };
-        shard.live.insert(generation, Live { ptr, bytes, whole });
-        Err(self.foreign(block))
+        whole.restore(block).map_err(|(whole, block)| {
+            shard.live.insert(generation, Live::Part(whole));
+            DeallocateError::new(ResourceError::part_of_block(&block), block)
+        })
     }
 
-    /// The part again, after the inner resource did not take the whole back.
-    fn hand_out_again(&self, block: DeviceBlock, ptr: u64, bytes: usize) -> DeviceBlock {
+    /// Makes the block live again that the upstream resource refused.
+    fn put_back(&self, block: DeviceBlock, ptr: u64, bytes: usize) -> DeviceBlock {
+        let is_plain = (block.ptr(), block.bytes()) == (ptr, bytes);
         let offset = usize::try_from(ptr.wrapping_sub(block.ptr())).unwrap_or(usize::MAX);
-        let narrowed =
-            if block.bytes() == bytes { Err(block) } else { block.narrow(offset, bytes) };
-        let (block, whole) = match narrowed {
-            Ok((part, whole)) => (part, Some(whole)),
-            Err(block) => (block, None),
+        let narrowed = if is_plain { Err(block) } else { block.narrow(offset, bytes) };
+        let (block, live) = match narrowed {
+            Ok((part, whole)) => (part, Live::Part(whole)),
+            Err(block) => {
+                let depth = block.part_depth();
+                (block, Live::Plain(depth))
+            }
         };
-        let live = Live::new(&block, whole);
         self.shard(block.generation()).live.insert(block.generation(), live);
         block
     }
@@ -205,7 +203,7 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
         DeallocateError::new(error, block)
     }
 
-    /// Counts as freed what is retired no longer; answers the bytes.
+    /// Counts the retired blocks as freed that are retired no longer, and returns their bytes.
     fn sweep(&self) -> u64 {
         let mut freed = 0;
         for shard in self.shards.iter() {
@@ -223,14 +221,14 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
         freed
     }
 
-    /// Reaps, and answers the bytes (as asked for) that this freed.
+    /// Reaps, and returns the requested bytes that this freed.
     fn reap(&self, reap: impl FnOnce(&R) -> ResourceResult<u64>) -> ResourceResult<u64> {
         self.made_in.check(self.inner.device_ordinal())?;
-        // What was free before is not this call's.
+        // Blocks that were free before are not counted.
         self.sweep();
-        let answer = reap(&self.inner);
+        let outcome = reap(&self.inner);
         let freed = self.sweep();
-        answer.map(|_| freed)
+        outcome.map(|_| freed)
     }
 }
 
@@ -247,15 +245,16 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         let asked = if is_padded { bytes.checked_add(padding) } else { Some(bytes) };
         let asked = asked.ok_or_else(|| ResourceError::size_overflow(bytes))?;
         let block = self.inner.allocate(asked, stream, tag)?;
-        let (block, whole) = if is_padded {
+        let (block, live) = if is_padded {
             let part = self.part_of(block, bytes);
             let (part, whole) = part.map_err(|padded| self.no_part_fits(padded, bytes))?;
-            (part, Some(whole))
+            (part, Live::Part(whole))
         } else {
-            (block, None)
+            let depth = block.part_depth();
+            (block, Live::Plain(depth))
         };
         let mut shard = self.shard(block.generation());
-        shard.live.insert(block.generation(), Live::new(&block, whole));
+        shard.live.insert(block.generation(), live);
         shard.live_bytes += bytes as u64;
         shard.total_allocated += bytes as u64;
         Ok(block)
@@ -270,7 +269,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         let whole = self.exchange(block)?;
         let state = self.inner.deallocate(whole).map_err(|refusal| {
             let DeallocateError { error, block, .. } = *refusal;
-            DeallocateError::new(error, self.hand_out_again(block, id.ptr(), bytes))
+            DeallocateError::new(error, self.put_back(block, id.ptr(), bytes))
         })?;
         let mut shard = self.shard(id.generation());
         let bytes = bytes as u64;
@@ -284,6 +283,21 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         Ok(state)
     }
 
+    /// Grows nothing: behind the part is the rest of the padding, and a block that was below the
+    /// threshold may not be aligned.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.made_in.check(self.device_ordinal())?;
+        match self.shard(block.generation()).live.get(&block.generation()) {
+            None => {
+                return Err(ResourceError::foreign_block(block, self.inner.device_ordinal()));
+            }
+            Some(Live::Plain(depth)) => block.require_part_depth(*depth)?,
+            Some(Live::Part(whole)) if whole.has_part(block) => {}
+            Some(Live::Part(_)) => return Err(ResourceError::part_of_block(block)),
+        }
+        Ok(bytes <= block.bytes())
+    }
+
     fn bytes_outstanding(&self) -> u64 {
         self.usage().outstanding()
     }
@@ -292,7 +306,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         if !self.made_in.is_current() {
             return Usage::default();
         }
-        // First, so that it is not less than what is added up after it.
+        // Read first, so that it is not less than the sums that are read after it.
         let reserved = self.inner.usage().reserved;
         self.sweep();
         let mut usage = Usage::default();
@@ -327,7 +341,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         prepare_uses,
         finish_uses,
         cancel_uses,
-        // Past it: pages are aligned to their granularity, which is more.
+        // Not wrapped: pages are aligned to their granularity, which is more.
         virtual_memory,
     );
 }

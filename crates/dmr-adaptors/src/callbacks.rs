@@ -281,6 +281,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
 
     forward!(
         inner: deallocate,
+        // A block that does not grow is no failure: it is `false`, not an error.
+        try_grow,
         is_retired,
         device_ordinal,
         stream_pool,

@@ -1,7 +1,7 @@
 //! Forwarding of the trait's methods, one by one by name.
 
-/// Inside an `impl DeviceMemoryResource`: makes the named methods call the same method of what
-/// `self.$inner()` answers. The `impl` carries `#[deny(clippy::missing_trait_methods)]`, so that
+/// Inside an `impl DeviceMemoryResource`: makes the named methods call the same method of the resource
+/// that `self.$inner()` returns. The `impl` carries `#[deny(clippy::missing_trait_methods)]`, so that
 /// a method that is neither named here nor written out is an error.
 macro_rules! forward {
     ($inner:ident: $($method:ident),+ $(,)?) => {
@@ -26,6 +26,15 @@ macro_rules! forward_one {
             block: dmr_core::DeviceBlock,
         ) -> Result<dmr_core::BlockState, Box<dmr_core::DeallocateError>> {
             self.$inner().deallocate(block)
+        }
+    };
+    ($inner:ident, try_grow) => {
+        fn try_grow(
+            &self,
+            block: &mut dmr_core::DeviceBlock,
+            bytes: usize,
+        ) -> dmr_core::ResourceResult<bool> {
+            self.$inner().try_grow(block, bytes)
         }
     };
     ($inner:ident, is_retired) => {

@@ -44,10 +44,11 @@ fn harness(layer: AlignedLayer) -> FakeHarness<AlignedResource<Arc<FakeResource>
 }
 
 #[test]
-fn every_method_is_forwarded_but_the_accounting_in_bytes_as_asked() {
+fn every_method_is_forwarded_but_growth_and_the_accounting_in_requested_bytes() {
     for tracks in [true, false] {
         let missed = check_forwarding(&FakeHarness::new(tracks), |spy| to(1024).layer(spy));
-        let expected = "not forwarded exactly once: bytes_outstanding (0 calls)";
+        let expected =
+            "not forwarded exactly once: bytes_outstanding (0 calls), try_grow (0 calls)";
         assert_eq!(missed.unwrap_err(), expected);
     }
 }
@@ -191,14 +192,16 @@ fn a_block_of_another_adaptor_on_the_same_resource_is_given_back() {
 }
 
 #[test]
-fn a_part_of_what_was_handed_out_is_not_the_block() {
+fn a_part_of_an_aligned_block_is_refused_and_the_block_can_be_freed() {
     for threshold in [0, 100_000] {
         let harness = harness(to(4096).with_threshold(threshold));
         let (resource, [x, _]) = (harness.outermost(), harness.streams());
         let block = resource.allocate(2048, x, TAG).unwrap();
         let (part, whole) = block.narrow(512, 1024).unwrap();
-        let refusal = resource.deallocate(part).unwrap_err();
-        assert!(matches!(refusal.error, ResourceError::ForeignBlock { .. }), "{}", refusal.error);
+        let mut refusal = resource.deallocate(part).unwrap_err();
+        assert!(matches!(refusal.error, ResourceError::PartOfBlock { .. }), "{}", refusal.error);
+        let grown = resource.try_grow(&mut refusal.block, 2048);
+        assert!(matches!(grown, Err(ResourceError::PartOfBlock { .. })), "{grown:?}");
         let block = whole.restore(refusal.block).unwrap();
         assert_eq!(resource.usage().live, 2048);
         resource.deallocate(block).unwrap();

@@ -40,11 +40,12 @@ fn assert_answer<L: ResourceLayer<Spy<'static>>>(
     }
 }
 
-/// What the resource inside has outstanding has the padding in it, so it is not asked.
+/// The upstream resource's outstanding bytes have the padding in them, and aligned blocks do not grow.
 #[test]
-fn aligned_forwards_every_method_but_its_own_accounting() {
+fn aligned_forwards_every_method_but_growth_and_its_own_accounting() {
     let aligned = |_: &FakeHarness| AlignedLayer::new(4096).expect("an alignment");
-    assert_answer(aligned, Err("not forwarded exactly once: bytes_outstanding (0 calls)"));
+    let missed = "not forwarded exactly once: bytes_outstanding (0 calls), try_grow (0 calls)";
+    assert_answer(aligned, Err(missed));
 }
 
 #[test]
@@ -57,13 +58,16 @@ fn failure_callbacks_forward_every_method() {
     assert_forwards(|_| FailureCallbackLayer::new());
 }
 
-/// It cannot guard pages: it has no virtual memory, whatever is inside.
+/// It cannot guard pages, so it has no virtual memory, and guarded blocks do not grow.
 #[test]
-fn a_debug_guard_forwards_every_method_but_the_one_for_pages() {
+fn a_debug_guard_forwards_every_method_but_growth_and_the_one_for_pages() {
     let guard = |harness: &FakeHarness| {
         DebugGuardLayer::new(Arc::<dmr_testkit::fake::FakeOps>::clone(harness.ops()))
     };
-    assert_answer(guard, Err("not forwarded exactly once: virtual_memory (answers None)"));
+    assert_answer(
+        guard,
+        Err("not forwarded exactly once: try_grow (0 calls), virtual_memory (answers None)"),
+    );
 }
 
 #[test]

@@ -40,6 +40,8 @@ enum Base {
     TrackingFake,
     Direct,
     TrackedDirect,
+    /// Use tracking around blocks that are parts of the backend's.
+    TrackedAligned,
     Async,
 }
 
@@ -105,6 +107,12 @@ fn report(base: Base, adaptors: &[Adaptor]) -> Report {
             let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
             Arc::new(Tracked::new(direct, Arc::clone(rig.streams())).expect("of the same pool"))
         }),
+        Base::TrackedAligned => on_a_driver(&|rig| {
+            let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
+            let layer = AlignedLayer::new(4096).expect("an alignment");
+            let aligned = ResourceBuilder::new(direct).layer(layer).build();
+            Arc::new(Tracked::new(aligned, Arc::clone(rig.streams())).expect("of the same pool"))
+        }),
         Base::Async => on_a_driver(&|rig| {
             let (streams, config) = (Arc::clone(rig.streams()), AsyncConfig::new());
             Arc::new(AsyncCudaResource::new(streams, config).expect("a pool"))
@@ -150,6 +158,12 @@ fn every_adaptor_and_every_pair_keeps_the_contract_on_the_tracked_direct_backend
 }
 
 #[test]
+fn every_adaptor_keeps_the_contract_on_tracked_aligned_blocks() {
+    let alone = ADAPTORS.map(|adaptor| vec![adaptor]);
+    assert_contract(Base::TrackedAligned, alone.into_iter().chain([vec![]]));
+}
+
+#[test]
 fn every_adaptor_keeps_the_contract_on_the_direct_backend() {
     assert_contract(Base::Direct, ADAPTORS.map(|adaptor| vec![adaptor]));
 }
@@ -181,7 +195,9 @@ proptest! {
 
     #[test]
     fn random_stacks_on_a_driver_keep_the_contract(
-        (base, stack) in random(&[Base::Direct, Base::TrackedDirect, Base::Async]),
+        (base, stack) in random(&[
+            Base::Direct, Base::TrackedDirect, Base::TrackedAligned, Base::Async,
+        ]),
     ) {
         let report = report(base, &stack);
         prop_assert!(report.is_ok(), "{}", report);

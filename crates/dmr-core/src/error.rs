@@ -184,6 +184,22 @@ pub enum ResourceError {
         device_ordinal: usize,
     },
 
+    /// The block is a part of the block that the resource allocated.
+    #[non_exhaustive]
+    #[error(
+        "this is a part of block {generation} ({} of it at {ptr:#x}): restore the whole, then deallocate \
+         or grow that (a part that an adaptor allocated is restored by that adaptor)",
+        human_bytes(*.bytes as u64)
+    )]
+    PartOfBlock {
+        /// The block, whole and part alike.
+        generation: Generation,
+        /// Device address of the part.
+        ptr: u64,
+        /// Bytes of the part.
+        bytes: usize,
+    },
+
     /// Physical memory belongs to another resource.
     #[non_exhaustive]
     #[error(
@@ -390,6 +406,13 @@ impl ResourceError {
     pub const fn foreign_block(block: &DeviceBlock, device_ordinal: usize) -> Self {
         let (generation, block_device) = (block.generation(), block.device_ordinal());
         Self::ForeignBlock { generation, block_device, device_ordinal }
+    }
+
+    /// [`PartOfBlock`](Self::PartOfBlock).
+    #[must_use]
+    pub const fn part_of_block(part: &DeviceBlock) -> Self {
+        let (generation, ptr, bytes) = (part.generation(), part.ptr(), part.bytes());
+        Self::PartOfBlock { generation, ptr, bytes }
     }
 
     /// [`InvalidSize`](Self::InvalidSize) for what is not a multiple of `granularity` bytes.

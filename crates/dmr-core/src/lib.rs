@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`resource`] | the trait and its forwarding to `&R`, `Box<R>`, `Arc<R>` |
 //! | [`block`] | [`DeviceBlock`], one allocation, and [`BlockId`], its `Copy` identity |
+//! | [`part`] | [`WholeBlock`]: parts of a block, and restoring the whole |
 //! | [`virtual_memory`] | [`VirtualMemory`], addresses and pages apart |
 //! | [`stream`] | [`StreamId`], the opaque name of a stream |
 //! | [`usage`] | [`Usage`], the accounting of a resource |
@@ -31,6 +32,7 @@ pub mod generation;
 pub mod ledger;
 pub mod observer;
 pub mod ops;
+pub mod part;
 pub mod process;
 pub mod record;
 pub mod resource;
@@ -42,11 +44,12 @@ pub mod usage;
 pub mod uses;
 pub mod virtual_memory;
 
-pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock, WholeBlock};
+pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock};
 pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, ResourceResult};
 pub use generation::Generation;
 pub use observer::MemoryObserver;
 pub use ops::{DeviceOps, PatternMismatch};
+pub use part::WholeBlock;
 pub use process::Process;
 pub use record::AllocationRecord;
 pub use resource::DeviceMemoryResource;

@@ -33,6 +33,8 @@ pub enum RecordAction {
     Allocate,
     /// `deallocate`.
     Deallocate,
+    /// `try_grow` that made the block larger, or failed.
+    Grow,
     /// `try_reap` or `reap_pending`.
     Reap,
 }
@@ -44,6 +46,7 @@ impl RecordAction {
         match self {
             Self::Allocate => "allocate",
             Self::Deallocate => "free",
+            Self::Grow => "grow",
             Self::Reap => "reap",
         }
     }
@@ -62,7 +65,7 @@ pub struct AllocationRecord {
     pub action: RecordAction,
     /// The block's address, or any id that pairs an allocation with its free.
     pub ptr: u64,
-    /// Bytes asked for.
+    /// Requested bytes; of a growth, those that the block has afterwards.
     pub bytes: u64,
     /// The stream.
     pub stream: u64,
@@ -183,7 +186,7 @@ pub struct Failure {
 
 impl Failure {
     /// All kinds. The last one stands for those that a reader does not know.
-    pub const KINDS: [&'static str; 17] = [
+    pub const KINDS: [&'static str; 18] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
@@ -195,6 +198,7 @@ impl Failure {
         "use_after_free",
         "out_of_bounds",
         "foreign_block",
+        "part_of_block",
         "device_lost",
         "forked_process",
         "foreign_memory",
@@ -226,6 +230,7 @@ impl From<&ResourceError> for Failure {
             E::UseAfterFree { .. } => "use_after_free",
             E::OutOfBounds { .. } => "out_of_bounds",
             E::ForeignBlock { .. } => "foreign_block",
+            E::PartOfBlock { .. } => "part_of_block",
             E::DeviceLost { .. } => "device_lost",
             E::Corrupted(_) => "corrupted",
             E::ForkedProcess { .. } => "forked_process",

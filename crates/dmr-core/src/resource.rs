@@ -51,8 +51,35 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// The block comes back inside the error: nothing is lost, nothing has changed.
+    /// The block is inside of the error: nothing is lost, nothing has changed.
+    /// [`PartOfBlock`](ResourceError::PartOfBlock) for a [part](DeviceBlock::narrow) of the block that was
+    /// allocated: restore the whole, and deallocate that.
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>>;
+
+    /// Makes a block larger in place. Returns whether the block has at least `bytes` bytes now; if it is
+    /// `false`, nothing has changed: allocate another block and copy. Never makes a block smaller.
+    ///
+    /// The block stays the same: address, identity, home stream and the content of its first bytes. The
+    /// new bytes count as a write on the home stream, as an allocation does: the home stream waits for
+    /// recorded uses of the block on other streams, and their next use of the block waits for it. They
+    /// are added to `live` and `total_allocated` of [`usage`](Self::usage). Call it on the resource that
+    /// the block was allocated from: the layers around it count what they see.
+    ///
+    /// Out of memory and out of budget are `false`, not errors. The default body is for a resource that
+    /// grows no block.
+    ///
+    /// # Errors
+    ///
+    /// Nothing has changed then. [`PartOfBlock`](ResourceError::PartOfBlock) for a
+    /// [part](DeviceBlock::narrow) of the block that was allocated;
+    /// [`InvalidSize`](ResourceError::InvalidSize), as for [`allocate`](Self::allocate);
+    /// [`ForeignBlock`](ResourceError::ForeignBlock);
+    /// [`WindowConflict`](ResourceError::WindowConflict) while another stream has a window open on the
+    /// block; [`StreamMisuse`](ResourceError::StreamMisuse) if the lease of the home stream was returned;
+    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        Ok(bytes <= block.bytes())
+    }
 
     /// Whether this block was given back and is kept until device work, or a quarantine, is done
     /// with it. `false` for a block that is live, freed, or another resource's.
@@ -225,6 +252,9 @@ macro_rules! forward_to_pointee {
             }
             fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
                 (**self).deallocate(block)
+            }
+            fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+                (**self).try_grow(block, bytes)
             }
             fn is_retired(&self, block: BlockId) -> bool {
                 (**self).is_retired(block)

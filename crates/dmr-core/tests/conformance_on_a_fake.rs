@@ -50,6 +50,11 @@ const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::ReturnsTooMuchOnTrim, false, "trimming_gives_back_only_what_serves_no_block"),
     (Fault::CallsLiveBlocksRetired, false, "retired_blocks_are_known"),
     (Fault::SaysFreedTooEarly, false, "retired_blocks_are_known"),
+    (Fault::TakesParts, false, "a_part_is_refused_and_its_whole_can_be_freed"),
+    (Fault::GrowsParts, false, "a_part_is_refused_and_its_whole_can_be_freed"),
+    (Fault::GrowsUncounted, false, "growing_is_counted_exactly_or_changes_nothing"),
+    (Fault::CountsRefusedGrowth, false, "growing_is_counted_exactly_or_changes_nothing"),
+    (Fault::GrowsOverNeighbours, false, "growing_is_counted_exactly_or_changes_nothing"),
     (Fault::SilentlyTracksNothing, false, "tracking_is_honoured_or_refused_loudly"),
     (Fault::RefusesWhatItClaims, true, "tracking_is_honoured_or_refused_loudly"),
     (Fault::RefusesNoUses, true, "no_uses_are_no_error"),
@@ -125,6 +130,7 @@ fn the_forwarding_check_passes_pointers_and_finds_what_an_adaptor_forgets() {
         let missed = check_forwarding(&harness, Forgetful).unwrap_err();
         let forgotten = [
             "bytes_outstanding",
+            "try_grow",
             "trim_to",
             "record_block_use",
             "prepare_block_use",

@@ -15,6 +15,7 @@ use dmr_core::{
 enum Call {
     Allocate(usize, StreamId, AllocTag),
     Deallocate(BlockId),
+    TryGrow(BlockId, usize),
     IsRetired(BlockId),
     DeviceOrdinal,
     StreamPool,
@@ -74,6 +75,7 @@ fn block(alloc_stream: StreamId) -> DeviceBlock {
         generation: Generation::next(),
         slot: BlockSlot::new(4),
         state: BlockState::Live,
+        part_depth: 0,
     };
     // SAFETY: nobody uses the memory of these blocks, there is none.
     #[allow(unsafe_code, reason = "making blocks is what a resource does")]
@@ -110,6 +112,15 @@ impl DeviceMemoryResource for Spy {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.called(Call::Deallocate(block.id()));
         Err(DeallocateError::new(refusal("deallocate"), block))
+    }
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.called(Call::TryGrow(block.id(), bytes));
+        // SAFETY: nobody uses the memory of these blocks, there is none.
+        #[allow(unsafe_code, reason = "growing blocks is what a resource does")]
+        unsafe {
+            block.set_sizes(bytes, bytes);
+        }
+        Ok(true)
     }
     fn is_retired(&self, block: BlockId) -> bool {
         self.called(Call::IsRetired(block));
@@ -213,7 +224,7 @@ impl VirtualMemory for Spy {
 fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     let (on, tag, [id, other]) = (stream(spy.pool), AllocTag::new("tag"), spy.ids);
 
-    let block = pointer.allocate(123, on, tag).unwrap();
+    let mut block = pointer.allocate(123, on, tag).unwrap();
     assert_eq!(spy.calls(), [Call::Allocate(123, on, tag)]);
     assert_eq!(block.tag(), AllocTag::new("spied"));
 
@@ -221,6 +232,9 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     assert_eq!(spy.calls(), [Call::RecordBlockUse(block.id(), on)]);
 
     let allocated = block.id();
+    assert_eq!(pointer.try_grow(&mut block, 200), Ok(true));
+    assert_eq!(spy.calls(), [Call::TryGrow(allocated, 200)]);
+    assert_eq!(block.bytes(), 200);
     let refused = pointer.deallocate(block).unwrap_err();
     assert_eq!(spy.calls(), [Call::Deallocate(allocated)]);
     assert!(pointer.is_retired(allocated));

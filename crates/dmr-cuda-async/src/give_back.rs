@@ -30,6 +30,7 @@ impl AsyncCudaResource {
         if let Err(forked @ ResourceError::ForkedProcess { .. }) = home {
             return Err(forked);
         }
+        block.require_part_depth(0)?;
         match self.uses().give_back(id, self.owner)? {
             Departure::Home(leaving) => {
                 match home.and_then(|home| self.free_at_home(id, &home)) {

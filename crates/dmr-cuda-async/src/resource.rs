@@ -272,12 +272,20 @@ impl DeviceMemoryResource for AsyncCudaResource {
                 generation,
                 slot,
                 state: BlockState::Live,
+                part_depth: 0,
             })
         })
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.give_back(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    /// Grows nothing: the driver does not.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.device().refuse_fork()?;
+        block.require_part_depth(0)?;
+        Ok(bytes <= block.bytes())
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

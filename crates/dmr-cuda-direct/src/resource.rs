@@ -244,12 +244,14 @@ impl DeviceMemoryResource for DirectCudaResource {
                 generation,
                 slot: BlockSlot::NONE,
                 state: BlockState::Live,
+                part_depth: 0,
             })
         })
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        if let Err(error) = self.device().refuse_fork() {
+        let refused = self.device().refuse_fork().and_then(|()| block.require_part_depth(0));
+        if let Err(error) = refused {
             return Err(DeallocateError::new(error, block));
         }
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
@@ -270,6 +272,13 @@ impl DeviceMemoryResource for DirectCudaResource {
         state.usage.retired += bytes;
         state.kept.insert(generation);
         Ok(BlockState::Retired)
+    }
+
+    /// Grows nothing: the driver does not.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.device().refuse_fork()?;
+        block.require_part_depth(0)?;
+        Ok(bytes <= block.bytes())
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

@@ -192,6 +192,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
                 generation,
                 slot: BlockSlot::NONE,
                 state: BlockState::Live,
+                part_depth: 0,
             })
         })
     }
@@ -200,7 +201,8 @@ impl DeviceMemoryResource for VirtualCudaResource {
         let (ptr, generation, home) = (block.ptr(), block.generation(), block.alloc_stream());
         let refuse = |error, block| Err(DeallocateError::new(error, block));
         // First: another thread may have held a lock when the process was forked.
-        if let Err(error) = self.device().refuse_fork() {
+        let refused = self.device().refuse_fork().and_then(|()| block.require_part_depth(0));
+        if let Err(error) = refused {
             return refuse(error, block);
         }
         let not_ours = |state: &State| match state.live.get(&ptr) {
@@ -232,6 +234,13 @@ impl DeviceMemoryResource for VirtualCudaResource {
         state.usage.retired += bytes;
         state.kept.insert(generation);
         Ok(BlockState::Retired)
+    }
+
+    /// Grows nothing: the addresses behind a block are not reserved for it.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.device().refuse_fork()?;
+        block.require_part_depth(0)?;
+        Ok(bytes <= block.bytes())
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

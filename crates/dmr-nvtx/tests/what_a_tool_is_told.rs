@@ -41,6 +41,7 @@ impl Block {
             generation,
             slot: BlockSlot::NONE,
             state: BlockState::Live,
+            part_depth: 0,
         };
         // SAFETY: nothing looks at the memory.
         Self(std::mem::ManuallyDrop::new(unsafe { DeviceBlock::from_parts(parts) }))

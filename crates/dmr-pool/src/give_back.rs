@@ -34,6 +34,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn give_back(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let id = block.id();
         self.device().refuse_fork()?;
+        block.require_part_depth(0)?;
         let is_known = id.alloc_stream().pool() == Some(self.streams.id());
         if is_known && !self.device().is_lost() {
             self.refuse_captured(id.alloc_stream())?;

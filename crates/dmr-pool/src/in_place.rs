@@ -1,4 +1,4 @@
-//! Growing a block where it is.
+//! Growing a block in place: [`try_grow`](dmr_core::DeviceMemoryResource::try_grow) of the pool.
 
 use dmr_core::size::checked_round_up;
 use dmr_core::{DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult};
@@ -9,39 +9,19 @@ use crate::heap::{ChunkId, UNIT};
 use crate::resource::Place;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Makes a block larger where it is: `bytes` bytes from its address on, the first of them as
-    /// they were. `false`, and nothing has changed, if what follows it is not free, or its home
-    /// stream would have to wait for that, or an [observer](Self::with_observer) is told of the
-    /// pool's blocks. A block that has so many bytes stays as it is.
-    ///
-    /// Where the pool maps pages, addresses that follow the block and have no memory get some, if
-    /// the pool may have it: a block at the end of its stream's memory always grows then.
-    ///
-    /// The block is the same one: its address, identity and home stream stay. What is new counts
-    /// as a write on the home stream, as an allocation does: that is made to wait for what other
-    /// streams do with the block, and other streams wait for it. Only for a block that this pool
-    /// handed out itself; an adaptor around the pool counts what it saw it hand out.
-    ///
-    /// # Errors
-    ///
-    /// Nothing has changed then. [`InvalidSize`](ResourceError::InvalidSize) for more than the
-    /// device has; [`StreamMisuse`](ResourceError::StreamMisuse) if the home stream's lease was
-    /// returned; [`ForeignBlock`](ResourceError::ForeignBlock) for a block that is not this pool's;
-    /// [`WindowConflict`](ResourceError::WindowConflict) while another stream has a window open;
-    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver);
-    /// what upstream answers when pages are mapped, but that it is full.
-    pub fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
-        let (id, old) = (block.id(), block.bytes());
-        if bytes <= old {
+    /// Makes a block larger in place, as the trait's method says.
+    pub(crate) fn grow_in_place(
+        &self,
+        block: &mut DeviceBlock,
+        bytes: usize,
+    ) -> ResourceResult<bool> {
+        self.device().refuse_fork()?;
+        block.require_part_depth(0)?;
+        let (id, old_bytes) = (block.id(), block.bytes());
+        if bytes <= old_bytes {
             return Ok(true);
         }
-        let wanted = checked_round_up(bytes, self.config.alignment)? as u64;
-        let total = self.device().total_memory();
-        let too_large = || ResourceError::beyond_device(bytes, total);
-        let wanted = u32::try_from(wanted / UNIT).map_err(|_| too_large())?;
-        if bytes as u64 > total {
-            return Err(too_large());
-        }
+        let wanted_units = self.units_of(bytes)?;
         let stream = self.streams.enter(id.alloc_stream())?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
@@ -51,42 +31,59 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(ResourceError::foreign_block(block, self.device_ordinal()));
         };
         if self.observed.is_some() {
+            // A region that ends and begins again would not exist for a moment, under work in flight.
             return Ok(false);
         }
-        let before = arena.lock().heap.range(place.chunk).1;
-        let more = (bytes - old) as u64;
-        if wanted > before && !self.extend(arena, place.chunk, block, wanted - before, more)? {
-            return Ok(false);
+        let old_units = arena.lock().heap.range(place.chunk).1;
+        let more_bytes = (bytes - old_bytes) as u64;
+        if wanted_units > old_units {
+            let more_units = wanted_units - old_units;
+            if !self.extend(arena, place.chunk, block, more_units, more_bytes)? {
+                return Ok(false);
+            }
         }
-        // New bytes are used by other streams after what their last owner did at home.
+        // Other streams use the new bytes after what their last owner submitted to the home stream.
         if let Err(error) = self.uses().record(id, home) {
             let since = self.uses().submitted(arena.home);
             let mut state = arena.lock();
-            if let Some(rest) = state.heap.cut_off(place.chunk, before) {
+            if let Some(rest) = state.heap.cut_off(place.chunk, old_units) {
                 state.heap.merge(rest, since);
             }
             return Err(error);
         }
         let mut state = arena.lock();
-        state.counts.add_bytes(more);
-        let reserved = u64::from(state.heap.range(place.chunk).1) * UNIT;
+        state.counts.add_bytes(more_bytes);
+        let reserved_bytes = u64::from(state.heap.range(place.chunk).1) * UNIT;
         drop(state);
-        // SAFETY: the chunk is this block's alone, and has been made so large.
-        #[allow(unsafe_code, reason = "the pool answers for the memory of its blocks")]
+        // SAFETY: the block was not narrowed, so its address is that of its chunk; the chunk is this
+        // block's alone, and has `reserved_bytes` bytes, at least `bytes`.
+        #[allow(unsafe_code, reason = "the pool is responsible for the memory of its blocks")]
         unsafe {
-            block.set_sizes(bytes, reserved as usize);
+            block.set_sizes(bytes, reserved_bytes as usize);
         }
         Ok(true)
     }
 
-    /// Puts so many units of what follows a chunk to it.
+    /// Returns the units that a chunk for `bytes` bytes has.
+    fn units_of(&self, bytes: usize) -> ResourceResult<u32> {
+        let total = self.device().total_memory();
+        let too_large = || ResourceError::beyond_device(bytes, total);
+        let rounded = checked_round_up(bytes, self.config.alignment)? as u64;
+        if bytes as u64 > total {
+            return Err(too_large());
+        }
+        u32::try_from(rounded / UNIT).map_err(|_| too_large())
+    }
+
+    /// Moves `more_units` units of free memory behind a chunk to that chunk, for `more_bytes` more
+    /// requested bytes. Returns `false` if there is none that the block's home stream may use at once.
     fn extend(
         &self,
         arena: &Arena,
         chunk: ChunkId,
         block: &DeviceBlock,
-        units: u32,
-        bytes: u64,
+        more_units: u32,
+        more_bytes: u64,
     ) -> ResourceResult<bool> {
         let (home, lender) = (block.alloc_stream(), arena.home.slot());
         let is_own = home.slot() == lender;
@@ -96,19 +93,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if is_apart {
             return Ok(false);
         }
-        if state.heap.extend(chunk, units, is_ready) {
+        if state.heap.extend(chunk, more_units, is_ready) {
             return Ok(true);
         }
-        // What follows may have been kept for requests of its size, or be pending no more.
+        // The memory behind it may have been kept for requests of its size, or is not pending any more.
         state.settle_all(arena.home, self.uses());
-        if state.heap.flush() && state.heap.extend(chunk, units, is_ready) {
+        if state.heap.flush() && state.heap.extend(chunk, more_units, is_ready) {
             return Ok(true);
         }
         drop(state);
         if !is_own {
             return Ok(false);
         }
-        match self.place_after(arena, chunk, Request { units, bytes, is_apart }) {
+        let request = Request { units: more_units, bytes: more_bytes, is_apart };
+        match self.place_after(arena, chunk, request) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. }) => Ok(false),
             other => other,
         }

@@ -71,7 +71,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// - At least one byte behind each block is no region's, so a block may take up to
     ///   [`alignment`](crate::PoolConfig::alignment) bytes more.
-    /// - [`try_grow`](Self::try_grow) returns `false`: a region that ends and begins anew would be
+    /// - [`try_grow`](DeviceMemoryResource::try_grow) returns `false`: a region that ends and begins anew would be
     ///   none for a moment, under work in flight.
     /// - Unless the observer follows the order of streams, allocations and frees ask the driver, which
     ///   records events for that; and where a stream would be made to wait for memory, the host waits

@@ -273,6 +273,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 generation,
                 slot,
                 state: BlockState::Live,
+                part_depth: 0,
             })
         })
     }
@@ -347,6 +348,15 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.give_back(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    /// Takes what is free behind the block, if its home stream need not wait for that. Where the pool
+    /// maps pages, addresses that follow the block and have no memory get some, if the pool may reserve
+    /// more: a block at the end of its stream's memory always grows then. `false` for a block with a
+    /// segment of its own, and for every block of a pool with an
+    /// [observer](PoolResource::with_observer).
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.grow_in_place(block, bytes)
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

@@ -37,7 +37,7 @@ impl DeviceMemoryResource for Awkward {
             return Err(DeallocateError::new(error, block));
         }
         let mut wholes = self.whole.lock().unwrap();
-        let is_its = |whole: &WholeBlock| whole.get().generation() == block.generation();
+        let is_its = |whole: &WholeBlock| whole.has_part(&block);
         let at = wholes.iter().position(is_its).expect("handed out here");
         let whole = wholes.swap_remove(at).restore(block).expect("its part");
         self.inner.deallocate(whole)

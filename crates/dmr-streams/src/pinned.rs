@@ -123,6 +123,7 @@ impl StreamPool {
                 generation,
                 slot,
                 state: BlockState::Live,
+                part_depth: 0,
             })
         };
         Ok(PinnedMemory { block, start, streams: Arc::clone(self) })

@@ -118,8 +118,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         block: DeviceBlock,
         home: &StreamGuard<'_>,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
-        let id = block.id();
-        match self.uses().insert_owned(id.generation(), home, self.owner, id.slot()) {
+        match self.uses().insert_owned(&block, home, self.owner) {
             Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
@@ -366,7 +365,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let id = block.id();
         // First: another thread may have held a lock when the process was forked.
-        if let Err(error) = self.streams.device().refuse_fork() {
+        if let Err(error) = self.uses().refuse_part(&block, self.owner) {
             return Err(DeallocateError::new(error, block));
         }
         let inner_slot = match self.uses().give_back(id, self.owner) {
@@ -396,6 +395,12 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             self.uses().unretire(id);
         }
         outcome
+    }
+
+    /// Grows nothing: a resource that grows blocks tracks their uses itself.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.uses().refuse_part(block, self.owner)?;
+        Ok(bytes <= block.bytes())
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

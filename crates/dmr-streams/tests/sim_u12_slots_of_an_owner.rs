@@ -29,6 +29,7 @@ fn enter(streams: &StreamPool, vacancy: Vacancy, home: StreamId) -> BlockId {
         generation,
         slot,
         state: BlockState::Live,
+        part_depth: 0,
     };
     // SAFETY: nothing is ever done with the address.
     unsafe { DeviceBlock::from_parts(parts) }.id()

@@ -45,7 +45,8 @@ use crate::forward::forward;
 ///
 /// A block goes back through the resource that it came from. If it comes back through another
 /// budget on the same pool, the bytes are taken off that other one: the two cannot be told apart.
-/// A block that bypasses the budget when it is given back stays charged.
+/// A block that bypasses the budget when it is given back stays charged. A block that grows does so
+/// through the budget, too: bytes by which it grew inside were never charged, and are released with it.
 ///
 /// # Dropping it
 ///
@@ -198,6 +199,13 @@ pub(super) struct Charge<'a> {
 }
 
 impl Charge<'_> {
+    /// Keeps the charge for a block that has grown by its bytes.
+    fn keep_growth(self, tag: AllocTag) {
+        let kept = ManuallyDrop::new(self);
+        let account = &kept.budget.account;
+        account.tree.count_growth(account.id, kept.shard, tag, kept.bytes);
+    }
+
     /// The block, or the memory, is there.
     #[inline]
     pub(super) fn keep(self, tag: AllocTag) {
@@ -254,6 +262,29 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             }
             Err(refused) => Err(refused),
         }
+    }
+
+    /// Charges the difference first. `false` if that does not fit: a growth that is refused makes no
+    /// resource reap, since the caller allocates next, which does.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        let Some(more) = bytes.checked_sub(block.bytes()).filter(|more| *more > 0) else {
+            return self.inner().try_grow(block, bytes);
+        };
+        let (account, more, tag) = (&self.budget.account, more as u64, block.tag());
+        let shard = account.shard();
+        match account.tree.charge(account.id, shard, more, false) {
+            Ok(()) => {}
+            Err(Refused::Forked) => {
+                return Err(ResourceError::forked_process(self.inner().device_ordinal()));
+            }
+            Err(Refused::Oversized(_) | Refused::Full(_)) => return Ok(false),
+        }
+        let charge = Charge { budget: &self.budget, shard, bytes: more };
+        let grown = self.inner().try_grow(block, bytes)?;
+        if grown {
+            charge.keep_growth(tag);
+        }
+        Ok(grown)
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {

@@ -46,6 +46,11 @@ impl TagTable {
         self.slot(tag).change(bytes, 1);
     }
 
+    /// A block has become larger.
+    pub(super) fn grow(&self, tag: AllocTag, more_bytes: u64) {
+        self.slot(tag).change(more_bytes, 0);
+    }
+
     /// A block is freed.
     #[inline]
     pub(super) fn remove(&self, tag: AllocTag, bytes: u64) {

@@ -145,6 +145,20 @@ impl Tree {
         }
     }
 
+    /// Counts the bytes by which a block has grown for its tag.
+    pub(super) fn count_growth(
+        &self,
+        id: AccountId,
+        shard: Option<&Shard>,
+        tag: AllocTag,
+        more_bytes: u64,
+    ) {
+        match shard {
+            Some(shard) => shard.tags.grow(tag, more_bytes),
+            None => self.count_bytes(id, tag, more_bytes),
+        }
+    }
+
     /// A block of this tag is freed.
     #[inline]
     pub(super) fn uncount(&self, id: AccountId, shard: Option<&Shard>, tag: AllocTag, bytes: u64) {

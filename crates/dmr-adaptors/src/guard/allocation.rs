@@ -66,9 +66,9 @@ impl Allocation {
     }
 
     /// Both red zones. The second begins right after the payload: at the next byte.
-    pub(super) fn red_zones(&self, whole: &DeviceBlock) -> [Range<usize>; 2] {
+    pub(super) fn red_zones(&self, whole_bytes: usize) -> [Range<usize>; 2] {
         let Range { start, end } = self.payload();
-        [0..start, end..whole.bytes()]
+        [0..start, end..whole_bytes]
     }
 
     pub(super) fn allocated_at(&self) -> Option<String> {

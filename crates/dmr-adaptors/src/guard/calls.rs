@@ -11,7 +11,6 @@ use dmr_core::{
 
 use super::allocation::Allocation;
 use super::checks::Sealed;
-use super::table::Refusal;
 use super::{DebugGuardResource, GuardChecks};
 use crate::forward::forward;
 
@@ -76,10 +75,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         let (kept, in_use) = match taken {
             Ok(taken) => taken,
             Err((refusal, block)) => {
-                let error = match refusal {
-                    Refusal::GivenBack => ResourceError::use_after_free(id.generation()),
-                    Refusal::Unknown => ResourceError::foreign_block(&block, self.device_ordinal()),
-                };
+                let error = refusal.error(&block, self.device_ordinal());
                 return Err(DeallocateError::new(error, block));
             }
         };
@@ -108,6 +104,17 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
             drop(self.verdicts.collect());
         }
         Ok(state.unwrap_or_else(|| self.state_of(id)))
+    }
+
+    /// Grows nothing: behind the block is its red zone.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.refuse_fork()?;
+        // A check of everything takes live blocks out of the table.
+        let _passing = self.passing();
+        match self.table.refusal(block) {
+            Some(refusal) => Err(refusal.error(block, self.device_ordinal())),
+            None => Ok(bytes <= block.bytes()),
+        }
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

@@ -1,11 +1,12 @@
 //! The device work: what is filled and checked, and what it comes after.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::{
     Access, BlockId, BlockUse, Corruption, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, UseTokens,
+    ResourceError, ResourceResult, StreamId, UseTokens, WholeBlock,
 };
 
 use super::allocation::{Allocation, FREED, FRESH, Phase, RED_ZONE};
@@ -81,7 +82,9 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         } else {
             Suspect::new(allocation, Phase::Live, &self.findings)
         };
-        let key = self.check_red_zones(whole, allocation, home, &suspect)?;
+        let ops = self.verdicts.ops();
+        let check = |zone, key| ops.check_pattern(whole, zone, RED_ZONE, home, key);
+        let key = self.check_red_zones(allocation, whole.bytes(), &suspect, check)?;
         if is_awaited {
             match self.verdicts.decide(key, &suspect) {
                 Ok(Some(found)) => return Ok(Sealed::Corrupted(Box::new(found))),
@@ -96,16 +99,17 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         Ok(Sealed::Poisoned)
     }
 
+    /// Makes `check` for both red zones of a block that has `whole_bytes` bytes with them.
     fn check_red_zones(
         &self,
-        whole: &DeviceBlock,
         allocation: &Allocation,
-        home: StreamId,
+        whole_bytes: usize,
         suspect: &Arc<Suspect>,
+        check: impl Fn(Range<usize>, u64) -> ResourceResult<()>,
     ) -> ResourceResult<u64> {
         self.verdicts.submit(suspect, |key| {
-            let check = |zone| self.verdicts.ops().check_pattern(whole, zone, RED_ZONE, home, key);
-            allocation.red_zones(whole).into_iter().try_for_each(check)
+            let mut zones = allocation.red_zones(whole_bytes).into_iter();
+            zones.try_for_each(|zone| check(zone, key))
         })
     }
 
@@ -124,7 +128,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     pub(super) fn check_live(&self) -> ResourceResult<()> {
         let mut outcome = Ok(());
         for (whole, allocation) in self.table.take_live() {
-            outcome = outcome.and(self.check_one_live(whole.get(), &allocation));
+            outcome = outcome.and(self.check_one_live(&whole, &allocation));
             self.table.put_checked(whole, &allocation);
         }
         outcome
@@ -132,10 +136,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
 
     fn check_one_live(
         &self,
-        whole: &DeviceBlock,
+        whole: &WholeBlock,
         allocation: &Arc<Allocation>,
     ) -> ResourceResult<()> {
-        let home = self.verdicts.ops().home_stream(whole)?;
+        let ops = self.verdicts.ops();
+        let home = whole.home_stream(ops)?;
         match self.open(whole.id(), home, Access::Read) {
             // Preparing has made the home stream wait for what was recorded. Only that is needed:
             // red zones are nobody's to write, so a look at them is in nobody's way.
@@ -144,7 +149,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             Err(error) => return Err(error),
         }
         let suspect = Suspect::new(allocation, Phase::Live, &self.findings);
-        self.check_red_zones(whole, allocation, home, &suspect).map(drop)
+        let check = |zone, key| whole.check_pattern(ops, zone, RED_ZONE, home, key);
+        self.check_red_zones(allocation, whole.bytes(), &suspect, check).map(drop)
     }
 
     /// Submits checks of all blocks in quarantine; answers the first error.

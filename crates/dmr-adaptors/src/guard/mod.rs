@@ -53,6 +53,11 @@
 //! read once. Each block takes two red zones, rounded up to 256 bytes, and the quarantine takes
 //! 64 MiB unless told otherwise.
 //!
+//! # Growing and parts
+//!
+//! A block under guard does not grow in place, because its red zone is behind it: `try_grow` returns
+//! `false`. A [part](dmr_core::DeviceBlock::narrow) of a block is refused.
+//!
 //! # Over a resource that does not track uses
 //!
 //! Only the home stream's order counts. Work on other streams must be *done* when a block is given

@@ -50,6 +50,13 @@ impl From<&DeviceBlock> for Item {
     }
 }
 
+impl Item {
+    /// The `more_bytes` by which a block has grown.
+    pub(super) fn growth(block: &DeviceBlock, more_bytes: u64) -> Self {
+        Self { bytes: more_bytes, ..Self::from(block) }
+    }
+}
+
 impl Counts {
     pub(super) fn new(precision: Precision) -> Self {
         Self {
@@ -89,6 +96,11 @@ impl Counts {
             Some(shard) => self.freed_in(shard, item),
             None => self.freed_late(item),
         }
+    }
+
+    /// A block has grown by the bytes of `item`.
+    pub(super) fn grown(&self, item: Item) {
+        self.with(|shard| self.grown_in(shard, item));
     }
 
     #[cold]
@@ -134,6 +146,20 @@ impl Counts {
         }
         if shard.has_scopes() {
             shard.allocated_in_scope(bytes);
+        }
+    }
+
+    fn grown_in(&self, shard: &Shard, item: Item) {
+        let (more_bytes, tag) = (item.bytes, self.index_of(shard, item.tag));
+        let step = shard.step.get().for_blocks_of(more_bytes);
+        let is_due = shard.overall.grow(more_bytes, step)
+            | shard.by_tag.get_or_make(tag).meter.grow(more_bytes, step)
+            | shard.by_stream.get_or_make(item.stream).grow(more_bytes, step);
+        if is_due {
+            self.tell(shard, tag, item.stream);
+        }
+        if shard.has_scopes() {
+            shard.frames().grown(more_bytes);
         }
     }
 

@@ -88,6 +88,11 @@ impl Peaks {
         self.bytes.add(bytes, step.bytes) | self.blocks.add(1, step.blocks)
     }
 
+    /// A block has grown by `more_bytes`. Returns whether the wholes have to be told.
+    pub(super) fn grow(&self, more_bytes: u64, step: Step) -> bool {
+        self.bytes.add(more_bytes, step.bytes)
+    }
+
     /// A block of so many bytes was given back. Answers whether the wholes have to be told.
     #[inline]
     pub(super) fn remove(&self, bytes: u64, step: Step) -> bool {
@@ -130,6 +135,12 @@ impl Meter {
         count(&self.allocated_bytes, bytes);
         count(&self.allocations, 1);
         self.peaks.add(bytes, step)
+    }
+
+    /// As [`Peaks::grow`].
+    pub(super) fn grow(&self, more_bytes: u64, step: Step) -> bool {
+        count(&self.allocated_bytes, more_bytes);
+        self.peaks.grow(more_bytes, step)
     }
 
     /// As [`Peaks::remove`].

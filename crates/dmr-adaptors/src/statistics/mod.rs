@@ -4,7 +4,7 @@
 //! there are; [`snapshot`](StatisticsResource::snapshot) adds them up.
 //!
 //! What is counted is what was handed out through this adaptor and not given back, in bytes as
-//! asked. Bytes that were given back and that device work may still need are
+//! asked. A block that grows in place counts its new bytes, and no allocation. Bytes that were given back and that device work may still need are
 //! [`Usage::retired`](dmr_core::Usage::retired) of the resource, which the adaptor forwards.
 //!
 //! **Inside or outside.** Outside a pool it counts what the program asks for; below a pool, what
@@ -177,6 +177,16 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
             }
             Err(refused) => Err(refused),
         }
+    }
+
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        let before = block.bytes();
+        let grown = self.inner.try_grow(block, bytes)?;
+        let more = block.bytes().saturating_sub(before);
+        if more > 0 {
+            self.counts.grown(Item::growth(block, more as u64));
+        }
+        Ok(grown)
     }
 
     forward!(

@@ -126,6 +126,10 @@ impl Frames {
         });
     }
 
+    pub(super) fn grown(&mut self, more_bytes: u64) {
+        self.innermost(|scope| scope.bytes.change(more_bytes, 0));
+    }
+
     pub(super) fn freed(&mut self, bytes: u64) {
         self.innermost(|scope| {
             scope.bytes.change(0, bytes);

@@ -60,6 +60,7 @@ impl DeviceMemoryResource for Recycler {
             generation: Generation::next(),
             slot: BlockSlot::NONE,
             state: BlockState::Live,
+            part_depth: 0,
         };
         // SAFETY: nobody uses the memory, there is none.
         Ok(unsafe { DeviceBlock::from_parts(parts) })

@@ -172,6 +172,7 @@ impl DeviceMemoryResource for Backend {
             generation: Generation::next(),
             slot: BlockSlot::NONE,
             state: BlockState::Live,
+            part_depth: 0,
         };
         // SAFETY: there is no memory, and nobody looks at it.
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]

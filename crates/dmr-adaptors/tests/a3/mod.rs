@@ -79,6 +79,7 @@ impl Memory {
             generation: block.generation(),
             slot: block.id().slot(),
             state: BlockState::Live,
+            part_depth: block.part_depth(),
         })
     }
 

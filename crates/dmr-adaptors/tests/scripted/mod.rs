@@ -59,6 +59,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Scripted<R> {
         }
     }
 
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.called("try_grow")?;
+        self.inner.try_grow(block, bytes)
+    }
+
     fn is_retired(&self, block: BlockId) -> bool {
         self.inner.is_retired(block)
     }

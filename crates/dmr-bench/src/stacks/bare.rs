@@ -95,6 +95,7 @@ impl DeviceMemoryResource for Bare {
             generation: Generation::next(),
             slot: BlockSlot::NONE,
             state: BlockState::Live,
+            part_depth: 0,
         };
         // SAFETY: there is no memory to claim; nobody dereferences the address.
         Ok(unsafe { DeviceBlock::from_parts(parts) })

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::support::{Outcome, Subject, message_of};
 use super::{
-    CheckResult, Harness, Report, accounting, blocks, failures, order, sizes, streams, tracking,
-    trimming, windows,
+    CheckResult, Harness, Report, accounting, blocks, failures, growing, order, sizes, streams,
+    tracking, trimming, windows,
 };
 
 /// One promise of the contract, put to a resource.
@@ -58,6 +58,8 @@ macro_rules! __conformance_checks {
             One "T7" accounting reap_pending_leaves_only_live_blocks,
             One "T7" accounting retired_blocks_are_known,
             One "T9" trimming trimming_gives_back_only_what_serves_no_block,
+            One "T10" growing a_part_is_refused_and_its_whole_can_be_freed,
+            One "T11" growing growing_is_counted_exactly_or_changes_nothing,
             One "T5" tracking tracking_is_honoured_or_refused_loudly,
             One "R4" tracking no_uses_are_no_error,
             One "T2" tracking a_use_on_a_wrong_stream_is_refused,

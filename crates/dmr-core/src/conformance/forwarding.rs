@@ -41,7 +41,7 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     if tracks != harness.resource().supports_block_use_tracking() {
         missed.methods.push(format!("supports_block_use_tracking (answers {tracks})"));
     }
-    let block = missed
+    let mut block = missed
         .once("allocate", || outer.allocate(ODD, stream, TAG))
         .map_err(|e| format!("allocate failed: {e}"))?;
     let id = block.id();
@@ -66,6 +66,9 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     let all_finished = missed.once("finish_uses", || outer.finish_uses(tokens));
     let tokens = outer.prepare_uses(&uses, other).unwrap_or_else(|_| all_made_up());
     let cancelled = missed.once("cancel_uses", || outer.cancel_uses(tokens));
+
+    let grown = missed.once("try_grow", || outer.try_grow(&mut block, 2 * ODD));
+    grown.map_err(|e| format!("try_grow failed: {e}"))?;
 
     missed.methods.extend(missed_pages(&missed.calls, outer.virtual_memory()));
 
@@ -158,6 +161,11 @@ impl DeviceMemoryResource for Spy<'_> {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.calls.add("deallocate");
         self.inner.deallocate(block)
+    }
+
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.calls.add("try_grow");
+        self.inner.try_grow(block, bytes)
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

@@ -26,6 +26,7 @@ mod blocks;
 mod check;
 mod failures;
 mod forwarding;
+mod growing;
 mod order;
 mod pages;
 mod report;

@@ -41,6 +41,9 @@ mod tests {
             E::UseAfterFree { .. } => ("block", ": keep the block until its last use"),
             E::OutOfBounds { .. } => ("has 10 bytes", ": use a range inside of the block"),
             E::ForeignBlock { .. } => ("of device 4", ": give it back to the one that made it"),
+            E::PartOfBlock { .. } => {
+                ("this is a part of block", ": restore the whole, then deallocate or grow that")
+            }
             E::ForeignMemory { .. } => ("of device 4", ": use them with the one that did"),
             E::StillMapped { .. } => ("at 2 addresses", ": unmap them first"),
             E::Corrupted(_) => ("tag \"rows\"", "; to find the kernel, run compute-sanitizer"),
@@ -74,6 +77,7 @@ mod tests {
             E::use_after_free(generation),
             E::OutOfBounds { generation, offset: 4, len: 8, bytes: 10 },
             E::ForeignBlock { generation, block_device: 4, device_ordinal: 3 },
+            E::PartOfBlock { generation, ptr: 0x700, bytes: 10 },
             E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
             E::StillMapped { bytes: 10, mappings: 2 },
             E::Corrupted(Box::new(corruption)),
@@ -91,7 +95,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 16, "an error of each variant");
+        assert_eq!(variants.len(), 17, "an error of each variant");
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(crate) fn view(
         generation: Generation::next(),
         slot: BlockSlot::NONE,
         state: BlockState::Live,
+        part_depth: 0,
     };
     // SAFETY: mapped there while the test uses it.
     #[allow(unsafe_code, reason = "work is submitted on blocks")]

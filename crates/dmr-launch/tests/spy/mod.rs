@@ -117,6 +117,7 @@ pub(crate) fn block(ptr: u64, home: StreamId) -> DeviceBlock {
             generation: Generation::next(),
             slot: BlockSlot::NONE,
             state: BlockState::Live,
+            part_depth: 0,
         })
     }
 }

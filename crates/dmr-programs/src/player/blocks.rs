@@ -138,7 +138,7 @@ impl Player {
         let played = match grown {
             Ok(true) if bytes > before => {
                 let end = held.block.ptr() + held.block.bytes() as u64;
-                let whole = held.whole.as_ref().map(|whole| whole.get());
+                let whole = held.whole.as_ref();
                 let own = whole.map(|it| it.ptr() + it.bytes() as u64);
                 let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
                 if own.is_some_and(|own| end > own) {

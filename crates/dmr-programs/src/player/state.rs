@@ -187,6 +187,7 @@ pub fn shadow_of(block: &DeviceBlock) -> DeviceBlock {
             generation: block.generation(),
             slot: block.id().slot(),
             state: BlockState::Live,
+            part_depth: 0,
         })
     }
 }

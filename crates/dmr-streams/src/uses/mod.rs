@@ -21,8 +21,8 @@ use cudarc::driver::{result, sys};
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::{Entry, StreamKey};
 use dmr_core::{
-    Access, BlockId, BlockSlot, BlockUse, Generation, ResourceError, ResourceResult, StreamId,
-    UseToken, UseTokens,
+    Access, BlockId, BlockSlot, BlockUse, DeviceBlock, Generation, ResourceError, ResourceResult,
+    StreamId, UseToken, UseTokens,
 };
 use smallvec::SmallVec;
 
@@ -72,8 +72,8 @@ impl<'p> UseTable<'p> {
         self.insert_at(generation, home.id(), Tenancy::ANONYMOUS)
     }
 
-    /// As [`insert`](Self::insert), for a block that its owner takes back by
-    /// [`give_back`](Self::give_back), and that may have had a slot elsewhere before.
+    /// As [`insert`](Self::insert), for a block of an upstream resource that its owner takes back by
+    /// [`give_back`](Self::give_back). Its slot and its part depth there are kept.
     ///
     /// # Errors
     ///
@@ -82,13 +82,14 @@ impl<'p> UseTable<'p> {
     #[inline]
     pub fn insert_owned(
         &self,
-        generation: Generation,
+        block: &DeviceBlock,
         home: &StreamGuard<'_>,
         owner: Owner,
-        inner_slot: BlockSlot,
     ) -> ResourceResult<BlockSlot> {
         let home = self.of_this_pool(home.id())?;
-        self.insert_at(generation, home, Tenancy { owner: Some(owner), inner_slot })
+        let (inner_slot, part_depth) = (block.id().slot(), block.part_depth());
+        let tenancy = Tenancy { owner: Some(owner), inner_slot, part_depth };
+        self.insert_at(block.generation(), home, tenancy)
     }
 
     /// Takes a block back from its holder: preparing a use of it is

@@ -62,11 +62,14 @@ struct Slot<E> {
 pub(crate) struct Tenancy {
     pub(crate) owner: Option<Owner>,
     pub(crate) inner_slot: BlockSlot,
+    /// The part depth with which the upstream resource allocated the block.
+    pub(crate) part_depth: u8,
 }
 
 impl Tenancy {
     /// Nobody asks whose it is.
-    pub(crate) const ANONYMOUS: Self = Self { owner: None, inner_slot: BlockSlot::NONE };
+    pub(crate) const ANONYMOUS: Self =
+        Self { owner: None, inner_slot: BlockSlot::NONE, part_depth: 0 };
 }
 
 /// What has become of a block that its owner gives back.
@@ -160,7 +163,7 @@ impl<E: Clone> Slots<E> {
     ) -> Left {
         let Some(index) = block.slot().index() else { return Left::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Left::Foreign };
-        let Tenancy { owner: whose, inner_slot } = slot.tenancy;
+        let Tenancy { owner: whose, inner_slot, .. } = slot.tenancy;
         if whose != Some(owner) {
             return Left::Foreign;
         }
@@ -191,7 +194,7 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn surrender(&self, block: BlockId, owner: Owner) -> Yielded {
         let Some(index) = block.slot().index() else { return Yielded::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Yielded::Foreign };
-        let Tenancy { owner: whose, inner_slot } = slot.tenancy;
+        let Tenancy { owner: whose, inner_slot, .. } = slot.tenancy;
         if whose != Some(owner) {
             return Yielded::Foreign;
         }
@@ -224,6 +227,12 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
         let (_, slot) = self.of(block)?;
         (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.inner_slot)
+    }
+
+    /// Returns the part depth with which a live block of this owner was allocated.
+    pub(crate) fn part_depth(&self, block: BlockId, owner: Owner) -> Option<u8> {
+        let (_, slot) = self.of(block)?;
+        (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.part_depth)
     }
 
     /// Opens a window and answers its ticket; `need` is told what the use must wait for.

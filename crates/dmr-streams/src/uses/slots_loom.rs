@@ -22,6 +22,7 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
         generation,
         slot: BlockSlot::new(slot),
         state: BlockState::Live,
+        part_depth: 0,
     };
     // SAFETY: nothing is ever done with the address.
     unsafe { DeviceBlock::from_parts(parts) }.id()
@@ -74,7 +75,7 @@ fn a_block_leaves_only_while_nobody_uses_it() {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
         let (home, generation, owner) = (stream(pool, 0), Generation::next(), Owner::new());
-        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE };
+        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE, part_depth: 0 };
         let insert = |generation| {
             let slot = slots.insert(generation, allocation(home), tenancy).unwrap();
             id(slot, generation, home)
@@ -146,7 +147,7 @@ fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
         let (home, generation, owner) = (stream(pool, 0), Generation::next(), Owner::new());
-        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE };
+        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE, part_depth: 0 };
         let empty = slots.reserve(0, tenancy).unwrap();
         // SAFETY: the slot is of this table.
         let fill =

@@ -16,6 +16,7 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
         generation,
         slot: BlockSlot::new(slot),
         state: BlockState::Live,
+        part_depth: 0,
     };
     // SAFETY: nothing is ever done with the address.
     unsafe { DeviceBlock::from_parts(parts) }.id()

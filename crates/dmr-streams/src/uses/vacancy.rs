@@ -3,7 +3,8 @@
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::{Entry, StreamKey};
 use dmr_core::{
-    BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId,
+    BlockId, BlockSlot, DeviceBlock, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId,
 };
 
 use super::slots::{Empty, Need, Tenancy, Yielded};
@@ -59,7 +60,7 @@ impl UseTable<'_> {
         home: StreamId,
     ) -> ResourceResult<Vacancy> {
         let home = self.of_this_pool(home)?;
-        let tenancy = Tenancy { owner: Some(owner), inner_slot };
+        let tenancy = Tenancy { owner: Some(owner), inner_slot, part_depth: 0 };
         Ok(self.vacancy(self.slots().reserve(home.slot(), tenancy)?))
     }
 
@@ -128,6 +129,17 @@ impl UseTable<'_> {
     #[must_use]
     pub fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
         self.slots().inner_slot(block, owner)
+    }
+
+    /// Returns an error for a part of a block of this owner, and in a forked child.
+    pub(crate) fn refuse_part(&self, block: &DeviceBlock, owner: Owner) -> ResourceResult<()> {
+        self.pool.device().refuse_fork()?;
+        // Where the upstream resource allocates parts, it keeps their wholes: this is none of its parts.
+        if block.part_depth() == 0 {
+            return Ok(());
+        }
+        let allocated = self.slots().part_depth(block.id(), owner);
+        allocated.map_or(Ok(()), |depth| block.require_part_depth(depth))
     }
 
     /// What the memory's next user comes after on the stream `home`, which was that of the block

@@ -21,6 +21,8 @@ pub enum Fault {
     CountsRefusedAllocations,
     /// A refused block is counted as retired.
     CountsRefusedBlocks,
+    /// A growth that is refused is counted as live.
+    CountsRefusedGrowth,
     /// Usage is in reserved bytes instead of those asked.
     CountsRoundedBytes,
     /// A finished read is not remembered.
@@ -35,6 +37,12 @@ pub enum Fault {
     FreesWithoutWaiting,
     /// A refused block comes back with another generation.
     GivesBackAnotherBlock,
+    /// A block grows over the blocks behind it.
+    GrowsOverNeighbours,
+    /// A part of a block grows like a block.
+    GrowsParts,
+    /// The bytes by which a block has grown are not counted.
+    GrowsUncounted,
     /// Every block's home is the default stream.
     HomeIsAlwaysTheFirstStream,
     /// Conflicting windows are opened.
@@ -101,6 +109,8 @@ pub enum Fault {
     TotalsGoBack,
     /// Uses on streams of other pools are accepted.
     TracksOnForeignStreams,
+    /// `deallocate` takes a part of a block.
+    TakesParts,
     /// Trimming frees live blocks too.
     TrimsLiveBlocks,
     /// A size that overflows becomes a small one.

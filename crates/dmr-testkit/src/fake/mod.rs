@@ -5,6 +5,7 @@
 
 mod device;
 mod fault;
+mod growing;
 mod ops;
 mod resource;
 mod tracking;

@@ -110,7 +110,7 @@ impl FakeResource {
         if self.has(Fault::CountsRoundedBytes) { reserved as u64 } else { bytes as u64 }
     }
 
-    fn checked_size(&self, bytes: usize) -> ResourceResult<usize> {
+    pub(super) fn checked_size(&self, bytes: usize) -> ResourceResult<usize> {
         if self.has(Fault::WrapsOversize) && bytes > usize::MAX - 256 {
             return Ok(256);
         }
@@ -280,6 +280,7 @@ impl DeviceMemoryResource for FakeResource {
             generation,
             slot: BlockSlot::NONE,
             state: BlockState::Live,
+            part_depth: 0,
         };
         // SAFETY: the range was free and is held until `deallocate`; it is an index into the
         // fake's byte array, which nobody dereferences. Broken fakes break this on purpose.
@@ -288,6 +289,11 @@ impl DeviceMemoryResource for FakeResource {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        if let Err(part) = block.require_part_depth(0)
+            && !self.has(Fault::TakesParts)
+        {
+            return Err(DeallocateError::new(part, block));
+        }
         let mut state = self.state();
         state.calls += 1;
         let loses = self.has(Fault::LosesAFreeNowAndThen) && state.calls.is_multiple_of(16);
@@ -317,6 +323,10 @@ impl DeviceMemoryResource for FakeResource {
         }
         state.usage.retired += counted;
         Ok(if self.has(Fault::SaysFreedTooEarly) { BlockState::Freed } else { BlockState::Retired })
+    }
+
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.grow(block, bytes)
     }
 
     fn is_retired(&self, block: BlockId) -> bool {

@@ -31,6 +31,8 @@ pub struct Faults {
     pub failing_allocs: Range<u64>,
     /// These frees fail, and leave the block with the caller.
     pub failing_frees: Range<u64>,
+    /// These growths fail.
+    pub failing_grows: Range<u64>,
     /// The fill of this allocation goes one byte too far.
     pub overrun: Option<u64>,
     /// Verdicts cannot be fetched.
@@ -45,6 +47,7 @@ struct State {
     last: u64,
     allocs: u64,
     frees: u64,
+    grows: u64,
     fills: u64,
     live: HashMap<Generation, (u64, usize)>,
     retired: Vec<(u64, usize)>,
@@ -158,6 +161,7 @@ impl DeviceMemoryResource for Fake {
                 generation,
                 slot: BlockSlot::NONE,
                 state: BlockState::Live,
+                part_depth: 0,
             })
         })
     }
@@ -180,6 +184,25 @@ impl DeviceMemoryResource for Fake {
             let _ = self.reap_pending();
         }
         Ok(if reap_at_once { BlockState::Freed } else { BlockState::Retired })
+    }
+
+    /// Grows a block as far as its reserved bytes go.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        let mut state = self.lock();
+        state.grows += 1;
+        if self.faults.failing_grows.contains(&state.grows) {
+            return Err(ResourceError::driver("cuMemMap", 999, "CUDA_ERROR_UNKNOWN", 0));
+        }
+        if bytes > block.reserved_bytes() {
+            return Ok(false);
+        }
+        let more = bytes.saturating_sub(block.bytes()) as u64;
+        state.usage.live += more;
+        state.usage.total_allocated += more;
+        state.live.insert(block.generation(), (block.ptr(), bytes));
+        // SAFETY: the bytes are reserved for the block, and there is no memory behind a fake.
+        unsafe { block.set_sizes(bytes, block.reserved_bytes()) };
+        Ok(true)
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
