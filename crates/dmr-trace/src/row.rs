@@ -39,7 +39,7 @@ pub enum RowProblem {
         text: String,
     },
     /// Not an action that a trace has.
-    #[error("the action is {text:?}, neither allocate, free nor reap")]
+    #[error("the action is {text:?}, neither allocate, free, grow nor reap")]
     #[non_exhaustive]
     Action {
         /// The start of the field.
@@ -102,7 +102,7 @@ impl RowParser {
             ptr => parse_number(ptr).unwrap_or(0),
         };
         let bytes = match field(Column::Bytes) {
-            bytes if has_block && action == RecordAction::Allocate => {
+            bytes if has_block && action != RecordAction::Deallocate => {
                 parse_number(bytes).ok_or_else(|| bad(Column::Bytes, bytes))?
             }
             bytes => or_zero(bytes, Column::Bytes)?,
@@ -148,6 +148,7 @@ fn action(field: &[u8]) -> Result<(RecordAction, bool), RowProblem> {
         () if is("allocate") || is("alloc") => (RecordAction::Allocate, false),
         () if is("free") || is("deallocate") => (RecordAction::Deallocate, false),
         () if is("allocate failure") => (RecordAction::Allocate, true),
+        () if is("grow") => (RecordAction::Grow, false),
         () if is("reap") => (RecordAction::Reap, false),
         () => return Err(RowProblem::Action { text: shown(field) }),
     })

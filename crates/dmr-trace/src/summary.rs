@@ -37,6 +37,11 @@ pub struct Summary {
     pub allocs: u64,
     /// Frees that succeeded; without those that give back what the trace never frees.
     pub frees: u64,
+    /// Growths in place that succeeded.
+    pub grows: u64,
+    /// Growths of the trace that the resource did not make in place: each was replayed as an allocation
+    /// and a free.
+    pub moved_blocks: u64,
     /// Streams that the replay used.
     pub streams: u64,
     /// Distinct streams of the trace (counted up to 65,536).
@@ -73,6 +78,8 @@ pub struct Summary {
     pub failed_allocs: u64,
     /// Frees that failed. The blocks were given back at the end.
     pub failed_frees: u64,
+    /// Growths that failed. The blocks stayed as they were.
+    pub failed_grows: u64,
     /// Everything that failed: calls, fills, checks.
     pub failures: Noted<CallFailure>,
     /// Live blocks that share a byte with another live block.
@@ -98,10 +105,12 @@ pub struct Summary {
     pub failed_rows: u64,
     /// Rows of zero bytes: passed over.
     pub zero_byte_rows: u64,
-    /// Rows that neither allocate nor free: passed over.
+    /// Rows that neither allocate, free nor grow a block: passed over.
     pub other_rows: u64,
     /// Frees passed over because the allocation had failed in the replay.
     pub skipped_frees: u64,
+    /// Growths passed over because the replay does not hold the block.
+    pub skipped_grows: u64,
     /// Frees that name another stream than the allocation did. They are replayed on that of the
     /// allocation.
     pub cross_stream_frees: u64,

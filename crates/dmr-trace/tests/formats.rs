@@ -120,7 +120,7 @@ fn a_row_that_cannot_be_read_is_counted_with_its_line_and_its_reason() {
             "line 2: bytes is \"-5\", not a number in range",
             "line 3: bytes is \"99999999999999999999\", not a number in range",
             "line 4: ptr is \"zz\", not a number in range",
-            "line 5: the action is \"explode\", neither allocate, free nor reap",
+            "line 5: the action is \"explode\", neither allocate, free, grow nor reap",
             "line 6: the header has 5 columns, this row does not",
             "line 7: the header has 5 columns, this row does not",
             "line 8: device is \"4294967296\", not a number in range",

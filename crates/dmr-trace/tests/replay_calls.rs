@@ -6,7 +6,7 @@ use dmr_core::DeviceMemoryResource;
 use dmr_trace::replay::Progress;
 use dmr_trace::{Replay, ReplayObserver, ReplayOptions};
 
-use support::{Fake, reader};
+use support::{Fake, Faults, reader};
 
 const TRACE: &str = "\
 action,ptr,bytes,stream,tag
@@ -66,6 +66,42 @@ fn rows_of_failed_calls_reaps_and_zero_bytes_are_passed_over_and_counted() {
     assert_eq!((summary.rows, summary.ops), (8, 2));
     assert_eq!((summary.failed_rows, summary.other_rows, summary.zero_byte_rows), (3, 1, 2));
     assert!(summary.passed(), "{:?}", summary.verdict());
+}
+
+const GROWTHS: &str = "\
+action,ptr,bytes,stream,tag,generation
+allocate,0x1,100,7,a,1
+grow,0x1,200,7,a,1
+allocate,0x2,100,9,b,2
+grow,0x2,256,9,b,2
+grow,0x1,1000,7,a,1
+grow,0x9,5000,7,,9
+free,0x1,1000,7,a,1
+free,0x2,256,9,b,2
+";
+
+#[test]
+fn a_block_grows_in_place_or_is_replaced_by_a_larger_one() {
+    let fake = Fake::new();
+    let summary = fake.replay_verified(GROWTHS).unwrap();
+    let streams = fake.streams(2);
+    let calls: Vec<_> = fake.calls().iter().map(|(b, s, t)| (*b, *s, t.name())).collect();
+    assert_eq!(calls, [(100, streams[0], "a"), (100, streams[1], "b"), (1000, streams[0], "a")]);
+    assert_eq!((summary.grows, summary.moved_blocks, summary.skipped_grows), (2, 1, 1));
+    assert_eq!((summary.allocs, summary.frees, summary.ops), (3, 3, 8));
+    assert_eq!(summary.peak_live_bytes, 200 + 256 + 1000);
+    assert!(summary.passed(), "{:?} {:?}", summary.verdict(), summary.details());
+    assert_eq!(fake.bytes_outstanding(), 0);
+}
+
+#[test]
+fn a_growth_that_fails_is_named_by_its_line_and_its_block_stays() {
+    let fake = Fake::with(Faults { failing_grows: 1..2, ..Faults::default() });
+    let summary = fake.replay_verified(GROWTHS).unwrap();
+    assert_eq!((summary.failed_grows, summary.grows, summary.moved_blocks), (1, 1, 1));
+    assert_eq!(summary.failures.first.first().map(|failure| failure.line), Some(Some(3)));
+    assert_eq!(summary.verdict(), ["1 failure"]);
+    assert_eq!(fake.bytes_outstanding(), 0);
 }
 
 #[test]

@@ -25,6 +25,7 @@ fn record() -> impl Strategy<Value = AllocationRecord> {
     let action = prop_oneof![
         Just(RecordAction::Allocate),
         Just(RecordAction::Deallocate),
+        Just(RecordAction::Grow),
         Just(RecordAction::Reap)
     ];
     let failure = proptest::option::of((0..Failure::KINDS.len(), "[^\r\n]{0,80}"));

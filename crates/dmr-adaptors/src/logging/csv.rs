@@ -80,8 +80,8 @@ pub enum LogFormat {
     #[default]
     Dmr,
     /// The log of RMM's logging adaptor, `Thread,Time,Action,Pointer,Size,Stream`, for its replay
-    /// program. Times are of the day, in UTC, to the microsecond. It has no rows for reaps, nor
-    /// for frees that failed.
+    /// program. Times are of the day, in UTC, to the microsecond. It has no rows for reaps, growth in
+    /// place, nor frees that failed.
     Rmm,
 }
 

@@ -1,8 +1,8 @@
 //! A log of every call: [`LoggingResource`], the sinks that take its records, and query ids.
 //!
 //! A [`LoggingLayer`] puts a [`LoggingResource`] around any resource. Each `allocate`,
-//! `deallocate`, `try_reap` and `reap_pending`, whether it succeeds or fails, becomes one
-//! [`LogRecord`] in a [`LoggingSink`]:
+//! `deallocate`, `try_reap` and `reap_pending`, whether it succeeds or fails, and each `try_grow` that
+//! makes its block larger or fails, becomes one [`LogRecord`] in a [`LoggingSink`]:
 //!
 //! | sink | what it does with a record |
 //! | --- | --- |
@@ -34,8 +34,8 @@
 //! The column `time_ns` is wall-clock nanoseconds since the epoch, read from a monotonic clock
 //! that was set once: it never goes back, and does not follow a wall clock that is set later. An
 //! allocation has the time at which it returned, a free that at which it began, so that in time
-//! order a free stands before whatever takes its address over. A reap has the time at which it
-//! returned.
+//! order a free stands before whatever takes its address over. A growth and a reap have the time at
+//! which they returned.
 
 mod background;
 mod calls;

@@ -14,8 +14,8 @@ pub type LogResult = Result<(), Box<Failure>>;
 /// log, so sinks number what they accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Wall-clock nanoseconds since the epoch: when an allocation or a reap returned, when a free
-    /// began.
+    /// Wall-clock nanoseconds since the epoch: when an allocation, a growth or a reap returned, when a
+    /// free began.
     pub time_ns: u64,
     /// The calling thread: a small number, unique in the process.
     pub thread: u64,
@@ -23,7 +23,7 @@ pub struct LogRecord {
     pub action: LogAction,
     /// Device address of the block; 0 for a reap and for an allocation that failed.
     pub ptr: u64,
-    /// Bytes asked for; of a reap, the bytes (as asked for) that it freed.
+    /// Requested bytes; of a growth, those that the block has afterwards; of a reap, those that it freed.
     pub bytes: u64,
     /// The block's home stream; for an allocation that failed, the stream that was named; for a
     /// reap, [`StreamId::DEFAULT`].

@@ -40,7 +40,8 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for LoggingLayer {
     }
 }
 
-/// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, ok or failed.
+/// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, ok or failed, and every
+/// `try_grow` that made its block larger or failed.
 ///
 /// Trims are not recorded. It never changes what a call returns, and never fails one. In a forked
 /// child it records nothing and calls no sink: what it would have recorded there counts as dropped.
@@ -130,6 +131,20 @@ impl<R: DeviceMemoryResource> LoggingResource<R> {
         });
     }
 
+    /// Logs a growth that took place, or failed. Its time is that of its return: the memory that it took
+    /// was freed earlier.
+    fn log_growth(&self, block: &DeviceBlock, bytes: usize, grown: &ResourceResult<bool>) {
+        if self.is_forked() {
+            return self.count_dropped(0);
+        }
+        let time = CallTime::take();
+        self.log(&LogRecord {
+            bytes: bytes as u64,
+            result: result_of(grown.as_ref()),
+            ..of_block(&time, LogAction::Grow, block)
+        });
+    }
+
     #[cold]
     fn log_failure(&self, bytes: usize, stream: StreamId, tag: AllocTag, error: &ResourceError) {
         if self.is_forked() {
@@ -203,6 +218,15 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
                 Err(refused)
             }
         }
+    }
+
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        let before = block.bytes();
+        let grown = self.inner.try_grow(block, bytes);
+        if grown.is_err() || block.bytes() != before {
+            self.log_growth(block, bytes, &grown);
+        }
+        grown
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {

@@ -6,7 +6,7 @@ use super::{LogAction, LogRecord, LoggingSink, SinkError};
 
 /// Emits each record as a `tracing` event, on the thread that made the call.
 ///
-/// The target is `dmr::alloc`. Allocations and frees are `TRACE`, reaps `DEBUG`, and calls that
+/// The target is `dmr::alloc`. Allocations, growths and frees are `TRACE`, reaps `DEBUG`, and calls that
 /// failed `WARN`. Fields have the names of the columns of a log; an event has its own time and
 /// thread, so those are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use dmr_trace::{TraceError, TraceReader};
 
 use super::Sequence;
 
-/// The allocations and frees of a trace. Frees without an allocation are left out, and so is what
-/// failed when it was recorded.
+/// Reads the allocations and frees of a trace. A block that grew is freed and allocated again. Frees and
+/// growths without an allocation are left out, and so are calls that failed when they were recorded.
 ///
 /// # Errors
 ///
@@ -33,6 +33,13 @@ pub fn from_trace(path: &Path) -> Result<Sequence, TraceError> {
             RecordAction::Deallocate => {
                 if let Some((slot, bytes)) = live.remove(&record.ptr) {
                     sequence.free(slot, bytes, stream, slot as u64);
+                }
+            }
+            RecordAction::Grow => {
+                if let Some((slot, bytes)) = live.remove(&record.ptr) {
+                    sequence.free(slot, bytes, stream, slot as u64);
+                    let slot = sequence.allocate(record.bytes, stream);
+                    live.insert(record.ptr, (slot, record.bytes));
                 }
             }
             _ => {}

@@ -15,26 +15,34 @@ use crate::{Summary, TraceReader, TraceRow};
 
 /// One replay in progress.
 pub(crate) struct Engine<'a> {
-    resource: &'a dyn DeviceMemoryResource,
+    pub(super) resource: &'a dyn DeviceMemoryResource,
     options: ReplayOptions,
     streams: StreamMap<'a>,
     observer: &'a mut dyn ReplayObserver,
-    verifier: Option<Verifier<'a>>,
-    blocks: Blocks,
+    pub(super) verifier: Option<Verifier<'a>>,
+    pub(super) blocks: Blocks,
     allocating: Latencies,
     freeing: Latencies,
-    summary: Summary,
+    pub(super) growing: Latencies,
+    pub(super) summary: Summary,
     trace: String,
 }
 
-/// What a row asks for: small, so that a chunk of them stays in the cache.
-struct Op {
-    line: u64,
-    key: BlockKey,
-    bytes: u64,
-    stream: TraceStream,
-    tag: AllocTag,
-    allocates: bool,
+/// The call of a row: small, so that a chunk of them stays in the cache.
+pub(super) struct Op {
+    pub(super) line: u64,
+    pub(super) key: BlockKey,
+    pub(super) bytes: u64,
+    pub(super) stream: TraceStream,
+    pub(super) tag: AllocTag,
+    pub(super) call: Call,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Call {
+    Allocate,
+    Free,
+    Grow,
 }
 
 /// Rows that are parsed before their calls are made.
@@ -55,6 +63,7 @@ impl<'a> Engine<'a> {
             blocks: Blocks::default(),
             allocating: Latencies::new(),
             freeing: Latencies::new(),
+            growing: Latencies::new(),
             summary: Summary::default(),
             trace: String::new(),
         }
@@ -91,10 +100,10 @@ impl<'a> Engine<'a> {
             }
             for op in &ops {
                 self.observer.row(Some(op.line));
-                if op.allocates {
-                    self.allocate(op)?
-                } else {
-                    self.free(op)?
+                match op.call {
+                    Call::Allocate => self.allocate(op)?,
+                    Call::Free => self.free(op)?,
+                    Call::Grow => self.grow(op)?,
                 }
                 last = op.line;
             }
@@ -110,16 +119,17 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// What a row asks for, if anything.
+    /// Returns the call of a row, if it has one.
     fn sift(&mut self, row: &TraceRow) -> Option<Op> {
         let record: &AllocationRecord = &row.record;
         if record.failure.is_some() {
             self.summary.failed_rows += 1;
             return None;
         }
-        let allocates = match record.action {
-            RecordAction::Allocate => true,
-            RecordAction::Deallocate => false,
+        let call = match record.action {
+            RecordAction::Allocate => Call::Allocate,
+            RecordAction::Deallocate => Call::Free,
+            RecordAction::Grow => Call::Grow,
             _ => {
                 self.summary.other_rows += 1;
                 return None;
@@ -131,7 +141,7 @@ impl<'a> Engine<'a> {
             bytes: record.bytes,
             stream: TraceStream { device: record.device, stream: record.stream },
             tag: record.tag,
-            allocates,
+            call,
         })
     }
 
@@ -164,7 +174,11 @@ impl<'a> Engine<'a> {
     }
 
     /// The call itself; the message of its failure otherwise.
-    fn allocate_timed(&mut self, op: &Op, stream: StreamId) -> Result<DeviceBlock, String> {
+    pub(super) fn allocate_timed(
+        &mut self,
+        op: &Op,
+        stream: StreamId,
+    ) -> Result<DeviceBlock, String> {
         // A size beyond the address space is the resource's to refuse.
         let bytes = usize::try_from(op.bytes).unwrap_or(usize::MAX);
         let start = Instant::now();
@@ -176,27 +190,44 @@ impl<'a> Engine<'a> {
     }
 
     /// Checks a fresh block and fills it.
-    fn take_in(&mut self, op: &Op, block: DeviceBlock) -> Held {
-        if block.bytes() as u64 != op.bytes {
-            let message = format!("{} bytes asked, {} answered", op.bytes, block.bytes());
-            self.summary.failures.note(CallFailure { line: Some(op.line), message });
-        }
-        let (mut held, shares) = self.blocks.hold(block, op.line, op.stream);
-        if let Some(other_line) = shares {
-            let ptr = held.block.ptr();
-            self.summary.overlaps.note(Overlap { line: op.line, other_line, ptr });
-        }
+    pub(super) fn take_in(&mut self, op: &Op, block: DeviceBlock) -> Held {
+        let mut held = self.hold(op, block, op.line, op.stream);
         if let Some(verifier) = &self.verifier
             && let Err(error) = verifier.fill(&mut held)
         {
             let message = format!("the block could not be filled: {error}");
             self.summary.failures.note(CallFailure { line: Some(op.line), message });
         }
+        self.note_peaks();
+        held
+    }
+
+    /// Holds a block that has its bytes from the row of `op`, and notes what is wrong with them. `line`
+    /// is the row that allocated the block.
+    pub(super) fn hold(
+        &mut self,
+        op: &Op,
+        block: DeviceBlock,
+        line: u64,
+        stream: TraceStream,
+    ) -> Held {
+        if block.bytes() as u64 != op.bytes {
+            let message = format!("{} bytes requested, {} returned", op.bytes, block.bytes());
+            self.summary.failures.note(CallFailure { line: Some(op.line), message });
+        }
+        let (held, shares) = self.blocks.hold(block, line, stream);
+        if let Some(other_line) = shares {
+            let ptr = held.block.ptr();
+            self.summary.overlaps.note(Overlap { line: op.line, other_line, ptr });
+        }
+        held
+    }
+
+    pub(super) fn note_peaks(&mut self) {
         let summary = &mut self.summary;
         summary.peak_live_bytes = summary.peak_live_bytes.max(self.blocks.bytes());
         summary.peak_reserved_bytes =
             summary.peak_reserved_bytes.max(self.resource.usage().reserved);
-        held
     }
 
     fn free(&mut self, op: &Op) -> Result<(), ReplayError> {
@@ -218,12 +249,17 @@ impl<'a> Engine<'a> {
         if held.stream != op.stream {
             self.summary.cross_stream_frees += 1;
         }
-        self.check(&held, Some(op.line))?;
+        self.free_timed(op.line, held)
+    }
+
+    /// Checks a block and frees it, for the row of `line`.
+    pub(super) fn free_timed(&mut self, line: u64, held: Held) -> Result<(), ReplayError> {
+        self.check(&held, Some(line))?;
         match self.deallocate(held) {
             Ok(took) => self.freeing.record(took),
             Err(message) => {
                 self.summary.failed_frees += 1;
-                self.summary.failures.note(CallFailure { line: Some(op.line), message });
+                self.summary.failures.note(CallFailure { line: Some(line), message });
             }
         }
         Ok(())
@@ -308,7 +344,7 @@ impl<'a> Engine<'a> {
     }
 
     fn summarise(mut self, reader: &TraceReader, start: Instant) -> Summary {
-        let all = self.allocating.merged(&self.freeing);
+        let all = self.allocating.merged(&self.freeing).merged(&self.growing);
         let summary = &mut self.summary;
         summary.trace = self.trace;
         summary.strict = self.options.strict;
@@ -317,7 +353,8 @@ impl<'a> Engine<'a> {
         summary.bad_rows = reader.bad_rows().clone();
         summary.allocs = self.allocating.summary().n;
         summary.frees = self.freeing.summary().n;
-        summary.ops = summary.allocs + summary.frees;
+        summary.grows = self.growing.summary().n;
+        summary.ops = summary.allocs + summary.frees + summary.grows;
         summary.streams = self.streams.real();
         summary.trace_streams = self.streams.distinct();
         summary.folded_streams = summary.trace_streams.saturating_sub(summary.streams);

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod engine;
+mod grow;
 mod latency;
 mod streams;
 mod verify;

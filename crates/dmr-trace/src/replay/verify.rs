@@ -31,6 +31,13 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
+    /// Fills the bytes from `before` on of a block that has grown, with the pattern of its first bytes.
+    pub(crate) fn fill_grown(&self, held: &Held, before: usize) -> ResourceResult<()> {
+        let Some(pattern) = held.pattern else { return Ok(()) };
+        let block = &held.block;
+        self.ops.fill_pattern(block, before..block.bytes(), pattern, block.alloc_stream())
+    }
+
     /// Submits the check of a block, on its home stream. A block that was not filled has none.
     pub(crate) fn check(&mut self, held: &Held, free_line: Option<u64>) -> ResourceResult<()> {
         let Some(pattern) = held.pattern else { return Ok(()) };

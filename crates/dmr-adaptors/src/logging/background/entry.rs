@@ -89,6 +89,7 @@ fn action_number(action: LogAction) -> Option<u64> {
         LogAction::Allocate => Some(0),
         LogAction::Deallocate => Some(1),
         LogAction::Reap => Some(2),
+        LogAction::Grow => Some(3),
         _ => None,
     }
 }
@@ -97,7 +98,8 @@ fn action_of(number: u64) -> LogAction {
     match number {
         0 => LogAction::Allocate,
         1 => LogAction::Deallocate,
-        _ => LogAction::Reap,
+        2 => LogAction::Reap,
+        _ => LogAction::Grow,
     }
 }
 
@@ -125,7 +127,7 @@ mod tests {
             result: Ok(()),
         };
         let mut records = vec![record.clone()];
-        for action in [LogAction::Deallocate, LogAction::Reap] {
+        for action in [LogAction::Deallocate, LogAction::Reap, LogAction::Grow] {
             records.push(LogRecord { action, ..record.clone() });
         }
         records.push(LogRecord { tag: AllocTag::UNTAGGED, bytes: 0, device: 0, ..record.clone() });
