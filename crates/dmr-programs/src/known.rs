@@ -1,10 +1,7 @@
 //! Failures that are known, by name: each with the promise it breaks and the program that shows it.
 
-use std::collections::HashSet;
-
 use crate::failure::{Failure, FailureKind};
 use crate::program::{CaptureMode, Program, Step};
-use crate::stack::Stack;
 
 /// A failure that is known.
 #[derive(Clone, Copy, Debug)]
@@ -105,60 +102,6 @@ pub const KNOWN: &[Known] = &[
                 })
         },
     },
-    Known {
-        name: "a part grows over its neighbour",
-        breaks: "T4 (memory of another block)",
-        what: "`try_grow` of a narrowed block compares sizes and never the address",
-        program: "stack pool-pages, work lazy, streams 2, seed 2
-            thread 0: allocate b0 of 4096 on s0
-            thread 0: narrow b0 to 2048 .. 4096
-            thread 0: grow b0 to 4096",
-        is: |program, failure| {
-            failure.kind == FailureKind::GrewOverNeighbour && grows_a_part(program)
-        },
-    },
-    Known {
-        name: "a part that grew is counted twice",
-        breaks: "T6",
-        what: "`try_grow` of a narrowed block adds to `live` what the whole has already",
-        program: "stack pool-pages, work lazy, streams 2, seed 2
-            thread 0: allocate b0 of 4096 on s0
-            thread 0: narrow b0 to 0 .. 2048
-            thread 0: grow b0 to 4096
-            thread 0: free b0",
-        is: |program, failure| failure.kind == FailureKind::Accounting && grows_a_part(program),
-    },
-    Known {
-        name: "a part is given back instead of the whole",
-        breaks: "T6",
-        what: "`deallocate` takes a narrowed block: `live` keeps the rest of the whole for ever",
-        program: "stack pool-pages, work lazy, streams 2, seed 2
-            thread 0: allocate b0 of 4096 on s0
-            thread 0: narrow b0 to 0 .. 2048
-            thread 0: free part b0",
-        is: |program, failure| failure.kind == FailureKind::Accounting && frees_a_part(program),
-    },
-    Known {
-        name: "a part with an offset makes a wrong driver free",
-        breaks: "T4",
-        what: "a backend passes the address of a narrowed block to the driver's free",
-        program: "stack async, work lazy, streams 2, seed 1
-            thread 0: allocate b0 of 4096 on s0
-            thread 0: narrow b0 to 2048 .. 4096
-            thread 0: free part b0",
-        is: |program, failure| {
-            let is_backend =
-                [Stack::Async, Stack::DirectTracked, Stack::GuardAsync].contains(&program.stack);
-            matches!(
-                failure.kind,
-                FailureKind::Reported(dmr_sim::ReportKind::UnknownFree)
-                    | FailureKind::UnexpectedError
-                    | FailureKind::Accounting
-                    | FailureKind::Panic
-            ) && is_backend
-                && frees_a_part(program)
-        },
-    },
 ];
 
 /// Returns the known failure that this one is.
@@ -178,22 +121,6 @@ fn frees_under_a_failing_prepare(program: &Program) -> bool {
             matches!(other.step, Step::Free { block } if used.contains(&block))
                 && other.thread != line.thread
         })
-    })
-}
-
-fn frees_a_part(program: &Program) -> bool {
-    program.lines.iter().any(|line| matches!(line.step, Step::FreePart { .. }))
-}
-
-fn grows_a_part(program: &Program) -> bool {
-    let mut parts = HashSet::new();
-    program.lines.iter().any(|line| match line.step {
-        Step::Narrow { block, .. } => {
-            parts.insert(block);
-            false
-        }
-        Step::Grow { block, .. } => parts.contains(&block),
-        _ => false,
     })
 }
 

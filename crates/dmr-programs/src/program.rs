@@ -93,7 +93,7 @@ pub enum Step {
     Narrow { block: u32, start: usize, end: usize },
     /// Frees a block.
     Free { block: u32 },
-    /// Frees the part that a block was narrowed to, without making the block whole again.
+    /// Frees the part that a block was narrowed to, which is refused, and then the whole.
     FreePart { block: u32 },
     /// `try_reap`.
     Reap,

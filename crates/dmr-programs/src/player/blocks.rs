@@ -117,7 +117,7 @@ impl Player {
     }
 
     pub(super) fn grow(&self, at: usize, name: u32, bytes: usize) -> Played {
-        let Some(pool) = &self.built.pool else { return Ok(()) };
+        let resource = &self.built.resource;
         let mut state = self.state();
         let Some(mut held) = state.blocks.remove(&name) else { return Ok(()) };
         let generation = held.block.generation();
@@ -131,36 +131,28 @@ impl Player {
         drop(state);
         self.touches(at, Footprint { blocks: vec![generation], stream, ..Footprint::default() });
         let (ptr, before) = (held.block.ptr(), held.block.bytes());
-        let grown = self.library(at, || pool.try_grow(&mut held.block, bytes))?;
+        let grown = self.library(at, || resource.try_grow(&mut held.block, bytes))?;
         let mut state = self.state();
         let facts = state.fact(generation);
         facts.leave();
         let played = match grown {
+            Err(ResourceError::PartOfBlock { .. }) if held.whole.is_some() => Ok(()),
+            Ok(_) if held.whole.is_some() => {
+                let text = format!("a part of {before} bytes was not refused: {:?}", held.block);
+                Err(Failure::new(FailureKind::GrewOverNeighbour, at, text))
+            }
             Ok(true) if bytes > before => {
-                let end = held.block.ptr() + held.block.bytes() as u64;
-                let whole = held.whole.as_ref();
-                let own = whole.map(|it| it.ptr() + it.bytes() as u64);
-                let has_moved = (held.block.ptr(), held.block.bytes()) != (ptr, bytes);
-                if own.is_some_and(|own| end > own) {
-                    let text =
-                        format!("to {end:#x}, {} bytes beyond its whole", end - own.unwrap_or(0));
-                    Err(Failure::new(FailureKind::GrewOverNeighbour, at, text))
-                } else if has_moved {
-                    let text = format!("it was {ptr:#x}, {before} bytes: {:?}", held.block);
-                    Err(Failure::new(FailureKind::WrongState, at, text))
-                } else {
-                    if whole.is_none() {
-                        self.report_freed(facts);
-                        facts.bytes += (bytes - before) as u64;
-                        self.report_allocated(facts);
-                    } else {
-                        facts.bytes += (bytes - before) as u64;
-                    }
-                    let home = held.home.as_deref().map(slot_of);
-                    facts.last_write = home;
+                if (held.block.ptr(), held.block.bytes()) == (ptr, bytes) {
+                    self.report_freed(facts);
+                    facts.bytes += (bytes - before) as u64;
+                    self.report_allocated(facts);
+                    facts.last_write = held.home.as_deref().map(slot_of);
                     facts.readers.clear();
                     state.counts.count(Conflict::GrowGranted);
                     Ok(())
+                } else {
+                    let text = format!("it was {ptr:#x}, {before} bytes: {:?}", held.block);
+                    Err(Failure::new(FailureKind::WrongState, at, text))
                 }
             }
             Ok(true) => Ok(()),
@@ -243,21 +235,22 @@ impl Player {
                 if !facts.is_reported {
                     self.report_allocated(facts);
                 }
-                let block = refused.block;
-                // A part that was refused can be made whole again.
-                let block = match part {
-                    Some(whole) => whole.restore(block).unwrap_or_else(|(_, block)| block),
-                    None => block,
-                };
-                let held = Held { block, whole: None, home, is_private };
+                let is_part = matches!(refused.error, ResourceError::PartOfBlock { .. });
+                let held = Held { block: refused.block, whole: part, home, is_private };
+                let was_part = held.whole.is_some();
                 state.blocks.insert(name, held);
                 drop(state);
-                return match restores {
-                    true => self.expect_injected(at, "deallocate", &refused.error),
-                    false => Ok(()),
+                return match was_part && is_part {
+                    // Nothing was lost: the whole is freed.
+                    true => self.free(at, name, true),
+                    false => self.expect_injected(at, "deallocate", &refused.error),
                 };
             }
         };
+        if part.is_some() {
+            let text = "a part was deallocated instead of its whole";
+            return Err(Failure::new(FailureKind::WrongState, at, text));
+        }
         state.forget(generation);
         drop(state);
         if !undisturbed {
