@@ -10,7 +10,7 @@
 //! | `budget` | `BudgetLayer` | `GlobalDeviceBudget` | one hard limit, shares of it, and reservations |
 //! | `callbacks` | `FailureCallbackLayer` | `FailureCallbackResource` | reaps, asks the program to make room, and tries again |
 //! | `debug-guard` | `DebugGuardLayer` | `DebugGuardResource` | finds overruns, underruns, writes after free and double frees |
-//! | `logging` | `LoggingLayer` | `LoggingResource` | records every allocation, free and reap: to a file, to memory, to a sink of your own |
+//! | `logging` | `LoggingLayer` | `LoggingResource` | records every allocation, free, growth and reap: to a file, to memory, to a sink of your own |
 //! | `statistics` | `StatisticsLayer` | `StatisticsResource` | current, peak and total, by tag, stream and scope |
 //! | `metrics` | | | statistics through the `metrics` facade |
 //! | `tracing` | | | a logging sink that emits `tracing` events |

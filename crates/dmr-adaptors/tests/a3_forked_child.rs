@@ -54,10 +54,11 @@ fn a_forked_child_is_refused_everything_and_does_not_hang() {
             let child = unsafe { libc::fork() };
             assert!(child >= 0, "fork");
             if child == 0 {
-                let block = kept.take().unwrap();
+                let mut block = kept.take().unwrap();
                 let uses = [BlockUse::new(block.id(), Access::Write)];
                 let code = refusals([
                     guard.allocate(100, stream.id(), TAG).err(),
+                    guard.try_grow(&mut block, 200).err(),
                     guard.try_reap().err(),
                     guard.reap_pending().err(),
                     guard.check_all().err(),

@@ -19,7 +19,7 @@ fn a_forked_child_is_refused_everything() {
     let resource = resource(&rig);
     let pages = resource.virtual_memory().unwrap();
     let page = pages.granularity();
-    let block = resource.allocate(1000, StreamId::DEFAULT, TAG).unwrap();
+    let mut block = resource.allocate(1000, StreamId::DEFAULT, TAG).unwrap();
     let range = pages.reserve(page).unwrap();
     let (base, memory) = (range.base(), pages.create(page, TAG).unwrap());
     pages.map(&memory, base).unwrap();
@@ -30,6 +30,7 @@ fn a_forked_child_is_refused_everything() {
     if child == 0 {
         let answers = [
             refused(resource.allocate(1, StreamId::DEFAULT, TAG)),
+            refused(resource.try_grow(&mut block, 2000)),
             refused(resource.try_reap()),
             refused(resource.reap_pending()),
             refused(resource.trim_to(0)),

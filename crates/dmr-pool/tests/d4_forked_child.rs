@@ -28,7 +28,7 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
     let resource = make(&rig);
     let stream = rig.stream();
     let allocate = || resource.allocate(BYTES, stream.id(), AllocTag::UNTAGGED).unwrap();
-    let (block, retired) = (allocate(), allocate());
+    let (mut block, retired) = (allocate(), allocate());
     let open = |block| {
         let uses = [BlockUse::new(block, Access::Write)];
         resource.prepare_uses(&uses, stream.id()).unwrap()
@@ -44,6 +44,7 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
     if child == 0 {
         let answers = [
             refused(resource.allocate(1, stream.id(), AllocTag::UNTAGGED)),
+            refused(resource.try_grow(&mut block, 2 * BYTES)),
             refused(resource.prepare_block_use(block.id(), stream.id(), Access::Read)),
             refused(resource.record_block_use(&block, stream.id())),
             refused(resource.finish_uses(finished)),

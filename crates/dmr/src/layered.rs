@@ -44,7 +44,7 @@ mod logging {
     use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
-        /// Logs every allocation, free and reap to a CSV file, which `dmr replay` reads. The file
+        /// Logs every allocation, free, growth and reap to a CSV file, which `dmr replay` reads. The file
         /// is created by [`build`](Self::build), and an existing one is overwritten.
         pub fn log_csv(self, path: impl Into<PathBuf>) -> Self {
             self.log_csv_with(path, CsvSinkConfig::new())
