@@ -8,6 +8,7 @@ mod fault;
 mod growing;
 mod ops;
 mod resource;
+mod sizes;
 mod tracking;
 mod trim;
 

@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::{Entry, Ledger, StreamKey};
-use dmr_core::size::checked_round_up;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
@@ -103,29 +102,6 @@ impl FakeResource {
             return Ok(stream);
         };
         Err(ResourceError::stream_misuse(stream, problem))
-    }
-
-    /// The bytes by which a block is accounted for.
-    fn counted(&self, bytes: usize, reserved: usize) -> u64 {
-        if self.has(Fault::CountsRoundedBytes) { reserved as u64 } else { bytes as u64 }
-    }
-
-    pub(super) fn checked_size(&self, bytes: usize) -> ResourceResult<usize> {
-        if self.has(Fault::WrapsOversize) && bytes > usize::MAX - 256 {
-            return Ok(256);
-        }
-        if self.has(Fault::TakesZeroBytes) && bytes == 0 {
-            return Ok(256);
-        }
-        let step = if self.has(Fault::Misaligns) { 64 } else { 256 };
-        let reserved = checked_round_up(bytes, step)?;
-        if bytes <= DEVICE_BYTES {
-            return Ok(reserved);
-        }
-        if self.has(Fault::ClampsToTheDevice) {
-            return Ok(DEVICE_BYTES);
-        }
-        Err(ResourceError::beyond_device(bytes, DEVICE_BYTES as u64))
     }
 
     /// Memory for a new block: of a retired block that `home` is ordered after anyway, else the
