@@ -66,6 +66,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn acquire_elsewhere(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let found = |taken| Ok((own.home.slot(), taken));
         self.sweep();
+        self.decay_slack();
         if let Some(taken) = self.take_ended(own, request) {
             return found(taken);
         }
@@ -136,6 +137,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Ok(_) => self.out_of_memory(request.bytes),
             }),
         }
+    }
+
+    /// Lets what raises the allowance decay, by the bytes that were allocated since.
+    fn decay_slack(&self) {
+        let (mut allocated, mut live) = (0, 0);
+        for arena in self.arenas() {
+            allocated += arena.allocated();
+            live += arena.live();
+        }
+        self.slack.decay(allocated, live);
     }
 
     /// Whether the pool takes more from upstream rather than to have a stream wait for another.

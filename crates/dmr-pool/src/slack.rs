@@ -1,21 +1,29 @@
-//! How much a pool may keep before it saves memory at the cost of time.
+//! How much a pool may reserve before it saves memory at the cost of time.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What one meeting of two threads adds, and the most that all of them add, in 1024ths.
+/// What one conflict of two threads adds, and the most that all of them add, in 1024ths of the peak.
 const STEP: u32 = 8;
 const MOST: u32 = 448;
+/// Contention and peak decay each time that the pool has allocated so many times the peak: an eighth
+/// of the contention goes, and an eighth of the distance between the peak and what is live.
+const PEAKS: u64 = 16;
+const DECAY: u32 = 8;
+/// After so many of these steps nothing is left that could decay.
+const MOST_STEPS: u64 = 128;
 
-/// To take from one another, threads need each other's locks. A pool with many threads at work is
-/// therefore allowed more memory: each time that two of them meet a little, up to nearly twice
-/// what was live at its peak.
+/// How much a pool may reserve. To take memory from each other's arenas, threads need each other's
+/// locks, so a pool with many threads at work may reserve more: each time that one of them finds an
+/// arena locked a little more, up to nearly twice the bytes that were live at the peak.
 #[derive(Debug)]
 pub(crate) struct Slack {
     divisor: u64,
     /// In 1024ths of the peak.
     contention: AtomicU32,
-    /// The most bytes that were seen live.
+    /// The most bytes that were seen live lately.
     peak: AtomicU64,
+    /// The bytes that had been allocated when contention and peak decayed last.
+    decayed_at: AtomicU64,
 }
 
 impl Slack {
@@ -23,11 +31,15 @@ impl Slack {
     pub(crate) const SMALL: u64 = 64 << 20;
 
     pub(crate) fn new(divisor: u32) -> Self {
-        let (contention, peak) = (AtomicU32::new(0), AtomicU64::new(0));
-        Self { divisor: u64::from(divisor.max(1)), contention, peak }
+        Self {
+            divisor: u64::from(divisor.max(1)),
+            contention: AtomicU32::new(0),
+            peak: AtomicU64::new(0),
+            decayed_at: AtomicU64::new(0),
+        }
     }
 
-    /// Another thread had the lock of an arena in which this one looked for memory.
+    /// Notes that an arena in which memory was looked for was locked by another thread.
     pub(crate) fn contended(&self) {
         let contention = self.contention.load(Ordering::Relaxed);
         if contention < MOST {
@@ -36,25 +48,48 @@ impl Slack {
         }
     }
 
-    /// Whether that has happened.
+    /// Whether threads found arenas locked lately.
     pub(crate) fn is_contended(&self) -> bool {
         self.contention.load(Ordering::Relaxed) > 0
     }
 
-    /// What may be reserved when so many bytes are live and memory does not go back in between:
-    /// one `divisor`-th more than the peak.
+    /// Lets contention and peak decay, when `live` bytes are live of `allocated` bytes so far.
+    pub(crate) fn decay(&self, allocated: u64, live: u64) {
+        let before = self.decayed_at.load(Ordering::Relaxed);
+        let mut peak = self.peak.load(Ordering::Relaxed);
+        let steps = allocated.saturating_sub(before) / (peak.max(Self::SMALL) * PEAKS);
+        // Of several threads, one does it.
+        let is_mine = steps > 0
+            && self
+                .decayed_at
+                .compare_exchange(before, allocated, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if !is_mine {
+            return;
+        }
+        let mut contention = self.contention.load(Ordering::Relaxed);
+        for _ in 0..steps.min(MOST_STEPS) {
+            contention -= contention.div_ceil(DECAY);
+            peak -= peak.saturating_sub(live).div_ceil(u64::from(DECAY));
+        }
+        self.contention.store(contention, Ordering::Relaxed);
+        self.peak.store(peak, Ordering::Relaxed);
+    }
+
+    /// Returns what may be reserved when `live` bytes are live and memory does not go back in
+    /// between: 1/`divisor` more than the peak.
     pub(crate) fn allowance_of_peak(&self, live: u64, divisor: u64) -> u64 {
         let peak = self.peak(live);
         let more = peak / 1024 * u64::from(self.contention.load(Ordering::Relaxed));
         peak.saturating_add((peak / divisor).max(more)).max(Self::SMALL)
     }
 
-    /// What may be reserved when everything else costs too much time.
+    /// Returns what may be reserved when everything else takes too much time.
     pub(crate) fn twice_the_peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).saturating_mul(2)
     }
 
-    /// What may be reserved when so many bytes are live.
+    /// Returns what may be reserved when `live` bytes are live.
     pub(crate) fn allowance(&self, live: u64) -> u64 {
         let peak = self.peak(live);
         let saving = live.saturating_add(live / self.divisor);
@@ -65,12 +100,66 @@ impl Slack {
         .saturating_add(Self::SMALL)
     }
 
-    /// The most that was seen live, so many bytes included.
+    /// Returns the peak, which is at least `live`.
     fn peak(&self, live: u64) -> u64 {
         let peak = self.peak.load(Ordering::Relaxed);
         if live > peak {
             self.peak.store(live, Ordering::Relaxed);
         }
         peak.max(live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Slack with a peak of 8 GiB and as much contention as there can be.
+    fn contended() -> Slack {
+        let slack = Slack::new(16);
+        slack.allowance(8 * GIB);
+        (0..100).for_each(|_| slack.contended());
+        slack
+    }
+
+    #[test]
+    fn contention_and_peak_are_forgotten_when_much_has_been_allocated() {
+        let (slack, calm) = (contended(), Slack::new(16));
+        assert!(slack.allowance(GIB) > 11 * GIB, "the peak, and nearly half of it");
+        // A thousand times the old peak.
+        (1..=8_000).for_each(|allocated| slack.decay(allocated * GIB, GIB));
+        assert!(!slack.is_contended());
+        assert_eq!(slack.allowance(GIB), calm.allowance(GIB));
+        assert_eq!(slack.allowance_of_peak(GIB, 50), calm.allowance_of_peak(GIB, 50));
+        assert_eq!(slack.twice_the_peak(), 2 * GIB);
+    }
+
+    #[test]
+    fn nothing_is_forgotten_before_sixteen_peaks_have_been_allocated() {
+        let slack = contended();
+        let before = slack.allowance(GIB);
+        slack.decay(16 * 8 * GIB - 1, GIB);
+        assert_eq!(slack.allowance(GIB), before);
+        slack.decay(16 * 8 * GIB, GIB);
+        assert!(slack.allowance(GIB) < before);
+        assert!(slack.is_contended());
+    }
+
+    #[test]
+    fn one_long_interval_counts_as_many_short_ones() {
+        let (slack, live) = (contended(), 8 * GIB);
+        slack.decay(10 * 16 * live, live);
+        let other = contended();
+        (1..=10).for_each(|step| other.decay(step * 16 * live, live));
+        assert_eq!(slack.allowance(live), other.allowance(live));
+    }
+
+    #[test]
+    fn a_peak_that_is_live_still_is_the_peak() {
+        let slack = contended();
+        (1..=100).for_each(|step| slack.decay(step * 1000 * GIB, 8 * GIB));
+        assert_eq!(slack.twice_the_peak(), 16 * GIB);
     }
 }
