@@ -37,11 +37,10 @@ struct Hints {
     largest: AtomicU32,
     /// 1 if there are pending chunks.
     pending: AtomicU32,
-    /// Bytes of live blocks, up to 1 part in 2 to the power of `exactness`.
+    /// Bytes of live blocks, up to 1 part in 2 to the power of [`State::exactness`].
     live: AtomicU64,
-    /// Bytes of all blocks so far, when a hint last changed.
+    /// Bytes of all blocks so far, when the hints were last updated.
     allocated: AtomicU64,
-    exactness: u32,
 }
 
 #[derive(Debug, Default)]
@@ -60,30 +59,51 @@ pub(crate) struct State {
     pub(crate) leaving: BTreeSet<u64>,
     pub(crate) counts: Counts,
     /// By chunk.
-    seats: Vec<Seat>,
+    seats: Vec<Box<[Seat; SEATS]>>,
+    /// The hint of the live bytes is good enough from here on,
+    live_from: u64,
+    /// for so many bytes more.
+    live_range: u64,
+    exactness: u32,
 }
 
-/// What is known of a chunk's blocks, one after the other.
+/// What the blocks of a chunk have in common, one after the other.
 #[derive(Debug)]
 struct Seat {
-    /// The slot of the use table for the next one; `None` while one is there.
+    /// The use slot for the next one; `None` while there is a block.
     vacancy: Option<Vacancy>,
-    /// Who asked for the last one.
+    /// The tag of the last one.
     tag: AllocTag,
 }
 
-/// What is asked for.
+impl Default for Seat {
+    fn default() -> Self {
+        Self { vacancy: None, tag: AllocTag::UNTAGGED }
+    }
+}
+
+/// Seats are never moved: for half a million of them that would take milliseconds.
+const SEATS: usize = 1024;
+
+/// Returns where the seat of a chunk is.
+#[inline(always)]
+fn seat_of(chunk: ChunkId) -> (usize, usize) {
+    let at = chunk.get() as usize;
+    (at / SEATS, at % SEATS)
+}
+
+/// What an allocation needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) units: u32,
-    /// As the caller asked.
+    /// The bytes of the block.
     pub(crate) bytes: u64,
-    /// A segment of its own.
+    /// Whether the block is to have a span of its own.
     pub(crate) is_apart: bool,
 }
 
 impl Request {
-    /// Bytes that it takes from the pool.
+    /// Returns the bytes of the chunk.
     pub(crate) fn needed(&self) -> u64 {
         u64::from(self.units) * UNIT
     }
@@ -95,7 +115,7 @@ pub(crate) struct Segment {
     pub(crate) block: DeviceBlock,
     /// Its first chunk.
     pub(crate) first: ChunkId,
-    /// It serves one block at a time.
+    /// It is for one block at a time.
     pub(crate) is_apart: bool,
 }
 
@@ -113,6 +133,12 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// Returns the bytes that are not deallocated.
+    #[inline(always)]
+    pub(crate) fn live(&self) -> u64 {
+        self.allocated - self.returned
+    }
+
     /// Counts an allocation.
     #[inline(always)]
     pub(crate) fn add_block(&mut self, bytes: u64) {
@@ -149,10 +175,11 @@ const AT_A_TIME: usize = 512;
 const TRIES: usize = 256;
 
 impl Arena {
-    /// Others learn of bytes that are live to one part of 2 to the power of `exactness`.
+    /// Makes an arena whose hint of the live bytes is exact up to 1 part in 2 to the power of
+    /// `exactness`.
     pub(crate) fn new(home: StreamId, exactness: u32) -> Self {
-        let hints = Hints { exactness, ..Hints::default() };
-        Self { home, state: Latch::default(), hints }
+        let state = State { exactness, ..State::default() };
+        Self { home, state: Latch::new(state), hints: Hints::default() }
     }
 
     #[inline]
@@ -231,26 +258,29 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         #[cfg(test)]
         crate::work::unlocks();
-        let state = &mut *self.state;
-        let live = state.counts.allocated - state.counts.returned;
-        let told = self.hints.live.load(Ordering::Relaxed);
-        if live.abs_diff(told) > told >> self.hints.exactness {
-            self.hints.live.store(live, Ordering::Relaxed);
-            self.hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
-        }
-        tell(&self.hints.pending, u32::from(!state.pending.is_empty()));
-        // Most calls change nothing here: they take chunks from a shelf, or put them there.
-        if state.heap.take_changed() {
-            self.tell_largest();
+        let state = &*self.state;
+        let is_exact = state.counts.live().wrapping_sub(state.live_from) <= state.live_range;
+        // Most calls take a chunk from a shelf, or put one there.
+        if !is_exact || state.heap.has_changed() {
+            self.update_hints();
         }
     }
 }
 
 impl Locked<'_> {
     #[inline(never)]
-    fn tell_largest(&self) {
-        tell(&self.hints.largest, self.state.heap.largest());
-        self.hints.allocated.store(self.state.counts.allocated, Ordering::Relaxed);
+    fn update_hints(&mut self) {
+        let (state, hints) = (&mut *self.state, self.hints);
+        tell(&hints.largest, state.heap.largest());
+        tell(&hints.pending, u32::from(!state.pending.is_empty()));
+        hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
+        let live = state.counts.live();
+        if live.wrapping_sub(state.live_from) > state.live_range {
+            hints.live.store(live, Ordering::Relaxed);
+            let tolerance = live >> state.exactness;
+            (state.live_from, state.live_range) = (live - tolerance, 2 * tolerance);
+        }
+        state.heap.clear_changed();
     }
 }
 
@@ -279,42 +309,51 @@ impl std::ops::DerefMut for Locked<'_> {
 }
 
 impl State {
-    /// The slot that a chunk's last block has left, if it had one. The next one is asked for by
-    /// `tag`.
+    /// Takes the use slot of a chunk's last block for the next one, if it has had any. That has this
+    /// tag.
     #[inline(always)]
     pub(crate) fn vacancy(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<Vacancy> {
-        let seat = self.seats.get_mut(chunk.get() as usize)?;
+        let seat = self.seat(chunk)?;
         seat.tag = tag;
         seat.vacancy.take()
     }
 
-    /// Keeps the slot for the chunk's next block. Chunks that are put together and cut again have
-    /// the same names, and so do their slots.
+    /// Keeps the use slot for the chunk's next block. (Chunks that are merged and cut again get the
+    /// same ids, and so the same slots.)
     #[inline(always)]
     pub(crate) fn keep_vacancy(&mut self, chunk: ChunkId, vacancy: Vacancy) {
-        if let Some(seat) = self.seats.get_mut(chunk.get() as usize) {
+        if let Some(seat) = self.seat(chunk) {
             seat.vacancy = Some(vacancy);
         }
     }
 
-    /// Makes room for what is known of a chunk's blocks.
+    /// Makes room for the use slot of a chunk.
     pub(crate) fn add_seat(&mut self, chunk: ChunkId, tag: AllocTag) {
-        let at = chunk.get() as usize;
-        if at >= self.seats.len() {
-            let empty = || Seat { vacancy: None, tag: AllocTag::UNTAGGED };
-            self.seats.resize_with((at + 1).next_power_of_two(), empty);
+        while self.seats.len() <= chunk.get() as usize / SEATS {
+            let seats = std::iter::repeat_with(Seat::default).take(SEATS).collect::<Box<[_]>>();
+            self.seats.extend(seats.try_into().ok());
         }
-        self.seats[at].tag = tag;
+        if let Some(seat) = self.seat(chunk) {
+            seat.tag = tag;
+        }
     }
 
-    /// Who asked for the chunk's last block.
+    /// Returns the tag of the chunk's last block.
     pub(crate) fn tag(&self, chunk: ChunkId) -> AllocTag {
-        self.seats.get(chunk.get() as usize).map_or(AllocTag::UNTAGGED, |seat| seat.tag)
+        let (row, at) = seat_of(chunk);
+        self.seats.get(row).map_or(AllocTag::UNTAGGED, |seats| seats[at].tag)
     }
 
-    /// All slots that are kept.
+    /// Takes all use slots.
     pub(crate) fn take_vacancies(&mut self) -> impl Iterator<Item = Vacancy> {
-        std::mem::take(&mut self.seats).into_iter().filter_map(|seat| seat.vacancy)
+        let seats = std::mem::take(&mut self.seats).into_iter().flat_map(|seats| *seats);
+        seats.filter_map(|seat| seat.vacancy)
+    }
+
+    #[inline(always)]
+    fn seat(&mut self, chunk: ChunkId) -> Option<&mut Seat> {
+        let (row, at) = seat_of(chunk);
+        Some(&mut self.seats.get_mut(row)?[at])
     }
 
     /// Acquires a free chunk.

@@ -46,7 +46,13 @@ fn measure(name: &str, upstream: Upstream, pending: usize, free: usize) -> [Dura
     let leases = [rig.stream(), rig.stream()];
     let [a, b] = [leases[0].id(), leases[1].id()];
     let mut held = Vec::new();
-    let all: Vec<_> = (0..2 * chunks).filter_map(|_| allocate(&pool, a, SIZE)).collect();
+    let mut growing = Duration::ZERO;
+    let mut all = Vec::with_capacity(2 * chunks);
+    for _ in 0..2 * chunks {
+        let before = Instant::now();
+        all.extend(allocate(&pool, a, SIZE));
+        growing = growing.max(before.elapsed());
+    }
     assert_eq!(all.len(), 2 * chunks);
     for (at, block) in all.into_iter().enumerate() {
         if at % 2 == 0 {
@@ -69,7 +75,10 @@ fn measure(name: &str, upstream: Upstream, pending: usize, free: usize) -> [Dura
         longest(&pool, a, &[SIZE + 256, SIZE + 1024], 20);
         other.join().unwrap()
     });
-    println!("{name}: own stream {own:?}, other stream {alone:?}, beside the own one {both:?}");
+    println!(
+        "{name}: own stream {own:?}, other stream {alone:?}, beside the own one {both:?}, \
+         while it grew {growing:?}"
+    );
     for block in held {
         pool.deallocate(block).unwrap();
     }

@@ -27,8 +27,6 @@ pub(super) struct Bins {
     /// One bit for each row that has a bin that is not empty.
     rows: u32,
     roots: [[Option<ChunkId>; FINE as usize]; ROWS],
-    /// A bin was filled or emptied.
-    changed: bool,
 }
 
 /// The place of a size in the bins.
@@ -40,7 +38,7 @@ pub(super) struct Bin {
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { columns: [0; ROWS], rows: 0, roots: [[None; FINE as usize]; ROWS], changed: false }
+        Self { columns: [0; ROWS], rows: 0, roots: [[None; FINE as usize]; ROWS] }
     }
 }
 
@@ -219,12 +217,6 @@ impl Bins {
         Some(Bin { row: row as u8, column: column as u8 })
     }
 
-    /// Returns whether a bin was filled or emptied since the last call.
-    #[inline]
-    pub(super) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
-    }
-
     /// Returns the first bin after this one that is not empty: every chunk in it is larger.
     #[inline]
     fn next_after(&self, bin: Bin) -> Option<Bin> {
@@ -254,7 +246,6 @@ impl Bins {
         if had_one == root.is_some() {
             return;
         }
-        self.changed = true;
         self.columns[row] ^= 1 << column;
         if self.columns[row] == 0 {
             self.rows &= !(1 << row);

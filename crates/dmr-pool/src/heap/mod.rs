@@ -40,6 +40,8 @@ pub(crate) struct Heap {
     free_units: u64,
     /// The latest number that a free or pending chunk has had.
     newest: u64,
+    /// Chunks have entered or left the bins.
+    has_changed: bool,
 }
 
 /// Returns the smallest size that has a bin with this one.
@@ -205,11 +207,13 @@ impl Heap {
         let chunk = &mut self.chunks[id];
         (chunk.since, chunk.entry, chunk.state) = (since, entry, State::Pending);
         self.newest = self.newest.max(since);
+        self.has_changed = true;
         self.pending.insert(&mut self.chunks, id);
     }
 
     /// Makes a pending chunk acquired.
     pub(crate) fn set_acquired(&mut self, id: ChunkId) {
+        self.has_changed = true;
         self.pending.remove(&mut self.chunks, id);
         self.chunks[id].state = State::Acquired;
     }
@@ -267,10 +271,15 @@ impl Heap {
         largest(&self.free).max(largest(&self.dedicated))
     }
 
-    /// Returns whether [`largest`](Self::largest) may have changed since the last call.
-    #[inline]
-    pub(crate) fn take_changed(&mut self) -> bool {
-        self.free.take_changed() | self.dedicated.take_changed()
+    /// Whether chunks became free or pending, or are not any more, since
+    /// [`clear_changed`](Self::clear_changed) was called.
+    #[inline(always)]
+    pub(crate) fn has_changed(&self) -> bool {
+        self.has_changed
+    }
+
+    pub(crate) fn clear_changed(&mut self) {
+        self.has_changed = false;
     }
 
     /// Describes the chunks in up to `most` records from index `from` on, in no particular order.
@@ -352,6 +361,7 @@ impl Heap {
     /// Puts an acquired chunk into the bins of free chunks.
     #[inline]
     fn list(&mut self, id: ChunkId) {
+        self.has_changed = true;
         let chunk = &mut self.chunks[id];
         chunk.state = State::Free;
         if chunk.is_dedicated {
@@ -364,6 +374,7 @@ impl Heap {
     /// Takes a free chunk out of its bins, to be acquired.
     #[inline]
     fn unlist(&mut self, id: ChunkId) {
+        self.has_changed = true;
         let chunk = &self.chunks[id];
         if chunk.is_dedicated {
             return self.dedicated.remove(&mut self.chunks, id);
