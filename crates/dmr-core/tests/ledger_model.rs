@@ -4,145 +4,142 @@
 use std::collections::HashSet;
 
 use dmr_core::Access::{self, Read, ReadWrite, Write};
-use dmr_core::ledger::{Entry, Ledger, StreamKey};
-use dmr_core::{StreamId, StreamPoolId};
+use dmr_core::StreamId;
+use dmr_core::ledger::{Ledger, UseId};
 use proptest::prelude::*;
 
-const A: StreamKey = StreamKey::new(0);
-const B: StreamKey = StreamKey::new(1);
-const C: StreamKey = StreamKey::new(2);
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
 
-/// An entry whose event is named.
-fn used(stream: StreamKey, order: u64, event: &'static str) -> Entry<&'static str> {
-    Entry { stream, order, event }
-}
+const ALLOCATION: UseId = UseId::new(A, 1);
 
-fn events<'a>(entries: impl Iterator<Item = &'a Entry<&'static str>>) -> Vec<&'static str> {
-    let mut events: Vec<_> = entries.map(|entry| entry.event).collect();
-    events.sort_unstable();
-    events
+fn sorted(uses: impl Iterator<Item = UseId>) -> Vec<UseId> {
+    let mut uses: Vec<_> = uses.collect();
+    uses.sort_unstable();
+    uses
 }
 
 /// A ledger after `uses`, in order, of a block at home on A.
-fn after(uses: &[(Access, Entry<&'static str>)]) -> Ledger<&'static str> {
-    let mut ledger = Ledger::allocated(used(A, 0, "alloc"));
-    for &(access, entry) in uses {
-        drop(ledger.commit(access, entry));
+fn after(uses: &[(Access, UseId)]) -> Ledger {
+    let mut ledger = Ledger::allocated(ALLOCATION);
+    for &(access, used) in uses {
+        ledger.commit(access, used);
     }
     ledger
+}
+
+#[test]
+fn a_use_id_is_its_slot_and_its_number() {
+    for (slot, seq) in [(0, 1), (7, 40), (StreamId::MAX_SLOTS - 1, UseId::MAX_SEQ)] {
+        let used = UseId::new(slot, seq);
+        assert_eq!(
+            (used.slot(), used.seq(), UseId::from_word(used.get())),
+            (slot, seq, Some(used))
+        );
+    }
+    assert_eq!(UseId::new(3, u64::MAX), UseId::new(3, UseId::MAX_SEQ));
+    assert!(UseId::new(B, 2).covers(UseId::new(B, 2)) && UseId::new(B, 2).covers(UseId::new(B, 1)));
+    assert!(
+        !UseId::new(B, 1).covers(UseId::new(B, 2)) && !UseId::new(C, 2).covers(UseId::new(B, 1))
+    );
 }
 
 #[test]
 fn fresh_memory_waits_for_its_allocation_except_at_home() {
     let ledger = after(&[]);
     for access in [Read, Write, ReadWrite] {
-        assert_eq!(events(ledger.waits(B, access)), ["alloc"]);
-        assert_eq!(events(ledger.waits(A, access)), [""; 0]);
+        assert_eq!(sorted(ledger.waits(B, access)), [ALLOCATION]);
+        assert_eq!(sorted(ledger.waits(A, access)), []);
     }
-    assert_eq!(events(ledger.free_waits()), ["alloc"]);
+    assert_eq!(sorted(ledger.free_waits()), [ALLOCATION]);
 }
 
 #[test]
 fn a_second_reader_does_not_hide_the_first() {
-    let ledger = after(&[(Read, used(B, 1, "b")), (Read, used(C, 1, "c"))]);
-    assert_eq!(events(ledger.waits(A, Write)), ["b", "c"]);
-    assert_eq!(events(ledger.waits(C, Write)), ["b"]);
-    assert_eq!(events(ledger.free_waits()), ["b", "c"]);
+    let [of_b, of_c] = [UseId::new(B, 1), UseId::new(C, 1)];
+    let ledger = after(&[(Read, of_b), (Read, of_c)]);
+    assert_eq!(sorted(ledger.waits(A, Write)), [of_b, of_c]);
+    assert_eq!(sorted(ledger.waits(C, Write)), [of_b]);
+    assert_eq!(sorted(ledger.free_waits()), [of_b, of_c]);
 }
 
 #[test]
 fn a_reader_waits_for_the_write_and_not_for_other_readers() {
-    let ledger = after(&[(Write, used(B, 1, "w")), (Read, used(C, 1, "r"))]);
-    assert_eq!(events(ledger.waits(A, Read)), ["w"]);
-    assert_eq!(events(ledger.waits(B, Read)), [""; 0]);
+    let written = UseId::new(B, 1);
+    let ledger = after(&[(Write, written), (Read, UseId::new(C, 1))]);
+    assert_eq!(sorted(ledger.waits(A, Read)), [written]);
+    assert_eq!(sorted(ledger.waits(B, Read)), []);
 }
 
 #[test]
 fn a_stream_that_has_read_since_the_write_does_not_wait_for_it_again() {
-    let ledger = after(&[(Write, used(B, 1, "w")), (Read, used(C, 1, "r"))]);
-    assert_eq!(events(ledger.waits(C, Read)), [""; 0]);
-    assert_eq!(events(ledger.waits(C, Write)), [""; 0]);
-    assert_eq!(events(ledger.waits(A, Write)), ["r"]);
+    let read = UseId::new(C, 1);
+    let ledger = after(&[(Write, UseId::new(B, 1)), (Read, read)]);
+    assert_eq!(sorted(ledger.waits(C, Read)), []);
+    assert_eq!(sorted(ledger.waits(C, Write)), []);
+    assert_eq!(sorted(ledger.waits(A, Write)), [read]);
 }
 
 #[test]
-fn a_later_read_takes_the_place_of_its_own_streams_read_only() {
-    let mut ledger = after(&[(Read, used(B, 1, "b1")), (Read, used(C, 1, "c1"))]);
-    let displaced: Vec<_> = ledger.commit(Read, used(B, 2, "b2")).collect();
-    assert_eq!(displaced, [used(B, 1, "b1")]);
-    assert_eq!(events(ledger.entries()), ["alloc", "b2", "c1"]);
+fn a_later_read_replaces_its_own_streams_read_only() {
+    let [of_c, later] = [UseId::new(C, 1), UseId::new(B, 2)];
+    let ledger = after(&[(Read, UseId::new(B, 1)), (Read, of_c), (Read, later)]);
+    assert_eq!(sorted(ledger.entries()), [ALLOCATION, later, of_c]);
 }
 
 #[test]
-fn a_write_hands_back_every_event_that_it_makes_superfluous() {
-    let mut ledger = after(&[(Read, used(B, 1, "b")), (Read, used(C, 1, "c"))]);
-    let displaced = ledger.commit(Write, used(A, 1, "w"));
-    assert_eq!(displaced.len(), 3);
-    assert_eq!(displaced.map(|entry| entry.event).collect::<HashSet<_>>().len(), 3);
-    assert_eq!(events(ledger.entries()), ["w"]);
+fn a_write_replaces_everything() {
+    let write = UseId::new(A, 2);
+    let ledger = after(&[(Read, UseId::new(B, 1)), (Read, UseId::new(C, 1)), (Write, write)]);
+    assert_eq!(sorted(ledger.entries()), [write]);
 }
 
 #[test]
-fn a_use_that_is_committed_late_does_not_take_the_place_of_a_later_one() {
+fn a_use_that_is_committed_late_does_not_replace_a_later_one() {
     // Two threads on one stream: the second to submit is the first to commit.
-    let mut ledger = after(&[(Read, used(B, 2, "later"))]);
-    assert_eq!(ledger.commit(Read, used(B, 1, "late")).next(), Some(used(B, 1, "late")));
-    assert_eq!(events(ledger.waits(C, Write)), ["later"]);
-
-    let mut ledger = after(&[(Write, used(B, 2, "later"))]);
-    assert_eq!(ledger.commit(Write, used(B, 1, "late")).next(), Some(used(B, 1, "late")));
-    assert_eq!(ledger.commit(Read, used(B, 1, "late")).next(), Some(used(B, 1, "late")));
-    assert_eq!(events(ledger.entries()), ["later"]);
+    let [late, later] = [UseId::new(B, 1), UseId::new(B, 2)];
+    let ledger = after(&[(Read, later), (Read, late)]);
+    assert_eq!(sorted(ledger.waits(C, Write)), [later]);
+    let ledger = after(&[(Write, later), (Write, late), (Read, late)]);
+    assert_eq!(sorted(ledger.entries()), [later]);
 }
 
 #[test]
 fn a_write_that_is_committed_late_leaves_the_later_read_of_its_stream() {
-    let mut ledger = after(&[(Read, used(C, 1, "c")), (Read, used(B, 2, "later"))]);
-    let displaced: Vec<_> = ledger.commit(Write, used(B, 1, "write")).collect();
-    assert_eq!(displaced, [used(A, 0, "alloc"), used(C, 1, "c")]);
-    assert_eq!(events(ledger.waits(A, Write)), ["later"]);
-    assert_eq!(events(ledger.waits(A, Read)), ["write"]);
+    let [write, later] = [UseId::new(B, 1), UseId::new(B, 2)];
+    let ledger = after(&[(Read, UseId::new(C, 1)), (Read, later), (Write, write)]);
+    assert_eq!(sorted(ledger.waits(A, Write)), [later]);
+    assert_eq!(sorted(ledger.waits(A, Read)), [write]);
 }
 
 #[test]
 fn one_launch_that_reads_and_writes_a_block_leaves_one_entry() {
-    // Both uses share the launch's event and order, in either sequence.
-    let ledger = after(&[(Read, used(B, 1, "e")), (Write, used(B, 1, "e"))]);
-    assert_eq!(events(ledger.entries()), ["e"]);
-    let ledger = after(&[(Write, used(B, 1, "e")), (Read, used(B, 1, "e"))]);
-    assert_eq!(events(ledger.entries()), ["e"]);
+    // Both uses share the launch's number, in either sequence.
+    let launch = UseId::new(B, 1);
+    for accesses in [[Read, Write], [Write, Read]] {
+        assert_eq!(sorted(after(&accesses.map(|access| (access, launch))).entries()), [launch]);
+    }
 }
 
 #[test]
 fn work_known_to_be_done_is_not_waited_for() {
-    let mut ledger = after(&[(Write, used(B, 1, "w")), (Read, used(C, 1, "r"))]);
-    ledger.retain(|entry| entry.event != "r");
-    assert_eq!(events(ledger.waits(A, Write)), ["w"]);
+    let [write, read] = [UseId::new(B, 1), UseId::new(C, 1)];
+    let mut ledger = after(&[(Write, write), (Read, read)]);
+    ledger.retain(|entry| entry != read);
+    assert_eq!(sorted(ledger.waits(A, Write)), [write]);
     ledger.retain(|_| false);
-    assert_eq!(ledger.entries().count(), 0);
-    assert_eq!(events(ledger.free_waits()), [""; 0]);
+    assert_eq!(sorted(ledger.entries()), []);
+    assert_eq!(sorted(ledger.free_waits()), []);
 }
 
 #[test]
-fn what_is_cleared_is_handed_back() {
-    let mut ledger = after(&[(Read, used(B, 1, "b")), (Read, used(C, 1, "c"))]);
-    assert_eq!(ledger.clear().count(), 3);
-    assert_eq!(ledger.entries().count(), 0);
-}
-
-#[test]
-fn displaced_events_leave_the_ledger_even_if_nobody_takes_them() {
-    let mut ledger = after(&[(Read, used(B, 1, "b")), (Read, used(C, 1, "c"))]);
-    std::mem::forget(ledger.commit(Write, used(A, 1, "w")));
-    assert_eq!(events(ledger.entries()), ["w"]);
-}
-
-#[test]
-fn two_leases_of_one_slot_are_one_stream() {
-    let pool = StreamPoolId::next().unwrap();
-    let key = |slot, lease| StreamKey::of(StreamId::from_parts(pool, slot, lease).unwrap());
-    assert_eq!(key(3, 1), key(3, 2));
-    assert_ne!(key(3, 1), key(4, 1));
+fn a_ledger_that_was_restarted_is_that_of_a_new_block() {
+    let mut ledger = after(&[(Read, UseId::new(B, 1)), (Read, UseId::new(C, 1))]);
+    ledger.restart(UseId::new(C, 3));
+    assert_eq!(sorted(ledger.entries()), [UseId::new(C, 3)]);
+    ledger.forget();
+    assert_eq!(sorted(ledger.entries()), []);
 }
 
 /// One step of a random program over one block.
@@ -196,9 +193,20 @@ struct Use {
     event: Node,
 }
 
+impl Use {
+    fn id(&self) -> UseId {
+        UseId::new(self.stream as usize, self.order)
+    }
+}
+
+/// The event of a use.
+fn event_of(uses: &[Use], used: UseId) -> Node {
+    uses.iter().find(|it| it.id() == used).unwrap().event
+}
+
 /// Everything that ever happened, and what must come before what.
 struct Model {
-    ledger: Ledger<Node>,
+    ledger: Ledger,
     /// Whether a stream may have several windows at a time, as several threads on it would.
     nesting: bool,
     /// Of each node, those just before it: on its stream, and the event it waits for.
@@ -217,7 +225,7 @@ impl Model {
             nesting,
             before: Vec::new(),
             last_on_stream: vec![None; streams as usize],
-            next_order: vec![1; streams as usize],
+            next_order: vec![2; streams as usize],
             windows: Vec::new(),
             uses: Vec::new(),
             complete: HashSet::new(),
@@ -225,8 +233,8 @@ impl Model {
         // The allocation: a write on stream 0.
         let work = model.node(0, None);
         let event = model.node(0, None);
-        model.ledger = Ledger::allocated(Entry { stream: A, order: 0, event });
-        model.uses.push(Use { stream: 0, access: Write, work, order: 0, event });
+        model.ledger = Ledger::allocated(ALLOCATION);
+        model.uses.push(Use { stream: 0, access: Write, work, order: 1, event });
         model
     }
 
@@ -259,7 +267,8 @@ impl Model {
             Step::Learn(index) => {
                 let event = self.uses[index % self.uses.len()].event;
                 self.complete.extend(self.reachable([event]));
-                self.ledger.retain(|entry| !self.complete.contains(&entry.event));
+                let (uses, complete) = (&self.uses, &self.complete);
+                self.ledger.retain(|entry| !complete.contains(&event_of(uses, entry)));
             }
             Step::Advance(_) => {}
         }
@@ -272,13 +281,13 @@ impl Model {
         if self.windows.iter().any(|w| conflicts(w) || nests(w)) {
             return;
         }
-        let waits: Vec<_> = self.ledger.waits(StreamKey::new(stream), access).copied().collect();
+        let waits: Vec<_> = self.ledger.waits(stream as usize, access).collect();
         let mut visited = Vec::new();
-        self.ledger.visit_waits(StreamKey::new(stream), access, |entry| visited.push(*entry));
+        self.ledger.visit_waits(stream as usize, access, |entry| visited.push(entry));
         assert_eq!(visited, waits);
         self.check_waits(stream, access, &waits);
         for wait in waits {
-            self.node(stream, Some(wait.event));
+            self.node(stream, Some(event_of(&self.uses, wait)));
         }
         self.windows.push(Window { stream, access, stage: Stage::Opened });
     }
@@ -308,17 +317,7 @@ impl Model {
     }
 
     fn commit(&mut self, used: Use) {
-        let Use { stream, access, order, event, .. } = used;
-        let before: Vec<_> = self.ledger.entries().copied().collect();
-        let entry = Entry { stream: StreamKey::new(stream), order, event };
-        let displaced: Vec<_> = self.ledger.commit(access, entry).collect();
-        // Nothing is lost and nothing appears: an event is in the ledger or handed back.
-        let mut expected: Vec<_> = before.iter().map(|e| e.event).chain([event]).collect();
-        let mut found: Vec<_> =
-            displaced.iter().chain(self.ledger.entries()).map(|e| e.event).collect();
-        expected.sort_unstable();
-        found.sort_unstable();
-        assert_eq!(found, expected);
+        self.ledger.commit(used.access, used.id());
         self.uses.push(used);
     }
 
@@ -334,10 +333,11 @@ impl Model {
     }
 
     /// Nothing is asked for that is not the last write or a latest read since.
-    fn check_waits(&self, stream: u32, access: Access, waits: &[Entry<Node>]) {
+    fn check_waits(&self, stream: u32, access: Access, waits: &[UseId]) {
         let performed = self.reachable(self.last_on_stream[stream as usize]);
         for wait in waits {
-            let waited = self.uses.iter().find(|u| u.event == wait.event).unwrap();
+            let event = event_of(&self.uses, *wait);
+            let waited = self.uses.iter().find(|u| u.event == event).unwrap();
             assert_ne!(waited.stream, stream, "a wait for its own stream");
             assert!(waited.access.conflicts_with(access), "a read waits for a read");
             let superseded = self.uses.iter().any(|later| {
@@ -353,11 +353,11 @@ impl Model {
             // Windows of one stream can record and commit in another order than they took their
             // numbers: there, an event may be after more than the ledger knows.
             if !self.nesting {
-                assert!(!performed.contains(&wait.event), "a wait that was performed before");
-                assert!(!self.complete.contains(&wait.event), "a wait for what is done");
+                assert!(!performed.contains(&event), "a wait that was performed before");
+                assert!(!self.complete.contains(&event), "a wait for what is done");
             }
         }
-        let distinct: HashSet<_> = waits.iter().map(|wait| wait.stream).collect();
+        let distinct: HashSet<_> = waits.iter().map(|wait| wait.slot()).collect();
         assert_eq!(distinct.len(), waits.len(), "two waits for one stream");
     }
 
@@ -372,7 +372,8 @@ impl Model {
             self.advance(0);
             self.check_bounds();
         }
-        let waited = self.reachable(self.ledger.free_waits().map(|entry| entry.event));
+        let waited =
+            self.reachable(self.ledger.free_waits().map(|entry| event_of(&self.uses, entry)));
         for used in &self.uses {
             assert!(
                 waited.contains(&used.work) || self.complete.contains(&used.work),
@@ -399,11 +400,11 @@ proptest! {
 
     #[test]
     fn the_number_of_entries_is_bounded_by_the_number_of_streams(
-        reads in proptest::collection::vec(0..4_u32, 1..500)
+        reads in proptest::collection::vec(0..4_usize, 1..500)
     ) {
-        let mut ledger = Ledger::allocated(used(A, 0, "alloc"));
-        for (order, stream) in (1..).zip(reads) {
-            drop(ledger.commit(Read, used(StreamKey::new(stream), order, "read")));
+        let mut ledger = Ledger::allocated(ALLOCATION);
+        for (seq, slot) in (2..).zip(reads) {
+            ledger.commit(Read, UseId::new(slot, seq));
             prop_assert!(ledger.entries().count() <= 4 + 1);
         }
     }

@@ -102,7 +102,7 @@ impl StreamPool {
         if !closing.close() {
             return Err(self.held(id, HeldBy::Call));
         }
-        self.progress().end(id.slot(), last);
+        self.progress().seal(id.slot(), last);
         Ok(())
     }
 

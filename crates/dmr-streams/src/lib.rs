@@ -43,11 +43,11 @@ pub mod owner;
 pub mod pinned;
 pub mod pool;
 mod progress;
-mod recycle;
 mod seen;
 mod simulated;
 mod slot;
 mod sync;
+mod timeline;
 pub mod tracked;
 pub mod uses;
 

@@ -9,7 +9,7 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
 use crate::holds::Holds;
-use crate::progress::{Event, Progress};
+use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{Slots, UseTable};
 use crate::{Device, StreamGuard, StreamLease, StreamPoolConfig, pinned};
@@ -54,7 +54,7 @@ pub struct StreamPool {
     leases: LeakedInChild<Mutex<Box<[SlotLease]>>>,
     turn: AtomicUsize,
     progress: LeakedInChild<Progress>,
-    uses: LeakedInChild<Slots<Option<Event>>>,
+    uses: LeakedInChild<Slots>,
     reclaim: LeakedInChild<OnceLock<Arc<CudaStream>>>,
     pinned: LeakedInChild<pinned::Queue<pinned::Retired>>,
 }
@@ -290,7 +290,7 @@ impl StreamPool {
     }
 
     #[inline]
-    pub(crate) fn slots(&self) -> &Slots<Option<Event>> {
+    pub(crate) fn slots(&self) -> &Slots {
         &self.uses
     }
 

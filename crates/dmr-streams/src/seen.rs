@@ -1,19 +1,15 @@
 //! What a stream has waited for: for some other streams, up to which use.
 
+use dmr_core::ledger::UseId;
+
 use crate::sync::{AtomicU64, Ordering};
 
 /// Words in a [`Seen`].
 const WORDS: usize = 32;
 
-/// Bits of a word that hold the sequence number; the stream slot is above them.
-const SEQ_BITS: u32 = 52;
-
-/// The largest sequence number: no use has it.
-pub(crate) const LAST_SEQ: u64 = (1 << SEQ_BITS) - 1;
-
 /// Up to which use of each other stream a stream comes, remembered for at most [`WORDS`] streams.
 ///
-/// A word holds a stream slot and a sequence number; the slot modulo [`WORDS`] is the word's index.
+/// A word holds a [`UseId`], or 0; the slot of its stream modulo [`WORDS`] is the word's index.
 /// Of two streams with the same index only the one raised last is remembered. To forget costs a wait
 /// that was not needed, and never leaves one out: every word is true by itself.
 pub(crate) struct Seen([AtomicU64; WORDS]);
@@ -26,8 +22,8 @@ impl Seen {
     /// Returns whether use `seq` of the stream in `slot` is covered.
     #[inline]
     pub(crate) fn covers(&self, slot: usize, seq: u64) -> bool {
-        let word = self.0[slot % WORDS].load(Ordering::Acquire);
-        slot_of(word) == slot && seq_of(word) >= seq
+        let word = UseId::from_word(self.0[slot % WORDS].load(Ordering::Acquire));
+        word.is_some_and(|known| known.covers(UseId::new(slot, seq)))
     }
 
     /// Remembers that use `seq` of the stream in `slot` is covered.
@@ -36,10 +32,10 @@ impl Seen {
     /// read-modify-write.
     pub(crate) fn raise(&self, slot: usize, seq: u64) {
         let word = &self.0[slot % WORDS];
-        let known = word.load(Ordering::Relaxed);
-        if slot_of(known) != slot || seq_of(known) < seq {
+        let (known, used) = (word.load(Ordering::Relaxed), UseId::new(slot, seq));
+        if !UseId::from_word(known).is_some_and(|known| known.covers(used)) {
             // Release: a thread that reads this submits after the wait was queued.
-            word.store((slot as u64) << SEQ_BITS | seq, Ordering::Release);
+            word.store(used.get(), Ordering::Release);
         }
     }
 
@@ -61,16 +57,8 @@ impl Seen {
     /// Returns the stream slots and sequence numbers in the words below index `reach`.
     pub(crate) fn iter(&self, reach: usize) -> impl Iterator<Item = (usize, u64)> {
         let words = self.0.iter().take(reach).map(|word| word.load(Ordering::Relaxed));
-        words.filter(|word| *word != 0).map(|word| (slot_of(word), seq_of(word)))
+        words.filter_map(UseId::from_word).map(|used| (used.slot(), used.seq()))
     }
-}
-
-fn slot_of(word: u64) -> usize {
-    (word >> SEQ_BITS) as usize
-}
-
-fn seq_of(word: u64) -> u64 {
-    word & LAST_SEQ
 }
 
 #[cfg(all(test, not(loom)))]

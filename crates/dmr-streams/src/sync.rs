@@ -2,13 +2,13 @@
 //! checking them.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use loom::sync::Arc;
 #[cfg(loom)]
-pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::Arc;
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Lets time pass until the next look at something that another thread is about to change: longer,
 /// the more looks there were. It sleeps in the end, or a thread that the scheduler prefers would
@@ -26,11 +26,4 @@ pub(crate) fn pause(looks: u32) {
 #[cfg(loom)]
 pub(crate) fn pause(_: u32) {
     loom::thread::yield_now();
-}
-
-/// Locks, also if a thread has panicked with the lock held: what these locks guard is whole
-/// between any two statements.
-#[inline]
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

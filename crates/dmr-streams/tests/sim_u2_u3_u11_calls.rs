@@ -129,14 +129,19 @@ fn events_are_recycled() {
         launch(&rig, &resource, a.id(), Access::Write, &[&blocks[0]]);
         launch(&rig, &resource, b.id(), Access::Read, &[&blocks[0]]);
     };
-    for _ in 0..4 {
+    for _ in 0..200 {
         round();
     }
     rig.universe().reset_calls();
     for _ in 0..100 {
         round();
     }
-    assert_eq!(records_and_waits(&rig), (200, 200));
+    let (records, waits) = records_and_waits(&rig);
+    assert_eq!(records, 200);
+    assert!(waits <= 200, "{waits}");
+    // One for each 64 events of a stream.
+    let queries = rig.universe().calls().count("cuEventQuery");
+    assert!(queries <= 2 * (100 / 64 + 1), "{queries}");
     for block in blocks {
         resource.deallocate(block).unwrap();
     }

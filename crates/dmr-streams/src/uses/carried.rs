@@ -2,29 +2,24 @@
 
 use std::fmt;
 
-use cudarc::driver::{result, sys};
+use dmr_core::ledger::UseId;
 use dmr_core::{ResourceResult, StreamId};
 use smallvec::SmallVec;
 
-use super::slots::Need;
 use super::{Needs, UseTable};
 use crate::HomeStream;
-use crate::progress::Event;
 
 /// Uses of some streams that memory was freed after: whoever uses the memory next comes after
 /// them.
 ///
-/// Holds the events of uses that other streams than the freeing one have made. What the freeing
-/// stream did itself is a number: an event of a later moment stands for it as well.
 #[derive(Clone, Default)]
 pub struct Carried {
-    pub(super) needs: SmallVec<[Need<Option<Event>>; 2]>,
+    pub(super) needs: SmallVec<[UseId; 2]>,
 }
 
 impl fmt::Debug for Carried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers = self.needs.iter().map(|need| (need.slot, need.order));
-        f.debug_map().entries(numbers).finish()
+        f.debug_set().entries(&self.needs).finish()
     }
 }
 
@@ -39,12 +34,12 @@ impl Carried {
 
     /// Adds what was submitted to `stream` up to this number.
     pub fn add(&mut self, stream: StreamId, number: u64) {
-        self.needs.push(Need { slot: stream.slot(), order: number, event: None });
+        self.needs.push(UseId::new(stream.slot(), number));
     }
 
     /// Adds all that another one holds.
     pub fn add_all(&mut self, other: &Self) {
-        self.needs.extend(other.needs.iter().cloned());
+        self.needs.extend_from_slice(&other.needs);
     }
 
     /// Whether there is nothing to come after.
@@ -61,21 +56,21 @@ impl UseTable<'_> {
     #[must_use]
     #[inline]
     pub fn submitted(&self, stream: StreamId) -> u64 {
-        self.pool.progress().number_allocation(stream.slot())
+        self.pool.progress().submitted(stream.slot()).seq()
     }
 
     /// Whether all that was submitted to `stream` up to this number is known to be done. Asks
     /// nobody.
     #[must_use]
     pub fn is_done(&self, stream: StreamId, number: u64) -> bool {
-        self.pool.progress().is_done(stream.slot(), number)
+        self.pool.progress().is_done(UseId::new(stream.slot(), number))
     }
 
     /// The same for all of what is carried.
     #[must_use]
     pub fn is_known_done(&self, carried: &Carried) -> bool {
         let progress = self.pool.progress();
-        carried.needs.iter().all(|need| progress.is_done(need.slot, need.order))
+        carried.needs.iter().all(|used| progress.is_done(*used))
     }
 
     /// Whether what is submitted to `stream` from now on comes after all of it, or it is known to
@@ -84,14 +79,14 @@ impl UseTable<'_> {
     #[inline]
     pub fn is_after(&self, stream: StreamId, carried: &Carried) -> bool {
         let slot = stream.slot();
-        carried.needs.iter().all(|need| !self.holds_up(slot, need.slot, need.order))
+        carried.needs.iter().all(|used| !self.holds_up(slot, *used))
     }
 
     /// The same for one number of one other stream.
     #[must_use]
     #[inline]
     pub fn is_after_number(&self, stream: StreamId, other: usize, number: u64) -> bool {
-        !self.holds_up(stream.slot(), other, number)
+        !self.holds_up(stream.slot(), UseId::new(other, number))
     }
 
     /// Returns whether the stream is retired: nothing can be submitted to it any more.
@@ -108,9 +103,9 @@ impl UseTable<'_> {
     /// when some waits may have been queued.
     pub fn wait_for(&self, stream: StreamId, carried: &Carried) -> ResourceResult<()> {
         let mut needs = Needs::new();
-        for need in &carried.needs {
-            if self.holds_up(stream.slot(), need.slot, need.order) {
-                Self::add_need(need.clone(), &mut needs);
+        for used in &carried.needs {
+            if self.holds_up(stream.slot(), *used) {
+                Self::add_need(*used, &mut needs);
             }
         }
         if needs.is_empty() {
@@ -120,7 +115,7 @@ impl UseTable<'_> {
             return Err(self.pool.misuse(stream));
         };
         stream.refuse_capture()?;
-        self.wait(&stream, &mut needs)
+        self.wait(&stream, &needs)
     }
 
     /// Asks the driver whether all of it is done. The answer is remembered for all earlier uses of
@@ -130,8 +125,8 @@ impl UseTable<'_> {
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn poll(&self, carried: &Carried) -> ResourceResult<bool> {
-        for need in &carried.needs {
-            if !self.pool.progress().is_done(need.slot, need.order) && !self.ask(need)? {
+        for used in &carried.needs {
+            if !self.pool.progress().is_done(*used) && !self.ask(*used)? {
                 return Ok(false);
             }
         }
@@ -144,40 +139,22 @@ impl UseTable<'_> {
     ///
     /// As [`poll`](Self::poll).
     pub fn synchronize(&self, carried: &Carried) -> ResourceResult<()> {
-        for need in &carried.needs {
-            if self.pool.progress().is_done(need.slot, need.order) {
-                continue;
+        let progress = self.pool.progress();
+        for used in carried.needs.iter().filter(|used| !progress.is_done(**used)) {
+            if let Some(event) = progress.event_for(self.pool, *used)? {
+                progress.synchronize(self.pool.device(), &event)?;
             }
-            let event = self.event_of(need)?;
-            self.pool.device().bind()?;
-            // SAFETY: the event is alive, and nobody re-records it while it is held.
-            unsafe { result::event::synchronize(event.handle()) }
-                .map_err(|error| self.pool.device().driver_error("cuEventSynchronize", error))?;
-            self.pool.progress().has_completed(&event);
         }
         Ok(())
     }
 
     /// Asks the driver whether a use is done; not that of a lost device.
-    pub(super) fn ask(&self, need: &Need<Option<Event>>) -> ResourceResult<bool> {
+    pub(super) fn ask(&self, used: UseId) -> ResourceResult<bool> {
         self.pool.device().check()?;
-        let event = self.event_of(need)?;
-        self.pool.device().bind()?;
-        // SAFETY: the event is alive, and nobody re-records it while it is held.
-        match unsafe { result::event::query(event.handle()) } {
-            Ok(()) => {
-                self.pool.progress().has_completed(&event);
-                Ok(true)
-            }
-            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            Err(error) => Err(self.pool.device().driver_error("cuEventQuery", error)),
-        }
-    }
-
-    fn event_of(&self, need: &Need<Option<Event>>) -> ResourceResult<Event> {
-        match &need.event {
-            Some(event) => Ok(event.clone()),
-            None => self.pool.progress().event_for(self.pool, need.slot, need.order),
+        let progress = self.pool.progress();
+        match progress.event_for(self.pool, used)? {
+            None => Ok(true),
+            Some(event) => progress.query(self.pool.device(), &event),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::{result, sys};
+use dmr_core::ledger::UseId;
 use dmr_core::{ResourceResult, StreamId};
 use smallvec::SmallVec;
 
@@ -40,8 +41,7 @@ pub enum HomeOrder {
 /// [`UseTable::has_passed`](super::UseTable::has_passed) says whether it still would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastUse {
-    pub(super) slot: usize,
-    pub(super) order: u64,
+    pub(super) used: UseId,
     /// No other stream was to be waited for.
     pub(super) is_only: bool,
 }
@@ -56,9 +56,9 @@ impl LastUse {
 
     /// The first of several, of which there is one more.
     #[inline]
-    pub(super) fn and_another(first: Option<Self>, slot: usize, order: u64) -> Self {
+    pub(super) fn and_another(first: Option<Self>, used: UseId) -> Self {
         match first {
-            None => Self { slot, order, is_only: true },
+            None => Self { used, is_only: true },
             Some(first) => Self { is_only: false, ..first },
         }
     }
@@ -98,7 +98,9 @@ impl Dependencies {
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             // SAFETY: stream and event are alive, and nobody re-records the event while it is
             // held.
-            let wait = |on| unsafe { result::stream::wait_event(on, event.handle(), flags) };
+            let wait = |on| unsafe {
+                result::stream::wait_event(on, event.driver_event().handle(), flags)
+            };
             stream
                 .call(wait)
                 .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))?;
@@ -116,7 +118,7 @@ impl Dependencies {
         let events = &mut *self.events();
         while let Some(event) = events.last() {
             // SAFETY: the event is alive.
-            match unsafe { result::event::query(event.handle()) } {
+            match unsafe { result::event::query(event.driver_event().handle()) } {
                 Ok(()) => drop(events.pop()),
                 Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
                 Err(error) => return Err(self.device.driver_error("cuEventQuery", error)),
@@ -136,7 +138,7 @@ impl Dependencies {
         let events = self.events().clone();
         for event in &events {
             // SAFETY: the event is alive.
-            unsafe { result::event::synchronize(event.handle()) }
+            unsafe { result::event::synchronize(event.driver_event().handle()) }
                 .map_err(|error| self.device.driver_error("cuEventSynchronize", error))?;
         }
         self.events().clear();
@@ -161,7 +163,7 @@ impl UseTable<'_> {
         self.pool.device().refuse_fork()?;
         let slot = self.of_this_pool(stream)?.slot();
         let event = self.pool.progress().event_now(self.pool, slot)?;
-        Ok(Dependencies::new(self.pool.device().clone(), SmallVec::from_iter([event])))
+        Ok(Dependencies::new(self.pool.device().clone(), SmallVec::from_iter(event)))
     }
 }
 

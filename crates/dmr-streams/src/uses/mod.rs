@@ -19,7 +19,7 @@ mod vacancy;
 
 use cudarc::driver::{result, sys};
 use dmr_core::error::StreamProblem;
-use dmr_core::ledger::{Entry, StreamKey};
+use dmr_core::ledger::UseId;
 use dmr_core::{
     Access, BlockId, BlockSlot, BlockUse, DeviceBlock, Generation, ResourceError, ResourceResult,
     StreamId, UseToken, UseTokens,
@@ -33,7 +33,7 @@ pub use carried::Carried;
 pub use departure::{Departure, Leaving};
 pub use dependencies::{Dependencies, FreeOrder, HomeOrder, LastUse};
 pub(crate) use slots::Slots;
-use slots::{Closing, Left, Need, Tenancy};
+use slots::{Closing, Left, Tenancy};
 pub use vacancy::{Surrender, Vacancy};
 
 /// The uses of everything that lives on a pool's streams: [`StreamPool::uses`].
@@ -43,7 +43,7 @@ pub struct UseTable<'p> {
 }
 
 /// Waits that one launch needs, before those that others imply are left out.
-type Needs = SmallVec<[Need<Option<Event>>; 8]>;
+type Needs = SmallVec<[UseId; 8]>;
 
 impl<'p> UseTable<'p> {
     #[inline]
@@ -103,8 +103,7 @@ impl<'p> UseTable<'p> {
     #[inline]
     pub fn give_back(&self, block: BlockId, owner: Owner) -> ResourceResult<Departure<'p>> {
         let home = block.alloc_stream().slot();
-        let ordered =
-            |entry: &Entry<_>| !self.holds_up(home, entry.stream.get() as usize, entry.order);
+        let ordered = |used| !self.holds_up(home, used);
         // A stream that its owner has taken back orders nothing any more but by its last event.
         let alive = !self.pool.is_retired(home);
         Ok(match self.slots().give_back(block, owner, alive, ordered) {
@@ -158,16 +157,15 @@ impl<'p> UseTable<'p> {
         stream.refuse_capture()?;
         let mut needs = Needs::new();
         for &BlockUse { block, access } in uses {
-            let need = |entry: &Entry<_>| {
-                let slot = entry.stream.get() as usize;
-                if self.holds_up(stream.slot(), slot, entry.order) {
-                    Self::add_need(Need::of(entry), &mut needs);
+            let need = |used| {
+                if self.holds_up(stream.slot(), used) {
+                    Self::add_need(used, &mut needs);
                 }
             };
             let ticket = self.slots().open(block, stream.id(), access, need)?;
             tokens.push(UseToken::new(block, stream.id(), access, ticket));
         }
-        if needs.is_empty() { Ok(()) } else { self.wait(stream, &mut needs) }
+        if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows: one
@@ -200,13 +198,13 @@ impl<'p> UseTable<'p> {
             HomeStream::Retired => return Ok(()),
         };
         match self.pool.progress().mark(&stream) {
-            (order, Ok(event)) => self.close_used(tokens, order, event),
+            (seq, Ok(())) => self.close_used(tokens, seq),
             // To wait for the stream would break its capture.
-            (order, Err(error @ ResourceError::StreamCapturing { .. })) => {
-                self.close_used(tokens, order, None);
+            (seq, Err(error @ ResourceError::StreamCapturing { .. })) => {
+                self.close_used(tokens, seq);
                 return Err(error);
             }
-            (order, Err(error)) => return self.finish_unrecorded(tokens, &stream, order, error),
+            (seq, Err(error)) => return self.finish_unrecorded(tokens, &stream, seq, error),
         }
         Ok(())
     }
@@ -217,23 +215,22 @@ impl<'p> UseTable<'p> {
         &self,
         tokens: &UseTokens,
         stream: &StreamGuard<'_>,
-        order: u64,
+        seq: u64,
         error: ResourceError,
     ) -> ResourceResult<()> {
         if stream.synchronize().is_err() {
-            self.close_used(tokens, order, None);
+            self.close_used(tokens, seq);
             return Err(error);
         }
-        let key = StreamKey::of(stream.id());
-        self.close(tokens, |slots, token| slots.close(token, Closing::Done(key, order)));
+        let done = UseId::new(stream.slot(), seq);
+        self.close(tokens, |slots, token| slots.close(token, Closing::Done(done)));
         Ok(())
     }
 
     #[inline]
-    fn close_used(&self, tokens: &UseTokens, order: u64, event: Option<Event>) {
-        let stream = StreamKey::of(tokens.stream());
-        let entry = |event| Closing::Used(Entry { stream, order, event });
-        self.close(tokens, |slots, token| slots.close(token, entry(event.clone())));
+    fn close_used(&self, tokens: &UseTokens, seq: u64) {
+        let used = UseId::new(tokens.stream().slot(), seq);
+        self.close(tokens, |slots, token| slots.close(token, Closing::Used(used)));
     }
 
     /// Closes windows of uses whose work was not submitted.
@@ -301,13 +298,10 @@ impl<'p> UseTable<'p> {
             return Ok(FreeOrder::Home);
         }
         let mut events: SmallVec<[Event; 4]> = SmallVec::new();
-        for Need { slot, order, event } in needs {
-            events.push(match event {
-                Some(event) => event,
-                None => progress.event_for(self.pool, slot, order)?,
-            });
+        for used in needs {
+            events.extend(progress.event_for(self.pool, used)?);
         }
-        events.push(progress.event_now(self.pool, home)?);
+        events.extend(progress.event_now(self.pool, home)?);
         Ok(FreeOrder::After(Dependencies::new(self.pool.device().clone(), events)))
     }
 
@@ -321,9 +315,9 @@ impl<'p> UseTable<'p> {
     pub fn home_order(&self, block: BlockId) -> ResourceResult<HomeOrder> {
         let home = block.alloc_stream().slot();
         let mut last = None;
-        let closed = self.slots().visit_free_waits(block, |slot, order| {
-            if self.holds_up(home, slot, order) {
-                last = Some(LastUse::and_another(last, slot, order));
+        let closed = self.slots().free_waits(block, |used| {
+            if self.holds_up(home, used) {
+                last = Some(LastUse::and_another(last, used));
             }
         })?;
         Ok(match last {
@@ -340,7 +334,7 @@ impl<'p> UseTable<'p> {
     #[inline]
     pub fn has_passed(&self, home: StreamId, last: LastUse) -> bool {
         let home = home.slot();
-        !self.holds_up(home, last.slot, last.order) && !self.pool.is_retired(home)
+        !self.holds_up(home, last.used) && !self.pool.is_retired(home)
     }
 
     /// Asks the driver whether all that other streams do with a retired block is done; `false`
@@ -353,8 +347,8 @@ impl<'p> UseTable<'p> {
     /// earlier.
     pub fn poll_free(&self, block: BlockId) -> ResourceResult<bool> {
         let Some(needs) = self.free_needs(block)? else { return Ok(false) };
-        for need in &needs {
-            if !self.ask(need)? {
+        for used in needs {
+            if !self.ask(used)? {
                 return Ok(false);
             }
         }
@@ -387,7 +381,7 @@ impl<'p> UseTable<'p> {
         if self.pool.device().is_forked() {
             return 0;
         }
-        self.slots().count(|entry| entry.event.is_some())
+        self.slots().count_uses()
     }
 
     /// How many slots the table has given to streams; they are never taken back. For tests.
@@ -406,8 +400,7 @@ impl<'p> UseTable<'p> {
         if home.pool() != Some(self.pool.id()) || self.pool.device().is_forked() {
             return false;
         }
-        let order = self.pool.progress().number_allocation(home.slot());
-        self.slots().restart(block, Entry { stream: StreamKey::of(home), order, event: None })
+        self.slots().restart(block, self.pool.progress().submitted(home.slot()))
     }
 
     /// Enters a block whose home is one of the pool's streams.
@@ -418,13 +411,12 @@ impl<'p> UseTable<'p> {
         home: StreamId,
         tenancy: Tenancy,
     ) -> ResourceResult<BlockSlot> {
-        let order = self.pool.progress().number_allocation(home.slot());
-        let entry = Entry { stream: StreamKey::of(home), order, event: None };
-        self.slots().insert(generation, entry, tenancy).map(BlockSlot::new)
+        let allocation = self.pool.progress().submitted(home.slot());
+        self.slots().insert(generation, allocation, tenancy).map(BlockSlot::new)
     }
 
     #[inline]
-    fn slots(&self) -> &'p Slots<Option<Event>> {
+    fn slots(&self) -> &'p Slots {
         self.pool.slots()
     }
 
@@ -432,47 +424,43 @@ impl<'p> UseTable<'p> {
     fn free_needs(&self, block: BlockId) -> ResourceResult<Option<Needs>> {
         let home = block.alloc_stream().slot();
         let mut needs = Needs::new();
-        let waits = |need: Need<Option<Event>>| {
-            if self.holds_up(home, need.slot, need.order) {
-                needs.push(need);
+        let waits = |used| {
+            if self.holds_up(home, used) {
+                needs.push(used);
             }
         };
         Ok(self.slots().free_waits(block, waits)?.then_some(needs))
     }
 
-    /// Whether work on the stream in `home` would have to wait for use `order` of another stream.
-    fn holds_up(&self, home: usize, slot: usize, order: u64) -> bool {
-        let progress = self.pool.progress();
-        slot != home && !progress.has_seen(home, slot, order) && !progress.is_done(slot, order)
+    /// Whether work on the stream in `slot` would have to wait for a use.
+    #[inline]
+    fn holds_up(&self, slot: usize, used: UseId) -> bool {
+        self.pool.progress().holds_up(slot, used)
     }
 
     /// Keeps a need: per producer the latest is enough.
-    fn add_need(need: Need<Option<Event>>, needs: &mut Needs) {
-        match needs.iter_mut().find(|known| known.slot == need.slot) {
-            Some(known) if known.order >= need.order => {}
-            Some(known) => *known = need,
-            None => needs.push(need),
+    fn add_need(used: UseId, needs: &mut Needs) {
+        match needs.iter_mut().find(|known| known.slot() == used.slot()) {
+            Some(known) => *known = used.max(*known),
+            None => needs.push(used),
         }
     }
 
     /// Queues the waits on `stream`, less those that others of them imply.
-    fn wait(&self, stream: &StreamGuard<'_>, needs: &mut Needs) -> ResourceResult<()> {
+    fn wait(&self, stream: &StreamGuard<'_>, needs: &Needs) -> ResourceResult<()> {
         let progress = self.pool.progress();
-        for need in needs.iter_mut() {
-            if need.event.is_none() {
-                need.event = Some(progress.event_for(self.pool, need.slot, need.order)?);
-            }
+        let mut events: SmallVec<[Event; 8]> = SmallVec::new();
+        for used in needs {
+            events.extend(progress.event_for(self.pool, *used)?);
         }
-        let events: SmallVec<[&Event; 8]> =
-            needs.iter().filter_map(|need| need.event.as_ref()).collect();
-        let covers =
-            |by: usize, of: usize| events[by].covers(events[of].slot(), events[of].order());
+        let covers = |by: usize, of: usize| events[by].covers(events[of].slot(), events[of].seq());
         let queued = covering::queued(events.len(), covers);
         for (event, _) in events.iter().zip(queued).filter(|(_, queued)| *queued) {
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-            // SAFETY: stream and event are alive: the pool keeps the one, `event` the other; and
-            // nobody re-records the event while it is held.
-            let wait = |on| unsafe { result::stream::wait_event(on, event.handle(), flags) };
+            let handle = event.driver_event().handle();
+            // SAFETY: stream and event are alive: the guard keeps the one, `event` the other, which
+            // is not recorded again meanwhile.
+            let wait = |on| unsafe { result::stream::wait_event(on, handle, flags) };
             stream
                 .call(wait)
                 .map_err(|error| self.pool.device().driver_error("cuStreamWaitEvent", error))?;
@@ -483,7 +471,7 @@ impl<'p> UseTable<'p> {
 
     /// Closes the windows of tokens, which hold their stream until then.
     #[inline]
-    fn close(&self, tokens: &UseTokens, close: impl Fn(&Slots<Option<Event>>, &UseToken) -> bool) {
+    fn close(&self, tokens: &UseTokens, close: impl Fn(&Slots, &UseToken) -> bool) {
         let closed = tokens.iter().filter(|token| close(self.slots(), token)).count();
         if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
             holds.close_windows(closed);

@@ -1,13 +1,13 @@
 //! The slots of the use table: a block's windows and ledger, found by index.
 //!
-//! Knows no driver: generic over the event handle `E`, so that it can be model-checked.
+//! Makes no driver call, so that it can be model-checked.
 
 mod empty;
 
 use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
-use dmr_core::ledger::{Entry, Ledger, StreamKey};
+use dmr_core::ledger::{Ledger, UseId};
 use dmr_core::{
     Access, BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, UseToken,
 };
@@ -24,35 +24,35 @@ const CHUNKS: usize = 20;
 /// How many slots the first chunk has, and a stream takes at once: so streams' slots lie apart.
 const BATCH: usize = 64;
 
-pub(crate) struct Slots<E> {
-    chunks: [OnceLock<Chunk<E>>; CHUNKS],
+pub(crate) struct Slots {
+    chunks: [OnceLock<Chunk>; CHUNKS],
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
     /// By home stream: slots that no block has.
     free: Box<[CachePadded<Latch<Vec<Empty>>>]>,
 }
 
-type Chunk<E> = Box<[CachePadded<Numbered<E>>]>;
+type Chunk = Box<[CachePadded<Numbered>]>;
 
 /// A slot, and whose it is.
-struct Numbered<E> {
+struct Numbered {
     /// The number of a generation, or [`NOBODYS`]. Changed by who has the latch; read without it,
     /// too: the latch of an empty slot is left taken.
     whose: AtomicU64,
-    slot: Latch<Slot<E>>,
+    slot: Latch<Slot>,
 }
 
 /// No generation has this number.
 const NOBODYS: u64 = 0;
 
-struct Slot<E> {
+struct Slot {
     /// The stream out of whose free slots it was taken, to go back there.
     home: u32,
     tenancy: Tenancy,
     retired: bool,
     /// Something beside the allocation has been in the ledger.
     used: bool,
-    ledger: Ledger<E>,
+    ledger: Ledger,
     windows: SmallVec<[Window; 2]>,
     last_ticket: u64,
 }
@@ -109,25 +109,17 @@ struct Window {
     access: Access,
 }
 
-/// Something that must be waited for: a use of the stream in `slot`.
-#[derive(Clone)]
-pub(crate) struct Need<E> {
-    pub(crate) slot: usize,
-    pub(crate) order: u64,
-    pub(crate) event: E,
-}
-
 /// What has become of a use whose window closes.
-pub(crate) enum Closing<E> {
+pub(crate) enum Closing {
     /// Its work was never submitted.
     Unused,
     /// Its work was submitted.
-    Used(Entry<E>),
-    /// Its work, and all that was submitted to its stream up to this number, is done.
-    Done(StreamKey, u64),
+    Used(UseId),
+    /// Its work, and all that was submitted to its stream up to this use, is done.
+    Done(UseId),
 }
 
-impl<E: Clone> Slots<E> {
+impl Slots {
     /// For blocks whose home streams are in slots below `streams`.
     pub(crate) fn new(streams: usize) -> Self {
         Self {
@@ -142,10 +134,10 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn insert(
         &self,
         generation: Generation,
-        home: Entry<E>,
+        home: UseId,
         tenancy: Tenancy,
     ) -> ResourceResult<u32> {
-        let empty = self.reserve(home.stream.get() as usize, tenancy)?;
+        let empty = self.reserve(home.slot(), tenancy)?;
         // SAFETY: the slot is of this table.
         Ok(unsafe { self.fill(empty, generation, home) })
     }
@@ -159,7 +151,7 @@ impl<E: Clone> Slots<E> {
         block: BlockId,
         owner: Owner,
         alive: bool,
-        mut ordered: impl FnMut(&Entry<E>) -> bool,
+        mut ordered: impl FnMut(UseId) -> bool,
     ) -> Left {
         let Some(index) = block.slot().index() else { return Left::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Left::Foreign };
@@ -173,9 +165,8 @@ impl<E: Clone> Slots<E> {
         let (in_use, mut last) = (!slot.windows.is_empty(), None);
         // Where nothing was used, the ledger has the allocation, which was at home.
         if slot.used && !in_use {
-            for entry in slot.ledger.free_waits().filter(|entry| !ordered(entry)) {
-                let of = entry.stream.get() as usize;
-                last = Some(LastUse::and_another(last, of, entry.order));
+            for used in slot.ledger.free_waits().filter(|used| !ordered(*used)) {
+                last = Some(LastUse::and_another(last, used));
             }
         }
         if alive && !in_use && last.is_none() {
@@ -242,21 +233,20 @@ impl<E: Clone> Slots<E> {
         block: BlockId,
         stream: StreamId,
         access: Access,
-        need: impl FnMut(&Entry<E>),
+        need: impl FnMut(UseId),
     ) -> ResourceResult<u64> {
         let slot = self.of(block).map(|(_, slot)| slot);
         let Some(mut slot) = slot.filter(|slot| !slot.retired) else {
             return Err(Self::no_window(block, stream));
         };
-        let key = StreamKey::of(stream);
         let conflict = |window: &&Window| {
-            StreamKey::of(window.stream) != key && window.access.conflicts_with(access)
+            window.stream.slot() != stream.slot() && window.access.conflicts_with(access)
         };
         if let Some(&Window { stream: holder, .. }) = slot.windows.iter().find(conflict) {
             let generation = block.generation();
             return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }
-        slot.ledger.visit_waits(key, access, need);
+        slot.ledger.visit_waits(stream.slot(), access, need);
         slot.last_ticket += 1;
         let ticket = slot.last_ticket;
         slot.windows.push(Window { ticket, stream, access });
@@ -274,25 +264,25 @@ impl<E: Clone> Slots<E> {
 
     /// Closes a window. A token that has no window any more changes nothing, and returns `false`.
     #[inline]
-    pub(crate) fn close(&self, token: &UseToken, closing: Closing<E>) -> bool {
+    pub(crate) fn close(&self, token: &UseToken, closing: Closing) -> bool {
         let Some((_, mut slot)) = self.of(token.block()) else { return false };
         let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
         let Some(open) = open else { return false };
         slot.windows.swap_remove(open);
         match closing {
             Closing::Unused => {}
-            Closing::Used(entry) => {
+            Closing::Used(used) => {
                 slot.used = true;
-                drop(slot.ledger.commit(token.access(), entry));
+                slot.ledger.commit(token.access(), used);
             }
-            Closing::Done(stream, order) => slot.forget_done(token.access(), stream, order),
+            Closing::Done(done) => slot.forget_done(token.access(), done),
         }
         true
     }
 
     /// Resets the ledger of a block to what it is after an allocation. Returns `false` if the block
     /// is not in the table.
-    pub(crate) fn restart(&self, block: BlockId, home: Entry<E>) -> bool {
+    pub(crate) fn restart(&self, block: BlockId, home: UseId) -> bool {
         let found = self.of(block);
         found.map(|(_, mut slot)| slot.ledger.restart(home)).is_some()
     }
@@ -314,30 +304,13 @@ impl<E: Clone> Slots<E> {
     pub(crate) fn free_waits(
         &self,
         block: BlockId,
-        mut need: impl FnMut(Need<E>),
+        mut need: impl FnMut(UseId),
     ) -> ResourceResult<bool> {
         self.with(block, |slot| {
             if !slot.windows.is_empty() {
                 return false;
             }
-            slot.ledger.free_waits().for_each(|entry| need(Need::of(entry)));
-            true
-        })
-    }
-
-    /// As [`free_waits`](Self::free_waits), without the events: stream slots and numbers.
-    pub(crate) fn visit_free_waits(
-        &self,
-        block: BlockId,
-        mut visit: impl FnMut(usize, u64),
-    ) -> ResourceResult<bool> {
-        self.with(block, |slot| {
-            if !slot.windows.is_empty() {
-                return false;
-            }
-            for entry in slot.ledger.free_waits() {
-                visit(entry.stream.get() as usize, entry.order);
-            }
+            slot.ledger.free_waits().for_each(&mut need);
             true
         })
     }
@@ -361,24 +334,23 @@ impl<E: Clone> Slots<E> {
         self.with(block, |slot| !slot.windows.is_empty()).unwrap_or(false)
     }
 
-    /// How many entries of all ledgers are such.
-    pub(crate) fn count(&self, such: impl Fn(&Entry<E>) -> bool) -> usize {
-        self.taken()
-            .map(|(_, slot)| slot.ledger.entries().filter(|entry| such(entry)).count())
-            .sum()
+    /// How many uses all ledgers remember, without allocations.
+    pub(crate) fn count_uses(&self) -> usize {
+        // An allocation has an odd number.
+        let is_use = |used: &UseId| used.seq() % 2 == 0;
+        self.taken().map(|(_, slot)| slot.ledger.entries().filter(is_use).count()).sum()
     }
 
     /// Finds a block that has a window open on this stream, and returns the number of its generation.
     /// Looks at every slot.
     pub(crate) fn block_with_window_on(&self, stream: StreamId) -> Option<u64> {
-        let key = StreamKey::of(stream);
-        let is_on = |window: &Window| StreamKey::of(window.stream) == key;
+        let is_on = |window: &Window| window.stream.slot() == stream.slot();
         let (whose, _) = self.taken().find(|(_, slot)| slot.windows.iter().any(is_on))?;
         Some(whose)
     }
 
     /// The slots that have a block, and the numbers of their generations.
-    fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, Slot<E>>)> {
+    fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, Slot>)> {
         let chunks = self.chunks.iter().map_while(OnceLock::get);
         chunks.flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
             // What is nobody's may be left latched.
@@ -395,7 +367,7 @@ impl<E: Clone> Slots<E> {
 
     /// Calls `look` on the block's slot, if that is still the block's.
     #[inline]
-    fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut Slot<E>) -> T) -> ResourceResult<T> {
+    fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut Slot) -> T) -> ResourceResult<T> {
         match self.of(block) {
             Some((_, mut slot)) => Ok(look(&mut slot)),
             None => Err(ResourceError::use_after_free(block.generation())),
@@ -404,13 +376,13 @@ impl<E: Clone> Slots<E> {
 
     /// The block's slot, if that is still the block's.
     #[inline(always)]
-    fn of(&self, block: BlockId) -> Option<(&Numbered<E>, Latched<'_, Slot<E>>)> {
+    fn of(&self, block: BlockId) -> Option<(&Numbered, Latched<'_, Slot>)> {
         let numbered = self.numbered(block.slot().index()?)?;
         Some((numbered, numbered.lock_of(block.generation().get())?))
     }
 
     #[inline(always)]
-    fn numbered(&self, index: u32) -> Option<&Numbered<E>> {
+    fn numbered(&self, index: u32) -> Option<&Numbered> {
         let (chunk, at) = place(index as usize);
         Some(&**self.chunks.get(chunk)?.get()?.get(at)?)
     }
@@ -423,14 +395,14 @@ fn place(index: usize) -> (usize, usize) {
     (chunk, index - BATCH * ((1 << chunk) - 1))
 }
 
-impl<E> Numbered<E> {
+impl Numbered {
     fn empty() -> Self {
         Self { whose: AtomicU64::new(NOBODYS), slot: Latch::taken(Slot::empty()) }
     }
 
     /// The slot, as long as it is this one's.
     #[inline(always)]
-    fn lock_of(&self, whose: u64) -> Option<Latched<'_, Slot<E>>> {
+    fn lock_of(&self, whose: u64) -> Option<Latched<'_, Slot>> {
         let is_its = || self.whose.load(Ordering::Acquire) == whose;
         self.slot.lock_while(is_its).filter(|_| is_its())
     }
@@ -442,7 +414,7 @@ impl<E> Numbered<E> {
     }
 }
 
-impl<E> Slot<E> {
+impl Slot {
     fn empty() -> Self {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
         Self {
@@ -456,50 +428,37 @@ impl<E> Slot<E> {
         }
     }
 
-    /// A use is done, and with it all that was submitted to its stream up to `order`.
+    /// A use is done, and with it all that was submitted to its stream before.
     #[cold]
-    fn forget_done(&mut self, access: Access, stream: StreamKey, order: u64) {
+    fn forget_done(&mut self, access: Access, done: UseId) {
         // Another thread may have finished a later use of the stream by now. Except for that, a
         // write came after everything.
         self.ledger.retain(|entry| {
-            if entry.stream == stream { entry.order > order } else { !access.writes() }
+            if entry.slot() == done.slot() { !done.covers(entry) } else { !access.writes() }
         });
     }
 }
 
-impl<E: Clone> Slot<E> {
+impl Slot {
     /// Another block is in it; `home` stands for its allocation.
     #[inline]
-    fn begin(&mut self, home: Entry<E>) {
+    fn begin(&mut self, home: UseId) {
         (self.retired, self.used) = (false, false);
         self.ledger.restart(home);
     }
 
     /// Tells `keep` what a free would have to wait for, which is not in the ledger any more.
     #[inline]
-    fn take_waits(&mut self, keep: impl FnMut(Need<E>)) {
+    fn take_waits(&mut self, keep: impl FnMut(UseId)) {
         // Where nothing was used, the ledger has the allocation, which was at home.
         if self.used {
-            let last = self.ledger.take_free_waits();
-            last.map(|Entry { stream, order, event }| Need {
-                slot: stream.get() as usize,
-                order,
-                event,
-            })
-            .for_each(keep);
+            self.ledger.free_waits().for_each(keep);
+            self.ledger.forget();
         }
     }
 }
 
-impl<E: Clone> Need<E> {
-    #[inline]
-    pub(crate) fn of(entry: &Entry<E>) -> Self {
-        let slot = entry.stream.get() as usize;
-        Self { slot, order: entry.order, event: entry.event.clone() }
-    }
-}
-
-impl<E> std::fmt::Debug for Slots<E> {
+impl std::fmt::Debug for Slots {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Slots").field("given", &self.given).finish_non_exhaustive()
     }

@@ -28,8 +28,8 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
-fn allocation(stream: StreamId) -> Entry<u64> {
-    Entry { stream: StreamKey::of(stream), order: 1, event: 0 }
+fn allocation(stream: StreamId) -> UseId {
+    UseId::new(stream.slot(), 1)
 }
 
 /// U6: two conflicting windows are never open at once, whoever comes first.
@@ -56,7 +56,7 @@ fn conflicting_windows_exclude_each_other() {
                     assert!(!inside.swap(true, Ordering::SeqCst), "two writers at once");
                     inside.store(false, Ordering::SeqCst);
                     let token = UseToken::new(block, me, Access::Write, ticket);
-                    let entry = Entry { stream: StreamKey::of(me), order: 2, event: 1 };
+                    let entry = UseId::new(me.slot(), 2);
                     slots.close(&token, Closing::Used(entry));
                 })
             })

@@ -31,7 +31,7 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
         let [home, stream] = [0, 1].map(|slot| StreamId::from_parts(pool, slot, 0).unwrap());
         let slots = Slots::new(2);
         let generation = Generation::next();
-        let allocation = Entry { stream: StreamKey::of(home), order: 1, event: 0 };
+        let allocation = UseId::new(home.slot(), 1);
         let block =
             id(slots.insert(generation, allocation, Tenancy::ANONYMOUS).unwrap(), generation, home);
         let open = || {
@@ -39,11 +39,10 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
             UseToken::new(block, stream, access, ticket)
         };
         let (done, later) = (open(), open());
-        let key = StreamKey::of(stream);
-        slots.close(&later, Closing::Used(Entry { stream: key, order: 4, event: 1 }));
-        slots.close(&done, Closing::Done(key, 2));
+        slots.close(&later, Closing::Used(UseId::new(stream.slot(), 4)));
+        slots.close(&done, Closing::Done(UseId::new(stream.slot(), 2)));
         let mut needs = Vec::new();
-        slots.free_waits(block, |need| needs.push(need.order)).unwrap();
+        slots.free_waits(block, |need| needs.push(need.seq())).unwrap();
         assert!(needs.contains(&4), "{access:?}: {needs:?}");
     }
 }

@@ -1,15 +1,13 @@
 //! Slots that stay with an owner, from one of its blocks to the next.
 
 use dmr_core::error::StreamProblem;
-use dmr_core::ledger::{Entry, StreamKey};
 use dmr_core::{
     BlockId, BlockSlot, DeviceBlock, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId,
 };
 
-use super::slots::{Empty, Need, Tenancy, Yielded};
+use super::slots::{Empty, Tenancy, Yielded};
 use super::{Carried, UseTable};
-use crate::progress::Event;
 use crate::{Owner, StreamGuard};
 
 /// An empty slot, for the next block of an owner that hands out the same memory again and again:
@@ -87,10 +85,9 @@ impl UseTable<'_> {
             let misuse = ResourceError::stream_misuse(home, StreamProblem::OtherPool);
             return Err((vacancy, misuse));
         }
-        let order = self.pool.progress().number_allocation(home.slot());
-        let entry = Entry { stream: StreamKey::of(home), order, event: None };
+        let allocation = self.pool.progress().submitted(home.slot());
         // SAFETY: the slot is of the table of this pool.
-        Ok(BlockSlot::new(unsafe { self.slots().fill(vacancy.empty, generation, entry) }))
+        Ok(BlockSlot::new(unsafe { self.slots().fill(vacancy.empty, generation, allocation) }))
     }
 
     /// The owner needs the slot no more: any block of the stream that it was reserved for may have
@@ -150,9 +147,9 @@ impl UseTable<'_> {
         let mut carried = Carried::default();
         if vacancy.pool == self.pool.id() && home.pool() == Some(vacancy.pool) {
             let home = home.slot();
-            let keep = |need: Need<Option<Event>>| {
-                if self.holds_up(home, need.slot, need.order) {
-                    carried.needs.push(need);
+            let keep = |used| {
+                if self.holds_up(home, used) {
+                    carried.needs.push(used);
                 }
             };
             // SAFETY: the slot is of the table of this pool.

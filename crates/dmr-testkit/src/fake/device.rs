@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
+use dmr_core::ledger::UseId;
+
 /// The offset, from the range's start, of the first byte that a check found wrong; unset until the
 /// check has run.
 pub(super) type Verdict = Arc<OnceLock<Option<usize>>>;
@@ -42,6 +44,18 @@ pub(super) struct Pattern {
 pub(super) struct Event {
     stream: usize,
     pub(super) position: u64,
+}
+
+impl Event {
+    /// The event, as a ledger remembers it.
+    pub(super) fn id(self) -> UseId {
+        UseId::new(self.stream, self.position)
+    }
+
+    /// The event of a use in a ledger.
+    pub(super) fn of(used: UseId) -> Self {
+        Self { stream: used.slot(), position: used.seq() }
+    }
 }
 
 impl Device {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::error::StreamProblem;
-use dmr_core::ledger::{Entry, Ledger, StreamKey};
+use dmr_core::ledger::Ledger;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
@@ -44,7 +44,7 @@ pub(super) struct Held {
     pub(super) home: StreamId,
     /// The point on the home stream at which it was given back.
     pub(super) retired: Option<Event>,
-    pub(super) ledger: Ledger<Event>,
+    pub(super) ledger: Ledger,
     pub(super) windows: Vec<Window>,
 }
 
@@ -107,13 +107,12 @@ impl FakeResource {
     /// Memory for a new block: of a retired block that `home` is ordered after anyway, else the
     /// first gap that is large enough.
     fn place(&self, state: &mut State, reserved: usize, home: StreamId) -> Option<usize> {
-        let key = StreamKey::of(home);
         let taken_over = state.blocks.iter().find(|(_, held)| {
             held.retired.is_some()
                 && held.home == home
                 && held.reserved == reserved
                 && held.windows.is_empty()
-                && held.ledger.waits(key, Access::Write).next().is_none()
+                && held.ledger.waits(home.slot(), Access::Write).next().is_none()
         });
         if let Some(generation) = taken_over.map(|(generation, _)| *generation) {
             return self.free(state, generation).map(|held| held.at);
@@ -170,7 +169,7 @@ impl FakeResource {
             if !held.windows.is_empty() && !self.has(Fault::FreesInsideAWindow) {
                 continue;
             }
-            let uses = held.ledger.free_waits().map(|entry| entry.event);
+            let uses = held.ledger.free_waits().map(Event::of);
             let uses = uses.filter(|_| !self.has(Fault::FreeIgnoresUses));
             let mut needed: Vec<_> = uses.chain([home]).collect();
             if self.has(Fault::FreesWithoutWaiting) {
@@ -231,9 +230,8 @@ impl DeviceMemoryResource for FakeResource {
         let spare = state.spare_generations.pop().filter(|_| self.has(Fault::ReusesGenerations));
         let generation = spare.unwrap_or_else(Generation::next);
         let event = self.device().record(home.slot());
-        let entry = Entry { stream: StreamKey::of(home), order: event.position, event };
         let forgets = self.has(Fault::ForgetsTheAllocation);
-        let ledger = if forgets { Ledger::new() } else { Ledger::allocated(entry) };
+        let ledger = if forgets { Ledger::new() } else { Ledger::allocated(event.id()) };
         let windows = Vec::new();
         let held = Held { at, bytes, reserved, home, retired: None, ledger, windows };
         state.blocks.insert(generation, held);

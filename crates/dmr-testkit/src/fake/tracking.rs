@@ -1,9 +1,9 @@
 //! Use tracking of the fake: windows, waits and the ledger of each block.
 
-use dmr_core::ledger::{Entry, Ledger, StreamKey};
+use dmr_core::ledger::Ledger;
 use dmr_core::{Access, BlockId, ResourceError, ResourceResult, StreamId, UseToken};
 
-use super::device::Op;
+use super::device::{Event, Op};
 use super::resource::{FakeResource, Held, State, Window};
 use super::{Fault, leased};
 
@@ -57,8 +57,8 @@ impl FakeResource {
             return;
         }
         let mut device = self.device();
-        for entry in held.ledger.waits(StreamKey::of(stream), access) {
-            device.submit(stream.slot(), Op::Wait(entry.event));
+        for entry in held.ledger.waits(stream.slot(), access) {
+            device.submit(stream.slot(), Op::Wait(Event::of(entry)));
         }
     }
 
@@ -67,12 +67,11 @@ impl FakeResource {
             return;
         }
         if self.has(Fault::KeepsOneReader) && !access.writes() {
-            let write = held.ledger.waits(StreamKey::new(u32::MAX), Access::Read).next().copied();
+            let write = held.ledger.waits(usize::MAX, Access::Read).next();
             held.ledger = write.map_or_else(Ledger::new, Ledger::allocated);
         }
         let event = self.device().record(stream.slot());
-        let entry = Entry { stream: StreamKey::of(stream), order: event.position, event };
-        drop(held.ledger.commit(access, entry));
+        held.ledger.commit(access, event.id());
     }
 
     pub(super) fn close(&self, token: &UseToken, used: bool) -> ResourceResult<()> {

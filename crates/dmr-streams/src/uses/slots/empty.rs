@@ -1,13 +1,13 @@
 //! Slots that no block is in: where they come from, and what their keepers do with them.
 
 use crossbeam_utils::CachePadded;
-use dmr_core::ledger::Entry;
+use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, Generation, ResourceError, ResourceResult};
 
-use super::{BATCH, CHUNKS, Empty, Need, Numbered, Slots, Tenancy, place};
+use super::{BATCH, CHUNKS, Empty, Numbered, Slots, Tenancy, place};
 use crate::sync::Ordering;
 
-impl<E: Clone> Slots<E> {
+impl Slots {
     /// A slot for all blocks of one owner that come from one place, one after the other: out of
     /// those of the stream in `home`.
     #[inline]
@@ -32,7 +32,7 @@ impl<E: Clone> Slots<E> {
         &self,
         Empty(index): Empty,
         generation: Generation,
-        home: Entry<E>,
+        home: UseId,
     ) -> u32 {
         if let Some(numbered) = self.numbered(index) {
             // SAFETY: an `Empty` is made where the latch is left taken, once, and used up here.
@@ -79,7 +79,7 @@ impl<E: Clone> Slots<E> {
     /// # Safety
     ///
     /// The slot is of this table.
-    pub(crate) unsafe fn take_waits(&self, empty: &mut Empty, keep: impl FnMut(Need<E>)) {
+    pub(crate) unsafe fn take_waits(&self, empty: &mut Empty, keep: impl FnMut(UseId)) {
         if let Some(numbered) = self.numbered(empty.0) {
             // SAFETY: an `Empty` is made where the latch is left taken, and stays borrowed while it
             // is not.

@@ -1,0 +1,307 @@
+//! The uses of one stream, and the events that were recorded for them.
+//!
+//! Uses of a stream are numbered in the order of submission. The number of a use is taken after its
+//! work was submitted and before an event is recorded for it, so an event covers every use of its
+//! stream with the same number or a smaller one, whichever threads submitted them.
+//!
+//! Uses get even numbers. An allocation takes the odd number before the next use's, without counting:
+//! it needs no event of its own, and any later one covers it.
+//!
+//! Makes no driver call: generic over the driver's event `D`, so that it can be model-checked.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+use crate::latch::{Latch, Latched};
+use crate::seen::Seen;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+
+/// How many events are recorded on a stream before the driver is asked about one of them, where no
+/// event can be recorded again without.
+const EVENTS_PER_QUERY: usize = 64;
+
+/// How many of the oldest events are looked at for one to record again.
+const LOOKS: usize = 8;
+
+/// The uses of one stream.
+pub(crate) struct Timeline<D> {
+    /// The number of the last use. Written under the lock of the events only.
+    last: AtomicU64,
+    /// Uses up to this number are known to be done.
+    done: AtomicU64,
+    /// What this stream has waited for.
+    pub(crate) seen: Seen,
+    /// Never locked across a driver call.
+    events: Latch<Events<D>>,
+    /// Covers all that was ever submitted here: set when the stream is retired. `None`: all of that is
+    /// done.
+    sealed: OnceLock<Option<Arc<StreamEvent<D>>>>,
+}
+
+/// The events of a stream.
+pub(crate) struct Events<D> {
+    /// Sorted by number: those that are being recorded or may be waited for, and those that were and
+    /// serve again when an event is needed. It grows to the number of events in flight.
+    recorded: VecDeque<Recorded<D>>,
+    /// Those whose record has failed.
+    spare: Vec<Arc<StreamEvent<D>>>,
+    /// Events recorded since the driver was last asked about one.
+    since_query: usize,
+}
+
+/// An event, and the number of the use that it is recorded for.
+struct Recorded<D> {
+    seq: u64,
+    event: Arc<StreamEvent<D>>,
+}
+
+/// An event of a stream. While a second `Arc` of it exists, it is not recorded again.
+pub(crate) struct StreamEvent<D> {
+    driver_event: D,
+    /// The slot of its stream.
+    slot: usize,
+    /// It covers uses of its stream up to this number ...
+    seq: AtomicU64,
+    /// ... and what its stream had waited for when it was recorded.
+    pub(crate) seen: Seen,
+    /// The record has been submitted, so it can be waited for.
+    is_recorded: AtomicBool,
+}
+
+/// What a stream waits for that must come after a use.
+pub(crate) enum Cover<D> {
+    /// Nothing: the use is known to be done.
+    Done,
+    /// This event.
+    Event(Arc<StreamEvent<D>>),
+    /// An event that is still to be recorded.
+    Unrecorded,
+}
+
+impl<D> Timeline<D> {
+    pub(crate) fn new() -> Self {
+        let events = Events { recorded: VecDeque::new(), spare: Vec::new(), since_query: 0 };
+        Self {
+            last: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            seen: Seen::new(),
+            events: Latch::new(events),
+            sealed: OnceLock::new(),
+        }
+    }
+
+    /// Returns the number that stands for all that was submitted so far: that of an allocation that
+    /// was just submitted.
+    #[inline]
+    pub(crate) fn submitted(&self) -> u64 {
+        self.last.load(Ordering::SeqCst) + 1
+    }
+
+    /// Returns whether use `seq` is known to be done.
+    #[inline]
+    pub(crate) fn is_done(&self, seq: u64) -> bool {
+        self.done.load(Ordering::Acquire) >= seq
+    }
+
+    /// Remembers that uses up to `seq` are done. Of two threads at once, the smaller number may stand
+    /// in the end: that costs a wait or a query, and saves an atomic read-modify-write.
+    pub(crate) fn raise_done(&self, seq: u64) {
+        if self.done.load(Ordering::Relaxed) < seq {
+            // Release: a thread that reads this submits after the work was done.
+            self.done.store(seq, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Latched<'_, Events<D>> {
+        self.events.lock()
+    }
+
+    /// Returns the number of a use that was just submitted.
+    #[inline]
+    pub(crate) fn number(&self, _: &Latched<'_, Events<D>>) -> u64 {
+        let seq = self.last.load(Ordering::Relaxed) + 2;
+        // Release, and no exchange: a thread that submits an allocation after an event was recorded for
+        // this number has the driver's word for that order, and so finds the number.
+        self.last.store(seq, Ordering::Release);
+        seq
+    }
+
+    /// Takes an event to record for use `seq`, if there is one that nothing needs any more.
+    #[inline]
+    pub(crate) fn reuse(
+        &self,
+        events: &mut Latched<'_, Events<D>>,
+        seq: u64,
+    ) -> Option<&StreamEvent<D>> {
+        let event = events.take_unneeded(self.done.load(Ordering::Acquire))?;
+        Some(self.insert(events, seq, event))
+    }
+
+    /// Adds an event that was made for use `seq`.
+    pub(crate) fn add(&self, slot: usize, seq: u64, driver_event: D) -> &StreamEvent<D> {
+        let (number, seen) = (AtomicU64::new(seq), Seen::new());
+        let is_recorded = AtomicBool::new(false);
+        let event = StreamEvent { driver_event, slot, seq: number, seen, is_recorded };
+        self.insert(&mut self.lock(), seq, Arc::new(event))
+    }
+
+    #[inline]
+    fn insert(
+        &self,
+        events: &mut Latched<'_, Events<D>>,
+        seq: u64,
+        event: Arc<StreamEvent<D>>,
+    ) -> &StreamEvent<D> {
+        event.seq.store(seq, Ordering::Relaxed);
+        // Under the lock: no other thread has found it yet.
+        event.is_recorded.store(false, Ordering::Relaxed);
+        // SAFETY: an event stays with its timeline, which is borrowed.
+        let borrowed = unsafe { &*std::ptr::from_ref(&*event) };
+        let mut at = events.recorded.len();
+        // A thread that had to make its event may be late.
+        while at > 0 && events.recorded[at - 1].seq > seq {
+            at -= 1;
+        }
+        events.recorded.insert(at, Recorded { seq, event });
+        events.since_query += 1;
+        borrowed
+    }
+
+    /// Takes an event back that could not be recorded for use `seq`.
+    #[cold]
+    pub(crate) fn discard(&self, event: &StreamEvent<D>) {
+        let mut events = self.lock();
+        let is_it = |it: &Recorded<D>| std::ptr::eq(&*it.event, event);
+        if let Some(at) = events.recorded.iter().position(is_it)
+            && let Some(Recorded { event, .. }) = events.recorded.remove(at)
+        {
+            events.spare.push(event);
+        }
+    }
+
+    /// Returns the event to ask the driver about, if it is time for that: the one in the middle of those
+    /// that may not be done.
+    #[cold]
+    pub(crate) fn event_to_query(&self) -> Option<Arc<StreamEvent<D>>> {
+        let mut events = self.lock();
+        if events.since_query < EVENTS_PER_QUERY {
+            return None;
+        }
+        events.since_query = 0;
+        let first = events.first_from(self.done.load(Ordering::Acquire) + 1);
+        let middle = first + (events.recorded.len() - first) / 2;
+        let found = events.recorded.range(middle..).find(|it| it.event.is_recorded());
+        found.map(|it| Arc::clone(&it.event))
+    }
+
+    /// Finds what a stream waits for that must come after use `seq`: the first event with that number
+    /// or a later one that is recorded, so that it does not wait for later work than it must.
+    pub(crate) fn cover(&self, seq: u64) -> Cover<D> {
+        let events = self.lock();
+        // Under the lock: an event that served again meanwhile was done.
+        if self.is_done(seq) {
+            return Cover::Done;
+        }
+        let from = events.recorded.range(events.first_from(seq)..);
+        match from.into_iter().find(|it| it.event.is_recorded()) {
+            Some(first) => Cover::Event(Arc::clone(&first.event)),
+            None => Cover::Unrecorded,
+        }
+    }
+
+    /// Makes an event stand for all that was ever submitted to the stream, which was retired just now,
+    /// and after whose work it was recorded. `None`: all of that is done.
+    pub(crate) fn seal(&self, last: Option<Arc<StreamEvent<D>>>) {
+        match &last {
+            Some(last) => last.seq.store(dmr_core::ledger::UseId::MAX_SEQ, Ordering::Relaxed),
+            None => self.raise_done(dmr_core::ledger::UseId::MAX_SEQ),
+        }
+        self.sealed.get_or_init(|| last);
+    }
+
+    /// Returns what [`seal`](Self::seal) was given, for a stream that is retired: waits for a thread
+    /// that is about to call it.
+    pub(crate) fn sealed(&self) -> Option<Arc<StreamEvent<D>>> {
+        self.sealed.wait().clone()
+    }
+}
+
+impl<D> Events<D> {
+    /// The index of the first event with number `seq` or a larger one.
+    fn first_from(&self, seq: u64) -> usize {
+        self.recorded.partition_point(|it| it.seq < seq)
+    }
+
+    /// Removes an event that is done and that no thread has.
+    #[inline]
+    fn take_unneeded(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
+        for at in 0..self.recorded.len().min(LOOKS) {
+            let oldest = &mut self.recorded[at];
+            if oldest.seq > done {
+                break;
+            }
+            if oldest.event.is_recorded() && is_only(&mut oldest.event) {
+                return self.recorded.remove(at).map(|it| it.event);
+            }
+        }
+        self.spare.pop()
+    }
+}
+
+impl<D> StreamEvent<D> {
+    /// Returns whether a stream that waits for this also comes after use `seq` of the stream in `slot`.
+    pub(crate) fn covers(&self, slot: usize, seq: u64) -> bool {
+        if slot == self.slot { self.seq() >= seq } else { self.seen.covers(slot, seq) }
+    }
+
+    /// It covers uses of its stream up to this number.
+    pub(crate) fn seq(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// The slot of the stream that it is recorded on.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// The driver's event.
+    pub(crate) fn driver_event(&self) -> &D {
+        &self.driver_event
+    }
+
+    /// Says that its record has been submitted. The recording thread does not touch it afterwards.
+    pub(crate) fn set_recorded(&self) {
+        // Release: what it covers is written before.
+        self.is_recorded.store(true, Ordering::Release);
+    }
+
+    fn is_recorded(&self) -> bool {
+        self.is_recorded.load(Ordering::Acquire)
+    }
+}
+
+/// Returns whether there is no other `Arc` of an event. The caller has the lock under which they are
+/// cloned.
+#[cfg(not(loom))]
+#[inline]
+fn is_only<T>(event: &mut Arc<T>) -> bool {
+    let is_only = Arc::strong_count(event) == 1;
+    // What a thread that had another one did with it comes before what is done next.
+    std::sync::atomic::fence(Ordering::Acquire);
+    is_only
+}
+
+/// As above: loom's count orders nothing.
+#[cfg(loom)]
+fn is_only<T>(event: &mut Arc<T>) -> bool {
+    Arc::get_mut(event).is_some()
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "timeline_tests.rs"]
+mod tests;
+
+#[cfg(all(test, loom))]
+#[path = "timeline_loom.rs"]
+mod loom_tests;
