@@ -45,8 +45,12 @@ const KERNELS: &[Weighted] = &[
     ("cuMemcpyDtoHAsync_v2", 1),
     ("cuStreamSynchronize", 2),
 ];
+const COPIES: &[Weighted] =
+    &[("cuMemcpyDtoHAsync_v2", 6), ("cuMemcpyHtoDAsync_v2", 6), ("cuMemsetD32Async", 2)];
+const PINNED: &[Weighted] = &[("cuMemHostAlloc", 6), ("cuMemFreeHost", 2)];
 const STREAMS: &[Weighted] = &[("cuStreamCreateWithPriority", 2), ("cuStreamGetCtx", 1)];
-const ALL: [&[Weighted]; 9] = [FIRST, USE, CLOSE, EVENTS, DIRECT, ASYNC, PAGES, KERNELS, STREAMS];
+const ALL: [&[Weighted]; 11] =
+    [FIRST, USE, CLOSE, EVENTS, DIRECT, ASYNC, PAGES, KERNELS, COPIES, PINNED, STREAMS];
 
 /// Returns the name, if it is a driver call that can be held or failed.
 #[must_use]
@@ -84,12 +88,24 @@ pub(crate) fn are_rare(step: &Step) -> bool {
     )
 }
 
-fn groups(stack: Stack, step: &Step) -> Vec<&'static [Weighted]> {
-    let memory = match stack {
+/// Draws a driver call by which the stack takes memory or gives it back. Returns whether it gives it back.
+pub(crate) fn draw_memory(random: &mut Random, stack: Stack) -> (&'static str, bool) {
+    const GIVE_BACK: [&str; 5] =
+        ["cuMemUnmap", "cuMemRelease", "cuMemFree_v2", "cuMemFreeAsync", "cuMemPoolTrimTo"];
+    let (call, _) = random.pick(memory(stack));
+    (call, GIVE_BACK.contains(&call))
+}
+
+fn memory(stack: Stack) -> &'static [Weighted] {
+    match stack {
         Stack::DirectTracked | Stack::PoolDirect => DIRECT,
         Stack::Async | Stack::PoolAsync | Stack::GuardAsync => ASYNC,
         _ => PAGES,
-    };
+    }
+}
+
+fn groups(stack: Stack, step: &Step) -> Vec<&'static [Weighted]> {
+    let memory = memory(stack);
     let kernels: &[Weighted] = if stack == Stack::GuardAsync { KERNELS } else { &[] };
     match step {
         Step::Allocate { .. } => vec![FIRST, EVENTS, memory, memory, kernels],
@@ -102,12 +118,23 @@ fn groups(stack: Stack, step: &Step) -> Vec<&'static [Weighted]> {
         Step::Free { .. } | Step::FreePart { .. } => vec![USE, memory, kernels],
         Step::Reap | Step::ReapPending | Step::Trim { .. } => vec![EVENTS, memory, kernels],
         Step::Replace { .. } | Step::Adopt { .. } => vec![STREAMS],
-        Step::Retire { .. } | Step::RetireAtOnce { .. } => vec![FIRST, CLOSE],
+        Step::Retire { .. } | Step::RetireAtOnce { .. } | Step::RetireWithin { .. } => {
+            vec![FIRST, CLOSE]
+        }
+        Step::Pin { .. } => vec![FIRST, EVENTS, memory, PINNED],
+        Step::FillCounterpart { .. } | Step::CopyToHost { .. } | Step::CopyToDevice { .. } => {
+            vec![USE, COPIES]
+        }
+        Step::HostReads { .. } | Step::HostWrites { .. } => vec![EVENTS],
+        Step::ReapPinned => vec![EVENTS, PINNED],
         Step::Narrow { .. }
         | Step::Synchronize { .. }
         | Step::Delay { .. }
         | Step::Capture { .. }
         | Step::EndCapture
+        | Step::CaptureStream { .. }
+        | Step::EndCaptureStream { .. }
+        | Step::Unpin { .. }
         | Step::Fork => Vec::new(),
     }
 }

@@ -22,6 +22,8 @@ pub enum FailureKind {
     Reported(ReportKind),
     /// A check found another byte than was written.
     WrongByte,
+    /// The host has read another word of pinned memory than was written.
+    WrongWord,
     /// `usage` differs from what the program holds.
     Accounting,
     /// Memory is left after everything was freed and trimmed.
@@ -32,8 +34,12 @@ pub enum FailureKind {
     NotRefused,
     /// A block was in another state than it must be after a free.
     WrongState,
-    /// A capture of another stream was invalidated by a call of the library.
+    /// A capture was invalidated by a call of the library.
     CaptureEnded,
+    /// A call of the library has made a stream join a capture of another.
+    CaptureJoined,
+    /// A call of the library has left its thread in another capture mode.
+    CaptureMode,
     /// A stream was retired although a window or a call used it.
     RetiredInUse,
     /// A block grew over memory that is not its own.

@@ -1,5 +1,8 @@
 //! Draws programs from seeds.
 
+mod fragments;
+mod script;
+
 use dmr_core::Access;
 use dmr_sim::Policy;
 
@@ -15,17 +18,25 @@ pub struct Shape {
     pub lines: usize,
     /// Whether several threads work, some of them held in driver calls.
     pub threads: bool,
-    /// Whether driver calls fail, streams are adopted, other streams capture.
+    /// Whether driver calls fail, streams are adopted and retired, streams capture, and the host copies
+    /// through pinned memory.
     pub disturbs: bool,
-    /// Whether some programs do what is known to fail, and fork.
+    /// Whether some programs give parts of blocks back and grow them.
     pub risks: bool,
+    /// One program in this many forks; 0: none.
+    pub forks: u64,
 }
 
 impl Shape {
     /// Everything.
-    pub const FULL: Self = Self { lines: 40, threads: true, disturbs: true, risks: true };
+    pub const FULL: Self =
+        Self { lines: 40, threads: true, disturbs: true, risks: true, forks: 2000 };
+    /// Each program forks, under a thread that is held in a driver call.
+    pub const FORKS: Self =
+        Self { lines: 12, threads: true, disturbs: false, risks: false, forks: 1 };
     /// One thread, and nothing that disturbs it: what a GPU can play, too.
-    pub const PLAIN: Self = Self { lines: 40, threads: false, disturbs: false, risks: false };
+    pub const PLAIN: Self =
+        Self { lines: 40, threads: false, disturbs: false, risks: false, forks: 0 };
 }
 
 /// Draws the program of this number.
@@ -34,7 +45,8 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
     let seed = number;
     let mut random = Random::new(number.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xd1ce);
     let streams = 2 + random.below(4) as usize;
-    let threads = if shape.threads && random.one_in(2) { 2 + random.below(3) as usize } else { 1 };
+    let has_threads = shape.threads && (shape.forks == 1 || random.one_in(2));
+    let threads = if has_threads { 2 + random.below(3) as usize } else { 1 };
     let disturbs = |random: &mut Random, n| shape.disturbs && random.one_in(n);
     let draw = Draw {
         stack,
@@ -45,8 +57,9 @@ pub fn program(number: u64, stack: Stack, policy: Policy, shape: Shape) -> Progr
         fails: disturbs(&mut random, 6),
         adopts: disturbs(&mut random, 3),
         captures: disturbs(&mut random, 8),
+        fragments: shape.disturbs,
         risks: shape.risks && random.one_in(24),
-        forks: shape.risks && random.one_in(2000),
+        forks: shape.forks > 0 && random.one_in(shape.forks),
         blocks: Vec::new(),
         windows: Vec::new(),
         named: 0,
@@ -68,6 +81,8 @@ struct Draw {
     fails: bool,
     adopts: bool,
     captures: bool,
+    /// Whether it has directed fragments.
+    fragments: bool,
     risks: bool,
     forks: bool,
     /// Blocks that were allocated, if that succeeded, and not freed: number, bytes, is a part.
@@ -110,8 +125,17 @@ impl Near {
 impl Draw {
     fn lines(mut self, count: usize) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::with_capacity(count + 4);
+        let fork_at = if self.forks { self.random.below(count as u64) as usize } else { count };
         while lines.len() < count {
+            if self.forks && lines.len() >= fork_at {
+                self.forks = false;
+                lines.extend(self.fork());
+            }
             self.near = self.near.take().filter(|near| near.until > lines.len());
+            if let Some(fragment) = self.fragment() {
+                lines.extend(fragment);
+                continue;
+            }
             let mut thread = self.random.below(self.threads as u64) as usize;
             if self.near.as_ref().is_some_and(|near| near.thread == thread) {
                 // A line of the thread that is held would let it go on.
@@ -363,19 +387,11 @@ impl Draw {
             }
             2 if self.captures && !self.is_capturing => {
                 self.is_capturing = true;
-                let mode = match self.risks {
-                    true => self.random.pick(&[CaptureMode::Global, CaptureMode::ThreadLocal]),
-                    false => CaptureMode::Relaxed,
-                };
-                vec![Step::Capture { mode }]
+                vec![Step::Capture { mode: CaptureMode::Relaxed }]
             }
             3 if self.captures && self.is_capturing => {
                 self.is_capturing = false;
                 vec![Step::EndCapture]
-            }
-            _ if self.forks => {
-                self.forks = false;
-                vec![Step::Fork]
             }
             _ if self.adopts => {
                 let stream = self.stream();

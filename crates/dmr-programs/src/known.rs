@@ -65,9 +65,7 @@ pub const KNOWN: &[Known] = &[
             thread 0: retire s1 at once",
         is: |program, failure| {
             failure.kind == FailureKind::RetiredInUse
-                && failure.line.is_some_and(|line| {
-                    matches!(program.lines[line].step, Step::RetireAtOnce { .. })
-                })
+                && failure.line.is_some_and(|line| retires_in_use(&program.lines[line].step))
         },
     },
     Known {
@@ -80,9 +78,12 @@ pub const KNOWN: &[Known] = &[
             thread 1: launch on s2 b0 update, held at cuStreamIsCapturing 1 for 1 lines
             thread 0: retire s2 at once",
         is: |program, failure| {
-            failure.kind == FailureKind::RetiredInUse
-                && program.lines.iter().any(|line| matches!(line.step, Step::RetireAtOnce { .. }))
-                && program.lines.iter().any(|line| line.hold.is_some())
+            let is_kind = match failure.kind {
+                FailureKind::RetiredInUse | FailureKind::WrongWord => true,
+                FailureKind::Reported(kind) => kind.is_race(),
+                _ => false,
+            };
+            is_kind && program.lines.iter().enumerate().any(|(at, _)| retires_under_call(program, at))
         },
     },
     Known {
@@ -98,11 +99,56 @@ pub const KNOWN: &[Known] = &[
         is: |program, failure| {
             failure.kind == FailureKind::CaptureEnded
                 && program.lines.iter().any(|line| {
-                    matches!(line.step, Step::Capture { mode } if mode != CaptureMode::Relaxed)
+                    matches!(line.step, Step::Capture { mode } | Step::CaptureStream { mode, .. }
+                        if mode != CaptureMode::Relaxed)
                 })
         },
     },
+    Known {
+        name: "a capture begins under a call",
+        breaks: "U14",
+        what: "a stream begins to capture after a call has looked whether it does: the event that the call \
+               records belongs to the graph, and a stream that waits for it joins the capture",
+        program: "stack async, work lazy, streams 2, seed 1
+            thread 0: allocate b0 of 4096 on s0
+            thread 0: launch on s1 b0 write, held at cuEventRecord 2 for 1 lines
+            thread 1: capture s1 relaxed
+            thread 1: launch on s0 b0 write",
+        is: |program, failure| {
+            matches!(
+                failure.kind,
+                FailureKind::CaptureJoined
+                    | FailureKind::CaptureEnded
+                    | FailureKind::NotRefused
+                    | FailureKind::UnexpectedError
+                    | FailureKind::Reported(_)
+            ) && captures_under_a_call(program)
+        },
+    },
 ];
+
+/// Whether this line is held while another thread retires a stream.
+fn retires_under_call(program: &Program, at: usize) -> bool {
+    let line = &program.lines[at];
+    let Some(hold) = line.hold else { return false };
+    let mut meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
+    meanwhile.any(|other| retires_in_use(&other.step) && other.thread != line.thread)
+}
+
+fn retires_in_use(step: &Step) -> bool {
+    matches!(step, Step::RetireAtOnce { .. } | Step::RetireWithin { .. })
+}
+
+/// Whether a stream begins to capture while another thread is held in a call.
+fn captures_under_a_call(program: &Program) -> bool {
+    program.lines.iter().enumerate().any(|(at, line)| {
+        let Some(hold) = line.hold else { return false };
+        let mut meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
+        meanwhile.any(|other| {
+            matches!(other.step, Step::CaptureStream { .. }) && other.thread != line.thread
+        })
+    })
+}
 
 /// Returns the known failure that this one is.
 #[must_use]

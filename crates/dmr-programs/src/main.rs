@@ -1,6 +1,9 @@
-//! `dmr-programs [COUNT [FIRST [THREADS]]]`: plays `COUNT` random programs over every stack, from number
-//! `FIRST` on, in `THREADS` threads. Prints the first failures, shrunk, how often the programs reached
-//! each conflict, and how many were played in a second. Fails if a failure is not a known one.
+//! `dmr-programs [--forks] [COUNT [FIRST [THREADS]]]`: plays `COUNT` random programs over every stack, from
+//! number `FIRST` on, in `THREADS` threads. Prints the first failures, shrunk, how often the programs
+//! reached each conflict, and how many were played in a second. Fails if a failure is not a known one.
+//!
+//! With `--forks` each program is short and forks, under a thread that is held in a driver call: a fork
+//! takes as long as several programs without one.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
 #![deny(unsafe_code)]
@@ -30,10 +33,17 @@ fn arguments(numbers: &[u64]) -> Option<(u64, u64, u64)> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let shape = match words.first().is_some_and(|word| word == "--forks") {
+        true => {
+            words.remove(0);
+            Shape::FORKS
+        }
+        false => Shape::FULL,
+    };
     let numbers: Result<Vec<u64>, _> = words.iter().map(|word| word.parse()).collect();
     let Some((count, first, threads)) = numbers.ok().and_then(|numbers| arguments(&numbers)) else {
-        eprintln!("usage: dmr-programs [COUNT [FIRST [THREADS]]], each a number");
+        eprintln!("usage: dmr-programs [--forks] [COUNT [FIRST [THREADS]]], each a number");
         return ExitCode::FAILURE;
     };
     // A panic in a program is a failure of the program, and printed as such.
@@ -61,7 +71,7 @@ fn main() -> ExitCode {
                     let policy = policies[((first + hundred) / 100 % 3) as usize];
                     for number in first + hundred..first + count.min(hundred + 100) {
                         let stack = Stack::ALL[(number % Stack::ALL.len() as u64) as usize];
-                        let program = program(number, stack, policy, Shape::FULL);
+                        let program = program(number, stack, policy, shape);
                         let Err(failure) = runner.play(&program) else { continue };
                         let mut done = done.lock().expect("no panic under the lock");
                         if let Some(known) = known::classify(&program, &failure) {

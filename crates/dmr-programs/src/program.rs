@@ -113,10 +113,32 @@ pub enum Step {
     Retire { stream: usize },
     /// Retires an adopted stream even while a window or a call uses it.
     RetireAtOnce { stream: usize },
+    /// Retires an adopted stream, and waits some time for the calls that use it.
+    RetireWithin { stream: usize },
     /// Begins to capture a graph on a stream that is not the pool's.
     Capture { mode: CaptureMode },
     /// Ends that capture.
     EndCapture,
+    /// Begins to capture a graph on a stream of the program.
+    CaptureStream { stream: usize, mode: CaptureMode },
+    /// Ends the capture of a stream of the program.
+    EndCaptureStream { stream: usize },
+    /// Allocates pinned host memory, and a device buffer of the same size: its counterpart.
+    Pin { pinned: u32, bytes: usize, stream: usize },
+    /// Fills the counterpart on a stream.
+    FillCounterpart { pinned: u32, stream: usize },
+    /// Copies the counterpart to the pinned memory on a stream.
+    CopyToHost { pinned: u32, stream: usize },
+    /// Copies the pinned memory to its counterpart on a stream.
+    CopyToDevice { pinned: u32, stream: usize },
+    /// Reads the pinned memory on the host.
+    HostReads { pinned: u32 },
+    /// Writes the pinned memory on the host.
+    HostWrites { pinned: u32 },
+    /// Drops the pinned memory and its counterpart.
+    Unpin { pinned: u32 },
+    /// `try_reap_pinned`.
+    ReapPinned,
     /// Forks; the child makes calls that must be refused, and ends.
     Fork,
 }

@@ -134,15 +134,14 @@ pub fn play_on(
     let made = Player::new(rig, &program, options);
     let made = made.map_err(|error| Failure::at_end(FailureKind::UnexpectedError, error))?;
     let player = Arc::new(made);
-    let played = play_lines(&player, crew).and_then(|()| player.end());
+    let played = play_lines(&player, crew).and_then(|()| player.end_caught());
     watch::end();
     counts.add(&player.state().counts);
     // A race may be the cause of another failure, so it is reported first.
     let verdict = player.verdict();
-    match (verdict, played) {
-        (Err(race), _) => Err(race),
-        (Ok(()), played) => played,
-    }
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(player)));
+    let dropped = dropped.map_err(|_| Failure::at_end(FailureKind::Panic, "the stack is dropped"));
+    verdict.and(played).and(dropped)
 }
 
 /// A simulated machine of one small device, on which driver calls can be held and made to fail.

@@ -129,6 +129,8 @@ pub struct Built {
     pub pool: Option<Arc<Pool>>,
     /// Whether the player reports blocks to the simulator; else the stack does.
     pub reports_blocks: bool,
+    /// Whether a debug guard may keep blocks that are given back.
+    pub is_guarded: bool,
 }
 
 /// How a stack is built.
@@ -173,7 +175,8 @@ pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
 /// What the resources return when they are made.
 pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Built, BuildError> {
     let streams = rig.streams();
-    let layered = |resource| Built { resource, pool: None, reports_blocks: false };
+    let layered =
+        |resource| Built { resource, pool: None, reports_blocks: false, is_guarded: false };
     Ok(match stack {
         Stack::DirectTracked => {
             let direct = DirectCudaResource::new(Arc::clone(streams));
@@ -188,20 +191,20 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
             // Operations of its own: it takes the verdicts of all checks that they have made.
             let ops: Arc<dyn DeviceOps> = Arc::new(PatternOps::new(Arc::clone(streams))?);
             let guard = ResourceBuilder::new(async_resource(rig)?).layer(DebugGuardLayer::new(ops));
-            layered(guard.build_shared())
+            Built { is_guarded: true, ..layered(guard.build_shared()) }
         }
         Stack::PoolDirect | Stack::PoolAsync | Stack::PoolPages | Stack::PoolCompact => {
             let pool = Arc::new(pool(stack, rig, seed, wiring.observer.clone())?);
             let reports_blocks = wiring.observer.is_none();
-            Built { resource: Arc::clone(&pool) as _, pool: Some(pool), reports_blocks }
+            Built { pool: Some(Arc::clone(&pool)), reports_blocks, ..layered(pool) }
         }
         Stack::PoolObserved => {
             let pool = Arc::new(pool(stack, rig, seed, observer(rig, wiring))?);
-            Built { resource: Arc::clone(&pool) as _, pool: Some(pool), reports_blocks: false }
+            Built { pool: Some(Arc::clone(&pool)), ..layered(pool) }
         }
         Stack::BudgetPool => {
             let inner = pool(stack, rig, seed, observer(rig, wiring))?;
-            let bytes = 3 * MIB * draw_config(seed).1;
+            let bytes = (2 + seed % 3) * MIB * draw_config(seed).1;
             layered(ResourceBuilder::new(inner).layer(BudgetLayer::new(bytes)).build_shared())
         }
         Stack::LogPool => {
@@ -211,6 +214,14 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
             layered(layers.build_shared())
         }
     })
+}
+
+impl Built {
+    /// Whether a free is refused while the home stream of its block captures. A guard may keep the block
+    /// until later.
+    pub(crate) fn refuses_captured_frees(&self) -> bool {
+        !self.is_guarded
+    }
 }
 
 fn observer(rig: &Rig, wiring: &Wiring) -> Option<Arc<dyn MemoryObserver>> {

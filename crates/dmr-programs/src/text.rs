@@ -103,11 +103,33 @@ impl fmt::Display for Step {
             Self::Adopt { stream } => write!(f, "adopt s{stream}"),
             Self::Retire { stream } => write!(f, "retire s{stream}"),
             Self::RetireAtOnce { stream } => write!(f, "retire s{stream} at once"),
+            Self::RetireWithin { stream } => write!(f, "retire s{stream} in time"),
             Self::Capture { mode } => write!(f, "capture {}", mode_name(*mode)),
             Self::EndCapture => f.write_str("end capture"),
+            Self::CaptureStream { stream, mode } => {
+                write!(f, "capture s{stream} {}", mode_name(*mode))
+            }
+            Self::EndCaptureStream { stream } => write!(f, "end capture s{stream}"),
+            Self::Pin { pinned, bytes, stream } => {
+                write!(f, "pin p{pinned} of {bytes} on s{stream}")
+            }
+            Self::FillCounterpart { pinned, stream } => {
+                write!(f, "fill device p{pinned} on s{stream}")
+            }
+            Self::CopyToHost { pinned, stream } => write!(f, "copy to p{pinned} on s{stream}"),
+            Self::CopyToDevice { pinned, stream } => write!(f, "copy from p{pinned} on s{stream}"),
+            Self::HostReads { pinned } => write!(f, "host reads p{pinned}"),
+            Self::HostWrites { pinned } => write!(f, "host writes p{pinned}"),
+            Self::Unpin { pinned } => write!(f, "unpin p{pinned}"),
+            Self::ReapPinned => f.write_str("reap pinned"),
             Self::Fork => f.write_str("fork"),
         }
     }
+}
+
+fn mode_of(word: &str) -> Option<CaptureMode> {
+    let modes = [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];
+    modes.into_iter().find(|mode| mode_name(*mode) == word)
 }
 
 fn mode_name(mode: CaptureMode) -> &'static str {
@@ -193,7 +215,7 @@ fn uses_of(words: &[&str]) -> Option<Vec<(u32, Access)>> {
 
 fn step_of(words: &[&str]) -> Option<Step> {
     let (block, stream) = (|word| number::<u32>('b', word), |word| number::<usize>('s', word));
-    let window = |word| number::<u32>('w', word);
+    let (window, pinned) = (|word| number::<u32>('w', word), |word| number::<u32>('p', word));
     Some(match words {
         ["allocate", b, "of", bytes, "on", s] => {
             Step::Allocate { block: block(b)?, bytes: bytes.parse().ok()?, stream: stream(s)? }
@@ -227,11 +249,25 @@ fn step_of(words: &[&str]) -> Option<Step> {
         ["adopt", s] => Step::Adopt { stream: stream(s)? },
         ["retire", s, "at", "once"] => Step::RetireAtOnce { stream: stream(s)? },
         ["retire", s] => Step::Retire { stream: stream(s)? },
-        ["capture", mode] => {
-            let modes = [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];
-            Step::Capture { mode: modes.into_iter().find(|it| mode_name(*it) == *mode)? }
-        }
+        ["retire", s, "in", "time"] => Step::RetireWithin { stream: stream(s)? },
+        ["capture", mode] => Step::Capture { mode: mode_of(mode)? },
         ["end", "capture"] => Step::EndCapture,
+        ["capture", s, mode] => Step::CaptureStream { stream: stream(s)?, mode: mode_of(mode)? },
+        ["end", "capture", s] => Step::EndCaptureStream { stream: stream(s)? },
+        ["pin", p, "of", bytes, "on", s] => {
+            Step::Pin { pinned: pinned(p)?, bytes: bytes.parse().ok()?, stream: stream(s)? }
+        }
+        ["fill", "device", p, "on", s] => {
+            Step::FillCounterpart { pinned: pinned(p)?, stream: stream(s)? }
+        }
+        ["copy", "to", p, "on", s] => Step::CopyToHost { pinned: pinned(p)?, stream: stream(s)? },
+        ["copy", "from", p, "on", s] => {
+            Step::CopyToDevice { pinned: pinned(p)?, stream: stream(s)? }
+        }
+        ["host", "reads", p] => Step::HostReads { pinned: pinned(p)? },
+        ["host", "writes", p] => Step::HostWrites { pinned: pinned(p)? },
+        ["unpin", p] => Step::Unpin { pinned: pinned(p)? },
+        ["reap", "pinned"] => Step::ReapPinned,
         ["fork"] => Step::Fork,
         _ => return None,
     })

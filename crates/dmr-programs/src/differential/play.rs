@@ -97,7 +97,7 @@ fn play_on(rig: &Arc<Rig>, it: &Differential) -> Result<Observation, Failure> {
         }
         player.check_accounting(at)?;
     }
-    let ended = player.end();
+    let ended = player.end_caught();
     watch::end();
     let wrong = match ended {
         Ok(()) => {

@@ -24,9 +24,7 @@ impl Player {
         let Some(lease) = self.state().lease(stream) else { return Ok(()) };
         let stream = Some(slot_of(&lease));
         self.touches(at, Footprint { stream, ..Footprint::default() });
-        if self.captures().is_some() {
-            self.count(Conflict::CaptureWhileAllocating);
-        }
+        self.count_captures(stream, Conflict::CaptureWhileAllocating);
         let resource = &self.built.resource;
         let allocate = || resource.allocate(bytes, lease.id(), AllocTag::new("block"));
         let allocated = self.library(at, allocate)?;
@@ -45,9 +43,14 @@ impl Player {
             }
             Err(error) => return self.expect_or_retired(at, "allocate", &lease, &error),
         };
+        let slot = slot_of(&lease);
+        if self.is_retired(&lease) {
+            let text = "an allocation was under way, and returned a block";
+            return Err(Failure::new(FailureKind::RetiredInUse, at, text));
+        }
+        self.refused_by_capture(at, slot, "allocate")?;
         let mut state = self.state();
         state.counts.allocated += 1;
-        let slot = slot_of(&lease);
         match state.freed_at.remove(&block.ptr()) {
             Some(freed_by) if freed_by == slot => state.counts.count(Conflict::ReuseByOwnStream),
             Some(_) => state.counts.count(Conflict::ReuseByOtherStream),
@@ -162,7 +165,10 @@ impl Player {
             }
             Err(error) => {
                 drop(state);
-                let played = self.expect_injected(at, "try_grow", &error);
+                let played = match &held.home {
+                    Some(home) => self.expect_or_retired(at, "try_grow", home, &error),
+                    None => self.expect_injected(at, "try_grow", &error),
+                };
                 state = self.state();
                 played
             }
@@ -253,6 +259,9 @@ impl Player {
         }
         state.forget(generation);
         drop(state);
+        if !is_open && home.is_some() && self.built.refuses_captured_frees() {
+            self.refused_by_capture(at, home_slot, "deallocate")?;
+        }
         if !undisturbed {
             return Ok(());
         }

@@ -1,10 +1,11 @@
 //! Accounting while a program runs, and what must be so when it has ended.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dmr_core::{DeviceMemoryResource, DeviceOps};
 
-use super::{Played, Player};
+use super::{Played, Player, text_of};
 use crate::failure::{Failure, FailureKind};
 use crate::stack::Pool;
 use crate::watch;
@@ -17,8 +18,12 @@ const TRIMS: usize = 3;
 impl Player {
     /// Compares `usage` with what the program holds. No call may be under way.
     pub(crate) fn check_accounting(&self, at: usize) -> Played {
-        let wrong = |text| Failure::new(FailureKind::Accounting, at, text);
-        self.compare_usage().map_err(wrong)
+        match catch_unwind(AssertUnwindSafe(|| self.compare_usage())) {
+            Ok(compared) => {
+                compared.map_err(|text| Failure::new(FailureKind::Accounting, at, text))
+            }
+            Err(panic) => Err(Failure::new(FailureKind::Panic, at, text_of(&*panic))),
+        }
     }
 
     fn compare_usage(&self) -> Result<(), String> {
@@ -30,7 +35,8 @@ impl Player {
         let bytes = |held: &super::state::Held| {
             state.facts.get(&held.block.generation()).map_or(0, |facts| facts.bytes)
         };
-        let live: u64 = state.blocks.values().map(bytes).sum();
+        let counterparts = state.pinned.values().map(|pinned| pinned.facts.bytes);
+        let live: u64 = state.blocks.values().map(bytes).chain(counterparts).sum();
         let mut retired = HashMap::new();
         for (block, _) in state.windows.values().flat_map(|open| &open.uses) {
             if let Some(facts) = state.facts.get(&block.generation())
@@ -57,11 +63,17 @@ impl Player {
         Ok(())
     }
 
+    /// Ends the program. A panic is a failure.
+    pub(crate) fn end_caught(&self) -> Played {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.end()));
+        ended.unwrap_or_else(|panic| Err(Failure::at_end(FailureKind::Panic, text_of(&*panic))))
+    }
+
     /// Ends the program: windows are closed, blocks freed, streams given back; then nothing is left.
-    pub(crate) fn end(&self) -> Played {
+    fn end(&self) -> Played {
         let last = self.program.lines.len();
         watch::begin(None, None);
-        self.end_capture(last.saturating_sub(1))?;
+        self.end_all_captures(last.saturating_sub(1))?;
         let mut windows: Vec<u32> = self.state().windows.keys().copied().collect();
         windows.sort_unstable();
         let at = last.saturating_sub(1);
@@ -69,8 +81,15 @@ impl Player {
         let mut blocks: Vec<u32> = self.state().blocks.keys().copied().collect();
         blocks.sort_unstable();
         blocks.into_iter().try_for_each(|block| self.free(at, block, true))?;
+        let mut pinned: Vec<u32> = self.state().pinned.keys().copied().collect();
+        pinned.sort_unstable();
+        pinned.into_iter().try_for_each(|pinned| self.unpin(at, pinned))?;
         self.compare_usage().map_err(|text| Failure::at_end(FailureKind::Accounting, text))?;
         self.give_back()?;
+        self.rig
+            .streams()
+            .reap_pinned()
+            .map_err(|error| self.unexpected(at, "reap_pinned", &error))?;
         let wrong = self.rig.ops().collect();
         let wrong = wrong.map_err(|error| self.unexpected(at, "collect", &error))?;
         if let Some(first) = wrong.first() {

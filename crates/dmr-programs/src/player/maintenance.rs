@@ -15,9 +15,7 @@ impl Player {
         at: usize,
         reap: impl FnOnce(&dyn DeviceMemoryResource) -> ResourceResult<u64>,
     ) -> Played {
-        if self.captures().is_some() {
-            self.count(Conflict::CaptureWhileReaping);
-        }
+        self.count_captures(None, Conflict::CaptureWhileReaping);
         match self.library(at, || reap(&*self.built.resource))? {
             Ok(0) => Ok(()),
             Ok(_) => {
@@ -29,9 +27,7 @@ impl Player {
     }
 
     pub(super) fn trim(&self, at: usize, keep: u64) -> Played {
-        if self.captures().is_some() {
-            self.count(Conflict::CaptureWhileReaping);
-        }
+        self.count_captures(None, Conflict::CaptureWhileReaping);
         match self.library(at, || self.built.resource.trim_to(keep))? {
             Ok(0) => Ok(()),
             Ok(_) => {

@@ -2,14 +2,19 @@
 //! must do.
 
 mod blocks;
+mod captures;
 mod end;
 mod handover;
+mod judge;
 mod maintenance;
 mod order;
+mod pinned;
+mod retire;
 mod state;
 mod streams;
 mod uses;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +25,14 @@ use dmr_testkit::Rig;
 
 use crate::conflicts::{Conflict, Counts};
 use crate::failure::{Failure, FailureKind};
-use crate::program::{CaptureMode, Line, Program, Step};
+use crate::program::{Line, Program, Step};
 use crate::random::Random;
 use crate::stack::{self, BuildError, Built, Wiring};
 use crate::watch;
 
 pub use handover::{HandedOver, Handover, Hazard, Omission};
 pub(crate) use order::play_lines;
+use retire::When;
 pub use state::shadow_of;
 use state::{Footprint, Slot, State};
 
@@ -77,7 +83,12 @@ impl Player {
             blocks: HashMap::new(),
             windows: HashMap::new(),
             facts: HashMap::new(),
-            capture: None,
+            foreign_capture: None,
+            captures: HashMap::new(),
+            captures_begun: 0,
+            captures_ended: HashMap::new(),
+            captures_at_line: HashMap::new(),
+            pinned: HashMap::new(),
             random: Random::new(program.seed ^ 0x5eed),
             counts: Counts { programs: 1, ..Counts::default() },
             freed_at: HashMap::new(),
@@ -85,6 +96,8 @@ impl Player {
             windows_opened: 0,
             uses_declared: 0,
             calls: 0,
+            calls_on: HashMap::new(),
+            retiring: Vec::new(),
         };
         Ok(Self {
             rig: Arc::clone(rig),
@@ -102,17 +115,17 @@ impl Player {
             .labels
             .then(|| dmr_sim::label(format!("line {}: {}", line + 1, self.program.lines[line])));
         let played = catch_unwind(AssertUnwindSafe(|| self.step(line)));
-        played.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(Failure::new(FailureKind::Panic, line, text.unwrap_or("no message")))
-        })
+        played.unwrap_or_else(|panic| Err(Failure::new(FailureKind::Panic, line, text_of(&*panic))))
     }
 
     fn step(&self, at: usize) -> Played {
         let Line { thread, step, .. } = &self.program.lines[at];
         self.rig.device().bind().map_err(|error| self.unexpected(at, "bind", &error))?;
-        self.state().counts.steps += 1;
+        let mut state = self.state();
+        state.counts.steps += 1;
+        let begun = state.captures_begun;
+        state.captures_at_line.insert(at, begun);
+        drop(state);
         match step {
             Step::Allocate { block, bytes, stream } => self.allocate(at, *block, *bytes, *stream),
             Step::Launch { stream, uses } => self.launch(at, *stream, uses),
@@ -134,35 +147,61 @@ impl Player {
             Step::Delay { stream } => self.delay(at, *stream),
             Step::Replace { stream } => self.replace(at, *stream),
             Step::Adopt { stream } => self.adopt(at, *stream),
-            Step::Retire { stream } => self.retire(at, *stream, false),
-            Step::RetireAtOnce { stream } => self.retire(at, *stream, true),
+            Step::Retire { stream } => self.retire(at, *stream, When::Unused),
+            Step::RetireAtOnce { stream } => self.retire(at, *stream, When::AtOnce),
+            Step::RetireWithin { stream } => self.retire(at, *stream, When::InTime),
             Step::Capture { mode } => self.begin_capture(at, *mode),
             Step::EndCapture => self.end_capture(at),
+            Step::CaptureStream { stream, mode } => self.capture_stream(at, *stream, *mode),
+            Step::EndCaptureStream { stream } => self.end_capture_of(at, *stream),
+            Step::Pin { pinned, bytes, stream } => self.pin(at, *pinned, *bytes, *stream),
+            Step::FillCounterpart { pinned, stream } => self.fill_counterpart(at, *pinned, *stream),
+            Step::CopyToHost { pinned, stream } => self.copy_to_host(at, *pinned, *stream),
+            Step::CopyToDevice { pinned, stream } => self.copy_to_device(at, *pinned, *stream),
+            Step::HostReads { pinned } => self.host_reads(at, *pinned),
+            Step::HostWrites { pinned } => self.host_writes(at, *pinned),
+            Step::Unpin { pinned } => self.unpin(at, *pinned),
+            Step::ReapPinned => self.reap_pinned(at),
             Step::Fork => self.fork(at, *thread),
         }
     }
 
     /// Executes a call of the library: its driver calls are counted, held and failed as the line
-    /// says. A capture on another stream must have outlived it.
-    fn library<T>(&self, at: usize, call: impl FnOnce() -> T) -> Played<T> {
-        self.state().calls += 1;
+    /// says. Captures must have outlived it, and the thread's capture mode must be what it was.
+    fn library<T, E>(
+        &self,
+        at: usize,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Played<Result<T, E>> {
+        let mut state = self.state();
+        state.calls += 1;
+        let stream = state.footprints.get(&at).and_then(|footprint| footprint.stream);
+        stream.iter().for_each(|slot| *state.calls_on.entry(*slot).or_default() += 1);
+        drop(state);
         let returned = watch::library(call);
         let mut state = self.state();
         state.calls -= 1;
-        let ended = state.capture.as_ref().is_some_and(streams::is_invalidated);
-        if ended {
-            let text = format!("{} has ended it", self.program.lines[at]);
-            return Err(Failure::new(FailureKind::CaptureEnded, at, text));
+        if let Some(calls) = stream.and_then(|slot| state.calls_on.get_mut(&slot)) {
+            *calls -= 1;
         }
+        drop(state);
+        if !dmr_sim::is_capture_mode_global() {
+            let text = "the thread's capture mode was not restored";
+            return Err(Failure::new(FailureKind::CaptureMode, at, text));
+        }
+        self.check_captures(at, returned.is_err())?;
         Ok(returned)
     }
 
     /// Errors unless the error is one that a call may return because its driver call was made to
-    /// fail.
+    /// fail, or because a stream captures.
     fn expect_injected(&self, at: usize, call: &str, error: &ResourceError) -> Played {
         let is_driver =
             matches!(error, ResourceError::Driver { .. } | ResourceError::OutOfMemory { .. });
         if is_driver && watch::failed().is_some() {
+            return Ok(());
+        }
+        if self.is_capture_refusal(at, error) {
             return Ok(());
         }
         Err(self.unexpected(at, call, error))
@@ -192,9 +231,10 @@ impl Player {
     pub(crate) fn program(&self) -> &Program {
         &self.program
     }
+}
 
-    /// Whether another stream captures, in a mode that forbids calls to this thread.
-    fn captures(&self) -> Option<CaptureMode> {
-        self.state().capture.as_ref().map(|capture| capture.mode)
-    }
+/// Returns the message of a panic.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
+use dmr_buffer::{DeviceBuffer, PinnedBuffer};
 use dmr_core::{Access, BlockParts, BlockState, DeviceBlock, Generation, UseTokens, WholeBlock};
 use dmr_streams::StreamLease;
 
@@ -19,7 +20,17 @@ pub(crate) struct State {
     pub(crate) blocks: HashMap<u32, Held>,
     pub(crate) windows: HashMap<u32, Open>,
     pub(crate) facts: HashMap<Generation, Facts>,
-    pub(crate) capture: Option<Capture>,
+    /// A capture on a stream that is not the pool's.
+    pub(crate) foreign_capture: Option<Capture>,
+    /// Captures on the program's streams, by slot.
+    pub(crate) captures: HashMap<usize, Capture>,
+    /// How many captures on the program's streams have begun.
+    pub(crate) captures_begun: u64,
+    /// How many had begun when the last capture of a slot ended.
+    pub(crate) captures_ended: HashMap<usize, u64>,
+    /// How many had begun when a line began.
+    pub(crate) captures_at_line: HashMap<usize, u64>,
+    pub(crate) pinned: HashMap<u32, Pinned>,
     pub(crate) random: Random,
     pub(crate) counts: Counts,
     /// The slot of the stream that freed the block at an address last.
@@ -32,6 +43,10 @@ pub(crate) struct State {
     pub(crate) uses_declared: u64,
     /// Calls of the library under way.
     pub(crate) calls: usize,
+    /// Calls of the library under way on a stream, by slot.
+    pub(crate) calls_on: HashMap<usize, usize>,
+    /// Streams whose retirement is under way, by slot.
+    pub(crate) retiring: Vec<usize>,
 }
 
 /// One of the program's streams.
@@ -103,11 +118,27 @@ pub(crate) struct Open {
     pub(crate) is_idle: bool,
 }
 
-/// A capture on a stream that is not the pool's.
+/// A capture under way.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) mode: CaptureMode,
+    /// Numbers the captures on the program's streams, from 1.
+    pub(crate) number: u64,
+    /// A call that was under way when it began has ended it, and was refused.
+    pub(crate) is_spoiled: bool,
+}
+
+/// Pinned memory and its counterpart on the device.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    pub(crate) host: PinnedBuffer<u32>,
+    pub(crate) device: DeviceBuffer<u32>,
+    /// Each word of the pinned memory holds this; `None`: it may hold anything.
+    pub(crate) on_host: Option<u32>,
+    /// Each word of the counterpart holds this; `None`: it may hold anything.
+    pub(crate) on_device: Option<u32>,
+    pub(crate) facts: Facts,
 }
 
 /// What a line uses.
@@ -145,6 +176,11 @@ impl State {
         if self.facts.get(&block).is_some_and(is_over) {
             self.facts.remove(&block);
         }
+    }
+
+    /// How many captures on the program's streams had begun when the line began.
+    pub(crate) fn captures_before(&self, line: usize) -> u64 {
+        self.captures_at_line.get(&line).copied().unwrap_or(self.captures_begun)
     }
 
     /// Numbers the uses of a launch, and returns the number of the first.

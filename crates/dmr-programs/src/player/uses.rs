@@ -67,7 +67,8 @@ impl Player {
         let Some(open) = self.prepare(at, &lease, uses)? else { return Ok(()) };
         let mut state = self.state();
         let [(from, _), (to, _)] = &open.uses[..] else { return Ok(()) };
-        let source = state.fact(from.generation()).content;
+        let captures = state.captures.contains_key(&slot_of(&lease));
+        let source = state.fact(from.generation()).content.filter(|_| !captures);
         let count = |content: Content| content.bytes.min(to.bytes()) / 4 * 4;
         if let Some(content) = source.filter(|content| count(*content) > 0) {
             let bytes = count(content);
@@ -95,8 +96,9 @@ impl Player {
             return Ok(());
         };
         let was_private = held.is_private;
+        let captures = state.captures.contains_key(&slot_of(&home));
         let facts = state.fact(block.generation());
-        if facts.calls > 0 || !facts.windows.is_empty() {
+        if facts.calls > 0 || !facts.windows.is_empty() || captures {
             return Ok(());
         }
         if !was_private {
@@ -161,7 +163,7 @@ impl Player {
         state.forget(generation);
         drop(state);
         match recorded? {
-            Ok(()) => Ok(()),
+            Ok(()) => self.refused_by_capture(at, slot_of(&home), "record_block_use"),
             Err(ResourceError::UseAfterFree { .. }) if given_back => Ok(()),
             Err(ResourceError::WindowConflict { .. }) if disturbed => Ok(()),
             Err(error) => self.expect_or_retired(at, "record_block_use", &home, &error),
@@ -225,6 +227,7 @@ impl Player {
             uses.iter().map(|(block, access)| BlockUse::new(block.id(), *access)).collect();
         let asked = self.without_undeclared(asked);
         let prepared = self.library(at, || self.built.resource.prepare_uses(&asked, lease.id()));
+        let prepared = prepared.and_then(|prepared| self.judge_prepared(at, lease, prepared));
         let mut state = self.state();
         let after = conflicts(&mut state);
         let mut given_back = false;
@@ -234,7 +237,7 @@ impl Player {
             given_back |= facts.given_back;
             facts.leave();
         }
-        let refused = match prepared.and_then(|prepared| self.judge_prepared(at, lease, prepared)) {
+        let refused = match prepared {
             Ok(Ok(tokens)) => {
                 let still: Vec<_> = before.iter().filter(|it| after.contains(it)).collect();
                 if !still.is_empty() && asked.len() == uses.len() {
@@ -261,20 +264,6 @@ impl Player {
                 self.expect_or_retired(at, "prepare_uses", lease, &error).map(|()| None)
             }
         }
-    }
-
-    /// A window that was opened on a stream that is retired by now is a failure.
-    fn judge_prepared(
-        &self,
-        at: usize,
-        lease: &StreamLease,
-        prepared: Result<UseTokens, ResourceError>,
-    ) -> Played<Result<UseTokens, ResourceError>> {
-        if prepared.is_ok() && self.rig.streams().resolve(lease.id()).is_err() {
-            let text = "a call on it was under way, and opened a window afterwards";
-            return Err(Failure::new(FailureKind::RetiredInUse, at, text));
-        }
-        Ok(prepared)
     }
 
     fn opened(
@@ -332,6 +321,10 @@ impl Player {
         block: &DeviceBlock,
         access: Access,
     ) -> Played {
+        if state.captures.contains_key(&slot_of(stream)) {
+            // It would go into the graph.
+            return Ok(());
+        }
         let ops = self.rig.ops();
         let failed = |error: ResourceError| self.unexpected(at, "work", &error);
         if access.reads()
@@ -401,25 +394,16 @@ impl Player {
             state.forget(block.generation());
         }
         drop(state);
+        let is_retired = self.is_retired(&stream);
         match ended? {
+            Ok(()) if is_retired => {
+                let text = "a window was open on it";
+                Err(Failure::new(FailureKind::RetiredInUse, at, text))
+            }
+            Ok(()) if finishes => self.refused_by_capture(at, slot, "finish_uses"),
             Ok(()) => Ok(()),
             Err(error) => self.expect_injected(at, "finish_uses", &error),
         }
-    }
-
-    /// Errors unless a call may fail because of a fault, or because its stream is retired.
-    pub(super) fn expect_or_retired(
-        &self,
-        at: usize,
-        call: &str,
-        lease: &StreamLease,
-        error: &ResourceError,
-    ) -> Played {
-        let is_retired = self.rig.streams().resolve(lease.id()).is_err();
-        if is_retired && matches!(error, ResourceError::StreamMisuse { .. }) {
-            return Ok(());
-        }
-        self.expect_injected(at, call, error)
     }
 
     /// Leaves out what the options say is not declared.

@@ -1,0 +1,131 @@
+//! Builds the lines of a fragment: of one thread, or of one that is held and another that passes it.
+
+use dmr_core::Access;
+
+use super::Draw;
+use crate::program::{Call, Hold, Line, Step};
+
+impl Draw {
+    /// A script, mostly of one thread; the other is the same if the program has one.
+    pub(super) fn script(&mut self) -> Script<'_> {
+        let thread = self.random.below(self.threads as u64) as usize;
+        let other = (thread + 1) % self.threads;
+        Script { thread, other, lines: Vec::new(), draw: self }
+    }
+
+    /// A script of two threads; `None` if the program has one.
+    pub(super) fn script_of_two(&mut self) -> Option<Script<'_>> {
+        (self.threads > 1).then(|| self.script())
+    }
+}
+
+/// The lines of a fragment.
+pub(super) struct Script<'a> {
+    pub(super) draw: &'a mut Draw,
+    /// The thread of the lines, and another, which is the same if the program has one thread.
+    thread: usize,
+    other: usize,
+    lines: Vec<Line>,
+}
+
+impl Script<'_> {
+    pub(super) fn done(self) -> Option<Vec<Line>> {
+        Some(self.lines)
+    }
+
+    pub(super) fn step(&mut self, step: Step) {
+        self.lines.push(Line::new(self.thread, step));
+    }
+
+    /// A step of the other thread.
+    pub(super) fn other(&mut self, step: Step) {
+        self.lines.push(Line::new(self.other, step));
+    }
+
+    pub(super) fn held(&mut self, name: &'static str, nth: u32, lines: usize, step: Step) {
+        let hold = Some(Hold { call: Call { name, nth }, lines });
+        self.lines.push(Line { hold, ..Line::new(self.thread, step) });
+    }
+
+    /// A step that is held in one of the driver calls that it can make.
+    pub(super) fn held_somewhere(&mut self, lines: usize, step: Step) {
+        let hold = self.draw.call(&step).map(|call| Hold { call, lines });
+        self.lines.push(Line { hold, ..Line::new(self.thread, step) });
+    }
+
+    /// A step that is now and then held, while the other thread allocates on a stream.
+    pub(super) fn maybe_held(&mut self, step: Step, stream: usize) {
+        if self.thread == self.other || !self.draw.random.one_in(4) {
+            return self.step(step);
+        }
+        self.held_somewhere(1, step);
+        let step = self.new_block(stream);
+        self.other(step);
+    }
+
+    pub(super) fn launch(&mut self, stream: usize, uses: &[(u32, Access)]) {
+        self.step(Step::Launch { stream, uses: uses.to_vec() });
+    }
+
+    pub(super) fn allocate(&mut self, stream: usize) -> u32 {
+        let bytes = self.draw.random.pick(&[4096, 20_000, 65_536]) * self.draw.scale as usize;
+        self.allocate_bytes(stream, bytes)
+    }
+
+    pub(super) fn allocate_bytes(&mut self, stream: usize, bytes: usize) -> u32 {
+        let block = self.draw.name();
+        self.draw.blocks.push((block, bytes, false));
+        self.step(Step::Allocate { block, bytes, stream });
+        block
+    }
+
+    pub(super) fn new_block(&mut self, stream: usize) -> Step {
+        let (block, bytes) = (self.draw.name(), 4096 * self.draw.scale as usize);
+        self.draw.blocks.push((block, bytes, false));
+        Step::Allocate { block, bytes, stream }
+    }
+
+    pub(super) fn pin(&mut self, stream: usize) -> u32 {
+        let (pinned, bytes) = (self.draw.name(), self.draw.random.pick(&[256, 4096, 20_000]));
+        self.maybe_held(Step::Pin { pinned, bytes, stream }, stream);
+        pinned
+    }
+
+    pub(super) fn maybe_free(&mut self, block: u32) {
+        if self.draw.random.one_in(3) {
+            self.draw.blocks.retain(|(held, ..)| *held != block);
+            self.step(Step::Free { block });
+        }
+    }
+
+    /// Retires a stream: within a time, once in `waits` times.
+    pub(super) fn retire(&mut self, stream: usize, waits: u64) {
+        let in_time = self.draw.random.one_in(waits);
+        self.step(match in_time {
+            true => Step::RetireWithin { stream },
+            false => Step::RetireAtOnce { stream },
+        });
+    }
+
+    pub(super) fn retire_by_other(&mut self, stream: usize) {
+        let (thread, other) = (self.thread, self.other);
+        self.thread = other;
+        self.retire(stream, 2);
+        self.thread = thread;
+    }
+
+    /// A call that uses the stream.
+    pub(super) fn call_on(&mut self, stream: usize, block: u32) -> Step {
+        let access = self.draw.access();
+        match self.draw.random.below(6) {
+            0 | 1 => Step::Launch { stream, uses: vec![(block, access)] },
+            2 => self.new_block(stream),
+            3 => {
+                self.draw.blocks.retain(|(held, ..)| *held != block);
+                Step::Free { block }
+            }
+            4 => Step::Home { block, access },
+            _ => Step::Grow { block, bytes: 70_000 * self.draw.scale as usize },
+        }
+    }
+}
