@@ -43,6 +43,7 @@ fn no_event_is_recorded_again_that_a_thread_is_about_to_wait_for() {
             record(next, event);
         }
         waiter.join().unwrap();
+        timeline.raise_done(timeline.submitted());
         assert!(begin(&timeline).is_some(), "no thread has it any more");
     });
 }

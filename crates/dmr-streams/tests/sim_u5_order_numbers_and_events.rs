@@ -7,6 +7,7 @@ use cudarc::driver::sys::CUevent_flags;
 use dmr_core::{Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
+use dmr_streams::uses::Carried;
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1024;
@@ -108,11 +109,13 @@ fn an_event_that_a_thread_is_about_to_wait_for_is_not_recorded_again() {
         let hold = rig.universe().hold_nth("cuStreamWaitEvent", 1);
         let reader = scope.spawn(|| read(&rig, &resource, b.id(), &first));
         hold.wait_until_held();
-        // The same stream may write while it reads: the ledger lets go of the event.
-        write(&rig, &resource, b.id(), &first);
+        // The event is done, and the pool has found that: nothing but the held thread needs it.
+        rig.ops().synchronize(a.id()).unwrap();
+        let uses = rig.streams().uses();
+        assert_eq!(uses.poll(&Carried::of(a.id(), uses.submitted(a.id()))), Ok(true));
         rig.delay(a.id());
-        // These would record it again.
-        for _ in 0..4 {
+        // These would record it again: there are fewer events.
+        for _ in 0..20 {
             write(&rig, &resource, a.id(), &other);
         }
         hold.release();
