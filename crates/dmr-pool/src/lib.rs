@@ -8,11 +8,13 @@
 //! | --- | --- |
 //! | `heap` | chunks of memory, found by size; knows no streams |
 //! | `arena` | the memory that one stream had first: its heap, and what other streams may still use |
-//! | `acquire` | where memory comes from when a stream's own arena has none at hand |
+//! | `acquire` | the ladder: where memory comes from when a stream's own arena has none free |
+//! | `lend` | chunks that change hands between streams |
+//! | `grow` | memory from upstream, and its way back |
+//! | `claim` | the bytes that the pool has from upstream, and those that it is about to take |
+//! | `pages` | growing in pages that the pool maps itself |
+//! | `transit` | memory in the hands of threads, which others wait for before they refuse |
 //! | `give_back` | where a chunk goes that its owner has freed |
-//! | `segments` | memory from upstream, and its way back |
-//! | `pages` | the same in pages that the pool maps itself |
-//! | `in_flight` | what is on its way back, so that nobody is refused who missed it |
 //! | `in_place` | growing a block where it is |
 //! | `observed` | telling a memory checker what is carved up |
 //! | `slack` | how much may be kept before memory is saved at the cost of time |
@@ -20,20 +22,23 @@
 
 mod acquire;
 mod arena;
+mod claim;
 mod config;
 mod give_back;
+mod grow;
 mod heap;
-mod in_flight;
 mod in_place;
+mod lend;
 mod observed;
 mod pages;
 mod pending;
 mod resource;
-mod segments;
 mod slack;
 mod stats;
+mod sync;
 #[cfg(test)]
 mod tests;
+mod transit;
 #[cfg(test)]
 mod work;
 

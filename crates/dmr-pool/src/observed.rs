@@ -178,8 +178,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// another pool would have a stream wait. Only for observers that do not follow streams.
     pub(crate) fn take_ended(&self, own: &Arena, request: Request) -> Option<Taken> {
         self.observed.as_ref().filter(|observed| !observed.follows_streams)?;
-        let grows = match self.pages {
-            Some(_) => self.may_place_first(request),
+        let grows = match &self.pages {
+            Some(pages) => self.may_map_first(request, pages),
             None => self.may_grow(request),
         };
         if !grows {

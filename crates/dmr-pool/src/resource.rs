@@ -19,10 +19,10 @@ use crate::PoolConfig;
 use crate::arena::{Arena, Request};
 use crate::give_back::{Back, Retired};
 use crate::heap::{ChunkId, Taken, UNIT};
-use crate::in_flight::InFlight;
 use crate::observed::Observed;
 use crate::pages::Pages;
 use crate::slack::Slack;
+use crate::transit::Transit;
 
 /// Carves up memory of an upstream resource, with use tracking: no driver call for an allocation
 /// or a free that finds what it needs.
@@ -83,10 +83,10 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     /// Given back while a window was open.
     pub(crate) retired: LeakedInChild<Mutex<Vec<Retired>>>,
     pub(crate) retired_count: AtomicUsize,
-    /// Held while memory is taken from upstream: one at a time, so that it is not taken twice.
-    pub(crate) growing: Mutex<()>,
-    /// Memory that is in no arena, and not upstream's yet.
-    pub(crate) in_flight: LeakedInChild<InFlight>,
+    /// `reserved`, and what is being taken from upstream.
+    pub(crate) claimed: AtomicU64,
+    /// Memory in the hands of threads.
+    pub(crate) transit: LeakedInChild<Transit>,
 }
 
 /// Where a chunk is: its arena and its name there, as the inner slot of the use table.
@@ -162,8 +162,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             reserved_high: AtomicU64::new(0),
             retired: LeakedInChild::default(),
             retired_count: AtomicUsize::new(0),
-            growing: Mutex::new(()),
-            in_flight: LeakedInChild::default(),
+            claimed: AtomicU64::new(0),
+            transit: LeakedInChild::default(),
             streams,
         };
         if config.initial_size > 0 {
@@ -296,7 +296,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok((home.slot(), taken, vacancy));
         }
         drop(state);
-        self.acquire_slowly(arena, taken, request, tag)
+        let (found, vacancy) = self.acquire_slowly(arena, taken, request, tag)?;
+        Ok((found.arena, found.taken, vacancy))
     }
 
     /// What a graph captures is not ordered with anything outside of it.
@@ -494,7 +495,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
 impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
     fn drop(&mut self) {
-        self.surrender_segments();
+        self.give_all_back();
     }
 }
 

@@ -91,6 +91,16 @@ impl Heap {
         Some(found)
     }
 
+    /// Returns how many pages are free as a whole.
+    pub(crate) fn count_free_pages(&self, page: u64) -> u64 {
+        let mut count = 0;
+        self.visit_free_pages(page..=u64::MAX, page, |pages| {
+            count += pages.count(page);
+            ControlFlow::Continue(())
+        });
+        count
+    }
+
     /// Returns when the last of the whole free pages became free.
     pub(crate) fn newest_free_pages(&self, page: u64) -> Option<u64> {
         let mut newest = None;

@@ -1,14 +1,14 @@
 //! Memory in pages that the pool maps itself, where upstream has virtual memory.
 //!
 //! Every arena has addresses of its own, far more than there is memory, and all pages have one
-//! size. What is mapped is a heap as any other. When nothing in it fits, a *window* is chosen, a
+//! size. What is mapped is a heap like any other. When nothing in it fits, a *window* is chosen, a
 //! run of free chunks and of addresses without memory, and the pages that it lacks are mapped into
-//! it: new ones, while the pool holds hardly more than its peak, and then pages that are free as a
-//! whole elsewhere. So no hole is held that another address could use.
+//! it: new ones as long as the pool holds hardly more than its peak, and then pages that are free as a
+//! whole elsewhere. So no memory is kept in a hole that another address could use.
 //!
-//! A page that moves is mapped at its new address at once, for its new user comes after its old
-//! ones on its stream. At the old address it is *leaving*: unmapped once all work there is known
-//! to be done. Nobody waits for that but the address.
+//! A page that moves is mapped at its new address at once, because its new user comes after its old
+//! ones on its stream. At the old address it is *leaving*: it is unmapped when all work there is known
+//! to be done, and only the address waits for that.
 //!
 //! | module | what it is for |
 //! | --- | --- |
@@ -33,25 +33,32 @@ use crate::{PoolConfig, PoolResource};
 pub(crate) use table::Range;
 use table::{Page, Slot};
 
-/// The pages of a pool that are in no arena.
+/// The pages of a pool that are in no arena. Neither lock is held while the driver is called.
 #[derive(Debug)]
 pub(crate) struct Pages {
     /// Bytes of each.
     pub(crate) size: u64,
-    /// The pool exceeds its peak by one so-manieth before pages are moved.
+    /// The pool may exceed its peak by 1/`slack_divisor` before pages are moved.
     slack_divisor: u64,
     /// How many were moved.
     moved: AtomicU64,
-    /// Mapped at no address that is of use, and nobody works with them.
+    /// Mapped at no address in use, and no work uses them. Locked before an arena.
     spare: LeakedInChild<Mutex<Vec<Page>>>,
-    /// Where pages are to be unmapped.
+    /// Where pages are to be unmapped. Locked after an arena.
     leaving: LeakedInChild<Mutex<Vec<Leaving>>>,
 }
 
-/// How many pages the pool can have, or more.
+/// The pages of a pool and the upstream that maps them.
+#[derive(Clone, Copy)]
+pub(crate) struct Paging<'p> {
+    pub(crate) pages: &'p Pages,
+    pub(crate) memory: &'p dyn VirtualMemory,
+}
+
+/// The pool can have at least this many pages.
 const FEWEST: u64 = 16;
 
-/// A page that is not needed at an address any more.
+/// An address that a page is to be unmapped at.
 #[derive(Clone, Debug)]
 struct Leaving {
     /// The arena's stream.
@@ -62,7 +69,7 @@ struct Leaving {
 }
 
 impl Pages {
-    /// `None` if upstream hands out blocks only, or the pool is to take no others.
+    /// Returns `None` if upstream has no virtual memory, or the configuration asks for blocks.
     pub(crate) fn of<U: DeviceMemoryResource>(
         upstream: &U,
         config: &PoolConfig,
@@ -82,7 +89,7 @@ impl Pages {
         })
     }
 
-    /// Bytes that are mapped nowhere.
+    /// Returns the bytes of the spare pages.
     pub(crate) fn spare_bytes(&self) -> u64 {
         self.spare().len() as u64 * self.size
     }
@@ -97,8 +104,9 @@ impl Pages {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// The pool's pages, and what maps them; `None` if it has none.
-    fn paging(&self) -> Option<(&Pages, &dyn VirtualMemory)> {
-        self.pages.as_ref().zip(self.upstream.virtual_memory())
+    /// Returns the pool's pages and what maps them; `None` if it takes blocks.
+    pub(crate) fn paging(&self) -> Option<Paging<'_>> {
+        let (pages, memory) = self.pages.as_ref().zip(self.upstream.virtual_memory())?;
+        Some(Paging { pages, memory })
     }
 }

@@ -1,4 +1,4 @@
-//! Memory from upstream, and its way back.
+//! Memory from upstream, and its way back. No lock is held while upstream is called.
 
 use std::sync::atomic::Ordering;
 
@@ -7,19 +7,16 @@ use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
 
-use dmr_streams::uses::Carried;
-
 use crate::PoolResource;
-use crate::arena::{Arena, Pending, Request, Segment, State};
+use crate::acquire::{Found, Share};
+use crate::arena::{Arena, Request, Segment, State};
 use crate::config::SEGMENT_STEP;
-use crate::heap::{ChunkId, Taken, UNIT};
-use crate::in_flight::Flight;
+use crate::heap::{ChunkId, UNIT};
+use crate::pending::Pending;
+use crate::transit::Hand;
 
 /// How messages name the memory that a pool holds.
 pub(crate) const TAG: AllocTag = AllocTag::new("pool");
-
-/// How many pending chunks of an arena may turn out to be in use before no more are asked about.
-const QUESTIONS: usize = 4;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Gives free memory back to upstream, as [`trim_own_to`](Self::trim_own_to) does, and trims
@@ -35,12 +32,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// # Errors
     ///
-    /// What upstream answered first; that memory is still the pool's, and the rest was given back
-    /// all the same.
+    /// Upstream's first; that memory is still the pool's, and the rest was given back all the same.
     pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
         self.settle_ending();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
-            // What cannot be found out stays pending.
+            // On an error it stays pending.
             arena.settle_oldest(self.uses(), |after| drop(self.uses().poll(after)));
         }
         self.trim_known_to(bytes)
@@ -64,12 +60,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Gives the free segments of an arena back, as long as more than so many bytes are reserved.
+    /// Gives the free segments of an arena back, as long as more than `bytes` bytes are reserved.
     fn trim_arena(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
         let (mut refused, mut outcome) = (Vec::new(), Ok(()));
         while self.reserved.load(Ordering::Relaxed) > bytes {
             let is_new = |segment: &Segment| !refused.contains(&segment.block.ptr());
-            let Some((segment, _flight)) = self.take_out(arena, is_new) else { break };
+            let Some((segment, _hand)) = self.take_out(arena, is_new) else { break };
             let ptr = segment.block.ptr();
             if let Err(error) = self.give_up(arena, segment) {
                 refused.push(ptr);
@@ -79,26 +75,50 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Takes memory from upstream into an arena, and a chunk out of it; `None` if that would be more
-    /// than the pool may have.
+    /// Takes memory from upstream into an arena and returns a chunk of it. `None` if that would be more
+    /// than the share. Two threads of one stream may both grow; what neither needs is free then, and
+    /// the share bounds it.
     ///
     /// # Errors
     ///
-    /// Upstream's.
-    pub(crate) fn grow(&self, arena: &Arena, request: Request) -> ResourceResult<Option<Taken>> {
-        let _alone = self.growing.lock();
-        if let Some(taken) = arena.lock().take(request) {
-            // Another thread has made room meanwhile.
-            return Ok(Some(taken));
+    /// Upstream's. Nothing has changed then.
+    pub(crate) fn grow(
+        &self,
+        own: &Arena,
+        request: Request,
+        share: Share,
+    ) -> ResourceResult<Option<Found>> {
+        if let Some(paging) = self.paging() {
+            return self.grow_pages(own, request, share, paging);
+        }
+        if share == Share::Slack && !self.may_grow(request) {
+            return Ok(None);
         }
         let Request { units, is_apart, .. } = request;
-        let Some(block) = self.take_segment(arena, request.needed(), is_apart)? else {
+        let hand = self.transit.open();
+        let Some(block) = self.take_segment(own, request.needed(), is_apart, &hand)? else {
             return Ok(None);
         };
-        let mut state = arena.lock();
-        let first = self.add(&mut state, arena.home, block, is_apart);
+        let mut state = own.lock();
+        let first = self.add(&mut state, own.home, block, is_apart);
         let heap = &mut state.heap;
-        Ok(Some(if is_apart { heap.taken(first) } else { heap.take_from(first, units) }))
+        let taken = if is_apart { heap.taken(first) } else { heap.take_from(first, units) };
+        Ok(Some(own.found(taken)))
+    }
+
+    /// Returns whether the pool takes more from upstream before it has a stream wait for another. Gives
+    /// free segments back first that are too small.
+    pub(crate) fn may_grow(&self, request: Request) -> bool {
+        let needed = request.needed();
+        let live = self.arenas().map(Arena::live).sum::<u64>() + needed;
+        let most = self.slack.allowance(live).saturating_sub(needed);
+        let is_enough = || self.claimed.load(Ordering::Relaxed) <= most;
+        // Threads in each other's way would take from each other and from upstream in turn.
+        if !is_enough() && !self.slack.is_contended() {
+            // What cannot go back stays.
+            let _ = self.trim_known_to(most);
+        }
+        is_enough()
     }
 
     /// Takes memory from upstream into an arena, for later.
@@ -108,17 +128,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let asked = usize::try_from(bytes).unwrap_or(usize::MAX);
             return Err(ResourceError::beyond_device(asked, total));
         }
-        if self.pages.is_some() {
-            return self.reserve_pages(arena, bytes);
+        if let Some(paging) = self.paging() {
+            return self.reserve_pages(arena, bytes, paging);
         }
-        match self.take_segment(arena, bytes, true)? {
+        let hand = self.transit.open();
+        match self.take_segment(arena, bytes, true, &hand)? {
             Some(block) => self.add(&mut arena.lock(), arena.home, block, false),
             None => return Err(self.out_of_memory(bytes)),
         };
         Ok(())
     }
 
-    /// A segment for an arena: free, or taken if it is for large blocks.
+    /// Adds a segment to an arena: free, or taken if it is for one large block at a time.
     fn add(
         &self,
         state: &mut State,
@@ -135,13 +156,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         first
     }
 
-    /// Asks upstream for a large step, and for less if it has not that much. `None` if the pool may
-    /// not have that much, or no device has.
+    /// Asks upstream for a large step, and for less if it does not have that much. `None` if the pool
+    /// may not have that much, or no device has.
     fn take_segment(
         &self,
         arena: &Arena,
         needed: u64,
         is_apart: bool,
+        hand: &Hand<'_>,
     ) -> ResourceResult<Option<DeviceBlock>> {
         let reserved = self.reserved.load(Ordering::Relaxed);
         // Upstream need not align better than every resource does.
@@ -151,13 +173,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let share = reserved / (2 * self.arenas().count() as u64).max(1);
         let growth = share.min(self.config.growth).next_multiple_of(SEGMENT_STEP);
         let step = if is_apart { least } else { least.max(growth) };
-        let room = self.config.maximum_size.unwrap_or(u64::MAX).saturating_sub(reserved);
         let mut outcome = Ok(None);
-        for bytes in [step, least].into_iter().filter(|&bytes| bytes <= room) {
+        for bytes in [step, least] {
+            let Some(mut claim) = self.claim(bytes, |_| true) else { continue };
+            hand.hold();
             match self.upstream.allocate(bytes as usize, arena.home, TAG) {
                 Ok(block) => {
-                    self.tell_created(block.ptr(), block.bytes() as u64);
-                    self.count_reserved(block.bytes() as u64);
+                    self.tell_created(block.ptr(), bytes);
+                    self.fulfil(&mut claim, bytes);
                     return Ok(Some(block));
                 }
                 // The step is the pool's, not the caller's.
@@ -168,13 +191,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Gives free segments back that are too large to be kept.
+    /// Gives free segments back to upstream that are too large to be kept.
     pub(crate) fn give_up_largest(&self, arena: &Arena) {
         let largest = self.config.largest_pooled;
         let most = largest.checked_next_multiple_of(SEGMENT_STEP as usize).unwrap_or(usize::MAX);
         let is_too_large = |segment: &Segment| segment.is_apart && segment.block.bytes() > most;
         loop {
-            let Some((segment, _flight)) = self.take_out(arena, is_too_large) else { return };
+            let Some((segment, _hand)) = self.take_out(arena, is_too_large) else { return };
             if self.give_up(arena, segment).is_err() {
                 // It is kept, for the next trim to say why.
                 return;
@@ -182,24 +205,25 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Takes a segment out of its arena that is free as a whole, of those that are such.
+    /// Takes a segment out of its arena that is free as a whole and that matches `predicate`.
     fn take_out(
         &self,
         arena: &Arena,
-        such: impl Fn(&Segment) -> bool,
-    ) -> Option<(Segment, Flight<'_>)> {
-        let mut state = arena.lock();
-        let segment = state.remove_segment(such)?;
-        Some((segment, self.in_flight.leave()))
+        predicate: impl Fn(&Segment) -> bool,
+    ) -> Option<(Segment, Hand<'_>)> {
+        let hand = self.transit.open();
+        let segment = arena.lock().remove_segment(predicate)?;
+        hand.hold();
+        Some((segment, hand))
     }
 
-    /// Gives a segment back that was taken out of its arena.
+    /// Gives a segment back to upstream that was taken out of its arena.
     fn give_up(&self, arena: &Arena, segment: Segment) -> ResourceResult<()> {
         let (ptr, bytes) = (segment.block.ptr(), segment.block.bytes() as u64);
         self.tell_destroyed(ptr);
         match self.upstream.deallocate(segment.block) {
             Ok(_) => {
-                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                self.count_given_back(bytes);
                 Ok(())
             }
             Err(refused) => {
@@ -210,8 +234,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Waits until other streams are done with everything that is pending; where an observer is
-    /// told, until all are.
+    /// Waits until other streams are done with everything that is pending; in an observed pool, until
+    /// the home streams are, too.
     pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
         let mut outcome = self.wait_for_ending();
         for arena in self.arenas() {
@@ -224,32 +248,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Asks the driver for chunks that are pending, and makes those free that others are done with.
-    pub(crate) fn ask(&self, arena: &Arena, questions: &[Carried]) {
-        for after in questions {
-            // No answer: it is asked again.
-            let _ = self.uses().poll(after);
-        }
-        arena.lock().settle_some(arena.home, self.uses());
-    }
-
-    /// Asks the driver about what is pending in an arena, until it has said often enough that
-    /// something is not done, and makes free what is.
-    pub(crate) fn settle_what_is_done(&self, arena: &Arena) {
-        let mut busy = 0;
-        for after in &arena.newest_pending() {
-            // No answer: it is asked again.
-            busy += usize::from(!self.uses().poll(after).unwrap_or_default());
-            if busy == QUESTIONS {
-                break;
-            }
-        }
-        arena.lock().settle_all(arena.home, self.uses());
-    }
-
-    /// Everything goes back, ordered by waits on the home streams. Segments with a block in them
-    /// are leaked: something may be using it.
-    pub(crate) fn surrender_segments(&self) {
+    /// Gives everything back to upstream, ordered by waits on the home streams. Segments with a block
+    /// in them are leaked: work may be using them.
+    pub(crate) fn give_all_back(&self) {
         if self.device().bind().is_err() {
             return;
         }
@@ -274,7 +275,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         match self.pages {
-            Some(_) => self.surrender_pages(),
+            Some(_) => self.give_all_pages_back(),
             None => drop(self.trim_own_to(0)),
         }
         for arena in self.arenas() {
@@ -284,8 +285,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// The error of a pool that takes no more from upstream: because of its maximum, or because
-    /// upstream can have no piece of memory as large as that.
+    /// Returns the error of a pool that takes no more from upstream: because of its maximum, or because
+    /// upstream has no piece of memory as large as that.
     pub(crate) fn out_of_memory(&self, requested: u64) -> ResourceError {
         let memory = self.device().memory_info().unwrap_or_default();
         let (ordinal, usage) = (self.device_ordinal(), self.own_usage());
@@ -302,7 +303,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 }
 
-/// Where the first aligned address of a segment is, and how many units of whole alignments follow.
+/// Returns the first aligned address of a segment, and how many units follow it, in whole
+/// alignments.
 fn aligned_part(block: &DeviceBlock, alignment: u64) -> (u64, u32) {
     let address = block.ptr().next_multiple_of(alignment);
     let bytes = (block.bytes() as u64).saturating_sub(address - block.ptr());

@@ -1,0 +1,211 @@
+//! Memory in the hands of threads: out of the arenas, or not yet in one, where no search finds it.
+//!
+//! A thread opens a [`Hand`] before it takes memory out of where others look, calls upstream or the
+//! driver with no lock held, and closes the hand when the memory is in a block, in an arena or
+//! upstream's. A search that has found nothing may have missed what was in a hand. So before a thread
+//! refuses an allocation, it waits until all hands of other threads that were open then are closed,
+//! and searches again if any of them had held memory.
+//!
+//! # How a wait ends
+//!
+//! A hand is closed when its guard is dropped: on success, on errors and when a panic unwinds. A
+//! thread that has a hand open itself does not wait. That happens where upstream calls the pool, as a
+//! failure callback does. So of the threads that wait none is waited for, and a wait ends when the
+//! driver calls of others have returned. No time limit ends it.
+
+use crate::sync::{Condvar, Mutex, ThreadId, current, lock};
+
+/// The open hands of a pool's threads.
+#[derive(Debug, Default)]
+pub(crate) struct Transit {
+    hands: Mutex<Hands>,
+    closed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Hands {
+    open: Vec<Open>,
+    /// The number of the next hand.
+    next: u64,
+    /// How many hands that held memory have been closed.
+    landed: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    thread: ThreadId,
+    holds_memory: bool,
+}
+
+/// A hand of the thread that opened it. Closed when dropped.
+#[derive(Debug)]
+#[must_use = "the hand is closed when this is dropped"]
+pub(crate) struct Hand<'t> {
+    transit: &'t Transit,
+    number: u64,
+}
+
+/// How many hands had landed when a search began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Landed(u64);
+
+impl Transit {
+    /// Opens a hand of the calling thread. Call it before the memory is taken from where others
+    /// look, so that a search that misses the memory finds the hand open.
+    pub(crate) fn open(&self) -> Hand<'_> {
+        let mut hands = lock(&self.hands);
+        let number = hands.next;
+        hands.next += 1;
+        hands.open.push(Open { number, thread: current().id(), holds_memory: false });
+        Hand { transit: self, number }
+    }
+
+    /// Returns how many hands have landed. To be read before a search.
+    pub(crate) fn landed(&self) -> Landed {
+        Landed(lock(&self.hands).landed)
+    }
+
+    /// Returns whether memory has landed since `before`, which a search may have missed. Waits first
+    /// until all hands that other threads have open now are closed, unless the calling thread has one
+    /// open itself.
+    pub(crate) fn wait_past(&self, before: Landed) -> bool {
+        let me = current().id();
+        let mut hands = lock(&self.hands);
+        let is_mine = |hand: &Open| hand.thread == me;
+        if !hands.open.iter().any(is_mine) {
+            let now = hands.next;
+            while hands.open.iter().any(|hand| hand.number < now) {
+                let woken = self.closed.wait(hands);
+                hands = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
+            }
+        }
+        Landed(hands.landed) != before
+    }
+}
+
+impl Hand<'_> {
+    /// Notes that the hand holds memory: a search may have missed it from now on.
+    pub(crate) fn hold(&self) {
+        self.set(true);
+    }
+
+    /// Closes the hand, none of whose memory is free now: it has become a block.
+    pub(crate) fn spend(self) {
+        self.set(false);
+    }
+
+    fn set(&self, holds_memory: bool) {
+        let mut hands = lock(&self.transit.hands);
+        if let Some(open) = hands.open.iter_mut().find(|open| open.number == self.number) {
+            open.holds_memory = holds_memory;
+        }
+    }
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        let mut hands = lock(&self.transit.hands);
+        if let Some(at) = hands.open.iter().position(|open| open.number == self.number)
+            && hands.open.swap_remove(at).holds_memory
+        {
+            hands.landed += 1;
+        }
+        drop(hands);
+        self.transit.closed.notify_all();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! `cargo xtask loom`.
+
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::Transit;
+    use crate::sync::{Mutex, lock};
+
+    /// A place where memory is looked for, and the hands that it goes through.
+    #[derive(Default)]
+    struct Model {
+        transit: Transit,
+        free: Mutex<u32>,
+    }
+
+    impl Model {
+        /// Takes what is free, calls the driver, and puts it back.
+        fn carry(&self) {
+            let hand = self.transit.open();
+            let taken = std::mem::take(&mut *lock(&self.free));
+            if taken > 0 {
+                hand.hold();
+            }
+            thread::yield_now();
+            *lock(&self.free) += taken;
+        }
+
+        /// Takes one, or refuses.
+        fn take(&self) -> bool {
+            loop {
+                let landed = self.transit.landed();
+                let mut free = lock(&self.free);
+                if *free > 0 {
+                    *free -= 1;
+                    return true;
+                }
+                drop(free);
+                if !self.transit.wait_past(landed) {
+                    return false;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn loom_memory_in_a_hand_is_not_refused() {
+        loom::model(|| {
+            let model = Arc::new(Model { free: Mutex::new(1), ..Model::default() });
+            let carries = thread::spawn({
+                let model = Arc::clone(&model);
+                move || model.carry()
+            });
+            assert!(model.take(), "the memory was in a hand");
+            carries.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_two_threads_that_carry_and_take_do_not_wait_for_each_other() {
+        loom::model(|| {
+            let model = Arc::new(Model { free: Mutex::new(2), ..Model::default() });
+            let both = || {
+                let model = Arc::clone(&model);
+                thread::spawn(move || {
+                    model.carry();
+                    model.take()
+                })
+            };
+            let other = both();
+            assert!(both().join().unwrap() && other.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn loom_a_thread_does_not_wait_while_it_has_a_hand_open() {
+        loom::model(|| {
+            let model = Arc::new(Model::default());
+            let nested = || {
+                let model = Arc::clone(&model);
+                thread::spawn(move || {
+                    let hand = model.transit.open();
+                    hand.hold();
+                    // As a callback of upstream does.
+                    model.take()
+                })
+            };
+            let other = nested();
+            assert!(!nested().join().unwrap() && !other.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,164 @@
+//! D2: while one thread takes memory from upstream, or gives some back, the others go on; and an
+//! upstream may call the pool.
+
+mod support;
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
+use std::time::Duration;
+
+use dmr_adaptors::ResourceLayer;
+use dmr_adaptors::callbacks::{FailureCallbackLayer, FailureCallbackResource, Response};
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceResult};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_testkit::Rig;
+use support::stage::{ALL, Stage, tight};
+use support::{MIB, Upstream};
+
+/// Longer than any allocation takes.
+const LONG: Duration = Duration::from_secs(8);
+
+/// Holds the first stream's allocation inside `call`; meanwhile the second one's has to return.
+fn growth_does_not_wait_for(upstream: Upstream, call: &str) {
+    let stage = Stage::new(upstream, PoolConfig::fast().with_growth(2 * MIB));
+    // Neither has memory or addresses yet.
+    let [_, a, b] = stage.streams();
+    let (sent, received) = channel();
+    thread::scope(|scope| {
+        // In here: a test that fails lets the other thread go.
+        let hold = stage.universe().hold_nth(call, 1);
+        let first = scope.spawn(|| stage.allocate(a, ALL));
+        hold.wait_until_held();
+        let second = scope.spawn(|| {
+            let block = stage.allocate(b, ALL);
+            sent.send(()).unwrap();
+            block
+        });
+        let in_time = received.recv_timeout(LONG);
+        hold.release();
+        stage.free(first.join().unwrap());
+        stage.free(second.join().unwrap());
+        assert!(in_time.is_ok(), "{upstream:?}: waited for {call} of another stream");
+    });
+    stage.end();
+}
+
+#[test]
+fn a_stream_grows_while_another_one_is_inside_an_allocation_of_upstream() {
+    growth_does_not_wait_for(Upstream::Direct, "cuMemAlloc_v2");
+    growth_does_not_wait_for(Upstream::Async, "cuMemAllocFromPoolAsync");
+}
+
+#[test]
+fn a_stream_grows_while_another_one_reserves_addresses_and_creates_and_maps_pages() {
+    for call in ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"] {
+        growth_does_not_wait_for(Upstream::Virtual, call);
+    }
+}
+
+#[test]
+fn a_free_that_takes_the_driver_seconds_is_waited_for() {
+    for (upstream, call) in [(Upstream::Async, "cuMemFreeAsync"), (Upstream::Virtual, "cuMemUnmap")]
+    {
+        let stage = Stage::new(upstream, tight());
+        let [a, b, _] = stage.streams();
+        stage.pass(a, ALL, 1);
+        stage.rig.device().synchronize().unwrap();
+        thread::scope(|scope| {
+            let hold = stage.universe().hold_nth(call, 1);
+            let trims = scope.spawn(|| stage.pool.trim_to(0));
+            hold.wait_until_held();
+            let allocates = scope.spawn(|| stage.try_allocate(b, ALL));
+            thread::sleep(Duration::from_millis(1500));
+            hold.release();
+            trims.join().unwrap().unwrap();
+            stage
+                .free(allocates.join().unwrap().expect("the memory was in another thread's hands"));
+        });
+        stage.end();
+    }
+}
+
+type Called = PoolResource<FailureCallbackResource<DirectCudaResource>>;
+
+/// A pool over a resource whose callback calls the pool, when the device is full.
+fn pool_that_is_called(
+    rig: &Rig,
+    callback: impl Fn(&Called) -> Response + Send + Sync + 'static,
+) -> Arc<Called> {
+    let at = Arc::new(OnceLock::<Weak<Called>>::new());
+    let layer = FailureCallbackLayer::new().with_callback({
+        let at = Arc::clone(&at);
+        move |_| callback(&at.get().and_then(Weak::upgrade).expect("the pool"))
+    });
+    let upstream = layer.layer(DirectCudaResource::new(Arc::clone(rig.streams())));
+    let config = PoolConfig::fast().with_growth(2 * MIB);
+    let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap();
+    let pool = Arc::new(pool);
+    at.set(Arc::downgrade(&pool)).unwrap();
+    pool
+}
+
+/// Runs on a thread of its own, which is left behind if it hangs.
+fn in_time<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sent, received): (_, Receiver<T>) = channel();
+    thread::spawn(move || sent.send(run()));
+    received.recv_timeout(LONG).expect("it waits for itself")
+}
+
+#[test]
+fn a_callback_of_upstream_may_allocate_from_the_pool() {
+    let rig = support::rig(dmr_sim::Policy::Eager, 0, 64 * MIB);
+    let home = rig.streams().default_stream();
+    let allocate = move |pool: &Called, bytes| -> ResourceResult<_> {
+        pool.allocate(bytes, home, AllocTag::UNTAGGED)
+    };
+    let pool = pool_that_is_called(&rig, move |pool| {
+        // From what the pool has, and where neither it nor upstream has any.
+        let small = allocate(pool, 256).expect("the pool has that");
+        pool.deallocate(small).unwrap();
+        allocate(pool, 48 << 20).unwrap_err();
+        Response::Decline
+    });
+    let held = in_time({
+        let pool = Arc::clone(&pool);
+        move || {
+            let held = allocate(&pool, 40 << 20).unwrap();
+            let small = allocate(&pool, 256).unwrap();
+            allocate(&pool, 40 << 20).unwrap_err();
+            [held, small]
+        }
+    });
+    for block in held {
+        pool.deallocate(block).unwrap();
+    }
+    drop(pool);
+    rig.assert_clean();
+}
+
+#[test]
+fn a_callback_of_upstream_may_free_and_trim_what_the_pool_has() {
+    let rig = support::rig(dmr_sim::Policy::Eager, 0, 64 * MIB);
+    let home = rig.streams().default_stream();
+    let spare = Arc::new(std::sync::Mutex::new(None));
+    let pool = pool_that_is_called(&rig, {
+        let spare = Arc::clone(&spare);
+        move |pool| {
+            let Some(block) = spare.lock().unwrap().take() else { return Response::Decline };
+            pool.deallocate(block).unwrap();
+            pool.trim_to(0).unwrap();
+            Response::Retry
+        }
+    });
+    let held = pool.allocate(40 << 20, home, AllocTag::UNTAGGED).unwrap();
+    *spare.lock().unwrap() = Some(held);
+    let block = in_time({
+        let pool = Arc::clone(&pool);
+        move || pool.allocate(48 << 20, home, AllocTag::UNTAGGED)
+    });
+    pool.deallocate(block.expect("the callback has made room")).unwrap();
+    drop(pool);
+    rig.assert_clean();
+}
