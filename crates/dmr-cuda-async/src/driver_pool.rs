@@ -34,7 +34,7 @@ pub struct HighWater {
 
 impl DriverPool {
     pub(crate) fn new(device: &Device, config: &AsyncConfig) -> ResourceResult<Self> {
-        device.bind()?;
+        let _relaxed = device.relaxed()?;
         let properties = Properties::new(device, config);
         // SAFETY: the properties are laid out as the driver reads them.
         let handle = unsafe { mem_pool::create((&raw const properties).cast()) }
@@ -98,7 +98,7 @@ impl DriverPool {
     /// whose free has not executed yet stays.
     pub(crate) fn trim_to(&self, keep_bytes: u64) -> ResourceResult<()> {
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
-        self.device.bind()?;
+        let _relaxed = self.device.relaxed()?;
         // SAFETY: the pool is alive.
         unsafe { mem_pool::trim_to(self.handle, keep) }
             .map_err(|error| self.device.driver_error("cuMemPoolTrimTo", error))
@@ -154,7 +154,7 @@ impl DriverPool {
 
 impl Drop for DriverPool {
     fn drop(&mut self) {
-        if self.device.bind().is_ok() {
+        if let Ok(_relaxed) = self.device.relaxed() {
             // SAFETY: ours, destroyed once. Blocks that are still out stay valid.
             let _: Result<(), DriverError> = unsafe { mem_pool::destroy(self.handle) };
         }

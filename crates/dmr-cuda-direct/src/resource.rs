@@ -104,8 +104,11 @@ impl DirectCudaResource {
     }
 
     fn alloc(&self, bytes: usize) -> ResourceResult<u64> {
+        let relaxed = self.device().relaxed()?;
         // SAFETY: the context is current on this thread.
-        unsafe { result::malloc_sync(bytes) }.map_err(|error| {
+        let allocated = unsafe { result::malloc_sync(bytes) };
+        drop(relaxed);
+        allocated.map_err(|error| {
             if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
                 return self.device().driver_error("cuMemAlloc", error);
             }
@@ -115,8 +118,24 @@ impl DirectCudaResource {
         })
     }
 
-    /// Frees everything that was retired before the call; answers the bytes that this call freed,
-    /// and the first error. The context is current on this thread, or the device lost.
+    /// Gives a block back to the driver.
+    ///
+    /// # Safety
+    ///
+    /// It came from `cuMemAlloc` in this context, and nothing uses it any more or frees it again.
+    unsafe fn free(&self, ptr: u64) -> ResourceResult<()> {
+        match self.device().relaxed() {
+            // SAFETY: the caller's promise; the context is current on this thread.
+            Ok(_relaxed) => unsafe { result::free_sync(ptr) }
+                .map_err(|error| self.device().driver_error("cuMemFree", error)),
+            // Its memory is gone with the context.
+            Err(ResourceError::DeviceLost { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Frees everything that was retired before the call; returns the bytes that this call freed,
+    /// and the first error.
     fn free_retired(&self) -> (u64, ResourceResult<()>) {
         let (freed, outcome) = self.sweep();
         // What another thread was freeing was retired before the call, too. Wait for it, and see
@@ -147,13 +166,9 @@ impl DirectCudaResource {
                 // Afterwards another thread's allocation may have the address.
                 observer.region_freed(block.ptr, block.generation);
             }
-            let result = match self.device().is_lost() {
-                // Its memory is gone with the context.
-                true => Ok(()),
-                // SAFETY: the block came from cuMemAlloc in this context, was given back by its
-                // owner, and left the list of retired blocks for this sweep alone.
-                false => unsafe { result::free_sync(block.ptr) },
-            };
+            // SAFETY: the block came from `alloc`, was given back by its owner, and left the list of
+            // retired blocks for this sweep alone.
+            let result = unsafe { self.free(block.ptr) };
             let mut state = self.state();
             match result {
                 Ok(()) => {
@@ -166,7 +181,7 @@ impl DirectCudaResource {
                 Err(error) => {
                     state.retired.push(block);
                     drop(state);
-                    outcome = outcome.and(Err(self.device().driver_error("cuMemFree", error)));
+                    outcome = outcome.and(Err(error));
                 }
             }
         }
@@ -193,10 +208,7 @@ impl DirectCudaResource {
     }
 
     fn reap(&self) -> ResourceResult<u64> {
-        match self.device().bind() {
-            Ok(()) | Err(ResourceError::DeviceLost { .. }) => {}
-            Err(error) => return Err(error),
-        }
+        self.device().refuse_fork()?;
         let (freed, outcome) = self.free_retired();
         outcome.map(|()| freed)
     }
@@ -215,7 +227,6 @@ impl DeviceMemoryResource for DirectCudaResource {
             return Err(ResourceError::beyond_device(bytes, total));
         }
         let stream = self.streams.enter(stream)?;
-        self.device().bind()?;
         // A block that cannot be freed is still retired, and no reason to refuse this one.
         let _ = self.free_retired();
         let ptr = self.alloc(bytes)?;
@@ -315,7 +326,7 @@ impl DeviceMemoryResource for DirectCudaResource {
 
 impl Drop for DirectCudaResource {
     fn drop(&mut self) {
-        if self.device().bind().is_ok() {
+        if !self.device().is_forked() {
             let _ = self.sweep();
         }
     }

@@ -7,7 +7,7 @@ use dmr_sim::{Policy, Universe};
 use dmr_testkit::Rig;
 use support::{TAG, resource};
 
-/// The calls since the last time, but for those that ask for the context.
+/// The calls since the last time, but for those that ask for the context and set the capture mode.
 fn calls(universe: &Universe) -> Vec<(String, u64)> {
     let calls = universe.calls();
     universe.reset_calls();
@@ -30,7 +30,8 @@ fn calls(universe: &Universe) -> Vec<(String, u64)> {
         .filter(|(_, count)| *count > 0)
         .collect();
     let known: u64 = counts.iter().map(|(_, count)| count).sum();
-    assert_eq!(known + calls.count("cuCtxGetCurrent"), calls.total(), "{calls:?}");
+    let binding = ["cuCtxGetCurrent", "cuThreadExchangeStreamCaptureMode"].map(|c| calls.count(c));
+    assert_eq!(known + binding.iter().sum::<u64>(), calls.total(), "{calls:?}");
     counts
 }
 

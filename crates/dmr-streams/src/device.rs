@@ -219,13 +219,15 @@ impl Device {
         }
     }
 
-    /// Waits for all work submitted to the device by this context.
+    /// Waits for all work submitted to the device by this context. None of its streams captures a graph, or
+    /// the captures end: [`StreamPool::synchronize_all`](crate::StreamPool::synchronize_all) leaves those
+    /// streams out.
     ///
     /// # Errors
     ///
     /// [`Driver`](ResourceError::Driver); it may come from work submitted earlier.
     pub fn synchronize(&self) -> ResourceResult<()> {
-        self.bind()?;
+        let _relaxed = self.relaxed()?;
         result::ctx::synchronize().map_err(|error| self.driver_error("cuCtxSynchronize", error))
     }
 

@@ -1,9 +1,10 @@
 //! An event of the driver, destroyed with its owner.
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{self, CUresult};
 use dmr_core::ResourceResult;
 
-use crate::Device;
+use crate::{Device, RelaxedCapture, StreamGuard};
 
 /// An event without timing, in a device's context.
 pub(crate) struct DriverEvent {
@@ -24,9 +25,40 @@ impl DriverEvent {
         Ok(Self { handle, device: device.clone() })
     }
 
-    /// The driver's handle, alive as long as this is.
-    pub(crate) fn handle(&self) -> sys::CUevent {
-        self.handle
+    /// Records the event on a stream. If that captures a graph, the event orders nothing outside of the
+    /// graph, and adds no node to it: call [`StreamGuard::refuse_capture`] afterwards.
+    #[inline]
+    pub(crate) fn record(&self, on: &StreamGuard<'_>) -> Result<(), DriverError> {
+        // SAFETY: event and stream are alive, and of the device's context.
+        on.call(|on| unsafe { result::event::record(self.handle, on) })
+    }
+
+    /// Makes a stream wait for the event.
+    #[inline]
+    pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream are alive, and of the device's context.
+        stream
+            .call(|on| unsafe { result::stream::wait_event(on, self.handle, flags) })
+            .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))
+    }
+
+    /// Returns whether the work before the record is done.
+    #[inline]
+    pub(crate) fn query(&self, _: &RelaxedCapture<'_>) -> ResourceResult<bool> {
+        // SAFETY: the event is alive.
+        match unsafe { result::event::query(self.handle) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.0 == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            Err(error) => Err(self.device.driver_error("cuEventQuery", error)),
+        }
+    }
+
+    /// Waits until the work before the record is done.
+    pub(crate) fn synchronize(&self, _: &RelaxedCapture<'_>) -> ResourceResult<()> {
+        // SAFETY: the event is alive.
+        unsafe { result::event::synchronize(self.handle) }
+            .map_err(|error| self.device.driver_error("cuEventSynchronize", error))
     }
 }
 

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUresult};
-use dmr_core::{ResourceError, ResourceResult, StreamId};
+use dmr_core::{ResourceResult, StreamId};
 
 use crate::event::DriverEvent;
-use crate::{HomeStream, StreamGuard, StreamPool};
+use crate::{HomeStream, RelaxedCapture, StreamGuard, StreamPool};
 
 const POLL: Duration = Duration::from_micros(20);
 
@@ -16,10 +16,10 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// [`ForkedProcess`](ResourceError::ForkedProcess); [`DeviceLost`](ResourceError::DeviceLost);
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of
-    /// a retired stream; [`StreamCapturing`](ResourceError::StreamCapturing), because waiting would end
-    /// the capture; [`Driver`](ResourceError::Driver), which may come from work submitted earlier.
+    /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess); [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of
+    /// a retired stream; [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing), because waiting would end
+    /// the capture; [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
         let stream = self.enter(stream)?;
         stream.refuse_capture()?;
@@ -27,46 +27,70 @@ impl StreamPool {
     }
 
     /// Waits until the device is done with everything that was submitted so far to the streams of the
-    /// pool, leased or not, and to its [reclaim stream](Self::reclaim_stream), but not beyond
-    /// `until`. Returns whether it is.
+    /// pool, leased or not, and to its [reclaim stream](Self::reclaim_stream). Returns `false` if it has
+    /// left out a stream that captures a graph: waiting would end the capture.
+    ///
+    /// # Errors
+    ///
+    /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess); [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
+    /// [`Driver`](dmr_core::ResourceError::Driver).
+    pub fn synchronize_all(&self) -> ResourceResult<bool> {
+        let outcome = self.wait_for_all(None)?;
+        Ok(!outcome.any_captures)
+    }
+
+    /// Waits as [`synchronize_all`](Self::synchronize_all) does, but not beyond `until`. Returns whether the
+    /// device is done with what was submitted to streams that do not capture a graph.
     ///
     /// A memory pool of the driver regains memory whose free was queued only once an event behind the
     /// free has been synchronised. A query does not do it (seen on an H200), so this does both.
     ///
-    /// Leaves out streams that capture a graph, because a query would end the capture, and streams that
-    /// are retired.
-    ///
     /// # Errors
     ///
-    /// [`ForkedProcess`](ResourceError::ForkedProcess); [`DeviceLost`](ResourceError::DeviceLost);
-    /// [`Driver`](ResourceError::Driver).
+    /// As [`synchronize_all`](Self::synchronize_all).
     pub fn synchronize_until(&self, until: Instant) -> ResourceResult<bool> {
-        self.device().check()?;
-        let mut is_done = true;
-        for (slot, known) in self.stream_slots() {
-            if known.stream.get().is_none() {
-                continue;
-            }
-            if let HomeStream::Live(stream) = self.enter_home(self.permanent_id(slot))? {
-                is_done &= stream.synchronize_until(until)?;
-            }
-        }
-        let reclaim = self.reclaim().map(|stream| stream.synchronize_until(until));
-        Ok(is_done & reclaim.unwrap_or(Ok(true))?)
+        let outcome = self.wait_for_all(Some(until))?;
+        Ok(!outcome.any_busy)
     }
 
     /// Returns whether the device is done with everything that was submitted to the home stream of a
     /// block, and that stream is not retired. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing): a query would end the capture.
     pub(crate) fn is_home_idle(&self, home: StreamId) -> ResourceResult<bool> {
         let HomeStream::Live(stream) = self.enter_home(home)? else { return Ok(false) };
-        // A query would end the capture.
         stream.refuse_capture()?;
+        let _relaxed = self.device().relaxed()?;
         // SAFETY: the stream is alive while there is a guard.
         match stream.call(|stream| unsafe { sys::cuStreamQuery(stream) }.result()) {
             Ok(()) => Ok(true),
             Err(error) if error.0 == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             Err(error) => Err(self.device().driver_error("cuStreamQuery", error)),
         }
+    }
+
+    fn wait_for_all(&self, until: Option<Instant>) -> ResourceResult<Waited> {
+        let relaxed = self.device().relaxed()?;
+        let mut waited = Waited::default();
+        for (slot, known) in self.stream_slots() {
+            if known.stream.get().is_none() {
+                continue;
+            }
+            match self.enter_home(self.permanent_id(slot))? {
+                HomeStream::Live(stream) => wait_for_stream(&stream, &relaxed, until, &mut waited)?,
+                HomeStream::Retired => {
+                    if let Some(last) = self.progress().event_now(self, slot)? {
+                        waited.any_busy |= !wait_for_event(last.driver_event(), &relaxed, until)?;
+                    }
+                }
+            }
+        }
+        if let Some(stream) = self.reclaim() {
+            wait_for_stream(&stream, &relaxed, until, &mut waited)?;
+        }
+        Ok(waited)
     }
 }
 
@@ -76,42 +100,56 @@ impl StreamGuard<'_> {
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver), which may come from work submitted earlier.
+    /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn synchronize(&self) -> ResourceResult<()> {
-        self.device().bind()?;
+        let _relaxed = self.device().relaxed()?;
         // SAFETY: the stream is alive while there is a guard.
         self.call(|stream| unsafe { result::stream::synchronize(stream) })
             .map_err(|error| self.device().driver_error("cuStreamSynchronize", error))
     }
+}
 
-    /// Waits for the work submitted to the stream so far, but not beyond `until`; returns whether it is
-    /// done. Leaves out a stream that captures.
-    fn synchronize_until(&self, until: Instant) -> ResourceResult<bool> {
-        let device = self.device();
-        let failed = |call| move |error| device.driver_error(call, error);
-        let event = DriverEvent::new(device)?;
-        // SAFETY: event and stream are alive, and of the device's context.
-        let recorded = self.call(|on| unsafe { result::event::record(event.handle(), on) });
-        // An event that a graph has captured says nothing.
-        match self.refuse_capture() {
-            Err(ResourceError::StreamCapturing { .. }) => return Ok(true),
-            looked => looked?,
-        }
-        recorded.map_err(failed("cuEventRecord"))?;
-        loop {
-            // SAFETY: the event is alive.
-            match unsafe { result::event::query(event.handle()) } {
-                Ok(()) => break,
-                Err(error) if error.0 != CUresult::CUDA_ERROR_NOT_READY => {
-                    return Err(failed("cuEventQuery")(error));
-                }
-                Err(_) if Instant::now() >= until => return Ok(false),
-                Err(_) => std::thread::sleep(POLL),
-            }
-        }
-        // SAFETY: as above. Returns at once.
-        unsafe { result::event::synchronize(event.handle()) }
-            .map_err(failed("cuEventSynchronize"))?;
-        Ok(true)
+/// What a wait for all streams has found.
+#[derive(Default)]
+struct Waited {
+    /// A stream captures a graph, and was left out.
+    any_captures: bool,
+    /// A stream was not done in time.
+    any_busy: bool,
+}
+
+fn wait_for_stream(
+    stream: &StreamGuard<'_>,
+    relaxed: &RelaxedCapture<'_>,
+    until: Option<Instant>,
+    waited: &mut Waited,
+) -> ResourceResult<()> {
+    let event = DriverEvent::new(stream.device())?;
+    let recorded = event.record(stream);
+    // An event that a graph has captured says nothing.
+    if stream.is_capturing()? {
+        waited.any_captures = true;
+        return Ok(());
     }
+    recorded.map_err(|error| stream.device().driver_error("cuEventRecord", error))?;
+    waited.any_busy |= !wait_for_event(&event, relaxed, until)?;
+    Ok(())
+}
+
+/// Returns whether the work before the record is done in time.
+fn wait_for_event(
+    event: &DriverEvent,
+    relaxed: &RelaxedCapture<'_>,
+    until: Option<Instant>,
+) -> ResourceResult<bool> {
+    if let Some(until) = until {
+        while !event.query(relaxed)? {
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+    event.synchronize(relaxed)?;
+    Ok(true)
 }

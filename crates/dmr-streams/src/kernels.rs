@@ -7,7 +7,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
 use dmr_core::ResourceResult;
 
-use crate::{Device, StreamGuard};
+use crate::{Device, RelaxedCapture, StreamGuard};
 
 /// How many checks can be submitted before their results must be fetched.
 pub(crate) const RESULT_SLOTS: usize = 1 << 16;
@@ -41,7 +41,7 @@ unsafe impl Sync for Kernels {}
 impl Kernels {
     /// Compiles the kernels and makes the results buffer, all slots holding [`NOTHING_WRONG`].
     pub(crate) fn load(device: &Device, stream: Arc<CudaStream>) -> ResourceResult<Self> {
-        device.bind()?;
+        let relaxed = device.relaxed()?;
         let failed = |call| move |error| device.driver_error(call, error);
         // SAFETY: PTX text that ends with a zero byte.
         let module = unsafe { result::module::load_data(PTX.as_ptr().cast()) }
@@ -54,6 +54,7 @@ impl Kernels {
         // SAFETY: the context is current; `drop` frees it.
         kernels.results =
             unsafe { result::malloc_sync(RESULT_BYTES) }.map_err(failed("cuMemAlloc"))?;
+        drop(relaxed);
         kernels.reset()?;
         Ok(kernels)
     }
@@ -97,25 +98,25 @@ impl Kernels {
 
     /// Sets all results to [`NOTHING_WRONG`] and waits for that.
     pub(crate) fn reset(&self) -> ResourceResult<()> {
-        self.device.bind()?;
+        let relaxed = self.device.relaxed()?;
         // SAFETY: the buffer is ours, this long, and no check is in flight.
         unsafe {
             result::memset_d8_async(self.results, 0xFF, RESULT_BYTES, self.stream.cu_stream())
         }
         .map_err(|error| self.device.driver_error("cuMemsetD8Async", error))?;
-        synchronize(&self.device, &self.stream)
+        synchronize(&relaxed, &self.stream)
     }
 
     /// Fetches the first `count` results. Their checks must have completed.
     pub(crate) fn fetch(&self, count: usize) -> ResourceResult<Vec<u64>> {
-        self.device.bind()?;
+        let relaxed = self.device.relaxed()?;
         let mut fetched = vec![NOTHING_WRONG; count.min(RESULT_SLOTS)];
         // SAFETY: the source is ours and at least this long; the destination outlives the copy,
         // which has completed when `synchronize` returns (and on an error nothing else reads it:
         // a copy to pageable memory is over when the call returns).
         unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, self.stream.cu_stream()) }
             .map_err(|error| self.device.driver_error("cuMemcpyDtoHAsync", error))?;
-        synchronize(&self.device, &self.stream)?;
+        synchronize(&relaxed, &self.stream)?;
         Ok(fetched)
     }
 
@@ -146,9 +147,9 @@ impl Kernels {
 }
 
 impl Drop for Kernels {
-    /// Waits for the device, whose work may be running our code, then frees and unloads.
+    /// Frees the results and unloads the code. No kernel is running any more.
     fn drop(&mut self) {
-        let _ = self.device.synchronize();
+        let Ok(_relaxed) = self.device.relaxed() else { return };
         if self.results != 0 {
             // SAFETY: ours, and nothing uses it any more.
             let _: Result<(), DriverError> = unsafe { result::free_sync(self.results) };
@@ -158,9 +159,9 @@ impl Drop for Kernels {
     }
 }
 
-/// Waits for a stream, in the context that is current.
-fn synchronize(device: &Device, stream: &CudaStream) -> ResourceResult<()> {
+/// Waits for a stream.
+fn synchronize(relaxed: &RelaxedCapture<'_>, stream: &CudaStream) -> ResourceResult<()> {
     // SAFETY: the stream is alive for as long as it is borrowed.
     unsafe { result::stream::synchronize(stream.cu_stream()) }
-        .map_err(|error| device.driver_error("cuStreamSynchronize", error))
+        .map_err(|error| relaxed.device().driver_error("cuStreamSynchronize", error))
 }

@@ -43,6 +43,7 @@ pub mod owner;
 pub mod pinned;
 pub mod pool;
 mod progress;
+pub mod relaxed;
 mod seen;
 mod simulated;
 mod slot;
@@ -64,6 +65,7 @@ pub use ops::PatternOps;
 pub use owner::Owner;
 pub use pinned::{PinnedMemory, reap_orphaned_pinned};
 pub use pool::StreamPool;
+pub use relaxed::RelaxedCapture;
 pub use tracked::Tracked;
 pub use uses::{Dependencies, FreeOrder, UseTable};
 

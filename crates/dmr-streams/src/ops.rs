@@ -19,7 +19,7 @@ use crate::{Device, HomeStream, StreamGuard, StreamPool};
 /// [`collect`](DeviceOps::collect), or until 65,536 checks are waiting. Threads submit at the same
 /// time and wait for each other only while verdicts are fetched.
 ///
-/// Dropping it waits for the device if anything was checked.
+/// Dropping it waits for the streams if anything was checked.
 pub struct PatternOps {
     streams: Arc<StreamPool>,
     kernels: LeakedInChild<OnceLock<Kernels>>,
@@ -271,6 +271,16 @@ impl DeviceOps for PatternOps {
 
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
         self.streams.synchronize(stream)
+    }
+}
+
+impl Drop for PatternOps {
+    /// Waits for the streams, whose work may be running our code.
+    fn drop(&mut self) {
+        if self.kernels.get().is_some() && self.streams.synchronize_all() != Ok(true) {
+            // A stream that captures is not waited for, nor a lost device: the code stays loaded.
+            std::mem::forget(self.kernels.take());
+        }
     }
 }
 

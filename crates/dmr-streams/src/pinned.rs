@@ -12,7 +12,7 @@ use dmr_core::{
     ResourceResult, StreamId,
 };
 
-use crate::{Dependencies, Device, FreeOrder, StreamPool};
+use crate::{Dependencies, FreeOrder, RelaxedCapture, StreamPool};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
 const PORTABLE: u32 = 1;
@@ -88,7 +88,7 @@ impl StreamPool {
         // What cannot be freed stays retired, and is no reason to refuse this allocation.
         let _ = reap_orphans(Patience::Poll);
         let _ = self.try_reap_pinned();
-        device.bind()?;
+        let relaxed = device.relaxed()?;
         // SAFETY: what is allocated is written below, before anything reads it.
         let start = unsafe { result::malloc_host(bytes, PORTABLE) }
             .map_err(|error| device.driver_error("cuMemHostAlloc", error))?
@@ -99,7 +99,7 @@ impl StreamPool {
             Ok(slot) => slot,
             Err(error) => {
                 // That error says more than one of the free.
-                let _ = free_host(device, ptr);
+                let _ = free_host(&relaxed, ptr);
                 return Err(error);
             }
         };
@@ -291,7 +291,7 @@ impl Retired {
         if !patience.is_done(after)? {
             return Ok(None);
         }
-        free_host(streams.device(), self.id.ptr())?;
+        free_host(&streams.device().relaxed()?, self.id.ptr())?;
         streams.uses().remove(self.id);
         Ok(Some(self.bytes as u64))
     }
@@ -318,14 +318,14 @@ impl Orphan {
             Ok(false) => return Ok(None),
             Ok(true) => {}
         }
-        free_host(self.after.device(), self.ptr)?;
+        free_host(&self.after.device().relaxed()?, self.ptr)?;
         Ok(Some(self.bytes as u64))
     }
 }
 
-/// Frees memory that no device work uses any more. The device's context is current.
-fn free_host(device: &Device, ptr: u64) -> ResourceResult<()> {
+/// Frees memory that no device work uses any more.
+fn free_host(relaxed: &RelaxedCapture<'_>, ptr: u64) -> ResourceResult<()> {
     // SAFETY: allocated by `allocate_pinned`, and not freed before.
     unsafe { result::free_host(with_exposed_provenance_mut(ptr as usize)) }
-        .map_err(|error| device.driver_error("cuMemFreeHost", error))
+        .map_err(|error| relaxed.device().driver_error("cuMemFreeHost", error))
 }

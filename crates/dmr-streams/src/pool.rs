@@ -373,7 +373,8 @@ impl StreamPool {
     }
 
     fn new_stream(&self, priority: i32) -> ResourceResult<Arc<CudaStream>> {
-        self.device.refuse_fork()?;
+        // cudarc waits for the context when it creates its first stream.
+        let _relaxed = self.device.relaxed()?;
         let context = self.device.context();
         // cudarc would answer an error of some earlier call as if creating had failed. It stays
         // where it was, for whoever asks cudarc.

@@ -1,7 +1,6 @@
 //! How far each stream of a pool has got, and the events by which streams wait for each other.
 
 use crossbeam_utils::CachePadded;
-use cudarc::driver::{result, sys};
 use dmr_core::ResourceResult;
 use dmr_core::ledger::UseId;
 
@@ -68,24 +67,16 @@ impl Progress {
 
     /// Asks the driver whether an event is done.
     pub(crate) fn query(&self, device: &Device, event: &Event) -> ResourceResult<bool> {
-        device.bind()?;
-        // SAFETY: the event is alive, and is not recorded again while there is an `Event`.
-        match unsafe { result::event::query(event.driver_event().handle()) } {
-            Ok(()) => {
-                self.has_completed(event);
-                Ok(true)
-            }
-            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            Err(error) => Err(device.driver_error("cuEventQuery", error)),
+        let is_done = event.driver_event().query(&device.relaxed()?)?;
+        if is_done {
+            self.has_completed(event);
         }
+        Ok(is_done)
     }
 
     /// Waits until an event is done.
     pub(crate) fn synchronize(&self, device: &Device, event: &Event) -> ResourceResult<()> {
-        device.bind()?;
-        // SAFETY: as in `query`.
-        unsafe { result::event::synchronize(event.driver_event().handle()) }
-            .map_err(|error| device.driver_error("cuEventSynchronize", error))?;
+        event.driver_event().synchronize(&device.relaxed()?)?;
         self.has_completed(event);
         Ok(())
     }
@@ -208,9 +199,7 @@ impl Progress {
         }
         // What was waited for by now is waited for before the event, too.
         event.seen.copy(&timeline.seen, self.reach());
-        let handle = event.driver_event().handle();
-        // SAFETY: event and stream are alive, and of the device's context.
-        let recorded = on.call(|on| unsafe { result::event::record(handle, on) });
+        let recorded = event.driver_event().record(on);
         let recorded = recorded.map_err(|error| on.device().driver_error("cuEventRecord", error));
         match on.refuse_capture().and(recorded) {
             Ok(()) => event.set_recorded(),

@@ -33,8 +33,9 @@ pub fn shutdown() -> Result<(), ShutdownError> {
 }
 
 impl DeviceRuntime {
-    /// Waits for the device, frees what is retired, pinned memory too, gives the memory that no
-    /// block uses back to the driver, and flushes the log.
+    /// Waits for the work of the runtime's streams, except for those that capture a graph. Then frees
+    /// what is retired, pinned memory too, gives the memory that no block uses back to the driver, and
+    /// flushes the log.
     ///
     /// The runtime can still be used afterwards, and takes memory anew. Other threads may go on
     /// using it meanwhile; what they use is not touched.
@@ -49,7 +50,7 @@ impl DeviceRuntime {
             // Its locks may be held by threads that the child does not have.
             return Err(ResourceError::forked_process(self.ordinal()).into());
         }
-        let waited = self.device().synchronize();
+        let waited = self.streams().synchronize_all().map(drop);
         let reaped = self.resource().reap_pending().map(drop);
         let pinned = self.streams().reap_pinned().map(drop);
         let trimmed = self.resource().trim_to(0).map(drop);

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::{result, sys};
 use dmr_core::ledger::UseId;
 use dmr_core::{ResourceResult, StreamId};
 use smallvec::SmallVec;
@@ -95,15 +94,7 @@ impl Dependencies {
     /// [`Driver`](dmr_core::ResourceError::Driver); some waits may have been queued.
     pub fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         for event in self.events().iter() {
-            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-            // SAFETY: stream and event are alive, and nobody re-records the event while it is
-            // held.
-            let wait = |on| unsafe {
-                result::stream::wait_event(on, event.driver_event().handle(), flags)
-            };
-            stream
-                .call(wait)
-                .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))?;
+            event.driver_event().make_wait(stream)?;
         }
         Ok(())
     }
@@ -114,15 +105,13 @@ impl Dependencies {
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn is_done(&self) -> ResourceResult<bool> {
-        self.device.bind()?;
+        let relaxed = self.device.relaxed()?;
         let events = &mut *self.events();
         while let Some(event) = events.last() {
-            // SAFETY: the event is alive.
-            match unsafe { result::event::query(event.driver_event().handle()) } {
-                Ok(()) => drop(events.pop()),
-                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
-                Err(error) => return Err(self.device.driver_error("cuEventQuery", error)),
+            if !event.driver_event().query(&relaxed)? {
+                return Ok(false);
             }
+            events.pop();
         }
         Ok(true)
     }
@@ -133,13 +122,11 @@ impl Dependencies {
     ///
     /// As [`is_done`](Self::is_done).
     pub fn synchronize(&self) -> ResourceResult<()> {
-        self.device.bind()?;
+        let relaxed = self.device.relaxed()?;
         // Not under the lock: waiting takes as long as the work does.
         let events = self.events().clone();
         for event in &events {
-            // SAFETY: the event is alive.
-            unsafe { result::event::synchronize(event.driver_event().handle()) }
-                .map_err(|error| self.device.driver_error("cuEventSynchronize", error))?;
+            event.driver_event().synchronize(&relaxed)?;
         }
         self.events().clear();
         Ok(())

@@ -17,7 +17,6 @@ mod resource;
 mod slots;
 mod vacancy;
 
-use cudarc::driver::{result, sys};
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
 use dmr_core::{
@@ -456,14 +455,7 @@ impl<'p> UseTable<'p> {
         let covers = |by: usize, of: usize| events[by].covers(events[of].slot(), events[of].seq());
         let queued = covering::queued(events.len(), covers);
         for (event, _) in events.iter().zip(queued).filter(|(_, queued)| *queued) {
-            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-            let handle = event.driver_event().handle();
-            // SAFETY: stream and event are alive: the guard keeps the one, `event` the other, which
-            // is not recorded again meanwhile.
-            let wait = |on| unsafe { result::stream::wait_event(on, handle, flags) };
-            stream
-                .call(wait)
-                .map_err(|error| self.pool.device().driver_error("cuStreamWaitEvent", error))?;
+            event.driver_event().make_wait(stream)?;
             progress.has_waited(stream.slot(), event);
         }
         Ok(())
