@@ -13,7 +13,7 @@ use dmr_core::{
     DeviceMemoryResource, Generation, MemoryObserver, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage,
 };
-use dmr_streams::{Device, StreamPool};
+use dmr_streams::{Device, RelaxedCapture, StreamPool};
 
 /// Exactly one `cuMemAlloc` and one `cuMemFree` per block, of exactly the bytes asked for.
 ///
@@ -103,12 +103,9 @@ impl DirectCudaResource {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn alloc(&self, bytes: usize) -> ResourceResult<u64> {
-        let relaxed = self.device().relaxed()?;
+    fn alloc(&self, bytes: usize, _: &RelaxedCapture<'_>) -> ResourceResult<u64> {
         // SAFETY: the context is current on this thread.
-        let allocated = unsafe { result::malloc_sync(bytes) };
-        drop(relaxed);
-        allocated.map_err(|error| {
+        unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
                 return self.device().driver_error("cuMemAlloc", error);
             }
@@ -118,37 +115,30 @@ impl DirectCudaResource {
         })
     }
 
-    /// Gives a block back to the driver.
-    ///
-    /// # Safety
-    ///
-    /// It came from `cuMemAlloc` in this context, and nothing uses it any more or frees it again.
-    unsafe fn free(&self, ptr: u64) -> ResourceResult<()> {
+    /// What the driver's frees need; `None` on a lost device, whose memory is gone with the context.
+    fn relaxed(&self) -> ResourceResult<Option<RelaxedCapture<'_>>> {
         match self.device().relaxed() {
-            // SAFETY: the caller's promise; the context is current on this thread.
-            Ok(_relaxed) => unsafe { result::free_sync(ptr) }
-                .map_err(|error| self.device().driver_error("cuMemFree", error)),
-            // Its memory is gone with the context.
-            Err(ResourceError::DeviceLost { .. }) => Ok(()),
+            Ok(relaxed) => Ok(Some(relaxed)),
+            Err(ResourceError::DeviceLost { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Frees everything that was retired before the call; returns the bytes that this call freed,
     /// and the first error.
-    fn free_retired(&self) -> (u64, ResourceResult<()>) {
-        let (freed, outcome) = self.sweep();
+    fn free_retired(&self, relaxed: Option<&RelaxedCapture<'_>>) -> (u64, ResourceResult<()>) {
+        let (freed, outcome) = self.sweep(relaxed);
         // What another thread was freeing was retired before the call, too. Wait for it, and see
         // to what it could not free.
         if !self.wait_for_other_sweeps() {
             return (freed, outcome);
         }
-        let (more, again) = self.sweep();
+        let (more, again) = self.sweep(relaxed);
         (freed + more, outcome.and(again))
     }
 
     /// One pass over the retired blocks.
-    fn sweep(&self) -> (u64, ResourceResult<()>) {
+    fn sweep(&self, relaxed: Option<&RelaxedCapture<'_>>) -> (u64, ResourceResult<()>) {
         let (number, mut blocks) = {
             let mut state = self.state();
             if state.retired.is_empty() {
@@ -166,9 +156,12 @@ impl DirectCudaResource {
                 // Afterwards another thread's allocation may have the address.
                 observer.region_freed(block.ptr, block.generation);
             }
-            // SAFETY: the block came from `alloc`, was given back by its owner, and left the list of
-            // retired blocks for this sweep alone.
-            let result = unsafe { self.free(block.ptr) };
+            let result = match relaxed.filter(|relaxed| !relaxed.device().is_lost()) {
+                None => Ok(()),
+                // SAFETY: the block came from cuMemAlloc in this context, which is current, was given
+                // back by its owner, and left the list of retired blocks for this sweep alone.
+                Some(_) => unsafe { result::free_sync(block.ptr) },
+            };
             let mut state = self.state();
             match result {
                 Ok(()) => {
@@ -181,7 +174,7 @@ impl DirectCudaResource {
                 Err(error) => {
                     state.retired.push(block);
                     drop(state);
-                    outcome = outcome.and(Err(error));
+                    outcome = outcome.and(Err(self.device().driver_error("cuMemFree", error)));
                 }
             }
         }
@@ -208,8 +201,8 @@ impl DirectCudaResource {
     }
 
     fn reap(&self) -> ResourceResult<u64> {
-        self.device().refuse_fork()?;
-        let (freed, outcome) = self.free_retired();
+        let relaxed = self.relaxed()?;
+        let (freed, outcome) = self.free_retired(relaxed.as_ref());
         outcome.map(|()| freed)
     }
 }
@@ -227,9 +220,11 @@ impl DeviceMemoryResource for DirectCudaResource {
             return Err(ResourceError::beyond_device(bytes, total));
         }
         let stream = self.streams.enter(stream)?;
+        let relaxed = self.device().relaxed()?;
         // A block that cannot be freed is still retired, and no reason to refuse this one.
-        let _ = self.free_retired();
-        let ptr = self.alloc(bytes)?;
+        let _ = self.free_retired(Some(&relaxed));
+        let ptr = self.alloc(bytes, &relaxed)?;
+        drop(relaxed);
         let generation = Generation::next();
         {
             let mut state = self.state();
@@ -326,8 +321,8 @@ impl DeviceMemoryResource for DirectCudaResource {
 
 impl Drop for DirectCudaResource {
     fn drop(&mut self) {
-        if !self.device().is_forked() {
-            let _ = self.sweep();
+        if let Ok(relaxed) = self.relaxed() {
+            let _ = self.sweep(relaxed.as_ref());
         }
     }
 }
