@@ -7,7 +7,7 @@ use std::slice;
 use bytemuck::Pod;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{DeviceBlock, ResourceResult, StreamId};
-use dmr_streams::{DeviceContext, FreeOrder, MemoryOrigin, PinnedMemory, TrackedMemory};
+use dmr_streams::{DeviceContext, MemoryOrigin, PinnedMemory, TrackedMemory};
 
 pub use dmr_streams::reap_orphaned_pinned;
 
@@ -120,17 +120,10 @@ impl<T: Pod> PinnedBuffer<T> {
     ///
     /// As [`as_slice`](Self::as_slice).
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], BufferError> {
-        if let Some(block) = self.block() {
-            let (uses, id) = (self.owner.streams.uses(), block.id());
-            // Only what is retired is asked after. Nobody sees it: the borrow is exclusive.
-            uses.retire(id)?;
-            let order = uses.free_order(id);
-            uses.unretire(id);
-            match order? {
-                FreeOrder::InUse => return Err(BufferError::InUse),
-                FreeOrder::Home => uses.work_so_far(id.alloc_stream())?.synchronize()?,
-                FreeOrder::After(uses) => uses.synchronize()?,
-            }
+        if let Some(memory) = &mut self.memory
+            && !memory.synchronize()?
+        {
+            return Err(BufferError::InUse);
         }
         Ok(self.elements_mut())
     }

@@ -31,7 +31,7 @@ impl AsyncCudaResource {
             return Err(forked);
         }
         block.require_part_depth(0)?;
-        match self.uses().give_back(id, self.owner)? {
+        match self.uses().give_back(id, &self.owner)? {
             Departure::Home(leaving) => {
                 match home.and_then(|home| self.free_at_home(id, &home)) {
                     // Lost, its memory is gone with the context.
@@ -98,14 +98,14 @@ impl AsyncCudaResource {
             // Its memory is gone with the context.
             Err(_) if self.device().is_lost() => Handed::ToDriver,
             Err(error) => {
-                self.uses().unretire(id);
+                self.uses().unretire(&self.owner, id);
                 return Err(error);
             }
             Ok(handed) => handed,
         };
         match handed {
             Handed::ToDriver => {
-                self.uses().remove(id);
+                self.uses().remove(&self.owner, id);
                 self.accounts.handed_through(home, bytes, None);
                 return Ok(BlockState::Freed);
             }
@@ -183,7 +183,7 @@ impl AsyncCudaResource {
 
     /// The driver has a block that was retired: its slot and its bytes are free.
     fn forget(&self, id: BlockId, bytes: u64) {
-        self.uses().remove(id);
+        self.uses().remove(&self.owner, id);
         self.accounts.freed_later(id.alloc_stream(), bytes);
     }
 

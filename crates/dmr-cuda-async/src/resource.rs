@@ -15,7 +15,7 @@ use dmr_core::{
     StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
 };
 use dmr_streams::uses::{UseTable, Vacancy};
-use dmr_streams::{Device, Owner, StreamGuard, StreamPool};
+use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::accounts::Accounts;
 use crate::deferred::Deferred;
@@ -62,7 +62,7 @@ const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 pub struct AsyncCudaResource {
     pub(crate) pool: DriverPool,
     pub(crate) streams: Arc<StreamPool>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: BlockOwner,
     pub(crate) accounts: LeakedInChild<Accounts>,
     pub(crate) deferred: LeakedInChild<Deferred>,
     pub(crate) retired: LeakedInChild<RetiredBlocks>,
@@ -76,7 +76,7 @@ impl AsyncCudaResource {
     /// [`Driver`](ResourceError::Driver) if the driver makes no pool, or not as configured.
     pub fn new(streams: Arc<StreamPool>, config: AsyncConfig) -> ResourceResult<Self> {
         let pool = DriverPool::new(streams.device(), &config)?;
-        let owner = Owner::new();
+        let owner = streams.register();
         let (accounts, retired) = (LeakedInChild::new(Accounts::new()), LeakedInChild::default());
         let deferred = LeakedInChild::new(Deferred::new());
         Ok(Self { pool, streams, owner, accounts, deferred, retired })
@@ -246,7 +246,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         let generation = Generation::next();
         let entered = match self.accounts.allocated(alloc_stream, bytes as u64) {
             Some(vacancy) => Ok(vacancy),
-            None => self.uses().reserve(self.owner, BlockSlot::NONE, alloc_stream),
+            None => self.uses().reserve(&self.owner, 0, alloc_stream),
         }
         .and_then(|vacancy| self.enter(vacancy, generation, &home));
         let slot = match entered {

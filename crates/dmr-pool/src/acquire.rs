@@ -100,9 +100,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     fn new_vacancy(&self, arena: usize, chunk: ChunkId, home: StreamId) -> ResourceResult<Vacancy> {
-        let full = || ResourceError::capacity("chunks of an arena", Place::MOST_CHUNKS);
-        let inner_slot = Place { arena, chunk }.to_slot().ok_or_else(full)?;
-        self.uses().reserve(self.owner, inner_slot, home)
+        self.uses().reserve(&self.owner, Place { arena, chunk }.to_payload(), home)
     }
 
     /// Climbs the ladder, again if memory has landed that the search may have missed.

@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 use dmr_core::{
-    BlockId, BlockSlot, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError,
-    ResourceResult, StreamId,
+    BlockId, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
 use dmr_streams::uses::{Carried, Surrender, Vacancy};
 
@@ -16,7 +15,7 @@ use crate::resource::Place;
 #[derive(Clone, Copy)]
 pub(crate) struct Retired {
     id: BlockId,
-    slot: BlockSlot,
+    payload: u64,
     bytes: u64,
 }
 
@@ -39,10 +38,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if is_known && !self.device().is_lost() {
             self.refuse_captured(id.alloc_stream())?;
         }
-        match self.uses().surrender(id, self.owner) {
-            Surrender::Free { inner_slot, vacancy, used } => {
+        match self.uses().surrender(id, &self.owner) {
+            Surrender::Free { payload, vacancy, used } => {
                 let (home, freed) = (id.alloc_stream(), block.bytes() as u64);
-                if let Some(place) = Place::from_slot(inner_slot) {
+                if let Some(place) = Place::from_payload(payload) {
                     if used || place.arena != home.slot() || self.puts_specially {
                         let back = Back { returned: freed, freed };
                         self.put_used(place, home, vacancy, back);
@@ -56,8 +55,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 }
                 Ok(BlockState::Freed)
             }
-            Surrender::InUse(slot) => {
-                self.retire(block, slot);
+            Surrender::InUse(payload) => {
+                self.retire(block, payload);
                 Ok(BlockState::Retired)
             }
             Surrender::Before => Err(ResourceError::use_after_free(id.generation())),
@@ -113,13 +112,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    fn retire(&self, block: &DeviceBlock, slot: BlockSlot) {
+    fn retire(&self, block: &DeviceBlock, payload: u64) {
         let (id, bytes) = (block.id(), block.bytes() as u64);
-        if let Some(arena) = Place::from_slot(slot).and_then(|place| self.arena_at(place.arena)) {
+        if let Some(arena) =
+            Place::from_payload(payload).and_then(|place| self.arena_at(place.arena))
+        {
             arena.lock().counts.returned += bytes;
         }
         let mut retired = self.retired();
-        retired.push(Retired { id, slot, bytes });
+        retired.push(Retired { id, payload, bytes });
         self.retired_count.store(retired.len(), Ordering::SeqCst);
         drop(retired);
         // The window may have closed meanwhile.
@@ -139,7 +140,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             lost.append(&mut retired);
         }
         retired.retain(|&block| {
-            let left = self.uses().surrender_retired(block.id);
+            let left = self.uses().surrender_retired(block.id, &self.owner);
             let stays = left.is_none();
             closed.extend(left.map(|vacancy| (block, vacancy)));
             stays
@@ -147,15 +148,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.retired_count.store(retired.len(), Ordering::SeqCst);
         drop(retired);
         let mut freed = 0;
-        for Retired { id, slot, bytes } in lost {
-            self.uses().remove(id);
-            if let Some(arena) = Place::from_slot(slot).and_then(|at| self.arena_at(at.arena)) {
+        for Retired { id, payload, bytes } in lost {
+            self.uses().remove(&self.owner, id);
+            if let Some(arena) = Place::from_payload(payload).and_then(|at| self.arena_at(at.arena))
+            {
                 arena.lock().counts.freed += bytes;
             }
             freed += bytes;
         }
-        for (Retired { id, slot, bytes }, vacancy) in closed {
-            if let Some(place) = Place::from_slot(slot) {
+        for (Retired { id, payload, bytes }, vacancy) in closed {
+            if let Some(place) = Place::from_payload(payload) {
                 let back = Back { returned: 0, freed: bytes };
                 self.put_used(place, id.alloc_stream(), vacancy, back);
             }

@@ -8,12 +8,12 @@ use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
+    Access, AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    UseToken, UseTokens, VirtualMemory,
 };
 use dmr_streams::uses::{Carried, UseTable, Vacancy};
-use dmr_streams::{Device, Owner, StreamGuard, StreamPool};
+use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
@@ -57,7 +57,7 @@ use crate::transit::Transit;
 pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) upstream: U,
     pub(crate) streams: Arc<StreamPool>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: BlockOwner,
     pub(crate) config: PoolConfig,
     /// No block has more bytes.
     pub(crate) most: usize,
@@ -89,32 +89,23 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) transit: LeakedInChild<Transit>,
 }
 
-/// Where a chunk is: its arena and its name there, as the inner slot of the use table.
-#[derive(Clone, Copy, Debug)]
+/// Where a chunk is: its arena, and its index there. Kept in the block's slot of the use table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) arena: usize,
     pub(crate) chunk: ChunkId,
 }
 
-const CHUNK_BITS: u32 = 20;
-
 impl Place {
-    /// How many chunks an arena can have.
-    pub(crate) const MOST_CHUNKS: usize = (1 << CHUNK_BITS) - 1;
-
-    /// `None` for a chunk whose name is too long: an arena has a million.
     #[inline]
-    pub(crate) fn to_slot(self) -> Option<BlockSlot> {
-        let chunk = self.chunk.get();
-        (chunk < Self::MOST_CHUNKS as u32)
-            .then(|| BlockSlot::new((self.arena as u32) << CHUNK_BITS | chunk))
+    pub(crate) fn to_payload(self) -> u64 {
+        (self.arena as u64) << u32::BITS | u64::from(self.chunk.get())
     }
 
     #[inline]
-    pub(crate) fn from_slot(slot: BlockSlot) -> Option<Self> {
-        let number = slot.index()?;
-        let chunk = ChunkId::new(number & ((1 << CHUNK_BITS) - 1))?;
-        Some(Self { arena: (number >> CHUNK_BITS) as usize, chunk })
+    pub(crate) fn from_payload(payload: u64) -> Option<Self> {
+        let chunk = ChunkId::new(payload as u32)?;
+        Some(Self { arena: (payload >> u32::BITS) as usize, chunk })
     }
 }
 
@@ -154,7 +145,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             observed: None,
             pages,
             upstream,
-            owner: Owner::new(),
+            owner: streams.register(),
             config,
             slack: Slack::new(config.slack_divisor),
             arenas: LeakedInChild::new(arenas),
@@ -514,5 +505,20 @@ impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
 impl<U: DeviceMemoryResource> fmt::Debug for PoolResource<U> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_of_the_use_table_holds_any_chunk_of_any_arena() {
+        for arena in [0, 1, StreamId::MAX_SLOTS - 1] {
+            for chunk in [1, 1 << 20, u32::MAX].map(|index| ChunkId::new(index).unwrap()) {
+                let place = Place { arena, chunk };
+                assert_eq!(Place::from_payload(place.to_payload()), Some(place));
+            }
+        }
     }
 }

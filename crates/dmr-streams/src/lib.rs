@@ -13,7 +13,7 @@
 //! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
 //! | [`latch`] | [`Latch`], a lock for a few dozen instructions |
-//! | [`owner`] | [`Owner`]: whose block a slot of the use table holds |
+//! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource that has none |
 //! | [`pinned`] | [`PinnedMemory`]: page-locked host memory, kept until its uses are done |
 //! | [`error`] | [`DeviceError`]: why a device cannot be opened |
@@ -62,7 +62,7 @@ pub use lease::StreamLease;
 pub use library::DriverVersion;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};
 pub use ops::PatternOps;
-pub use owner::Owner;
+pub use owner::BlockOwner;
 pub use pinned::{PinnedMemory, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;

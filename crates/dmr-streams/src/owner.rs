@@ -1,20 +1,44 @@
-//! Whose block a slot of the use table holds.
+//! The right to put blocks into the use table and to take them out.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who takes blocks back: each resource has one of its own, unique in the process.
-///
-/// All resources of a pool share one use table; this is how one of them knows a block of
-/// another's. It stands in the block's slot, so that knowing costs no look-up of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Owner(NonZeroU64);
+use dmr_core::StreamPoolId;
 
-impl Owner {
-    /// An owner that nobody has been before.
-    #[must_use]
-    #[allow(clippy::new_without_default, reason = "no two are equal")]
-    pub fn new() -> Self {
+use crate::StreamPool;
+
+/// The right to put blocks into slots of a [`StreamPool`]'s use table, and to take those blocks out
+/// again: from [`StreamPool::register`].
+///
+/// All resources of a stream pool share one use table. Each has an owner of its own, and changes no slot
+/// of another's. An owner cannot be copied, so nothing but its resource can take that resource's blocks
+/// out, reset what the table remembers of them, or put another block in their place.
+///
+/// ```compile_fail
+/// fn take_another(owner: &dmr_streams::BlockOwner) -> dmr_streams::BlockOwner {
+///     owner.clone()
+/// }
+/// ```
+///
+/// Nothing is taken out with the id of a block alone:
+///
+/// ```compile_fail
+/// # fn remove(streams: &dmr_streams::StreamPool, block: dmr_core::BlockId) {
+/// streams.uses().remove(block);
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct BlockOwner {
+    number: OwnerNumber,
+    pool: StreamPoolId,
+}
+
+/// The number of a [`BlockOwner`], as it stands in the slots of its blocks. Unique in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnerNumber(NonZeroU64);
+
+impl OwnerNumber {
+    pub(crate) fn new() -> Self {
         static ISSUED: AtomicU64 = AtomicU64::new(1);
         // At one per nanosecond it wraps to 0 after 580 years.
         let number = ISSUED.fetch_add(1, Ordering::Relaxed);
@@ -22,12 +46,38 @@ impl Owner {
     }
 }
 
-#[cfg(test)]
+impl BlockOwner {
+    pub(crate) fn new(pool: StreamPoolId) -> Self {
+        Self { number: OwnerNumber::new(), pool }
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> OwnerNumber {
+        self.number
+    }
+
+    /// The pool whose use table it puts blocks into.
+    #[must_use]
+    #[inline]
+    pub fn pool(&self) -> StreamPoolId {
+        self.pool
+    }
+}
+
+impl StreamPool {
+    /// Returns a new owner of blocks in the use table of this pool. It owns no block yet.
+    #[must_use]
+    pub fn register(&self) -> BlockOwner {
+        BlockOwner::new(self.id())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn no_two_owners_are_equal() {
-        assert_ne!(Owner::new(), Owner::new());
+    fn no_two_owners_have_the_same_number() {
+        assert_ne!(OwnerNumber::new(), OwnerNumber::new());
     }
 }

@@ -39,6 +39,23 @@ impl PinnedMemory {
         &self.block
     }
 
+    /// Waits until all uses of the memory are done, and all work submitted to its home stream. Returns
+    /// `false`, and does not wait, if a window is open.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver), which may come from work submitted earlier;
+    /// [`StreamCapturing`](ResourceError::StreamCapturing).
+    pub fn synchronize(&mut self) -> ResourceResult<bool> {
+        let (uses, id) = (self.streams.uses(), self.block.id());
+        match uses.free_order(id)? {
+            FreeOrder::InUse => return Ok(false),
+            FreeOrder::Home => uses.work_so_far(id.alloc_stream())?.synchronize()?,
+            FreeOrder::After(uses) => uses.synchronize()?,
+        }
+        Ok(true)
+    }
+
     /// Returns the address of the first byte, which is on a page boundary. Valid until this is
     /// dropped.
     #[must_use]
@@ -55,7 +72,7 @@ impl Drop for PinnedMemory {
             return;
         }
         // It is in the table until it is freed, so this cannot fail.
-        let _ = streams.uses().retire(id);
+        let _ = streams.uses().retire(streams.pinned_owner(), id);
         let retired = Retired { id, bytes: self.block.bytes(), after: None };
         streams.pinned().waiting().push(retired);
     }
@@ -95,7 +112,7 @@ impl StreamPool {
             .cast::<u8>();
         let ptr = start.expose_provenance() as u64;
         let generation = Generation::next();
-        let slot = match self.uses().insert_on(generation, &home) {
+        let slot = match self.uses().insert(self.pinned_owner(), generation, &home, 0) {
             Ok(slot) => slot,
             Err(error) => {
                 // That error says more than one of the free.
@@ -292,7 +309,7 @@ impl Retired {
             return Ok(None);
         }
         free_host(&streams.device().relaxed()?, self.id.ptr())?;
-        streams.uses().remove(self.id);
+        streams.uses().remove(streams.pinned_owner(), self.id);
         Ok(Some(self.bytes as u64))
     }
 

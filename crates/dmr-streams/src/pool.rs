@@ -12,7 +12,7 @@ use crate::holds::Holds;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{Slots, UseTable};
-use crate::{Device, StreamGuard, StreamLease, StreamPoolConfig, pinned};
+use crate::{BlockOwner, Device, StreamGuard, StreamLease, StreamPoolConfig, pinned};
 
 /// A fixed number of streams of one device, handed out as leases.
 ///
@@ -57,6 +57,7 @@ pub struct StreamPool {
     uses: LeakedInChild<Slots>,
     reclaim: LeakedInChild<OnceLock<Arc<CudaStream>>>,
     pinned: LeakedInChild<pinned::Queue<pinned::Retired>>,
+    pinned_owner: BlockOwner,
 }
 
 impl StreamPool {
@@ -83,6 +84,7 @@ impl StreamPool {
             uses: LeakedInChild::new(Slots::new(slots)),
             reclaim: LeakedInChild::default(),
             pinned: LeakedInChild::new(pinned::Queue::new()),
+            pinned_owner: BlockOwner::new(id),
         };
         pool.create(0, config.priority)?;
         Ok(Arc::new(pool))
@@ -254,6 +256,11 @@ impl StreamPool {
     /// Pinned memory that was dropped.
     pub(crate) fn pinned(&self) -> &pinned::Queue<pinned::Retired> {
         &self.pinned
+    }
+
+    /// The owner of all pinned memory in the use table.
+    pub(crate) fn pinned_owner(&self) -> &BlockOwner {
+        &self.pinned_owner
     }
 
     #[inline]

@@ -12,9 +12,9 @@ use dmr_core::{
     UseTokens, VirtualMemory,
 };
 
-use crate::handed_over::{HandedOver, Pending, Retired, with_slot};
+use crate::handed_over::{HandedOver, Inner, Pending, Retired, with_slot};
 use crate::uses::{Departure, Dependencies, FreeOrder, Leaving, UseTable};
-use crate::{HomeStream, Owner, StreamGuard, StreamPool};
+use crate::{BlockOwner, HomeStream, StreamGuard, StreamPool};
 
 /// Gives use tracking to any resource, the direct backend among them.
 ///
@@ -39,7 +39,7 @@ use crate::{HomeStream, Owner, StreamGuard, StreamPool};
 pub struct Tracked<R: DeviceMemoryResource> {
     inner: Option<R>,
     streams: Arc<StreamPool>,
-    owner: Owner,
+    owner: BlockOwner,
     /// Never locked across a call of the inner resource or the driver.
     pending: LeakedInChild<Mutex<Pending>>,
     /// How many blocks are pending or in the hand of a reap.
@@ -70,7 +70,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
         Ok(Self {
             inner: Some(inner),
-            owner: Owner::new(),
+            owner: streams.register(),
             streams,
             pending: LeakedInChild::default(),
             count: AtomicUsize::new(0),
@@ -118,7 +118,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         block: DeviceBlock,
         home: &StreamGuard<'_>,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
-        match self.uses().insert_owned(&block, home, self.owner) {
+        let (id, inner) = (block.id(), Inner::of(&block));
+        match self.uses().insert(&self.owner, id.generation(), home, inner.to_payload()) {
             Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
@@ -132,7 +133,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     ) -> Result<BlockState, Box<DeallocateError>> {
         let id = block.id();
         let state = self.free(block, inner_slot)?;
-        self.uses().remove(id);
+        self.uses().remove(&self.owner, id);
         Ok(state)
     }
 
@@ -151,7 +152,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             Err(error) if !self.streams.device().is_lost() => {
                 Err(DeallocateError::new(error, block))
             }
-            _ => self.free(block, leaving.inner_slot()),
+            _ => self.free(block, Inner::from_payload(leaving.payload()).slot),
         };
         match outcome {
             Ok(_) => leaving.gone(),
@@ -177,6 +178,17 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             self.handed_over().push(id, |id| self.get_ref().is_retired(id));
         }
         Ok(state)
+    }
+
+    /// Returns an error for a part of a block of this resource, and in a forked child.
+    fn refuse_part(&self, block: &DeviceBlock) -> ResourceResult<()> {
+        self.streams.device().refuse_fork()?;
+        // Where the inner resource allocates parts, it keeps their wholes: this is none of its parts.
+        if block.part_depth() == 0 {
+            return Ok(());
+        }
+        let allocated = self.uses().payload(block.id(), &self.owner).map(Inner::from_payload);
+        allocated.map_or(Ok(()), |inner| block.require_part_depth(inner.part_depth))
     }
 
     /// What a retired block still waits for: `None` if for nothing that the inner resource does
@@ -365,18 +377,19 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let id = block.id();
         // First: another thread may have held a lock when the process was forked.
-        if let Err(error) = self.uses().refuse_part(&block, self.owner) {
+        if let Err(error) = self.refuse_part(&block) {
             return Err(DeallocateError::new(error, block));
         }
-        let inner_slot = match self.uses().give_back(id, self.owner) {
+        let payload = match self.uses().give_back(id, &self.owner) {
             Ok(Departure::Home(leaving)) => return self.hand_over_leaving(block, leaving),
-            Ok(Departure::Retired { inner_slot, .. }) => inner_slot,
+            Ok(Departure::Retired { payload, .. }) => payload,
             Ok(Departure::Foreign) => {
                 let error = ResourceError::foreign_block(&block, self.device_ordinal());
                 return Err(DeallocateError::new(error, block));
             }
             Err(error) => return Err(DeallocateError::new(error, block)),
         };
+        let inner_slot = Inner::from_payload(payload).slot;
         let outcome = match self.order(id) {
             Ok(FreeOrder::Home) => self.hand_over(block, inner_slot),
             Ok(FreeOrder::InUse) => {
@@ -392,14 +405,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             Err(error) => Err(DeallocateError::new(error, block)),
         };
         if outcome.is_err() {
-            self.uses().unretire(id);
+            self.uses().unretire(&self.owner, id);
         }
         outcome
     }
 
     /// Grows nothing: a resource that grows blocks tracks their uses itself.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
-        self.uses().refuse_part(block, self.owner)?;
+        self.refuse_part(block)?;
         Ok(bytes <= block.bytes())
     }
 

@@ -192,11 +192,9 @@ fn nothing_is_freed_on_a_home_stream_that_was_retired() {
     let home = rig.streams().adopt(foreign).unwrap();
     let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
     let uses = rig.streams().uses();
-    uses.retire(block.id()).unwrap();
     assert!(matches!(uses.free_order(block.id()), Ok(FreeOrder::Home)));
     rig.streams().retire_stream(&home).unwrap();
     assert!(matches!(uses.free_order(block.id()), Ok(FreeOrder::After(_))));
-    uses.unretire(block.id());
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
     drop((resource, home));

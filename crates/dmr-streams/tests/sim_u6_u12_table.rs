@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, StreamId};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;
@@ -33,25 +33,6 @@ fn windows_nest_whichever_name_of_the_stream_they_were_opened_by() {
 }
 
 #[test]
-fn a_retired_block_is_not_retired_again_until_it_was_unretired() {
-    let rig = Rig::simulated();
-    let resource = tracked(&rig);
-    let block = resource.allocate(256, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
-    let (id, streams) = (block.id(), Arc::clone(rig.streams()));
-    let gone = ResourceError::use_after_free(id.generation());
-    let uses = [BlockUse::new(id, Access::Read)];
-    streams.uses().retire(id).unwrap();
-    assert_eq!(streams.uses().retire(id), Err(gone.clone()));
-    assert_eq!(streams.uses().prepare(&uses, StreamId::DEFAULT).unwrap_err(), gone);
-    streams.uses().unretire(id);
-    let tokens = streams.uses().prepare(&uses, StreamId::DEFAULT).unwrap();
-    streams.uses().cancel(tokens).unwrap();
-    resource.deallocate(block).unwrap();
-    drop((resource, streams));
-    rig.assert_clean();
-}
-
-#[test]
 fn blocks_that_live_at_the_same_time_have_slots_of_their_own() {
     let rig = Rig::simulated();
     let resource = tracked(&rig);
@@ -66,29 +47,4 @@ fn blocks_that_live_at_the_same_time_have_slots_of_their_own() {
     }
     drop((resource, leases));
     rig.assert_clean();
-}
-
-#[test]
-fn a_block_that_was_removed_is_gone_and_its_slot_is_taken_once() {
-    let rig = Rig::simulated();
-    let streams = Arc::clone(rig.streams());
-    let resource = tracked(&rig);
-    let allocate = || resource.allocate(256, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
-    let removed = allocate();
-    let id = removed.id();
-    let window = streams.uses().prepare(&[BlockUse::new(id, Access::Write)], StreamId::DEFAULT);
-    streams.uses().remove(id);
-    streams.uses().remove(id);
-    let gone = ResourceError::use_after_free(id.generation());
-    assert_eq!(streams.uses().retire(id), Err(gone));
-    let next = [allocate(), allocate()];
-    assert_eq!(next[0].id().slot(), id.slot(), "the same slot");
-    assert_ne!(next[1].id().slot(), id.slot());
-    assert!(!streams.uses().has_open_window(next[0].id()), "the window was the last block's");
-    streams.uses().finish(window.unwrap()).unwrap();
-    for block in next {
-        resource.deallocate(block).unwrap();
-    }
-    assert_eq!(rig.verdict(), Ok(()));
-    drop((removed, resource));
 }

@@ -24,7 +24,6 @@ fn dependencies_are_done_when_all_of_them_are() {
     rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
     resource.finish_uses(tokens).unwrap();
     let uses = rig.streams().uses();
-    uses.retire(block.id()).unwrap();
     let FreeOrder::After(dependencies) = uses.free_order(block.id()).unwrap() else {
         panic!("another stream has written the block")
     };
@@ -37,7 +36,6 @@ fn dependencies_are_done_when_all_of_them_are() {
     assert_ne!(universe.calls().count("cuEventSynchronize"), 0, "nothing was waited for");
     assert_eq!(dependencies.is_done(), Ok(true));
     drop(dependencies);
-    uses.unretire(block.id());
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
     drop((resource, home, b, universe));

@@ -1,6 +1,6 @@
 //! A block that comes back from its owner.
 
-use dmr_core::{BlockId, BlockSlot};
+use dmr_core::BlockId;
 
 use super::slots::Empty;
 use super::{HomeOrder, UseTable, Vacancy};
@@ -16,8 +16,8 @@ pub enum Departure<'p> {
     /// The block is retired: [`UseTable::free_order`] says what its free must come after, and
     /// [`UseTable::unretire`] and [`UseTable::remove`] end that.
     Retired {
-        /// The slot that it had before the table.
-        inner_slot: BlockSlot,
+        /// What the block's owner has kept in the slot.
+        payload: u64,
         /// Why it has not left: never [`HomeOrder::Holds`].
         order: HomeOrder,
     },
@@ -31,17 +31,17 @@ pub struct Leaving<'p> {
     pub(super) table: UseTable<'p>,
     pub(super) block: BlockId,
     pub(super) empty: Empty,
-    pub(super) inner_slot: BlockSlot,
+    pub(super) payload: u64,
     /// The ledger may hold events.
     pub(super) used: bool,
 }
 
 impl Leaving<'_> {
-    /// The slot that the block had before it was put into the table.
+    /// What the block's owner has kept in the slot.
     #[must_use]
     #[inline]
-    pub fn inner_slot(&self) -> BlockSlot {
-        self.inner_slot
+    pub fn payload(&self) -> u64 {
+        self.payload
     }
 
     /// The block is gone, and its slot is free for another.

@@ -20,13 +20,14 @@ mod vacancy;
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
 use dmr_core::{
-    Access, BlockId, BlockSlot, BlockUse, DeviceBlock, Generation, ResourceError, ResourceResult,
-    StreamId, UseToken, UseTokens,
+    Access, BlockId, BlockSlot, BlockUse, Generation, ResourceError, ResourceResult, StreamId,
+    UseToken, UseTokens,
 };
 use smallvec::SmallVec;
 
+use crate::owner::OwnerNumber;
 use crate::progress::Event;
-use crate::{HomeStream, Owner, StreamGuard, StreamPool};
+use crate::{BlockOwner, HomeStream, StreamGuard, StreamPool};
 
 pub use carried::Carried;
 pub use departure::{Departure, Leaving};
@@ -50,45 +51,27 @@ impl<'p> UseTable<'p> {
         Self { pool }
     }
 
-    /// Enters a block whose allocation has just been submitted to `home`. That counts as a write
-    /// there: work on other streams waits for it. Makes no driver call.
+    /// Enters a block of `owner`, whose allocation has just been submitted to `home`, and that may have
+    /// had a slot elsewhere before. The allocation counts as a write: work on other streams waits for
+    /// it. Makes no driver call.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse); [`Capacity`](ResourceError::Capacity) once
-    /// 2²⁶ blocks are live.
-    pub fn insert(&self, generation: Generation, home: StreamId) -> ResourceResult<BlockSlot> {
-        let home = self.pool.enter(home)?;
-        self.insert_on(generation, &home)
-    }
-
-    /// As [`insert`](Self::insert), on a stream that the caller has entered.
-    pub(crate) fn insert_on(
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an owner or a stream of another pool;
+    /// [`Capacity`](ResourceError::Capacity) once 2²⁶ blocks are live.
+    #[inline]
+    pub fn insert(
         &self,
+        owner: &BlockOwner,
         generation: Generation,
         home: &StreamGuard<'_>,
-    ) -> ResourceResult<BlockSlot> {
-        self.insert_at(generation, home.id(), Tenancy::ANONYMOUS)
-    }
-
-    /// As [`insert`](Self::insert), for a block of an upstream resource that its owner takes back by
-    /// [`give_back`](Self::give_back). Its slot and its part depth there are kept.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool;
-    /// [`Capacity`](ResourceError::Capacity) as [`insert`](Self::insert).
-    #[inline]
-    pub fn insert_owned(
-        &self,
-        block: &DeviceBlock,
-        home: &StreamGuard<'_>,
-        owner: Owner,
+        payload: u64,
     ) -> ResourceResult<BlockSlot> {
         let home = self.of_this_pool(home.id())?;
-        let (inner_slot, part_depth) = (block.id().slot(), block.part_depth());
-        let tenancy = Tenancy { owner: Some(owner), inner_slot, part_depth };
-        self.insert_at(block.generation(), home, tenancy)
+        let owner = self.owner_here(owner, home)?;
+        let allocation = self.pool.progress().submitted(home.slot());
+        let tenancy = Tenancy { owner: Some(owner), payload };
+        self.slots().insert(generation, allocation, tenancy).map(BlockSlot::new)
     }
 
     /// Takes a block back from its holder: preparing a use of it is
@@ -100,24 +83,24 @@ impl<'p> UseTable<'p> {
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was given back before.
     #[inline]
-    pub fn give_back(&self, block: BlockId, owner: Owner) -> ResourceResult<Departure<'p>> {
+    pub fn give_back(&self, block: BlockId, owner: &BlockOwner) -> ResourceResult<Departure<'p>> {
         let home = block.alloc_stream().slot();
         let ordered = |used| !self.holds_up(home, used);
         // A stream that its owner has taken back orders nothing any more but by its last event.
         let alive = !self.pool.is_retired(home);
-        Ok(match self.slots().give_back(block, owner, alive, ordered) {
+        Ok(match self.slots().give_back(block, owner.number(), alive, ordered) {
             Left::Foreign => Departure::Foreign,
             Left::Before => return Err(ResourceError::use_after_free(block.generation())),
-            Left::Retired { inner_slot, in_use, last } => {
+            Left::Retired { payload, in_use, last } => {
                 let order = match last {
                     _ if in_use => HomeOrder::InUse,
                     Some(last) if alive => HomeOrder::Others(last),
                     _ => HomeOrder::Ended,
                 };
-                Departure::Retired { inner_slot, order }
+                Departure::Retired { payload, order }
             }
-            Left::Gone { inner_slot, empty, used } => {
-                Departure::Home(Leaving { table: *self, block, empty, inner_slot, used })
+            Left::Gone { payload, empty, used } => {
+                Departure::Home(Leaving { table: *self, block, empty, payload, used })
             }
         })
     }
@@ -268,15 +251,15 @@ impl<'p> UseTable<'p> {
     /// # Errors
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) if it was already.
-    pub fn retire(&self, block: BlockId) -> ResourceResult<()> {
+    pub fn retire(&self, owner: &BlockOwner, block: BlockId) -> ResourceResult<()> {
         self.pool.device().refuse_fork()?;
-        self.slots().retire(block)
+        self.slots().retire(block, owner.number())
     }
 
     /// The block was not given back after all.
-    pub fn unretire(&self, block: BlockId) {
+    pub fn unretire(&self, owner: &BlockOwner, block: BlockId) {
         if !self.pool.device().is_forked() {
-            self.slots().unretire(block);
+            self.slots().unretire(block, owner.number());
         }
     }
 
@@ -355,9 +338,9 @@ impl<'p> UseTable<'p> {
     }
 
     /// The block is gone, and its slot is free for another.
-    pub fn remove(&self, block: BlockId) {
+    pub fn remove(&self, owner: &BlockOwner, block: BlockId) {
         if !self.pool.device().is_forked() {
-            self.slots().remove(block);
+            self.slots().remove(block, owner.number());
         }
     }
 
@@ -390,11 +373,10 @@ impl<'p> UseTable<'p> {
         self.slots().given()
     }
 
-    /// Makes the work submitted to a block's home stream so far a part of the allocation that
-    /// [`insert`](Self::insert) recorded, and removes the uses that were recorded since. For a
-    /// layer that fills fresh memory before it returns the block. Returns whether the block is in
-    /// the table.
-    pub fn count_as_allocation(&self, block: BlockId) -> bool {
+    /// Makes the work submitted to a block's home stream so far a part of its allocation. For a layer
+    /// that fills fresh memory before it returns the block. Returns `false` if the block is not in the
+    /// table, and changes nothing if it was used on another stream or a window is open.
+    pub(crate) fn count_as_allocation(&self, block: BlockId) -> bool {
         let home = block.alloc_stream();
         if home.pool() != Some(self.pool.id()) || self.pool.device().is_forked() {
             return false;
@@ -402,16 +384,13 @@ impl<'p> UseTable<'p> {
         self.slots().restart(block, self.pool.progress().submitted(home.slot()))
     }
 
-    /// Enters a block whose home is one of the pool's streams.
+    /// The number of an owner, unless it is of another pool.
     #[inline]
-    fn insert_at(
-        &self,
-        generation: Generation,
-        home: StreamId,
-        tenancy: Tenancy,
-    ) -> ResourceResult<BlockSlot> {
-        let allocation = self.pool.progress().submitted(home.slot());
-        self.slots().insert(generation, allocation, tenancy).map(BlockSlot::new)
+    fn owner_here(&self, owner: &BlockOwner, home: StreamId) -> ResourceResult<OwnerNumber> {
+        if owner.pool() != self.pool.id() {
+            return Err(ResourceError::stream_misuse(home, StreamProblem::OtherPool));
+        }
+        Ok(owner.number())
     }
 
     #[inline]

@@ -8,14 +8,12 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::{Ledger, UseId};
-use dmr_core::{
-    Access, BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, UseToken,
-};
+use dmr_core::{Access, BlockId, Generation, ResourceError, ResourceResult, StreamId, UseToken};
 use smallvec::SmallVec;
 
 use super::dependencies::LastUse;
-use crate::Owner;
 use crate::latch::{Latch, Latched};
+use crate::owner::OwnerNumber;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Slots are made by the chunk, each twice as large as the one before, and never given back before
@@ -57,19 +55,16 @@ struct Slot {
     last_ticket: u64,
 }
 
-/// Whose the block in a slot is, and the slot that it had before it came here.
+/// Whose the block in a slot is, and what its owner keeps there.
 #[derive(Clone, Copy)]
 pub(crate) struct Tenancy {
-    pub(crate) owner: Option<Owner>,
-    pub(crate) inner_slot: BlockSlot,
-    /// The part depth with which the upstream resource allocated the block.
-    pub(crate) part_depth: u8,
+    pub(crate) owner: Option<OwnerNumber>,
+    pub(crate) payload: u64,
 }
 
 impl Tenancy {
-    /// Nobody asks whose it is.
-    pub(crate) const ANONYMOUS: Self =
-        Self { owner: None, inner_slot: BlockSlot::NONE, part_depth: 0 };
+    /// That of a slot that was never reserved.
+    pub(crate) const NONE: Self = Self { owner: None, payload: 0 };
 }
 
 /// What has become of a block that its owner gives back.
@@ -80,10 +75,10 @@ pub(crate) enum Left {
     Before,
     /// It is retired: a window is open, or a use is not ordered before a free at home, or the home
     /// is not alive.
-    Retired { inner_slot: BlockSlot, in_use: bool, last: Option<LastUse> },
+    Retired { payload: u64, in_use: bool, last: Option<LastUse> },
     /// The slot is empty, and not free for another block before it is given up. If it was `used`,
     /// the ledger is as it was.
-    Gone { inner_slot: BlockSlot, empty: Empty, used: bool },
+    Gone { payload: u64, empty: Empty, used: bool },
 }
 
 /// What has become of a block whose memory its owner uses again.
@@ -93,10 +88,10 @@ pub(crate) enum Yielded {
     /// It was given back before.
     Before,
     /// A window is open: it is retired.
-    InUse(BlockSlot),
+    InUse(u64),
     /// It has left, and the slot is its owner's. If it was `used`, there may be something to wait
     /// for.
-    Gone { inner_slot: BlockSlot, empty: Empty, used: bool },
+    Gone { payload: u64, empty: Empty, used: bool },
 }
 
 /// An empty slot, for whoever has this: its latch is left taken, so nobody else comes to it.
@@ -149,13 +144,13 @@ impl Slots {
     pub(crate) fn give_back(
         &self,
         block: BlockId,
-        owner: Owner,
+        owner: OwnerNumber,
         alive: bool,
         mut ordered: impl FnMut(UseId) -> bool,
     ) -> Left {
         let Some(index) = block.slot().index() else { return Left::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Left::Foreign };
-        let Tenancy { owner: whose, inner_slot, .. } = slot.tenancy;
+        let Tenancy { owner: whose, payload } = slot.tenancy;
         if whose != Some(owner) {
             return Left::Foreign;
         }
@@ -173,19 +168,19 @@ impl Slots {
             numbered.set(NOBODYS);
             let used = slot.used;
             slot.leave_taken();
-            return Left::Gone { inner_slot, empty: Empty(index), used };
+            return Left::Gone { payload, empty: Empty(index), used };
         }
         slot.retired = true;
-        Left::Retired { inner_slot, in_use, last }
+        Left::Retired { payload, in_use, last }
     }
 
     /// Takes a block back whose memory its owner uses again: out of its slot, which stays the
     /// owner's, unless a window is open.
     #[inline(always)]
-    pub(crate) fn surrender(&self, block: BlockId, owner: Owner) -> Yielded {
+    pub(crate) fn surrender(&self, block: BlockId, owner: OwnerNumber) -> Yielded {
         let Some(index) = block.slot().index() else { return Yielded::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Yielded::Foreign };
-        let Tenancy { owner: whose, inner_slot, .. } = slot.tenancy;
+        let Tenancy { owner: whose, payload } = slot.tenancy;
         if whose != Some(owner) {
             return Yielded::Foreign;
         }
@@ -194,18 +189,18 @@ impl Slots {
         }
         if !slot.windows.is_empty() {
             slot.retired = true;
-            return Yielded::InUse(inner_slot);
+            return Yielded::InUse(payload);
         }
         numbered.set(NOBODYS);
         let used = slot.used;
         slot.leave_taken();
-        Yielded::Gone { inner_slot, empty: Empty(index), used }
+        Yielded::Gone { payload, empty: Empty(index), used }
     }
 
     /// The same for a retired block; `None` while a window is open.
-    pub(crate) fn surrender_retired(&self, block: BlockId) -> Option<Empty> {
+    pub(crate) fn surrender_retired(&self, block: BlockId, owner: OwnerNumber) -> Option<Empty> {
         let index = block.slot().index()?;
-        let (numbered, slot) = self.of(block)?;
+        let (numbered, slot) = self.of_owner(block, owner)?;
         if !slot.retired || !slot.windows.is_empty() {
             return None;
         }
@@ -214,16 +209,10 @@ impl Slots {
         Some(Empty(index))
     }
 
-    /// Where its owner finds a block that it has handed out and not been given back.
-    pub(crate) fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
+    /// Returns the payload of a live block of this owner.
+    pub(crate) fn payload(&self, block: BlockId, owner: OwnerNumber) -> Option<u64> {
         let (_, slot) = self.of(block)?;
-        (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.inner_slot)
-    }
-
-    /// Returns the part depth with which a live block of this owner was allocated.
-    pub(crate) fn part_depth(&self, block: BlockId, owner: Owner) -> Option<u8> {
-        let (_, slot) = self.of(block)?;
-        (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.part_depth)
+        (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.payload)
     }
 
     /// Opens a window and answers its ticket; `need` is told what the use must wait for.
@@ -280,24 +269,32 @@ impl Slots {
         true
     }
 
-    /// Resets the ledger of a block to what it is after an allocation. Returns `false` if the block
-    /// is not in the table.
+    /// Makes the allocation of a block as late as `home`, and removes the uses on its home stream. Returns
+    /// `false` if the block is not in the table, or another stream has used it, or a window is open.
     pub(crate) fn restart(&self, block: BlockId, home: UseId) -> bool {
-        let found = self.of(block);
-        found.map(|(_, mut slot)| slot.ledger.restart(home)).is_some()
+        let Some((_, mut slot)) = self.of(block) else { return false };
+        let is_fresh =
+            slot.windows.is_empty() && slot.ledger.entries().all(|entry| home.covers(entry));
+        if is_fresh {
+            slot.ledger.restart(home);
+        }
+        is_fresh
     }
 
-    pub(crate) fn retire(&self, block: BlockId) -> ResourceResult<()> {
-        self.with(block, |slot| {
-            if std::mem::replace(&mut slot.retired, true) {
-                return Err(ResourceError::use_after_free(block.generation()));
-            }
-            Ok(())
-        })?
+    /// Retires a block of this owner.
+    pub(crate) fn retire(&self, block: BlockId, owner: OwnerNumber) -> ResourceResult<()> {
+        match self.of_owner(block, owner) {
+            Some((_, mut slot)) if !slot.retired => slot.retired = true,
+            _ => return Err(ResourceError::use_after_free(block.generation())),
+        }
+        Ok(())
     }
 
-    pub(crate) fn unretire(&self, block: BlockId) {
-        let _ = self.with(block, |slot| slot.retired = false);
+    /// Ends the retirement of a block of this owner.
+    pub(crate) fn unretire(&self, block: BlockId, owner: OwnerNumber) {
+        if let Some((_, mut slot)) = self.of_owner(block, owner) {
+            slot.retired = false;
+        }
     }
 
     /// Tells `need` what the block's free must wait for; answers `false` if a window is open.
@@ -315,9 +312,10 @@ impl Slots {
         })
     }
 
-    pub(crate) fn remove(&self, block: BlockId) {
+    /// Takes a block of this owner out of its slot, which is free for another.
+    pub(crate) fn remove(&self, block: BlockId, owner: OwnerNumber) {
         let Some(index) = block.slot().index() else { return };
-        let Some((numbered, mut slot)) = self.of(block) else { return };
+        let Some((numbered, mut slot)) = self.of_owner(block, owner) else { return };
         numbered.set(NOBODYS);
         slot.windows.clear();
         slot.ledger.forget();
@@ -381,6 +379,16 @@ impl Slots {
         Some((numbered, numbered.lock_of(block.generation().get())?))
     }
 
+    /// The slot of a block, if that is still the block's, and this owner's.
+    #[inline(always)]
+    fn of_owner(
+        &self,
+        block: BlockId,
+        owner: OwnerNumber,
+    ) -> Option<(&Numbered, Latched<'_, Slot>)> {
+        self.of(block).filter(|(_, slot)| slot.tenancy.owner == Some(owner))
+    }
+
     #[inline(always)]
     fn numbered(&self, index: u32) -> Option<&Numbered> {
         let (chunk, at) = place(index as usize);
@@ -419,7 +427,7 @@ impl Slot {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
         Self {
             home: 0,
-            tenancy: Tenancy::ANONYMOUS,
+            tenancy: Tenancy::NONE,
             retired: false,
             used: false,
             ledger,

@@ -74,8 +74,8 @@ fn a_block_leaves_only_while_nobody_uses_it() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
-        let (home, generation, owner) = (stream(pool, 0), Generation::next(), Owner::new());
-        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE, part_depth: 0 };
+        let (home, generation, owner) = (stream(pool, 0), Generation::next(), OwnerNumber::new());
+        let tenancy = Tenancy { owner: Some(owner), payload: 0 };
         let insert = |generation| {
             let slot = slots.insert(generation, allocation(home), tenancy).unwrap();
             id(slot, generation, home)
@@ -112,12 +112,10 @@ fn a_stale_id_never_opens_a_window_on_the_slots_next_block() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
-        let (home, generation) = (stream(pool, 0), Generation::next());
-        let block = id(
-            slots.insert(generation, allocation(home), Tenancy::ANONYMOUS).unwrap(),
-            generation,
-            home,
-        );
+        let (home, generation, owner) = (stream(pool, 0), Generation::next(), OwnerNumber::new());
+        let tenancy = Tenancy { owner: Some(owner), payload: 0 };
+        let block =
+            id(slots.insert(generation, allocation(home), tenancy).unwrap(), generation, home);
         let user = {
             let slots = Arc::clone(&slots);
             loom::thread::spawn(move || {
@@ -127,12 +125,11 @@ fn a_stale_id_never_opens_a_window_on_the_slots_next_block() {
                 }
             })
         };
-        slots.retire(block).unwrap();
+        slots.retire(block, owner).unwrap();
         if slots.free_waits(block, |_| {}).unwrap() {
-            slots.remove(block);
+            slots.remove(block, owner);
             let next = Generation::next();
-            let next =
-                id(slots.insert(next, allocation(home), Tenancy::ANONYMOUS).unwrap(), next, home);
+            let next = id(slots.insert(next, allocation(home), tenancy).unwrap(), next, home);
             assert!(!slots.has_open_window(next));
         }
         user.join().unwrap();
@@ -146,8 +143,8 @@ fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
-        let (home, generation, owner) = (stream(pool, 0), Generation::next(), Owner::new());
-        let tenancy = Tenancy { owner: Some(owner), inner_slot: BlockSlot::NONE, part_depth: 0 };
+        let (home, generation, owner) = (stream(pool, 0), Generation::next(), OwnerNumber::new());
+        let tenancy = Tenancy { owner: Some(owner), payload: 0 };
         let empty = slots.reserve(0, tenancy).unwrap();
         // SAFETY: the slot is of this table.
         let fill =

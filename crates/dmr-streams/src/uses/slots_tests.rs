@@ -33,7 +33,7 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
         let generation = Generation::next();
         let allocation = UseId::new(home.slot(), 1);
         let block =
-            id(slots.insert(generation, allocation, Tenancy::ANONYMOUS).unwrap(), generation, home);
+            id(slots.insert(generation, allocation, Tenancy::NONE).unwrap(), generation, home);
         let open = || {
             let ticket = slots.open(block, stream, access, |_| {}).unwrap();
             UseToken::new(block, stream, access, ticket)

@@ -2,13 +2,12 @@
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    BlockId, BlockSlot, DeviceBlock, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId,
+    BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId,
 };
 
 use super::slots::{Empty, Tenancy, Yielded};
 use super::{Carried, UseTable};
-use crate::{Owner, StreamGuard};
+use crate::{BlockOwner, StreamGuard};
 
 /// An empty slot, for the next block of an owner that hands out the same memory again and again:
 /// the slot goes with the memory. Putting a block into it takes no lock.
@@ -30,11 +29,11 @@ pub enum Surrender {
     /// The block was given back before.
     Before,
     /// A window is open: the block is retired, [`UseTable::surrender_retired`] takes it later.
-    InUse(BlockSlot),
+    InUse(u64),
     /// The block has left the table.
     Free {
-        /// The slot that it had before the table.
-        inner_slot: BlockSlot,
+        /// What the block's owner has kept in the slot.
+        payload: u64,
         /// The slot that it had in the table.
         vacancy: Vacancy,
         /// Uses were recorded: [`UseTable::carry`] says what the memory's next user comes after.
@@ -44,8 +43,8 @@ pub enum Surrender {
 }
 
 impl UseTable<'_> {
-    /// An empty slot for an owner, who takes its blocks back by [`surrender`](Self::surrender), and
-    /// is told `inner_slot` then. `home` says near which other slots it lies.
+    /// An empty slot for an owner, which keeps `payload` in it: [`surrender`](Self::surrender) returns
+    /// that. `home` says near which other slots it lies.
     ///
     /// # Errors
     ///
@@ -53,12 +52,12 @@ impl UseTable<'_> {
     /// [`Capacity`](ResourceError::Capacity) once there are 2²⁶ slots.
     pub fn reserve(
         &self,
-        owner: Owner,
-        inner_slot: BlockSlot,
+        owner: &BlockOwner,
+        payload: u64,
         home: StreamId,
     ) -> ResourceResult<Vacancy> {
         let home = self.of_this_pool(home)?;
-        let tenancy = Tenancy { owner: Some(owner), inner_slot, part_depth: 0 };
+        let tenancy = Tenancy { owner: Some(self.owner_here(owner, home)?), payload };
         Ok(self.vacancy(self.slots().reserve(home.slot(), tenancy)?))
     }
 
@@ -103,13 +102,13 @@ impl UseTable<'_> {
     /// Takes a block back whose memory is used again by the same owner, who then answers for its
     /// order. Makes no driver call.
     #[inline(always)]
-    pub fn surrender(&self, block: BlockId, owner: Owner) -> Surrender {
-        match self.slots().surrender(block, owner) {
+    pub fn surrender(&self, block: BlockId, owner: &BlockOwner) -> Surrender {
+        match self.slots().surrender(block, owner.number()) {
             Yielded::Foreign => Surrender::Foreign,
             Yielded::Before => Surrender::Before,
-            Yielded::InUse(inner_slot) => Surrender::InUse(inner_slot),
-            Yielded::Gone { inner_slot, empty, used } => {
-                Surrender::Free { inner_slot, vacancy: self.vacancy(empty), used }
+            Yielded::InUse(payload) => Surrender::InUse(payload),
+            Yielded::Gone { payload, empty, used } => {
+                Surrender::Free { payload, vacancy: self.vacancy(empty), used }
             }
         }
     }
@@ -117,26 +116,15 @@ impl UseTable<'_> {
     /// As [`surrender`](Self::surrender), for a block that was found [`InUse`](Surrender::InUse)
     /// before; `None` while a window is open.
     #[must_use]
-    pub fn surrender_retired(&self, block: BlockId) -> Option<Vacancy> {
-        let empty = self.slots().surrender_retired(block)?;
+    pub fn surrender_retired(&self, block: BlockId, owner: &BlockOwner) -> Option<Vacancy> {
+        let empty = self.slots().surrender_retired(block, owner.number())?;
         Some(self.vacancy(empty))
     }
 
-    /// Where its owner finds a block that it has handed out, if that has not been given back.
+    /// Returns the payload of a live block of `owner`: what the owner has kept in its slot.
     #[must_use]
-    pub fn inner_slot(&self, block: BlockId, owner: Owner) -> Option<BlockSlot> {
-        self.slots().inner_slot(block, owner)
-    }
-
-    /// Returns an error for a part of a block of this owner, and in a forked child.
-    pub(crate) fn refuse_part(&self, block: &DeviceBlock, owner: Owner) -> ResourceResult<()> {
-        self.pool.device().refuse_fork()?;
-        // Where the upstream resource allocates parts, it keeps their wholes: this is none of its parts.
-        if block.part_depth() == 0 {
-            return Ok(());
-        }
-        let allocated = self.slots().part_depth(block.id(), owner);
-        allocated.map_or(Ok(()), |depth| block.require_part_depth(depth))
+    pub fn payload(&self, block: BlockId, owner: &BlockOwner) -> Option<u64> {
+        self.slots().payload(block, owner.number())
     }
 
     /// What the memory's next user comes after on the stream `home`, which was that of the block
