@@ -78,3 +78,31 @@ fn a_poll_frees_nothing_that_the_device_has_yet_to_read() {
     drop((home, away));
     ctx.assert_clean(rig);
 }
+
+/// With safe calls only: the host must not see bytes change in a slice that it has.
+#[test]
+fn a_copy_on_a_stream_that_is_being_retired_is_waited_for() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let own = rig.stream();
+    let stream = rig.device().context().new_stream().unwrap();
+    let adopted = rig.streams().adopt(stream).unwrap();
+    let source = DeviceBuffer::from_host(&ctx, &own, &[7u8; LEN]).unwrap();
+    let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &own, LEN).unwrap();
+    std::thread::scope(|scope| {
+        // In here: a test that fails lets the other thread go.
+        let hold = rig.universe().hold_nth("cuMemcpyDtoHAsync_v2", 1);
+        let copied = scope.spawn(|| pinned.copy_from_device(&source, &adopted));
+        hold.wait_until_held();
+        let refused = rig.streams().retire_stream(&adopted);
+        hold.release();
+        copied.join().unwrap().unwrap();
+        assert!(refused.is_err());
+    });
+    assert_eq!(pinned.as_slice().unwrap(), [7; LEN]);
+    rig.streams().retire_stream(&adopted).unwrap();
+    assert_eq!(pinned.as_slice().unwrap(), [7; LEN]);
+    drop((source, pinned, own, adopted));
+    reap_pinned(&ctx).unwrap();
+    ctx.assert_clean(rig);
+}

@@ -111,3 +111,7 @@ impl Drop for Closing<'_> {
         self.0.leave();
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "holds_loom.rs"]
+mod loom_tests;
