@@ -61,9 +61,9 @@ impl AlignedLayer {
 impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
     type Resource = AlignedResource<R>;
 
-    fn layer(&self, inner: R) -> AlignedResource<R> {
+    fn layer(&self, upstream: R) -> AlignedResource<R> {
         let shards = LeakedInChild::new((0..SHARDS).map(|_| Mutex::default()).collect());
-        AlignedResource { inner, layer: *self, made_in: Process::current(), shards }
+        AlignedResource { upstream, layer: *self, made_in: Process::current(), shards }
     }
 }
 
@@ -76,7 +76,7 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
 ///
 /// A block's [`alignment`](DeviceBlock::alignment) is that of its address, at most 2 MiB.
 pub struct AlignedResource<R> {
-    inner: R,
+    upstream: R,
     layer: AlignedLayer,
     made_in: Process,
     /// By generation: a block stays in one shard until it is freed.
@@ -107,7 +107,7 @@ enum Live {
 impl<R> AlignedResource<R> {
     /// The upstream resource.
     pub const fn get_ref(&self) -> &R {
-        &self.inner
+        &self.upstream
     }
 
     /// Returns the upstream resource.
@@ -120,11 +120,11 @@ impl<R> AlignedResource<R> {
             .shards
             .iter_mut()
             .all(|shard| shard.get_mut().unwrap_or_else(PoisonError::into_inner).live.is_empty());
-        if is_unused { Ok(self.inner) } else { Err(self) }
+        if is_unused { Ok(self.upstream) } else { Err(self) }
     }
 
-    const fn inner(&self) -> &R {
-        &self.inner
+    const fn upstream(&self) -> &R {
+        &self.upstream
     }
 
     fn shard(&self, generation: Generation) -> MutexGuard<'_, Shard> {
@@ -149,8 +149,8 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
     /// upstream resource allocates fewer bytes than requested, or aligns them to less than 256 bytes.
     fn no_part_fits(&self, padded: DeviceBlock, bytes: usize) -> ResourceError {
         // A block that the upstream resource refuses leaks in its accounting.
-        let _ = self.inner.deallocate(padded);
-        ResourceError::out_of_memory(bytes, self.inner.device_ordinal(), (0, 0), &self.usage())
+        let _ = self.upstream.deallocate(padded);
+        ResourceError::out_of_memory(bytes, self.upstream.device_ordinal(), (0, 0), &self.usage())
     }
 
     /// Exchanges a block that was allocated here for that of the upstream resource.
@@ -199,7 +199,7 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
     }
 
     fn foreign(&self, block: DeviceBlock) -> Box<DeallocateError> {
-        let error = ResourceError::foreign_block(&block, self.inner.device_ordinal());
+        let error = ResourceError::foreign_block(&block, self.upstream.device_ordinal());
         DeallocateError::new(error, block)
     }
 
@@ -210,7 +210,7 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let mut found = 0;
             shard.retired.retain(|_, (id, bytes)| {
-                let stays = self.inner.is_retired(*id);
+                let stays = self.upstream.is_retired(*id);
                 found += if stays { 0 } else { *bytes };
                 stays
             });
@@ -223,10 +223,10 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
 
     /// Reaps, and returns the requested bytes that this freed.
     fn reap(&self, reap: impl FnOnce(&R) -> ResourceResult<u64>) -> ResourceResult<u64> {
-        self.made_in.check(self.inner.device_ordinal())?;
+        self.made_in.check(self.upstream.device_ordinal())?;
         // Blocks that were free before are not counted.
         self.sweep();
-        let outcome = reap(&self.inner);
+        let outcome = reap(&self.upstream);
         let freed = self.sweep();
         outcome.map(|_| freed)
     }
@@ -244,7 +244,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         let is_padded = bytes != 0 && padding != 0 && bytes >= self.layer.threshold;
         let asked = if is_padded { bytes.checked_add(padding) } else { Some(bytes) };
         let asked = asked.ok_or_else(|| ResourceError::size_overflow(bytes))?;
-        let block = self.inner.allocate(asked, stream, tag)?;
+        let block = self.upstream.allocate(asked, stream, tag)?;
         let (block, live) = if is_padded {
             let part = self.part_of(block, bytes);
             let (part, whole) = part.map_err(|padded| self.no_part_fits(padded, bytes))?;
@@ -267,7 +267,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
             return Err(DeallocateError::new(error, block));
         }
         let whole = self.exchange(block)?;
-        let state = self.inner.deallocate(whole).map_err(|refusal| {
+        let state = self.upstream.deallocate(whole).map_err(|refusal| {
             let DeallocateError { error, block, .. } = *refusal;
             DeallocateError::new(error, self.put_back(block, id.ptr(), bytes))
         })?;
@@ -289,7 +289,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         self.made_in.check(self.device_ordinal())?;
         match self.shard(block.generation()).live.get(&block.generation()) {
             None => {
-                return Err(ResourceError::foreign_block(block, self.inner.device_ordinal()));
+                return Err(ResourceError::foreign_block(block, self.upstream.device_ordinal()));
             }
             Some(Live::Plain(depth)) => block.require_part_depth(*depth)?,
             Some(Live::Part(whole)) if whole.has_part(block) => {}
@@ -307,7 +307,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
             return Usage::default();
         }
         // Read first, so that it is not less than the sums that are read after it.
-        let reserved = self.inner.usage().reserved;
+        let reserved = self.upstream.usage().reserved;
         self.sweep();
         let mut usage = Usage::default();
         for shard in self.shards.iter() {
@@ -330,7 +330,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
     }
 
     forward!(
-        inner: is_retired,
+        upstream: is_retired,
         device_ordinal,
         stream_pool,
         trim_to,
@@ -348,7 +348,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
 
 impl<R: fmt::Debug> fmt::Debug for AlignedResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Aligned({}, {:?})", human_bytes(self.layer.alignment as u64), self.inner)
+        write!(f, "Aligned({}, {:?})", human_bytes(self.layer.alignment as u64), self.upstream)
     }
 }
 
