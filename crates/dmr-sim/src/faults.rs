@@ -110,9 +110,9 @@ impl Faults {
         self.plant(Some(call), n, Action::Swallow);
     }
 
-    pub(crate) fn hold(&self, call: &str, n: u64) -> Hold {
+    pub(crate) fn hold(&self, call: Option<&str>, n: u64) -> Hold {
         let gate = Arc::new(Gate::default());
-        self.plant(Some(call), n, Action::Hold(gate.clone()));
+        self.plant(call, n, Action::Hold(gate.clone()));
         Hold(gate)
     }
 
@@ -171,6 +171,12 @@ impl Hold {
         while !state.held {
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Returns whether a thread has arrived in the call.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.0.lock().held
     }
 
     /// Lets the thread go on.

@@ -237,7 +237,12 @@ impl Universe {
     /// Stops the thread that makes the `n`-th call of a driver function from now on, inside that
     /// call, until the answer is released or dropped. Other threads go on.
     pub fn hold_nth(&self, call: &str, n: u64) -> Hold {
-        self.shared().faults.hold(call, n)
+        self.shared().faults.hold(Some(call), n)
+    }
+
+    /// As [`hold_nth`](Self::hold_nth), for the `n`-th driver call of any kind.
+    pub fn hold_call_number(&self, n: u64) -> Hold {
+        self.shared().faults.hold(None, n)
     }
 
     /// As [`hold_nth`](Self::hold_nth), when the call has acted, or has failed, and before it
