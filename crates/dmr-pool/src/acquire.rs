@@ -77,7 +77,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 if !is_full(&error) {
                     return error;
                 }
-                error.in_pool(request.bytes as usize, &self.own_usage(), self.shortage())
+                error.in_pool(request.bytes as usize, &self.own_usage(), self.estimated_shortage())
             })?,
         };
         let Found { arena: at, taken } = found;

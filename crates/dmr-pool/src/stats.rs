@@ -10,6 +10,7 @@ use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
 use crate::PoolResource;
 use crate::arena::{Arena, State};
 use crate::heap::{Piece, PieceState, UNIT};
+use crate::pages::Pages;
 
 /// What a pool holds. Bytes are as the pool cuts memory, so a block counts with what its size was
 /// rounded up to.
@@ -98,11 +99,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return PoolStats::default();
         }
         let upstream_reserved = self.upstream.usage().reserved;
-        PoolStats { upstream_reserved, ..self.own_stats(|_, _| ()) }
+        PoolStats { upstream_reserved, ..self.own_stats() }
     }
 
-    /// Returns the stats except for `upstream_reserved`. Calls `act` for each chunk that is in use.
-    fn own_stats(&self, mut act: impl FnMut(&State, Piece)) -> PoolStats {
+    /// Returns the stats except for `upstream_reserved`.
+    fn own_stats(&self) -> PoolStats {
         let mut stats = PoolStats {
             reserved: self.reserved.load(Ordering::Relaxed),
             reserved_high: self.reserved_high(),
@@ -120,13 +121,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 let state = arena.lock();
                 state.segments.len() + state.mapped_pages()
             };
-            self.visit_pieces(arena, |state, piece| {
+            self.visit_pieces(arena, 1, |_, piece| {
                 let bytes = piece.bytes();
                 match piece.state {
-                    PieceState::Acquired => {
-                        stats.in_use += bytes;
-                        act(state, piece);
-                    }
+                    PieceState::Acquired => stats.in_use += bytes,
                     PieceState::Pending => stats.pending += bytes,
                     PieceState::Free => {
                         stats.cached += bytes;
@@ -142,26 +140,57 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         stats
     }
 
-    /// Returns what the pool keeps, and which tags hold the most of it: what an error says when
-    /// there is no room. In a forked child, nothing.
+    /// Returns what the pool keeps, and which tags hold the most of it. In a forked child, nothing.
     #[must_use]
-    #[cold]
     pub fn shortage(&self) -> PoolShortage {
+        self.shortage_by(usize::MAX)
+    }
+
+    /// Returns the [shortage](Self::shortage) for an error. Where an arena has many thousands of
+    /// chunks, what the tags hold is an estimate: an allocation that is refused takes no longer then.
+    #[cold]
+    pub(crate) fn estimated_shortage(&self) -> PoolShortage {
+        self.shortage_by(SAMPLE)
+    }
+
+    /// Returns the shortage as about `sample` of the chunks of each arena show it.
+    fn shortage_by(&self, sample: usize) -> PoolShortage {
+        let mut shortage = PoolShortage::default();
         if self.device().is_forked() {
-            return PoolShortage::default();
+            return shortage;
         }
+        shortage.reserved = self.reserved.load(Ordering::Relaxed);
+        shortage.cached = self.pages.as_ref().map_or(0, Pages::spare_bytes);
         let mut by_tag = BTreeMap::<AllocTag, Holder>::new();
-        let stats = self.own_stats(|state, piece| {
-            let tag = state.tag(piece.chunk);
-            let holder = by_tag.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
-            (holder.bytes, holder.blocks) = (holder.bytes + piece.bytes(), holder.blocks + 1);
-        });
-        let PoolStats { reserved, largest_free, cached, pending, .. } = stats;
+        for arena in self.arenas() {
+            let records = {
+                let state = arena.lock();
+                shortage.cached += state.heap.cached_units() * UNIT;
+                shortage.pending += state.pending_units * UNIT;
+                let largest = u64::from(state.heap.largest_free()) * UNIT;
+                shortage.largest_free = shortage.largest_free.max(largest);
+                state.heap.records()
+            };
+            let step = records.div_ceil(sample);
+            self.visit_pieces(arena, step, |state, piece| match piece.state {
+                PieceState::Acquired => {
+                    let tag = state.tag(piece.chunk);
+                    let holder = by_tag.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
+                    holder.bytes += piece.bytes() * step as u64;
+                    holder.blocks += step as u64;
+                }
+                PieceState::Pending if state.heap.is_acquired(piece.chunk) => {
+                    // Only an observer makes the block's end pending.
+                    shortage.pending += piece.bytes() * step as u64;
+                }
+                _ => {}
+            });
+        }
         let mut holders: Vec<_> = by_tag.into_values().collect();
         holders.sort_by_key(|holder| Reverse(holder.bytes));
         holders.truncate(PoolShortage::HOLDERS);
-        let holders = holders.into_boxed_slice();
-        PoolShortage { reserved, largest_free, cached, pending, holders }
+        shortage.holders = holders.into_boxed_slice();
+        shortage
     }
 
     /// Returns every piece of the pool's memory, by address. Pieces that other threads allocate and
@@ -173,7 +202,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let mut map = Vec::new();
         for arena in self.arenas() {
-            self.visit_pieces(arena, |_, piece| map.push(HeapRegion::of(piece, arena.home)));
+            self.visit_pieces(arena, 1, |_, piece| map.push(HeapRegion::of(piece, arena.home)));
         }
         map.sort_unstable_by_key(|region| region.address);
         // What was cut or merged meanwhile may have been seen before and after.
@@ -186,20 +215,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         map
     }
 
-    /// Calls `act` for every chunk of an arena that has memory, with the arena locked. Unlocks it now
-    /// and then.
-    fn visit_pieces(&self, arena: &Arena, mut act: impl FnMut(&State, Piece)) {
+    /// Calls `act` for the chunks of an arena that have memory, or for those in one of each `step`
+    /// records, with the arena locked. Unlocks it now and then.
+    fn visit_pieces(&self, arena: &Arena, step: usize, mut act: impl FnMut(&State, Piece)) {
         let ending = self.ending_in(arena);
-        let mut from = 0;
+        let (mut from, most) = (1, AT_A_TIME.saturating_mul(step));
         loop {
             let state = arena.lock();
-            for mut piece in state.heap.pieces(from, AT_A_TIME) {
+            for mut piece in state.heap.pieces(from, from.saturating_add(most), step) {
                 if ending.contains(&piece.chunk) {
                     piece.state = PieceState::Pending;
                 }
                 act(&state, piece);
             }
-            from += AT_A_TIME;
+            from = from.saturating_add(most);
             if from >= state.heap.records() {
                 return;
             }
@@ -209,6 +238,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
 /// How many records of chunks are looked at while an arena is locked.
 const AT_A_TIME: usize = 4096;
+/// How many chunks of an arena the report of a refused allocation looks at, about.
+const SAMPLE: usize = 2048;
 
 impl HeapRegion {
     fn of(piece: Piece, stream: StreamId) -> Self {

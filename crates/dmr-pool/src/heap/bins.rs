@@ -175,7 +175,6 @@ impl Bins {
     }
 
     /// Returns the most units that a chunk has; 0 if there is none.
-    #[cfg(test)]
     pub(super) fn largest(&self, chunks: &Chunks) -> u32 {
         let (mut at, mut most) = (self.last().and_then(|bin| self.root(bin)), 0);
         while let Some(id) = at {

@@ -54,10 +54,16 @@ pub(super) enum State {
 /// The table. Records of removed chunks are reused.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// The first one is never used.
-    records: Vec<Chunk>,
-    unused: Vec<ChunkId>,
+    /// In rows, which are never moved: for half a million records that would take milliseconds.
+    rows: Vec<Box<[Chunk; ROW]>>,
+    /// How many records were in use at some time, and the first, which never is.
+    len: u32,
+    /// The last record that was removed. Each has the one that was removed before it as its `next`.
+    unused: Option<ChunkId>,
 }
+
+/// Records of a row.
+const ROW: usize = 1024;
 
 impl ChunkId {
     /// Returns the chunk with this index; `None` for zero.
@@ -103,48 +109,66 @@ impl Chunk {
 
 impl Default for Chunks {
     fn default() -> Self {
-        let unused = Chunk { state: State::Unused, ..Chunk::span(0, 0) };
-        Self { records: vec![unused], unused: Vec::new() }
+        Self { rows: Vec::new(), len: 1, unused: None }
     }
 }
 
 impl Chunks {
     #[inline]
     pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
-        if let Some(id) = self.unused.pop() {
-            self[id] = chunk;
-            return id;
-        }
-        // 2^32 units are a terabyte, and no chunk is smaller than a unit.
-        let id = ChunkId(NonZeroU32::new(self.records.len() as u32).unwrap_or(NonZeroU32::MAX));
-        self.records.push(chunk);
+        let id = match self.unused {
+            Some(id) => {
+                self.unused = self[id].links.next;
+                id
+            }
+            None => self.add_record(),
+        };
+        self[id] = chunk;
         id
     }
 
     #[inline]
     pub(super) fn remove(&mut self, id: ChunkId) {
-        self[id].state = State::Unused;
-        self.unused.push(id);
+        let next = self.unused.replace(id);
+        let chunk = &mut self[id];
+        (chunk.state, chunk.links.next) = (State::Unused, next);
     }
 
-    /// Returns the chunks in up to `most` records from index `from` on, in no particular order.
+    /// Returns the chunks in the records from index `from` to index `to`, in no particular order: one
+    /// of each `step` records.
     pub(super) fn batch(
         &self,
         from: usize,
-        most: usize,
+        to: usize,
+        step: usize,
     ) -> impl Iterator<Item = (ChunkId, &Chunk)> {
-        let records = (0_u32..).zip(&self.records).skip(from).take(most);
-        let ids = records.filter_map(|(index, chunk)| Some((ChunkId::new(index)?, chunk)));
-        ids.filter(|(_, chunk)| {
-            #[cfg(test)]
-            crate::work::look();
-            chunk.state != State::Unused
-        })
+        let end = to.min(self.len as usize);
+        let indexes = (from.max(1)..end).step_by(step).map(move |index| {
+            // Not always the first one: programs have patterns.
+            let scattered = (index as u32).wrapping_mul(0x9e37_79b9) >> 8;
+            (index + scattered as usize % step).min(end - 1)
+        });
+        let ids = indexes.filter_map(|index| ChunkId::new(index as u32));
+        let chunks = ids.map(|id| (id, &self[id]));
+        chunks.filter(|(_, chunk)| chunk.state != State::Unused)
     }
 
     /// Returns the number of records, in use or not.
     pub(super) fn records(&self) -> usize {
-        self.records.len()
+        self.len as usize
+    }
+
+    #[cold]
+    fn add_record(&mut self) -> ChunkId {
+        let index = self.len;
+        if index as usize / ROW == self.rows.len() {
+            let unused = Chunk { state: State::Unused, ..Chunk::span(0, 0) };
+            let row = vec![unused; ROW].into_boxed_slice();
+            self.rows.extend(row.try_into().ok());
+        }
+        // 2^32 units are a terabyte, and no chunk is smaller than a unit.
+        self.len = self.len.saturating_add(1);
+        ChunkId(NonZeroU32::new(index).unwrap_or(NonZeroU32::MIN))
     }
 }
 
@@ -155,7 +179,8 @@ impl Index<ChunkId> for Chunks {
     fn index(&self, id: ChunkId) -> &Chunk {
         #[cfg(test)]
         crate::work::look();
-        &self.records[id.get() as usize]
+        let index = id.get() as usize;
+        &self.rows[index / ROW][index % ROW]
     }
 }
 
@@ -164,6 +189,7 @@ impl IndexMut<ChunkId> for Chunks {
     fn index_mut(&mut self, id: ChunkId) -> &mut Chunk {
         #[cfg(test)]
         crate::work::look();
-        &mut self.records[id.get() as usize]
+        let index = id.get() as usize;
+        &mut self.rows[index / ROW][index % ROW]
     }
 }

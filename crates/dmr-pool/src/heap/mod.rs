@@ -38,6 +38,7 @@ pub(crate) struct Heap {
     /// The first of the holes, which are a list.
     holes: Option<ChunkId>,
     free_units: u64,
+    dedicated_units: u64,
     /// The latest number that a free or pending chunk has had.
     newest: u64,
     /// Chunks have entered or left the bins.
@@ -241,6 +242,11 @@ impl Heap {
         self.chunks[id].state == State::Free
     }
 
+    /// Whether this chunk is acquired.
+    pub(crate) fn is_acquired(&self, id: ChunkId) -> bool {
+        self.chunks[id].state == State::Acquired
+    }
+
     /// Returns the address and the units of a chunk.
     pub(crate) fn range(&self, id: ChunkId) -> (u64, u32) {
         let Chunk { address, units, .. } = self.chunks[id];
@@ -264,6 +270,20 @@ impl Heap {
         self.free_units
     }
 
+    /// Returns the number of units that are free: in free chunks, on the shelves, and in dedicated
+    /// spans.
+    pub(crate) fn cached_units(&self) -> u64 {
+        let shelves = self.quick.iter().map(|id| u64::from(self.chunks[id].units)).sum::<u64>();
+        self.free_units + self.dedicated_units + shelves
+    }
+
+    /// Returns the units of the largest free chunk; 0 if there is none.
+    pub(crate) fn largest_free(&self) -> u32 {
+        let shelves = self.quick.iter().map(|id| self.chunks[id].units).max().unwrap_or(0);
+        let [free, dedicated] = [&self.free, &self.dedicated].map(|it| it.largest(&self.chunks));
+        free.max(dedicated).max(shelves)
+    }
+
     /// Returns a size that has a bin with that of the largest free chunk; 0 if there is none.
     #[inline]
     pub(crate) fn largest(&self) -> u32 {
@@ -282,10 +302,15 @@ impl Heap {
         self.has_changed = false;
     }
 
-    /// Describes the chunks in up to `most` records from index `from` on, in no particular order.
-    /// Holes are left out.
-    pub(crate) fn pieces(&self, from: usize, most: usize) -> impl Iterator<Item = Piece> {
-        self.chunks.batch(from, most).filter_map(|(id, chunk)| {
+    /// Describes the chunks in the records from index `from` to index `to`, in no particular order:
+    /// one of each `step` records. Holes are left out.
+    pub(crate) fn pieces(
+        &self,
+        from: usize,
+        to: usize,
+        step: usize,
+    ) -> impl Iterator<Item = Piece> {
+        self.chunks.batch(from, to, step).filter_map(|(id, chunk)| {
             let state = match chunk.state {
                 State::Unused | State::Hole => return None,
                 State::Free => PieceState::Free,
@@ -365,6 +390,7 @@ impl Heap {
         let chunk = &mut self.chunks[id];
         chunk.state = State::Free;
         if chunk.is_dedicated {
+            self.dedicated_units += u64::from(chunk.units);
             return self.dedicated.insert(&mut self.chunks, id);
         }
         self.free_units += u64::from(chunk.units);
@@ -377,6 +403,7 @@ impl Heap {
         self.has_changed = true;
         let chunk = &self.chunks[id];
         if chunk.is_dedicated {
+            self.dedicated_units -= u64::from(chunk.units);
             return self.dedicated.remove(&mut self.chunks, id);
         }
         self.free_units -= u64::from(chunk.units);

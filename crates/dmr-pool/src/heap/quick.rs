@@ -65,6 +65,13 @@ impl Quick {
         shelf.chunks[..shelf.len as usize].contains(&Some(chunk))
     }
 
+    /// Returns the chunks on all shelves.
+    pub(super) fn iter(&self) -> impl Iterator<Item = ChunkId> {
+        self.shelves
+            .iter()
+            .flat_map(|shelf| shelf.chunks.into_iter().take(shelf.len as usize).flatten())
+    }
+
     /// Takes some chunk; `None` if there is none from shelf number `from` on, which becomes the
     /// number of the shelf that it was on.
     pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<ChunkId> {
@@ -80,7 +87,7 @@ impl Quick {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.shelves.iter().map(|shelf| shelf.len as usize).sum()
+        self.iter().count()
     }
 }
 

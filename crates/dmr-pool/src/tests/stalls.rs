@@ -38,6 +38,12 @@ fn many_free_chunks_that_do_not_fit(is_paged: bool) {
     }
     assert_bounded("stats", || assert!(stage.pool.stats().cached > bytes / 3));
     assert_bounded("shortage", || assert!(stage.pool.shortage().cached > bytes / 3));
+    let estimate = stage.pool.estimated_shortage();
+    let exact = stage.pool.shortage();
+    assert_eq!((estimate.cached, estimate.pending), (exact.cached, exact.pending));
+    assert_eq!(estimate.largest_free, exact.largest_free);
+    let ratio = estimate.holders[0].bytes as f64 / exact.holders[0].bytes as f64;
+    assert!((0.8..1.2).contains(&ratio), "{ratio}");
     assert_bounded("heap map", || assert!(stage.pool.heap_map().len() > MANY));
     assert_bounded("trim", || assert!(stage.pool.trim_to(0).is_ok()));
     stage.end(held);

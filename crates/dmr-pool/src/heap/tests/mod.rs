@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn chunks_of(heap: &Heap) -> impl Iterator<Item = (u64, u32, bool)> {
-    let all = heap.chunks.batch(0, usize::MAX);
+    let all = heap.chunks.batch(0, usize::MAX, 1);
     all.map(|(_, chunk)| (chunk.address, chunk.units, chunk.state == State::Free))
 }
 

@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn chunks_of(heap: &Heap) -> Vec<(ChunkId, Chunk)> {
     let mut all: Vec<_> =
-        heap.chunks.batch(0, usize::MAX).map(|(id, &chunk)| (id, chunk)).collect();
+        heap.chunks.batch(0, usize::MAX, 1).map(|(id, &chunk)| (id, chunk)).collect();
     all.sort_unstable_by_key(|(_, chunk)| chunk.address);
     all
 }
