@@ -37,7 +37,8 @@ struct Hints {
     largest: AtomicU32,
     /// 1 if there are pending chunks.
     pending: AtomicU32,
-    /// Bytes of live blocks, up to 1 part in 2 to the power of [`State::exactness`].
+    /// Bytes of live blocks, up to 1 part in 2 to the power of [`State::exactness`], or to
+    /// [`TOLERANCE`].
     live: AtomicU64,
     /// Bytes of all blocks so far, when the hints were last updated.
     allocated: AtomicU64,
@@ -81,6 +82,10 @@ impl Default for Seat {
         Self { vacancy: None, tag: AllocTag::UNTAGGED }
     }
 }
+
+/// Bytes by which the hint of an arena's live bytes may be wrong anyway: a small block that comes and
+/// goes does not change it each time.
+const TOLERANCE: u64 = 256 << 10;
 
 /// Seats are never moved: for half a million of them that would take milliseconds.
 const SEATS: usize = 1024;
@@ -176,7 +181,7 @@ const TRIES: usize = 256;
 
 impl Arena {
     /// Makes an arena whose hint of the live bytes is exact up to 1 part in 2 to the power of
-    /// `exactness`.
+    /// `exactness`, or up to [`TOLERANCE`].
     pub(crate) fn new(home: StreamId, exactness: u32) -> Self {
         let state = State { exactness, ..State::default() };
         Self { home, state: Latch::new(state), hints: Hints::default() }
@@ -277,8 +282,9 @@ impl Locked<'_> {
         let live = state.counts.live();
         if live.wrapping_sub(state.live_from) > state.live_range {
             hints.live.store(live, Ordering::Relaxed);
-            let tolerance = live >> state.exactness;
-            (state.live_from, state.live_range) = (live - tolerance, 2 * tolerance);
+            let tolerance = (live >> state.exactness).max(TOLERANCE);
+            state.live_from = live.saturating_sub(tolerance);
+            state.live_range = live + tolerance - state.live_from;
         }
         state.heap.clear_changed();
     }
