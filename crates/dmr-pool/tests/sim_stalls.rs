@@ -1,5 +1,6 @@
-//! How long one call computes, at most, in a pool with very many free chunks. In release:
-//! `cargo test --release -p dmr-pool --test sim_stalls -- --ignored --nocapture`.
+//! How long one call computes, at most, in a pool with very many free chunks. The figures are those
+//! of `cargo test --release -p dmr-pool --test sim_stalls -- --nocapture`; without optimization
+//! there are fewer chunks, and the bound is wide.
 
 #![allow(clippy::print_stdout, reason = "the figure is what it is for")]
 #![allow(unsafe_code, reason = "reads the clock of a thread")]
@@ -15,8 +16,12 @@ use dmr_sim::Policy;
 use support::{MIB, Pool, Upstream, pool_over, rig};
 
 const SIZE: usize = 64 * 256;
+const IS_RELEASE: bool = !cfg!(debug_assertions);
 /// The longest call that is accepted.
-const BOUND: Duration = Duration::from_millis(1);
+const BOUND: Duration = Duration::from_millis(if IS_RELEASE { 1 } else { 50 });
+/// Free chunks, and pending ones.
+const FREE: usize = if IS_RELEASE { 300_000 } else { 30_000 };
+const PENDING: usize = FREE / 10;
 
 fn allocate(pool: &Pool, stream: StreamId, bytes: usize) -> Option<DeviceBlock> {
     pool.allocate(bytes, stream, AllocTag::UNTAGGED).ok()
@@ -88,13 +93,12 @@ fn measure(name: &str, upstream: Upstream, pending: usize, free: usize) -> [Dura
 }
 
 #[test]
-#[ignore = "measures time: run it alone, in release"]
-fn no_call_takes_a_millisecond_with_300_000_free_chunks() {
+fn no_call_computes_for_long_however_many_chunks_are_free() {
     let mut longest = Duration::ZERO;
     for (name, upstream) in [("segments", Upstream::Direct), ("pages", Upstream::Virtual)] {
         for [own, other] in [
-            measure(&format!("{name}, 300,000 free"), upstream, 0, 300_000),
-            measure(&format!("{name}, 30,000 pending"), upstream, 30_000, 0),
+            measure(&format!("{name}, {FREE} free"), upstream, 0, FREE),
+            measure(&format!("{name}, {PENDING} pending"), upstream, PENDING, 0),
         ] {
             longest = longest.max(own).max(other);
         }

@@ -10,8 +10,7 @@ use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_sim::{Policy, Universe};
-use dmr_streams::StreamLease;
-use dmr_testkit::{Rig, RigConfig};
+use dmr_streams::{Device, StreamLease, StreamPool, StreamPoolConfig};
 
 use crate::{PoolConfig, PoolResource};
 
@@ -21,24 +20,24 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) struct Stage {
     pub(crate) pool: Pool,
     streams: [StreamLease; 2],
-    _rig: Rig,
+    _universe: Universe,
 }
 
 impl Stage {
     pub(crate) fn new(is_paged: bool, policy: Policy, config: PoolConfig) -> Self {
         let builder = Universe::builder().devices(1).policy(policy).capacity(64 << 30);
-        let universe = Some(builder.build().unwrap());
-        let rig = Rig::with(RigConfig { universe, ..RigConfig::default() });
-        let streams = Arc::clone(rig.streams());
+        let universe = builder.build().unwrap();
+        let device = Device::open(universe.ordinal(0)).unwrap();
+        let streams = StreamPool::new(device, StreamPoolConfig::default()).unwrap();
         let upstream: Box<dyn DeviceMemoryResource> = if is_paged {
             let config = VirtualConfig::new();
             Box::new(VirtualCudaResource::new(Arc::clone(&streams), config).unwrap())
         } else {
             Box::new(DirectCudaResource::new(Arc::clone(&streams)))
         };
+        let leases = [streams.acquire().unwrap(), streams.acquire().unwrap()];
         let pool = PoolResource::new(upstream, streams, config).unwrap();
-        let streams = [rig.stream(), rig.stream()];
-        Self { pool, streams, _rig: rig }
+        Self { pool, streams: leases, _universe: universe }
     }
 
     pub(crate) fn streams(&self) -> [StreamId; 2] {

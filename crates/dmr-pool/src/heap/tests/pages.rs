@@ -137,7 +137,7 @@ proptest! {
                     heap.merge(acquired.swap_remove(nth % acquired.len()), clock);
                 }
                 Step::Unmap(wanted, is_even) => {
-                    let matches = |since: u64| !is_even || since % 2 == 0;
+                    let matches = |since: u64| !is_even || since.is_multiple_of(2);
                     let all = chunks_of(&heap);
                     let free = all.iter().filter(|(_, chunk)| chunk.state == State::Free);
                     let counts = free.filter(|(_, chunk)| matches(chunk.since)).map(|(_, chunk)| {
