@@ -23,7 +23,7 @@ use crate::give_back::Back;
 use crate::heap::{ChunkId, Taken};
 use crate::resource::Place;
 
-/// How often the driver may say that a block is not done with before no more are asked about.
+/// How many blocks may turn out to be in use before no more are asked about.
 const QUESTIONS: usize = 8;
 
 /// At least so many bytes behind each block are no block's, so that an overrun is seen.
@@ -37,8 +37,8 @@ pub(crate) struct Observed {
     follows_streams: bool,
     /// The blocks that it was told of and that were not given back, by address.
     regions: LeakedInChild<Mutex<HashMap<u64, Generation>>>,
-    /// Given back, and not known to be done with; oldest first. May be held when an arena is
-    /// locked, and while the driver is asked, but not while it is waited for.
+    /// Deallocated, and not known to be done with; oldest first. While it is locked, neither the
+    /// driver nor the observer is called.
     ending: LeakedInChild<Mutex<Vec<Ending>>>,
 }
 
@@ -189,24 +189,32 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own.lock().take(request)
     }
 
-    /// Frees the regions that the device is known to be done with. The driver is asked.
+    /// Frees the regions that the device is done with, which the driver is asked about.
     pub(crate) fn settle_ending(&self) {
         let Some(observed) = &self.observed else { return };
         let mut busy = 0;
-        let mut is_done = |after: &Carried| {
-            // No answer: it is asked again.
-            let is_done = self.uses().is_known_done(after)
-                || busy < QUESTIONS && self.uses().poll(after).unwrap_or_default();
-            busy += usize::from(!is_done);
-            is_done
-        };
-        observed.ending().retain(|block| {
-            let is_done = is_done(&block.after);
-            if is_done {
-                self.end(observed, block);
+        loop {
+            let hand = self.transit.open();
+            let (ended, asked) = {
+                let mut ending = observed.ending();
+                let is_done = |block: &mut Ending| self.uses().is_known_done(&block.after);
+                let ended: Vec<_> = ending.extract_if(.., is_done).collect();
+                let left = ending.iter().skip(busy).take(QUESTIONS - busy);
+                (ended, left.map(|block| block.after.clone()).collect::<Vec<_>>())
+            };
+            if !ended.is_empty() {
+                hand.hold();
             }
-            !is_done
-        });
+            ended.iter().for_each(|block| self.end(observed, block));
+            drop(hand);
+            // On an error it is asked again later.
+            let is_busy = |after: &&Carried| !self.uses().poll(after).unwrap_or_default();
+            let still_busy = asked.iter().filter(is_busy).count();
+            busy += still_busy;
+            if still_busy == asked.len() {
+                break;
+            }
+        }
         if self.config.largest_pooled != usize::MAX {
             self.arenas().for_each(|arena| self.give_up_largest(arena));
         }
