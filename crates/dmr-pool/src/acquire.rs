@@ -51,6 +51,46 @@ enum Step {
     Reclaim,
 }
 
+/// How often each step of the search for memory has found a chunk, since the pool was made.
+/// Allocations that find one free in the arena of their own stream take no step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepCounts {
+    /// Chunks that other streams had used, or had, and that could be used at once.
+    pub lent_ready: u64,
+    /// Chunks that the stream was made to wait for.
+    pub lent_waiting: u64,
+    /// Chunks of new memory, within the pool's slack.
+    pub grown_within_slack: u64,
+    /// Chunks of new memory or of moved pages, up to the pool's maximum.
+    pub grown: u64,
+    /// Chunks that were found after the host had waited, or memory had gone back to upstream.
+    pub reclaimed: u64,
+    /// Pages that were moved to other addresses. Counts pages, not chunks.
+    pub pages_moved: u64,
+}
+
+impl StepCounts {
+    fn count(&mut self, step: Step) {
+        *match step {
+            Step::Lend(Lend::NoWait) => &mut self.lent_ready,
+            Step::Lend(Lend::Wait) => &mut self.lent_waiting,
+            Step::Grow(Share::Slack) => &mut self.grown_within_slack,
+            Step::Grow(Share::Limit) => &mut self.grown,
+            Step::Reclaim => &mut self.reclaimed,
+        } += 1;
+    }
+
+    /// Adds the counts of one arena.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.lent_ready += other.lent_ready;
+        self.lent_waiting += other.lent_waiting;
+        self.grown_within_slack += other.grown_within_slack;
+        self.grown += other.grown;
+        self.reclaimed += other.reclaimed;
+    }
+}
+
 /// The same steps in both modes: what differs is the slack.
 const LADDER: [Step; 5] = [
     Step::Lend(Lend::NoWait),
@@ -154,6 +194,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Step::Reclaim => self.reclaim(own, request),
             };
             if found.is_some() {
+                own.lock().steps.count(step);
                 return Ok(found);
             }
         }

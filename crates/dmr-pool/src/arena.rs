@@ -8,6 +8,7 @@ use dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr_streams::uses::{Carried, UseTable, Vacancy};
 use dmr_streams::{Latch, Latched};
 
+use crate::acquire::StepCounts;
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
 use crate::pages::Range;
 pub(crate) use crate::pending::Pending;
@@ -59,6 +60,8 @@ pub(crate) struct State {
     /// Addresses of the pages that are leaving.
     pub(crate) leaving: BTreeSet<u64>,
     pub(crate) counts: Counts,
+    /// Chunks that its stream got by a step of the ladder.
+    pub(crate) steps: StepCounts,
     /// By chunk.
     seats: Vec<Box<[Seat; SEATS]>>,
     /// The hint of the live bytes is good enough from here on,

@@ -42,6 +42,7 @@ mod transit;
 #[cfg(test)]
 mod work;
 
+pub use acquire::StepCounts;
 pub use config::PoolConfig;
 pub use resource::PoolResource;
 pub use stats::{FreeChunks, HeapRegion, PoolStats, RegionState};

@@ -8,6 +8,7 @@ use dmr_core::error::{Holder, PoolShortage};
 use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
 
 use crate::PoolResource;
+use crate::acquire::StepCounts;
 use crate::arena::{Arena, State};
 use crate::heap::{Piece, PieceState, UNIT};
 use crate::pages::Pages;
@@ -41,6 +42,8 @@ pub struct PoolStats {
     pub arenas: usize,
     /// Free chunks by size: one line for each power of two that there are any of.
     pub free_by_size: Vec<FreeChunks>,
+    /// Where chunks came from that a stream's own memory did not have.
+    pub steps: StepCounts,
 }
 
 /// The free chunks of some sizes.
@@ -113,12 +116,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             stats.page_size = pages.size;
             stats.segments = (pages.spare_bytes() / pages.size) as usize;
             stats.cached = pages.spare_bytes();
+            stats.steps.pages_moved = pages.moved();
         }
         let mut by_size = [FreeChunks { from: 0, chunks: 0, bytes: 0 }; u64::BITS as usize];
         for arena in self.arenas() {
             stats.arenas += 1;
             stats.segments += {
                 let state = arena.lock();
+                stats.steps.add(&state.steps);
                 state.segments.len() + state.mapped_pages()
             };
             self.visit_pieces(arena, 1, |_, piece| {

@@ -22,7 +22,7 @@ mod place;
 mod supply;
 mod table;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::process::LeakedInChild;
@@ -92,6 +92,11 @@ impl Pages {
     /// Returns the bytes of the spare pages.
     pub(crate) fn spare_bytes(&self) -> u64 {
         self.spare().len() as u64 * self.size
+    }
+
+    /// Returns how many pages were moved so far.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     fn spare(&self) -> MutexGuard<'_, Vec<Page>> {

@@ -249,7 +249,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn exceeds_move_budget(&self, pages: &Pages, more: u64) -> bool {
         let budget = if self.config.waits_first { &MEMORY_FIRST } else { &TIME_FIRST };
         let blocks = self.arenas().map(|arena| arena.lock().counts.blocks).sum::<u64>();
-        let moves = pages.moved.load(Ordering::Relaxed) + more;
+        let moves = pages.moved() + more;
         moves > budget.at_first + blocks / budget.blocks_per_page
     }
 
