@@ -4,7 +4,7 @@
 mod support;
 
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Barrier, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -79,6 +79,43 @@ fn a_free_that_takes_the_driver_seconds_is_waited_for() {
         });
         stage.end();
     }
+}
+
+/// Each needs three of four pages, and gets them or leaves them to the other.
+#[test]
+fn two_threads_that_need_the_same_pages_are_not_both_refused() {
+    let config = PoolConfig::compact().with_page_size(2 * MIB).with_maximum_size(8 * MIB);
+    let stage = Stage::new(Upstream::Virtual, config);
+    let [_, a, b] = stage.streams();
+    let together = Barrier::new(2);
+    let each_round = |stream| {
+        let rounds = (0..300).map(|round| {
+            // So that pages are missing in the middle of the addresses, and have to move.
+            together.wait();
+            let block = stage.try_allocate(stream, 3 * ALL).ok();
+            let served = block.is_some();
+            together.wait();
+            block.into_iter().for_each(|block| stage.free(block));
+            if round % 4 == 3 {
+                let small: Vec<_> = (0..2).map(|_| stage.try_allocate(stream, ALL)).collect();
+                together.wait();
+                small.into_iter().flatten().for_each(|block| stage.free(block));
+            }
+            served
+        });
+        rounds.collect::<Vec<_>>()
+    };
+    let [first, second] = thread::scope(|scope| {
+        [a, b]
+            .map(|stream| {
+                let each_round = &each_round;
+                scope.spawn(move || each_round(stream))
+            })
+            .map(|it| it.join().unwrap())
+    });
+    let refused = first.iter().zip(&second).filter(|(first, second)| !**first && !**second);
+    assert_eq!(refused.count(), 0, "of 300 rounds");
+    stage.end();
 }
 
 type Called = PoolResource<FailureCallbackResource<DirectCudaResource>>;
