@@ -4,7 +4,8 @@ use crate::command;
 use crate::failure::Failure;
 
 /// The crates whose unit tests have loom models, and the features that these are in.
-const MODELLED: &[(&str, &str)] = &[("dmr-streams", ""), ("dmr-adaptors", "budget")];
+const MODELLED: &[(&str, &str)] =
+    &[("dmr-streams", ""), ("dmr-adaptors", "budget"), ("dmr-pool", "")];
 
 /// In a target folder of its own: the flag would have everything built again, there and back.
 pub(crate) fn run() -> Result<(), Failure> {
