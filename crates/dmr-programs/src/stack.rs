@@ -204,7 +204,7 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
         }
         Stack::BudgetPool => {
             let inner = pool(stack, rig, seed, observer(rig, wiring))?;
-            let bytes = (2 + seed % 3) * MIB * draw_config(seed).1;
+            let bytes = (1 + 2 * (seed % 2)) * MIB * draw_config(seed).1;
             layered(ResourceBuilder::new(inner).layer(BudgetLayer::new(bytes)).build_shared())
         }
         Stack::LogPool => {

@@ -149,7 +149,8 @@ impl Draw {
         let window = script.draw.name();
         let uses = vec![(block, script.draw.access())];
         script.step(Step::Open { window, stream: adopted, uses });
-        script.retire(adopted, 4);
+        let in_time = script.draw.random.one_in(4);
+        script.retire(adopted, in_time);
         script.maybe_free(block);
         script.step(Step::Close { window });
         script.launch(adopted, &[(block, Access::ReadWrite)]);

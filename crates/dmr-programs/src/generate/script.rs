@@ -98,9 +98,8 @@ impl Script<'_> {
         }
     }
 
-    /// Retires a stream: within a time, once in `waits` times.
-    pub(super) fn retire(&mut self, stream: usize, waits: u64) {
-        let in_time = self.draw.random.one_in(waits);
+    /// Retires a stream: at once, or within a time.
+    pub(super) fn retire(&mut self, stream: usize, in_time: bool) {
         self.step(match in_time {
             true => Step::RetireWithin { stream },
             false => Step::RetireAtOnce { stream },
@@ -110,7 +109,8 @@ impl Script<'_> {
     pub(super) fn retire_by_other(&mut self, stream: usize) {
         let (thread, other) = (self.thread, self.other);
         self.thread = other;
-        self.retire(stream, 2);
+        let in_time = !self.draw.random.one_in(3);
+        self.retire(stream, in_time);
         self.thread = thread;
     }
 

@@ -44,7 +44,7 @@ impl Player {
             Err(error) => return self.expect_or_retired(at, "allocate", &lease, &error),
         };
         let slot = slot_of(&lease);
-        if self.is_retired(&lease) {
+        if self.is_retired_in_use(&lease) {
             let text = "an allocation was under way, and returned a block";
             return Err(Failure::new(FailureKind::RetiredInUse, at, text));
         }

@@ -15,7 +15,7 @@ impl Player {
         lease: &StreamLease,
         prepared: Result<UseTokens, ResourceError>,
     ) -> Played<Result<UseTokens, ResourceError>> {
-        if prepared.is_ok() && self.is_retired(lease) {
+        if prepared.is_ok() && self.is_retired_in_use(lease) {
             let text = "a call on it was under way, and opened a window afterwards";
             return Err(Failure::new(FailureKind::RetiredInUse, at, text));
         }
@@ -38,6 +38,12 @@ impl Player {
             return Ok(());
         }
         self.expect_injected(at, call, error)
+    }
+
+    /// Whether the stream of a lease was retired although a call on it had not returned, and did not wait
+    /// for that.
+    pub(super) fn is_retired_in_use(&self, lease: &StreamLease) -> bool {
+        self.is_retired(lease) && !self.state().retired_in_time.contains(&slot_of(lease))
     }
 
     /// Whether the stream of a lease that the program holds was retired.

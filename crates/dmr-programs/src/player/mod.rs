@@ -96,8 +96,10 @@ impl Player {
             windows_opened: 0,
             uses_declared: 0,
             calls: 0,
+            calls_begun: 0,
             calls_on: HashMap::new(),
             retiring: Vec::new(),
+            retired_in_time: Vec::new(),
         };
         Ok(Self {
             rig: Arc::clone(rig),
@@ -175,6 +177,7 @@ impl Player {
     ) -> Played<Result<T, E>> {
         let mut state = self.state();
         state.calls += 1;
+        state.calls_begun += 1;
         let stream = state.footprints.get(&at).and_then(|footprint| footprint.stream);
         stream.iter().for_each(|slot| *state.calls_on.entry(*slot).or_default() += 1);
         drop(state);

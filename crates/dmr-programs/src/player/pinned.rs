@@ -139,7 +139,7 @@ impl Player {
         let stream = Some(slot_of(&lease));
         self.touches(at, Footprint { stream, ..Footprint::default() });
         let worked = self.library(at, || work(&mut pinned, &lease));
-        let is_retired = self.is_retired(&lease);
+        let is_retired = self.is_retired_in_use(&lease);
         self.state().pinned.insert(name, pinned);
         match worked? {
             Ok(()) if is_retired => {

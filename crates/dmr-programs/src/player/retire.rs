@@ -1,11 +1,11 @@
 //! Steps that retire adopted streams.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::result;
-use dmr_core::{ResourceError, ResourceResult};
-use dmr_streams::{StreamLease, StreamPool};
+use dmr_core::ResourceError;
+use dmr_streams::StreamLease;
 
 use super::state::{Footprint, slot_of};
 use super::{Played, Player};
@@ -56,6 +56,10 @@ impl Player {
         // A call that is under way is given no other stream.
         state.streams[stream].lease = None;
         state.retiring.push(slot);
+        if when == When::InTime {
+            state.retired_in_time.push(slot);
+        }
+        let calls_begun = state.calls_begun;
         drop(state);
         let footprint =
             Footprint { stream: Some(slot), retires: Some(slot), ..Footprint::default() };
@@ -64,9 +68,13 @@ impl Player {
         let timeout = if in_window { SHORT } else { LONG };
         let retired = self.library(at, || match when {
             When::Unused | When::AtOnce => streams.retire_stream(&lease),
-            When::InTime => retire_stream_timeout(streams, &lease, timeout),
+            When::InTime => streams.retire_stream_timeout(&lease, timeout),
         });
-        self.state().retiring.retain(|retiring| *retiring != slot);
+        let mut state = self.state();
+        state.retiring.retain(|retiring| *retiring != slot);
+        // A call that began while the retirement was held may need an event of the stream.
+        let is_used = is_used || state.calls_begun > calls_begun + 1;
+        drop(state);
         match retired {
             Ok(Ok(())) => {
                 self.refused_by_capture(at, slot, "retire_stream")?;
@@ -136,22 +144,5 @@ impl Player {
         }
         let works = self.rig.ops().delay(lease.id(), 1);
         works.map_err(|error| self.unexpected(at, "work after a refused retirement", &error))
-    }
-}
-
-/// Retires a stream once the calls that use it have returned, and gives up after a time.
-fn retire_stream_timeout(
-    streams: &StreamPool,
-    lease: &StreamLease,
-    timeout: Duration,
-) -> ResourceResult<()> {
-    let until = Instant::now() + timeout;
-    loop {
-        let retired = streams.retire_stream(lease);
-        let is_final = matches!(retired, Ok(()) | Err(ResourceError::Driver { .. }));
-        if is_final || Instant::now() > until {
-            return retired;
-        }
-        std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -43,10 +43,14 @@ pub(crate) struct State {
     pub(crate) uses_declared: u64,
     /// Calls of the library under way.
     pub(crate) calls: usize,
+    /// Calls of the library that have begun.
+    pub(crate) calls_begun: u64,
     /// Calls of the library under way on a stream, by slot.
     pub(crate) calls_on: HashMap<usize, usize>,
     /// Streams whose retirement is under way, by slot.
     pub(crate) retiring: Vec<usize>,
+    /// Streams whose retirement has waited for the calls that used them, by slot.
+    pub(crate) retired_in_time: Vec<usize>,
 }
 
 /// One of the program's streams.

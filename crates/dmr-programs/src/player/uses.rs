@@ -394,7 +394,7 @@ impl Player {
             state.forget(block.generation());
         }
         drop(state);
-        let is_retired = self.is_retired(&stream);
+        let is_retired = self.is_retired_in_use(&stream);
         match ended? {
             Ok(()) if is_retired => {
                 let text = "a window was open on it";
