@@ -98,7 +98,7 @@ pub(crate) fn draw_memory(random: &mut Random, stack: Stack) -> (&'static str, b
 
 fn memory(stack: Stack) -> &'static [Weighted] {
     match stack {
-        Stack::DirectTracked | Stack::PoolDirect => DIRECT,
+        Stack::DirectTracked | Stack::PoolDirect | Stack::CallbackPool => DIRECT,
         Stack::Async | Stack::PoolAsync | Stack::GuardAsync => ASYNC,
         _ => PAGES,
     }

@@ -42,6 +42,7 @@ conflicts! {
     Narrowed: "block narrowed to a part",
     NarrowedAtOffset: "block narrowed to a part that starts later",
     OutOfMemory: "allocation refused for want of memory",
+    CallbackAllocated: "allocation by a failure callback, under an allocation that found no memory",
     OutOfBudget: "allocation refused by the budget",
     Ladder: "allocation that waited for memory or gave some back first",
     Trimmed: "trim that gave memory back",

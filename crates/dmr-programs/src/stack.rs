@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dmr_adaptors::ResourceBuilder;
 use dmr_adaptors::budget::BudgetLayer;
+use dmr_adaptors::callbacks::{FailureCallbackLayer, Response};
 use dmr_adaptors::guard::DebugGuardLayer;
 use dmr_adaptors::logging::{InMemorySink, LoggingLayer};
 use dmr_adaptors::statistics::StatisticsLayer;
-use dmr_core::{DeviceMemoryResource, DeviceOps, MemoryObserver, ResourceResult};
+use dmr_core::{AllocTag, DeviceMemoryResource, DeviceOps, MemoryObserver, ResourceResult};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
@@ -48,11 +50,13 @@ pub enum Stack {
     GuardAsync,
     /// Log and statistics around an observed pool.
     LogPool,
+    /// A pool over the direct backend inside a failure callback, which allocates from the pool.
+    CallbackPool,
 }
 
 impl Stack {
     /// Every stack.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::DirectTracked,
         Self::VirtualTracked,
         Self::Async,
@@ -64,6 +68,7 @@ impl Stack {
         Self::BudgetPool,
         Self::GuardAsync,
         Self::LogPool,
+        Self::CallbackPool,
     ];
 
     /// The pools whose memory the player itself reports to the simulator: they can grow blocks.
@@ -83,6 +88,7 @@ impl Stack {
             Self::BudgetPool => "budget-pool",
             Self::GuardAsync => "guard-async",
             Self::LogPool => "log-pool",
+            Self::CallbackPool => "callback-pool",
         }
     }
 
@@ -96,6 +102,7 @@ impl Stack {
                 | Self::GuardAsync
                 | Self::PoolDirect
                 | Self::PoolAsync
+                | Self::CallbackPool
         )
     }
 }
@@ -131,6 +138,8 @@ pub struct Built {
     pub reports_blocks: bool,
     /// Whether a debug guard may keep blocks that are given back.
     pub is_guarded: bool,
+    /// How often a failure callback has allocated.
+    pub callbacks: Arc<AtomicU64>,
 }
 
 /// How a stack is built.
@@ -175,8 +184,13 @@ pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
 /// What the resources return when they are made.
 pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Built, BuildError> {
     let streams = rig.streams();
-    let layered =
-        |resource| Built { resource, pool: None, reports_blocks: false, is_guarded: false };
+    let layered = |resource| Built {
+        resource,
+        pool: None,
+        reports_blocks: false,
+        is_guarded: false,
+        callbacks: Arc::default(),
+    };
     Ok(match stack {
         Stack::DirectTracked => {
             let direct = DirectCudaResource::new(Arc::clone(streams));
@@ -198,6 +212,25 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
             let reports_blocks = wiring.observer.is_none();
             Built { pool: Some(Arc::clone(&pool)), reports_blocks, ..layered(pool) }
         }
+        Stack::CallbackPool => {
+            let (callbacks, of_callback) = (Arc::new(AtomicU64::new(0)), Arc::new(OnceLock::new()));
+            let callback =
+                callback_that_allocates(Arc::clone(&of_callback), Arc::clone(&callbacks));
+            let direct = DirectCudaResource::new(Arc::clone(streams));
+            let upstream = ResourceBuilder::new(direct).layer(callback).build();
+            let (config, _) = draw_config(seed);
+            let universe = rig.simulator().cloned();
+            let watched = Watched::new(Box::new(upstream), universe);
+            let pool = Arc::new(PoolResource::new(watched, Arc::clone(streams), config)?);
+            // The pool is new, so nothing was set before.
+            let _ = of_callback.set(Arc::downgrade(&pool));
+            Built {
+                pool: Some(Arc::clone(&pool)),
+                reports_blocks: true,
+                callbacks,
+                ..layered(pool)
+            }
+        }
         Stack::PoolObserved => {
             let pool = Arc::new(pool(stack, rig, seed, observer(rig, wiring))?);
             Built { pool: Some(Arc::clone(&pool)), ..layered(pool) }
@@ -213,6 +246,23 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
             let layers = ResourceBuilder::new(inner).layer(log).layer(StatisticsLayer::new());
             layered(layers.build_shared())
         }
+    })
+}
+
+/// A callback that allocates from the pool whose upstream has no memory, and frees the block.
+fn callback_that_allocates(
+    pool: Arc<OnceLock<Weak<Pool>>>,
+    callbacks: Arc<AtomicU64>,
+) -> FailureCallbackLayer {
+    FailureCallbackLayer::new().with_callback(move |failure| {
+        if let Some(pool) = pool.get().and_then(Weak::upgrade) {
+            callbacks.fetch_add(1, Ordering::Relaxed);
+            if let Ok(block) = pool.allocate(4096, failure.stream, AllocTag::new("callback")) {
+                // A free that is refused leaves a block, and the accounting reports it.
+                drop(pool.deallocate(block));
+            }
+        }
+        Response::Decline
     })
 }
 

@@ -57,6 +57,8 @@ fn play(stack: Stack) {
         Conflict::PinnedRead,
         Conflict::PinnedRetired,
     ];
+    let has_callback = stack == Stack::CallbackPool;
+    assert_eq!(counts.of(Conflict::CallbackAllocated) > 0, has_callback, "{counts}");
     // The guard refuses a block that is given back before the stack below sees it.
     let stale = (stack != Stack::GuardAsync).then_some(Conflict::StaleId);
     for conflict in all.into_iter().chain(stale) {
@@ -72,7 +74,9 @@ fn play(stack: Stack) {
 /// Driver calls by which a stack takes memory and frees it.
 fn memory_calls(stack: Stack) -> &'static [&'static str] {
     match stack {
-        Stack::DirectTracked | Stack::PoolDirect => &["cuMemAlloc_v2", "cuMemFree_v2"],
+        Stack::DirectTracked | Stack::PoolDirect | Stack::CallbackPool => {
+            &["cuMemAlloc_v2", "cuMemFree_v2"]
+        }
         Stack::Async | Stack::PoolAsync | Stack::GuardAsync => {
             &["cuMemAllocFromPoolAsync", "cuMemFreeAsync"]
         }
@@ -108,6 +112,7 @@ stacks! {
     programs_are_in_order_on_budget_pool: BudgetPool;
     programs_are_in_order_on_guard_async: GuardAsync;
     programs_are_in_order_on_log_pool: LogPool;
+    programs_are_in_order_on_callback_pool: CallbackPool;
 }
 
 #[test]

@@ -24,10 +24,11 @@ enum Kind {
     Pinned,
     Trim,
     HeldMemory,
+    Callback,
 }
 
 /// How often each kind is drawn, relative to the others.
-const WEIGHTS: [(Kind, u64); 14] = [
+const WEIGHTS: [(Kind, u64); 15] = [
     (Kind::TwoReaders, 4),
     (Kind::StaleId, 5),
     (Kind::Budget, 3),
@@ -42,6 +43,7 @@ const WEIGHTS: [(Kind, u64); 14] = [
     (Kind::Pinned, 4),
     (Kind::Trim, 4),
     (Kind::HeldMemory, 6),
+    (Kind::Callback, 4),
 ];
 /// One in this many places in a program has a fragment.
 const ONE_IN: u64 = 12;
@@ -75,6 +77,7 @@ impl Draw {
             Kind::Pinned => self.pinned(),
             Kind::Trim => self.trim(),
             Kind::HeldMemory => self.held_memory(),
+            Kind::Callback => self.callback(),
         }
     }
 
@@ -376,6 +379,24 @@ impl Draw {
             let step = script.new_block(stream);
             script.other(step);
         }
+        script.done()
+    }
+
+    /// The upstream has no memory, and its failure callback allocates.
+    fn callback(&mut self) -> Option<Vec<Line>> {
+        if self.stack != Stack::CallbackPool {
+            return None;
+        }
+        let [home, other] = self.distinct_streams()?;
+        let bytes = (1_300_000 * self.scale) as usize;
+        let mut script = self.script();
+        script.allocate(other);
+        script.step(Step::ReapPending);
+        script.step(Step::Trim { keep: 0 });
+        script.allocate_bytes(home, bytes);
+        script.fail("cuMemAlloc_v2", 2);
+        script.allocate_bytes(other, bytes);
+        script.fail("cuMemAlloc_v2", 2);
         script.done()
     }
 

@@ -3,7 +3,7 @@
 use dmr_core::Access;
 
 use super::Draw;
-use crate::program::{Call, Hold, Line, Step};
+use crate::program::{Call, Fail, Hold, Line, Step};
 
 impl Draw {
     /// A script, mostly of one thread; the other is the same if the program has one.
@@ -51,6 +51,13 @@ impl Script<'_> {
     pub(super) fn held_somewhere(&mut self, lines: usize, step: Step) {
         let hold = self.draw.call(&step).map(|call| Hold { call, lines });
         self.lines.push(Line { hold, ..Line::new(self.thread, step) });
+    }
+
+    /// The last step's first call of this function fails.
+    pub(super) fn fail(&mut self, name: &'static str, code: i32) {
+        if let Some(line) = self.lines.last_mut() {
+            line.fail = Some(Fail { call: Call { name, nth: 1 }, code });
+        }
     }
 
     /// A step that is now and then held, while the other thread allocates on a stream.

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, DeviceOps};
 
 use super::{Played, Player, text_of};
+use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
 use crate::stack::Pool;
 use crate::watch;
@@ -85,6 +87,8 @@ impl Player {
         pinned.sort_unstable();
         pinned.into_iter().try_for_each(|pinned| self.unpin(at, pinned))?;
         self.compare_usage().map_err(|text| Failure::at_end(FailureKind::Accounting, text))?;
+        let callbacks = self.built.callbacks.load(Ordering::Relaxed);
+        (0..callbacks).for_each(|_| self.count(Conflict::CallbackAllocated));
         self.give_back()?;
         self.rig
             .streams()
