@@ -1,0 +1,89 @@
+//! What is wrong with a size or a stream, in an error.
+
+/// What is wrong with a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SizeProblem {
+    /// Zero bytes.
+    #[error("ask for at least one byte")]
+    Zero,
+    /// It overflows when rounded up to the alignment.
+    #[error("the size overflows when rounded up to the alignment; ask for less")]
+    Overflow,
+    /// More than the device has.
+    #[error("the device has {device_bytes} bytes in all; ask for less")]
+    #[non_exhaustive]
+    BeyondDevice {
+        /// Bytes the device has.
+        device_bytes: u64,
+    },
+    /// Not a multiple of what the device maps at once.
+    #[error("addresses and pages come in multiples of {granularity} bytes; round it up")]
+    #[non_exhaustive]
+    NotGranular {
+        /// Bytes that sizes are multiples of.
+        granularity: u64,
+    },
+}
+
+/// What is wrong with a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamProblem {
+    /// Another pool issued the id.
+    #[error("another stream pool issued it; use a stream of the pool that this resource works on")]
+    OtherPool,
+    /// Its lease was returned.
+    #[error("its lease was returned; acquire a stream and keep the lease while its id is in use")]
+    ReturnedLease,
+    /// It belongs to another device or context.
+    #[error(
+        "it belongs to another device or CUDA context; use a stream of the context of this pool"
+    )]
+    OtherContext,
+    /// The per-thread default handle, which names a different stream on each thread.
+    #[error("the per-thread default stream is a different stream on each thread; create a stream")]
+    PerThreadDefault,
+    /// The legacy null stream, which is used only by name.
+    #[error("it is CUDA's legacy null stream; adopt it by name with `adopt_legacy`")]
+    LegacyDefault,
+    /// It is one of the streams that the pool made itself.
+    #[error("it is the pool's own stream; use the id of its lease")]
+    PoolsOwn,
+    /// It is adopted already.
+    #[error("it is adopted already; use the id of that lease")]
+    AlreadyAdopted,
+    /// It is the pool's own.
+    #[error("it is the pool's own stream, which the pool keeps; only adopted streams are retired")]
+    NotAdopted,
+    /// A launch that uses it is prepared, and neither finished nor cancelled.
+    #[error(
+        "a launch that uses block {block} is prepared on it; finish or cancel that launch before the \
+         stream is retired, or wait for it with `retire_stream_timeout`"
+    )]
+    OpenWindow {
+        /// The number of the generation of a block on which a window is open.
+        block: u64,
+    },
+    /// A call of a thread is using it.
+    #[error(
+        "a call of a thread is using it; retire the stream when the call has returned, or wait for it \
+         with `retire_stream_timeout`"
+    )]
+    InCall,
+    /// The resource does not track uses.
+    #[error(
+        "this resource does not track block uses, so work on another stream would be unordered; \
+         use the backend async, pool or direct-tracked, or wrap the resource in `Tracked`"
+    )]
+    NotTracked,
+}
+
+impl StreamProblem {
+    /// Returns whether the stream cannot be retired now, but can when launches and calls that use it
+    /// have ended.
+    #[must_use]
+    pub const fn is_held(self) -> bool {
+        matches!(self, Self::OpenWindow { .. } | Self::InCall)
+    }
+}
