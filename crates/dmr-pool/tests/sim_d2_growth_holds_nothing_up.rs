@@ -4,18 +4,18 @@
 mod support;
 
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Barrier, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::callbacks::{FailureCallbackLayer, FailureCallbackResource, Response};
-use dmr_core::{AllocTag, DeviceMemoryResource, ResourceResult};
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_testkit::Rig;
 use support::stage::{ALL, Stage, tight};
-use support::{MIB, Upstream};
+use support::{MIB, UNKNOWN, Upstream};
 
 /// Longer than any allocation takes.
 const LONG: Duration = Duration::from_secs(8);
@@ -81,40 +81,58 @@ fn a_free_that_takes_the_driver_seconds_is_waited_for() {
     }
 }
 
-/// Each needs three of four pages, and gets them or leaves them to the other.
+/// An observed pool asks the driver whether deallocated blocks are done with.
 #[test]
-fn two_threads_that_need_the_same_pages_are_not_both_refused() {
-    let config = PoolConfig::compact().with_page_size(2 * MIB).with_maximum_size(8 * MIB);
-    let stage = Stage::new(Upstream::Virtual, config);
+fn a_question_about_freed_blocks_does_not_hold_other_streams_up() {
+    let stage = Stage::observed(Upstream::Direct, PoolConfig::fast().with_growth(2 * MIB));
     let [_, a, b] = stage.streams();
-    let together = Barrier::new(2);
-    let each_round = |stream| {
-        let rounds = (0..300).map(|round| {
-            // So that pages are missing in the middle of the addresses, and have to move.
-            together.wait();
-            let block = stage.try_allocate(stream, 3 * ALL).ok();
-            let served = block.is_some();
-            together.wait();
-            block.into_iter().for_each(|block| stage.free(block));
-            if round % 4 == 3 {
-                let small: Vec<_> = (0..2).map(|_| stage.try_allocate(stream, ALL)).collect();
-                together.wait();
-                small.into_iter().flatten().for_each(|block| stage.free(block));
-            }
-            served
+    let block = stage.allocate(a, ALL);
+    stage.fill(a, &block, 1);
+    let (sent, received) = channel();
+    thread::scope(|scope| {
+        let hold = stage.universe().hold_nth("cuEventQuery", 1);
+        let frees = scope.spawn(|| stage.free(block));
+        hold.wait_until_held();
+        let allocates = scope.spawn(|| {
+            let block = stage.allocate(b, ALL);
+            sent.send(()).unwrap();
+            block
         });
-        rounds.collect::<Vec<_>>()
-    };
-    let [first, second] = thread::scope(|scope| {
-        [a, b]
-            .map(|stream| {
-                let each_round = &each_round;
-                scope.spawn(move || each_round(stream))
-            })
-            .map(|it| it.join().unwrap())
+        let in_time = received.recv_timeout(LONG);
+        hold.release();
+        frees.join().unwrap();
+        stage.free(allocates.join().unwrap());
+        assert!(in_time.is_ok(), "waited for a question about another stream");
     });
-    let refused = first.iter().zip(&second).filter(|(first, second)| !**first && !**second);
-    assert_eq!(refused.count(), 0, "of 300 rounds");
+    stage.end();
+}
+
+/// Of eight pages four are free, scattered, and each thread needs three of them in one piece. The
+/// first one has three in its hands when the driver fails; the second one has asked by then.
+#[test]
+fn pages_that_one_thread_gives_back_are_not_refused_to_another() {
+    let config = PoolConfig::compact().with_page_size(2 * MIB).with_maximum_size(16 * MIB);
+    let stage = Stage::new(Upstream::Virtual, config);
+    let [a, b, c] = stage.streams();
+    let mut held: Vec<_> = (0..8).map(|_| stage.allocate(c, ALL)).collect();
+    held.sort_by_key(DeviceBlock::ptr);
+    for nth in [6, 4, 2, 0] {
+        stage.free(held.remove(nth));
+    }
+    thread::scope(|scope| {
+        let hold = stage.universe().hold_nth("cuMemMap", 1);
+        stage.universe().fail_nth("cuMemMap", 1, UNKNOWN);
+        let first = scope.spawn(|| stage.try_allocate(a, 3 * ALL));
+        hold.wait_until_held();
+        let second = scope.spawn(|| stage.try_allocate(b, 3 * ALL));
+        // Long enough to be refused.
+        thread::sleep(Duration::from_millis(200));
+        hold.release();
+        let refused = first.join().unwrap();
+        assert!(matches!(refused, Err(ResourceError::Driver { code: UNKNOWN, .. })), "{refused:?}");
+        held.push(second.join().unwrap().expect("the pages were in another thread's hands"));
+    });
+    held.into_iter().for_each(|block| stage.free(block));
     stage.end();
 }
 
