@@ -1,7 +1,7 @@
 //! Failures that are known, by name: each with the promise it breaks and the program that shows it.
 
 use crate::failure::{Failure, FailureKind};
-use crate::program::{CaptureMode, Program, Step};
+use crate::program::{Program, Step};
 use crate::stack::Stack;
 
 /// A failure that is known.
@@ -34,26 +34,6 @@ pub const KNOWN: &[Known] = &[
         is: |program, failure| {
             matches!(failure.kind, FailureKind::Accounting | FailureKind::MemoryLeft)
                 && frees_under_a_failing_prepare(program)
-        },
-    },
-    Known {
-        name: "a call ends the capture of another stream",
-        breaks: "U14",
-        what: "the library makes a driver call that a capture in global or thread-local mode forbids",
-        program: "stack pool-async, work lazy, streams 2, seed 1
-            thread 0: allocate b0 of 4096 on s0
-            thread 0: free b0
-            thread 0: capture global
-            thread 0: wait and reap
-            thread 0: trim to 0",
-        is: |program, failure| {
-            let is_refused = failure.kind == FailureKind::UnexpectedError
-                && failure.text.contains("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
-            (failure.kind == FailureKind::CaptureEnded || is_refused)
-                && program.lines.iter().any(|line| {
-                    matches!(line.step, Step::Capture { mode } | Step::CaptureStream { mode, .. }
-                        if mode != CaptureMode::Relaxed)
-                })
         },
     },
     Known {
@@ -90,11 +70,14 @@ pub fn classify(program: &Program, failure: &Failure) -> Option<&'static Known> 
     KNOWN.iter().find(|known| (known.is)(program, failure))
 }
 
-/// Whether a thread is held in the preparation of uses that is going to fail, while another thread
-/// frees one of the blocks.
+/// Whether a thread is held in the preparation of uses that is going to fail, by a fault or because its
+/// stream begins to capture, while another thread frees one of the blocks.
 fn frees_under_a_failing_prepare(program: &Program) -> bool {
     program.lines.iter().enumerate().any(|(at, line)| {
-        let (Some(hold), Some(_)) = (line.hold, line.fail) else { return false };
+        let Some(hold) = line.hold else { return false };
+        if line.fail.is_none() && !captures_under_a_call(program) {
+            return false;
+        }
         let Some((_, used)) = use_of(program, &line.step) else { return false };
         let mut meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
         meanwhile.any(|other| {
