@@ -99,18 +99,20 @@ impl Player {
         if state.foreign_capture.as_ref().is_some_and(|capture| is(INVALIDATED, &capture.stream)) {
             return ended("has ended the capture of a stream of another owner");
         }
-        // The last call that was under way is judged, and the others with it.
+        let began = state.captures_before(at);
+        let mut is_blamed = false;
+        for capture in state.captures.values_mut().filter(|capture| !capture.is_spoiled) {
+            if is(INVALIDATED, &capture.stream) {
+                capture.is_spoiled = was_refused && capture.number > began;
+                is_blamed |= !capture.is_spoiled;
+            }
+        }
+        // Another call that is under way may be the one.
         if state.captures.is_empty() || state.calls > 0 {
             return Ok(());
         }
-        let began = state.captures_before(at);
-        for capture in state.captures.values_mut().filter(|capture| !capture.is_spoiled) {
-            if is(INVALIDATED, &capture.stream) {
-                if !was_refused || capture.number <= began {
-                    return ended("has ended the capture of a stream of the program");
-                }
-                capture.is_spoiled = true;
-            }
+        if is_blamed {
+            return ended("has ended the capture of a stream of the program");
         }
         for lease in state.streams.iter().filter_map(|slot| slot.lease.as_ref()) {
             let captures = state.captures.contains_key(&slot_of(lease));

@@ -44,6 +44,8 @@ impl Player {
         let of_blocks = homes.clone().count();
         let is_private = homes.clone().any(|held| held.is_private);
         let is_used = in_window || under_call || Arc::strong_count(&lease) > 2 + of_blocks;
+        // A call on another stream may need an event of this one.
+        let may_be_used = is_used || state.calls > 0;
         if (is_used && when == When::Unused) || is_private {
             return Ok(());
         }
@@ -72,8 +74,7 @@ impl Player {
         });
         let mut state = self.state();
         state.retiring.retain(|retiring| *retiring != slot);
-        // A call that began while the retirement was held may need an event of the stream.
-        let is_used = is_used || state.calls_begun > calls_begun + 1;
+        let may_be_used = may_be_used || state.calls_begun > calls_begun + 1;
         drop(state);
         match retired {
             Ok(Ok(())) => {
@@ -82,7 +83,7 @@ impl Player {
             }
             Ok(Err(error)) => {
                 self.put(at, stream, Ok(Arc::clone(&lease)), true)?;
-                self.retire_refused(at, &lease, is_used, &error)
+                self.retire_refused(at, &lease, may_be_used, &error)
             }
             Err(failure) => {
                 self.put(at, stream, Ok(lease), true)?;
@@ -130,11 +131,11 @@ impl Player {
         &self,
         at: usize,
         lease: &StreamLease,
-        is_used: bool,
+        may_be_used: bool,
         error: &ResourceError,
     ) -> Played {
         let is_driver = matches!(error, ResourceError::Driver { .. });
-        if is_used && !is_driver {
+        if may_be_used && !is_driver {
             self.count(Conflict::RetireRefused);
         } else {
             self.expect_injected(at, "retire_stream", error)?;
