@@ -2,9 +2,16 @@
 
 mod context;
 
+use std::sync::Arc;
+
 use context::Context;
 use dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
 use dmr_buffer::{DeviceBuffer, PinnedBuffer};
+use dmr_core::{
+    AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
+};
+use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};
 use dmr_testkit::Rig;
 
@@ -104,5 +111,70 @@ fn a_copy_on_a_stream_that_is_being_retired_is_waited_for() {
     assert_eq!(pinned.as_slice().unwrap(), [7; LEN]);
     drop((source, pinned, own, adopted));
     reap_pinned(&ctx).unwrap();
+    ctx.assert_clean(rig);
+}
+
+/// Says that it tracks uses, and opens no window. Anyone can write such a resource without `unsafe`.
+#[derive(Debug)]
+struct OpensNoWindow(DirectCudaResource);
+
+impl DeviceMemoryResource for OpensNoWindow {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        self.0.allocate(bytes, stream, tag)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        self.0.deallocate(block)
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.0.is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.0.device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.0.stream_pool()
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.0.try_reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.0.reap_pending()
+    }
+
+    fn supports_block_use_tracking(&self) -> bool {
+        true
+    }
+
+    fn prepare_uses(&self, _: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+        Ok(UseTokens::new(stream))
+    }
+}
+
+#[test]
+fn the_host_waits_for_a_copy_whatever_the_resource_does_with_its_uses() {
+    let rig = lazy();
+    let resource = OpensNoWindow(DirectCudaResource::new(Arc::clone(rig.streams())));
+    let ctx = Context::with(&rig, Arc::new(resource));
+    let (home, away) = (rig.stream(), rig.stream());
+    let buffer = DeviceBuffer::from_host(&ctx, &away, &[3u8; LEN]).unwrap();
+    let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+    pinned.copy_from_device(&buffer, &away).unwrap();
+    assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
+    drop((buffer, pinned, home, away));
     ctx.assert_clean(rig);
 }
