@@ -68,7 +68,14 @@ impl BlockUse {
 /// An open window: a use that was prepared and is not yet finished.
 ///
 /// Linear: goes back through `finish_block_use` or `cancel_uses`. Forgetting it can leak the
-/// block, never corrupt it.
+/// block, never corrupt it. Only a resource can make one, which is `unsafe`:
+///
+/// ```compile_fail,E0133
+/// # use dmr_core::{Access, BlockId, StreamId, UseToken};
+/// fn forge(pinned: BlockId, stream: StreamId) -> UseToken {
+///     UseToken::new(pinned, stream, Access::Write, 1)
+/// }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a use that is never finished keeps its block from being freed"]
 pub struct UseToken {
@@ -87,9 +94,17 @@ pub struct UseToken {
 const _: () = assert!(size_of::<UseToken>() == 48);
 
 impl UseToken {
-    /// Made by the resource that opened the window; `ticket` is the resource's own.
+    /// A token for a window; `ticket` is the number by which the resource that opened it finds it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is that resource, has just opened the window, and makes no second token for it. A token
+    /// closes its window, which is all that keeps memory from being freed, or given to the host, while
+    /// the device uses it. Or nothing ever depends on the window: the resource keeps no memory, or no
+    /// window at all.
     #[inline]
-    pub const fn new(block: BlockId, stream: StreamId, access: Access, ticket: u64) -> Self {
+    #[allow(unsafe_code, reason = "opening windows is what a resource does")]
+    pub const unsafe fn new(block: BlockId, stream: StreamId, access: Access, ticket: u64) -> Self {
         Self {
             ptr: block.ptr(),
             generation: block.generation(),

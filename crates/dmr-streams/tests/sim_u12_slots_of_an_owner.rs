@@ -165,7 +165,9 @@ fn a_block_that_was_removed_is_gone_and_its_slot_is_taken_once() {
     assert_eq!(next[0].slot(), removed.slot(), "the same slot");
     assert_ne!(next[1].slot(), removed.slot());
     assert!(!uses.has_open_window(next[0]), "the window was the last block's");
-    drop(uses.finish(tokens));
+    let gone = ResourceError::use_after_free(removed.generation());
+    assert_eq!(uses.finish(tokens), Err(gone), "a token without a window");
+    assert_eq!(uses.recorded_uses(), 0, "nothing was recorded of the next block");
 }
 
 /// The id of a block is enough to use it, and not enough to make the table forget what it remembers.

@@ -50,7 +50,9 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
 
     // A resource that does not track refuses what follows. It has to be asked all the same, so
     // the tokens that it did not give are made up.
-    let made_up = || UseToken::new(block.id(), other, Access::Read, 0);
+    #[allow(unsafe_code, reason = "makes tokens that have no window")]
+    // SAFETY: the resource has refused to open a window on this block, which nothing else has.
+    let made_up = || unsafe { UseToken::new(block.id(), other, Access::Read, 0) };
     let all_made_up = || {
         let mut tokens = UseTokens::new(other);
         tokens.push(made_up());

@@ -22,7 +22,9 @@ pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
     let block = s.allocate(ODD, s.a)?;
     let (id, access) = (block.id(), Access::Read);
     let uses = [BlockUse::new(id, access)];
-    let token = || UseToken::new(id, s.b, access, 0);
+    #[allow(unsafe_code, reason = "makes tokens that have no window")]
+    // SAFETY: the resource says that it has no windows.
+    let token = || unsafe { UseToken::new(id, s.b, access, 0) };
     let tokens = || {
         let mut tokens = UseTokens::new(s.b);
         tokens.push(token());

@@ -182,7 +182,9 @@ impl DeviceMemoryResource for Spy {
         }
         let mut tokens = UseTokens::new(stream);
         for (ticket, used) in uses.iter().enumerate() {
-            tokens.push(UseToken::new(used.block, stream, used.access, ticket as u64));
+            // SAFETY: no memory stands behind the blocks.
+            let token = unsafe { UseToken::new(used.block, stream, used.access, ticket as u64) };
+            tokens.push(token);
         }
         Ok(tokens)
     }

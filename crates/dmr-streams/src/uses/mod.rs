@@ -145,7 +145,8 @@ impl<'p> UseTable<'p> {
                 }
             };
             let ticket = self.slots().open(block, stream.id(), access, need)?;
-            tokens.push(UseToken::new(block, stream.id(), access, ticket));
+            // SAFETY: the window was opened just now, and this is its only token.
+            tokens.push(unsafe { UseToken::new(block, stream.id(), access, ticket) });
         }
         if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
@@ -158,7 +159,8 @@ impl<'p> UseTable<'p> {
     /// [`Driver`](ResourceError::Driver) or [`StreamCapturing`](ResourceError::StreamCapturing)
     /// if neither an event could be recorded nor the stream be synchronised instead. The uses
     /// are remembered all the same: whatever must come after them fails until the driver lets an
-    /// event be recorded.
+    /// event be recorded. [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone,
+    /// which has no window any more.
     #[inline]
     pub fn finish(&self, tokens: UseTokens) -> ResourceResult<()> {
         self.finish_borrowed(&tokens)
@@ -176,19 +178,17 @@ impl<'p> UseTable<'p> {
         }
         let stream = match self.pool.enter_home(tokens.stream())? {
             HomeStream::Live(stream) => stream,
-            // A stream with an open window is not retired: these were closed before.
-            HomeStream::Retired => return Ok(()),
+            // A stream with an open window is not retired: these have none.
+            HomeStream::Retired => return self.cancel_borrowed(tokens),
         };
         match self.pool.progress().mark(&stream) {
             (seq, Ok(())) => self.close_used(tokens, seq),
             // To wait for the stream would break its capture.
             (seq, Err(error @ ResourceError::StreamCapturing { .. })) => {
-                self.close_used(tokens, seq);
-                return Err(error);
+                self.close_used(tokens, seq).and(Err(error))
             }
-            (seq, Err(error)) => return self.finish_unrecorded(tokens, &stream, seq, error),
+            (seq, Err(error)) => self.finish_unrecorded(tokens, &stream, seq, error),
         }
-        Ok(())
     }
 
     /// No event could be recorded: waits for the work instead. If that fails too, answers why.
@@ -201,18 +201,16 @@ impl<'p> UseTable<'p> {
         error: ResourceError,
     ) -> ResourceResult<()> {
         if stream.synchronize().is_err() {
-            self.close_used(tokens, seq);
-            return Err(error);
+            return self.close_used(tokens, seq).and(Err(error));
         }
         let done = UseId::new(stream.slot(), seq);
-        self.close(tokens, |slots, token| slots.close(token, Closing::Done(done)));
-        Ok(())
+        self.close(tokens, |slots, token| slots.close(token, Closing::Done(done)))
     }
 
     #[inline]
-    fn close_used(&self, tokens: &UseTokens, seq: u64) {
+    fn close_used(&self, tokens: &UseTokens, seq: u64) -> ResourceResult<()> {
         let used = UseId::new(tokens.stream().slot(), seq);
-        self.close(tokens, |slots, token| slots.close(token, Closing::Used(used)));
+        self.close(tokens, |slots, token| slots.close(token, Closing::Used(used)))
     }
 
     /// Closes windows of uses whose work was not submitted.
@@ -220,7 +218,8 @@ impl<'p> UseTable<'p> {
     /// # Errors
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool;
-    /// [`ForkedProcess`](ResourceError::ForkedProcess).
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone, which has no window
+    /// any more; [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn cancel(&self, tokens: UseTokens) -> ResourceResult<()> {
         if tokens.is_empty() {
             return Ok(());
@@ -228,8 +227,11 @@ impl<'p> UseTable<'p> {
         self.of_this_pool(tokens.stream())?;
         // Another thread may have held a slot when the process was forked.
         self.pool.device().refuse_fork()?;
-        self.close(&tokens, |slots, token| slots.close(token, Closing::Unused));
-        Ok(())
+        self.cancel_borrowed(&tokens)
+    }
+
+    fn cancel_borrowed(&self, tokens: &UseTokens) -> ResourceResult<()> {
+        self.close(tokens, |slots, token| slots.close(token, Closing::Unused))
     }
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
@@ -441,12 +443,29 @@ impl<'p> UseTable<'p> {
     }
 
     /// Closes the windows of tokens, which hold their stream until then.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window any more. All windows
+    /// are closed then, too.
     #[inline]
-    fn close(&self, tokens: &UseTokens, close: impl Fn(&Slots, &UseToken) -> bool) {
-        let closed = tokens.iter().filter(|token| close(self.slots(), token)).count();
+    fn close(
+        &self,
+        tokens: &UseTokens,
+        close: impl Fn(&Slots, &UseToken) -> bool,
+    ) -> ResourceResult<()> {
+        let (mut closed, mut outcome) = (0, Ok(()));
+        for token in tokens {
+            if close(self.slots(), token) {
+                closed += 1;
+            } else {
+                outcome = Err(ResourceError::use_after_free(token.block().generation()));
+            }
+        }
         if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
             holds.close_windows(closed);
         }
+        outcome
     }
 
     /// Closes windows that no stream is held for yet.

@@ -28,6 +28,11 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
+fn token(block: BlockId, stream: StreamId, access: Access, ticket: u64) -> UseToken {
+    // SAFETY: no memory stands behind the block.
+    unsafe { UseToken::new(block, stream, access, ticket) }
+}
+
 fn allocation(stream: StreamId) -> UseId {
     UseId::new(stream.slot(), 1)
 }
@@ -55,7 +60,7 @@ fn conflicting_windows_exclude_each_other() {
                     };
                     assert!(!inside.swap(true, Ordering::SeqCst), "two writers at once");
                     inside.store(false, Ordering::SeqCst);
-                    let token = UseToken::new(block, me, Access::Write, ticket);
+                    let token = self::token(block, me, Access::Write, ticket);
                     let entry = UseId::new(me.slot(), 2);
                     slots.close(&token, Closing::Used(entry));
                 })
@@ -88,7 +93,7 @@ fn a_block_leaves_only_while_nobody_uses_it() {
                 let me = stream(pool, 1);
                 if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
                     assert!(!gone.load(Ordering::SeqCst), "used after it left");
-                    let token = UseToken::new(block, me, Access::Read, ticket);
+                    let token = self::token(block, me, Access::Read, ticket);
                     slots.close(&token, Closing::Unused);
                 }
             })
@@ -121,7 +126,7 @@ fn a_stale_id_never_opens_a_window_on_the_slots_next_block() {
             loom::thread::spawn(move || {
                 let me = stream(pool, 1);
                 if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
-                    slots.close(&UseToken::new(block, me, Access::Read, ticket), Closing::Unused);
+                    slots.close(&token(block, me, Access::Read, ticket), Closing::Unused);
                 }
             })
         };
@@ -157,7 +162,7 @@ fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
                 let me = stream(pool, 1);
                 if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
                     assert!(!gone.load(Ordering::SeqCst), "used after it left");
-                    slots.close(&UseToken::new(block, me, Access::Read, ticket), Closing::Unused);
+                    slots.close(&token(block, me, Access::Read, ticket), Closing::Unused);
                 }
             })
         };

@@ -36,7 +36,8 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
             id(slots.insert(generation, allocation, Tenancy::NONE).unwrap(), generation, home);
         let open = || {
             let ticket = slots.open(block, stream, access, |_| {}).unwrap();
-            UseToken::new(block, stream, access, ticket)
+            // SAFETY: no memory stands behind the block.
+            unsafe { UseToken::new(block, stream, access, ticket) }
         };
         let (done, later) = (open(), open());
         slots.close(&later, Closing::Used(UseId::new(stream.slot(), 4)));

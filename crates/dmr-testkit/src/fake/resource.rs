@@ -385,7 +385,9 @@ impl DeviceMemoryResource for FakeResource {
         admitted?;
         let token = self.open(&mut state, block, resolved, access);
         if self.has(Fault::TokensKeepDefault) {
-            return Ok(UseToken::new(block, stream, access, token.ticket()));
+            #[allow(unsafe_code, reason = "opening windows is what a resource does")]
+            // SAFETY: it replaces the window's token, which is dropped.
+            return Ok(unsafe { UseToken::new(block, stream, access, token.ticket()) });
         }
         Ok(token)
     }

@@ -49,7 +49,11 @@ impl FakeResource {
             self.wait(held, stream, access);
             held.windows.push(Window { ticket, stream, access });
         }
-        UseToken::new(block, stream, access, ticket)
+        #[allow(unsafe_code, reason = "opening windows is what a resource does")]
+        // SAFETY: the window was opened just now.
+        unsafe {
+            UseToken::new(block, stream, access, ticket)
+        }
     }
 
     pub(super) fn wait(&self, held: &Held, stream: StreamId, access: Access) {
