@@ -9,7 +9,7 @@ use dmr_streams::uses::{Carried, UseTable, Vacancy};
 use dmr_streams::{Latch, Latched};
 
 use crate::acquire::StepCounts;
-use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_its_list};
+use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_bin};
 use crate::pages::Range;
 pub(crate) use crate::pending::Pending;
 use crate::pending::PendingQueue;
@@ -23,7 +23,7 @@ use crate::pending::PendingQueue;
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Arena {
-    /// Its stream.
+    /// The arena's stream.
     pub(crate) home: StreamId,
     state: Latch<State>,
     hints: Hints,
@@ -64,9 +64,9 @@ pub(crate) struct State {
     pub(crate) steps: StepCounts,
     /// By chunk.
     seats: Vec<Box<[Seat; SEATS]>>,
-    /// The hint of the live bytes is good enough from here on,
+    /// The fewest live bytes for which the hint is exact enough.
     live_from: u64,
-    /// for so many bytes more.
+    /// The most live bytes for which it is, less `live_from`.
     live_range: u64,
     exactness: u32,
 }
@@ -166,12 +166,18 @@ impl Counts {
     }
 }
 
-/// How many chunks one question is asked for, and how many younger ones are left alone meanwhile:
-/// their users have had no time.
-const BATCH: (usize, usize) = (16, 16);
-/// The same while what is pending is little memory: questions are dear, and so are many events in
-/// turn.
-const BATCH_OF_SMALL: (usize, usize) = (64, 8);
+/// When the driver is asked about pending chunks.
+struct Pace {
+    /// How many chunks became pending since it was asked.
+    batch: usize,
+    /// How many of the newest chunks are not asked about: the device has had no time for them.
+    young: usize,
+}
+
+const PACE: Pace = Pace { batch: 16, young: 16 };
+/// The pace while the pending chunks are little memory: queries are expensive, and so are many
+/// events in turn.
+const PACE_OF_LITTLE: Pace = Pace { batch: 64, young: 8 };
 /// Units that are little memory: 16 MiB.
 const LITTLE: u64 = (16 << 20) / UNIT;
 /// How many chunks may become free with each that becomes pending: more than one, so that they never
@@ -190,6 +196,7 @@ impl Arena {
         Self { home, state: Latch::new(state), hints: Hints::default() }
     }
 
+    /// Locks the arena.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let state = self.state.lock();
@@ -198,7 +205,7 @@ impl Arena {
         Locked { state, hints: &self.hints }
     }
 
-    /// A locked arena, unless another thread has it.
+    /// Locks the arena, unless another thread has locked it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
         let state = self.state.try_lock()?;
         #[cfg(test)]
@@ -223,24 +230,30 @@ impl Arena {
         }
     }
 
-    /// Calls `complete` with what the pending chunks depend on, oldest first, and frees them, until
-    /// a whole batch of them stays pending.
+    /// Calls `complete` with what the pending chunks depend on, oldest first, and frees those that its
+    /// stream may use then, until a whole batch of them stays pending.
     pub(crate) fn settle_oldest(&self, uses: UseTable<'_>, mut complete: impl FnMut(&Carried)) {
         loop {
-            let oldest = self.lock().dependencies();
+            let (first, oldest) = {
+                let state = self.lock();
+                (state.pending.oldest_number(), state.dependencies())
+            };
             oldest.iter().for_each(&mut complete);
             let mut state = self.lock();
             state.pending.restart();
-            if !state.settle_all(self.home, uses) || oldest.len() < AT_A_TIME {
+            let any = state.settle_all(self.home, uses);
+            // Another thread may have freed them.
+            let is_stuck = !any && state.pending.oldest_number() == first;
+            if is_stuck || oldest.len() < AT_A_TIME {
                 return;
             }
         }
     }
 
-    /// Whether it may have a chunk for a request of `units`.
+    /// Whether the arena may have a chunk for a request of `units`.
     #[inline]
     pub(crate) fn may_have(&self, units: u32) -> bool {
-        self.hints.largest.load(Ordering::Relaxed) >= smallest_of_its_list(units)
+        self.hints.largest.load(Ordering::Relaxed) >= smallest_of_bin(units)
             || self.hints.pending.load(Ordering::Relaxed) > 0
     }
 
@@ -368,8 +381,8 @@ impl State {
     /// Acquires a free chunk.
     #[inline(always)]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
-        let kept = if request.is_apart { None } else { self.heap.take_kept(request.units) };
-        kept.or_else(|| self.heap_take(request))
+        let shelved = if request.is_apart { None } else { self.heap.take_shelved(request.units) };
+        shelved.or_else(|| self.heap_take(request))
     }
 
     /// Acquires a free chunk: the slow path.
@@ -382,7 +395,7 @@ impl State {
     /// Frees an acquired chunk.
     #[inline(always)]
     pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
-        if !self.heap.keep(id, since) {
+        if !self.heap.shelve(id, since) {
             self.release_slowly(id, since);
         }
     }
@@ -426,12 +439,12 @@ impl State {
         }
     }
 
-    /// Returns what the driver is to be asked, if it is time: about the newest chunk that has had
-    /// time, whose answer counts for all earlier uses of its streams; and about the oldest.
+    /// Returns what the driver is to be asked about, if it is time: what the newest chunk depends on
+    /// that is not young, which covers all earlier uses of its streams, and what the oldest does.
     #[inline]
     pub(crate) fn question(&mut self) -> Option<[Carried; 2]> {
         let is_little = self.pending_units <= LITTLE;
-        let (batch, young) = if is_little { BATCH_OF_SMALL } else { BATCH };
+        let Pace { batch, young } = if is_little { PACE_OF_LITTLE } else { PACE };
         if self.unasked < batch || self.pending.len() < batch + young {
             return None;
         }

@@ -6,8 +6,9 @@
 //!
 //! | module | what it is for |
 //! | --- | --- |
-//! | `heap` | chunks of memory, found by size; knows no streams |
-//! | `arena` | the memory that one stream had first: its heap, and what other streams may still use |
+//! | `heap` | chunks of memory, found by size; independent of streams |
+//! | `pending` | chunks that were freed and that the device may still use |
+//! | `arena` | the memory that one stream was the first to have: its heap, and its pending chunks |
 //! | `acquire` | the ladder: where memory comes from when a stream's own arena has none free |
 //! | `lend` | chunks that change hands between streams |
 //! | `grow` | memory from upstream, and its way back |

@@ -94,6 +94,11 @@ impl PendingQueue {
         (oldest != ENDS).then_some(oldest)
     }
 
+    /// Returns the number of the oldest entry.
+    pub(crate) fn oldest_number(&self) -> Option<u64> {
+        self.oldest().map(|index| self.number(index))
+    }
+
     /// Returns the entries, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pending> {
         let first = self.entries[ENDS as usize].newer;

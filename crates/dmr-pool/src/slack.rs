@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// What one conflict of two threads adds, and the most that all of them add, in 1024ths of the peak.
 const STEP: u32 = 8;
 const MOST: u32 = 448;
-/// Contention and peak decay each time that the pool has allocated so many times the peak: an eighth
-/// of the contention goes, and an eighth of the distance between the peak and what is live.
+/// Contention and peak decay each time that the pool has allocated this multiple of the peak.
 const PEAKS: u64 = 16;
+/// The contention loses 1/`DECAY`, and the peak 1/`DECAY` of its distance to the live bytes.
 const DECAY: u32 = 8;
-/// After so many of these steps nothing is left that could decay.
+/// After this many steps nothing is left that could decay.
 const MOST_STEPS: u64 = 128;
 
 /// How much a pool may reserve. To take memory from each other's arenas, threads need each other's

@@ -13,34 +13,33 @@ use crate::arena::{Arena, State};
 use crate::heap::{Piece, PieceState, UNIT};
 use crate::pages::Pages;
 
-/// What a pool holds. Bytes are as the pool cuts memory, so a block counts with what its size was
-/// rounded up to.
+/// What a pool holds. A block counts with the bytes that its size was rounded up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Taken from upstream.
+    /// Bytes that the pool has reserved from upstream.
     pub reserved: u64,
-    /// The most that ever was.
+    /// The most bytes that it ever had reserved.
     pub reserved_high: u64,
-    /// What upstream has from the driver: `reserved`, free memory that upstream keeps, and what
-    /// upstream has given to others. [`trim_to`](DeviceMemoryResource::trim_to) bounds this.
+    /// Bytes that upstream has reserved from the driver: `reserved`, free memory that upstream keeps,
+    /// and its other users' memory. [`trim_to`](DeviceMemoryResource::trim_to) bounds this.
     pub upstream_reserved: u64,
-    /// In blocks: handed out, or given back while a window was open.
+    /// Bytes of blocks: live, or deallocated while a window was open.
     pub in_use: u64,
-    /// Free: for the stream that had it first, at once.
+    /// Bytes of free chunks: the stream that was the first to have them may use them at once.
     pub cached: u64,
-    /// Free once other streams are known to be done with it, or waited for.
+    /// Bytes of pending chunks: deallocated, and perhaps still used by other streams.
     pub pending: u64,
-    /// The largest free chunk.
+    /// Bytes of the largest free chunk.
     pub largest_free: u64,
-    /// How many pieces of memory were taken from upstream: segments, or pages.
+    /// The number of segments or pages that the pool has reserved from upstream.
     pub segments: usize,
     /// Bytes of the pages that the pool maps itself; 0 if upstream hands out blocks only, or the
     /// configuration asks for none.
     pub page_size: u64,
-    /// How many streams have memory of their own.
+    /// The number of streams that have memory of their own.
     pub arenas: usize,
-    /// Free chunks by size: one line for each power of two that there are any of.
+    /// Free chunks by size: one element for each power of two, without the empty ones.
     pub free_by_size: Vec<FreeChunks>,
     /// Where chunks came from that a stream's own memory did not have.
     pub steps: StepCounts,
@@ -50,11 +49,11 @@ pub struct PoolStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FreeChunks {
-    /// They have at least so many bytes, and less than twice as many.
+    /// The least size of these chunks in bytes. Each has less than twice as many.
     pub from: u64,
-    /// How many there are.
+    /// The number of chunks.
     pub chunks: u64,
-    /// Their bytes.
+    /// The bytes of all of them.
     pub bytes: u64,
 }
 
@@ -62,13 +61,13 @@ pub struct FreeChunks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapRegion {
-    /// Where it starts.
+    /// The address of its first byte.
     pub address: u64,
-    /// How many bytes it has.
+    /// The number of its bytes.
     pub bytes: u64,
     /// What it is used for.
     pub state: RegionState,
-    /// The stream that had it first.
+    /// The stream that was the first to have it.
     pub stream: StreamId,
 }
 
@@ -80,12 +79,12 @@ pub enum RegionState {
     InUse,
     /// Free.
     Cached,
-    /// Free once other streams are done with it.
+    /// Deallocated, and perhaps still used by other streams.
     Pending,
 }
 
 impl PoolStats {
-    /// The share of the free memory that is not in its largest piece, from 0 to 1.
+    /// Returns the share of the free bytes that are not in the largest free chunk, from 0 to 1.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         if self.cached == 0 { 0.0 } else { 1.0 - self.largest_free as f64 / self.cached as f64 }

@@ -47,7 +47,7 @@ pub(crate) struct Heap {
 
 /// Returns the smallest size that has a bin with this one.
 #[inline]
-pub(crate) fn smallest_of_its_list(units: u32) -> u32 {
+pub(crate) fn smallest_of_bin(units: u32) -> u32 {
     Bin::of(units).smallest()
 }
 
@@ -117,7 +117,7 @@ impl Heap {
 
     /// Acquires a chunk of exactly this size from its shelf.
     #[inline(always)]
-    pub(crate) fn take_kept(&mut self, units: u32) -> Option<Taken> {
+    pub(crate) fn take_shelved(&mut self, units: u32) -> Option<Taken> {
         let id = self.quick.pop(units)?;
         Some(self.taken(id))
     }
@@ -148,13 +148,13 @@ impl Heap {
     /// neighbours when there is no other memory. Returns `false`, and does nothing, where that
     /// shelf is full, or the chunk is too large or has a span of its own.
     #[inline(always)]
-    pub(crate) fn keep(&mut self, id: ChunkId, since: u64) -> bool {
+    pub(crate) fn shelve(&mut self, id: ChunkId, since: u64) -> bool {
         let chunk = &mut self.chunks[id];
-        let is_kept = !chunk.is_dedicated && self.quick.push(chunk.units, id);
-        if is_kept {
+        let is_shelved = !chunk.is_dedicated && self.quick.push(chunk.units, id);
+        if is_shelved {
             chunk.since = since;
         }
-        is_kept
+        is_shelved
     }
 
     /// Empties the shelves: merges their chunks with their neighbours. Returns whether there were

@@ -10,35 +10,35 @@ use crate::heap::{ChunkId, UNIT, Window};
 /// A page: device memory, which may be mapped at several addresses for a while.
 pub(super) type Page = Arc<PhysicalMemory>;
 
-/// Addresses that were set aside for an arena.
+/// A range of addresses that is reserved for an arena.
 #[derive(Debug)]
 pub(crate) struct Range {
     addresses: AddressRange,
-    /// The first page's.
+    /// The address of its first page.
     start: u64,
     /// Its first chunk.
     first: ChunkId,
-    /// As far as any was ever mapped.
+    /// What is mapped at its pages, up to the last that ever had memory.
     slots: Vec<Slot>,
 }
 
-/// A page's place.
+/// What is mapped at the address of a page.
 #[derive(Debug, Default)]
 pub(super) enum Slot {
     #[default]
     Empty,
     Mapped(Page),
-    /// Mapped here still, and elsewhere or nowhere else already: work may not be done with it.
+    /// Still mapped here, though it has moved: work with it may not be complete.
     Leaving(Page),
 }
 
 impl Range {
-    /// All of its addresses.
+    /// Returns all of its addresses.
     pub(crate) fn addresses(&self) -> &AddressRange {
         &self.addresses
     }
 
-    /// How many pages of this size can be mapped into these addresses, as one chunk.
+    /// Returns the number of pages of this size that fit into these addresses, as one chunk.
     pub(super) fn room(addresses: &AddressRange, page: u64) -> u64 {
         let start = addresses.base().next_multiple_of(page);
         let bytes = (addresses.base() + addresses.bytes()).saturating_sub(start);
@@ -55,7 +55,7 @@ impl State {
         self.ranges.push(Range { addresses, start, first, slots: Vec::new() });
     }
 
-    /// Takes addresses out that nothing is mapped in.
+    /// Removes a range of addresses in which nothing is mapped.
     pub(super) fn remove_range(&mut self) -> Option<AddressRange> {
         let Self { heap, ranges, .. } = self;
         let is_empty = |range: &Range| {
@@ -76,8 +76,8 @@ impl State {
         self.heap.window_after(chunk, units, page, |addresses| self.has_leaving(addresses))
     }
 
-    /// Makes holes of a taken chunk where nothing is mapped; what is mapped is given to `give`,
-    /// still taken.
+    /// Cuts an acquired chunk into what is mapped and what is not: passes the mapped parts to `give`,
+    /// still acquired, and makes holes of the others.
     pub(super) fn divide(
         &mut self,
         chunk: ChunkId,
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// The addresses of the pages of a chunk that nothing is mapped to.
+    /// Returns the addresses of the pages of a chunk at which nothing is mapped.
     pub(super) fn unmapped(&self, chunk: ChunkId, page: u64) -> Vec<u64> {
         let (start, units) = self.heap.range(chunk);
         let pages = start / page * page..start + u64::from(units) * UNIT;
@@ -112,7 +112,7 @@ impl State {
         pages.filter(|&address| !self.is_mapped(address, page)).collect()
     }
 
-    /// The pages of a chunk that is all of them, with their addresses.
+    /// Returns the pages of a chunk that consists of whole pages, with their addresses.
     pub(super) fn pages_of(&self, chunk: ChunkId, page: u64) -> Vec<(u64, Page)> {
         let (start, units) = self.heap.range(chunk);
         let pages = (start..start + u64::from(units) * UNIT).step_by(page as usize);
@@ -123,7 +123,7 @@ impl State {
         pages.filter_map(mapped).collect()
     }
 
-    /// Notes what is mapped at an address.
+    /// Sets what is mapped at an address.
     pub(super) fn set_slot(&mut self, address: u64, page: u64, slot: Slot) {
         let Some(range) = self.ranges.iter_mut().find(|range| range.holds(address)) else { return };
         let index = ((address - range.start) / page) as usize;
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// The page that is leaving an address.
+    /// Returns the page that is leaving an address.
     pub(super) fn leaving_page(&self, address: u64, page: u64) -> Option<Page> {
         match self.slot(address, page) {
             Some(Slot::Leaving(memory)) => Some(Arc::clone(memory)),
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// All pages that are mapped.
+    /// Returns the number of mapped pages.
     pub(crate) fn mapped_pages(&self) -> usize {
         let slots = self.ranges.iter().flat_map(|range| &range.slots);
         slots.filter(|slot| matches!(slot, Slot::Mapped(_))).count()

@@ -1,4 +1,4 @@
-//! The heap against what a heap is: chunks that cover their segments without gap or overlap.
+//! Chunks cover their spans without gap or overlap, and what fits is found.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ mod pages;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(u32),
-    /// The n-th of those that are taken.
+    /// Frees the n-th acquired chunk.
     Merge(usize),
     Release(usize),
     Flush,
@@ -36,7 +36,7 @@ fn chunks_of(heap: &Heap) -> impl Iterator<Item = (u64, u32, bool)> {
     all.map(|(_, chunk)| (chunk.address, chunk.units, chunk.state == State::Free))
 }
 
-/// The heap's chunks are the segments, cut: no gap, no overlap, and no two free neighbours.
+/// The chunks are the spans, cut: no gap, no overlap, and no two free neighbours.
 fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, taken: &[Taken]) {
     let mut chunks: Vec<_> = chunks_of(heap).collect();
     chunks.sort_unstable();
@@ -51,15 +51,15 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, taken: &[Taken])
             free += if is_free { u64::from(length) } else { 0 };
             (address, last_free, at) = (address + u64::from(length) * UNIT, is_free, at + 1);
         }
-        assert_eq!(address, start + u64::from(units) * UNIT, "a chunk crosses its segment's end");
+        assert_eq!(address, start + u64::from(units) * UNIT, "a chunk crosses its span's end");
     }
-    assert_eq!(at, chunks.len(), "a chunk outside of all segments");
+    assert_eq!(at, chunks.len(), "a chunk outside of all spans");
     assert_eq!(free, heap.free_units());
     chunks.retain(|&(.., is_free)| !is_free);
     for &Taken { address, units, .. } in taken {
-        assert!(chunks.contains(&(address, units, false)), "what was taken is not free");
+        assert!(chunks.contains(&(address, units, false)), "an acquired chunk is not free");
     }
-    assert_eq!(chunks.len() - taken.len(), heap.quick.len(), "nothing else but what is kept");
+    assert_eq!(chunks.len() - taken.len(), heap.quick.len(), "the others are on shelves");
     let largest = chunks_of(heap).filter(|&(.., is_free)| is_free).map(|(_, units, _)| units).max();
     let hint = heap.largest();
     assert_eq!(hint == 0, largest.is_none());
@@ -82,11 +82,11 @@ proptest! {
                         chunks_of(heap).any(|(_, have, free)| free && have >= units)
                     };
                     let fitted = fits(&heap);
-                    let answer = heap.take(units);
-                    if answer.is_none() {
+                    let found = heap.take(units);
+                    if found.is_none() {
                         prop_assert!(!fitted && !fits(&heap) && heap.quick.len() == 0);
                     }
-                    if let Some(chunk) = answer {
+                    if let Some(chunk) = found {
                         prop_assert!(chunk.units >= units);
                         prop_assert!(chunk.units - units <= units >> WORTH_SPLITTING);
                         prop_assert!(chunk.since < clock);
@@ -98,7 +98,7 @@ proptest! {
                 }
                 Step::Release(nth) if !taken.is_empty() => {
                     let chunk = taken.swap_remove(nth % taken.len());
-                    if !heap.keep(chunk.id, clock) {
+                    if !heap.shelve(chunk.id, clock) {
                         heap.merge(chunk.id, clock);
                     }
                 }
@@ -112,7 +112,7 @@ proptest! {
                 Step::AddSegment(units) => {
                     let first = heap.add_segment(next, units, clock);
                     segments.insert(next, (units, first));
-                    // Segments may touch; they stay apart all the same.
+                    // Spans may touch. They are not merged.
                     next += u64::from(units) * UNIT;
                 }
                 Step::RemoveFree => {
@@ -125,7 +125,7 @@ proptest! {
 }
 
 #[test]
-fn chunks_put_together_became_free_when_the_last_of_them_did() {
+fn a_merged_chunk_became_free_when_the_last_of_its_parts_did() {
     let mut heap = Heap::default();
     heap.add_segment(0, 30, 1);
     let chunks: Vec<_> = (0..3).map(|_| heap.take(10).unwrap()).collect();
@@ -136,14 +136,14 @@ fn chunks_put_together_became_free_when_the_last_of_them_did() {
 }
 
 #[test]
-fn a_chunk_that_is_kept_serves_the_next_request_of_its_size_and_no_other() {
+fn a_chunk_that_is_shelved_serves_the_next_request_of_its_size_and_no_other() {
     let mut heap = Heap::default();
     heap.add_segment(0, 1 << 12, 1);
-    let mut kept: Vec<_> = (1..64).map(|units| heap.take(units).unwrap()).collect();
-    kept.retain(|chunk| heap.keep(chunk.id, 2));
-    assert!(kept.len() >= 32, "{} sizes", kept.len());
-    for chunk in kept {
-        assert_eq!(heap.take_kept(chunk.units + 64), None);
-        assert_eq!(heap.take_kept(chunk.units), Some(Taken { since: 2, ..chunk }));
+    let mut shelved: Vec<_> = (1..64).map(|units| heap.take(units).unwrap()).collect();
+    shelved.retain(|chunk| heap.shelve(chunk.id, 2));
+    assert!(shelved.len() >= 32, "{} sizes", shelved.len());
+    for chunk in shelved {
+        assert_eq!(heap.take_shelved(chunk.units + 64), None);
+        assert_eq!(heap.take_shelved(chunk.units), Some(Taken { since: 2, ..chunk }));
     }
 }

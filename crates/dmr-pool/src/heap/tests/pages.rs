@@ -14,12 +14,13 @@ const PAGES: u64 = 40;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Fills a window of so many units, and cuts off what is left of it.
+    /// Fills a window for this many units, and cuts off the rest.
     Place(u32),
     Take(u32),
     /// Frees the n-th acquired chunk.
     Free(usize),
-    /// Makes up to so many free pages, of those that became free at an even time or at any, holes.
+    /// Makes holes of up to this many free pages: of those that became free at an even time, or of
+    /// all.
     Unmap(u64, bool),
     /// Extends the n-th acquired chunk by a window behind it.
     PlaceAfter(usize, u32),
