@@ -13,6 +13,8 @@ const LARGEST: u32 = 1024;
 #[derive(Debug)]
 pub(super) struct Quick {
     shelves: Box<[Shelf; SHELVES]>,
+    /// Whether a chunk was put onto a shelf since all of them were found empty.
+    is_used: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +26,7 @@ struct Shelf {
 
 impl Default for Quick {
     fn default() -> Self {
-        Self { shelves: Box::new([Shelf::default(); SHELVES]) }
+        Self { shelves: Box::new([Shelf::default(); SHELVES]), is_used: false }
     }
 }
 
@@ -56,6 +58,7 @@ impl Quick {
         let Some(place) = shelf.chunks.get_mut(shelf.len as usize) else { return false };
         *place = Some(chunk);
         shelf.len += 1;
+        self.is_used = true;
         true
     }
 
@@ -72,16 +75,17 @@ impl Quick {
             .flat_map(|shelf| shelf.chunks.into_iter().take(shelf.len as usize).flatten())
     }
 
-    /// Takes some chunk; `None` if there is none from shelf number `from` on, which becomes the
-    /// number of the shelf that it was on.
+    /// Takes some chunk; `None` if all shelves are empty. Those before number `from` are empty, which
+    /// becomes the number of the shelf that it was on.
     pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<ChunkId> {
-        while let Some(shelf) = self.shelves.get_mut(*from) {
+        while let Some(shelf) = self.shelves.get_mut(*from).filter(|_| self.is_used) {
             if let Some(last) = shelf.len.checked_sub(1) {
                 shelf.len = last;
                 return shelf.chunks[last as usize];
             }
             *from += 1;
         }
+        self.is_used = false;
         None
     }
 
