@@ -22,6 +22,7 @@
 
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
+mod acquire;
 mod adopt;
 pub mod config;
 pub mod context;

@@ -12,16 +12,16 @@ use crate::holds::Holds;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{Slots, UseTable};
-use crate::{BlockOwner, Device, StreamGuard, StreamLease, StreamPoolConfig, pinned};
+use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
 
 /// A fixed number of streams of one device, handed out as leases.
 ///
 /// Slot 0 is the *default stream*, what [`StreamId::DEFAULT`] means here; it is created with the
 /// pool. The others are created when they are first needed and kept as long as the pool lives, so
-/// that an id names the same stream for ever. All are non-blocking: CUDA's legacy null stream
+/// that an id always names the same stream. All are non-blocking: CUDA's legacy null stream
 /// does not order them.
 ///
-/// # Who may name a stream
+/// # Ids
 ///
 /// | id | from | valid |
 /// | --- | --- | --- |
@@ -44,15 +44,15 @@ use crate::{BlockOwner, Device, StreamGuard, StreamLease, StreamPoolConfig, pinn
 pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
-    priority: i32,
+    pub(crate) priority: i32,
     /// The pool's own streams, then those of other owners. (In a forked child cudarc would destroy
     /// them.)
     slots: LeakedInChild<Box<[StreamSlot]>>,
-    /// How many of the slots are for the pool's own streams.
+    /// The number of slots for the pool's own streams.
     max_streams: usize,
-    /// What is free, by slot. Never held across a driver call.
+    /// By slot. Never held across a driver call.
     leases: LeakedInChild<Mutex<Box<[SlotLease]>>>,
-    turn: AtomicUsize,
+    pub(crate) turn: AtomicUsize,
     progress: LeakedInChild<Progress>,
     uses: LeakedInChild<Slots>,
     reclaim: LeakedInChild<OnceLock<Arc<CudaStream>>>,
@@ -90,107 +90,47 @@ impl StreamPool {
         Ok(Arc::new(pool))
     }
 
-    /// The identity of this pool, which its ids carry.
+    /// Returns the identity of this pool, which its ids carry.
     #[must_use]
     #[inline]
     pub fn id(&self) -> StreamPoolId {
         self.id
     }
 
-    /// The device that the streams are on.
+    /// Returns the device of the streams.
     #[must_use]
     #[inline]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// How many streams there can be.
+    /// Returns the maximum number of streams that the pool makes itself.
     #[must_use]
     pub fn max_streams(&self) -> usize {
         self.max_streams
     }
 
-    /// The permanent id of the default stream: what [`StreamId::DEFAULT`] resolves to.
+    /// Returns the permanent id of the default stream: what [`StreamId::DEFAULT`] resolves to.
     #[must_use]
     #[inline]
     pub fn default_stream(&self) -> StreamId {
         self.permanent_id(0)
     }
 
-    /// Leases a stream of the pool's priority. The first lease is the default stream itself.
+    /// Returns cudarc's stream of an id, for a program that works with cudarc. Takes no lock. An adopted
+    /// stream may be retired at any time: see [`adopt_raw`](Self::adopt_raw).
     ///
     /// # Errors
     ///
-    /// [`Capacity`](ResourceError::Capacity) when all are leased: never a stream that somebody
-    /// else has leased. [`Driver`](ResourceError::Driver) if a stream cannot be created.
-    /// [`ForkedProcess`](ResourceError::ForkedProcess).
-    pub fn acquire(self: &Arc<Self>) -> ResourceResult<StreamLease> {
-        self.acquire_with_priority(self.priority)
-    }
-
-    /// Leases a stream of this priority: lower is more urgent, 0 is CUDA's default. The driver
-    /// brings it into the device's range.
-    ///
-    /// A stream keeps its priority, so a free one of another priority does not help.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    pub fn acquire_with_priority(self: &Arc<Self>, priority: i32) -> ResourceResult<StreamLease> {
-        // First: another thread may have held the lock when the process was forked.
-        self.device.refuse_fork()?;
-        let (slot, lease) = self.take(priority)?;
-        let created = match self.slots[slot].stream.get() {
-            Some(created) => created,
-            None => self.create(slot, priority).inspect_err(|_| self.untake(slot))?,
-        };
-        self.slots[slot].lease.store(lease, Ordering::Release);
-        let (id, stream) = (self.id_of(slot, lease), Arc::clone(&created.stream));
-        Ok(StreamLease::new(Arc::clone(self), id, stream))
-    }
-
-    /// The streams of the pool's priority in turn, each for whoever asks: a permanent id, for
-    /// work that needs *a* stream and no stream of its own.
-    ///
-    /// Goes round all slots, leased or not, and creates streams on its first round.
-    ///
-    /// # Errors
-    ///
-    /// [`Driver`](ResourceError::Driver) if a stream cannot be created.
-    pub fn next(&self) -> ResourceResult<StreamId> {
-        self.device.refuse_fork()?;
-        loop {
-            let slot = self.turn.fetch_add(1, Ordering::Relaxed) % self.max_streams;
-            // Of another priority, or being created for somebody else: the next one. Slot 0 ends
-            // the search at the latest.
-            let usable = match self.slots[slot].stream.get() {
-                Some(created) => created.priority == self.priority,
-                None if self.take_empty(slot) => {
-                    let created = self.create(slot, self.priority);
-                    self.untake(slot);
-                    created.map(|_| true)?
-                }
-                None => false,
-            };
-            if usable {
-                return Ok(self.permanent_id(slot));
-            }
-        }
-    }
-
-    /// The stream behind an id. Takes no lock.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool or of a returned
-    /// lease.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned
+    /// lease or of a retired stream.
     #[inline]
     pub fn resolve(&self, stream: StreamId) -> ResourceResult<&Arc<CudaStream>> {
         Ok(&self.find(stream)?.1.stream)
     }
 
-    /// The id itself, and [`default_stream`](Self::default_stream) for [`StreamId::DEFAULT`]:
-    /// what may be stored. Takes no lock.
+    /// Returns the id under which a stream may be stored: the id itself, and
+    /// [`default_stream`](Self::default_stream) for [`StreamId::DEFAULT`]. Takes no lock.
     ///
     /// # Errors
     ///
@@ -200,7 +140,7 @@ impl StreamPool {
         Ok(self.find(stream)?.0)
     }
 
-    /// Whether two ids name the same stream: different leases of one slot do.
+    /// Returns whether two ids name the same stream, as ids of different leases of one slot do.
     ///
     /// # Errors
     ///
@@ -209,7 +149,7 @@ impl StreamPool {
         Ok(self.find(a)?.0.slot() == self.find(b)?.0.slot())
     }
 
-    /// Who uses what on these streams: blocks of any resource that tracks uses, pinned buffers.
+    /// Returns the uses of blocks and pinned buffers on these streams.
     #[must_use]
     #[inline]
     pub fn uses(&self) -> UseTable<'_> {
@@ -236,15 +176,15 @@ impl StreamPool {
         self.reclaim.get().map(|stream| self.guard_without_slot(stream))
     }
 
-    /// How many streams there can be in all: the pool's own, and those of other owners. Slots of
-    /// ids are below this number.
+    /// Returns the maximum number of all streams, the pool's own and those of other owners. Slots of ids
+    /// are below this number.
     #[must_use]
     pub fn max_slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The id of the same stream that needs no lease: valid as long as the pool lives, or until
-    /// the stream's owner, who had lent it to the pool, takes it back.
+    /// Returns the id of the same stream that needs no lease: valid as long as the pool lives, or until
+    /// the stream is [retired](Self::retire_stream).
     ///
     /// # Errors
     ///
@@ -253,7 +193,7 @@ impl StreamPool {
         Ok(self.permanent_id(self.find(stream)?.0.slot()))
     }
 
-    /// Pinned memory that was dropped.
+    /// Returns the pinned memory that was dropped.
     pub(crate) fn pinned(&self) -> &pinned::Queue<pinned::Retired> {
         &self.pinned
     }
@@ -301,16 +241,6 @@ impl StreamPool {
         &self.uses
     }
 
-    /// Ends the lease that this id names. Called once, by the lease.
-    pub(crate) fn give_back(&self, id: StreamId) {
-        if self.device.is_forked() {
-            return;
-        }
-        // Refused from here on, and only then free for the next one.
-        self.slots[id.slot()].lease.store(PERMANENT, Ordering::Release);
-        self.untake(id.slot());
-    }
-
     /// Finds the stream of an id, for a caller that only needs its number or cudarc's stream.
     #[inline]
     fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &PoolStream)> {
@@ -325,47 +255,8 @@ impl StreamPool {
         Err(self.misuse(stream))
     }
 
-    /// Sets a slot aside and numbers its next lease.
-    fn take(&self, priority: i32) -> ResourceResult<(usize, u32)> {
-        let mut leases = self.leases();
-        let free = |slot: &usize| {
-            !leases[*slot].is_taken && leases[*slot].last_number < StreamId::MAX_LEASE
-        };
-        let created = |slot: &usize| self.slots[*slot].stream.get();
-        let has_priority =
-            |slot: &usize| created(slot).is_some_and(|created| created.priority == priority);
-        let all = || 0..self.max_streams;
-        let slot = all()
-            .filter(free)
-            .find(has_priority)
-            .or_else(|| all().filter(free).find(|slot| created(slot).is_none()))
-            .ok_or_else(|| match all().find(free) {
-                None => ResourceError::capacity("streams of the pool", self.max_streams),
-                Some(_) => ResourceError::capacity(
-                    "streams of this priority",
-                    all().filter(has_priority).count(),
-                ),
-            })?;
-        let lease = &mut leases[slot];
-        lease.is_taken = true;
-        lease.last_number += 1;
-        Ok((slot, lease.last_number))
-    }
-
-    /// Sets a slot aside that has no stream yet.
-    fn take_empty(&self, slot: usize) -> bool {
-        let mut leases = self.leases();
-        let free = !leases[slot].is_taken && self.slots[slot].stream.get().is_none();
-        leases[slot].is_taken |= free;
-        free
-    }
-
-    pub(crate) fn untake(&self, slot: usize) {
-        self.leases()[slot].is_taken = false;
-    }
-
-    /// Creates the stream of a slot that the caller has set aside.
-    fn create(&self, slot: usize, priority: i32) -> ResourceResult<&PoolStream> {
+    /// Creates the stream of a slot that the caller has taken.
+    pub(crate) fn create(&self, slot: usize, priority: i32) -> ResourceResult<&PoolStream> {
         if slot > 0 {
             self.progress.announce_second_stream(self)?;
         }
@@ -374,7 +265,7 @@ impl StreamPool {
         Ok(self.slots[slot].stream.get_or_init(|| created))
     }
 
-    /// A stream of the pool's priority that is in no slot: whoever makes it keeps it.
+    /// Creates a stream of the pool's priority that has no slot, for the caller.
     pub(crate) fn private_stream(&self) -> ResourceResult<Arc<CudaStream>> {
         self.new_stream(self.priority)
     }
@@ -383,8 +274,8 @@ impl StreamPool {
         // cudarc waits for the context when it creates its first stream.
         let _relaxed = self.device.relaxed()?;
         let context = self.device.context();
-        // cudarc would answer an error of some earlier call as if creating had failed. It stays
-        // where it was, for whoever asks cudarc.
+        // cudarc would return an error of an earlier call as if creating had failed. It stays where it
+        // was, for the program.
         let earlier = context.check_err();
         let stream = context
             .new_stream_with_priority(priority)
