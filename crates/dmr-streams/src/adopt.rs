@@ -134,7 +134,7 @@ impl StreamPool {
     fn held(&self, id: StreamId, held_by: HeldBy) -> ResourceError {
         let problem = match held_by {
             HeldBy::Window => match self.slots().block_with_window_on(id) {
-                Some(block) => StreamProblem::OpenWindow { block },
+                Some(block) => StreamProblem::open_window(block),
                 // It was closed just now, by a call that may not have ended.
                 None => StreamProblem::InCall,
             },

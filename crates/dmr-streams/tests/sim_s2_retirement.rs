@@ -77,11 +77,11 @@ fn a_stream_with_an_open_window_is_not_retired_and_the_error_names_the_block() {
         let tokens = resource.prepare_uses(&uses, adopted.id()).unwrap();
         let id = block.generation().get();
         let retire = || rig.streams().retire_stream(&adopted);
-        assert_eq!(problem(retire()), StreamProblem::OpenWindow { block: id });
+        assert_eq!(problem(retire()), StreamProblem::open_window(id));
         // The launch goes on, and its work is ordered before that of other streams.
         rig.delay(adopted.id());
         rig.ops().fill_pattern(&block, 0..BYTES, 7, adopted.id()).unwrap();
-        assert_eq!(problem(retire()), StreamProblem::OpenWindow { block: id });
+        assert_eq!(problem(retire()), StreamProblem::open_window(id));
         resource.finish_uses(tokens).unwrap();
         retire().unwrap();
         drop(stream);
@@ -158,7 +158,7 @@ fn a_forgotten_launch_keeps_its_stream() {
     assert!(start.elapsed() >= timeout);
     let message = refused.as_ref().unwrap_err().to_string();
     assert!(message.contains("`retire_stream_timeout`"), "{message}");
-    assert_eq!(problem(refused), StreamProblem::OpenWindow { block: block.generation().get() });
+    assert_eq!(problem(refused), StreamProblem::open_window(block.generation().get()));
     // Nothing has changed.
     drop(rig.streams().enter(adopted.id()).unwrap());
     drop((block, resource, adopted, stream));

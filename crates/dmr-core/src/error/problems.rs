@@ -1,4 +1,4 @@
-//! What is wrong with a size or a stream, in an error.
+//! What is wrong with a size or a stream.
 
 /// What is wrong with a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +61,7 @@ pub enum StreamProblem {
         "a launch that uses block {block} is prepared on it; finish or cancel that launch before the \
          stream is retired, or wait for it with `retire_stream_timeout`"
     )]
+    #[non_exhaustive]
     OpenWindow {
         /// The number of the generation of a block on which a window is open.
         block: u64,
@@ -80,6 +81,12 @@ pub enum StreamProblem {
 }
 
 impl StreamProblem {
+    /// [`OpenWindow`](Self::OpenWindow), of a block whose generation has this number.
+    #[must_use]
+    pub const fn open_window(block: u64) -> Self {
+        Self::OpenWindow { block }
+    }
+
     /// Returns whether the stream cannot be retired now, but can when launches and calls that use it
     /// have ended.
     #[must_use]
