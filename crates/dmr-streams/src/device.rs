@@ -18,10 +18,10 @@ pub use crate::library::device_count;
 /// # When it is gone
 ///
 /// Some errors of the driver are *sticky*: the context is beyond repair, and every later call
-/// answers the same. The first of them that [`driver_error`](Self::driver_error) sees makes the
-/// device lost, for good and for all clones; from then on [`bind`](Self::bind) answers
+/// returns the same error. The first of them that [`driver_error`](Self::driver_error) sees makes the
+/// device lost, for good and for all clones; from then on [`bind`](Self::bind) returns
 /// [`DeviceLost`](ResourceError::DeviceLost). In a process that was forked after the device was
-/// opened it answers [`ForkedProcess`](ResourceError::ForkedProcess). Neither is a driver call.
+/// opened it returns [`ForkedProcess`](ResourceError::ForkedProcess). Neither is a driver call.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -121,7 +121,7 @@ impl Device {
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
-    /// Bytes that are free now, whoever holds the rest, and bytes in all.
+    /// Returns the bytes of the device's memory that are free now, and the bytes in all.
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ impl Device {
     ///
     /// One driver call if it is current already, two if not. Unlike
     /// [`CudaContext::bind_to_thread`] it writes to no memory that threads share, and does not
-    /// answer an error that some earlier call has left behind.
+    /// return an error that an earlier call has left behind.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl Device {
         }
         match call(stream) {
             Err(_) if self.make_current() == Ok(true) => call(stream),
-            answer => answer,
+            outcome => outcome,
         }
     }
 
@@ -253,7 +253,7 @@ impl Device {
         ResourceError::driver(call, code, library::error_name(code), self.ordinal())
     }
 
-    /// Makes the context current, and answers whether it was not.
+    /// Makes the context current, and returns whether it was not.
     #[inline]
     fn make_current(&self) -> Result<bool, (&'static str, DriverError)> {
         let context = self.context().cu_ctx();

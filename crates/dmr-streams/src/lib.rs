@@ -7,8 +7,11 @@
 //! | --- | --- |
 //! | [`library`] | finding the CUDA driver, without a panic where there is none |
 //! | [`device`] | [`Device`], one GPU and its CUDA context |
-//! | [`pool`] | [`StreamPool`], a fixed number of streams, by number |
-//! | [`lease`] | [`StreamLease`], one of them, for one user |
+//! | [`config`] | [`StreamPoolConfig`], how a pool of streams is made |
+//! | [`pool`] | [`StreamPool`], a fixed number of streams, named by ids |
+//! | [`guard`] | [`StreamGuard`], a stream that a call uses: checked once, alive until it ends |
+//! | [`relaxed`] | [`RelaxedCapture`], for driver calls that a graph capture forbids |
+//! | [`lease`] | [`StreamLease`], one of its streams, for one user |
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
 //! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |

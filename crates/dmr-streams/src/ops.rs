@@ -112,7 +112,7 @@ impl PatternOps {
             .map_err(|error| self.device().driver_error("cuMemsetD8Async", error))
     }
 
-    /// The kernels, compiled by whoever needs them first.
+    /// Returns the kernels, which are compiled when they are first needed.
     fn kernels(&self) -> ResourceResult<&Kernels> {
         self.device().refuse_fork()?;
         if let Some(kernels) = self.kernels.get() {
