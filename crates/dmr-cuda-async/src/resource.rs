@@ -224,6 +224,17 @@ impl AsyncCudaResource {
             self.retired.stir(|| drop(self.sweep()));
         }
     }
+
+    /// Frees the blocks that were given back while a window was open, and returns `outcome`: that of a
+    /// call that has closed windows. A preparation that fails closes those that it has opened.
+    #[inline]
+    fn after_windows_closed<T>(&self, outcome: ResourceResult<T>) -> ResourceResult<T> {
+        // Another thread may have held a lock when the process was forked.
+        if !self.device().is_forked() {
+            self.sweep_if_any();
+        }
+        outcome
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -361,7 +372,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.uses().record_block_use(block.id(), stream)
+        self.after_windows_closed(self.uses().record_block_use(block.id(), stream))
     }
 
     fn prepare_block_use(
@@ -370,7 +381,8 @@ impl DeviceMemoryResource for AsyncCudaResource {
         stream: StreamId,
         access: Access,
     ) -> ResourceResult<UseToken> {
-        self.uses().prepare_block_use(block, stream, access)
+        let prepared = self.uses().prepare_block_use(block, stream, access);
+        prepared.or_else(|error| self.after_windows_closed(Err(error)))
     }
 
     fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
@@ -380,24 +392,16 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.uses().prepare_uses(uses, stream)
+        let prepared = self.uses().prepare_uses(uses, stream);
+        prepared.or_else(|error| self.after_windows_closed(Err(error)))
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().finish_uses(tokens);
-        // Another thread may have held a lock when the process was forked.
-        if !self.device().is_forked() {
-            self.sweep_if_any();
-        }
-        outcome
+        self.after_windows_closed(self.uses().finish_uses(tokens))
     }
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().cancel(tokens);
-        if !self.device().is_forked() {
-            self.sweep_if_any();
-        }
-        outcome
+        self.after_windows_closed(self.uses().cancel(tokens))
     }
 
     /// `None`: the driver's pool maps its pages itself.

@@ -321,6 +321,17 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn arena_at(&self, slot: usize) -> Option<&Arena> {
         self.arenas.get(slot)?.get().map(|arena| &**arena)
     }
+
+    /// Frees the blocks that were given back while a window was open, and returns `outcome`: that of a
+    /// call that has closed windows. A preparation that fails closes those that it has opened.
+    #[inline]
+    fn after_windows_closed<T>(&self, outcome: ResourceResult<T>) -> ResourceResult<T> {
+        // Another thread may have held a lock when the process was forked.
+        if !self.device().is_forked() {
+            self.sweep();
+        }
+        outcome
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -403,7 +414,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.uses().record_block_use(block.id(), stream)
+        self.after_windows_closed(self.uses().record_block_use(block.id(), stream))
     }
 
     fn prepare_block_use(
@@ -412,7 +423,8 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         stream: StreamId,
         access: Access,
     ) -> ResourceResult<UseToken> {
-        self.uses().prepare_block_use(block, stream, access)
+        let prepared = self.uses().prepare_block_use(block, stream, access);
+        prepared.or_else(|error| self.after_windows_closed(Err(error)))
     }
 
     fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
@@ -422,24 +434,16 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.uses().prepare_uses(uses, stream)
+        let prepared = self.uses().prepare_uses(uses, stream);
+        prepared.or_else(|error| self.after_windows_closed(Err(error)))
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().finish_uses(tokens);
-        // Another thread may have held a lock when the process was forked.
-        if !self.device().is_forked() {
-            self.sweep();
-        }
-        outcome
+        self.after_windows_closed(self.uses().finish_uses(tokens))
     }
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().cancel(tokens);
-        if !self.device().is_forked() {
-            self.sweep();
-        }
-        outcome
+        self.after_windows_closed(self.uses().cancel(tokens))
     }
 
     /// `None`: what is carved up here has no pages of its own.

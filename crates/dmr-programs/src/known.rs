@@ -22,21 +22,6 @@ pub struct Known {
 /// The failures that are known today.
 pub const KNOWN: &[Known] = &[
     Known {
-        name: "a block freed while its window is taken back stays retired",
-        breaks: "T7, U7",
-        what: "`prepare_uses` fails and closes the window of a block that another thread has freed \
-               meanwhile: no reap frees it afterwards",
-        program: "stack pool-pages, work random, streams 3, seed 609449
-            thread 0: allocate b0 of 300000 on s2
-            thread 0: launch on s0 b0 read
-            thread 0: at home b0 write, held at cuStreamWaitEvent 1 for 1 lines, cuStreamWaitEvent 1 fails with 2
-            thread 2: free b0",
-        is: |program, failure| {
-            matches!(failure.kind, FailureKind::Accounting | FailureKind::MemoryLeft)
-                && frees_under_a_failing_prepare(program)
-        },
-    },
-    Known {
         name: "the guard's work goes into a graph",
         breaks: "U14, A3",
         what: "a stream begins to capture after the debug guard has looked whether it does: what the guard \
@@ -101,42 +86,4 @@ fn captures_under_a_call(program: &Program) -> bool {
 #[must_use]
 pub fn classify(program: &Program, failure: &Failure) -> Option<&'static Known> {
     KNOWN.iter().find(|known| (known.is)(program, failure))
-}
-
-/// Whether a thread is held in the preparation of uses that is going to fail, by a fault or because its
-/// stream begins to capture, while another thread frees one of the blocks.
-fn frees_under_a_failing_prepare(program: &Program) -> bool {
-    program.lines.iter().enumerate().any(|(at, line)| {
-        let Some(hold) = line.hold else { return false };
-        if line.fail.is_none() && !captures_under_a_call(program) {
-            return false;
-        }
-        let Some((_, used)) = use_of(program, &line.step) else { return false };
-        let mut meanwhile = program.lines.iter().skip(at + 1).take(hold.lines);
-        meanwhile.any(|other| {
-            matches!(other.step, Step::Free { block } if used.contains(&block))
-                && other.thread != line.thread
-        })
-    })
-}
-
-/// The stream of a step that uses blocks, and the blocks.
-fn use_of(program: &Program, step: &Step) -> Option<(usize, Vec<u32>)> {
-    match step {
-        Step::Launch { stream, uses }
-        | Step::Open { stream, uses, .. }
-        | Step::OpenIdle { stream, uses, .. } => {
-            Some((*stream, uses.iter().map(|(block, _)| *block).collect()))
-        }
-        Step::Copy { from, to, stream } => Some((*stream, vec![*from, *to])),
-        Step::Home { block, .. } | Step::Record { block } => {
-            program.lines.iter().find_map(|line| match line.step {
-                Step::Allocate { block: allocated, stream, .. } if allocated == *block => {
-                    Some((stream, vec![allocated]))
-                }
-                _ => None,
-            })
-        }
-        _ => None,
-    }
 }
