@@ -49,7 +49,6 @@ fn chunks_change_hands_before_pages_move() {
     let fast = PoolConfig::fast().with_page_size(16 << 20);
     for (config, most_moved) in [(fast, 2), (PoolConfig::compact(), 20)] {
         let (steps, refused) = press(config);
-        println!("{steps:?}, {refused} refused");
         let thousands = CALLS / 1000;
         let lent = steps.lent_ready + steps.lent_waiting;
         assert!(steps.pages_moved <= most_moved * thousands, "{steps:?}");
