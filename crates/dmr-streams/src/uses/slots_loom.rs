@@ -45,7 +45,7 @@ fn conflicting_windows_exclude_each_other() {
         let slots = Arc::new(Slots::new(3));
         let (home, generation) = (stream(pool, 0), Generation::next());
         let block = id(
-            slots.insert(generation, allocation(home), Tenancy::ANONYMOUS).unwrap(),
+            slots.insert(generation, allocation(home), Tenancy::NONE).unwrap(),
             generation,
             home,
         );
