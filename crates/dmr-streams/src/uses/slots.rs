@@ -335,7 +335,7 @@ impl Slots {
     /// How many uses all ledgers remember, without allocations.
     pub(crate) fn count_uses(&self) -> usize {
         // An allocation has an odd number.
-        let is_use = |used: &UseId| used.seq() % 2 == 0;
+        let is_use = |used: &UseId| used.seq().is_multiple_of(2);
         self.taken().map(|(_, slot)| slot.ledger.entries().filter(is_use).count()).sum()
     }
 
