@@ -316,13 +316,15 @@ impl Retired {
     /// Returns the dependencies of the free; `None` while a window is open.
     fn order(&self, streams: &StreamPool) -> ResourceResult<Option<Dependencies>> {
         let home = self.id.alloc_stream();
-        Ok(match streams.uses().free_order(self.id)? {
+        let uses = streams.uses();
+        // An idle stream needs no event, which would not be done at once.
+        if streams.is_home_idle(home)? {
+            return uses.uses_elsewhere(self.id);
+        }
+        Ok(match uses.free_order(self.id)? {
             FreeOrder::InUse => None,
             FreeOrder::After(uses) => Some(uses),
-            FreeOrder::Home if streams.is_home_idle(home)? => {
-                Some(Dependencies::none(streams.device().clone()))
-            }
-            FreeOrder::Home => Some(streams.uses().work_so_far(home)?),
+            FreeOrder::Home => Some(uses.work_so_far(home)?),
         })
     }
 }

@@ -78,11 +78,6 @@ impl Dependencies {
         Self { device, events: Mutex::new(events) }
     }
 
-    /// No dependencies.
-    pub(crate) fn none(device: Device) -> Self {
-        Self::new(device, SmallVec::new())
-    }
-
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }

@@ -281,12 +281,31 @@ impl<'p> UseTable<'p> {
         if needs.is_empty() && !self.pool.is_retired(home) {
             return Ok(FreeOrder::Home);
         }
-        let mut events: SmallVec<[Event; 4]> = SmallVec::new();
-        for used in needs {
-            events.extend(progress.event_for(self.pool, used)?);
-        }
+        let mut events = self.events_of(&needs)?;
         events.extend(progress.event_now(self.pool, home)?);
         Ok(FreeOrder::After(Dependencies::new(self.pool.device().clone(), events)))
+    }
+
+    /// Returns what other streams than the home stream may still do with a retired block; `None` while
+    /// a window is open.
+    ///
+    /// # Errors
+    ///
+    /// As [`free_order`](Self::free_order).
+    pub(crate) fn uses_elsewhere(&self, block: BlockId) -> ResourceResult<Option<Dependencies>> {
+        let Some(needs) = self.free_needs(block)? else { return Ok(None) };
+        let events = self.events_of(&needs)?;
+        Ok(Some(Dependencies::new(self.pool.device().clone(), events)))
+    }
+
+    /// Returns an event for each use that is not known to be done.
+    fn events_of(&self, needs: &Needs) -> ResourceResult<SmallVec<[Event; 4]>> {
+        let progress = self.pool.progress();
+        let mut events = SmallVec::new();
+        for used in needs {
+            events.extend(progress.event_for(self.pool, *used)?);
+        }
+        Ok(events)
     }
 
     /// Whether the free of a retired block may be queued on its home stream now. Unlike
