@@ -143,7 +143,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.uses().reserve(&self.owner, Place { arena, chunk }.to_payload(), home)
     }
 
-    /// Climbs the ladder, again if memory has landed that the search may have missed.
+    /// Climbs the ladder, again as long as the search may have missed memory in another thread's hand.
     ///
     /// # Errors
     ///
@@ -152,11 +152,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn climb_again(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let mut refused = None;
         for _ in 0..TRIES {
-            let landed = self.transit.landed();
+            let search = self.transit.search();
             if let Some(found) = self.climb(own, request, &mut refused)? {
                 return Ok(found);
             }
-            if !self.transit.wait_past(landed) {
+            if !search.may_have_missed() {
                 break;
             }
         }

@@ -2,9 +2,9 @@
 //!
 //! A thread opens a [`Hand`] before it takes memory out of where others look, calls upstream or the
 //! driver with no lock held, and closes the hand when the memory is in a block, in an arena or
-//! upstream's. A search that has found nothing may have missed what was in a hand. So before a thread
-//! refuses an allocation, it waits until all hands of other threads that were open then are closed,
-//! and searches again if any of them had held memory.
+//! upstream's. A search that has found nothing may have missed what was in the hand of another thread.
+//! So before a thread refuses an allocation, it waits until all hands of other threads that were open
+//! then are closed, and searches again if any that was closed since the search began had held memory.
 //!
 //! # How a wait ends
 //!
@@ -27,8 +27,9 @@ struct Hands {
     open: Vec<Open>,
     /// The number of the next hand.
     next: u64,
-    /// How many hands that held memory have been closed.
-    landed: u64,
+    searches: Vec<Searching>,
+    /// The number of the next search.
+    next_search: u64,
 }
 
 #[derive(Debug)]
@@ -36,6 +37,14 @@ struct Open {
     number: u64,
     thread: ThreadId,
     holds_memory: bool,
+}
+
+#[derive(Debug)]
+struct Searching {
+    number: u64,
+    thread: ThreadId,
+    /// A hand of another thread that held memory was closed since the search began.
+    may_have_missed: bool,
 }
 
 /// A hand of the thread that opened it. Closed when dropped.
@@ -46,9 +55,13 @@ pub(crate) struct Hand<'t> {
     number: u64,
 }
 
-/// How many hands had landed when a search began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Landed(u64);
+/// A search of a thread for memory. Ended when dropped.
+#[derive(Debug)]
+#[must_use = "the search is ended when this is dropped"]
+pub(crate) struct Search<'t> {
+    transit: &'t Transit,
+    number: u64,
+}
 
 impl Transit {
     /// Opens a hand of the calling thread. Call it before the memory is taken from where others
@@ -61,26 +74,39 @@ impl Transit {
         Hand { transit: self, number }
     }
 
-    /// Returns how many hands have landed. To be read before a search.
-    pub(crate) fn landed(&self) -> Landed {
-        Landed(lock(&self.hands).landed)
-    }
-
-    /// Returns whether memory has landed since `before`, which a search may have missed. Waits first
-    /// until all hands that other threads have open now are closed, unless the calling thread has one
-    /// open itself.
-    pub(crate) fn wait_past(&self, before: Landed) -> bool {
-        let me = current().id();
+    /// Begins a search of the calling thread.
+    pub(crate) fn search(&self) -> Search<'_> {
         let mut hands = lock(&self.hands);
+        let number = hands.next_search;
+        hands.next_search += 1;
+        hands.searches.push(Searching { number, thread: current().id(), may_have_missed: false });
+        Search { transit: self, number }
+    }
+}
+
+impl Search<'_> {
+    /// Returns whether the search may have missed memory: a hand of another thread that held some was
+    /// closed since it began. Waits first until all hands that other threads have open now are closed,
+    /// unless the calling thread has one open itself.
+    pub(crate) fn may_have_missed(&self) -> bool {
+        let me = current().id();
+        let mut hands = lock(&self.transit.hands);
         let is_mine = |hand: &Open| hand.thread == me;
         if !hands.open.iter().any(is_mine) {
             let now = hands.next;
             while hands.open.iter().any(|hand| hand.number < now) {
-                let woken = self.closed.wait(hands);
+                let woken = self.transit.closed.wait(hands);
                 hands = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
             }
         }
-        Landed(hands.landed) != before
+        let own = hands.searches.iter().find(|search| search.number == self.number);
+        own.is_some_and(|search| search.may_have_missed)
+    }
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        lock(&self.transit.hands).searches.retain(|search| search.number != self.number);
     }
 }
 
@@ -106,10 +132,11 @@ impl Hand<'_> {
 impl Drop for Hand<'_> {
     fn drop(&mut self) {
         let mut hands = lock(&self.transit.hands);
-        if let Some(at) = hands.open.iter().position(|open| open.number == self.number)
-            && hands.open.swap_remove(at).holds_memory
-        {
-            hands.landed += 1;
+        let at = hands.open.iter().position(|open| open.number == self.number);
+        if let Some(closed) = at.map(|at| hands.open.swap_remove(at)).filter(|it| it.holds_memory) {
+            for search in &mut hands.searches {
+                search.may_have_missed |= search.thread != closed.thread;
+            }
         }
         drop(hands);
         self.transit.closed.notify_all();
@@ -148,14 +175,14 @@ mod models {
         /// Takes one, or refuses.
         fn take(&self) -> bool {
             loop {
-                let landed = self.transit.landed();
+                let search = self.transit.search();
                 let mut free = lock(&self.free);
                 if *free > 0 {
                     *free -= 1;
                     return true;
                 }
                 drop(free);
-                if !self.transit.wait_past(landed) {
+                if !search.may_have_missed() {
                     return false;
                 }
             }

@@ -36,7 +36,7 @@ fn without(
     let calls = universe.calls();
     universe.clear_faults();
     let found = universe.reports().iter().any(|report| report.kind.is_race());
-    assert!(played.is_ok() || found, "program {number}");
+    assert!(played.is_ok() || found, "program {number} without {swallow:?}: {:?}", played.err());
     (ORDERING.into_iter().map(|call| (call, calls.count(call))).collect(), found)
 }
 
