@@ -133,6 +133,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.retired_count.load(Ordering::SeqCst) == 0 {
             return 0;
         }
+        let hand = self.transit.open();
         let mut closed = Vec::new();
         let mut lost = Vec::new();
         let mut retired = self.retired();
@@ -145,6 +146,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             closed.extend(left.map(|vacancy| (block, vacancy)));
             stays
         });
+        if !closed.is_empty() {
+            hand.hold();
+        }
         self.retired_count.store(retired.len(), Ordering::SeqCst);
         drop(retired);
         let mut freed = 0;

@@ -5,9 +5,10 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dmr_core::DeviceMemoryResource;
+use dmr_core::{Access, BlockState, DeviceMemoryResource};
+use dmr_pool::PoolConfig;
 use support::stage::{ALL, Stage, tight};
-use support::{UPSTREAMS, Upstream};
+use support::{MIB, UPSTREAMS, Upstream};
 
 /// One thread gives back all that the pool has, and is held inside of this driver call; another one
 /// asks for it.
@@ -44,6 +45,43 @@ fn a_page_that_is_unmapped_is_waited_for() {
 #[test]
 fn a_page_that_is_destroyed_is_waited_for() {
     whoever_asks_waits_for_what_is_in_hand(Upstream::Virtual, "cuMemRelease");
+}
+
+/// A reap puts a hundred blocks back whose windows have closed, and is held when it asks about one of
+/// them. The last one is all that another thread needs.
+#[test]
+fn retired_blocks_that_a_reap_puts_back_are_waited_for() {
+    for upstream in [Upstream::Direct, Upstream::Async] {
+        let config = PoolConfig::fast().with_growth(2 * MIB).with_maximum_size(4 * MIB);
+        let stage = Stage::new(upstream, config);
+        let [a, b, c] = stage.streams();
+        let mut blocks: Vec<_> = (0..100).map(|_| stage.allocate(a, 4096)).collect();
+        blocks.push(stage.allocate(a, ALL));
+        let mut windows = Vec::new();
+        for block in blocks {
+            windows.push(stage.open(b, &block, Access::Write));
+            stage.fill(b, &block, 1);
+            stage.universe().region_freed(block.ptr());
+            assert_eq!(stage.pool.deallocate(block).unwrap(), BlockState::Retired);
+        }
+        for tokens in windows {
+            // The pool is not called.
+            stage.rig.streams().uses().finish_uses(tokens).unwrap();
+        }
+        thread::scope(|scope| {
+            let hold = stage.universe().hold_nth("cuEventQuery", 1);
+            let reaps = scope.spawn(|| stage.pool.try_reap());
+            hold.wait_until_held();
+            let allocates = scope.spawn(|| stage.try_allocate(c, ALL));
+            // Long enough to be refused.
+            thread::sleep(Duration::from_millis(200));
+            hold.release();
+            reaps.join().unwrap().unwrap();
+            let block = allocates.join().unwrap();
+            stage.free(block.expect("the reap had taken the block out of the retired ones"));
+        });
+        stage.end();
+    }
 }
 
 #[test]
