@@ -132,6 +132,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return self.reserve_pages(arena, bytes, paging);
         }
         let hand = self.transit.open();
+        // Less than an alignment may have no aligned address in it.
+        let bytes = bytes.max(self.config.alignment as u64);
         match self.take_segment(arena, bytes, true, &hand)? {
             Some(block) => self.add(&mut arena.lock(), arena.home, block, false),
             None => return Err(self.out_of_memory(bytes)),

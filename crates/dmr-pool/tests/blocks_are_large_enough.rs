@@ -90,3 +90,23 @@ fn the_one_free_piece_that_is_large_enough_is_found() {
     drop(pool);
     rig.assert_clean();
 }
+
+/// The pool that it is over aligns to 256 bytes: no address in the first 2 MiB may be a multiple of
+/// 2 MiB.
+#[test]
+fn an_initial_size_of_less_than_the_alignment_holds_one_block() {
+    let rig = Rig::new();
+    let home = rig.streams().default_stream();
+    let outer = PoolConfig::fast().with_alignment(2 << 20).with_initial_size(1);
+    let upstream = pool(&rig, PoolConfig::fast().with_initial_size(8 << 20));
+    let first = take(&upstream, UNIT);
+    let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), outer).unwrap();
+    let reserved = pool.stats().reserved;
+    let block = pool.allocate(2 << 20, home, AllocTag::UNTAGGED).unwrap();
+    assert!(block.ptr().is_multiple_of(2 << 20));
+    assert_eq!(pool.stats().reserved, reserved, "it is in the initial memory");
+    pool.deallocate(block).unwrap();
+    pool.upstream().deallocate(first).unwrap();
+    drop(pool);
+    rig.assert_clean();
+}
