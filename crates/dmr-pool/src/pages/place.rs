@@ -19,9 +19,12 @@ use crate::slack::Slack;
 use crate::transit::Hand;
 
 /// Addresses reserved at a time: this many times the device's memory, and no more than half of what a
-/// chunk can have.
+/// chunk can have,
 const ADDRESSES: u64 = 4;
 const MOST_ADDRESSES: u64 = 1 << 39;
+/// nor than an arena's share of this many, if every stream has one. A process has 2^47 for all of its
+/// devices, and for everything else.
+const ADDRESSES_OF_ALL: u64 = 1 << 44;
 
 /// An arena that has a window for a request.
 struct Host<'p> {
@@ -192,7 +195,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn add_addresses(&self, own: &Arena, units: u32, paging: Paging<'_>) -> ResourceResult<()> {
         let Paging { pages, memory } = paging;
         let least = u64::from(units) * UNIT;
-        let bytes = (ADDRESSES * self.device().total_memory()).min(MOST_ADDRESSES).max(least);
+        let share = ADDRESSES_OF_ALL / self.streams.max_slots().max(1) as u64;
+        let most = MOST_ADDRESSES.min(share);
+        let bytes = (ADDRESSES * self.device().total_memory()).min(most).max(least);
         // One page more, for the range need not begin at a multiple of a page.
         let addresses = memory.reserve(bytes.next_multiple_of(pages.size) + pages.size)?;
         if Range::room(&addresses, pages.size) > 0 {
