@@ -160,7 +160,8 @@ impl<'p> UseTable<'p> {
     /// if neither an event could be recorded nor the stream be synchronised instead. The uses
     /// are remembered all the same: whatever must come after them fails until the driver lets an
     /// event be recorded. [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone,
-    /// which has no window any more.
+    /// which has no window any more. [`StreamMisuse`](ResourceError::StreamMisuse) if the tokens are of
+    /// several streams: all windows stay open then, and their blocks are never freed.
     #[inline]
     pub fn finish(&self, tokens: UseTokens) -> ResourceResult<()> {
         self.finish_borrowed(&tokens)
@@ -176,6 +177,7 @@ impl<'p> UseTable<'p> {
         if tokens.is_empty() {
             return Ok(());
         }
+        Self::refuse_mixed(tokens)?;
         let stream = match self.pool.enter_home(tokens.stream())? {
             HomeStream::Live(stream) => stream,
             // A stream with an open window is not retired: these have none.
@@ -217,14 +219,15 @@ impl<'p> UseTable<'p> {
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool;
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone, which has no window
-    /// any more; [`ForkedProcess`](ResourceError::ForkedProcess).
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool, or of several streams, when
+    /// all windows stay open; [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is
+    /// gone, which has no window any more; [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn cancel(&self, tokens: UseTokens) -> ResourceResult<()> {
         if tokens.is_empty() {
             return Ok(());
         }
         self.of_this_pool(tokens.stream())?;
+        Self::refuse_mixed(&tokens)?;
         // Another thread may have held a slot when the process was forked.
         self.pool.device().refuse_fork()?;
         self.cancel_borrowed(&tokens)
@@ -459,6 +462,17 @@ impl<'p> UseTable<'p> {
             progress.has_waited(stream.slot(), event);
         }
         Ok(())
+    }
+
+    /// Refuses tokens that are not all of one stream: the uses would be recorded on a stream that they
+    /// are not on, and the windows would hold a stream that they are not open on.
+    #[inline]
+    fn refuse_mixed(tokens: &UseTokens) -> ResourceResult<()> {
+        let stream = tokens.stream();
+        if tokens.iter().all(|token| token.stream().slot() == stream.slot()) {
+            return Ok(());
+        }
+        Err(ResourceError::stream_misuse(stream, StreamProblem::OtherStreamsToken))
     }
 
     /// Closes the windows of tokens, which hold their stream until then.
