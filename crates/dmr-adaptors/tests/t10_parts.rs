@@ -105,6 +105,17 @@ fn parts_of_parts_are_refused_through_a_stack() {
 }
 
 #[test]
+fn a_budget_without_room_refuses_to_grow_a_part_as_one_with_room_does() {
+    for limit in [BYTES as u64, 1 << 20] {
+        let rig = Rig::new();
+        let budget = Budget::new(limit);
+        let stack = ResourceBuilder::new(driver_pool(&rig)).layer(BudgetLayer::on(&budget)).build();
+        parts_are_refused(&stack, &rig);
+        assert_eq!(budget.reserved_bytes(), 0);
+    }
+}
+
+#[test]
 fn a_tracked_resource_takes_the_parts_that_the_resource_inside_allocates() {
     let rig = Rig::new();
     let aligned =

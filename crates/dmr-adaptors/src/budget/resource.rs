@@ -277,7 +277,12 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             Err(Refused::Forked) => {
                 return Err(ResourceError::forked_process(self.inner().device_ordinal()));
             }
-            Err(Refused::Oversized(_) | Refused::Full(_)) => return Ok(false),
+            Err(Refused::Oversized(_) | Refused::Full(_)) => {
+                // A block that the resource inside refuses is an error, whether or not there is room.
+                let own_bytes = block.bytes();
+                self.inner().try_grow(block, own_bytes)?;
+                return Ok(false);
+            }
         }
         let charge = Charge { budget: &self.budget, shard, bytes: more };
         let grown = self.inner().try_grow(block, bytes)?;
