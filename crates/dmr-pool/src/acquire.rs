@@ -51,6 +51,13 @@ enum Step {
     Reclaim,
 }
 
+impl Step {
+    /// Returns whether the stream may have been made to wait.
+    fn may_wait(self) -> bool {
+        self != Self::Lend(Lend::NoWait)
+    }
+}
+
 /// How often each step of the search for memory has found a chunk, since the pool was made.
 /// Allocations that find one free in the arena of their own stream take no step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,7 +154,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`](ResourceError::OutOfMemory) if there is not enough, or upstream's error.
+    /// [`OutOfMemory`](ResourceError::OutOfMemory) if there is not enough, or upstream's error;
+    /// [`StreamCapturing`](ResourceError::StreamCapturing) if the stream has begun to capture a graph.
     #[cold]
     fn climb_again(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
         let mut refused = None;
@@ -160,6 +168,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 break;
             }
         }
+        self.refuse_captured(own.home)?;
         Err(refused.unwrap_or_else(|| self.out_of_memory(request.bytes)))
     }
 
@@ -193,9 +202,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 },
                 Step::Reclaim => self.reclaim(own, request),
             };
-            if found.is_some() {
+            if let Some(found) = found {
                 own.lock().steps.count(step);
-                return Ok(found);
+                // A wait that the driver has refused, because the stream captures by now, ends the
+                // capture: the memory that was found instead is not what the caller needs.
+                if step.may_wait()
+                    && let Err(captures) = self.refuse_captured(own.home)
+                {
+                    let chunk = found.taken.id;
+                    self.untake(Place { arena: found.arena, chunk }, own.home);
+                    return Err(captures);
+                }
+                return Ok(Some(found));
             }
         }
         Ok(None)

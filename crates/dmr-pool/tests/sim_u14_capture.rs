@@ -58,3 +58,30 @@ fn a_capturing_stream_is_passed_over_as_a_lender() {
     end(&lender);
     pool.deallocate(block).unwrap();
 }
+
+/// The wait for the lender fails then, and the pool finds other memory: which the caller could not use
+/// in its graph, nor the graph go on.
+#[test]
+fn an_allocation_whose_stream_begins_to_capture_meanwhile_is_refused() {
+    let rig = Rig::simulated();
+    let upstream = DirectCudaResource::new(Arc::clone(rig.streams()));
+    let config = PoolConfig::fast().with_maximum_size(64 << 20);
+    let pool = PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap();
+    let (lender, borrower) = (rig.stream(), rig.stream());
+    let block = pool.allocate(48 << 20, lender.id(), AllocTag::UNTAGGED).unwrap();
+    rig.delay(lender.id());
+    pool.deallocate(block).unwrap();
+    let before = pool.usage();
+    let refused = std::thread::scope(|scope| {
+        let hold = rig.universe().hold_nth("cuStreamWaitEvent", 1);
+        let allocated = scope.spawn(|| pool.allocate(48 << 20, borrower.id(), AllocTag::UNTAGGED));
+        hold.wait_until_held();
+        begin(&borrower);
+        hold.release();
+        allocated.join().unwrap()
+    });
+    let refused = refused.map(|block| block.bytes()).unwrap_err();
+    assert!(matches!(refused, ResourceError::StreamCapturing { .. }), "{refused}");
+    let after = pool.usage();
+    assert_eq!((after.outstanding(), after.total_allocated), (0, before.total_allocated));
+}

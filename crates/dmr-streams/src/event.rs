@@ -33,7 +33,9 @@ impl DriverEvent {
         on.call(|on| unsafe { result::event::record(self.handle, on) })
     }
 
-    /// Makes a stream wait for the event.
+    /// Makes a stream wait for the event. The error is
+    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) where the stream has begun to capture a
+    /// graph since the caller looked: the driver refuses to wait for what is not in the graph.
     #[inline]
     pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
@@ -41,6 +43,7 @@ impl DriverEvent {
         stream
             .call(|on| unsafe { result::stream::wait_event(on, self.handle, flags) })
             .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))
+            .or_else(|error| stream.refuse_capture().and(Err(error)))
     }
 
     /// Returns whether the work before the record is done.
