@@ -14,3 +14,19 @@ pub(crate) use std::thread::{ThreadId, current};
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// Returns the threads of the process that wait for hands of a pool.
+#[cfg(not(loom))]
+pub(crate) fn waits() -> &'static crate::transit::Waits {
+    static WAITS: crate::transit::Waits = crate::transit::Waits::new();
+    &WAITS
+}
+
+/// Returns the threads of the model that wait for hands of a pool.
+#[cfg(loom)]
+pub(crate) fn waits() -> &'static crate::transit::Waits {
+    loom::lazy_static! {
+        static ref WAITS: crate::transit::Waits = crate::transit::Waits::default();
+    }
+    &WAITS
+}

@@ -9,11 +9,13 @@
 //! # How a wait ends
 //!
 //! A hand is closed when its guard is dropped: on success, on errors and when a panic unwinds. A
-//! thread that has a hand open itself does not wait. That happens where upstream calls the pool, as a
-//! failure callback does. So of the threads that wait none is waited for, and a wait ends when the
-//! driver calls of others have returned. No time limit ends it.
+//! thread that has a hand of the same pool open itself does not wait. That happens where upstream
+//! calls the pool, as a failure callback does. Callbacks may also call other pools, whose threads
+//! may be in callbacks that call this one: a thread does not wait if one of those that it would wait
+//! for waits for it ([`Waiting`]). So waits form no cycle, and a wait ends when the driver calls of
+//! others have returned. No time limit ends it.
 
-use crate::sync::{Condvar, Mutex, ThreadId, current, lock};
+use crate::sync::{Condvar, Mutex, ThreadId, current, lock, waits};
 
 /// The open hands of a pool's threads.
 #[derive(Debug, Default)]
@@ -94,7 +96,11 @@ impl Search<'_> {
         let is_mine = |hand: &Open| hand.thread == me;
         if !hands.open.iter().any(is_mine) {
             let now = hands.next;
-            while hands.open.iter().any(|hand| hand.number < now) {
+            let owners = |hands: &Hands| {
+                let older = hands.open.iter().filter(|hand| hand.number < now);
+                older.map(|hand| hand.thread).collect::<Vec<_>>()
+            };
+            while let Some(_waiting) = Waiting::begin(me, owners(&hands)) {
                 let woken = self.transit.closed.wait(hands);
                 hands = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
             }
@@ -107,6 +113,59 @@ impl Search<'_> {
 impl Drop for Search<'_> {
     fn drop(&mut self) {
         lock(&self.transit.hands).searches.retain(|search| search.number != self.number);
+    }
+}
+
+/// The threads that wait, for hands of any pool of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(Mutex<Vec<Wait>>);
+
+#[derive(Debug)]
+struct Wait {
+    thread: ThreadId,
+    /// The owners of the hands that it waits for.
+    owners: Vec<ThreadId>,
+}
+
+impl Waits {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+}
+
+/// A thread that waits, until this is dropped.
+#[derive(Debug)]
+struct Waiting(ThreadId);
+
+impl Waiting {
+    /// Notes that `thread` is about to wait for `owners`. `None` if there is none, or if it would wait
+    /// for itself: one of them waits for it, or for a thread that does.
+    fn begin(thread: ThreadId, owners: Vec<ThreadId>) -> Option<Self> {
+        let mut waits = lock(&waits().0);
+        let mut reached = owners.clone();
+        let mut next = 0;
+        while let Some(&owner) = reached.get(next) {
+            if owner == thread {
+                return None;
+            }
+            if let Some(wait) = waits.iter().find(|wait| wait.thread == owner) {
+                let is_new = |owner: &&ThreadId| !reached.contains(owner);
+                let further: Vec<_> = wait.owners.iter().filter(is_new).copied().collect();
+                reached.extend(further);
+            }
+            next += 1;
+        }
+        (!owners.is_empty()).then(|| {
+            waits.push(Wait { thread, owners });
+            Self(thread)
+        })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        lock(&waits().0).retain(|wait| wait.thread != self.0);
     }
 }
 

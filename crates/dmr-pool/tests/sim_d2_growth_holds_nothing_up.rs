@@ -3,8 +3,9 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Barrier, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -136,6 +137,11 @@ fn pages_that_one_thread_gives_back_are_not_refused_to_another() {
     stage.end();
 }
 
+thread_local! {
+    /// Whether this thread has been in a callback that allocates.
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
 type Called = PoolResource<FailureCallbackResource<DirectCudaResource>>;
 
 /// A pool over a resource whose callback calls the pool, when the device is full.
@@ -190,6 +196,46 @@ fn a_callback_of_upstream_may_allocate_from_the_pool() {
         pool.deallocate(block).unwrap();
     }
     drop(pool);
+    rig.assert_clean();
+}
+
+/// A thread of each pool is in a callback of its upstream, and allocates there from the other pool.
+#[test]
+fn callbacks_of_two_pools_may_allocate_from_each_other() {
+    let rig = support::rig(dmr_sim::Policy::Eager, 0, 64 * MIB);
+    let home = rig.streams().default_stream();
+    // Of 64 MiB, 24 are left.
+    let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
+    let held = direct.allocate(40 << 20, home, AllocTag::UNTAGGED).unwrap();
+    let pools = Arc::new(OnceLock::<[Weak<Called>; 2]>::new());
+    let both_are_inside = Arc::new(Barrier::new(2));
+    let make = |other: usize| {
+        let (pools, both_are_inside) = (Arc::clone(&pools), Arc::clone(&both_are_inside));
+        pool_that_is_called(&rig, move |_| {
+            if !IS_INSIDE.replace(true) {
+                both_are_inside.wait();
+                let pool = pools.get().and_then(|pools| pools[other].upgrade()).expect("a pool");
+                pool.allocate(48 << 20, home, AllocTag::UNTAGGED).unwrap_err();
+            }
+            Response::Decline
+        })
+    };
+    let made = [make(1), make(0)];
+    pools.set(made.each_ref().map(Arc::downgrade)).unwrap();
+    let (sent, received) = channel();
+    for pool in made {
+        let sent = sent.clone();
+        thread::spawn(move || {
+            pool.allocate(48 << 20, home, AllocTag::UNTAGGED).unwrap_err();
+            drop(pool);
+            sent.send(()).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        received.recv_timeout(LONG).expect("they wait for each other");
+    }
+    direct.deallocate(held).unwrap();
+    drop(direct);
     rig.assert_clean();
 }
 
