@@ -73,7 +73,7 @@ mod universe;
 mod virtual_memory;
 mod words;
 
-pub use driver::is_capture_mode_global;
+pub use driver::{is_capture_mode_global, reset_capture_mode};
 pub use faults::{CallCounts, Hold};
 pub use install::{Because, Driver, InstallError, SelectError, install, select};
 pub use kernel::{Footprint, KernelArgs, KernelMemory};

@@ -181,6 +181,8 @@ impl Player {
         let stream = state.footprints.get(&at).and_then(|footprint| footprint.stream);
         stream.iter().for_each(|slot| *state.calls_on.entry(*slot).or_default() += 1);
         drop(state);
+        // A program before this one may have lost its device.
+        dmr_sim::reset_capture_mode();
         let returned = watch::library(call);
         let mut state = self.state();
         state.calls -= 1;

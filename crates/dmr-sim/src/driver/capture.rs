@@ -38,6 +38,14 @@ pub fn is_capture_mode_global() -> bool {
     MODE_OF_THREAD.get() == GLOBAL
 }
 
+/// Puts the calling thread back into the capture mode that it started in.
+///
+/// For tests that go on after a device was lost: then `cuThreadExchangeStreamCaptureMode` fails, too, and
+/// nothing restores the mode.
+pub fn reset_capture_mode() {
+    MODE_OF_THREAD.set(GLOBAL);
+}
+
 extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> Code {
     driver_call("cuStreamBeginCapture_v2", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;

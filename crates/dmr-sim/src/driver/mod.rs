@@ -20,7 +20,7 @@ mod virtual_memory;
 
 use std::ffi::c_int;
 
-pub use capture::is_capture_mode_global;
+pub use capture::{is_capture_mode_global, reset_capture_mode};
 
 use crate::abi::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, Outcome};
 
