@@ -294,4 +294,21 @@ mod models {
             assert!(!nested().join().unwrap() && !other.join().unwrap());
         });
     }
+    #[test]
+    fn loom_threads_in_callbacks_of_two_pools_do_not_wait_for_each_other() {
+        loom::model(|| {
+            let models = [Arc::new(Model::default()), Arc::new(Model::default())];
+            let nested = |first: usize| {
+                let [mine, other] = [first, 1 - first].map(|at| Arc::clone(&models[at]));
+                thread::spawn(move || {
+                    let hand = mine.transit.open();
+                    hand.hold();
+                    // As a callback of upstream does that allocates from another pool.
+                    other.take()
+                })
+            };
+            let other = nested(0);
+            assert!(!nested(1).join().unwrap() && !other.join().unwrap());
+        });
+    }
 }
