@@ -197,11 +197,11 @@ impl Scene<'_> {
 
 fn stress(upstream: Upstream, policy: Policy, seed: u64, faults: bool) {
     let rig = rig(policy, seed, 32 * MIB);
-    let base = if seed % 2 == 0 { PoolConfig::fast() } else { PoolConfig::compact() };
+    let base = if seed.is_multiple_of(2) { PoolConfig::fast() } else { PoolConfig::compact() };
     let config = base
         .with_growth(4 * MIB)
         .with_maximum_size(LIMIT)
-        .with_apart_from(if seed % 3 == 0 { 4 * MIB } else { u64::MAX });
+        .with_apart_from(if seed.is_multiple_of(3) { 4 * MIB } else { u64::MAX });
     let pool = pool_over(upstream, &rig, config);
     let scene = Scene {
         rig: &rig,
