@@ -152,16 +152,8 @@ impl PatternOps {
         if !pending.checks.is_empty() {
             self.device().bind()?;
             for stream in &pending.streams {
-                match self.streams.enter_home(*stream)? {
-                    HomeStream::Live(stream) => {
-                        // To wait for it would break its capture.
-                        stream.refuse_capture()?;
-                        stream.synchronize()?;
-                    }
-                    HomeStream::Retired => {
-                        self.streams.uses().work_so_far(*stream)?.synchronize()?;
-                    }
-                }
+                // An event: to wait for the stream itself would end a capture that begins just now.
+                self.streams.uses().work_so_far(*stream)?.synchronize()?;
             }
             let results = kernels.fetch(pending.checks.len())?;
             let pending = &mut *pending;
