@@ -1,13 +1,16 @@
 //! How far each stream of a pool has got, and the events by which streams wait for each other.
 
 use crossbeam_utils::CachePadded;
-use dmr_core::ResourceResult;
 use dmr_core::ledger::UseId;
+use dmr_core::{ResourceError, ResourceResult};
 
 use crate::event::DriverEvent;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::timeline::{Cover, StreamEvent, Timeline};
 use crate::{Device, HomeStream, StreamGuard, StreamPool};
+
+/// `CUDA_ERROR_CAPTURED_EVENT`.
+const CAPTURED_EVENT: i32 = 907;
 
 /// The timelines of the streams of a pool, by slot.
 pub(crate) struct Progress {
@@ -59,15 +62,34 @@ impl Progress {
 
     /// The wait for `event` is queued on the stream in `slot`: what comes after it there comes after
     /// all that the event covers.
-    pub(crate) fn has_waited(&self, slot: usize, event: &Event) {
+    fn has_waited(&self, slot: usize, event: &Event) {
         let seen = &self.timelines[slot].seen;
         seen.raise_all(&event.seen, slot, self.reach());
         seen.raise(event.slot(), event.seq());
     }
 
+    /// Makes the stream wait for an event.
+    pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>, event: &Event) -> ResourceResult<()> {
+        self.discard_captured(event, event.driver_event().make_wait(stream))?;
+        self.has_waited(stream.slot(), event);
+        Ok(())
+    }
+
+    /// Discards an event if the driver reports that a graph has captured its record: the capture began
+    /// before the record, and ended before the driver was asked. The next call that needs the event finds
+    /// a later one, or records one.
+    #[inline]
+    fn discard_captured<T>(&self, event: &Event, outcome: ResourceResult<T>) -> ResourceResult<T> {
+        if let Err(ResourceError::Driver { code: CAPTURED_EVENT, .. }) = outcome {
+            self.timelines[event.slot()].discard(event);
+        }
+        outcome
+    }
+
     /// Asks the driver whether an event is done.
     pub(crate) fn query(&self, device: &Device, event: &Event) -> ResourceResult<bool> {
-        let is_done = event.driver_event().query(&device.relaxed()?)?;
+        let queried = event.driver_event().query(&device.relaxed()?);
+        let is_done = self.discard_captured(event, queried)?;
         if is_done {
             self.has_completed(event);
         }
@@ -76,7 +98,8 @@ impl Progress {
 
     /// Waits until an event is done.
     pub(crate) fn synchronize(&self, device: &Device, event: &Event) -> ResourceResult<()> {
-        event.driver_event().synchronize(&device.relaxed()?)?;
+        let waited = event.driver_event().synchronize(&device.relaxed()?);
+        self.discard_captured(event, waited)?;
         self.has_completed(event);
         Ok(())
     }

@@ -43,7 +43,7 @@ pub(crate) struct Events<D> {
     /// Sorted by number: those that are being recorded or may be waited for, and those that were and
     /// serve again when an event is needed. It grows to the number of events in flight.
     recorded: VecDeque<Recorded<D>>,
-    /// Those whose record has failed.
+    /// Those whose record has failed, or belongs to a graph.
     spare: Vec<Arc<StreamEvent<D>>>,
     /// Events recorded since the driver was last asked about one.
     since_query: usize,
@@ -168,7 +168,8 @@ impl<D> Timeline<D> {
         borrowed
     }
 
-    /// Takes an event back that could not be recorded for use `seq`.
+    /// Takes an event back that could not be recorded, or whose record a graph has captured: it stands for
+    /// no use.
     #[cold]
     pub(crate) fn discard(&self, event: &StreamEvent<D>) {
         let mut events = self.lock();
@@ -245,7 +246,8 @@ impl<D> Events<D> {
                 return self.recorded.remove(at).map(|it| it.event);
             }
         }
-        self.spare.pop()
+        let at = self.spare.iter_mut().position(is_only)?;
+        Some(self.spare.swap_remove(at))
     }
 }
 

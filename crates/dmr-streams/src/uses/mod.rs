@@ -458,8 +458,7 @@ impl<'p> UseTable<'p> {
         let covers = |by: usize, of: usize| events[by].covers(events[of].slot(), events[of].seq());
         let queued = covering::queued(events.len(), covers);
         for (event, _) in events.iter().zip(queued).filter(|(_, queued)| *queued) {
-            event.driver_event().make_wait(stream)?;
-            progress.has_waited(stream.slot(), event);
+            progress.make_wait(stream, event)?;
         }
         Ok(())
     }
