@@ -314,6 +314,21 @@ fn dropping_a_resource_does_not_touch_the_retired_home_of_what_is_pending() {
 }
 
 #[test]
+fn dropping_a_resource_frees_what_is_done_with_and_has_a_retired_home() {
+    let rig = Rig::simulated();
+    let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));
+    let block = resource.allocate(BYTES, adopted.id(), TAG).unwrap();
+    rig.delay(own.id());
+    launch(&rig, &*resource, own.id(), Access::Write, &block);
+    resource.deallocate(block).unwrap();
+    rig.streams().retire_stream(&adopted).unwrap();
+    drop(stream);
+    rig.streams().synchronize_all().unwrap();
+    drop((resource, own, adopted));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_retirement_that_fails_changes_nothing() {
     let rig = Rig::simulated();
     let (resource, own, (stream, adopted)) = (tracked(&rig), rig.stream(), foreign(&rig));

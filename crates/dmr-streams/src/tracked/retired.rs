@@ -156,7 +156,9 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     fn wait_at_home(&self, id: BlockId, after: &Dependencies) -> bool {
         match self.streams.enter_home(id.alloc_stream()) {
             Ok(HomeStream::Live(home)) => after.make_wait(&home).is_ok(),
-            _ => false,
+            // It can be given no wait any more.
+            Ok(HomeStream::Retired) => after.is_done().unwrap_or(false),
+            Err(_) => false,
         }
     }
 }
