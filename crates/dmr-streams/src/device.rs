@@ -149,6 +149,12 @@ impl Device {
         }
     }
 
+    /// Returns whether [`check`](Self::check) finds no error.
+    #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.inner.opened_in.is_current() && self.inner.lost.get().is_none()
+    }
+
     /// Refuses a call in a process that was forked after the device was opened. Makes no driver
     /// call and takes no lock: call it before either.
     ///
@@ -210,13 +216,32 @@ impl Device {
         // Null, and the names of the driver's two default streams.
         let is_of_any_context = stream as usize <= PER_THREAD;
         if is_of_any_context {
-            self.make_current().map_err(|(_, error)| error)?;
-            return call(stream);
+            return self.call_on_default(stream, call);
         }
-        match call(stream) {
-            Err(_) if self.make_current() == Ok(true) => call(stream),
-            outcome => outcome,
-        }
+        call(stream).or_else(|error| self.call_again(stream, call, error))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn call_on_default<T>(
+        &self,
+        stream: sys::CUstream,
+        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        self.make_current().map_err(|(_, error)| error)?;
+        call(stream)
+    }
+
+    /// Makes a call once more that has failed, if the context was not current.
+    #[cold]
+    #[inline(never)]
+    fn call_again<T>(
+        &self,
+        stream: sys::CUstream,
+        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
+        error: DriverError,
+    ) -> Result<T, DriverError> {
+        if self.make_current() == Ok(true) { call(stream) } else { Err(error) }
     }
 
     /// Waits for all work submitted to the device by this context. None of its streams captures a graph, or

@@ -4,13 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::result::DriverError;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::holds::Holds;
 use crate::{Device, StreamPool};
+
+/// The driver's function that says whether a stream is capturing a graph.
+const CAPTURE_STATUS: &str = "cuStreamIsCapturing";
 
 /// A stream of a pool that may be used until this is dropped.
 ///
@@ -44,16 +47,19 @@ impl StreamPool {
     /// a retired stream.
     #[inline]
     pub fn enter(&self, stream: StreamId) -> ResourceResult<StreamGuard<'_>> {
-        self.device().check()?;
         let id = if stream.is_default() { self.default_stream() } else { stream };
-        if id.pool() == Some(self.id())
+        if self.device().is_usable()
+            && id.pool() == Some(self.id())
             && let Some(slot) = self.stream_slot(id.slot())
             && slot.admits(id.lease())
-            && let HomeStream::Live(guard) = self.enter_slot(id)?
+            && let Some(known) = slot.stream.get()
         {
-            return Ok(guard);
+            let holds = self.is_adopted(id.slot()).then_some(&slot.holds);
+            if holds.is_none_or(Holds::enter) {
+                return Ok(StreamGuard { pool: self, stream: &known.stream, id, holds });
+            }
         }
-        Err(self.misuse(stream))
+        Err(self.refusal(stream))
     }
 
     /// Begins a call that uses the stream on which a block was allocated, also after its lease was
@@ -65,25 +71,19 @@ impl StreamPool {
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool.
     #[inline]
     pub fn enter_home(&self, home: StreamId) -> ResourceResult<HomeStream<'_>> {
-        self.device().check()?;
-        if home.pool() != Some(self.id()) {
-            return Err(self.misuse(home));
+        if self.device().is_usable()
+            && home.pool() == Some(self.id())
+            && let Some(slot) = self.stream_slot(home.slot())
+            && let Some(known) = slot.stream.get()
+        {
+            let holds = self.is_adopted(home.slot()).then_some(&slot.holds);
+            return Ok(if holds.is_none_or(Holds::enter) {
+                HomeStream::Live(StreamGuard { pool: self, stream: &known.stream, id: home, holds })
+            } else {
+                HomeStream::Retired
+            });
         }
-        self.enter_slot(home)
-    }
-
-    /// Begins a call on the stream of a slot. The id is one of this pool's.
-    #[inline]
-    fn enter_slot(&self, id: StreamId) -> ResourceResult<HomeStream<'_>> {
-        let slot = self.stream_slot(id.slot());
-        let Some((slot, known)) = slot.and_then(|slot| Some((slot, slot.stream.get()?))) else {
-            return Err(self.misuse(id));
-        };
-        let holds = self.is_adopted(id.slot()).then_some(&slot.holds);
-        if holds.is_some_and(|holds| !holds.enter()) {
-            return Ok(HomeStream::Retired);
-        }
-        Ok(HomeStream::Live(StreamGuard { pool: self, stream: &known.stream, id, holds }))
+        Err(self.refusal(home))
     }
 
     /// Returns a guard of a stream that the pool made and that has no slot.
@@ -150,7 +150,19 @@ impl<'p> StreamGuard<'p> {
     /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
     #[inline]
     pub fn refuse_capture(&self) -> ResourceResult<()> {
-        if self.is_capturing()? { Err(ResourceError::stream_capturing(self.id)) } else { Ok(()) }
+        match self.capture_status() {
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
+            status => Err(self.capture_error(status)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn capture_error(&self, status: Result<CUstreamCaptureStatus, DriverError>) -> ResourceError {
+        match status {
+            Ok(_) => ResourceError::stream_capturing(self.id),
+            Err(error) => self.device().driver_error(CAPTURE_STATUS, error),
+        }
     }
 
     /// Returns whether the stream is capturing a graph.
@@ -160,11 +172,20 @@ impl<'p> StreamGuard<'p> {
     /// [`Driver`](ResourceError::Driver).
     #[inline]
     pub fn is_capturing(&self) -> ResourceResult<bool> {
-        // SAFETY: the stream is alive while there is a guard.
         let status = self
-            .call(|stream| unsafe { result::stream::is_capturing(stream) })
-            .map_err(|error| self.device().driver_error("cuStreamIsCapturing", error))?;
+            .capture_status()
+            .map_err(|error| self.device().driver_error(CAPTURE_STATUS, error))?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    #[inline(always)]
+    fn capture_status(&self) -> Result<CUstreamCaptureStatus, DriverError> {
+        self.call(|stream| {
+            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+            // SAFETY: the stream is alive while there is a guard.
+            unsafe { sys::cuStreamIsCapturing(stream, &mut status) }.result()?;
+            Ok(status)
+        })
     }
 
     /// Returns whether the stream has this handle.
@@ -227,6 +248,13 @@ impl fmt::Debug for StreamGuard<'_> {
 }
 
 impl StreamPool {
+    /// Returns the error for an id that no call can begin with: that of the device, if it cannot be
+    /// used.
+    #[cold]
+    fn refusal(&self, stream: StreamId) -> ResourceError {
+        self.device().check().err().unwrap_or_else(|| self.misuse(stream))
+    }
+
     /// Returns the error for an id that names no stream here.
     #[cold]
     pub(crate) fn misuse(&self, stream: StreamId) -> ResourceError {
