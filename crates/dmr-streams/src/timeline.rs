@@ -20,7 +20,8 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 /// event can be recorded again without.
 const EVENTS_PER_QUERY: usize = 64;
 
-/// How many of the oldest events are looked at for one to record again.
+/// How many of the oldest events are looked at for one to record again, and how many of the newest
+/// for one to wait for before all are searched.
 const LOOKS: usize = 8;
 
 /// The uses of one stream.
@@ -158,12 +159,7 @@ impl<D> Timeline<D> {
         event.is_recorded.store(false, Ordering::Relaxed);
         // SAFETY: an event stays with its timeline, which is borrowed.
         let borrowed = unsafe { &*std::ptr::from_ref(&*event) };
-        let mut at = events.recorded.len();
-        // A thread that had to make its event may be late.
-        while at > 0 && events.recorded[at - 1].seq > seq {
-            at -= 1;
-        }
-        events.recorded.insert(at, Recorded { seq, event });
+        events.insert(Recorded { seq, event });
         events.since_query += 1;
         borrowed
     }
@@ -204,11 +200,14 @@ impl<D> Timeline<D> {
         if self.is_done(seq) {
             return Cover::Done;
         }
-        let from = events.recorded.range(events.first_from(seq)..);
-        match from.into_iter().find(|it| it.event.is_recorded()) {
-            Some(first) => Cover::Event(Arc::clone(&first.event)),
-            None => Cover::Unrecorded,
+        let mut at = events.first_from(seq);
+        while let Some(it) = events.recorded.get(at) {
+            if it.event.is_recorded() {
+                return Cover::Event(Arc::clone(&it.event));
+            }
+            at += 1;
         }
+        Cover::Unrecorded
     }
 
     /// Makes an event stand for all that was ever submitted to the stream, which was retired just now,
@@ -229,25 +228,61 @@ impl<D> Timeline<D> {
 }
 
 impl<D> Events<D> {
-    /// The index of the first event with number `seq` or a larger one.
+    /// Adds an event where its number says.
+    #[inline]
+    fn insert(&mut self, added: Recorded<D>) {
+        // A thread that had to make its event may be late.
+        let is_late = self.recorded.back().is_some_and(|newest| newest.seq > added.seq);
+        if is_late {
+            self.recorded.insert(self.first_from(added.seq), added);
+        } else {
+            self.recorded.push_back(added);
+        }
+    }
+
+    /// Returns the index of the first event with number `seq` or a larger one. Looks at the newest
+    /// events first: work mostly waits for what was submitted just before.
+    #[inline]
     fn first_from(&self, seq: u64) -> usize {
+        let mut at = self.recorded.len();
+        let least = at.saturating_sub(LOOKS);
+        while at > least {
+            if self.recorded[at - 1].seq < seq {
+                return at;
+            }
+            at -= 1;
+        }
         self.recorded.partition_point(|it| it.seq < seq)
     }
 
     /// Removes an event that is done and that no thread has.
     #[inline]
     fn take_unneeded(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
-        for at in 0..self.recorded.len().min(LOOKS) {
-            let oldest = &mut self.recorded[at];
-            if oldest.seq > done {
-                break;
-            }
-            if oldest.event.is_recorded() && is_only(&mut oldest.event) {
-                return self.recorded.remove(at).map(|it| it.event);
-            }
+        let is_unneeded = |it: &mut Recorded<D>| it.seq <= done && it.is_unneeded();
+        if self.recorded.front_mut().is_some_and(is_unneeded) {
+            return self.recorded.pop_front().map(|it| it.event);
+        }
+        self.take_unneeded_later(done)
+    }
+
+    /// As above, where the oldest event is needed, or may not be done.
+    #[inline(never)]
+    fn take_unneeded_later(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
+        let is_unneeded = |it: &mut Recorded<D>| it.seq <= done && it.is_unneeded();
+        let found = self.recorded.iter_mut().take(LOOKS).position(is_unneeded);
+        if let Some(at) = found {
+            return self.recorded.remove(at).map(|it| it.event);
         }
         let at = self.spare.iter_mut().position(is_only)?;
         Some(self.spare.swap_remove(at))
+    }
+}
+
+impl<D> Recorded<D> {
+    /// Returns whether no thread has the event, to record it or to wait for it.
+    #[inline]
+    fn is_unneeded(&mut self) -> bool {
+        self.event.is_recorded() && is_only(&mut self.event)
     }
 }
 
