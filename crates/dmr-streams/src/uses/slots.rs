@@ -16,20 +16,27 @@ use crate::latch::{Latch, Latched};
 use crate::owner::OwnerNumber;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
-/// Slots are made by the chunk, each twice as large as the one before, and never given back before
-/// the table is.
-const CHUNKS: usize = 20;
-/// How many slots the first chunk has, and a stream takes at once: so streams' slots lie apart.
+/// Slots of a chunk, which are made at once, in some 30 microseconds, and never given back before the
+/// table is. (The models of the tests have few slots.)
+const CHUNK: usize = if cfg!(loom) { BATCH } else { 256 };
+/// Chunks of a row.
+const ROW: usize = 512;
+/// Rows of the table: enough for [`MOST`] slots.
+const ROWS: usize = MOST / (ROW * CHUNK);
+/// The most slots.
+const MOST: usize = 1 << 26;
+/// How many slots a stream takes at once: so streams' slots lie apart.
 const BATCH: usize = 64;
 
 pub(crate) struct Slots {
-    chunks: [OnceLock<Chunk>; CHUNKS],
+    rows: [OnceLock<Row>; ROWS],
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
     /// By home stream: slots that no block has.
     free: Box<[CachePadded<Latch<Vec<Empty>>>]>,
 }
 
+type Row = Box<[OnceLock<Chunk>; ROW]>;
 type Chunk = Box<[CachePadded<Numbered>]>;
 
 /// A slot, and whose it is.
@@ -118,7 +125,7 @@ impl Slots {
     /// For blocks whose home streams are in slots below `streams`.
     pub(crate) fn new(streams: usize) -> Self {
         Self {
-            chunks: [const { OnceLock::new() }; CHUNKS],
+            rows: [const { OnceLock::new() }; ROWS],
             given: AtomicUsize::new(0),
             free: (0..streams).map(|_| CachePadded::default()).collect(),
         }
@@ -349,8 +356,7 @@ impl Slots {
 
     /// The slots that have a block, and the numbers of their generations.
     fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, Slot>)> {
-        let chunks = self.chunks.iter().map_while(OnceLock::get);
-        chunks.flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
+        self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
             // What is nobody's may be left latched.
             let whose = numbered.whose.load(Ordering::Relaxed);
             let slot = if whose == NOBODYS { None } else { numbered.lock_of(whose) };
@@ -391,16 +397,24 @@ impl Slots {
 
     #[inline(always)]
     fn numbered(&self, index: u32) -> Option<&Numbered> {
-        let (chunk, at) = place(index as usize);
-        Some(&**self.chunks.get(chunk)?.get()?.get(at)?)
+        let index = index as usize;
+        let row = self.rows.get(index / CHUNK / ROW)?.get()?;
+        Some(row[index / CHUNK % ROW].get()?.get(index % CHUNK)?)
     }
-}
 
-/// In which chunk a slot is, and where in it.
-#[inline]
-fn place(index: usize) -> (usize, usize) {
-    let chunk = (index / BATCH + 1).ilog2() as usize;
-    (chunk, index - BATCH * ((1 << chunk) - 1))
+    /// Returns the chunks that were made.
+    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        let rows = self.rows.iter().filter_map(OnceLock::get);
+        rows.flat_map(|row| row.iter().filter_map(OnceLock::get))
+    }
+
+    /// Makes the chunk of a slot, unless it was made.
+    fn make_chunk(&self, index: usize) {
+        let make_row = || Box::new([const { OnceLock::new() }; ROW]);
+        let row = self.rows[index / CHUNK / ROW].get_or_init(make_row);
+        let make_slots = || (0..CHUNK).map(|_| CachePadded::new(Numbered::empty())).collect();
+        row[index / CHUNK % ROW].get_or_init(make_slots);
+    }
 }
 
 impl Numbered {

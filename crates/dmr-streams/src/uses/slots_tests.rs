@@ -47,3 +47,36 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
         assert!(needs.contains(&4), "{access:?}: {needs:?}");
     }
 }
+
+/// As many slots as have a row and a little more of another.
+const MANY: usize = ROW * CHUNK + 3 * CHUNK;
+
+#[test]
+fn no_block_has_more_slots_made_than_one_chunk() {
+    let slots = Slots::new(1);
+    let mut made = 0;
+    for _ in 0..10_000 {
+        slots.reserve(0, Tenancy::NONE).unwrap();
+        let now: usize = slots.chunks().map(|chunk| chunk.len()).sum();
+        assert!(now - made <= CHUNK, "{} slots at once", now - made);
+        made = now;
+    }
+}
+
+#[test]
+fn every_block_has_a_slot_of_its_own_also_in_another_row() {
+    let slots = Slots::new(1);
+    let pool = StreamPoolId::next().unwrap();
+    let home = StreamId::from_parts(pool, 0, 0).unwrap();
+    let owner = OwnerNumber::new();
+    let tenancy = |payload| Tenancy { owner: Some(owner), payload };
+    let insert = |at: usize| {
+        let generation = Generation::next();
+        let slot = slots.insert(generation, UseId::new(0, 1), tenancy(at as u64)).unwrap();
+        id(slot, generation, home)
+    };
+    let blocks: Vec<_> = (0..MANY).map(insert).collect();
+    for (at, block) in blocks.iter().enumerate() {
+        assert_eq!(slots.payload(*block, owner), Some(at as u64));
+    }
+}

@@ -1,10 +1,9 @@
 //! Slots that no block is in: where they come from, and what their keepers do with them.
 
-use crossbeam_utils::CachePadded;
 use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, Generation, ResourceError, ResourceResult};
 
-use super::{BATCH, CHUNKS, Empty, Numbered, Slots, Tenancy, place};
+use super::{BATCH, Empty, MOST, Slots, Tenancy};
 use crate::sync::Ordering;
 
 impl Slots {
@@ -112,18 +111,12 @@ impl Slots {
     /// One of a batch that no stream had before.
     #[cold]
     fn take_new(&self, home: usize) -> ResourceResult<Empty> {
-        let full = ResourceError::capacity("slots of the use table", BATCH * ((1 << CHUNKS) - 1));
-        let more = |given: usize| Some(given + BATCH).filter(|end| place(end - 1).0 < CHUNKS);
+        let more = |given: usize| Some(given + BATCH).filter(|end| *end <= MOST);
         let first = self
             .given
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_err(|_| full)?;
-        let (chunk, _) = place(first);
-        let make = || {
-            let slots = 0..BATCH << chunk;
-            slots.map(|_| CachePadded::new(Numbered::empty())).collect()
-        };
-        self.chunks[chunk].get_or_init(make);
+            .map_err(|_| ResourceError::capacity("slots of the use table", MOST))?;
+        self.make_chunk(first);
         let first = first as u32;
         self.free[home].lock().extend((first + 1..first + BATCH as u32).rev().map(Empty));
         Ok(Empty(first))
