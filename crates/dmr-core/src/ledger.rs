@@ -176,6 +176,17 @@ impl Ledger {
         self.reads.iter().copied().chain(write)
     }
 
+    /// Calls `visit` with each of [`free_waits`](Self::free_waits).
+    #[inline]
+    pub fn visit_free_waits(&self, mut visit: impl FnMut(UseId)) {
+        for read in self.reads.as_slice() {
+            visit(*read);
+        }
+        if let Some(write) = self.last_write.filter(|_| self.reads.is_empty()) {
+            visit(write);
+        }
+    }
+
     /// Remembers a finished use, unless a later use of the same stream was committed first and covers
     /// it.
     #[inline]

@@ -215,6 +215,7 @@ impl<'a> IntoIterator for &'a UseTokens {
     type Item = &'a UseToken;
     type IntoIter = std::slice::Iter<'a, UseToken>;
 
+    #[inline]
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }

@@ -225,15 +225,14 @@ impl AsyncCudaResource {
         }
     }
 
-    /// Frees the blocks that were given back while a window was open, and returns `outcome`: that of a
-    /// call that has closed windows. A preparation that fails closes those that it has opened.
+    /// Frees the blocks that were given back while a window was open. For every call that has closed
+    /// windows; a preparation that fails closes those that it has opened.
     #[inline]
-    fn after_windows_closed<T>(&self, outcome: ResourceResult<T>) -> ResourceResult<T> {
+    fn windows_have_closed(&self) {
         // Another thread may have held a lock when the process was forked.
         if !self.device().is_forked() {
             self.sweep_if_any();
         }
-        outcome
     }
 }
 
@@ -372,7 +371,9 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.after_windows_closed(self.uses().record_block_use(block.id(), stream))
+        let outcome = self.uses().record_block_use(block.id(), stream);
+        self.windows_have_closed();
+        outcome
     }
 
     fn prepare_block_use(
@@ -382,7 +383,10 @@ impl DeviceMemoryResource for AsyncCudaResource {
         access: Access,
     ) -> ResourceResult<UseToken> {
         let prepared = self.uses().prepare_block_use(block, stream, access);
-        prepared.or_else(|error| self.after_windows_closed(Err(error)))
+        if prepared.is_err() {
+            self.windows_have_closed();
+        }
+        prepared
     }
 
     fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
@@ -392,16 +396,19 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        let prepared = self.uses().prepare_uses(uses, stream);
-        prepared.or_else(|error| self.after_windows_closed(Err(error)))
+        self.uses().prepare_or(uses, stream, || self.windows_have_closed())
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.after_windows_closed(self.uses().finish_uses(tokens))
+        let outcome = self.uses().finish_uses(tokens);
+        self.windows_have_closed();
+        outcome
     }
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.after_windows_closed(self.uses().cancel(tokens))
+        let outcome = self.uses().cancel(tokens);
+        self.windows_have_closed();
+        outcome
     }
 
     /// `None`: the driver's pool maps its pages itself.

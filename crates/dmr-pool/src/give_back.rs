@@ -38,13 +38,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if is_known && !self.device().is_lost() {
             self.refuse_captured(id.alloc_stream())?;
         }
-        match self.uses().surrender(id, &self.owner) {
-            Surrender::Free { payload, vacancy, used } => {
+        let mut after = Carried::default();
+        match self.uses().surrender(id, &self.owner, &mut after) {
+            Surrender::Free { payload, vacancy } => {
                 let (home, freed) = (id.alloc_stream(), block.bytes() as u64);
                 if let Some(place) = Place::from_payload(payload) {
-                    if used || place.arena != home.slot() || self.puts_specially {
+                    let is_own = place.arena == home.slot();
+                    if !after.is_empty() || !is_own || self.puts_specially {
                         let back = Back { returned: freed, freed };
-                        self.put_used(place, home, vacancy, back);
+                        self.put_used(place, home, after, vacancy, back);
                     } else if let Some(arena) = self.arena_at(place.arena) {
                         let mut state = arena.lock();
                         state.counts.freed += freed;
@@ -66,8 +68,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Puts a chunk back that other streams may have used, or that another stream has lent.
     #[inline(never)]
-    fn put_used(&self, place: Place, home: StreamId, mut vacancy: Vacancy, back: Back) {
-        let after = self.uses().carry(&mut vacancy, home);
+    fn put_used(&self, place: Place, home: StreamId, after: Carried, vacancy: Vacancy, back: Back) {
         if self.puts_specially {
             return self.put_specially(place, home, after, (vacancy, back));
         }
@@ -130,7 +131,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Puts retired blocks whose windows have closed back into the arenas, and returns their bytes.
     /// On a lost device an open window keeps no block.
     pub(crate) fn sweep(&self) -> u64 {
-        if self.retired_count.load(Ordering::SeqCst) == 0 {
+        if !self.has_retired() {
             return 0;
         }
         let hand = self.transit.open();
@@ -160,14 +161,21 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
             freed += bytes;
         }
-        for (Retired { id, payload, bytes }, vacancy) in closed {
+        for (Retired { id, payload, bytes }, mut vacancy) in closed {
             if let Some(place) = Place::from_payload(payload) {
-                let back = Back { returned: 0, freed: bytes };
-                self.put_used(place, id.alloc_stream(), vacancy, back);
+                let (home, back) = (id.alloc_stream(), Back { returned: 0, freed: bytes });
+                let after = self.uses().carry(&mut vacancy, home);
+                self.put_used(place, home, after, vacancy, back);
             }
             freed += bytes;
         }
         freed
+    }
+
+    /// Returns whether there are blocks that were given back while a window was open.
+    #[inline]
+    pub(crate) fn has_retired(&self) -> bool {
+        self.retired_count.load(Ordering::SeqCst) > 0
     }
 
     fn retired(&self) -> MutexGuard<'_, Vec<Retired>> {

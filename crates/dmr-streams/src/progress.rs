@@ -112,24 +112,25 @@ impl Progress {
         }
     }
 
-    /// Numbers a use that was submitted, and records an event for it if there is more than one stream:
-    /// without one, a stream that must wait for the use waits for an event with a later number. If
-    /// recording fails, or the stream turns out to capture a graph, the number still stands and the use
-    /// is unrecorded.
+    /// Numbers a use that was submitted, writes the number to `marked`, and records an event for the use
+    /// if there is more than one stream: without one, a stream that must wait for the use waits for an
+    /// event with a later number. If recording fails, or the stream turns out to capture a graph, the
+    /// number still stands and the use is unrecorded.
     #[inline]
-    pub(crate) fn mark(&self, stream: &StreamGuard<'_>) -> (u64, ResourceResult<()>) {
+    pub(crate) fn mark(&self, stream: &StreamGuard<'_>, marked: &mut u64) -> ResourceResult<()> {
         let timeline = &self.timelines[stream.slot()];
         // If no second stream is in sight now, then the event that announces it will be numbered
         // after this use, and recorded after its work.
         let mut events = timeline.lock();
         let seq = timeline.number(&events);
+        *marked = seq;
         if !self.several.load(Ordering::SeqCst) {
             drop(events);
-            return (seq, stream.refuse_capture());
+            return stream.refuse_capture();
         }
         let event = timeline.reuse(&mut events, seq);
         drop(events);
-        (seq, self.record(stream, seq, event))
+        self.record(stream, seq, event)
     }
 
     /// Returns an event that covers a use; `None` if the use is done. It is the first that was recorded
@@ -206,6 +207,7 @@ impl Progress {
     /// Records an event for use `seq`: the one given, or another one. An event that a graph has captured
     /// orders nothing outside of the graph, and adds no node to it: it is discarded. A capture can begin
     /// at any time, so the driver is asked afterwards.
+    #[inline(always)]
     fn record<'p>(
         &'p self,
         on: &StreamGuard<'_>,
@@ -223,15 +225,14 @@ impl Progress {
         // What was waited for by now is waited for before the event, too.
         event.seen.copy(&timeline.seen, self.reach());
         let recorded = event.driver_event().record(on);
-        let recorded = recorded.map_err(|error| on.device().driver_error("cuEventRecord", error));
-        match on.refuse_capture().and(recorded) {
-            Ok(()) => event.set_recorded(),
-            Err(error) => {
-                timeline.discard(event);
-                return Err(error);
-            }
+        let outcome = on.refuse_capture();
+        if outcome.is_ok() && recorded.is_ok() {
+            event.set_recorded();
+            return Ok(());
         }
-        Ok(())
+        timeline.discard(event);
+        let failed = |error| on.device().driver_error("cuEventRecord", error);
+        outcome.and(recorded.map_err(failed))
     }
 
     /// An event to record for use `seq`, where none was known to be done: asks the driver about one now

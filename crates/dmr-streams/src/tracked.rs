@@ -347,7 +347,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.uses().prepare_uses(uses, stream)
+        self.uses().prepare(uses, stream)
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {

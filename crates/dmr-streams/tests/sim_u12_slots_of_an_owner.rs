@@ -7,7 +7,7 @@ use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeviceBlock, Generation,
     ResourceError, StreamId,
 };
-use dmr_streams::uses::{Departure, Surrender, UseTable, Vacancy};
+use dmr_streams::uses::{Carried, Departure, Surrender, UseTable, Vacancy};
 use dmr_streams::{BlockOwner, StreamPool};
 use dmr_testkit::Rig;
 
@@ -51,18 +51,30 @@ fn a_block_that_was_given_back_in_a_window_is_not_taken_back_again() {
     let block = enter(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
     let window = [BlockUse::new(block, Access::Read)];
     let tokens = uses.prepare(&window, stream.id()).unwrap();
-    assert!(matches!(uses.surrender(block, owner), Surrender::InUse(INNER)));
+    assert!(matches!(
+        uses.surrender(block, owner, &mut Carried::default()),
+        Surrender::InUse(INNER)
+    ));
     for _ in 0..2 {
-        assert!(is_before(uses.surrender(block, owner)), "the window is open");
+        assert!(
+            is_before(uses.surrender(block, owner, &mut Carried::default())),
+            "the window is open"
+        );
         assert!(matches!(uses.give_back(block, owner), Err(ResourceError::UseAfterFree { .. })));
         assert!(uses.surrender_retired(block, owner).is_none());
     }
     uses.finish(tokens).unwrap();
-    assert!(is_before(uses.surrender(block, owner)), "the window is closed");
+    assert!(
+        is_before(uses.surrender(block, owner, &mut Carried::default())),
+        "the window is closed"
+    );
     assert!(matches!(uses.give_back(block, owner), Err(ResourceError::UseAfterFree { .. })));
     let vacancy = uses.surrender_retired(block, owner).unwrap();
     assert!(uses.surrender_retired(block, owner).is_none(), "taken once");
-    assert!(matches!(uses.surrender(block, owner), Surrender::Foreign), "gone");
+    assert!(
+        matches!(uses.surrender(block, owner, &mut Carried::default()), Surrender::Foreign),
+        "gone"
+    );
     uses.give_up(vacancy);
 }
 
@@ -74,10 +86,11 @@ fn a_block_that_was_not_given_back_does_not_leave_as_a_retired_one() {
     assert!(uses.surrender_retired(block, owner).is_none());
     let window = [BlockUse::new(block, Access::Read)];
     uses.cancel(uses.prepare(&window, stream.id()).unwrap()).unwrap();
-    let Surrender::Free { payload, vacancy, used } = uses.surrender(block, owner) else {
+    let mut after = Carried::default();
+    let Surrender::Free { payload, vacancy } = uses.surrender(block, owner, &mut after) else {
         panic!("it is there, and nobody uses it");
     };
-    assert_eq!((payload, used), (INNER, false));
+    assert_eq!((payload, after.is_empty()), (INNER, true));
     uses.give_up(vacancy);
 }
 
@@ -88,11 +101,12 @@ fn a_block_is_its_owners_and_nobody_elses() {
         (&rig.streams().register(), &rig.streams().register(), rig.stream());
     let uses = rig.streams().uses();
     let block = enter(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
-    assert!(matches!(uses.surrender(block, other), Surrender::Foreign));
+    assert!(matches!(uses.surrender(block, other, &mut Carried::default()), Surrender::Foreign));
     assert!(matches!(uses.give_back(block, other), Ok(Departure::Foreign)));
     assert_eq!(uses.payload(block, other), None);
     assert_eq!(uses.payload(block, owner), Some(INNER));
-    let Surrender::Free { vacancy, .. } = uses.surrender(block, owner) else {
+    let Surrender::Free { vacancy, .. } = uses.surrender(block, owner, &mut Carried::default())
+    else {
         panic!("it is the owner's");
     };
     assert_eq!(uses.payload(block, owner), None);
@@ -118,7 +132,10 @@ fn a_slot_is_for_blocks_of_its_own_table() {
     assert!(elsewhere.reserve(owner, INNER, foreign).is_err(), "an owner of another pool");
     // It has come back whole.
     let block = enter(rig.streams(), vacancy, stream);
-    assert!(matches!(uses.surrender(block, owner), Surrender::Free { .. }));
+    assert!(matches!(
+        uses.surrender(block, owner, &mut Carried::default()),
+        Surrender::Free { .. }
+    ));
 }
 
 #[test]
@@ -127,7 +144,8 @@ fn a_slot_that_is_given_up_is_the_next_one_of_the_stream_that_it_was_reserved_fo
     let (owner, uses) = (&rig.streams().register(), rig.streams().uses());
     let [home, borrower] = [rig.stream(), rig.stream()];
     let block = enter(rig.streams(), reserve(uses, owner, home.id()), borrower.id());
-    let Surrender::Free { vacancy, .. } = uses.surrender(block, owner) else {
+    let Surrender::Free { vacancy, .. } = uses.surrender(block, owner, &mut Carried::default())
+    else {
         panic!("nobody uses it");
     };
     uses.give_up(vacancy);

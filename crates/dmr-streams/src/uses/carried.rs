@@ -50,6 +50,17 @@ impl Carried {
     }
 }
 
+/// How work that something depends on stands to what is submitted to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CarriedOrder {
+    /// It is known to be done.
+    Done,
+    /// The stream comes after it.
+    Before,
+    /// Neither.
+    Unordered,
+}
+
 impl UseTable<'_> {
     /// The number that stands for everything submitted to the stream so far, recorded or not.
     /// Numbers of one stream grow.
@@ -93,6 +104,23 @@ impl UseTable<'_> {
     #[must_use]
     pub fn has_ended(&self, stream: StreamId) -> bool {
         self.pool.is_retired(stream.slot())
+    }
+
+    /// Returns how what is carried stands to what is submitted to `stream` from now on.
+    #[must_use]
+    #[inline]
+    pub fn order_of(&self, stream: StreamId, carried: &Carried) -> CarriedOrder {
+        let (progress, slot) = (self.pool.progress(), stream.slot());
+        let mut order = CarriedOrder::Done;
+        for used in &carried.needs {
+            if !progress.is_done(*used) {
+                if self.holds_up(slot, *used) {
+                    return CarriedOrder::Unordered;
+                }
+                order = CarriedOrder::Before;
+            }
+        }
+        order
     }
 
     /// Makes `stream` wait for all of it that is not known to be done or waited for.

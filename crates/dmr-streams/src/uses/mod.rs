@@ -29,7 +29,7 @@ use crate::owner::OwnerNumber;
 use crate::progress::Event;
 use crate::{BlockOwner, HomeStream, StreamGuard, StreamPool};
 
-pub use carried::Carried;
+pub use carried::{Carried, CarriedOrder};
 pub use departure::{Departure, Leaving};
 pub use dependencies::{Dependencies, FreeOrder, HomeOrder, LastUse};
 pub(crate) use slots::Slots;
@@ -117,16 +117,49 @@ impl<'p> UseTable<'p> {
     /// [`WindowConflict`](ResourceError::WindowConflict);
     /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
     pub fn prepare(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        let stream = self.pool.enter(stream)?;
-        let mut tokens = UseTokens::new(stream.id());
-        if let Err(error) = self.open(uses, &stream, &mut tokens) {
-            self.close_all(&tokens);
-            return Err(error);
-        }
-        stream.open_windows(tokens.len());
-        Ok(tokens)
+        self.prepare_or(uses, stream, || ())
     }
 
+    /// As [`prepare`](Self::prepare). Calls `failed` when windows were closed again because of an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare`](Self::prepare).
+    #[inline]
+    pub fn prepare_or(
+        &self,
+        uses: &[BlockUse],
+        stream: StreamId,
+        failed: impl FnOnce(),
+    ) -> ResourceResult<UseTokens> {
+        let stream = self.pool.enter(stream)?;
+        // They are half a kilobyte, and moved once.
+        let mut tokens = UseTokens::new(stream.id());
+        match self.prepare_on(uses, &stream, &mut tokens) {
+            Ok(()) => Ok(tokens),
+            Err(error) => {
+                failed();
+                Err(error)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prepare_on(
+        &self,
+        uses: &[BlockUse],
+        stream: &StreamGuard<'_>,
+        tokens: &mut UseTokens,
+    ) -> ResourceResult<()> {
+        let outcome = self.open(uses, stream, tokens);
+        match &outcome {
+            Ok(()) => stream.open_windows(tokens.len()),
+            Err(_) => self.close_all(tokens),
+        }
+        outcome
+    }
+
+    #[inline(always)]
     fn open(
         &self,
         uses: &[BlockUse],
@@ -183,17 +216,15 @@ impl<'p> UseTable<'p> {
             // A stream with an open window is not retired: these have none.
             HomeStream::Retired => return self.cancel_borrowed(tokens),
         };
-        match self.pool.progress().mark(&stream) {
-            (seq, Ok(())) => self.close_used(tokens, seq),
-            // To wait for the stream would break its capture.
-            (seq, Err(error @ ResourceError::StreamCapturing { .. })) => {
-                self.close_used(tokens, seq).and(Err(error))
-            }
-            (seq, Err(error)) => self.finish_unrecorded(tokens, &stream, seq, error),
+        let mut seq = 0;
+        match self.pool.progress().mark(&stream, &mut seq) {
+            Ok(()) => self.close_used(tokens, seq),
+            Err(error) => self.finish_unrecorded(tokens, &stream, seq, error),
         }
     }
 
-    /// No event could be recorded: waits for the work instead. If that fails too, answers why.
+    /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails
+    /// too, returns why none could be.
     #[cold]
     fn finish_unrecorded(
         &self,
@@ -202,17 +233,19 @@ impl<'p> UseTable<'p> {
         seq: u64,
         error: ResourceError,
     ) -> ResourceResult<()> {
-        if stream.synchronize().is_err() {
+        // To wait for the stream would break its capture.
+        let is_captured = matches!(error, ResourceError::StreamCapturing { .. });
+        if is_captured || stream.synchronize().is_err() {
             return self.close_used(tokens, seq).and(Err(error));
         }
         let done = UseId::new(stream.slot(), seq);
-        self.close(tokens, |slots, token| slots.close(token, Closing::Done(done)))
+        self.close(tokens, Closing::Done(done))
     }
 
-    #[inline]
+    #[inline(always)]
     fn close_used(&self, tokens: &UseTokens, seq: u64) -> ResourceResult<()> {
         let used = UseId::new(tokens.stream().slot(), seq);
-        self.close(tokens, |slots, token| slots.close(token, Closing::Used(used)))
+        self.close(tokens, Closing::Used(used))
     }
 
     /// Closes windows of uses whose work was not submitted.
@@ -234,7 +267,7 @@ impl<'p> UseTable<'p> {
     }
 
     fn cancel_borrowed(&self, tokens: &UseTokens) -> ResourceResult<()> {
-        self.close(tokens, |slots, token| slots.close(token, Closing::Unused))
+        self.close(tokens, Closing::Unused)
     }
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
@@ -451,6 +484,12 @@ impl<'p> UseTable<'p> {
     /// Queues the waits on `stream`, less those that others of them imply.
     fn wait(&self, stream: &StreamGuard<'_>, needs: &Needs) -> ResourceResult<()> {
         let progress = self.pool.progress();
+        if let [used] = **needs {
+            return match progress.event_for(self.pool, used)? {
+                Some(event) => progress.make_wait(stream, &event),
+                None => Ok(()),
+            };
+        }
         let mut events: SmallVec<[Event; 8]> = SmallVec::new();
         for used in needs {
             events.extend(progress.event_for(self.pool, *used)?);
@@ -480,24 +519,23 @@ impl<'p> UseTable<'p> {
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window any more. All windows
     /// are closed then, too.
-    #[inline]
-    fn close(
-        &self,
-        tokens: &UseTokens,
-        close: impl Fn(&Slots, &UseToken) -> bool,
-    ) -> ResourceResult<()> {
-        let (mut closed, mut outcome) = (0, Ok(()));
-        for token in tokens {
-            if close(self.slots(), token) {
+    #[inline(always)]
+    fn close(&self, tokens: &UseTokens, closing: Closing) -> ResourceResult<()> {
+        let (mut closed, mut gone) = (0, None);
+        for token in tokens.as_slice() {
+            if self.slots().close(token, closing) {
                 closed += 1;
             } else {
-                outcome = Err(ResourceError::use_after_free(token.block().generation()));
+                gone = Some(token);
             }
         }
         if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
             holds.close_windows(closed);
         }
-        outcome
+        match gone {
+            None => Ok(()),
+            Some(token) => Err(ResourceError::use_after_free(token.block().generation())),
+        }
     }
 
     /// Closes windows that no stream is held for yet.

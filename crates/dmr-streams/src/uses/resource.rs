@@ -23,28 +23,16 @@ impl UseTable<'_> {
     ///
     /// # Errors
     ///
-    /// As [`prepare_uses`](Self::prepare_uses).
+    /// As [`prepare`](Self::prepare).
     pub fn prepare_block_use(
         &self,
         block: BlockId,
         stream: StreamId,
         access: Access,
     ) -> ResourceResult<UseToken> {
-        let tokens = self.prepare_uses(&[BlockUse::new(block, access)], stream)?;
+        let tokens = self.prepare(&[BlockUse::new(block, access)], stream)?;
         let not_one = ResourceError::use_after_free(block.generation());
         tokens.into_iter().next().ok_or(not_one)
-    }
-
-    /// `prepare_uses`: [`prepare`](Self::prepare), on a device that is there.
-    ///
-    /// # Errors
-    ///
-    /// As [`prepare`](Self::prepare); [`DeviceLost`](ResourceError::DeviceLost) and
-    /// [`ForkedProcess`](ResourceError::ForkedProcess).
-    #[inline]
-    pub fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.pool.device().check()?;
-        self.prepare(uses, stream)
     }
 
     /// `finish_uses`: [`finish`](Self::finish), or, on a device that is lost, only an end to the
@@ -56,12 +44,19 @@ impl UseTable<'_> {
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     #[inline]
     pub fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if self.pool.device().is_usable() {
+            return self.finish_borrowed(&tokens);
+        }
+        self.finish_without_device(tokens)
+    }
+
+    #[cold]
+    fn finish_without_device(&self, tokens: UseTokens) -> ResourceResult<()> {
         match self.pool.device().check() {
-            Ok(()) => self.finish_borrowed(&tokens),
-            Err(_) if tokens.is_empty() => Ok(()),
+            _ if tokens.is_empty() => Ok(()),
             Err(gone @ ResourceError::ForkedProcess { .. }) => Err(gone),
             // The work is gone with the context: nothing has to be ordered after it.
-            Err(gone) => self.cancel(tokens).and(Err(gone)),
+            gone => self.cancel(tokens).and(gone),
         }
     }
 }

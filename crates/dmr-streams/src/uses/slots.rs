@@ -96,9 +96,8 @@ pub(crate) enum Yielded {
     Before,
     /// A window is open: it is retired.
     InUse(u64),
-    /// It has left, and the slot is its owner's. If it was `used`, there may be something to wait
-    /// for.
-    Gone { payload: u64, empty: Empty, used: bool },
+    /// It has left, and the slot is its owner's.
+    Gone { payload: u64, empty: Empty },
 }
 
 /// An empty slot, for whoever has this: its latch is left taken, so nobody else comes to it.
@@ -112,6 +111,7 @@ struct Window {
 }
 
 /// What has become of a use whose window closes.
+#[derive(Clone, Copy)]
 pub(crate) enum Closing {
     /// Its work was never submitted.
     Unused,
@@ -182,9 +182,14 @@ impl Slots {
     }
 
     /// Takes a block back whose memory its owner uses again: out of its slot, which stays the
-    /// owner's, unless a window is open.
+    /// owner's, unless a window is open. Calls `keep` with what a free would have to wait for.
     #[inline(always)]
-    pub(crate) fn surrender(&self, block: BlockId, owner: OwnerNumber) -> Yielded {
+    pub(crate) fn surrender(
+        &self,
+        block: BlockId,
+        owner: OwnerNumber,
+        keep: impl FnMut(UseId),
+    ) -> Yielded {
         let Some(index) = block.slot().index() else { return Yielded::Foreign };
         let Some((numbered, mut slot)) = self.of(block) else { return Yielded::Foreign };
         let Tenancy { owner: whose, payload } = slot.tenancy;
@@ -199,9 +204,11 @@ impl Slots {
             return Yielded::InUse(payload);
         }
         numbered.set(NOBODYS);
-        let used = slot.used;
+        if slot.used {
+            slot.take_waits(keep);
+        }
         slot.leave_taken();
-        Yielded::Gone { payload, empty: Empty(index), used }
+        Yielded::Gone { payload, empty: Empty(index) }
     }
 
     /// The same for a retired block; `None` while a window is open.
@@ -259,12 +266,12 @@ impl Slots {
     }
 
     /// Closes a window. A token that has no window any more changes nothing, and returns `false`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn close(&self, token: &UseToken, closing: Closing) -> bool {
         let Some((_, mut slot)) = self.of(token.block()) else { return false };
-        let open = slot.windows.iter().position(|window| window.ticket == token.ticket());
-        let Some(open) = open else { return false };
-        slot.windows.swap_remove(open);
+        if !slot.remove_window(token.ticket()) {
+            return false;
+        }
         match closing {
             Closing::Unused => {}
             Closing::Used(used) => {
@@ -450,6 +457,22 @@ impl Slot {
         }
     }
 
+    /// Removes the window with this ticket; returns `false` if there is none.
+    #[inline]
+    fn remove_window(&mut self, ticket: u64) -> bool {
+        match self.windows.as_slice() {
+            [only] if only.ticket == ticket => self.windows.pop().is_some(),
+            [] | [_] => false,
+            _ => self.remove_one_of_several(ticket),
+        }
+    }
+
+    #[inline(never)]
+    fn remove_one_of_several(&mut self, ticket: u64) -> bool {
+        let found = self.windows.iter().position(|window| window.ticket == ticket);
+        found.map(|at| self.windows.swap_remove(at)).is_some()
+    }
+
     /// A use is done, and with it all that was submitted to its stream before.
     #[cold]
     fn forget_done(&mut self, access: Access, done: UseId) {
@@ -474,7 +497,7 @@ impl Slot {
     fn take_waits(&mut self, keep: impl FnMut(UseId)) {
         // Where nothing was used, the ledger has the allocation, which was at home.
         if self.used {
-            self.ledger.free_waits().for_each(keep);
+            self.ledger.visit_free_waits(keep);
             self.ledger.forget();
         }
     }

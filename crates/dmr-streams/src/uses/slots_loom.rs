@@ -166,7 +166,7 @@ fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
                 }
             })
         };
-        if let Yielded::Gone { empty, .. } = slots.surrender(block, owner) {
+        if let Yielded::Gone { empty, .. } = slots.surrender(block, owner, |_| ()) {
             gone.store(true, Ordering::SeqCst);
             let next = fill(empty, Generation::next());
             assert_eq!(next.slot(), block.slot(), "the slot is the owner's");

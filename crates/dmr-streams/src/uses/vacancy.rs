@@ -36,9 +36,6 @@ pub enum Surrender {
         payload: u64,
         /// The slot that it had in the table.
         vacancy: Vacancy,
-        /// Uses were recorded: [`UseTable::carry`] says what the memory's next user comes after.
-        /// Otherwise that is nothing on the block's home stream.
-        used: bool,
     },
 }
 
@@ -99,16 +96,23 @@ impl UseTable<'_> {
         }
     }
 
-    /// Takes a block back whose memory is used again by the same owner, who then answers for its
-    /// order. Makes no driver call.
+    /// Takes a block back whose memory is used again by the same owner, which is then responsible for
+    /// its order: adds to `after` what the memory's next user comes after on the block's home stream; on
+    /// other streams also after what was submitted to that stream by now. Makes no driver call.
     #[inline(always)]
-    pub fn surrender(&self, block: BlockId, owner: &BlockOwner) -> Surrender {
-        match self.slots().surrender(block, owner.number()) {
+    pub fn surrender(&self, block: BlockId, owner: &BlockOwner, after: &mut Carried) -> Surrender {
+        let home = block.alloc_stream().slot();
+        let keep = |used| {
+            if self.holds_up(home, used) {
+                after.needs.push(used);
+            }
+        };
+        match self.slots().surrender(block, owner.number(), keep) {
             Yielded::Foreign => Surrender::Foreign,
             Yielded::Before => Surrender::Before,
             Yielded::InUse(payload) => Surrender::InUse(payload),
-            Yielded::Gone { payload, empty, used } => {
-                Surrender::Free { payload, vacancy: self.vacancy(empty), used }
+            Yielded::Gone { payload, empty } => {
+                Surrender::Free { payload, vacancy: self.vacancy(empty) }
             }
         }
     }
