@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dmr_core::{AllocTag, DeviceBlock, StreamId};
-use dmr_streams::uses::{Carried, UseTable, Vacancy};
+use dmr_streams::uses::{Carried, CarriedOrder, UseTable, Vacancy};
 use dmr_streams::{Latch, Latched};
 
 use crate::acquire::StepCounts;
@@ -420,7 +420,11 @@ impl State {
     /// Makes an acquired chunk pending until the arena's stream is after all of `after`. Other
     /// streams may use it after that and after what the arena's stream had been given when the chunk
     /// became free.
+    #[inline]
     pub(crate) fn push(&mut self, chunk: ChunkId, after: Carried, since: u64) {
+        if self.pending.is_empty() {
+            self.heap.set_changed();
+        }
         self.pending_units += u64::from(self.heap.range(chunk).1);
         let entry = self.pending.push(Pending { chunk, after });
         self.heap.set_pending(chunk, since, entry);
@@ -528,25 +532,33 @@ impl State {
     }
 
     /// Acquires the pending chunk with this index in the queue.
+    #[inline]
     pub(crate) fn remove_pending(&mut self, entry: u32) -> Option<Pending> {
         let pending = self.pending.remove(entry)?;
+        if self.pending.is_empty() {
+            self.heap.set_changed();
+        }
         self.heap.set_acquired(pending.chunk);
         self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
         Some(pending)
     }
 
     /// Frees a pending chunk, if `stream` is after all that it depends on.
+    #[inline]
     fn settle(&mut self, entry: u32, stream: StreamId, uses: UseTable<'_>) -> bool {
         #[cfg(test)]
         crate::work::look();
         let Some(pending) = self.pending.get(entry) else { return false };
-        if !uses.is_after(stream, &pending.after) {
+        let order = uses.order_of(stream, &pending.after);
+        if order == CarriedOrder::Unordered {
             return false;
         }
-        // After what is known to be done, no stream has to come.
-        let is_done = uses.is_known_done(&pending.after);
         let Some(Pending { chunk, .. }) = self.remove_pending(entry) else { return false };
-        let since = if is_done { self.heap.taken(chunk).since } else { uses.submitted(stream) };
+        let since = match order {
+            // After what is known to be done, no stream has to come.
+            CarriedOrder::Done => self.heap.taken(chunk).since,
+            _ => uses.submitted(stream),
+        };
         self.release(chunk, since);
         true
     }

@@ -44,6 +44,7 @@ impl Default for PendingQueue {
 
 impl PendingQueue {
     /// Adds an entry, the newest, and returns its index.
+    #[inline(always)]
     pub(crate) fn push(&mut self, pending: Pending) -> u32 {
         let newest = self.entries[ENDS as usize].older;
         self.number += 1;
@@ -65,6 +66,7 @@ impl PendingQueue {
     }
 
     /// Removes an entry.
+    #[inline(always)]
     pub(crate) fn remove(&mut self, index: u32) -> Option<Pending> {
         let entry = &mut self.entries[index as usize];
         let pending = entry.pending.take()?;

@@ -41,7 +41,7 @@ pub(crate) struct Heap {
     dedicated_units: u64,
     /// The latest number that a free or pending chunk has had.
     newest: u64,
-    /// Chunks have entered or left the bins.
+    /// Chunks have entered or left the bins of free chunks.
     has_changed: bool,
 }
 
@@ -208,13 +208,11 @@ impl Heap {
         let chunk = &mut self.chunks[id];
         (chunk.since, chunk.entry, chunk.state) = (since, entry, State::Pending);
         self.newest = self.newest.max(since);
-        self.has_changed = true;
         self.pending.insert(&mut self.chunks, id);
     }
 
     /// Makes a pending chunk acquired.
     pub(crate) fn set_acquired(&mut self, id: ChunkId) {
-        self.has_changed = true;
         self.pending.remove(&mut self.chunks, id);
         self.chunks[id].state = State::Acquired;
     }
@@ -291,11 +289,16 @@ impl Heap {
         largest(&self.free).max(largest(&self.dedicated))
     }
 
-    /// Whether chunks became free or pending, or are not any more, since
-    /// [`clear_changed`](Self::clear_changed) was called.
+    /// Whether chunks became free, or are not any more, since [`clear_changed`](Self::clear_changed) was
+    /// called.
     #[inline(always)]
     pub(crate) fn has_changed(&self) -> bool {
         self.has_changed
+    }
+
+    /// Makes [`has_changed`](Self::has_changed) return `true`.
+    pub(crate) fn set_changed(&mut self) {
+        self.has_changed = true;
     }
 
     pub(crate) fn clear_changed(&mut self) {
