@@ -106,6 +106,7 @@ impl Dependencies {
             if !event.driver_event().query(&relaxed)? {
                 return Ok(false);
             }
+            event.set_done();
             events.pop();
         }
         Ok(true)
@@ -122,6 +123,7 @@ impl Dependencies {
         let events = self.events().clone();
         for event in &events {
             event.driver_event().synchronize(&relaxed)?;
+            event.set_done();
         }
         self.events().clear();
         Ok(())
