@@ -25,6 +25,7 @@ mod acquire;
 mod arena;
 mod claim;
 mod config;
+mod counts;
 mod give_back;
 mod grow;
 mod heap;
