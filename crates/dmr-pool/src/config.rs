@@ -26,7 +26,7 @@ pub struct PoolConfig {
     /// Larger blocks have memory of their own, which goes back to upstream when they are freed.
     /// Rounded up to 2 MiB.
     pub largest_pooled: usize,
-    /// The pool exceeds what is live by one so-manieth before it gives up what it keeps, has
+    /// The pool may exceed what is live by 1/`slack_divisor` before it gives up what it keeps, has
     /// streams wait for each other's memory, or takes more. Threads that get in each other's way
     /// raise that, up to as much as is live.
     pub slack_divisor: u32,
@@ -39,7 +39,7 @@ pub struct PoolConfig {
     ///
     /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
     pub page_size: u64,
-    /// With pages, the pool exceeds its peak by one so-manieth before it moves pages that are free
+    /// With pages, the pool may exceed its peak by 1/`page_slack_divisor` before it moves pages that are free
     /// rather than take more. Threads that get in each other's way raise that.
     pub page_slack_divisor: u32,
     /// With pages, whether streams wait for each other's memory, and the pool takes more only when

@@ -101,7 +101,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             state.release(place.chunk, uses.submitted(arena.home));
             drop(state);
         } else {
-            // Who borrowed it came after all that its lender had done with it.
+            // The borrowing stream is already ordered after the lender's work.
             let since = if is_lent { 0 } else { uses.submitted(arena.home) };
             state.push(place.chunk, after, since);
             state.settle_some(arena.home, uses);

@@ -29,7 +29,7 @@ const QUESTIONS: usize = 8;
 /// At least so many bytes behind each block are no block's, so that an overrun is seen.
 const GAP: usize = 1;
 
-/// Who is told, and of what.
+/// The observer, and the blocks that it sees.
 #[derive(Debug)]
 pub(crate) struct Observed {
     observer: Arc<dyn MemoryObserver>,
@@ -113,7 +113,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// An allocation that is not the usual one: of a size that is refused, or told of.
+    /// Allocates on the slow path: checks the size and reports the block to the observer.
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_specially(
@@ -258,7 +258,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             observed.observer.region_freed(block.address, generation);
         }
         if let Some(arena) = self.arena_at(block.place.arena) {
-            // Nobody has to come after anything.
+            // All work with it is complete, so no stream has to wait.
             arena.lock().release(block.place.chunk, 0);
         }
     }

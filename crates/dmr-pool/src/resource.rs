@@ -61,7 +61,7 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) config: PoolConfig,
     /// No block has more bytes.
     pub(crate) most: usize,
-    /// Blocks of up to so many bytes are handed out without a look at anything else.
+    /// The fast path serves blocks of at most this many bytes.
     most_as_usual: usize,
     /// Chunks are not just put back.
     pub(crate) puts_specially: bool,
@@ -197,7 +197,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas[home.slot()].get_or_init(|| {
             // A lease ends, and the next one of the stream finds the arena.
             let permanent = self.streams.permanent(home).unwrap_or(home);
-            // Who is to waste little counts well.
+            // Compact mode needs more exact live counts.
             let exactness = if self.config.waits_first { 8 } else { 5 };
             Box::new(Arena::new(permanent, exactness))
         })
@@ -208,7 +208,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas.iter().filter_map(OnceLock::get).map(|arena| &**arena)
     }
 
-    /// What so many bytes need that take the room of so many.
+    /// Returns the request for `bytes` bytes in a chunk of at least `room` bytes.
     #[inline]
     fn request(&self, bytes: usize, room: usize) -> Request {
         let mask = self.config.alignment - 1;
@@ -217,12 +217,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Request { units, bytes, is_apart: bytes >= self.first_apart }
     }
 
-    /// Nothing is as usual from now on.
+    /// Disables the fast path.
     pub(crate) fn takes_specially(&mut self) {
         (self.most_as_usual, self.puts_specially) = (0, true);
     }
 
-    /// A block of so many bytes, of which there are not too many, with room for at least as many.
+    /// Allocates `bytes`, reserving at least `room`. The caller has checked the maximum.
     #[inline(always)]
     pub(crate) fn hand_out(
         &self,
