@@ -59,6 +59,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "dmr-programs",
         &[
             "dmr-adaptors",
+            "dmr-buffer",
             "dmr-core",
             "dmr-cuda-async",
             "dmr-cuda-direct",

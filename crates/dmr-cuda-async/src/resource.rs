@@ -229,8 +229,8 @@ impl AsyncCudaResource {
     /// windows; a preparation that fails closes those that it has opened.
     #[inline]
     fn windows_have_closed(&self) {
-        // Another thread may have held a lock when the process was forked.
-        if !self.device().is_forked() {
+        // In a forked child another thread may have held a lock. On a lost device a reap comes.
+        if self.device().check().is_ok() {
             self.sweep_if_any();
         }
     }
