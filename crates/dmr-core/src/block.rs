@@ -121,7 +121,10 @@ impl DeviceBlock {
         if self.part_depth == depth { Ok(()) } else { Err(ResourceError::part_of_block(self)) }
     }
 
-    pub(crate) const fn parts(&self) -> BlockParts {
+    /// Returns what the resource has stated about the block.
+    #[must_use]
+    #[inline]
+    pub const fn parts(&self) -> BlockParts {
         BlockParts {
             ptr: self.ptr,
             bytes: self.bytes,

@@ -1,10 +1,10 @@
-//! What is kept for each home stream, which no other stream touches: how many bytes who holds, and
-//! slots of the use table for its next blocks.
+//! What is kept for each home stream, apart from others: bytes allocated and freed, and use slots for its
+//! next blocks.
 
 use std::sync::OnceLock;
 
 use dmr_core::StreamId;
-use dmr_streams::uses::Vacancy;
+use dmr_streams::uses::FreeSlot;
 use dmr_streams::{Latch, Latched};
 
 /// The accounting by home stream. Sums are exact whenever no call is under way.
@@ -21,25 +21,27 @@ const PARTS: usize = StreamId::MAX_SLOTS / PART - 1;
 /// On cache lines of its own: streams of different threads do not meet here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Account(Latch<Entries>);
+struct Account(Latch<Balance>);
 
-/// Bytes asked for; none of these ever decreases. A block that goes to the driver when it is given
-/// back is counted once for both, in `handed_through`.
+/// Bytes asked for. They only grow.
 #[derive(Debug, Default)]
-pub(crate) struct Entries {
+pub(crate) struct Balance {
     allocated: u64,
-    handed_through: u64,
+    /// Of blocks whose free was queued when they were released.
+    freed_at_once: u64,
+    /// Of blocks that were retired.
     retired: u64,
+    /// Of retired blocks that were freed.
     freed_later: u64,
     /// Slots that blocks of the stream have left.
-    vacancies: Vec<Vacancy>,
+    slots: Vec<FreeSlot>,
 }
 
 /// Bytes of one or of all home streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) allocated: u64,
-    pub(crate) given_back: u64,
+    pub(crate) released: u64,
     pub(crate) freed: u64,
 }
 
@@ -49,41 +51,43 @@ impl Accounts {
         Self { first, later: [const { OnceLock::new() }; PARTS] }
     }
 
-    /// A block was allocated; answers a slot for it, if one has been left.
+    /// Counts a block that was allocated; returns a use slot for it, if there is one.
     #[inline]
-    pub(crate) fn allocated(&self, home: StreamId, bytes: u64) -> Option<Vacancy> {
-        let mut entries = self.of(home);
-        entries.allocated += bytes;
-        entries.vacancies.pop()
+    pub(crate) fn allocated(&self, home: StreamId, bytes: u64) -> Option<FreeSlot> {
+        let mut balance = self.of(home);
+        balance.allocated += bytes;
+        balance.slots.pop()
     }
 
-    /// It was not, after all.
+    /// Takes back the count of a block that could not be used.
     #[cold]
     pub(crate) fn not_allocated(&self, home: StreamId, bytes: u64) {
         self.of(home).allocated -= bytes;
     }
 
-    /// Given back and freed in one go. The slot that the block has left is for the next one.
+    /// Counts a block that was released and freed, and keeps its slot for the next one.
     #[inline]
-    pub(crate) fn handed_through(&self, home: StreamId, bytes: u64, vacancy: Option<Vacancy>) {
-        let mut entries = self.of(home);
-        entries.handed_through += bytes;
-        entries.vacancies.extend(vacancy);
+    pub(crate) fn released_and_freed(&self, home: StreamId, bytes: u64, slot: FreeSlot) {
+        let mut balance = self.of(home);
+        balance.freed_at_once += bytes;
+        balance.slots.push(slot);
     }
 
-    /// Given back, and not freed yet.
+    /// Counts a block that was released and is not freed yet.
     pub(crate) fn retired(&self, home: StreamId, bytes: u64) {
         self.of(home).retired += bytes;
     }
 
-    /// Was retired, and is freed now.
-    pub(crate) fn freed_later(&self, home: StreamId, bytes: u64) {
-        self.of(home).freed_later += bytes;
+    /// Counts a retired block that was freed, and keeps its slot for the next one.
+    pub(crate) fn freed_later(&self, home: StreamId, bytes: u64, slot: Option<FreeSlot>) {
+        let mut balance = self.of(home);
+        balance.freed_later += bytes;
+        balance.slots.extend(slot);
     }
 
-    /// All slots that are kept.
-    pub(crate) fn take_vacancies(&self) -> impl Iterator<Item = Vacancy> {
-        self.accounts().flat_map(|account| std::mem::take(&mut account.0.lock().vacancies))
+    /// Takes all slots that are kept.
+    pub(crate) fn take_slots(&self) -> impl Iterator<Item = FreeSlot> {
+        self.accounts().flat_map(|account| std::mem::take(&mut account.0.lock().slots))
     }
 
     pub(crate) fn on(&self, home: StreamId) -> Totals {
@@ -95,7 +99,7 @@ impl Accounts {
             Totals::default(),
             |sum, part| Totals {
                 allocated: sum.allocated + part.allocated,
-                given_back: sum.given_back + part.given_back,
+                released: sum.released + part.released,
                 freed: sum.freed + part.freed,
             },
         )
@@ -107,7 +111,7 @@ impl Accounts {
     }
 
     #[inline]
-    fn of(&self, home: StreamId) -> Latched<'_, Entries> {
+    fn of(&self, home: StreamId) -> Latched<'_, Balance> {
         let account = match self.first.get(home.slot()) {
             Some(account) => account,
             None => self.of_later(home.slot() - PART),
@@ -123,20 +127,20 @@ impl Accounts {
     }
 }
 
-impl Entries {
+impl Balance {
     fn totals(&self) -> Totals {
-        let given_back = self.handed_through + self.retired;
-        let freed = self.handed_through + self.freed_later;
-        Totals { allocated: self.allocated, given_back, freed }
+        let released = self.freed_at_once + self.retired;
+        let freed = self.freed_at_once + self.freed_later;
+        Totals { allocated: self.allocated, released, freed }
     }
 }
 
 impl Totals {
     pub(crate) fn live(self) -> u64 {
-        self.allocated.saturating_sub(self.given_back)
+        self.allocated.saturating_sub(self.released)
     }
 
     pub(crate) fn retired(self) -> u64 {
-        self.given_back.saturating_sub(self.freed)
+        self.released.saturating_sub(self.freed)
     }
 }

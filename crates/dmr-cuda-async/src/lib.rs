@@ -10,12 +10,10 @@
 
 mod accounts;
 mod config;
-mod deferred;
 mod diagnostics;
 mod driver_pool;
-mod give_back;
+mod release;
 mod resource;
-mod retired;
 
 pub use config::{AsyncConfig, ExportHandle};
 pub use diagnostics::Diagnostics;

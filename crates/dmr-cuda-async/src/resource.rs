@@ -10,17 +10,16 @@ use dmr_core::error::Limit;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
+    Access, AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    UseToken, UseTokens, VirtualMemory,
 };
-use dmr_streams::uses::{UseTable, Vacancy};
+use dmr_streams::uses::{NotOccupied, Patience, PendingFrees, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::accounts::Accounts;
-use crate::deferred::Deferred;
 use crate::driver_pool::{DriverPool, HighWater};
-use crate::retired::{Reaped, RetiredBlocks};
+use crate::release::{Retired, SHARDS};
 use crate::{AsyncConfig, Diagnostics};
 
 /// How long a trim waits for frees that are queued. Without other work they take microseconds.
@@ -64,8 +63,7 @@ pub struct AsyncCudaResource {
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) owner: BlockOwner,
     pub(crate) accounts: LeakedInChild<Accounts>,
-    pub(crate) deferred: LeakedInChild<Deferred>,
-    pub(crate) retired: LeakedInChild<RetiredBlocks>,
+    pub(crate) frees: LeakedInChild<PendingFrees<Retired>>,
 }
 
 impl AsyncCudaResource {
@@ -77,9 +75,9 @@ impl AsyncCudaResource {
     pub fn new(streams: Arc<StreamPool>, config: AsyncConfig) -> ResourceResult<Self> {
         let pool = DriverPool::new(streams.device(), &config)?;
         let owner = streams.register();
-        let (accounts, retired) = (LeakedInChild::new(Accounts::new()), LeakedInChild::default());
-        let deferred = LeakedInChild::new(Deferred::new());
-        Ok(Self { pool, streams, owner, accounts, deferred, retired })
+        let accounts = LeakedInChild::new(Accounts::new());
+        let frees = LeakedInChild::new(PendingFrees::new(&owner, SHARDS, Retired::bytes));
+        Ok(Self { pool, streams, owner, accounts, frees })
     }
 
     /// The pool whose streams it accepts.
@@ -155,10 +153,9 @@ impl AsyncCudaResource {
         let ask = || self.pool.allocate(bytes, stream);
         const FULL: result::DriverError = result::DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let mut answer = ask();
-        if answer == Err(FULL) && !self.holds_none() {
+        if answer == Err(FULL) && !self.frees.is_empty() {
             // What it cannot free stays retired.
-            self.deferred.give_up_all(true, &self.retired);
-            self.retired.sweep_alone(|| drop(self.sweep()));
+            let _ = self.reap(Patience::Wait);
             answer = ask();
         }
         if answer == Err(FULL) {
@@ -201,37 +198,13 @@ impl AsyncCudaResource {
         }
     }
 
-    #[inline]
-    fn enter(
-        &self,
-        vacancy: Vacancy,
-        generation: Generation,
-        home: &StreamGuard<'_>,
-    ) -> ResourceResult<BlockSlot> {
-        self.uses().enter(vacancy, generation, home).map_err(|(vacancy, error)| {
-            self.uses().give_up(vacancy);
-            error
-        })
-    }
-
-    fn holds_none(&self) -> bool {
-        self.retired.is_empty() && self.deferred.is_empty()
-    }
-
-    pub(crate) fn sweep_if_any(&self) {
-        if !self.retired.is_empty() {
-            // What cannot be freed stays retired, for the next reap to say so.
-            self.retired.stir(|| drop(self.sweep()));
-        }
-    }
-
-    /// Frees the blocks that were given back while a window was open. For every call that has closed
+    /// Frees the blocks that were released while a window was open. For every call that has closed
     /// windows; a preparation that fails closes those that it has opened.
     #[inline]
     fn windows_have_closed(&self) {
         // In a forked child another thread may have held a lock. On a lost device a reap comes.
-        if self.device().check().is_ok() {
-            self.sweep_if_any();
+        if self.frees.in_use().any_closed() && self.device().check().is_ok() {
+            self.settle_closed(Patience::Poll);
         }
     }
 }
@@ -254,12 +227,17 @@ impl DeviceMemoryResource for AsyncCudaResource {
         home.refuse_capture()?;
         let ptr = self.take(bytes, &home)?;
         let generation = Generation::next();
-        let entered = match self.accounts.allocated(alloc_stream, bytes as u64) {
-            Some(vacancy) => Ok(vacancy),
+        let slot = match self.accounts.allocated(alloc_stream, bytes as u64) {
+            Some(slot) => Ok(slot),
             None => self.uses().reserve(&self.owner, 0, alloc_stream),
-        }
-        .and_then(|vacancy| self.enter(vacancy, generation, &home));
-        let slot = match entered {
+        };
+        let occupied = slot.and_then(|slot| {
+            self.uses().occupy(slot, generation, &home).map_err(|NotOccupied { slot, error }| {
+                self.uses().vacate(slot);
+                error
+            })
+        });
+        let slot = match occupied {
             Ok(slot) => slot,
             Err(error) => {
                 self.accounts.not_allocated(alloc_stream, bytes as u64);
@@ -288,7 +266,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        self.give_back(&block).map_err(|error| DeallocateError::new(error, block))
+        self.release(&block).map_err(|error| DeallocateError::new(error, block))
     }
 
     /// Grows nothing: the driver does not.
@@ -334,21 +312,12 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     fn try_reap(&self) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
-        if self.holds_none() {
-            return Ok(0);
-        }
-        self.deferred.give_up_all(false, &self.retired);
-        let mut reaped = Reaped::default();
-        self.retired.stir(|| reaped.add(self.sweep()));
-        reaped.answer()
+        self.reap(Patience::Poll)
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
-        self.deferred.give_up_all(true, &self.retired);
-        let mut reaped = Reaped::default();
-        self.retired.sweep_alone(|| reaped.add(self.sweep()));
-        reaped.answer()
+        self.reap(Patience::Wait)
     }
 
     /// Memory whose free has not executed within a millisecond stays.
@@ -420,10 +389,9 @@ impl DeviceMemoryResource for AsyncCudaResource {
 impl Drop for AsyncCudaResource {
     fn drop(&mut self) {
         if self.device().bind().is_ok() {
-            self.deferred.give_up_all(true, &self.retired);
-            let _ = self.sweep();
-            for vacancy in self.accounts.take_vacancies() {
-                self.uses().give_up(vacancy);
+            let _ = self.reap(Patience::Wait);
+            for slot in self.accounts.take_slots() {
+                self.uses().vacate(slot);
             }
         }
     }

@@ -11,11 +11,12 @@ use dmr_core::{
     DeviceMemoryResource, Generation, PhysicalMemory, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, VirtualMemory,
 };
+use dmr_streams::uses::Patience;
 use dmr_streams::{Device, StreamPool};
 
 use crate::driver::Driver;
 use crate::pages::Pages;
-use crate::retired::{Patience, Remains, Retired};
+use crate::retired::{Remains, Retired};
 use crate::{VirtualConfig, VirtualMemoryError};
 
 /// Memory that is mapped where it is wanted: by a pool that places pages itself, through
@@ -229,7 +230,8 @@ impl DeviceMemoryResource for VirtualCudaResource {
             return refuse(ResourceError::use_after_free(generation), block);
         };
         let bytes = block.bytes() as u64;
-        state.retired.push(Retired::block(remains, home, generation, bytes));
+        let submitted = self.streams.uses().submitted(home);
+        state.retired.push(Retired::block(remains, home, submitted, generation, bytes));
         state.usage.live -= bytes;
         state.usage.retired += bytes;
         state.kept.insert(generation);

@@ -1,21 +1,14 @@
 //! Blocks that were given back: kept until their home stream is done with them, then taken apart.
 
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::PoisonError;
 
 use dmr_core::{
     AddressRange, Generation, PhysicalMemory, ResourceError, ResourceResult, StreamId,
     VirtualMemory,
 };
-use dmr_streams::Dependencies;
+use dmr_streams::uses::{Dependencies, Patience};
 
 use crate::VirtualCudaResource;
-
-/// How far a sweep goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Poll,
-    Wait,
-}
 
 /// What is left of a block.
 pub(crate) struct Remains {
@@ -28,58 +21,42 @@ pub(crate) struct Remains {
 /// What is to be taken apart.
 pub(crate) struct Retired {
     remains: Remains,
-    after: After,
+    /// `None`: it never became a block.
+    home: Option<StreamId>,
+    /// What must be done before.
+    after: Dependencies,
     /// `None`: it never became a block.
     generation: Option<Generation>,
     /// As asked for.
     bytes: u64,
 }
 
-/// What must be done before.
-enum After {
-    Nothing,
-    /// All that was submitted to this stream: no event stands for it yet.
-    Home(StreamId),
-    Event(StreamId, Arc<Dependencies>),
-}
-
 impl Retired {
     pub(crate) fn block(
         remains: Remains,
         home: StreamId,
+        submitted: u64,
         generation: Generation,
         bytes: u64,
     ) -> Self {
-        Self { remains, after: After::Home(home), generation: Some(generation), bytes }
+        let after = Dependencies::on(home, submitted);
+        Self { remains, home: Some(home), after, generation: Some(generation), bytes }
     }
-}
-
-/// The streams that a sweep has met, each asked once.
-#[derive(Default)]
-struct Asked {
-    /// Those whose events were recorded by this sweep.
-    events: Vec<(StreamId, ResourceResult<Arc<Dependencies>>)>,
-    /// Those that are not done.
-    busy: Vec<StreamId>,
 }
 
 impl VirtualCudaResource {
     /// Keeps what could not become a block: nobody has seen it.
     pub(crate) fn abandon(&self, mut remains: Remains) {
         if self.take_apart(&mut remains).is_err() {
-            let after = After::Nothing;
-            let retired = Retired { remains, after, generation: None, bytes: 0 };
+            let after = Dependencies::default();
+            let retired = Retired { remains, home: None, after, generation: None, bytes: 0 };
             self.state().retired.push(retired);
         }
     }
 
     /// As [`sweep`](Self::sweep), unless another thread is at it. Waits for nothing.
     pub(crate) fn try_sweep(&self) -> (u64, ResourceResult<()>) {
-        let _alone = match self.reaping.try_lock() {
-            Ok(alone) => alone,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return (0, Ok(())),
-        };
+        let Some(_alone) = Patience::Poll.lock(&self.reaping) else { return (0, Ok(())) };
         self.sweep_alone(Patience::Poll)
     }
 
@@ -93,10 +70,20 @@ impl VirtualCudaResource {
     fn sweep_alone(&self, patience: Patience) -> (u64, ResourceResult<()>) {
         self.undo_stale();
         let retired = std::mem::take(&mut self.state().retired);
-        let (mut freed, mut outcome, mut asked) = (0, Ok(()), Asked::default());
+        let (mut freed, mut outcome) = (0, Ok(()));
+        // Home streams that are not done with a block, and so with none that was retired later.
+        let mut busy = Vec::new();
         let mut kept = Vec::new();
         for mut retired in retired {
-            let gone = match self.is_done(&mut retired.after, patience, &mut asked) {
+            let home = retired.home;
+            let is_done = match home.is_some_and(|home| busy.contains(&home)) {
+                true => Ok(false),
+                false => self.is_done(&retired.after, patience),
+            };
+            if is_done == Ok(false) {
+                busy.extend(home);
+            }
+            let gone = match is_done {
                 Ok(true) => self.take_apart(&mut retired.remains).map(|()| true),
                 answer => answer,
             };
@@ -125,47 +112,18 @@ impl VirtualCudaResource {
         (freed, outcome)
     }
 
-    /// Whether nothing uses the memory any more.
-    fn is_done(
-        &self,
-        after: &mut After,
-        patience: Patience,
-        asked: &mut Asked,
-    ) -> ResourceResult<bool> {
-        let (home, event) = match after {
-            After::Nothing => return Ok(true),
+    /// Returns whether all work that may use the memory is done.
+    fn is_done(&self, after: &Dependencies, patience: Patience) -> ResourceResult<bool> {
+        let uses = self.streams.uses();
+        let is_done = match patience {
             _ if self.device().is_lost() => return Ok(true),
-            After::Event(home, event) => (*home, Arc::clone(event)),
-            After::Home(home) => (*home, self.event_on(*home, asked)?),
+            Patience::Poll => uses.poll(after),
+            Patience::Wait => uses.synchronize(after).map(|()| true),
         };
-        *after = After::Event(home, Arc::clone(&event));
-        let same = |busy: &StreamId| busy.slot() == home.slot();
-        if asked.busy.iter().any(same) {
-            return Ok(false);
+        match is_done {
+            Err(ResourceError::DeviceLost { .. }) => Ok(true),
+            is_done => is_done,
         }
-        let answer = match patience {
-            Patience::Poll => event.is_done(),
-            Patience::Wait => event.synchronize().map(|()| true),
-        };
-        match answer {
-            // What was retired later on that stream is not done, either.
-            Ok(false) => asked.busy.push(home),
-            Ok(true) => *after = After::Nothing,
-            Err(ResourceError::DeviceLost { .. }) => return Ok(true),
-            Err(_) => {}
-        }
-        answer
-    }
-
-    /// An event that stands for all that was submitted to the stream until now.
-    fn event_on(&self, home: StreamId, asked: &mut Asked) -> ResourceResult<Arc<Dependencies>> {
-        let known = asked.events.iter().find(|(stream, _)| stream.slot() == home.slot());
-        if let Some((_, event)) = known {
-            return event.clone();
-        }
-        let event = self.streams.uses().work_so_far(home).map(Arc::new);
-        asked.events.push((home, event.clone()));
-        event
     }
 
     /// Unmaps, destroys and gives back what is left. What an error leaves is still there.

@@ -5,7 +5,7 @@
 //! memory in its hands meanwhile ([`Transit`](crate::transit::Transit)).
 
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
-use dmr_streams::uses::Vacancy;
+use dmr_streams::uses::{FreeSlot, Patience};
 
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
@@ -117,7 +117,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         already: Option<Taken>,
         request: Request,
         tag: AllocTag,
-    ) -> ResourceResult<(Found, Vacancy)> {
+    ) -> ResourceResult<(Found, FreeSlot)> {
         let found = match already {
             Some(taken) => own.found(taken),
             None => self.climb_again(own, request).map_err(|error| {
@@ -128,16 +128,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             })?,
         };
         let Found { arena: at, taken } = found;
-        let vacancy = self.arena_at(at).and_then(|arena| arena.lock().vacancy(taken.id, tag));
-        let vacancy = vacancy.map_or_else(|| self.new_vacancy(at, taken.id, own.home), Ok);
-        match vacancy {
-            Ok(vacancy) => {
+        let slot = self.arena_at(at).and_then(|arena| arena.lock().use_slot(taken.id, tag));
+        let slot = slot.map_or_else(|| self.new_slot(at, taken.id, own.home), Ok);
+        match slot {
+            Ok(slot) => {
                 if let Some(arena) = self.arena_at(at) {
                     let mut state = arena.lock();
                     state.add_seat(taken.id, tag);
                     state.counts.add_block(request.bytes);
                 }
-                Ok((found, vacancy))
+                Ok((found, slot))
             }
             Err(error) => {
                 self.untake(Place { arena: at, chunk: taken.id }, own.home);
@@ -146,7 +146,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    fn new_vacancy(&self, arena: usize, chunk: ChunkId, home: StreamId) -> ResourceResult<Vacancy> {
+    fn new_slot(&self, arena: usize, chunk: ChunkId, home: StreamId) -> ResourceResult<FreeSlot> {
         self.uses().reserve(&self.owner, Place { arena, chunk }.to_payload(), home)
     }
 
@@ -179,7 +179,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
         refused: &mut Option<ResourceError>,
     ) -> ResourceResult<Option<Found>> {
-        self.sweep();
+        self.settle_closed(Patience::Poll);
         self.decay_slack();
         if let Some(taken) = self.take_ended(own, request) {
             return Ok(Some(own.found(taken)));

@@ -5,15 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dmr_core::{AllocTag, DeviceBlock, StreamId};
-use dmr_streams::uses::{Carried, CarriedOrder, UseTable, Vacancy};
+use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, PendingQueue, UseTable};
 use dmr_streams::{Latch, Latched};
 
 use crate::acquire::StepCounts;
 use crate::counts::Counts;
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_bin};
 use crate::pages::Range;
-pub(crate) use crate::pending::Pending;
-use crate::pending::PendingQueue;
 
 /// An arena. Its lock is never held across a driver call, nor while more than some thousand chunks
 /// are looked at; threads of other streams take it only when their own arena has no room.
@@ -50,7 +48,7 @@ struct Hints {
 pub(crate) struct State {
     pub(crate) heap: Heap,
     /// Chunks that the arena's stream may not use yet without waiting.
-    pub(crate) pending: PendingQueue,
+    pub(crate) pending: PendingQueue<ChunkId>,
     /// Units of the pending chunks.
     pub(crate) pending_units: u64,
     /// Chunks that became pending since the driver was last asked.
@@ -76,14 +74,14 @@ pub(crate) struct State {
 #[derive(Debug)]
 struct Seat {
     /// The use slot for the next one; `None` while there is a block.
-    vacancy: Option<Vacancy>,
+    slot: Option<FreeSlot>,
     /// The tag of the last one.
     tag: AllocTag,
 }
 
 impl Default for Seat {
     fn default() -> Self {
-        Self { vacancy: None, tag: AllocTag::UNTAGGED }
+        Self { slot: None, tag: AllocTag::UNTAGGED }
     }
 }
 
@@ -176,7 +174,7 @@ impl Arena {
     }
 
     /// Returns what its newest pending chunks depend on, a batch of them, newest first.
-    pub(crate) fn newest_pending(&self) -> Vec<Carried> {
+    pub(crate) fn newest_pending(&self) -> Vec<Dependencies> {
         let state = self.lock();
         let newest = state.pending.newest_first().take(AT_A_TIME);
         newest.map(|pending| pending.after.clone()).collect()
@@ -194,7 +192,11 @@ impl Arena {
 
     /// Calls `complete` with what the pending chunks depend on, oldest first, and frees those that its
     /// stream may use then, until a whole batch of them stays pending.
-    pub(crate) fn settle_oldest(&self, uses: UseTable<'_>, mut complete: impl FnMut(&Carried)) {
+    pub(crate) fn settle_oldest(
+        &self,
+        uses: UseTable<'_>,
+        mut complete: impl FnMut(&Dependencies),
+    ) {
         loop {
             let (first, oldest) = {
                 let state = self.lock();
@@ -296,18 +298,18 @@ impl State {
     /// Takes the use slot of a chunk's last block for the next one, if it has had any. That has this
     /// tag.
     #[inline(always)]
-    pub(crate) fn vacancy(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<Vacancy> {
+    pub(crate) fn use_slot(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<FreeSlot> {
         let seat = self.seat(chunk)?;
         seat.tag = tag;
-        seat.vacancy.take()
+        seat.slot.take()
     }
 
     /// Keeps the use slot for the chunk's next block. (Chunks that are merged and cut again get the
     /// same ids, and so the same slots.)
     #[inline(always)]
-    pub(crate) fn keep_vacancy(&mut self, chunk: ChunkId, vacancy: Vacancy) {
+    pub(crate) fn keep_slot(&mut self, chunk: ChunkId, slot: FreeSlot) {
         if let Some(seat) = self.seat(chunk) {
-            seat.vacancy = Some(vacancy);
+            seat.slot = Some(slot);
         }
     }
 
@@ -329,9 +331,9 @@ impl State {
     }
 
     /// Takes all use slots.
-    pub(crate) fn take_vacancies(&mut self) -> impl Iterator<Item = Vacancy> {
+    pub(crate) fn take_slots(&mut self) -> impl Iterator<Item = FreeSlot> {
         let seats = std::mem::take(&mut self.seats).into_iter().flat_map(|seats| *seats);
-        seats.filter_map(|seat| seat.vacancy)
+        seats.filter_map(|seat| seat.slot)
     }
 
     #[inline(always)]
@@ -383,12 +385,12 @@ impl State {
     /// streams may use it after that and after what the arena's stream had been given when the chunk
     /// became free.
     #[inline]
-    pub(crate) fn push(&mut self, chunk: ChunkId, after: Carried, since: u64) {
+    pub(crate) fn push(&mut self, chunk: ChunkId, after: Dependencies, since: u64) {
         if self.pending.is_empty() {
             self.heap.set_changed();
         }
         self.pending_units += u64::from(self.heap.range(chunk).1);
-        let entry = self.pending.push(Pending { chunk, after });
+        let entry = self.pending.push(Pending { value: chunk, after });
         self.heap.set_pending(chunk, since, entry);
         self.unasked += 1;
     }
@@ -408,7 +410,7 @@ impl State {
     /// Returns what the driver is to be asked about, if it is time: what the newest chunk depends on
     /// that is not young, which covers all earlier uses of its streams, and what the oldest does.
     #[inline]
-    pub(crate) fn question(&mut self) -> Option<[Carried; 2]> {
+    pub(crate) fn question(&mut self) -> Option<[Dependencies; 2]> {
         let is_little = self.pending_units <= LITTLE;
         let Pace { batch, young } = if is_little { PACE_OF_LITTLE } else { PACE };
         if self.unasked < batch || self.pending.len() < batch + young {
@@ -434,7 +436,7 @@ impl State {
     }
 
     /// Returns what the oldest pending chunks depend on, a batch of them.
-    pub(crate) fn dependencies(&self) -> Vec<Carried> {
+    pub(crate) fn dependencies(&self) -> Vec<Dependencies> {
         self.pending.iter().take(AT_A_TIME).map(|pending| pending.after.clone()).collect()
     }
 
@@ -443,8 +445,8 @@ impl State {
     pub(crate) fn take_pending(
         &mut self,
         request: Request,
-        predicate: impl Fn(&Carried, u64) -> bool,
-    ) -> Option<Pending> {
+        predicate: impl Fn(&Dependencies, u64) -> bool,
+    ) -> Option<Pending<ChunkId>> {
         let Request { units, is_apart, .. } = request;
         let (mut size, mut tries) = (units, 0);
         let most = units.saturating_add(units / 8);
@@ -459,7 +461,7 @@ impl State {
                     return None;
                 }
                 (tries, larger) = (tries + 1, Some(units + 1));
-                let is_accepted = |pending: &Pending| predicate(&pending.after, since);
+                let is_accepted = |pending: &Pending<ChunkId>| predicate(&pending.after, since);
                 if is_apart == self.heap.is_apart(chunk)
                     && self.pending.get(entry).is_some_and(is_accepted)
                 {
@@ -495,13 +497,13 @@ impl State {
 
     /// Acquires the pending chunk with this index in the queue.
     #[inline]
-    pub(crate) fn remove_pending(&mut self, entry: u32) -> Option<Pending> {
+    pub(crate) fn remove_pending(&mut self, entry: u32) -> Option<Pending<ChunkId>> {
         let pending = self.pending.remove(entry)?;
         if self.pending.is_empty() {
             self.heap.set_changed();
         }
-        self.heap.set_acquired(pending.chunk);
-        self.pending_units -= u64::from(self.heap.range(pending.chunk).1);
+        self.heap.set_acquired(pending.value);
+        self.pending_units -= u64::from(self.heap.range(pending.value).1);
         Some(pending)
     }
 
@@ -512,13 +514,13 @@ impl State {
         crate::work::look();
         let Some(pending) = self.pending.get(entry) else { return false };
         let order = uses.order_of(stream, &pending.after);
-        if order == CarriedOrder::Unordered {
+        if order == DependencyOrder::Unordered {
             return false;
         }
-        let Some(Pending { chunk, .. }) = self.remove_pending(entry) else { return false };
+        let Some(Pending { value: chunk, .. }) = self.remove_pending(entry) else { return false };
         let since = match order {
             // After what is known to be done, no stream has to come.
-            CarriedOrder::Done => self.heap.taken(chunk).since,
+            DependencyOrder::Done => self.heap.taken(chunk).since,
             _ => uses.submitted(stream),
         };
         self.release(chunk, since);

@@ -1,12 +1,9 @@
 //! What happens on every free: where the chunk goes, and what it still depends on.
 
-use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
-
 use dmr_core::{
     BlockId, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
-use dmr_streams::uses::{Carried, Surrender, Vacancy};
+use dmr_streams::uses::{Dependencies, FreeSlot, Patience, Released};
 
 use crate::PoolResource;
 use crate::resource::Place;
@@ -38,41 +35,48 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if is_known && !self.device().is_lost() {
             self.refuse_captured(id.alloc_stream())?;
         }
-        let mut after = Carried::default();
-        match self.uses().surrender(id, &self.owner, &mut after) {
-            Surrender::Free { payload, vacancy } => {
+        let mut after = Dependencies::default();
+        match self.uses().release(&self.owner, id, &mut after) {
+            Released::Free { payload, slot } => {
                 let (home, freed) = (id.alloc_stream(), block.bytes() as u64);
                 if let Some(place) = Place::from_payload(payload) {
                     let is_own = place.arena == home.slot();
                     if !after.is_empty() || !is_own || self.puts_specially {
                         let back = Back { returned: freed, freed };
-                        self.put_used(place, home, after, vacancy, back);
+                        self.put_used(place, home, after, slot, back);
                     } else if let Some(arena) = self.arena_at(place.arena) {
                         let mut state = arena.lock();
                         state.counts.freed += freed;
                         state.counts.returned += freed;
-                        state.keep_vacancy(place.chunk, vacancy);
+                        state.keep_slot(place.chunk, slot);
                         state.release(place.chunk, self.uses().submitted(home));
                     }
                 }
                 Ok(BlockState::Freed)
             }
-            Surrender::InUse(payload) => {
+            Released::InUse { payload } => {
                 self.retire(block, payload);
                 Ok(BlockState::Retired)
             }
-            Surrender::Before => Err(ResourceError::use_after_free(id.generation())),
-            Surrender::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
+            Released::Stale => Err(ResourceError::use_after_free(id.generation())),
+            Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
         }
     }
 
     /// Puts a chunk back that other streams may have used, or that another stream has lent.
     #[inline(never)]
-    fn put_used(&self, place: Place, home: StreamId, after: Carried, vacancy: Vacancy, back: Back) {
+    fn put_used(
+        &self,
+        place: Place,
+        home: StreamId,
+        after: Dependencies,
+        slot: FreeSlot,
+        back: Back,
+    ) {
         if self.puts_specially {
-            return self.put_specially(place, home, after, (vacancy, back));
+            return self.put_specially(place, home, after, (slot, back));
         }
-        self.put(place, home, after, Some(vacancy), back);
+        self.put(place, home, after, Some(slot), back);
     }
 
     /// Puts a chunk that `from` has freed, and that depends on `after`, into its arena.
@@ -81,8 +85,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         &self,
         place: Place,
         from: StreamId,
-        mut after: Carried,
-        vacancy: Option<Vacancy>,
+        mut after: Dependencies,
+        slot: Option<FreeSlot>,
         back: Back,
     ) {
         let Some(arena) = self.arena_at(place.arena) else { return };
@@ -94,8 +98,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut state = arena.lock();
         state.counts.freed += back.freed;
         state.counts.returned += back.returned;
-        if let Some(vacancy) = vacancy {
-            state.keep_vacancy(place.chunk, vacancy);
+        if let Some(slot) = slot {
+            state.keep_slot(place.chunk, slot);
         }
         if after.is_empty() || uses.is_after(arena.home, &after) {
             state.release(place.chunk, uses.submitted(arena.home));
@@ -120,65 +124,39 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         {
             arena.lock().counts.returned += bytes;
         }
-        let mut retired = self.retired();
-        retired.push(Retired { id, payload, bytes });
-        self.retired_count.store(retired.len(), Ordering::SeqCst);
-        drop(retired);
-        // The window may have closed meanwhile.
-        self.sweep();
+        self.in_use.insert(id, Retired { id, payload, bytes });
+        // The last window may have closed meanwhile.
+        self.settle_closed(Patience::Poll);
     }
 
-    /// Puts retired blocks whose windows have closed back into the arenas, and returns their bytes.
-    /// On a lost device an open window keeps no block.
-    pub(crate) fn sweep(&self) -> u64 {
-        if !self.has_retired() {
+    /// Puts the retired blocks whose last window has closed into the arenas, and returns their bytes. On a
+    /// lost device an open window keeps no block.
+    pub(crate) fn settle_closed(&self, patience: Patience) -> u64 {
+        if self.in_use.is_empty() {
             return 0;
         }
         let hand = self.transit.open();
-        let mut closed = Vec::new();
-        let mut lost = Vec::new();
-        let mut retired = self.retired();
-        if self.device().is_lost() {
-            lost.append(&mut retired);
-        }
-        retired.retain(|&block| {
-            let left = self.uses().surrender_retired(block.id, &self.owner);
-            let stays = left.is_none();
-            closed.extend(left.map(|vacancy| (block, vacancy)));
-            stays
-        });
-        if !closed.is_empty() {
-            hand.hold();
-        }
-        self.retired_count.store(retired.len(), Ordering::SeqCst);
-        drop(retired);
         let mut freed = 0;
-        for Retired { id, payload, bytes } in lost {
-            self.uses().remove(&self.owner, id);
-            if let Some(arena) = Place::from_payload(payload).and_then(|at| self.arena_at(at.arena))
-            {
+        let is_lost = self.device().is_lost();
+        let free = |Retired { id, payload, bytes }: Retired| {
+            hand.hold();
+            let mut after = Dependencies::default();
+            let slot = self.uses().release_retired(&self.owner, id, &mut after);
+            freed += bytes;
+            let (Some(place), Some(slot)) = (Place::from_payload(payload), slot) else { return };
+            if !is_lost {
+                let back = Back { returned: 0, freed: bytes };
+                return self.put_used(place, id.alloc_stream(), after, slot, back);
+            }
+            self.uses().vacate(slot);
+            if let Some(arena) = self.arena_at(place.arena) {
                 arena.lock().counts.freed += bytes;
             }
-            freed += bytes;
-        }
-        for (Retired { id, payload, bytes }, mut vacancy) in closed {
-            if let Some(place) = Place::from_payload(payload) {
-                let (home, back) = (id.alloc_stream(), Back { returned: 0, freed: bytes });
-                let after = self.uses().carry(&mut vacancy, home);
-                self.put_used(place, home, after, vacancy, back);
-            }
-            freed += bytes;
+        };
+        match is_lost {
+            true => self.in_use.settle_all(free),
+            false => self.in_use.settle(patience, free),
         }
         freed
-    }
-
-    /// Returns whether there are blocks that were given back while a window was open.
-    #[inline]
-    pub(crate) fn has_retired(&self) -> bool {
-        self.retired_count.load(Ordering::SeqCst) > 0
-    }
-
-    fn retired(&self) -> MutexGuard<'_, Vec<Retired>> {
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

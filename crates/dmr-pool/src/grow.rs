@@ -7,12 +7,13 @@ use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
 };
 
+use dmr_streams::uses::{Patience, Pending};
+
 use crate::PoolResource;
 use crate::acquire::{Found, Share};
 use crate::arena::{Arena, Request, Segment, State};
 use crate::config::SEGMENT_STEP;
 use crate::heap::{ChunkId, UNIT};
-use crate::pending::Pending;
 use crate::transit::Hand;
 
 /// How messages name the memory that a pool holds.
@@ -256,11 +257,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.device().bind().is_err() {
             return;
         }
-        self.sweep();
+        self.settle_closed(Patience::Poll);
         // What is not known to be done is leaked.
         let _ = self.wait_for_ending();
         for arena in self.arenas() {
-            while let Some(Pending { chunk, after }) = {
+            while let Some(Pending { value: chunk, after }) = {
                 let mut state = arena.lock();
                 let oldest = state.pending.oldest();
                 oldest.and_then(|entry| state.remove_pending(entry))
@@ -281,8 +282,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             None => drop(self.trim_own_to(0)),
         }
         for arena in self.arenas() {
-            for vacancy in arena.lock().take_vacancies() {
-                self.uses().give_up(vacancy);
+            for slot in arena.lock().take_slots() {
+                self.uses().vacate(slot);
             }
         }
     }

@@ -25,7 +25,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let stream = self.streams.enter(id.alloc_stream())?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
-        let place = self.uses().payload(id, &self.owner).and_then(Place::from_payload);
+        let place = self.uses().payload(&self.owner, id).and_then(Place::from_payload);
         let arena = place.and_then(|place| self.arena_at(place.arena));
         let Some((place, arena)) = place.zip(arena) else {
             return Err(ResourceError::foreign_block(block, self.device_ordinal()));

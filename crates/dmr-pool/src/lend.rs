@@ -4,13 +4,12 @@
 //! A chunk that is lent stays in the books of its arena, and its pages stay mapped where they are.
 
 use dmr_core::{DeviceMemoryResource, StreamId};
-use dmr_streams::uses::Carried;
+use dmr_streams::uses::{Dependencies, Pending};
 
 use crate::PoolResource;
 use crate::acquire::Found;
 use crate::arena::{Arena, Locked, Request};
 use crate::heap::Taken;
-use crate::pending::Pending;
 
 /// How many pending chunks of an arena may turn out to be in use before no more are asked about.
 const QUESTIONS: usize = 4;
@@ -25,8 +24,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.lenders(home, request).find_map(|(arena, mut state)| {
             let lender = arena.home.slot();
             let is_after = |since| uses.is_after_number(home, lender, since);
-            let ready = |after: &Carried, since| is_after(since) && uses.is_after(home, after);
-            if let Some(Pending { chunk, .. }) = state.take_pending(request, ready) {
+            let ready = |after: &Dependencies, since| is_after(since) && uses.is_after(home, after);
+            if let Some(Pending { value: chunk, .. }) = state.take_pending(request, ready) {
                 return Some(arena.found(state.heap.taken(chunk)));
             }
             state.settle_all(arena.home, uses);
@@ -91,7 +90,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let uses = self.uses();
         let hand = self.transit.open();
         let mut state = own.lock();
-        if let Some(Pending { chunk, after }) = state.take_pending(request, |_, _| true) {
+        if let Some(Pending { value: chunk, after }) = state.take_pending(request, |_, _| true) {
             hand.hold();
             let taken = state.heap.taken(chunk);
             drop(state);
@@ -135,9 +134,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> Option<Found> {
         let hand = self.transit.open();
         let (taken, pending) = match state.heap_take(request) {
-            Some(taken) => (taken, Carried::default()),
+            Some(taken) => (taken, Dependencies::default()),
             None => {
-                let Pending { chunk, after } = state.take_pending(request, |_, _| true)?;
+                let Pending { value: chunk, after } = state.take_pending(request, |_, _| true)?;
                 (state.heap.taken(chunk), after)
             }
         };
@@ -160,7 +159,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Asks the driver about chunks that are pending, and frees those that others are done with.
-    pub(crate) fn ask(&self, arena: &Arena, questions: &[Carried]) {
+    pub(crate) fn ask(&self, arena: &Arena, questions: &[Dependencies]) {
         for after in questions {
             // On an error it is asked again later.
             let _ = self.uses().poll(after);

@@ -33,7 +33,6 @@ mod in_place;
 mod lend;
 mod observed;
 mod pages;
-mod pending;
 mod resource;
 mod slack;
 mod stats;

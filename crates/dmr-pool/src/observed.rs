@@ -15,7 +15,7 @@ use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, Generation, MemoryObserver, ResourceError,
     ResourceResult, StreamId,
 };
-use dmr_streams::uses::{Carried, Vacancy};
+use dmr_streams::uses::{Dependencies, FreeSlot};
 
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
@@ -47,7 +47,7 @@ pub(crate) struct Observed {
 struct Ending {
     place: Place,
     /// All work with it.
-    after: Carried,
+    after: Dependencies,
     address: u64,
     /// `None` if the observer was not told of it.
     generation: Option<Generation>,
@@ -143,8 +143,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         &self,
         place: Place,
         home: StreamId,
-        others: Carried,
-        (vacancy, back): (Vacancy, Back),
+        others: Dependencies,
+        (slot, back): (FreeSlot, Back),
     ) {
         let Some(arena) = self.arena_at(place.arena) else { return };
         let observed = match &self.observed {
@@ -155,18 +155,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     let (address, _) = arena.lock().heap.range(place.chunk);
                     observed.tell_freed(address);
                 }
-                self.put(place, home, others, Some(vacancy), back);
+                self.put(place, home, others, Some(slot), back);
                 return self.give_up_largest(arena);
             }
         };
         // What the home stream has waited for is done when that is. It is asked first: that
         // records its event as early as can be.
-        let mut after = Carried::of(home, self.uses().submitted(home));
+        let mut after = Dependencies::on(home, self.uses().submitted(home));
         after.add_all(&others);
         let mut state = arena.lock();
         state.counts.freed += back.freed;
         state.counts.returned += back.returned;
-        state.keep_vacancy(place.chunk, vacancy);
+        state.keep_slot(place.chunk, slot);
         let (address, _) = state.heap.range(place.chunk);
         drop(state);
         let generation = observed.regions().remove(&address);
@@ -208,7 +208,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             ended.iter().for_each(|block| self.end(observed, block));
             drop(hand);
             // On an error it is asked again later.
-            let is_busy = |after: &&Carried| !self.uses().poll(after).unwrap_or_default();
+            let is_busy = |after: &&Dependencies| !self.uses().poll(after).unwrap_or_default();
             let still_busy = asked.iter().filter(is_busy).count();
             busy += still_busy;
             if still_busy == asked.len() {

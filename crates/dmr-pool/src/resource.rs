@@ -1,8 +1,8 @@
 //! The resource: what happens on every allocation, and the accounting.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
@@ -12,7 +12,7 @@ use dmr_core::{
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
     UseToken, UseTokens, VirtualMemory,
 };
-use dmr_streams::uses::{Carried, UseTable, Vacancy};
+use dmr_streams::uses::{BlocksInUse, Dependencies, FreeSlot, NotOccupied, Patience, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
@@ -80,9 +80,8 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) reserved: AtomicU64,
     /// The most that ever was.
     pub(crate) reserved_high: AtomicU64,
-    /// Given back while a window was open.
-    pub(crate) retired: LeakedInChild<Mutex<Vec<Retired>>>,
-    pub(crate) retired_count: AtomicUsize,
+    /// Blocks that were released while a window was open.
+    pub(crate) in_use: LeakedInChild<BlocksInUse<Retired>>,
     /// `reserved`, and what is being taken from upstream.
     pub(crate) claimed: AtomicU64,
     /// Memory in the hands of threads.
@@ -135,6 +134,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // A chunk's size is a number of 32 bits.
         let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
         let gives_up_large = config.largest_pooled != usize::MAX;
+        let owner = streams.register();
         let arenas = (0..streams.max_slots()).map(|_| OnceLock::new()).collect();
         let pool = Self {
             most: most as usize,
@@ -145,14 +145,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             observed: None,
             pages,
             upstream,
-            owner: streams.register(),
+            in_use: LeakedInChild::new(BlocksInUse::new(&owner)),
+            owner,
             config,
             slack: Slack::new(config.slack_divisor),
             arenas: LeakedInChild::new(arenas),
             reserved: AtomicU64::new(0),
             reserved_high: AtomicU64::new(0),
-            retired: LeakedInChild::default(),
-            retired_count: AtomicUsize::new(0),
             claimed: AtomicU64::new(0),
             transit: LeakedInChild::default(),
             streams,
@@ -235,12 +234,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let stream = self.streams.enter(stream)?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
-        let (arena, taken, vacancy) = self.acquire(home, request, tag)?;
+        let (arena, taken, slot) = self.acquire(home, request, tag)?;
         let generation = Generation::next();
-        let slot = match self.uses().enter(vacancy, generation, &stream) {
+        let slot = match self.uses().occupy(slot, generation, &stream) {
             Ok(slot) => slot,
-            Err((vacancy, error)) => {
-                self.uses().give_up(vacancy);
+            Err(NotOccupied { slot, error }) => {
+                self.uses().vacate(slot);
                 if let Some(arena) = self.arena_at(arena) {
                     arena.lock().counts.remove_block(request.bytes);
                 }
@@ -276,19 +275,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         home: StreamId,
         request: Request,
         tag: AllocTag,
-    ) -> ResourceResult<(usize, Taken, Vacancy)> {
+    ) -> ResourceResult<(usize, Taken, FreeSlot)> {
         let arena = self.arena(home);
         let mut state = arena.lock();
         let taken = state.take(request);
         if let Some(taken) = taken
-            && let Some(vacancy) = state.vacancy(taken.id, tag)
+            && let Some(slot) = state.use_slot(taken.id, tag)
         {
             state.counts.add_block(request.bytes);
-            return Ok((home.slot(), taken, vacancy));
+            return Ok((home.slot(), taken, slot));
         }
         drop(state);
-        let (found, vacancy) = self.acquire_slowly(arena, taken, request, tag)?;
-        Ok((found.arena, found.taken, vacancy))
+        let (found, slot) = self.acquire_slowly(arena, taken, request, tag)?;
+        Ok((found.arena, found.taken, slot))
     }
 
     /// What a graph captures is not ordered with anything outside of it.
@@ -311,7 +310,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[cold]
     pub(crate) fn untake(&self, place: Place, home: StreamId) {
         if let Some(arena) = self.arena_at(place.arena) {
-            self.put(place, home, Carried::default(), None, Back { returned: 0, freed: 0 });
+            self.put(place, home, Dependencies::default(), None, Back { returned: 0, freed: 0 });
             if self.gives_up_large {
                 self.give_up_largest(arena);
             }
@@ -327,8 +326,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[inline]
     fn windows_have_closed(&self) {
         // Another thread may have held a lock when the process was forked.
-        if self.has_retired() && !self.device().is_forked() {
-            self.sweep();
+        if self.in_use.any_closed() && !self.device().is_forked() {
+            self.settle_closed(Patience::Poll);
         }
     }
 }
@@ -400,7 +399,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
         let before = self.upstream.usage().reserved;
-        self.sweep();
+        self.settle_closed(Patience::Poll);
         let trimmed = match self.device().is_lost() {
             true => Ok(()),
             false => self.trim_all_to(keep_bytes),
@@ -462,7 +461,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 impl<U: DeviceMemoryResource> PoolResource<U> {
     fn reap(&self, upstream: impl FnOnce(&Self) -> ResourceResult<u64>) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
-        let freed = self.sweep();
+        let freed = self.settle_closed(Patience::Poll);
         if self.device().is_lost() {
             // No memory is allocated again, so there is no need to find out what the device is done
             // with.

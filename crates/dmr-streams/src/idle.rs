@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUresult};
 use dmr_core::{ResourceResult, StreamId};
 
 use crate::event::DriverEvent;
@@ -51,24 +50,6 @@ impl StreamPool {
     pub fn synchronize_until(&self, until: Instant) -> ResourceResult<bool> {
         let outcome = self.wait_for_all(Some(until))?;
         Ok(!outcome.any_busy)
-    }
-
-    /// Returns whether the device is done with everything that was submitted to the home stream of a
-    /// block, and that stream is not retired. Does not wait.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing): a query would end the capture.
-    pub(crate) fn is_home_idle(&self, home: StreamId) -> ResourceResult<bool> {
-        let HomeStream::Live(stream) = self.enter_home(home)? else { return Ok(false) };
-        stream.refuse_capture()?;
-        let _relaxed = self.device().relaxed()?;
-        // SAFETY: the stream is alive while there is a guard.
-        match stream.call(|stream| unsafe { sys::cuStreamQuery(stream) }.result()) {
-            Ok(()) => Ok(true),
-            Err(error) if error.0 == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            Err(error) => Err(self.device().driver_error("cuStreamQuery", error)),
-        }
     }
 
     fn wait_for_all(&self, until: Option<Instant>) -> ResourceResult<Waited> {

@@ -17,6 +17,7 @@
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
 //! | [`latch`] | [`Latch`], a lock for a few dozen instructions |
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
+//! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource that has none |
 //! | [`pinned`] | [`PinnedMemory`]: page-locked host memory, kept until its uses are done |
 //! | [`error`] | [`DeviceError`]: why a device cannot be opened |
@@ -33,7 +34,6 @@ pub mod device;
 pub mod error;
 mod event;
 pub mod guard;
-mod handed_over;
 mod holds;
 mod idle;
 mod kernels;
@@ -71,7 +71,7 @@ pub use pinned::{PinnedMemory, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;
 pub use tracked::Tracked;
-pub use uses::{Dependencies, FreeOrder, UseTable};
+pub use uses::{BlocksInUse, Dependencies, PendingFrees, UseTable};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

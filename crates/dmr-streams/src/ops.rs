@@ -153,7 +153,8 @@ impl PatternOps {
             self.device().bind()?;
             for stream in &pending.streams {
                 // An event: to wait for the stream itself would end a capture that begins just now.
-                self.streams.uses().work_so_far(*stream)?.synchronize()?;
+                let uses = self.streams.uses();
+                uses.synchronize(&uses.work_so_far(*stream)?)?;
             }
             let results = kernels.fetch(pending.checks.len())?;
             let pending = &mut *pending;

@@ -1,11 +1,13 @@
 //! The right to put blocks into the use table and to take them out.
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::StreamPoolId;
 
 use crate::StreamPool;
+use crate::uses::{ClosedQueue, ClosedQueues};
 
 /// The right to put blocks into slots of a [`StreamPool`]'s use table, and to take those blocks out
 /// again: from [`StreamPool::register`].
@@ -24,17 +26,18 @@ use crate::StreamPool;
 ///
 /// ```compile_fail
 /// # fn remove(streams: &dmr_streams::StreamPool, block: dmr_core::BlockId) {
-/// streams.uses().remove(block);
+/// streams.uses().release(block, &mut Default::default());
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct BlockOwner {
     number: OwnerNumber,
     pool: StreamPoolId,
+    closed: Arc<ClosedQueue>,
 }
 
 /// The number of a [`BlockOwner`], as it stands in the slots of its blocks. Unique in the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerNumber(NonZeroU64);
 
 impl OwnerNumber {
@@ -47,8 +50,15 @@ impl OwnerNumber {
 }
 
 impl BlockOwner {
-    pub(crate) fn new(pool: StreamPoolId) -> Self {
-        Self { number: OwnerNumber::new(), pool }
+    /// Makes an owner in the pool whose closed queues these are.
+    pub(crate) fn new(pool: StreamPoolId, queues: &ClosedQueues) -> Self {
+        let number = OwnerNumber::new();
+        Self { number, pool, closed: queues.add(number) }
+    }
+
+    /// Returns the queue of its retired blocks whose last window has closed.
+    pub(crate) fn closed(&self) -> &Arc<ClosedQueue> {
+        &self.closed
     }
 
     #[inline]
@@ -56,7 +66,7 @@ impl BlockOwner {
         self.number
     }
 
-    /// The pool whose use table it puts blocks into.
+    /// Returns the pool whose use table it puts blocks into.
     #[must_use]
     #[inline]
     pub fn pool(&self) -> StreamPoolId {
@@ -68,7 +78,7 @@ impl StreamPool {
     /// Returns a new owner of blocks in the use table of this pool. It owns no block yet.
     #[must_use]
     pub fn register(&self) -> BlockOwner {
-        BlockOwner::new(self.id())
+        BlockOwner::new(self.id(), self.closed_queues())
     }
 }
 

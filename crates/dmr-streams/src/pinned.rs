@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::result;
 use dmr_core::process::PerProcess;
@@ -11,8 +11,11 @@ use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockState, DeviceBlock, Generation, ResourceError,
     ResourceResult, StreamId,
 };
+use smallvec::SmallVec;
 
-use crate::{Dependencies, FreeOrder, RelaxedCapture, StreamPool};
+use crate::progress::Event;
+use crate::uses::{Dependencies, Patience, Pending, Released};
+use crate::{Device, RelaxedCapture, StreamPool};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
 const PORTABLE: u32 = 1;
@@ -47,12 +50,9 @@ impl PinnedMemory {
     /// [`Driver`](ResourceError::Driver), which may come from work submitted earlier;
     /// [`StreamCapturing`](ResourceError::StreamCapturing).
     pub fn synchronize(&mut self) -> ResourceResult<bool> {
-        let (uses, id) = (self.streams.uses(), self.block.id());
-        match uses.free_order(id)? {
-            FreeOrder::InUse => return Ok(false),
-            FreeOrder::Home => uses.work_so_far(id.alloc_stream())?.synchronize()?,
-            FreeOrder::After(uses) => uses.synchronize()?,
-        }
+        let uses = self.streams.uses();
+        let Some(after) = uses.uses_of(self.block.id())? else { return Ok(false) };
+        uses.synchronize(&after)?;
         Ok(true)
     }
 
@@ -71,10 +71,20 @@ impl Drop for PinnedMemory {
         if streams.device().is_forked() {
             return;
         }
-        // It is in the table until it is freed, so this cannot fail.
-        let _ = streams.uses().retire(streams.pinned_owner(), id);
-        let retired = Retired { id, bytes: self.block.bytes(), after: None };
-        streams.pinned().waiting().push(retired);
+        let memory = HostMemory { id, bytes: self.block.bytes() };
+        let mut after = Dependencies::default();
+        match streams.uses().release(streams.pinned_owner(), id, &mut after) {
+            Released::Free { slot, .. } => {
+                streams.uses().vacate(slot);
+                streams.pend_pinned(memory, after);
+            }
+            Released::InUse { .. } => {
+                streams.pinned().in_use().insert(id, memory);
+                streams.settle_pinned(Patience::Poll);
+            }
+            // It is in the table until here.
+            Released::Foreign | Released::Stale => {}
+        }
     }
 }
 
@@ -103,7 +113,7 @@ impl StreamPool {
             return Err(ResourceError::zero_size());
         }
         // What cannot be freed stays retired, and is no reason to refuse this allocation.
-        let _ = reap_orphans(Patience::Poll);
+        let _ = ORPHANS.get().reap(Patience::Poll);
         let _ = self.try_reap_pinned();
         let relaxed = device.relaxed()?;
         // SAFETY: what is allocated is written below, before anything reads it.
@@ -149,8 +159,9 @@ impl StreamPool {
     /// Frees the pinned memory that was dropped and whose uses are done; returns its bytes. Polls
     /// the uses and does not wait for them; does nothing while another thread reaps.
     ///
-    /// Memory that only its home stream has used counts as done when that stream is idle, or past
-    /// the point of the first poll. On a lost device nothing can be freed, which is no error.
+    /// Memory counts as done when an event is done that was recorded behind its last use, and behind what
+    /// had been submitted to its home stream when it was dropped. On a lost device nothing can be freed,
+    /// which is no error.
     ///
     /// # Errors
     ///
@@ -177,7 +188,39 @@ impl StreamPool {
         if self.device().is_lost() {
             return Ok(0);
         }
-        self.pinned().reap(patience, |retired, patience| retired.free(self, patience))
+        self.settle_pinned(patience);
+        let mut freed = 0;
+        let outcome = self.pinned().reap(patience, |Pending { value, after }| {
+            match patience {
+                Patience::Wait => self.uses().synchronize(after)?,
+                Patience::Poll if !self.uses().poll(after)? => return Ok(false),
+                Patience::Poll => {}
+            }
+            free_host(&self.device().relaxed()?, value.id.ptr())?;
+            freed += value.bytes();
+            Ok(true)
+        });
+        outcome.map(|()| freed)
+    }
+
+    /// Makes the pinned memory pending whose last window has closed.
+    fn settle_pinned(&self, patience: Patience) {
+        self.pinned().in_use().settle(patience, |memory| {
+            let (uses, mut after) = (self.uses(), Dependencies::default());
+            if let Some(slot) = uses.release_retired(self.pinned_owner(), memory.id, &mut after) {
+                uses.vacate(slot);
+                self.pend_pinned(memory, after);
+            }
+        });
+    }
+
+    /// Makes pinned memory pending that comes `after` uses on other streams than its home stream.
+    fn pend_pinned(&self, memory: HostMemory, mut after: Dependencies) {
+        let home = memory.id.alloc_stream();
+        after.add(home, self.uses().submitted(home));
+        // Records an event now, behind as little as can be. If that fails, the next reap records one.
+        let _ = self.uses().poll(&after);
+        self.pinned().push(home, Pending { value: memory, after });
     }
 
     /// Called when the last owner of the pool is gone. Frees the pinned memory whose uses are done,
@@ -187,18 +230,17 @@ impl StreamPool {
         if self.device().check().is_err() {
             return;
         }
-        for mut retired in std::mem::take(&mut *self.pinned().waiting()) {
-            if matches!(retired.free(self, Patience::Poll), Ok(Some(_))) {
-                continue;
-            }
-            // Without dependencies there is no way to find out when the memory may be freed, so it
-            // leaks: a window is open, and its work is in no ledger, or the driver recorded no
-            // event.
-            if let Some(after) = retired.after {
-                let (ptr, bytes) = (retired.id.ptr(), retired.bytes);
-                ORPHANS.get().waiting().push(Orphan { ptr, bytes, after });
-            }
-        }
+        // What cannot be freed is left to the orphans.
+        let _ = self.try_reap_pinned();
+        let _ = self.pinned().reap(Patience::Wait, |Pending { value, after }| {
+            // Without events there is no way to find out when the memory may be freed, so it leaks. So
+            // does memory with an open window, whose work is in no ledger.
+            let events = self.uses().events_of(after)?;
+            let device = self.device().clone();
+            let (ptr, bytes) = (value.id.ptr(), value.bytes);
+            ORPHANS.get().push(Orphan { ptr, bytes, events, device });
+            Ok(true)
+        });
     }
 }
 
@@ -213,84 +255,57 @@ impl StreamPool {
 ///
 /// The first error. What could not be freed is kept: call again.
 pub fn reap_orphaned_pinned() -> ResourceResult<u64> {
-    reap_orphans(Patience::Wait)
-}
-
-fn reap_orphans(patience: Patience) -> ResourceResult<u64> {
-    ORPHANS.get().reap(patience, Orphan::free)
+    ORPHANS.get().reap(Patience::Wait)
 }
 
 /// Pinned memory of stream pools that were dropped. A forked child has none.
-static ORPHANS: PerProcess<Queue<Orphan>> = PerProcess::new(Queue::new);
+static ORPHANS: PerProcess<Orphans> = PerProcess::new(Orphans::default);
 
-/// Pinned memory that waits to be freed.
-pub(crate) struct Queue<T> {
-    waiting: Mutex<Vec<T>>,
-    /// Held while reaping, so that a waiting reap also covers what another thread has taken out.
-    reaping: Mutex<()>,
-}
-
-/// Pinned memory that was dropped and is still in the use table.
-pub(crate) struct Retired {
+/// Pinned memory that was dropped: its block in the use table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostMemory {
     id: BlockId,
     bytes: usize,
-    /// The dependencies of its free; set once no window is open.
-    after: Option<Dependencies>,
+}
+
+impl HostMemory {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
 }
 
 /// Pinned memory whose use table is gone.
 struct Orphan {
     ptr: u64,
     bytes: usize,
-    after: Dependencies,
+    /// Those not known to be done.
+    events: SmallVec<[Event; 4]>,
+    device: Device,
 }
 
-#[derive(Clone, Copy)]
-enum Patience {
-    Poll,
-    Wait,
+#[derive(Default)]
+struct Orphans {
+    waiting: Mutex<Vec<Orphan>>,
+    /// Held while reaping, so that a reap that waits also waits for what another thread has in hand.
+    reaping: Mutex<()>,
 }
 
-impl Patience {
-    fn is_done(self, after: &Dependencies) -> ResourceResult<bool> {
-        match self {
-            Self::Poll => after.is_done(),
-            Self::Wait => after.synchronize().map(|()| true),
-        }
-    }
-}
-
-impl<T> Queue<T> {
-    pub(crate) const fn new() -> Self {
-        Self { waiting: Mutex::new(Vec::new()), reaping: Mutex::new(()) }
+impl Orphans {
+    fn push(&self, orphan: Orphan) {
+        lock(&self.waiting).push(orphan);
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Calls `free` for each entry; keeps those for which it returns no bytes. Returns the sum, or
-    /// the first error.
-    fn reap(
-        &self,
-        patience: Patience,
-        free: impl Fn(&mut T, Patience) -> ResourceResult<Option<u64>>,
-    ) -> ResourceResult<u64> {
-        let _alone = match (patience, self.reaping.try_lock()) {
-            (_, Ok(alone)) => alone,
-            (_, Err(TryLockError::Poisoned(poisoned))) => poisoned.into_inner(),
-            (Patience::Poll, _) => return Ok(0),
-            (Patience::Wait, _) => self.reaping.lock().unwrap_or_else(PoisonError::into_inner),
-        };
+    fn reap(&self, patience: Patience) -> ResourceResult<u64> {
+        let Some(_alone) = patience.lock(&self.reaping) else { return Ok(0) };
         // Not under the lock that dropping takes: this calls the driver, and may wait for it.
-        let taken = std::mem::take(&mut *self.waiting());
+        let taken = std::mem::take(&mut *lock(&self.waiting));
         let (mut freed, mut outcome) = (0, Ok(()));
-        for mut memory in taken {
-            match free(&mut memory, patience) {
+        for mut orphan in taken {
+            match orphan.free(patience) {
                 Ok(Some(bytes)) => freed += bytes,
                 kept => {
                     outcome = outcome.and(kept.map(drop));
-                    self.waiting().push(memory);
+                    self.push(orphan);
                 }
             }
         }
@@ -298,48 +313,35 @@ impl<T> Queue<T> {
     }
 }
 
-impl Retired {
-    /// Frees the memory if its uses are done, and returns its bytes.
-    fn free(&mut self, streams: &StreamPool, patience: Patience) -> ResourceResult<Option<u64>> {
-        if self.after.is_none() {
-            self.after = self.order(streams)?;
-        }
-        let Some(after) = &self.after else { return Ok(None) };
-        if !patience.is_done(after)? {
-            return Ok(None);
-        }
-        free_host(&streams.device().relaxed()?, self.id.ptr())?;
-        streams.uses().remove(streams.pinned_owner(), self.id);
-        Ok(Some(self.bytes as u64))
-    }
-
-    /// Returns the dependencies of the free; `None` while a window is open.
-    fn order(&self, streams: &StreamPool) -> ResourceResult<Option<Dependencies>> {
-        let home = self.id.alloc_stream();
-        let uses = streams.uses();
-        // An idle stream needs no event, which would not be done at once.
-        if streams.is_home_idle(home)? {
-            return uses.uses_elsewhere(self.id);
-        }
-        Ok(match uses.free_order(self.id)? {
-            FreeOrder::InUse => None,
-            FreeOrder::After(uses) => Some(uses),
-            FreeOrder::Home => Some(uses.work_so_far(home)?),
-        })
-    }
-}
-
 impl Orphan {
+    /// Frees the memory if its uses are done, and returns its bytes.
     fn free(&mut self, patience: Patience) -> ResourceResult<Option<u64>> {
-        match patience.is_done(&self.after) {
-            Err(_) if self.after.device().is_lost() => return Ok(Some(0)),
+        match self.is_done(patience) {
+            Err(_) if self.device.is_lost() => return Ok(Some(0)),
             Err(error) => return Err(error),
             Ok(false) => return Ok(None),
             Ok(true) => {}
         }
-        free_host(&self.after.device().relaxed()?, self.ptr)?;
+        free_host(&self.device.relaxed()?, self.ptr)?;
         Ok(Some(self.bytes as u64))
     }
+
+    fn is_done(&mut self, patience: Patience) -> ResourceResult<bool> {
+        let relaxed = self.device.relaxed()?;
+        while let Some(event) = self.events.last() {
+            match patience {
+                Patience::Wait => event.driver_event().synchronize(&relaxed)?,
+                Patience::Poll if !event.driver_event().query(&relaxed)? => return Ok(false),
+                Patience::Poll => {}
+            }
+            self.events.pop();
+        }
+        Ok(true)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Frees memory that no device work uses any more.

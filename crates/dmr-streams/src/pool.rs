@@ -11,7 +11,7 @@ use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 use crate::holds::Holds;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
-use crate::uses::{Slots, UseTable};
+use crate::uses::{ClosedQueues, PendingFrees, Slots, UseTable};
 use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
 
 /// A fixed number of streams of one device, handed out as leases.
@@ -56,8 +56,11 @@ pub struct StreamPool {
     progress: LeakedInChild<Progress>,
     uses: LeakedInChild<Slots>,
     reclaim: LeakedInChild<OnceLock<Arc<CudaStream>>>,
-    pinned: LeakedInChild<pinned::Queue<pinned::Retired>>,
+    /// Retired blocks of all owners whose last window has closed.
+    closed: LeakedInChild<ClosedQueues>,
     pinned_owner: BlockOwner,
+    /// Pinned memory that was dropped.
+    pinned: LeakedInChild<PendingFrees<pinned::HostMemory>>,
 }
 
 impl StreamPool {
@@ -72,6 +75,8 @@ impl StreamPool {
         let slots = max_streams.saturating_add(config.max_adopted).min(StreamId::MAX_SLOTS);
         let id = StreamPoolId::next()
             .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
+        let closed = LeakedInChild::<ClosedQueues>::default();
+        let pinned_owner = BlockOwner::new(id, &closed);
         let pool = Self {
             id,
             device,
@@ -83,8 +88,13 @@ impl StreamPool {
             progress: LeakedInChild::new(Progress::new(slots)),
             uses: LeakedInChild::new(Slots::new(slots)),
             reclaim: LeakedInChild::default(),
-            pinned: LeakedInChild::new(pinned::Queue::new()),
-            pinned_owner: BlockOwner::new(id),
+            closed,
+            pinned: LeakedInChild::new(PendingFrees::new(
+                &pinned_owner,
+                1,
+                pinned::HostMemory::bytes,
+            )),
+            pinned_owner,
         };
         pool.create(0, config.priority)?;
         Ok(Arc::new(pool))
@@ -194,11 +204,15 @@ impl StreamPool {
     }
 
     /// Returns the pinned memory that was dropped.
-    pub(crate) fn pinned(&self) -> &pinned::Queue<pinned::Retired> {
+    pub(crate) fn pinned(&self) -> &PendingFrees<pinned::HostMemory> {
         &self.pinned
     }
 
-    /// The owner of all pinned memory in the use table.
+    pub(crate) fn closed_queues(&self) -> &ClosedQueues {
+        &self.closed
+    }
+
+    /// Returns the owner of all pinned memory in the use table.
     pub(crate) fn pinned_owner(&self) -> &BlockOwner {
         &self.pinned_owner
     }

@@ -71,7 +71,9 @@ impl Progress {
     /// Makes the stream wait for an event.
     pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>, event: &Event) -> ResourceResult<()> {
         self.discard_captured(event, event.driver_event().make_wait(stream))?;
-        self.has_waited(stream.slot(), event);
+        if stream.has_slot() {
+            self.has_waited(stream.slot(), event);
+        }
         Ok(())
     }
 

@@ -67,8 +67,6 @@ pub(crate) struct StreamEvent<D> {
     pub(crate) seen: Seen,
     /// The record has been submitted, so it can be waited for.
     is_recorded: AtomicBool,
-    /// The driver has reported, to a thread that has no timeline at hand, that it is done.
-    is_done: AtomicBool,
 }
 
 /// What a stream waits for that must come after a use.
@@ -137,11 +135,7 @@ impl<D> Timeline<D> {
         events: &mut Latched<'_, Events<D>>,
         seq: u64,
     ) -> Option<&StreamEvent<D>> {
-        let mut done = self.done.load(Ordering::Acquire);
-        if let Some(seq) = events.oldest_done(done) {
-            self.raise_done(seq);
-            done = seq;
-        }
+        let done = self.done.load(Ordering::Acquire);
         let event = events.take_unneeded(done)?;
         Some(self.insert(events, seq, event))
     }
@@ -149,8 +143,8 @@ impl<D> Timeline<D> {
     /// Adds an event that was made for use `seq`.
     pub(crate) fn add(&self, slot: usize, seq: u64, driver_event: D) -> &StreamEvent<D> {
         let (number, seen) = (AtomicU64::new(seq), Seen::new());
-        let (is_recorded, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
-        let event = StreamEvent { driver_event, slot, seq: number, seen, is_recorded, is_done };
+        let is_recorded = AtomicBool::new(false);
+        let event = StreamEvent { driver_event, slot, seq: number, seen, is_recorded };
         self.insert(&mut self.lock(), seq, Arc::new(event))
     }
 
@@ -164,7 +158,6 @@ impl<D> Timeline<D> {
         event.seq.store(seq, Ordering::Relaxed);
         // Under the lock: no other thread has found it yet.
         event.is_recorded.store(false, Ordering::Relaxed);
-        event.is_done.store(false, Ordering::Relaxed);
         // SAFETY: an event stays with its timeline, which is borrowed.
         let borrowed = unsafe { &*std::ptr::from_ref(&*event) };
         events.insert(Recorded { seq, event });
@@ -263,13 +256,6 @@ impl<D> Events<D> {
         self.recorded.partition_point(|it| it.seq < seq)
     }
 
-    /// Returns the number of the oldest event, if its uses are not known to be done by `done` and it is.
-    #[inline]
-    fn oldest_done(&self, done: u64) -> Option<u64> {
-        let oldest = self.recorded.front().filter(|it| it.seq > done)?;
-        oldest.event.is_done.load(Ordering::Acquire).then_some(oldest.seq)
-    }
-
     /// Removes an event that is done and that no thread has.
     #[inline]
     fn take_unneeded(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
@@ -326,12 +312,6 @@ impl<D> StreamEvent<D> {
     pub(crate) fn set_recorded(&self) {
         // Release: what it covers is written before.
         self.is_recorded.store(true, Ordering::Release);
-    }
-
-    /// Says that the driver has reported it done.
-    pub(crate) fn set_done(&self) {
-        // Release: a thread that finds this submits after the work was done.
-        self.is_done.store(true, Ordering::Release);
     }
 
     fn is_recorded(&self) -> bool {

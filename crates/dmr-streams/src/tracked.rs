@@ -1,22 +1,24 @@
 //! Use tracking for a resource that has none.
 
-mod retired;
+mod frees;
+mod handed_over;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
     UseTokens, VirtualMemory,
 };
 
-use crate::handed_over::{HandedOver, Inner, Pending, with_slot};
-use crate::uses::{Departure, FreeOrder, Leaving, UseTable};
+use crate::uses::{Patience, PendingFrees, UseTable};
 use crate::{BlockOwner, StreamGuard, StreamPool};
+use frees::Retired;
+use handed_over::{RetiredUpstream, Upstream, with_slot};
 
 /// Gives use tracking to any resource, the direct backend among them.
 ///
@@ -42,21 +44,11 @@ pub struct Tracked<R: DeviceMemoryResource> {
     inner: Option<R>,
     streams: Arc<StreamPool>,
     owner: BlockOwner,
-    /// Never locked across a call of the inner resource or the driver.
-    pending: LeakedInChild<Mutex<Pending>>,
-    /// How many blocks are pending or in the hand of a reap.
-    count: AtomicUsize,
-    /// Held while reaping, so that a reap that waits also waits for what another has in hand.
-    reaping: Mutex<()>,
-    /// Locked across no driver call.
-    handed_over: LeakedInChild<Mutex<HandedOver>>,
-}
-
-/// How far a reap goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    Poll,
-    Wait,
+    frees: LeakedInChild<PendingFrees<Retired>>,
+    /// Bytes asked for in the blocks that are retired here and live upstream.
+    retired_bytes: AtomicU64,
+    /// Never locked across a driver call.
+    retired_upstream: LeakedInChild<Mutex<RetiredUpstream>>,
 }
 
 impl<R: DeviceMemoryResource> Tracked<R> {
@@ -70,14 +62,14 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             let stream = streams.default_stream();
             return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
         }
+        let owner = streams.register();
         Ok(Self {
             inner: Some(inner),
-            owner: streams.register(),
             streams,
-            pending: LeakedInChild::default(),
-            count: AtomicUsize::new(0),
-            reaping: Mutex::new(()),
-            handed_over: LeakedInChild::default(),
+            frees: LeakedInChild::new(PendingFrees::new(&owner, 1, Retired::bytes)),
+            owner,
+            retired_bytes: AtomicU64::new(0),
+            retired_upstream: LeakedInChild::default(),
         })
     }
 
@@ -93,7 +85,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only after this")]
     pub fn into_inner(mut self) -> R {
-        self.surrender();
+        self.drain();
         self.inner.take().expect("there until now")
     }
 
@@ -101,85 +93,21 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         self.streams.uses()
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retired_upstream(&self) -> MutexGuard<'_, RetiredUpstream> {
+        self.retired_upstream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handed_over(&self) -> MutexGuard<'_, HandedOver> {
-        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Refuses a home stream that captures a graph.
-    fn refuse_capture(&self, home: StreamId) -> ResourceResult<()> {
-        self.streams.enter_home(home)?.refuse_capture()
-    }
-
-    /// Enters a block of the inner resource into the use table.
+    /// Puts a block of upstream into the use table.
     fn adopt(
         &self,
         block: DeviceBlock,
         home: &StreamGuard<'_>,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
-        let (id, inner) = (block.id(), Inner::of(&block));
-        match self.uses().insert(&self.owner, id.generation(), home, inner.to_payload()) {
+        let (id, upstream) = (block.id(), Upstream::of(&block));
+        match self.uses().insert(&self.owner, id.generation(), home, upstream.to_payload()) {
             Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
         }
-    }
-
-    /// Gives a retired block to the inner resource, ordered after all its uses by now.
-    fn hand_over(
-        &self,
-        block: DeviceBlock,
-        inner_slot: BlockSlot,
-    ) -> Result<BlockState, Box<DeallocateError>> {
-        let id = block.id();
-        let state = self.free(block, inner_slot)?;
-        self.uses().remove(&self.owner, id);
-        Ok(state)
-    }
-
-    /// The same for a block that has left the table.
-    fn hand_over_leaving(
-        &self,
-        block: DeviceBlock,
-        leaving: Leaving<'_>,
-    ) -> Result<BlockState, Box<DeallocateError>> {
-        let captured = match self.streams.device().is_lost() {
-            true => Ok(()),
-            false => self.refuse_capture(block.alloc_stream()),
-        };
-        let outcome = match captured {
-            // The driver call that asked was the one that found the device lost.
-            Err(error) if !self.streams.device().is_lost() => {
-                Err(DeallocateError::new(error, block))
-            }
-            _ => self.free(block, Inner::from_payload(leaving.payload()).slot),
-        };
-        match outcome {
-            Ok(_) => leaving.gone(),
-            Err(_) => leaving.stay(),
-        }
-        outcome
-    }
-
-    /// Gives a block to the inner resource, as that knows it.
-    fn free(
-        &self,
-        block: DeviceBlock,
-        inner_slot: BlockSlot,
-    ) -> Result<BlockState, Box<DeallocateError>> {
-        let (slot, parts) = (block.id().slot(), block.into_parts());
-        let block = with_slot(parts, inner_slot);
-        let id = block.id();
-        let state = self.get_ref().deallocate(block).map_err(|refused| {
-            let DeallocateError { error, block, .. } = *refused;
-            DeallocateError::new(error, with_slot(block.into_parts(), slot))
-        })?;
-        if state != BlockState::Freed {
-            self.handed_over().push(id, |id| self.get_ref().is_retired(id));
-        }
-        Ok(state)
     }
 
     /// Returns an error for a part of a block of this resource, and in a forked child.
@@ -189,18 +117,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         if block.part_depth() == 0 {
             return Ok(());
         }
-        let allocated = self.uses().payload(block.id(), &self.owner).map(Inner::from_payload);
-        allocated.map_or(Ok(()), |inner| block.require_part_depth(inner.part_depth))
-    }
-
-    /// What a retired block still waits for: `None` if for nothing that the inner resource does
-    /// not see to.
-    fn order(&self, id: BlockId) -> ResourceResult<FreeOrder> {
-        if self.streams.device().is_lost() {
-            return Ok(FreeOrder::Home);
-        }
-        self.refuse_capture(id.alloc_stream())?;
-        self.uses().free_order(id)
+        let allocated = self.uses().payload(&self.owner, block.id()).map(Upstream::from_payload);
+        allocated.map_or(Ok(()), |upstream| block.require_part_depth(upstream.part_depth))
     }
 }
 
@@ -215,12 +133,12 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         let guard = self.streams.enter(stream)?;
         let stream = guard.id();
         guard.refuse_capture()?;
-        self.hand_over_oldest();
+        self.free_oldest(stream);
         let block = match self.get_ref().allocate(bytes, stream, tag) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
-                if self.count.load(Ordering::SeqCst) > 0 =>
+                if !self.frees.is_empty() =>
             {
-                // What it cannot hand over stays retired.
+                // What it cannot free stays retired.
                 let _ = self.try_reap();
                 self.get_ref().allocate(bytes, stream, tag)
             }
@@ -235,39 +153,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let id = block.id();
-        // First: another thread may have held a lock when the process was forked.
-        if let Err(error) = self.refuse_part(&block) {
-            return Err(DeallocateError::new(error, block));
-        }
-        let payload = match self.uses().give_back(id, &self.owner) {
-            Ok(Departure::Home(leaving)) => return self.hand_over_leaving(block, leaving),
-            Ok(Departure::Retired { payload, .. }) => payload,
-            Ok(Departure::Foreign) => {
-                let error = ResourceError::foreign_block(&block, self.device_ordinal());
-                return Err(DeallocateError::new(error, block));
-            }
-            Err(error) => return Err(DeallocateError::new(error, block)),
-        };
-        let inner_slot = Inner::from_payload(payload).slot;
-        let outcome = match self.order(id) {
-            Ok(FreeOrder::Home) => self.hand_over(block, inner_slot),
-            Ok(FreeOrder::InUse) => {
-                self.retire(block, inner_slot, None);
-                Ok(BlockState::Retired)
-            }
-            Ok(FreeOrder::After(dependencies)) => {
-                self.retire(block, inner_slot, Some(dependencies));
-                Ok(BlockState::Retired)
-            }
-            // The driver call that asked was the one that found the device lost.
-            Err(_) if self.streams.device().is_lost() => self.hand_over(block, inner_slot),
-            Err(error) => Err(DeallocateError::new(error, block)),
-        };
-        if outcome.is_err() {
-            self.uses().unretire(&self.owner, id);
-        }
-        outcome
+        self.release(&block).map_err(|error| DeallocateError::new(error, block))
     }
 
     /// Grows nothing: a resource that grows blocks tracks their uses itself.
@@ -283,7 +169,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         if self.uses().is_retired(block) {
             return true;
         }
-        self.handed_over().is_kept(block.generation(), |id| self.get_ref().is_retired(id))
+        self.retired_upstream().contains(block.generation(), |id| self.get_ref().is_retired(id))
     }
 
     fn device_ordinal(&self) -> usize {
@@ -302,10 +188,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         if self.streams.device().is_forked() {
             return Usage::default();
         }
-        let pending = self.pending().bytes;
+        let retired = self.retired_bytes.load(Ordering::SeqCst);
         let mut usage = self.get_ref().usage();
-        usage.live = usage.live.saturating_sub(pending);
-        usage.retired += pending;
+        usage.live = usage.live.saturating_sub(retired);
+        usage.retired += retired;
         usage
     }
 
@@ -367,7 +253,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 impl<R: DeviceMemoryResource> Drop for Tracked<R> {
     fn drop(&mut self) {
         if self.inner.is_some() {
-            self.surrender();
+            self.drain();
         }
     }
 }

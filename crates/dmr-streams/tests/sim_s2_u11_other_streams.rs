@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    StreamId,
+    Access, AllocTag, BlockState, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps,
+    ResourceError, StreamId,
 };
 use dmr_cuda_direct::DirectCudaResource;
-use dmr_streams::{Device, FreeOrder, Tracked};
+use dmr_sim::{Policy, Universe};
+use dmr_streams::{Device, Tracked};
 use dmr_testkit::Rig;
 
 const BYTES: usize = 256;
@@ -186,17 +187,17 @@ fn a_stream_is_retired_after_its_last_use_is_finished_and_not_before() {
 
 #[test]
 fn nothing_is_freed_on_a_home_stream_that_was_retired() {
-    let rig = Rig::simulated();
+    let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
+    let rig = Rig::in_universe(&universe);
     let resource = tracked(&rig);
     let foreign = rig.device().context().new_stream().unwrap();
     let home = rig.streams().adopt(foreign).unwrap();
     let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
-    let uses = rig.streams().uses();
-    assert!(matches!(uses.free_order(block.id()), Ok(FreeOrder::Home)));
+    rig.delay(home.id());
     rig.streams().retire_stream(&home).unwrap();
-    assert!(matches!(uses.free_order(block.id()), Ok(FreeOrder::After(_))));
-    resource.deallocate(block).unwrap();
-    resource.reap_pending().unwrap();
-    drop((resource, home));
+    assert_eq!(resource.deallocate(block).unwrap(), BlockState::Retired);
+    assert_eq!(resource.try_reap(), Ok(0), "the stream is not done with it");
+    assert_eq!(resource.reap_pending(), Ok(BYTES as u64));
+    drop((resource, home, universe));
     rig.assert_clean();
 }

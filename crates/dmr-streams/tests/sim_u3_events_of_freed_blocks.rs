@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
-use dmr_streams::uses::Carried;
+use dmr_streams::uses::Dependencies;
 use dmr_streams::{StreamLease, Tracked};
 use dmr_testkit::Rig;
 
@@ -49,8 +49,8 @@ fn events_made(home_comes_after: bool) -> [u64; 2] {
     made
 }
 
-fn all_of(rig: &Rig, stream: StreamId) -> Carried {
-    Carried::of(stream, rig.streams().uses().submitted(stream))
+fn all_of(rig: &Rig, stream: StreamId) -> Dependencies {
+    Dependencies::on(stream, rig.streams().uses().submitted(stream))
 }
 
 #[test]

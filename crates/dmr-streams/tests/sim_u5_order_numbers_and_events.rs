@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUevent_flags;
 use dmr_core::{Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
-use dmr_streams::uses::Carried;
+use dmr_streams::uses::Dependencies;
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1024;
@@ -112,7 +112,7 @@ fn an_event_that_a_thread_is_about_to_wait_for_is_not_recorded_again() {
         // The event is done, and the pool has found that: nothing but the held thread needs it.
         rig.ops().synchronize(a.id()).unwrap();
         let uses = rig.streams().uses();
-        assert_eq!(uses.poll(&Carried::of(a.id(), uses.submitted(a.id()))), Ok(true));
+        assert_eq!(uses.poll(&Dependencies::on(a.id(), uses.submitted(a.id()))), Ok(true));
         rig.delay(a.id());
         // These would record it again: there are fewer events.
         for _ in 0..20 {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps, ResourceError};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps, ResourceError, StreamId,
+};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};
-use dmr_streams::uses::Carried;
-use dmr_streams::{FreeOrder, Tracked};
+use dmr_streams::Tracked;
+use dmr_streams::uses::Dependencies;
 use dmr_testkit::Rig;
 
 const BYTES: usize = 256;
@@ -24,22 +26,50 @@ fn dependencies_are_done_when_all_of_them_are() {
     rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
     resource.finish_uses(tokens).unwrap();
     let uses = rig.streams().uses();
-    let FreeOrder::After(dependencies) = uses.free_order(block.id()).unwrap() else {
-        panic!("another stream has written the block")
-    };
+    let mut after = uses.work_so_far(home.id()).unwrap();
+    after.add_all(&uses.work_so_far(b.id()).unwrap());
     // The home stream is done, the writer is not.
     rig.streams().synchronize(home.id()).unwrap();
-    assert_eq!(dependencies.is_done(), Ok(false));
-    assert_eq!(dependencies.is_done(), Ok(false), "and it does not change by asking");
+    assert_eq!(uses.poll(&after), Ok(false));
+    assert_eq!(uses.poll(&after), Ok(false), "and it does not change by asking");
+    assert!(!uses.is_known_done(&after) && !uses.is_after(home.id(), &after));
     universe.reset_calls();
-    dependencies.synchronize().unwrap();
+    uses.synchronize(&after).unwrap();
     assert_ne!(universe.calls().count("cuEventSynchronize"), 0, "nothing was waited for");
-    assert_eq!(dependencies.is_done(), Ok(true));
-    drop(dependencies);
+    assert_eq!(uses.poll(&after), Ok(true));
+    assert!(uses.is_known_done(&after) && uses.is_after(home.id(), &after));
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
     drop((resource, home, b, universe));
     rig.assert_clean();
+}
+
+/// T2: numbers of another pool say nothing about the streams of this one.
+#[test]
+fn dependencies_of_another_pool_are_refused() {
+    let (rig, other) = (Rig::simulated(), Rig::simulated());
+    let (stream, foreign) = (rig.stream(), other.stream());
+    let uses = rig.streams().uses();
+    let of_other = Dependencies::on(foreign.id(), 1);
+    let mut mixed = Dependencies::on(stream.id(), 1);
+    mixed.add_all(&of_other);
+    let mut of_no_pool = Dependencies::default();
+    of_no_pool.add(StreamId::DEFAULT, 1);
+    for after in [of_other, mixed, of_no_pool] {
+        assert!(!uses.is_known_done(&after) && !uses.is_after(stream.id(), &after));
+        let refused = |outcome| matches!(outcome, Err(ResourceError::StreamMisuse { .. }));
+        assert!(refused(uses.poll(&after).map(drop)));
+        assert!(refused(uses.synchronize(&after)));
+        assert!(refused(uses.wait_for(stream.id(), &after)));
+    }
+    let own = uses.work_so_far(stream.id()).unwrap();
+    assert!(uses.wait_for(stream.id(), &own).is_ok());
+    assert!(!uses.is_after(foreign.id(), &own), "a stream of another pool");
+    assert!(uses.wait_for(foreign.id(), &own).is_err());
+    assert!(uses.work_so_far(foreign.id()).is_err());
+    assert!(uses.has_ended(foreign.id()));
+    let never = Dependencies::on(stream.id(), uses.submitted(foreign.id()));
+    assert!(!uses.is_known_done(&never), "a number that no use reaches");
 }
 
 /// Taken for "not done" it would be polled for ever; taken for "done" the memory would be freed
@@ -51,18 +81,15 @@ fn a_driver_error_is_neither_done_nor_not_done() {
     let [home, _second] = [rig.stream(), rig.stream()];
     rig.delay(&home);
     let uses = rig.streams().uses();
-    let dependencies = uses.work_so_far(home.id()).unwrap();
-    let carried = Carried::of(home.id(), uses.submitted(home.id()));
-    for asked in [&|| dependencies.is_done(), &|| uses.poll(&carried)] as [&dyn Fn() -> _; 2] {
-        assert_eq!(asked(), Ok(false));
-        universe.fail_nth("cuEventQuery", 1, 999);
-        let error = asked().unwrap_err();
-        let is_the_drivers =
-            matches!(error, ResourceError::Driver { call: "cuEventQuery", code: 999, .. });
-        assert!(is_the_drivers, "{error}");
-    }
+    let after = uses.work_so_far(home.id()).unwrap();
+    assert_eq!(uses.poll(&after), Ok(false));
+    universe.fail_nth("cuEventQuery", 1, 999);
+    let error = uses.poll(&after).unwrap_err();
+    let is_the_drivers =
+        matches!(error, ResourceError::Driver { call: "cuEventQuery", code: 999, .. });
+    assert!(is_the_drivers, "{error}");
     rig.device().synchronize().unwrap();
-    assert_eq!((dependencies.is_done(), uses.poll(&carried)), (Ok(true), Ok(true)));
-    drop((dependencies, home, _second, universe));
+    assert_eq!(uses.poll(&after), Ok(true));
+    drop((home, _second, universe));
     rig.assert_clean();
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult};
-use dmr_streams::uses::Carried;
+use dmr_streams::uses::Dependencies;
 
 use super::{Leaving, Page, Pages, Paging, Slot};
 use crate::PoolResource;
@@ -78,7 +78,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         };
         for since in newest.into_iter().flatten() {
             // On an error they stay.
-            let _ = self.uses().poll(&Carried::of(arena.home, since));
+            let _ = self.uses().poll(&Dependencies::on(arena.home, since));
         }
     }
 
@@ -89,7 +89,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         paging: Paging<'_>,
     ) -> ResourceResult<()> {
         let Paging { pages, memory } = paging;
-        let is_done = |since| self.uses().is_done(arena.home, since);
+        let is_done = |since| self.uses().is_known_done(&Dependencies::on(arena.home, since));
         let mut spare = pages.spare_bytes();
         loop {
             let most = bytes.saturating_add(spare);
@@ -179,7 +179,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let newest = arena.lock().heap.newest_free_pages(pages.size);
             if let Some(since) = newest {
                 // What fails here, fails again below, and is leaked.
-                let _ = self.uses().synchronize(&Carried::of(arena.home, since));
+                let _ = self.uses().synchronize(&Dependencies::on(arena.home, since));
             }
         }
         let left = pages.leaving().clone();

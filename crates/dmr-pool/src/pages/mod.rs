@@ -27,7 +27,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
-use dmr_streams::uses::Carried;
+use dmr_streams::uses::Dependencies;
 
 use crate::{PoolConfig, PoolResource};
 pub(crate) use table::Range;
@@ -65,7 +65,7 @@ struct Leaving {
     home: StreamId,
     address: u64,
     /// All work with the page there.
-    after: Carried,
+    after: Dependencies,
 }
 
 impl Pages {

@@ -7,7 +7,7 @@
 //! empty, and the claims on upstream's memory are given up.
 
 use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId};
-use dmr_streams::uses::Carried;
+use dmr_streams::uses::Dependencies;
 
 use super::supply::Source;
 use super::{Pages, Paging, Range};
@@ -92,7 +92,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(None);
         };
         let since = host.lock().heap.taken(chunk).since;
-        if !self.has_come_after(own.home, &Carried::of(host.home, since)) {
+        if !self.has_come_after(own.home, &Dependencies::on(host.home, since)) {
             host.lock().divide(chunk, pages.size, |state, rest| {
                 state.heap.merge(rest, since);
             });
@@ -224,7 +224,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let state = host.lock();
             (state.unmapped(chunk, page), state.heap.taken(chunk).since)
         };
-        let mut after = Carried::default();
+        let mut after = Dependencies::default();
         let outcome = match self.find_pages(own, missing.len(), sources, paging, hand) {
             Ok(Some(mut supply)) => {
                 after = std::mem::take(&mut supply.after);
@@ -254,7 +254,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Returns whether what comes to `stream` from now on comes after all of this; it is made to wait
     /// if need be.
-    pub(crate) fn has_come_after(&self, stream: StreamId, after: &Carried) -> bool {
+    pub(crate) fn has_come_after(&self, stream: StreamId, after: &Dependencies) -> bool {
         self.uses().is_after(stream, after) || self.uses().wait_for(stream, after).is_ok()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult};
-use dmr_streams::uses::Carried;
+use dmr_streams::uses::{Dependencies, Pending};
 
 use super::{Leaving, Page, Pages, Paging, Slot};
 use crate::PoolResource;
@@ -13,7 +13,6 @@ use crate::arena::{Arena, Request, State};
 use crate::claim::Claim;
 use crate::grow::TAG;
 use crate::heap::{ChunkId, UNIT};
-use crate::pending::Pending;
 use crate::transit::Hand;
 
 /// Where pages are taken from.
@@ -36,7 +35,7 @@ pub(super) struct Supply<'p> {
     claims: Vec<Claim<'p>>,
     donations: Vec<Donation>,
     /// The work that the next users of the pages come after.
-    pub(super) after: Carried,
+    pub(super) after: Dependencies,
 }
 
 /// Pages that were free or pending as a whole, at the addresses that they are still mapped at.
@@ -47,7 +46,7 @@ struct Donation {
     chunk: ChunkId,
     since: u64,
     /// What other streams do with them, if they were pending.
-    pending: Carried,
+    pending: Dependencies,
     pages: Vec<(u64, Page)>,
     /// The stream that gets them comes after their last users.
     is_ordered: bool,
@@ -55,7 +54,7 @@ struct Donation {
 
 impl Donation {
     /// Returns all work with the pages at their old addresses.
-    fn last_uses(&self, arena: &Arena) -> Carried {
+    fn last_uses(&self, arena: &Arena) -> Dependencies {
         let mut after = self.pending.clone();
         after.add(arena.home, self.since);
         after
@@ -347,20 +346,24 @@ fn take_pages(arena: &Arena, wanted: usize, source: Source, pages: &Pages) -> Op
     Some(Donation { arena: arena.home.slot(), chunk, since, pending, pages, is_ordered: false })
 }
 
-fn take_free_pages(state: &mut State, wanted: usize, pages: &Pages) -> Option<(ChunkId, Carried)> {
+fn take_free_pages(
+    state: &mut State,
+    wanted: usize,
+    pages: &Pages,
+) -> Option<(ChunkId, Dependencies)> {
     state.heap.flush();
     let free = state.heap.find_free_pages(wanted as u64, pages.size, |_| true)?;
-    Some((state.heap.take_pages(&free), Carried::default()))
+    Some((state.heap.take_pages(&free), Dependencies::default()))
 }
 
 fn take_pending_pages(
     state: &mut State,
     wanted: usize,
     pages: &Pages,
-) -> Option<(ChunkId, Carried)> {
+) -> Option<(ChunkId, Dependencies)> {
     let whole = |chunk| Some(whole_pages(state, chunk, pages)).filter(|range| !range.is_empty());
     let (entry, range) = state.find_pending((pages.size / UNIT) as u32, whole)?;
-    let Pending { mut chunk, after } = state.remove_pending(entry)?;
+    let Pending { value: mut chunk, after } = state.remove_pending(entry)?;
     let since = state.heap.taken(chunk).since;
     let most = pages.size.saturating_mul(wanted as u64);
     let from = range.start.max(range.end.saturating_sub(most));

@@ -1,162 +1,304 @@
-//! What a free must come after, once the block has left the table.
+//! What freed memory must come after before it is used again.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
+use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
-use dmr_core::{ResourceResult, StreamId};
+use dmr_core::{BlockId, ResourceError, ResourceResult, StreamId, StreamPoolId};
 use smallvec::SmallVec;
 
-use super::UseTable;
+use super::{Needs, UseTable};
 use crate::progress::Event;
-use crate::{Device, StreamGuard};
+use crate::{HomeStream, StreamGuard};
 
-/// When a retired block may be freed.
-#[derive(Debug)]
-pub enum FreeOrder {
-    /// A window is open: ask again when it has closed.
-    InUse,
-    /// The order holds on the home stream: a free that is queued there waits for nothing else.
-    Home,
-    /// Other streams have used the block, the home stream has not waited for them, and they are
-    /// not known to be done.
-    After(Dependencies),
-}
-
-/// Whether a retired block may be freed on its home stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HomeOrder {
-    /// A window is open: ask again when it has closed.
-    InUse,
-    /// The order holds there: see [`FreeOrder::Home`].
-    Holds,
-    /// Not yet: other streams may not be done with the block.
-    Others(LastUse),
-    /// Never: the stream's owner has taken it back.
-    Ended,
-}
-
-/// A use on another stream that a free on the home stream would have to wait for:
-/// [`UseTable::has_passed`](super::UseTable::has_passed) says whether it still would.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastUse {
-    pub(super) used: UseId,
-    /// No other stream was to be waited for.
-    pub(super) is_only: bool,
-}
-
-impl LastUse {
-    /// Whether the block has no other use to wait for. A retired block gets no more.
-    #[must_use]
-    #[inline]
-    pub fn is_only(self) -> bool {
-        self.is_only
-    }
-
-    /// The first of several, of which there is one more.
-    #[inline]
-    pub(super) fn and_another(first: Option<Self>, used: UseId) -> Self {
-        match first {
-            None => Self { used, is_only: true },
-            Some(first) => Self { is_only: false, ..first },
-        }
-    }
-}
-
-/// Device work that a free must come after: what other streams have done with the block, and what
-/// the home stream had been given until the block was.
+/// Device work that something must come after: uses of the streams of one pool, as numbers.
 ///
-/// Holds the events; dropping it lets them be recorded again.
+/// A value that holds no event and keeps nothing alive. A use in it that is done by now does no harm.
+/// [`UseTable`] says how a stream stands to it, and makes streams and the host wait for it. The use table of
+/// another stream pool refuses it.
+#[derive(Clone, Default)]
 pub struct Dependencies {
-    device: Device,
-    /// Those not known to be done.
-    events: Mutex<SmallVec<[Event; 4]>>,
+    pub(super) uses: SmallVec<[UseId; 2]>,
+    origin: Origin,
+}
+
+/// The stream pool whose streams the uses are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Origin {
+    /// There are no uses yet.
+    #[default]
+    None,
+    Pool(StreamPoolId),
+    /// Uses of several pools were added, so no use table accepts them.
+    Mixed,
+}
+
+/// How a stream stands to [`Dependencies`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DependencyOrder {
+    /// They are known to be done.
+    Done,
+    /// What is submitted to the stream from now on comes after them.
+    Before,
+    /// Neither is known.
+    Unordered,
 }
 
 impl Dependencies {
-    pub(crate) fn new(device: Device, events: SmallVec<[Event; 4]>) -> Self {
-        Self { device, events: Mutex::new(events) }
+    /// Returns a dependency on what was submitted to `stream` up to sequence number `seq`
+    /// ([`UseTable::submitted`]).
+    #[must_use]
+    pub fn on(stream: StreamId, seq: u64) -> Self {
+        let mut on = Self::default();
+        on.add(stream, seq);
+        on
     }
 
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
+    /// Adds a dependency on what was submitted to `stream` up to sequence number `seq`.
+    pub fn add(&mut self, stream: StreamId, seq: u64) {
+        self.add_origin(stream.pool().map_or(Origin::Mixed, Origin::Pool));
+        self.uses.push(UseId::new(stream.slot(), seq));
     }
 
-    /// Makes a stream wait for all of it. For a stream on which nobody's work waits.
-    ///
-    /// # Errors
-    ///
-    /// [`Driver`](dmr_core::ResourceError::Driver); some waits may have been queued.
-    pub fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
-        for event in self.events().iter() {
-            event.driver_event().make_wait(stream)?;
+    /// Adds all that `other` holds.
+    pub fn add_all(&mut self, other: &Self) {
+        self.add_origin(other.origin);
+        self.uses.extend_from_slice(&other.uses);
+    }
+
+    /// Returns whether there is nothing to come after.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.uses.is_empty()
+    }
+
+    /// Adds a use of a stream of `pool`.
+    #[inline]
+    pub(super) fn push(&mut self, pool: StreamPoolId, used: UseId) {
+        self.add_origin(Origin::Pool(pool));
+        self.uses.push(used);
+    }
+
+    #[inline]
+    fn add_origin(&mut self, added: Origin) {
+        self.origin = match (self.origin, added) {
+            (origin, Origin::None) => origin,
+            (Origin::None, added) => added,
+            (origin, added) if origin == added => origin,
+            _ => Origin::Mixed,
+        };
+    }
+
+    /// Returns whether all uses are of streams of `pool`.
+    #[inline]
+    fn are_of(&self, pool: StreamPoolId) -> bool {
+        match self.origin {
+            Origin::None => true,
+            Origin::Pool(known) => known == pool,
+            Origin::Mixed => false,
         }
-        Ok(())
-    }
-
-    /// Whether all of it is done. Asks the driver, does not wait.
-    ///
-    /// # Errors
-    ///
-    /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
-    pub fn is_done(&self) -> ResourceResult<bool> {
-        let relaxed = self.device.relaxed()?;
-        let events = &mut *self.events();
-        while let Some(event) = events.last() {
-            if !event.driver_event().query(&relaxed)? {
-                return Ok(false);
-            }
-            event.set_done();
-            events.pop();
-        }
-        Ok(true)
-    }
-
-    /// Waits until all of it is done.
-    ///
-    /// # Errors
-    ///
-    /// As [`is_done`](Self::is_done).
-    pub fn synchronize(&self) -> ResourceResult<()> {
-        let relaxed = self.device.relaxed()?;
-        // Not under the lock: waiting takes as long as the work does.
-        let events = self.events().clone();
-        for event in &events {
-            event.driver_event().synchronize(&relaxed)?;
-            event.set_done();
-        }
-        self.events().clear();
-        Ok(())
-    }
-
-    fn events(&self) -> std::sync::MutexGuard<'_, SmallVec<[Event; 4]>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl UseTable<'_> {
-    /// All that was submitted to `stream` so far, recorded or not, also after its lease was
-    /// returned: records an event now.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for a stream of another pool;
-    /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing);
-    /// [`Driver`](dmr_core::ResourceError::Driver).
-    pub fn work_so_far(&self, stream: StreamId) -> ResourceResult<Dependencies> {
-        self.pool.device().refuse_fork()?;
-        let slot = self.of_this_pool(stream)?.slot();
-        let event = self.pool.progress().event_now(self.pool, slot)?;
-        Ok(Dependencies::new(self.pool.device().clone(), SmallVec::from_iter(event)))
     }
 }
 
 impl fmt::Debug for Dependencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Dependencies");
-        if !self.device.is_forked() {
-            shown.field("events", &self.events().len());
+        f.debug_set().entries(&self.uses).finish()
+    }
+}
+
+impl UseTable<'_> {
+    /// Returns the sequence number that stands for all that was submitted to `stream` so far, recorded or
+    /// not. Numbers of one stream grow. For a stream of another pool, a number that no use reaches.
+    #[must_use]
+    #[inline]
+    pub fn submitted(&self, stream: StreamId) -> u64 {
+        match self.is_ours(stream) {
+            true => self.pool.progress().submitted(stream.slot()).seq(),
+            false => UseId::MAX_SEQ,
         }
-        shown.finish_non_exhaustive()
+    }
+
+    /// Returns a dependency on all that was submitted to `stream` so far, recorded or not, also after its
+    /// lease was returned. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool.
+    pub fn work_so_far(&self, stream: StreamId) -> ResourceResult<Dependencies> {
+        let stream = self.of_this_pool(stream)?;
+        Ok(Dependencies::on(stream, self.submitted(stream)))
+    }
+
+    /// Returns all that was done with a live block so far, and all that was submitted to its home stream;
+    /// `None` if a window is open.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id.
+    pub(crate) fn uses_of(&self, block: BlockId) -> ResourceResult<Option<Dependencies>> {
+        let mut after = self.work_so_far(block.alloc_stream())?;
+        let (pool, progress) = (self.pool.id(), self.pool.progress());
+        let need = |used| {
+            if !progress.is_done(used) {
+                after.push(pool, used);
+            }
+        };
+        Ok(self.slots().visit_free_waits(block, need)?.then_some(after))
+    }
+
+    /// Returns whether `stream` is retired, so that nothing can be submitted to it any more.
+    #[must_use]
+    pub fn has_ended(&self, stream: StreamId) -> bool {
+        !self.is_ours(stream) || self.pool.is_retired(stream.slot())
+    }
+
+    /// Returns whether all of `after` is known to be done. Makes no driver call.
+    #[must_use]
+    pub fn is_known_done(&self, after: &Dependencies) -> bool {
+        let progress = self.pool.progress();
+        self.accepts(after) && after.uses.iter().all(|used| progress.is_done(*used))
+    }
+
+    /// Returns whether what is submitted to `stream` from now on comes after all of `after`, or that is
+    /// known to be done. Makes no driver call.
+    #[must_use]
+    #[inline]
+    pub fn is_after(&self, stream: StreamId, after: &Dependencies) -> bool {
+        self.order_of(stream, after) != DependencyOrder::Unordered
+    }
+
+    /// As [`is_after`](Self::is_after), for what was submitted up to `seq` to the stream in the slot
+    /// `other` of this pool.
+    #[must_use]
+    #[inline]
+    pub fn is_after_number(&self, stream: StreamId, other: usize, seq: u64) -> bool {
+        self.is_ours(stream) && !self.holds_up(stream.slot(), UseId::new(other, seq))
+    }
+
+    /// Returns how `after` stands to what is submitted to `stream` from now on. Makes no driver call.
+    #[must_use]
+    #[inline]
+    pub fn order_of(&self, stream: StreamId, after: &Dependencies) -> DependencyOrder {
+        if !self.accepts(after) || !self.is_ours(stream) {
+            return DependencyOrder::Unordered;
+        }
+        let (progress, slot) = (self.pool.progress(), stream.slot());
+        let mut order = DependencyOrder::Done;
+        for used in &after.uses {
+            if !progress.is_done(*used) {
+                if self.holds_up(slot, *used) {
+                    return DependencyOrder::Unordered;
+                }
+                order = DependencyOrder::Before;
+            }
+        }
+        order
+    }
+
+    /// Makes the home stream of a block wait for all of `after` that is not known to be done or waited
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool or a retired one, and for
+    /// dependencies of another pool; [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`Driver`](ResourceError::Driver), when some waits may have been queued.
+    pub fn wait_for(&self, stream: StreamId, after: &Dependencies) -> ResourceResult<()> {
+        if self.is_after(stream, after) {
+            return Ok(());
+        }
+        let HomeStream::Live(stream) = self.pool.enter_home(stream)? else {
+            return Err(self.pool.misuse(stream));
+        };
+        stream.refuse_capture()?;
+        self.wait_on(&stream, after)
+    }
+
+    /// Makes `stream` wait for all of `after` that is not known to be done or waited for. The stream
+    /// captures no graph, or the driver refuses the wait and its capture ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_for`](Self::wait_for).
+    pub fn wait_on(&self, stream: &StreamGuard<'_>, after: &Dependencies) -> ResourceResult<()> {
+        self.refuse_others(after)?;
+        let mut needs = Needs::new();
+        for used in &after.uses {
+            let is_needed = match stream.has_slot() {
+                true => self.holds_up(stream.slot(), *used),
+                false => !self.pool.progress().is_done(*used),
+            };
+            if is_needed {
+                Self::add_need(*used, &mut needs);
+            }
+        }
+        if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
+    }
+
+    /// Asks the driver whether all of `after` is done. What it reports is remembered for all earlier uses
+    /// of the same streams.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceLost`](ResourceError::DeviceLost); [`StreamMisuse`](ResourceError::StreamMisuse) for
+    /// dependencies of another pool; [`StreamCapturing`](ResourceError::StreamCapturing) if no event was
+    /// recorded behind the work yet, and none can be; [`Driver`](ResourceError::Driver), which may come from
+    /// work submitted earlier.
+    pub fn poll(&self, after: &Dependencies) -> ResourceResult<bool> {
+        self.refuse_others(after)?;
+        for used in &after.uses {
+            if !self.pool.progress().is_done(*used) && !self.ask(*used)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until all of `after` is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn synchronize(&self, after: &Dependencies) -> ResourceResult<()> {
+        let (device, progress) = (self.pool.device(), self.pool.progress());
+        for event in self.events_of(after)? {
+            progress.synchronize(device, &event)?;
+        }
+        Ok(())
+    }
+
+    /// Returns an event for each use that is not known to be done.
+    pub(crate) fn events_of(&self, after: &Dependencies) -> ResourceResult<SmallVec<[Event; 4]>> {
+        self.refuse_others(after)?;
+        self.pool.device().check()?;
+        let mut events = SmallVec::new();
+        for used in &after.uses {
+            events.extend(self.pool.progress().event_for(self.pool, *used)?);
+        }
+        Ok(events)
+    }
+
+    /// Asks the driver whether a use is done; not that of a lost device.
+    fn ask(&self, used: UseId) -> ResourceResult<bool> {
+        self.pool.device().check()?;
+        let progress = self.pool.progress();
+        match progress.event_for(self.pool, used)? {
+            None => Ok(true),
+            Some(event) => progress.query(self.pool.device(), &event),
+        }
+    }
+
+    #[inline]
+    fn accepts(&self, after: &Dependencies) -> bool {
+        after.are_of(self.pool.id())
+    }
+
+    fn refuse_others(&self, after: &Dependencies) -> ResourceResult<()> {
+        if self.accepts(after) {
+            return Ok(());
+        }
+        let stream = self.pool.default_stream();
+        Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool))
     }
 }

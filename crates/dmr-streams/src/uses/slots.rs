@@ -8,13 +8,14 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::{Ledger, UseId};
-use dmr_core::{Access, BlockId, Generation, ResourceError, ResourceResult, StreamId, UseToken};
+use dmr_core::{Access, BlockId, ResourceError, ResourceResult, StreamId, UseToken};
 use smallvec::SmallVec;
 
-use super::dependencies::LastUse;
 use crate::latch::{Latch, Latched};
 use crate::owner::OwnerNumber;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+pub(crate) use empty::SlotRelease;
 
 /// Slots of a chunk, which are made at once, in some 30 microseconds, and never given back before the
 /// table is. (Models have few slots, because their threads have small stacks.)
@@ -39,21 +40,23 @@ pub(crate) struct Slots {
 type Row = Box<[OnceLock<Chunk>; ROW]>;
 type Chunk = Box<[CachePadded<Numbered>]>;
 
-/// A slot, and whose it is.
+/// A slot, and the block in it.
 struct Numbered {
-    /// The number of a generation, or [`NOBODYS`]. Changed by who has the latch; read without it,
-    /// too: the latch of an empty slot is left taken.
-    whose: AtomicU64,
+    /// The number of the block's generation. Of a slot that no block is in, [`FREE`] and the number of
+    /// the last block. Changed under the lock, and read without it, too: the lock of a free slot is left
+    /// taken.
+    generation: AtomicU64,
     slot: Latch<Slot>,
 }
 
-/// No generation has this number.
-const NOBODYS: u64 = 0;
+/// No generation has a number with this bit: at one per nanosecond, that would be after 292 years.
+const FREE: u64 = 1 << 63;
 
 struct Slot {
-    /// The stream out of whose free slots it was taken, to go back there.
+    /// The stream slot out of whose free use slots it was taken, and goes back to.
     home: u32,
-    tenancy: Tenancy,
+    occupant: Occupant,
+    /// The block was released, and has not left its slot.
     retired: bool,
     /// Something beside the allocation has been in the ledger.
     used: bool,
@@ -62,45 +65,19 @@ struct Slot {
     last_ticket: u64,
 }
 
-/// Whose the block in a slot is, and what its owner keeps there.
+/// The owner of the blocks in a slot, and what it keeps there.
 #[derive(Clone, Copy)]
-pub(crate) struct Tenancy {
+pub(crate) struct Occupant {
     pub(crate) owner: Option<OwnerNumber>,
     pub(crate) payload: u64,
 }
 
-impl Tenancy {
+impl Occupant {
     /// That of a slot that was never reserved.
     pub(crate) const NONE: Self = Self { owner: None, payload: 0 };
 }
 
-/// What has become of a block that its owner gives back.
-pub(crate) enum Left {
-    /// It is not this owner's.
-    Foreign,
-    /// It was given back before.
-    Before,
-    /// It is retired: a window is open, or a use is not ordered before a free at home, or the home
-    /// is not alive.
-    Retired { payload: u64, in_use: bool, last: Option<LastUse> },
-    /// The slot is empty, and not free for another block before it is given up. If it was `used`,
-    /// the ledger is as it was.
-    Gone { payload: u64, empty: Empty, used: bool },
-}
-
-/// What has become of a block whose memory its owner uses again.
-pub(crate) enum Yielded {
-    /// It is not this owner's.
-    Foreign,
-    /// It was given back before.
-    Before,
-    /// A window is open: it is retired.
-    InUse(u64),
-    /// It has left, and the slot is its owner's.
-    Gone { payload: u64, empty: Empty },
-}
-
-/// An empty slot, for whoever has this: its latch is left taken, so nobody else comes to it.
+/// A slot that no block is in. Its lock is left taken, so that only the holder of this reaches it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Empty(u32);
 
@@ -121,6 +98,15 @@ pub(crate) enum Closing {
     Done(UseId),
 }
 
+/// What closing a window has done.
+pub(crate) enum Closed {
+    /// Nothing: there is no such window.
+    Stale,
+    Window,
+    /// It was the last window of a retired block of this owner.
+    LastOfRetired(OwnerNumber),
+}
+
 impl Slots {
     /// For blocks whose home streams are in slots below `streams`.
     pub(crate) fn new(streams: usize) -> Self {
@@ -131,102 +117,10 @@ impl Slots {
         }
     }
 
-    /// A slot for a new block; `home` stands for its allocation.
-    #[inline]
-    pub(crate) fn insert(
-        &self,
-        generation: Generation,
-        home: UseId,
-        tenancy: Tenancy,
-    ) -> ResourceResult<u32> {
-        let empty = self.reserve(home.slot(), tenancy)?;
-        // SAFETY: the slot is of this table.
-        Ok(unsafe { self.fill(empty, generation, home) })
-    }
-
-    /// Takes a block back: out of its slot if no window is open and all uses in its ledger are
-    /// `ordered` before a free on its home stream, and else as retired. Where the home is not
-    /// `alive`, nothing can be freed there.
-    #[inline]
-    pub(crate) fn give_back(
-        &self,
-        block: BlockId,
-        owner: OwnerNumber,
-        alive: bool,
-        mut ordered: impl FnMut(UseId) -> bool,
-    ) -> Left {
-        let Some(index) = block.slot().index() else { return Left::Foreign };
-        let Some((numbered, mut slot)) = self.of(block) else { return Left::Foreign };
-        let Tenancy { owner: whose, payload } = slot.tenancy;
-        if whose != Some(owner) {
-            return Left::Foreign;
-        }
-        if slot.retired {
-            return Left::Before;
-        }
-        let (in_use, mut last) = (!slot.windows.is_empty(), None);
-        // Where nothing was used, the ledger has the allocation, which was at home.
-        if slot.used && !in_use {
-            for used in slot.ledger.free_waits().filter(|used| !ordered(*used)) {
-                last = Some(LastUse::and_another(last, used));
-            }
-        }
-        if alive && !in_use && last.is_none() {
-            numbered.set(NOBODYS);
-            let used = slot.used;
-            slot.leave_taken();
-            return Left::Gone { payload, empty: Empty(index), used };
-        }
-        slot.retired = true;
-        Left::Retired { payload, in_use, last }
-    }
-
-    /// Takes a block back whose memory its owner uses again: out of its slot, which stays the
-    /// owner's, unless a window is open. Calls `keep` with what a free would have to wait for.
-    #[inline(always)]
-    pub(crate) fn surrender(
-        &self,
-        block: BlockId,
-        owner: OwnerNumber,
-        keep: impl FnMut(UseId),
-    ) -> Yielded {
-        let Some(index) = block.slot().index() else { return Yielded::Foreign };
-        let Some((numbered, mut slot)) = self.of(block) else { return Yielded::Foreign };
-        let Tenancy { owner: whose, payload } = slot.tenancy;
-        if whose != Some(owner) {
-            return Yielded::Foreign;
-        }
-        if slot.retired {
-            return Yielded::Before;
-        }
-        if !slot.windows.is_empty() {
-            slot.retired = true;
-            return Yielded::InUse(payload);
-        }
-        numbered.set(NOBODYS);
-        if slot.used {
-            slot.take_waits(keep);
-        }
-        slot.leave_taken();
-        Yielded::Gone { payload, empty: Empty(index) }
-    }
-
-    /// The same for a retired block; `None` while a window is open.
-    pub(crate) fn surrender_retired(&self, block: BlockId, owner: OwnerNumber) -> Option<Empty> {
-        let index = block.slot().index()?;
-        let (numbered, slot) = self.of_owner(block, owner)?;
-        if !slot.retired || !slot.windows.is_empty() {
-            return None;
-        }
-        numbered.set(NOBODYS);
-        slot.leave_taken();
-        Some(Empty(index))
-    }
-
     /// Returns the payload of a live block of this owner.
     pub(crate) fn payload(&self, block: BlockId, owner: OwnerNumber) -> Option<u64> {
-        let (_, slot) = self.of(block)?;
-        (slot.tenancy.owner == Some(owner) && !slot.retired).then_some(slot.tenancy.payload)
+        let (_, slot) = self.of_owner(block, owner)?;
+        (!slot.retired).then_some(slot.occupant.payload)
     }
 
     /// Opens a window and answers its ticket; `need` is told what the use must wait for.
@@ -265,12 +159,12 @@ impl Slots {
         }
     }
 
-    /// Closes a window. A token that has no window any more changes nothing, and returns `false`.
+    /// Closes a window. A token that has no window any more changes nothing.
     #[inline(always)]
-    pub(crate) fn close(&self, token: &UseToken, closing: Closing) -> bool {
-        let Some((_, mut slot)) = self.of(token.block()) else { return false };
+    pub(crate) fn close(&self, token: &UseToken, closing: Closing) -> Closed {
+        let Some((_, mut slot)) = self.of(token.block()) else { return Closed::Stale };
         if !slot.remove_window(token.ticket()) {
-            return false;
+            return Closed::Stale;
         }
         match closing {
             Closing::Unused => {}
@@ -280,7 +174,10 @@ impl Slots {
             }
             Closing::Done(done) => slot.forget_done(token.access(), done),
         }
-        true
+        match slot.occupant.owner {
+            Some(owner) if slot.retired && slot.windows.is_empty() => Closed::LastOfRetired(owner),
+            _ => Closed::Window,
+        }
     }
 
     /// Makes the allocation of a block as late as `home`, and removes the uses on its home stream. Returns
@@ -295,47 +192,17 @@ impl Slots {
         is_fresh
     }
 
-    /// Retires a block of this owner.
-    pub(crate) fn retire(&self, block: BlockId, owner: OwnerNumber) -> ResourceResult<()> {
-        match self.of_owner(block, owner) {
-            Some((_, mut slot)) if !slot.retired => slot.retired = true,
-            _ => return Err(ResourceError::use_after_free(block.generation())),
-        }
-        Ok(())
-    }
-
-    /// Ends the retirement of a block of this owner.
-    pub(crate) fn unretire(&self, block: BlockId, owner: OwnerNumber) {
-        if let Some((_, mut slot)) = self.of_owner(block, owner) {
-            slot.retired = false;
-        }
-    }
-
-    /// Tells `need` what the block's free must wait for; answers `false` if a window is open.
-    pub(crate) fn free_waits(
+    /// Calls `need` with what the free of a live block would have to come after. Returns `false` if a
+    /// window is open.
+    pub(crate) fn visit_free_waits(
         &self,
         block: BlockId,
-        mut need: impl FnMut(UseId),
+        need: impl FnMut(UseId),
     ) -> ResourceResult<bool> {
         self.with(block, |slot| {
-            if !slot.windows.is_empty() {
-                return false;
-            }
-            slot.ledger.free_waits().for_each(&mut need);
-            true
+            slot.ledger.visit_free_waits(need);
+            slot.windows.is_empty()
         })
-    }
-
-    /// Takes a block of this owner out of its slot, which is free for another.
-    pub(crate) fn remove(&self, block: BlockId, owner: OwnerNumber) {
-        let Some(index) = block.slot().index() else { return };
-        let Some((numbered, mut slot)) = self.of_owner(block, owner) else { return };
-        numbered.set(NOBODYS);
-        slot.windows.clear();
-        slot.ledger.forget();
-        let home = slot.home;
-        slot.leave_taken();
-        self.free[home as usize].lock().push(Empty(index));
     }
 
     pub(crate) fn is_retired(&self, block: BlockId) -> bool {
@@ -357,17 +224,17 @@ impl Slots {
     /// Looks at every slot.
     pub(crate) fn block_with_window_on(&self, stream: StreamId) -> Option<u64> {
         let is_on = |window: &Window| window.stream.slot() == stream.slot();
-        let (whose, _) = self.taken().find(|(_, slot)| slot.windows.iter().any(is_on))?;
-        Some(whose)
+        let (generation, _) = self.taken().find(|(_, slot)| slot.windows.iter().any(is_on))?;
+        Some(generation)
     }
 
     /// The slots that have a block, and the numbers of their generations.
     fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, Slot>)> {
         self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
-            // What is nobody's may be left latched.
-            let whose = numbered.whose.load(Ordering::Relaxed);
-            let slot = if whose == NOBODYS { None } else { numbered.lock_of(whose) };
-            Some((whose, slot?))
+            // The lock of a free slot is left taken.
+            let generation = numbered.get();
+            let slot = if generation & FREE != 0 { None } else { numbered.lock_of(generation) };
+            Some((generation, slot?))
         })
     }
 
@@ -399,7 +266,7 @@ impl Slots {
         block: BlockId,
         owner: OwnerNumber,
     ) -> Option<(&Numbered, Latched<'_, Slot>)> {
-        self.of(block).filter(|(_, slot)| slot.tenancy.owner == Some(owner))
+        self.of(block).filter(|(_, slot)| slot.occupant.owner == Some(owner))
     }
 
     #[inline(always)]
@@ -426,20 +293,25 @@ impl Slots {
 
 impl Numbered {
     fn empty() -> Self {
-        Self { whose: AtomicU64::new(NOBODYS), slot: Latch::taken(Slot::empty()) }
+        Self { generation: AtomicU64::new(FREE), slot: Latch::taken(Slot::empty()) }
     }
 
-    /// The slot, as long as it is this one's.
+    /// Locks the slot, if the block of this generation is in it.
     #[inline(always)]
-    fn lock_of(&self, whose: u64) -> Option<Latched<'_, Slot>> {
-        let is_its = || self.whose.load(Ordering::Acquire) == whose;
-        self.slot.lock_while(is_its).filter(|_| is_its())
+    fn lock_of(&self, generation: u64) -> Option<Latched<'_, Slot>> {
+        let is_in = || self.generation.load(Ordering::Acquire) == generation;
+        self.slot.lock_while(is_in).filter(|_| is_in())
     }
 
-    /// Says whose the slot is; by who has the latch.
     #[inline]
-    fn set(&self, whose: u64) {
-        self.whose.store(whose, Ordering::Release);
+    fn get(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Sets the generation, under the lock.
+    #[inline]
+    fn set(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
     }
 }
 
@@ -448,7 +320,7 @@ impl Slot {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
         Self {
             home: 0,
-            tenancy: Tenancy::NONE,
+            occupant: Occupant::NONE,
             retired: false,
             used: false,
             ledger,
@@ -481,25 +353,6 @@ impl Slot {
         self.ledger.retain(|entry| {
             if entry.slot() == done.slot() { !done.covers(entry) } else { !access.writes() }
         });
-    }
-}
-
-impl Slot {
-    /// Another block is in it; `home` stands for its allocation.
-    #[inline]
-    fn begin(&mut self, home: UseId) {
-        (self.retired, self.used) = (false, false);
-        self.ledger.restart(home);
-    }
-
-    /// Tells `keep` what a free would have to wait for, which is not in the ledger any more.
-    #[inline]
-    fn take_waits(&mut self, keep: impl FnMut(UseId)) {
-        // Where nothing was used, the ledger has the allocation, which was at home.
-        if self.used {
-            self.ledger.visit_free_waits(keep);
-            self.ledger.forget();
-        }
     }
 }
 

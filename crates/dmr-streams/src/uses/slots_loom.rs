@@ -1,6 +1,8 @@
 //! Models of the slots: what holds in every order of the threads' steps.
 
-use dmr_core::{AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, StreamPoolId};
+use dmr_core::{
+    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId,
+};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 
@@ -37,18 +39,25 @@ fn allocation(stream: StreamId) -> UseId {
     UseId::new(stream.slot(), 1)
 }
 
+/// Puts a new block of this owner into the slot.
+fn occupy(slots: &Slots, empty: Empty, home: StreamId) -> BlockId {
+    let generation = Generation::next();
+    // SAFETY: the slot is of this table.
+    id(unsafe { slots.occupy(empty, generation, allocation(home)) }, generation, home)
+}
+
+fn insert(slots: &Slots, owner: OwnerNumber, home: StreamId) -> BlockId {
+    let occupant = Occupant { owner: Some(owner), payload: 0 };
+    occupy(slots, slots.reserve(home.slot(), occupant).unwrap(), home)
+}
+
 /// U6: two conflicting windows are never open at once, whoever comes first.
 #[test]
 fn conflicting_windows_exclude_each_other() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(3));
-        let (home, generation) = (stream(pool, 0), Generation::next());
-        let block = id(
-            slots.insert(generation, allocation(home), Tenancy::NONE).unwrap(),
-            generation,
-            home,
-        );
+        let block = insert(&slots, OwnerNumber::new(), stream(pool, 0));
         let inside = Arc::new(AtomicBool::new(false));
         let writers: Vec<_> = [1, 2]
             .map(|slot| {
@@ -72,106 +81,84 @@ fn conflicting_windows_exclude_each_other() {
     });
 }
 
-/// U7, U12: a block that is being used does not leave its slot, and one that has left is not
-/// used; if its free fails, it is there again.
+/// Opens and closes a window of another stream on the block, unless it is refused; `is_gone` says whether the
+/// block has left its slot.
+fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn() -> bool) {
+    if let Ok(ticket) = slots.open(block, stream, Access::Read, |_| {}) {
+        assert!(!is_gone(), "used after it left");
+        slots.close(&token(block, stream, Access::Read, ticket), Closing::Unused);
+    }
+}
+
+/// U7, U12: a block that is being used does not leave its slot, and a stale id neither waits for the free
+/// slot nor reaches its next block.
 #[test]
-fn a_block_leaves_only_while_nobody_uses_it() {
+fn a_block_leaves_only_while_no_window_is_open() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
-        let (home, generation, owner) = (stream(pool, 0), Generation::next(), OwnerNumber::new());
-        let tenancy = Tenancy { owner: Some(owner), payload: 0 };
-        let insert = |generation| {
-            let slot = slots.insert(generation, allocation(home), tenancy).unwrap();
-            id(slot, generation, home)
-        };
-        let block = insert(generation);
+        let (home, owner) = (stream(pool, 0), OwnerNumber::new());
+        let block = insert(&slots, owner, home);
         let gone = Arc::new(AtomicBool::new(false));
         let user = {
             let (slots, gone) = (Arc::clone(&slots), Arc::clone(&gone));
-            loom::thread::spawn(move || {
-                let me = stream(pool, 1);
-                if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
-                    assert!(!gone.load(Ordering::SeqCst), "used after it left");
-                    let token = self::token(block, me, Access::Read, ticket);
-                    slots.close(&token, Closing::Unused);
-                }
-            })
+            let is_gone = move || gone.load(Ordering::SeqCst);
+            loom::thread::spawn(move || use_block(&slots, block, stream(pool, 1), is_gone))
         };
-        if let Left::Gone { empty, .. } = slots.give_back(block, owner, true, |_| true) {
+        if let SlotRelease::Free { empty, .. } = slots.release(block, owner, |_| ()) {
             gone.store(true, Ordering::SeqCst);
-            // SAFETY: the slot is of this table.
-            unsafe { slots.give_up(empty) };
-            let next = insert(Generation::next());
-            assert_eq!(next.slot(), block.slot(), "the slot is free");
+            let next = occupy(&slots, empty, home);
+            assert_eq!(next.slot(), block.slot());
             assert!(!slots.has_open_window(next));
         }
         user.join().unwrap();
     });
 }
 
-/// U7, U12: while one thread gives a block back and another block takes its slot, a third
-/// thread's old id opens a window on the old block or on none.
+/// U12: a block whose free fails is there again, and is the same one for a thread that has its id.
 #[test]
-fn a_stale_id_never_opens_a_window_on_the_slots_next_block() {
+fn a_block_that_is_put_back_is_used_again() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
-        let (home, generation, owner) = (stream(pool, 0), Generation::next(), OwnerNumber::new());
-        let tenancy = Tenancy { owner: Some(owner), payload: 0 };
-        let block =
-            id(slots.insert(generation, allocation(home), tenancy).unwrap(), generation, home);
+        let (home, owner) = (stream(pool, 0), OwnerNumber::new());
+        let block = insert(&slots, owner, home);
         let user = {
             let slots = Arc::clone(&slots);
-            loom::thread::spawn(move || {
-                let me = stream(pool, 1);
-                if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
-                    slots.close(&token(block, me, Access::Read, ticket), Closing::Unused);
-                }
-            })
+            loom::thread::spawn(move || use_block(&slots, block, stream(pool, 1), || false))
         };
-        slots.retire(block, owner).unwrap();
-        if slots.free_waits(block, |_| {}).unwrap() {
-            slots.remove(block, owner);
-            let next = Generation::next();
-            let next = id(slots.insert(next, allocation(home), tenancy).unwrap(), next, home);
-            assert!(!slots.has_open_window(next));
+        let released = slots.release(block, owner, |_| ());
+        if let SlotRelease::Free { empty, .. } = released {
+            // SAFETY: the slot is of this table.
+            unsafe { slots.put_back(empty, false) };
+            user.join().unwrap();
+            assert!(slots.open(block, home, Access::Write, |_| {}).is_ok());
+        } else {
+            user.join().unwrap();
+            assert!(slots.release_retired(block, owner, false, |_| ()).is_some());
         }
-        user.join().unwrap();
     });
 }
 
-/// U7, U12: the same where the slot stays with its owner, latched while it is empty: an old id
-/// neither waits for it nor comes to the next block.
+/// U7: a block that is released in a window leaves its slot exactly once: the thread that closes the last
+/// window finds that it is retired, or the release finds no window.
 #[test]
-fn a_stale_id_finds_nothing_in_a_slot_that_its_owner_keeps() {
+fn the_last_window_of_a_retired_block_is_reported_once() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
-        let (home, generation, owner) = (stream(pool, 0), Generation::next(), OwnerNumber::new());
-        let tenancy = Tenancy { owner: Some(owner), payload: 0 };
-        let empty = slots.reserve(0, tenancy).unwrap();
-        // SAFETY: the slot is of this table.
-        let fill =
-            |empty, next| id(unsafe { slots.fill(empty, next, allocation(home)) }, next, home);
-        let block = fill(empty, generation);
-        let gone = Arc::new(AtomicBool::new(false));
-        let user = {
-            let (slots, gone) = (Arc::clone(&slots), Arc::clone(&gone));
+        let (home, owner) = (stream(pool, 0), OwnerNumber::new());
+        let block = insert(&slots, owner, home);
+        let me = stream(pool, 1);
+        let ticket = slots.open(block, me, Access::Read, |_| {}).unwrap();
+        let closer = {
+            let slots = Arc::clone(&slots);
             loom::thread::spawn(move || {
-                let me = stream(pool, 1);
-                if let Ok(ticket) = slots.open(block, me, Access::Read, |_| {}) {
-                    assert!(!gone.load(Ordering::SeqCst), "used after it left");
-                    slots.close(&token(block, me, Access::Read, ticket), Closing::Unused);
-                }
+                let token = token(block, me, Access::Read, ticket);
+                matches!(slots.close(&token, Closing::Unused), Closed::LastOfRetired(_))
             })
         };
-        if let Yielded::Gone { empty, .. } = slots.surrender(block, owner, |_| ()) {
-            gone.store(true, Ordering::SeqCst);
-            let next = fill(empty, Generation::next());
-            assert_eq!(next.slot(), block.slot(), "the slot is the owner's");
-            assert!(!slots.has_open_window(next));
-        }
-        user.join().unwrap();
+        let left = matches!(slots.release(block, owner, |_| ()), SlotRelease::Free { .. });
+        assert!(left != closer.join().unwrap());
     });
 }

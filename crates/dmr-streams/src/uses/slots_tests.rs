@@ -1,6 +1,8 @@
 //! What only the slots themselves can show.
 
-use dmr_core::{AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, StreamPoolId};
+use dmr_core::{
+    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId,
+};
 
 use super::*;
 
@@ -22,6 +24,12 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
+fn insert(slots: &Slots, generation: Generation, allocation: UseId, occupant: Occupant) -> u32 {
+    let empty = slots.reserve(allocation.slot(), occupant).unwrap();
+    // SAFETY: the slot is of this table.
+    unsafe { slots.occupy(empty, generation, allocation) }
+}
+
 /// U13: another thread's later use of the same stream was submitted after the stream had been
 /// waited for.
 #[test]
@@ -32,8 +40,7 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
         let slots = Slots::new(2);
         let generation = Generation::next();
         let allocation = UseId::new(home.slot(), 1);
-        let block =
-            id(slots.insert(generation, allocation, Tenancy::NONE).unwrap(), generation, home);
+        let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
         let open = || {
             let ticket = slots.open(block, stream, access, |_| {}).unwrap();
             // SAFETY: no memory stands behind the block.
@@ -43,7 +50,7 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
         slots.close(&later, Closing::Used(UseId::new(stream.slot(), 4)));
         slots.close(&done, Closing::Done(UseId::new(stream.slot(), 2)));
         let mut needs = Vec::new();
-        slots.free_waits(block, |need| needs.push(need.seq())).unwrap();
+        slots.visit_free_waits(block, |need| needs.push(need.seq())).unwrap();
         assert!(needs.contains(&4), "{access:?}: {needs:?}");
     }
 }
@@ -56,7 +63,7 @@ fn no_block_has_more_slots_made_than_one_chunk() {
     let slots = Slots::new(1);
     let mut made = 0;
     for _ in 0..10_000 {
-        slots.reserve(0, Tenancy::NONE).unwrap();
+        slots.reserve(0, Occupant::NONE).unwrap();
         let now: usize = slots.chunks().map(|chunk| chunk.len()).sum();
         assert!(now - made <= CHUNK, "{} slots at once", now - made);
         made = now;
@@ -69,13 +76,13 @@ fn every_block_has_a_slot_of_its_own_also_in_another_row() {
     let pool = StreamPoolId::next().unwrap();
     let home = StreamId::from_parts(pool, 0, 0).unwrap();
     let owner = OwnerNumber::new();
-    let tenancy = |payload| Tenancy { owner: Some(owner), payload };
-    let insert = |at: usize| {
+    let occupant = |payload| Occupant { owner: Some(owner), payload };
+    let insert_at = |at: usize| {
         let generation = Generation::next();
-        let slot = slots.insert(generation, UseId::new(0, 1), tenancy(at as u64)).unwrap();
+        let slot = insert(&slots, generation, UseId::new(0, 1), occupant(at as u64));
         id(slot, generation, home)
     };
-    let blocks: Vec<_> = (0..MANY).map(insert).collect();
+    let blocks: Vec<_> = (0..MANY).map(insert_at).collect();
     for (at, block) in blocks.iter().enumerate() {
         assert_eq!(slots.payload(*block, owner), Some(at as u64));
     }

@@ -1,56 +1,141 @@
-//! Slots that no block is in: where they come from, and what their keepers do with them.
+//! Slots that no block is in: where they come from, and how blocks get into them and out of them.
 
 use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, Generation, ResourceError, ResourceResult};
 
-use super::{BATCH, Empty, MOST, Slots, Tenancy};
+use super::{BATCH, Empty, FREE, MOST, Numbered, Occupant, Slot, Slots};
+use crate::latch::Latched;
+use crate::owner::OwnerNumber;
 use crate::sync::Ordering;
 
+/// What [`Slots::release`] has done: see [`Released`](crate::uses::Released).
+pub(crate) enum SlotRelease {
+    Foreign,
+    Stale,
+    InUse { payload: u64 },
+    Free { empty: Empty, payload: u64 },
+}
+
 impl Slots {
-    /// A slot for all blocks of one owner that come from one place, one after the other: out of
-    /// those of the stream in `home`.
+    /// Takes a slot out of those of the stream in `home`.
     #[inline]
-    pub(crate) fn reserve(&self, home: usize, tenancy: Tenancy) -> ResourceResult<Empty> {
+    pub(crate) fn reserve(&self, home: usize, occupant: Occupant) -> ResourceResult<Empty> {
         let empty = self.take(home)?;
         if let Some(numbered) = self.numbered(empty.0) {
-            // SAFETY: an `Empty` is made where the latch is left taken.
+            // SAFETY: an `Empty` is made where the lock is left taken.
             let mut slot = unsafe { numbered.slot.resume() };
-            (slot.home, slot.tenancy) = (home as u32, tenancy);
+            (slot.home, slot.occupant) = (home as u32, occupant);
+            numbered.set(FREE);
             slot.leave_taken();
         }
         Ok(empty)
     }
 
-    /// The owner's next block is in the slot; `home` stands for its allocation.
+    /// Puts a block into the slot; `allocation` is its first use.
     ///
     /// # Safety
     ///
     /// The slot is of this table.
     #[inline(always)]
-    pub(crate) unsafe fn fill(
+    pub(crate) unsafe fn occupy(
         &self,
         Empty(index): Empty,
         generation: Generation,
-        home: UseId,
+        allocation: UseId,
     ) -> u32 {
         if let Some(numbered) = self.numbered(index) {
-            // SAFETY: an `Empty` is made where the latch is left taken, once, and used up here.
+            // SAFETY: an `Empty` is made where the lock is left taken, once, and used up here.
             let mut slot = unsafe { numbered.slot.resume() };
-            slot.begin(home);
+            (slot.retired, slot.used) = (false, false);
+            slot.ledger.restart(allocation);
             numbered.set(generation.get());
         }
         index
     }
 
-    /// The slot is free for any block of the stream that it was reserved for.
+    /// Takes a live block of this owner from its holder, and out of its slot unless a window is open. Calls
+    /// `need` with what a free would have to come after, which stays in the ledger.
+    #[inline(always)]
+    pub(crate) fn release(
+        &self,
+        block: BlockId,
+        owner: OwnerNumber,
+        need: impl FnMut(UseId),
+    ) -> SlotRelease {
+        let Some(index) = block.slot().index() else { return SlotRelease::Foreign };
+        let Some((numbered, mut slot)) = self.of_owner(block, owner) else {
+            return SlotRelease::Foreign;
+        };
+        if slot.retired {
+            return SlotRelease::Stale;
+        }
+        let payload = slot.occupant.payload;
+        if !slot.windows.is_empty() {
+            slot.retired = true;
+            return SlotRelease::InUse { payload };
+        }
+        SlotRelease::Free { empty: Self::take_out(index, numbered, slot, need), payload }
+    }
+
+    /// Takes a retired block of this owner out of its slot; `None` while a window is open, unless all
+    /// windows have `ended`.
+    pub(crate) fn release_retired(
+        &self,
+        block: BlockId,
+        owner: OwnerNumber,
+        ended: bool,
+        need: impl FnMut(UseId),
+    ) -> Option<Empty> {
+        let index = block.slot().index()?;
+        let (numbered, mut slot) = self.of_owner(block, owner)?;
+        if ended {
+            slot.windows.clear();
+        }
+        if !slot.retired || !slot.windows.is_empty() {
+            return None;
+        }
+        Some(Self::take_out(index, numbered, slot, need))
+    }
+
+    #[inline(always)]
+    fn take_out(
+        index: u32,
+        numbered: &Numbered,
+        slot: Latched<'_, Slot>,
+        need: impl FnMut(UseId),
+    ) -> Empty {
+        numbered.set(numbered.get() | FREE);
+        // Where nothing was used, the ledger has the allocation, which was at home.
+        if slot.used {
+            slot.ledger.visit_free_waits(need);
+        }
+        slot.leave_taken();
+        Empty(index)
+    }
+
+    /// Puts the last block back that has left the slot, with its ledger as it was: live or retired.
+    ///
+    /// # Safety
+    ///
+    /// The slot is of this table.
+    pub(crate) unsafe fn put_back(&self, Empty(index): Empty, retired: bool) {
+        if let Some(numbered) = self.numbered(index) {
+            // SAFETY: as in `occupy`.
+            let mut slot = unsafe { numbered.slot.resume() };
+            slot.retired = retired;
+            numbered.set(numbered.get() & !FREE);
+        }
+    }
+
+    /// Frees the slot for any block of the stream that it was reserved for.
     ///
     /// # Safety
     ///
     /// The slot is of this table.
     #[inline]
-    pub(crate) unsafe fn give_up(&self, empty: Empty) {
+    pub(crate) unsafe fn vacate(&self, empty: Empty) {
         if let Some(numbered) = self.numbered(empty.0) {
-            // SAFETY: as in `fill`.
+            // SAFETY: as in `occupy`.
             let slot = unsafe { numbered.slot.resume() };
             let home = slot.home;
             slot.leave_taken();
@@ -58,57 +143,14 @@ impl Slots {
         }
     }
 
-    /// Forgets what has become of the last block.
-    ///
-    /// # Safety
-    ///
-    /// The slot is of this table.
-    pub(crate) unsafe fn forget(&self, empty: &mut Empty) {
-        if let Some(numbered) = self.numbered(empty.0) {
-            // SAFETY: as in `take_waits`.
-            let mut slot = unsafe { numbered.slot.resume() };
-            slot.ledger.forget();
-            slot.leave_taken();
-        }
-    }
-
-    /// Tells `keep` what a free of the slot's last block would have to wait for. It is not in the
-    /// slot any more then.
-    ///
-    /// # Safety
-    ///
-    /// The slot is of this table.
-    pub(crate) unsafe fn take_waits(&self, empty: &mut Empty, keep: impl FnMut(UseId)) {
-        if let Some(numbered) = self.numbered(empty.0) {
-            // SAFETY: an `Empty` is made where the latch is left taken, and stays borrowed while it
-            // is not.
-            let mut slot = unsafe { numbered.slot.resume() };
-            slot.take_waits(keep);
-            slot.leave_taken();
-        }
-    }
-
-    /// The block that has left its slot is there again, as it was.
-    ///
-    /// # Safety
-    ///
-    /// The slot is of this table.
-    pub(crate) unsafe fn restore(&self, Empty(index): Empty, block: BlockId) {
-        if let Some(numbered) = self.numbered(index) {
-            // SAFETY: as in `fill`.
-            let _slot = unsafe { numbered.slot.resume() };
-            numbered.set(block.generation().get());
-        }
-    }
-
-    /// A slot that no block has, of those that the home stream was given.
+    /// Takes a slot that no block has, of those that the home stream was given.
     #[inline]
     fn take(&self, home: usize) -> ResourceResult<Empty> {
         let free = self.free[home].lock().pop();
         free.map_or_else(|| self.take_new(home), Ok)
     }
 
-    /// One of a batch that no stream had before.
+    /// Takes one of a batch that no stream had before.
     #[cold]
     fn take_new(&self, home: usize) -> ResourceResult<Empty> {
         let more = |given: usize| Some(given + BATCH).filter(|end| *end <= MOST);

@@ -1,32 +1,32 @@
-//! Chunks that were freed and that the device may still use, oldest first.
+//! Freed memory that the device may still use, oldest first.
 
-use dmr_streams::uses::Carried;
+use super::Dependencies;
 
-use crate::heap::ChunkId;
-
-/// A freed chunk, and what must complete before its memory can be reused.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) chunk: ChunkId,
-    pub(crate) after: Carried,
+/// Something that was freed, and what must complete before its memory is used again.
+#[derive(Clone, Debug)]
+pub struct Pending<T> {
+    /// What was freed.
+    pub value: T,
+    /// What its memory comes after.
+    pub after: Dependencies,
 }
 
-/// A list in which any entry can be removed. An entry's index stays the same as long as it is in
-/// the list.
+/// A list of what is pending in which any entry can be removed. An entry's index stays the same as long as
+/// it is in the list. Makes no driver call and takes no lock: its user has one.
 #[derive(Debug)]
-pub(crate) struct PendingQueue {
-    /// A ring. The first one is where it begins and ends, and has no chunk.
-    entries: Vec<Entry>,
+pub struct PendingQueue<T> {
+    /// A ring. The first one is where it begins and ends, and holds nothing.
+    entries: Vec<Entry<T>>,
     unused: Vec<u32>,
-    /// The last number.
+    /// The number of the newest entry.
     number: u64,
     /// The next entry that [`advance`](Self::advance) returns.
     cursor: u32,
 }
 
 #[derive(Debug)]
-struct Entry {
-    pending: Option<Pending>,
+struct Entry<T> {
+    pending: Option<Pending<T>>,
     /// Grows from the oldest entry to the newest.
     number: u64,
     older: u32,
@@ -35,17 +35,17 @@ struct Entry {
 
 const ENDS: u32 = 0;
 
-impl Default for PendingQueue {
+impl<T> Default for PendingQueue<T> {
     fn default() -> Self {
         let ends = Entry { pending: None, number: 0, older: ENDS, newer: ENDS };
         Self { entries: vec![ends], unused: Vec::new(), number: 0, cursor: ENDS }
     }
 }
 
-impl PendingQueue {
+impl<T> PendingQueue<T> {
     /// Adds an entry, the newest, and returns its index.
     #[inline(always)]
-    pub(crate) fn push(&mut self, pending: Pending) -> u32 {
+    pub fn push(&mut self, pending: Pending<T>) -> u32 {
         let newest = self.entries[ENDS as usize].older;
         self.number += 1;
         let (pending, number) = (Some(pending), self.number);
@@ -67,7 +67,7 @@ impl PendingQueue {
 
     /// Removes an entry.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, index: u32) -> Option<Pending> {
+    pub fn remove(&mut self, index: u32) -> Option<Pending<T>> {
         let entry = &mut self.entries[index as usize];
         let pending = entry.pending.take()?;
         let (older, newer) = (entry.older, entry.newer);
@@ -80,45 +80,57 @@ impl PendingQueue {
         Some(pending)
     }
 
-    /// Returns what an entry holds.
-    pub(crate) fn get(&self, index: u32) -> Option<&Pending> {
+    /// Removes the oldest entry.
+    pub fn pop(&mut self) -> Option<Pending<T>> {
+        self.remove(self.oldest()?)
+    }
+
+    /// Returns an entry.
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<&Pending<T>> {
         self.entries[index as usize].pending.as_ref()
     }
 
     /// Returns a number of an entry that grows from the oldest to the newest.
-    pub(crate) fn number(&self, index: u32) -> u64 {
+    #[must_use]
+    pub fn number(&self, index: u32) -> u64 {
         self.entries[index as usize].number
     }
 
     /// Returns the index of the oldest entry.
-    pub(crate) fn oldest(&self) -> Option<u32> {
+    #[must_use]
+    pub fn oldest(&self) -> Option<u32> {
         let oldest = self.entries[ENDS as usize].newer;
         (oldest != ENDS).then_some(oldest)
     }
 
     /// Returns the number of the oldest entry.
-    pub(crate) fn oldest_number(&self) -> Option<u64> {
+    #[must_use]
+    pub fn oldest_number(&self) -> Option<u64> {
         self.oldest().map(|index| self.number(index))
     }
 
     /// Returns the entries, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pending> {
-        let first = self.entries[ENDS as usize].newer;
-        let entries =
-            std::iter::successors(Some(first), |&at| Some(self.entries[at as usize].newer));
-        entries.map_while(|at| self.get(at))
+    pub fn iter(&self) -> impl Iterator<Item = &Pending<T>> {
+        self.walk(self.entries[ENDS as usize].newer, |entry| entry.newer)
     }
 
     /// Returns the entries, newest first.
-    pub(crate) fn newest_first(&self) -> impl Iterator<Item = &Pending> {
-        let first = self.entries[ENDS as usize].older;
-        let entries =
-            std::iter::successors(Some(first), |&at| Some(self.entries[at as usize].older));
-        entries.map_while(|at| self.get(at))
+    pub fn newest_first(&self) -> impl Iterator<Item = &Pending<T>> {
+        self.walk(self.entries[ENDS as usize].older, |entry| entry.older)
+    }
+
+    fn walk(
+        &self,
+        first: u32,
+        next: impl Fn(&Entry<T>) -> u32,
+    ) -> impl Iterator<Item = &Pending<T>> {
+        let follow = move |&at: &u32| Some(next(&self.entries[at as usize]));
+        std::iter::successors(Some(first), follow).map_while(|at| self.get(at))
     }
 
     /// Returns the next entry of a walk from the oldest to the newest, and again from the oldest.
-    pub(crate) fn advance(&mut self) -> Option<u32> {
+    pub fn advance(&mut self) -> Option<u32> {
         if self.cursor == ENDS {
             self.restart();
         }
@@ -128,50 +140,54 @@ impl PendingQueue {
     }
 
     /// Lets the walk of [`advance`](Self::advance) begin with the oldest entry.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.cursor = self.entries[ENDS as usize].newer;
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.entries.len() - 1 - self.unused.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.oldest().is_none()
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    fn push(queue: &mut PendingQueue, chunk: u32) -> u32 {
-        let chunk = ChunkId::new(chunk).unwrap();
-        queue.push(Pending { chunk, after: Carried::default() })
+    fn push(queue: &mut PendingQueue<u32>, value: u32) -> u32 {
+        queue.push(Pending { value, after: Dependencies::default() })
     }
 
-    fn chunks<'q>(entries: impl Iterator<Item = &'q Pending>) -> Vec<u32> {
-        entries.map(|pending| pending.chunk.get()).collect()
+    fn values<'q>(entries: impl Iterator<Item = &'q Pending<u32>>) -> Vec<u32> {
+        entries.map(|pending| pending.value).collect()
     }
 
     #[test]
     fn entries_are_in_order_whichever_are_removed() {
         let mut queue = PendingQueue::default();
-        let entries: Vec<_> = (1..=6).map(|chunk| push(&mut queue, chunk)).collect();
+        let entries: Vec<_> = (1..=6).map(|value| push(&mut queue, value)).collect();
         for removed in [entries[2], entries[0], entries[5]] {
             assert!(queue.remove(removed).is_some());
             assert!(queue.remove(removed).is_none(), "it was removed");
         }
         push(&mut queue, 7);
-        assert_eq!(chunks(queue.iter()), [2, 4, 5, 7]);
-        assert_eq!(chunks(queue.newest_first()), [7, 5, 4, 2]);
+        assert_eq!(values(queue.iter()), [2, 4, 5, 7]);
+        assert_eq!(values(queue.newest_first()), [7, 5, 4, 2]);
         assert_eq!(queue.len(), 4);
+        assert_eq!(queue.pop().map(|pending| pending.value), Some(2));
     }
 
     #[test]
     fn a_walk_goes_on_behind_an_entry_that_was_removed() {
         let mut queue = PendingQueue::default();
-        let entries: Vec<_> = (1..=4).map(|chunk| push(&mut queue, chunk)).collect();
+        let entries: Vec<_> = (1..=4).map(|value| push(&mut queue, value)).collect();
         queue.restart();
         assert_eq!(queue.advance(), Some(entries[0]));
         queue.remove(entries[1]);

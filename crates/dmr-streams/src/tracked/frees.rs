@@ -1,0 +1,241 @@
+//! The way of a block from `Tracked` to its upstream: at once, or when all its uses are done.
+
+use std::sync::atomic::Ordering;
+
+use dmr_core::{
+    BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
+    ResourceResult, StreamId,
+};
+
+use super::Tracked;
+use super::handed_over::{Upstream, with_slot};
+use crate::HomeStream;
+use crate::uses::{Dependencies, FreeSlot, Patience, Pending, Released};
+
+/// A block that was released and is not deallocated upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retired {
+    /// The block as its holder had it.
+    parts: BlockParts,
+    upstream: Upstream,
+}
+
+/// Why a released block could not be freed.
+struct NotFreed {
+    error: ResourceError,
+    slot: FreeSlot,
+}
+
+impl Retired {
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.bytes as u64
+    }
+
+    fn block(&self) -> DeviceBlock {
+        with_slot(self.parts, self.parts.slot)
+    }
+}
+
+impl<R: DeviceMemoryResource> Tracked<R> {
+    /// Takes a block from its holder. On an error nothing has changed.
+    pub(super) fn release(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
+        let id = block.id();
+        // First: another thread may have held a lock when the process was forked.
+        self.refuse_part(block)?;
+        let retired =
+            |payload| Retired { parts: block.parts(), upstream: Upstream::from_payload(payload) };
+        let mut after = Dependencies::default();
+        match self.uses().release(&self.owner, id, &mut after) {
+            Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
+            Released::Stale => Err(ResourceError::use_after_free(id.generation())),
+            Released::InUse { payload } => {
+                self.retired_bytes.fetch_add(block.bytes() as u64, Ordering::SeqCst);
+                self.frees.in_use().insert(id, retired(payload));
+                self.settle_closed(Patience::Poll);
+                Ok(BlockState::Retired)
+            }
+            Released::Free { slot, payload } => {
+                let freed = self.free_or_defer(&retired(payload), slot, after);
+                freed.map_err(|NotFreed { error, slot }| {
+                    self.uses().restore(slot);
+                    error
+                })
+            }
+        }
+    }
+
+    /// Deallocates a released block upstream if that may be done now; keeps it as pending otherwise.
+    fn free_or_defer(
+        &self,
+        retired: &Retired,
+        slot: FreeSlot,
+        mut after: Dependencies,
+    ) -> Result<BlockState, NotFreed> {
+        let home = retired.parts.alloc_stream;
+        match self.is_ordered_at(home, &mut after) {
+            Ok(true) => match self.deallocate_upstream(retired) {
+                Ok(state) => {
+                    self.uses().vacate(slot);
+                    Ok(state)
+                }
+                Err(error) => Err(NotFreed { error, slot }),
+            },
+            Ok(false) => {
+                self.retired_bytes.fetch_add(retired.bytes(), Ordering::SeqCst);
+                self.uses().defer(slot);
+                self.frees.push(home, Pending { value: *retired, after });
+                Ok(BlockState::Retired)
+            }
+            Err(error) => Err(NotFreed { error, slot }),
+        }
+    }
+
+    /// Returns whether what upstream submits to the stream `home` comes after all uses of a block. Where
+    /// nothing can be submitted there any more, adds what was to the dependencies.
+    fn is_ordered_at(&self, home: StreamId, after: &mut Dependencies) -> ResourceResult<bool> {
+        let entered = self.streams.enter_home(home).and_then(|home| {
+            home.refuse_capture()?;
+            Ok(home)
+        });
+        match entered {
+            // The work of a lost device has ended.
+            _ if self.streams.device().is_lost() => Ok(true),
+            Ok(HomeStream::Live(_)) => Ok(after.is_empty()),
+            Ok(HomeStream::Retired) => {
+                after.add(home, self.uses().submitted(home));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deallocates a pending block upstream if its uses are done, or waits for them; returns whether it
+    /// has.
+    fn try_free(&self, pending: &Pending<Retired>, patience: Patience) -> ResourceResult<bool> {
+        let Pending { value: retired, after } = pending;
+        let (uses, device) = (self.uses(), self.streams.device());
+        if !device.is_lost() {
+            let is_free = self.is_done(retired.parts.alloc_stream, after, patience);
+            match is_free {
+                // The driver call that asked may have found the device lost.
+                Err(error) if !device.is_lost() => return Err(error),
+                Ok(false) => return Ok(false),
+                _ => {}
+            }
+        }
+        self.deallocate_upstream(retired)?;
+        let mut done = Dependencies::default();
+        if let Some(slot) = uses.release_retired(&self.owner, retired.block().id(), &mut done) {
+            uses.vacate(slot);
+        }
+        self.retired_bytes.fetch_sub(retired.bytes(), Ordering::SeqCst);
+        Ok(true)
+    }
+
+    fn is_done(
+        &self,
+        home: StreamId,
+        after: &Dependencies,
+        patience: Patience,
+    ) -> ResourceResult<bool> {
+        let uses = self.uses();
+        self.streams.enter_home(home)?.refuse_capture()?;
+        if uses.is_after(home, after) && !uses.has_ended(home) {
+            return Ok(true);
+        }
+        match patience {
+            Patience::Poll => uses.poll(after),
+            Patience::Wait => uses.synchronize(after).map(|()| true),
+        }
+    }
+
+    /// Deallocates a block upstream, under the id that it has there.
+    fn deallocate_upstream(&self, retired: &Retired) -> ResourceResult<BlockState> {
+        let block = with_slot(retired.parts, retired.upstream.slot);
+        let id = block.id();
+        let state = self.get_ref().deallocate(block).map_err(|refused| {
+            let DeallocateError { error, block, .. } = *refused;
+            // It is still in `retired`.
+            let _ = block.into_parts();
+            error
+        })?;
+        if state != BlockState::Freed {
+            self.retired_upstream().push(id, |id| self.get_ref().is_retired(id));
+        }
+        Ok(state)
+    }
+
+    /// Frees the blocks whose last window has closed, or makes them pending.
+    pub(super) fn settle_closed(&self, patience: Patience) {
+        let free = |retired: Retired| {
+            let mut after = Dependencies::default();
+            let id = retired.block().id();
+            let Some(slot) = self.uses().release_retired(&self.owner, id, &mut after) else {
+                return;
+            };
+            match self.free_or_defer(&retired, slot, after.clone()) {
+                // They are counted again.
+                Ok(_) => {
+                    self.retired_bytes.fetch_sub(retired.bytes(), Ordering::SeqCst);
+                }
+                // The next reap returns the error.
+                Err(NotFreed { slot, .. }) => {
+                    self.uses().defer(slot);
+                    self.frees.push(id.alloc_stream(), Pending { value: retired, after });
+                }
+            }
+        };
+        match self.streams.device().is_lost() {
+            true => self.frees.in_use().settle_all(free),
+            false => self.frees.in_use().settle(patience, free),
+        }
+    }
+
+    /// Frees the oldest pending blocks, up to the first whose uses are not done.
+    pub(super) fn free_oldest(&self, home: StreamId) {
+        if self.frees.in_use().any_closed() {
+            self.settle_closed(Patience::Poll);
+        }
+        let free = |pending: &Pending<Retired>| self.try_free(pending, Patience::Poll);
+        self.frees.free_oldest(home, usize::MAX, |_| true, free);
+    }
+
+    pub(super) fn reap(
+        &self,
+        patience: Patience,
+        reap_upstream: impl FnOnce(&R) -> ResourceResult<u64>,
+    ) -> ResourceResult<u64> {
+        self.streams.device().refuse_fork()?;
+        self.settle_closed(patience);
+        let mut freed = 0;
+        let outcome = self.frees.reap(patience, |pending| {
+            let before = self.get_ref().usage().total_freed;
+            let is_freed = self.try_free(pending, patience)?;
+            if is_freed {
+                let freed_now = self.get_ref().usage().total_freed.saturating_sub(before);
+                freed += freed_now.min(pending.value.bytes());
+            }
+            Ok(is_freed)
+        });
+        let freed_upstream = reap_upstream(self.get_ref())?;
+        outcome.map(|()| freed + freed_upstream)
+    }
+
+    /// Deallocates all blocks upstream that no window is open on, after their home streams were made to
+    /// wait for their uses.
+    pub(super) fn drain(&mut self) {
+        if self.streams.device().bind().is_err() {
+            return;
+        }
+        self.settle_closed(Patience::Wait);
+        // A block that upstream refuses is leaked, as one that is dropped.
+        let _ = self.frees.reap(Patience::Wait, |Pending { value: retired, after }| {
+            let home = retired.parts.alloc_stream;
+            let is_ordered = match self.uses().has_ended(home) {
+                false => self.uses().wait_for(home, after).is_ok(),
+                true => self.uses().poll(after).unwrap_or(false),
+            };
+            Ok(is_ordered && self.deallocate_upstream(retired).is_ok())
+        });
+    }
+}

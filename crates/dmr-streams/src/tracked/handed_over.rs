@@ -1,0 +1,84 @@
+//! How the upstream of `Tracked` identifies a block, before and after it was deallocated there.
+
+use std::collections::VecDeque;
+
+use dmr_core::{BlockId, BlockParts, BlockSlot, DeviceBlock, Generation};
+
+/// Blocks that upstream was given and has retired, by their upstream ids.
+#[derive(Debug, Default)]
+pub(crate) struct RetiredUpstream(VecDeque<BlockId>);
+
+impl RetiredUpstream {
+    /// Adds a block, and forgets up to two that are not retired any more: so there are never many more
+    /// than are.
+    pub(crate) fn push(&mut self, id: BlockId, is_retired: impl Fn(BlockId) -> bool) {
+        for _ in 0..2 {
+            if self.0.front().is_some_and(|&oldest| !is_retired(oldest)) {
+                self.0.pop_front();
+            }
+        }
+        self.0.push_back(id);
+    }
+
+    /// Returns whether upstream still has the block retired.
+    pub(crate) fn contains(
+        &mut self,
+        generation: Generation,
+        is_retired: impl Fn(BlockId) -> bool,
+    ) -> bool {
+        let Some(at) = self.0.iter().position(|id| id.generation() == generation) else {
+            return false;
+        };
+        let retired = is_retired(self.0[at]);
+        if !retired {
+            self.0.remove(at);
+        }
+        retired
+    }
+}
+
+/// What `Tracked` keeps of a block in its use slot: how upstream identifies the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Upstream {
+    pub(crate) slot: BlockSlot,
+    /// The part depth with which upstream allocated the block.
+    pub(crate) part_depth: u8,
+}
+
+impl Upstream {
+    pub(crate) fn of(block: &DeviceBlock) -> Self {
+        Self { slot: block.id().slot(), part_depth: block.part_depth() }
+    }
+
+    pub(crate) fn to_payload(self) -> u64 {
+        u64::from(self.slot.index().unwrap_or(u32::MAX)) | u64::from(self.part_depth) << u32::BITS
+    }
+
+    pub(crate) fn from_payload(payload: u64) -> Self {
+        // The index of no slot is that of `BlockSlot::NONE`.
+        let (slot, part_depth) = (BlockSlot::new(payload as u32), (payload >> u32::BITS) as u8);
+        Self { slot, part_depth }
+    }
+}
+
+/// Makes the block that the caller has taken apart again, with another slot.
+pub(crate) fn with_slot(parts: BlockParts, slot: BlockSlot) -> DeviceBlock {
+    // SAFETY: a block of upstream that the caller has taken apart, with all that it states about the
+    // memory.
+    unsafe { DeviceBlock::from_parts(BlockParts { slot, ..parts }) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_in_a_slot_comes_back() {
+        for slot in [BlockSlot::new(0), BlockSlot::new(u32::MAX - 1), BlockSlot::NONE] {
+            for part_depth in [0, 1, u8::MAX] {
+                let upstream = Upstream { slot, part_depth };
+                assert_eq!(Upstream::from_payload(upstream.to_payload()), upstream);
+            }
+        }
+    }
+}

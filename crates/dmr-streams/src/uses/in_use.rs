@@ -1,0 +1,175 @@
+//! Blocks that were released while a window was open, and the queue on which they come back once their
+//! last window has closed.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+
+use dmr_core::BlockId;
+
+use crate::BlockOwner;
+use crate::owner::OwnerNumber;
+
+/// The generations of one owner's retired blocks whose last window has closed.
+#[derive(Debug, Default)]
+pub(crate) struct ClosedQueue {
+    generations: Mutex<Vec<u64>>,
+    len: AtomicUsize,
+}
+
+/// The queues of all owners of a stream pool.
+#[derive(Debug, Default)]
+pub(crate) struct ClosedQueues(Mutex<HashMap<OwnerNumber, Weak<ClosedQueue>>>);
+
+/// The blocks of one owner that were released while they were
+/// [`InUse`](super::Released::InUse), and what the owner keeps of each.
+///
+/// A block stays here until its last window has closed; a window that never closes costs nothing more.
+#[derive(Debug)]
+pub struct BlocksInUse<T> {
+    closed: Arc<ClosedQueue>,
+    /// By generation. Never locked across a driver call.
+    blocks: Mutex<HashMap<u64, T>>,
+    /// Blocks that are here, or in the hand of [`settle`](Self::settle).
+    len: AtomicUsize,
+    /// Held while blocks are settled, so that a call that waits also waits for what another call has in
+    /// hand.
+    settling: Mutex<()>,
+}
+
+/// Whether a call waits: for other threads and for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It does not wait.
+    Poll,
+    /// It waits.
+    Wait,
+}
+
+impl Patience {
+    /// Locks a mutex that is held while blocks are freed; `None` if another thread holds it and this does
+    /// not wait.
+    #[must_use]
+    pub fn lock(self, mutex: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
+        match mutex.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => (self == Self::Wait).then(|| lock(mutex)),
+        }
+    }
+}
+
+impl ClosedQueue {
+    fn push(&self, added: impl IntoIterator<Item = u64>) {
+        let mut generations = lock(&self.generations);
+        generations.extend(added);
+        self.len.store(generations.len(), Ordering::SeqCst);
+    }
+
+    fn take(&self) -> Vec<u64> {
+        let mut generations = lock(&self.generations);
+        self.len.store(0, Ordering::SeqCst);
+        std::mem::take(&mut generations)
+    }
+}
+
+impl ClosedQueues {
+    pub(crate) fn add(&self, owner: OwnerNumber) -> Arc<ClosedQueue> {
+        let queue = Arc::<ClosedQueue>::default();
+        let mut queues = lock(&self.0);
+        // Owners that are gone leave no trace.
+        queues.retain(|_, queue| queue.strong_count() > 0);
+        queues.insert(owner, Arc::downgrade(&queue));
+        queue
+    }
+
+    /// The last window on a retired block has closed.
+    #[cold]
+    pub(crate) fn push(&self, owner: OwnerNumber, generation: u64) {
+        let queue = lock(&self.0).get(&owner).and_then(Weak::upgrade);
+        if let Some(queue) = queue {
+            queue.push([generation]);
+        }
+    }
+}
+
+impl<T> BlocksInUse<T> {
+    /// Makes the place for the blocks of `owner`, which has one such place.
+    #[must_use]
+    pub fn new(owner: &BlockOwner) -> Self {
+        Self {
+            closed: Arc::clone(owner.closed()),
+            blocks: Mutex::default(),
+            len: AtomicUsize::new(0),
+            settling: Mutex::default(),
+        }
+    }
+
+    /// Keeps a block that was [`InUse`](super::Released::InUse). Call [`settle`](Self::settle) then: the
+    /// last window may have closed meanwhile.
+    pub fn insert(&self, block: BlockId, value: T) {
+        let mut blocks = lock(&self.blocks);
+        self.len.fetch_add(1, Ordering::SeqCst);
+        blocks.insert(block.generation().get(), value);
+    }
+
+    /// Returns whether there is no block here, nor in the hand of another thread's
+    /// [`settle`](Self::settle). One load.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len.load(Ordering::SeqCst) == 0
+    }
+
+    /// Returns whether the last window of a block has closed that is still here. One load.
+    #[must_use]
+    #[inline]
+    pub fn any_closed(&self) -> bool {
+        self.closed.len.load(Ordering::SeqCst) > 0
+    }
+
+    /// Calls `free` with each block whose last window has closed, and forgets it. With
+    /// [`Patience::Poll`] leaves that to another thread that is about it, which misses none.
+    pub fn settle(&self, patience: Patience, mut free: impl FnMut(T)) {
+        while self.any_closed() {
+            let Some(alone) = patience.lock(&self.settling) else { return };
+            // A block whose release has not inserted it yet is left to that thread.
+            let mut early = Vec::new();
+            for generation in self.closed.take() {
+                let block = lock(&self.blocks).remove(&generation);
+                match block {
+                    Some(block) => {
+                        free(block);
+                        self.len.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    None => early.push(generation),
+                }
+            }
+            drop(alone);
+            if early.is_empty() {
+                continue;
+            }
+            self.closed.push(early.iter().copied());
+            let blocks = lock(&self.blocks);
+            if !early.iter().any(|generation| blocks.contains_key(generation)) {
+                return;
+            }
+        }
+    }
+
+    /// Calls `free` with every block, whether or not it has an open window, and forgets it: on a lost
+    /// device.
+    pub fn settle_all(&self, mut free: impl FnMut(T)) {
+        let _alone = lock(&self.settling);
+        self.closed.take();
+        let blocks = std::mem::take(&mut *lock(&self.blocks));
+        for block in blocks.into_values() {
+            free(block);
+            self.len.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

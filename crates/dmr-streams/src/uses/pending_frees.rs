@@ -1,0 +1,229 @@
+//! Blocks that were released and cannot be freed yet: a window is open, or the device still uses them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dmr_core::{ResourceResult, StreamId};
+
+use super::{BlocksInUse, Dependencies, Patience, Pending, PendingQueue};
+use crate::BlockOwner;
+
+/// How many blocks become pending on a stream before the driver is asked about one.
+const BATCH: usize = 16;
+
+/// The blocks of one owner that wait to be freed, and what the owner keeps of each.
+///
+/// They are kept by home stream, so that threads that work on streams of their own do not meet here.
+/// Pending blocks are freed oldest first. To ask the driver costs more than a free, but what it reports
+/// holds for all earlier uses of the same stream, so one question is asked for many blocks.
+#[derive(Debug)]
+pub struct PendingFrees<T> {
+    in_use: BlocksInUse<T>,
+    shards: Box<[Shard<T>]>,
+    bytes_of: fn(&T) -> u64,
+}
+
+/// How much is pending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingAmount {
+    /// The number of blocks.
+    pub blocks: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The blocks of some home streams, on cache lines of their own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard<T> {
+    /// Never locked across a driver call.
+    queue: Mutex<ShardQueue<T>>,
+    /// Blocks in the queue, or in the hand of a thread that frees them.
+    len: AtomicUsize,
+    /// Held while blocks are freed, so that a call that waits also waits for what another call has in
+    /// hand.
+    freeing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct ShardQueue<T> {
+    pending: PendingQueue<T>,
+    /// Of the blocks in the queue, or in the hand of a thread that frees them.
+    bytes: u64,
+    /// Blocks that became pending since the driver was last asked.
+    unasked: usize,
+}
+
+impl<T> PendingFrees<T> {
+    /// Makes the place for the blocks of `owner`, which has one such place. Home streams share `shards`
+    /// queues. `bytes_of` returns the bytes of a block.
+    #[must_use]
+    pub fn new(owner: &BlockOwner, shards: usize, bytes_of: fn(&T) -> u64) -> Self {
+        let shards = (0..shards.max(1)).map(|_| Shard::new()).collect();
+        Self { in_use: BlocksInUse::new(owner), shards, bytes_of }
+    }
+
+    /// Returns the blocks that wait for a window to close.
+    #[must_use]
+    #[inline]
+    pub fn in_use(&self) -> &BlocksInUse<T> {
+        &self.in_use
+    }
+
+    /// Returns whether no block waits, nor is in the hand of a thread that frees it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.in_use.is_empty() && self.shards.iter().all(Shard::is_empty)
+    }
+
+    /// Adds a block whose home stream is `home`.
+    pub fn push(&self, home: StreamId, pending: Pending<T>) {
+        let shard = self.shard(home);
+        let mut queue = shard.queue();
+        shard.len.fetch_add(1, Ordering::SeqCst);
+        queue.unasked += 1;
+        queue.bytes += (self.bytes_of)(&pending.value);
+        queue.pending.push(pending);
+    }
+
+    /// Returns what to ask the driver about, if it is time for that: what the youngest block of this home
+    /// stream comes after whose users had time, and what the oldest does.
+    pub fn to_ask(&self, home: StreamId) -> Option<[Dependencies; 2]> {
+        let mut queue = self.shard(home).queue();
+        if queue.unasked < BATCH || queue.pending.len() < 2 * BATCH {
+            return None;
+        }
+        queue.unasked = 0;
+        let young = queue.pending.newest_first().nth(BATCH)?.after.clone();
+        Some([young, queue.pending.iter().next()?.after.clone()])
+    }
+
+    /// Returns how much is pending with the blocks of the home stream `home`, or in the hand of a thread
+    /// that frees it.
+    #[must_use]
+    pub fn pending(&self, home: StreamId) -> PendingAmount {
+        let shard = self.shard(home);
+        let bytes = shard.queue().bytes;
+        PendingAmount { blocks: shard.len.load(Ordering::SeqCst), bytes }
+    }
+
+    /// Frees the oldest blocks of the home stream `home`, up to `most`, and up to the first that is not
+    /// ready or that `free` does not free, which then becomes the newest. `free` returns whether it has
+    /// freed a block; on an error it has not. Leaves that to another thread that is about it. Returns how
+    /// many were freed.
+    pub fn free_oldest(
+        &self,
+        home: StreamId,
+        most: usize,
+        is_ready: impl Fn(&Pending<T>) -> bool,
+        mut free: impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+    ) -> usize {
+        let shard = self.shard(home);
+        if shard.is_empty() {
+            return 0;
+        }
+        let Some(_alone) = Patience::Poll.lock(&shard.freeing) else { return 0 };
+        for freed in 0..most {
+            let Some(oldest) = shard.queue().pop_if(&is_ready) else { return freed };
+            // The next reap returns the error.
+            if !matches!(free(&oldest), Ok(true)) {
+                shard.queue().pending.push(oldest);
+                return freed;
+            }
+            shard.count_freed((self.bytes_of)(&oldest.value));
+        }
+        most
+    }
+
+    /// Calls `free` for every pending block once; it returns whether it has freed the block. With
+    /// [`Patience::Poll`] leaves blocks out that another thread is about to free.
+    ///
+    /// # Errors
+    ///
+    /// The first error of `free`. The block is still pending.
+    pub fn reap(
+        &self,
+        patience: Patience,
+        mut free: impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+    ) -> ResourceResult<()> {
+        let outcomes =
+            self.shards.iter().map(|shard| shard.reap(patience, self.bytes_of, &mut free));
+        outcomes.fold(Ok(()), ResourceResult::and)
+    }
+
+    /// As [`reap`](Self::reap), for the blocks of the home stream `home`.
+    ///
+    /// # Errors
+    ///
+    /// As [`reap`](Self::reap).
+    pub fn reap_of(
+        &self,
+        home: StreamId,
+        patience: Patience,
+        mut free: impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+    ) -> ResourceResult<()> {
+        self.shard(home).reap(patience, self.bytes_of, &mut free)
+    }
+
+    #[inline]
+    fn shard(&self, home: StreamId) -> &Shard<T> {
+        &self.shards[home.slot() % self.shards.len()]
+    }
+}
+
+impl<T> Shard<T> {
+    fn new() -> Self {
+        let queue = ShardQueue { pending: PendingQueue::default(), bytes: 0, unasked: 0 };
+        Self { queue: Mutex::new(queue), len: AtomicUsize::new(0), freeing: Mutex::default() }
+    }
+
+    fn reap(
+        &self,
+        patience: Patience,
+        bytes_of: fn(&T) -> u64,
+        free: &mut impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+    ) -> ResourceResult<()> {
+        let mut outcome = Ok(());
+        if self.is_empty() {
+            return outcome;
+        }
+        let Some(_alone) = patience.lock(&self.freeing) else { return outcome };
+        let left = self.queue().pending.len();
+        for _ in 0..left {
+            let Some(oldest) = self.queue().pending.pop() else { break };
+            match free(&oldest) {
+                Ok(true) => {
+                    self.count_freed(bytes_of(&oldest.value));
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+            self.queue().pending.push(oldest);
+        }
+        outcome
+    }
+
+    fn count_freed(&self, bytes: u64) {
+        self.queue().bytes -= bytes;
+        self.len.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.len.load(Ordering::SeqCst) == 0
+    }
+
+    fn queue(&self) -> MutexGuard<'_, ShardQueue<T>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> ShardQueue<T> {
+    /// Removes the oldest block, if it is ready.
+    fn pop_if(&mut self, is_ready: impl Fn(&Pending<T>) -> bool) -> Option<Pending<T>> {
+        let oldest = self.pending.oldest()?;
+        self.pending.get(oldest).filter(|oldest| is_ready(oldest))?;
+        self.pending.remove(oldest)
+    }
+}
