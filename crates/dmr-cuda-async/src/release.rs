@@ -89,7 +89,7 @@ impl AsyncCudaResource {
             }
             Released::InUse { .. } => {
                 self.accounts.retired(id.alloc_stream(), bytes);
-                self.frees.in_use().insert(id, retired);
+                self.in_use.insert(id, retired);
                 // The last window may have closed meanwhile.
                 self.settle_closed(Patience::Poll);
                 Ok(BlockState::Retired)
@@ -152,37 +152,37 @@ impl AsyncCudaResource {
     fn defer(&self, retired: Retired, slot: FreeSlot, after: Dependencies) {
         // First: as soon as it is pending, another thread may free it.
         self.uses().defer(slot);
-        self.frees.push(retired.id.alloc_stream(), Pending { value: retired, after });
+        self.pending.push(retired.id.alloc_stream(), Pending { value: retired, after });
     }
 
     /// Frees some pending blocks of a home stream that has got another one: asks the driver now and then.
     fn free_some_pending(&self, home: StreamId) {
-        let to_ask = self.frees.to_ask(home);
+        let to_ask = self.pending.to_ask(home);
         let has_asked = to_ask.is_some();
         for after in to_ask.into_iter().flatten() {
             // On an error it is asked again.
             let _ = self.uses().poll(&after);
         }
         let is_ready = |pending: &Pending<Retired>| self.is_ready(pending);
-        let free = |pending: &Pending<Retired>| self.try_free(pending, Reclaim::No);
-        let freed = self.frees.free_oldest(home, AT_ONCE, is_ready, free);
+        let free = |pending: &mut Pending<Retired>| self.try_free(pending, Reclaim::No);
+        let freed = self.pending.free_oldest(home, AT_ONCE, is_ready, free);
         if has_asked && freed == 0 {
             // The oldest may be used for long. What is not freed stays pending.
-            let free_ready = |pending: &Pending<Retired>| match is_ready(pending) {
+            let free_ready = |pending: &mut Pending<Retired>| match is_ready(pending) {
                 true => self.try_free(pending, Reclaim::No),
                 false => Ok(false),
             };
-            let _ = self.frees.reap_of(home, Patience::Poll, free_ready);
+            let _ = self.pending.reap_of(home, Patience::Poll, free_ready);
         }
         let is_full = |PendingAmount { blocks, bytes }| {
             blocks >= MOST_PENDING.blocks || bytes > MOST_PENDING.bytes
         };
-        let free = |pending: &Pending<Retired>| self.try_free(pending, Reclaim::Yes);
+        let free = |pending: &mut Pending<Retired>| self.try_free(pending, Reclaim::Yes);
         let free_half =
-            |blocks: usize| self.frees.free_oldest(home, blocks.div_ceil(2), |_| true, free);
-        let mut pending = self.frees.pending(home);
+            |blocks: usize| self.pending.free_oldest(home, blocks.div_ceil(2), |_| true, free);
+        let mut pending = self.pending.pending(home);
         while is_full(pending) && free_half(pending.blocks) > 0 {
-            pending = self.frees.pending(home);
+            pending = self.pending.pending(home);
         }
     }
 
@@ -227,8 +227,8 @@ impl AsyncCudaResource {
             }
         };
         match self.device().is_lost() {
-            true => self.frees.in_use().settle_all(free),
-            false => self.frees.in_use().settle(patience, free),
+            true => self.in_use.settle_all(free),
+            false => self.in_use.settle(patience, free),
         }
         freed
     }
@@ -239,11 +239,11 @@ impl AsyncCudaResource {
     ///
     /// The first error. What could not be freed is still pending.
     pub(crate) fn reap(&self, patience: Patience) -> ResourceResult<u64> {
-        if self.frees.is_empty() {
+        if self.holds_none() {
             return Ok(0);
         }
         let mut freed = self.settle_closed(patience);
-        let outcome = self.frees.reap(patience, |pending| {
+        let outcome = self.pending.reap(patience, |pending| {
             let is_freed = self.try_free(pending, Reclaim::Yes)?;
             freed += if is_freed { pending.value.bytes } else { 0 };
             Ok(is_freed)

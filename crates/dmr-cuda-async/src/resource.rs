@@ -14,7 +14,7 @@ use dmr_core::{
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
     UseToken, UseTokens, VirtualMemory,
 };
-use dmr_streams::uses::{NotOccupied, Patience, PendingFrees, UseTable};
+use dmr_streams::uses::{BlocksInUse, NotOccupied, Patience, PendingFrees, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::accounts::Accounts;
@@ -63,7 +63,8 @@ pub struct AsyncCudaResource {
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) owner: BlockOwner,
     pub(crate) accounts: LeakedInChild<Accounts>,
-    pub(crate) frees: LeakedInChild<PendingFrees<Retired>>,
+    pub(crate) in_use: LeakedInChild<BlocksInUse<Retired>>,
+    pub(crate) pending: LeakedInChild<PendingFrees<Retired>>,
 }
 
 impl AsyncCudaResource {
@@ -76,8 +77,9 @@ impl AsyncCudaResource {
         let pool = DriverPool::new(streams.device(), &config)?;
         let owner = streams.register();
         let accounts = LeakedInChild::new(Accounts::new());
-        let frees = LeakedInChild::new(PendingFrees::new(&owner, SHARDS, Retired::bytes));
-        Ok(Self { pool, streams, owner, accounts, frees })
+        let in_use = LeakedInChild::new(BlocksInUse::new(&owner));
+        let pending = LeakedInChild::new(PendingFrees::new(SHARDS, Retired::bytes));
+        Ok(Self { pool, streams, owner, accounts, in_use, pending })
     }
 
     /// The pool whose streams it accepts.
@@ -153,7 +155,7 @@ impl AsyncCudaResource {
         let ask = || self.pool.allocate(bytes, stream);
         const FULL: result::DriverError = result::DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let mut answer = ask();
-        if answer == Err(FULL) && !self.frees.is_empty() {
+        if answer == Err(FULL) && !self.holds_none() {
             // What it cannot free stays retired.
             let _ = self.reap(Patience::Wait);
             answer = ask();
@@ -198,12 +200,17 @@ impl AsyncCudaResource {
         }
     }
 
+    /// Returns whether no block is retired.
+    pub(crate) fn holds_none(&self) -> bool {
+        self.in_use.is_empty() && self.pending.is_empty()
+    }
+
     /// Frees the blocks that were released while a window was open. For every call that has closed
     /// windows; a preparation that fails closes those that it has opened.
     #[inline]
     fn windows_have_closed(&self) {
         // In a forked child another thread may have held a lock. On a lost device a reap comes.
-        if self.frees.in_use().any_closed() && self.device().check().is_ok() {
+        if self.in_use.any_closed() && self.device().check().is_ok() {
             self.settle_closed(Patience::Poll);
         }
     }

@@ -14,8 +14,8 @@ use dmr_core::{
 use smallvec::SmallVec;
 
 use crate::progress::Event;
-use crate::uses::{Dependencies, Patience, Pending, Released};
-use crate::{Device, RelaxedCapture, StreamPool};
+use crate::uses::{BlocksInUse, Dependencies, Patience, Pending, PendingFrees, Released};
+use crate::{BlockOwner, Device, RelaxedCapture, StreamPool};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
 const PORTABLE: u32 = 1;
@@ -79,7 +79,7 @@ impl Drop for PinnedMemory {
                 streams.pend_pinned(memory, after);
             }
             Released::InUse { .. } => {
-                streams.pinned().in_use().insert(id, memory);
+                streams.pinned().in_use.insert(id, memory);
                 streams.settle_pinned(Patience::Poll);
             }
             // It is in the table until here.
@@ -190,14 +190,14 @@ impl StreamPool {
         }
         self.settle_pinned(patience);
         let mut freed = 0;
-        let outcome = self.pinned().reap(patience, |Pending { value, after }| {
+        let outcome = self.pinned().pending.reap(patience, |Pending { value, after }| {
             match patience {
                 Patience::Wait => self.uses().synchronize(after)?,
                 Patience::Poll if !self.uses().poll(after)? => return Ok(false),
                 Patience::Poll => {}
             }
             free_host(&self.device().relaxed()?, value.id.ptr())?;
-            freed += value.bytes();
+            freed += value.bytes as u64;
             Ok(true)
         });
         outcome.map(|()| freed)
@@ -205,7 +205,7 @@ impl StreamPool {
 
     /// Makes the pinned memory pending whose last window has closed.
     fn settle_pinned(&self, patience: Patience) {
-        self.pinned().in_use().settle(patience, |memory| {
+        self.pinned().in_use.settle(patience, |memory| {
             let (uses, mut after) = (self.uses(), Dependencies::default());
             if let Some(slot) = uses.release_retired(self.pinned_owner(), memory.id, &mut after) {
                 uses.vacate(slot);
@@ -220,7 +220,7 @@ impl StreamPool {
         after.add(home, self.uses().submitted(home));
         // Records an event now, behind as little as can be. If that fails, the next reap records one.
         let _ = self.uses().poll(&after);
-        self.pinned().push(home, Pending { value: memory, after });
+        self.pinned().pending.push(home, Pending { value: memory, after });
     }
 
     /// Called when the last owner of the pool is gone. Frees the pinned memory whose uses are done,
@@ -232,7 +232,7 @@ impl StreamPool {
         }
         // What cannot be freed is left to the orphans.
         let _ = self.try_reap_pinned();
-        let _ = self.pinned().reap(Patience::Wait, |Pending { value, after }| {
+        let _ = self.pinned().pending.reap(Patience::Wait, |Pending { value, after }| {
             // Without events there is no way to find out when the memory may be freed, so it leaks. So
             // does memory with an open window, whose work is in no ledger.
             let events = self.uses().events_of(after)?;
@@ -261,17 +261,24 @@ pub fn reap_orphaned_pinned() -> ResourceResult<u64> {
 /// Pinned memory of stream pools that were dropped. A forked child has none.
 static ORPHANS: PerProcess<Orphans> = PerProcess::new(Orphans::default);
 
-/// Pinned memory that was dropped: its block in the use table.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HostMemory {
-    id: BlockId,
-    bytes: usize,
+/// The pinned memory of a stream pool that was dropped and is not freed.
+pub(crate) struct Dropped {
+    in_use: BlocksInUse<HostMemory>,
+    pending: PendingFrees<HostMemory>,
 }
 
-impl HostMemory {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes as u64
+impl Dropped {
+    pub(crate) fn new(owner: &BlockOwner) -> Self {
+        let bytes_of = |memory: &HostMemory| memory.bytes as u64;
+        Self { in_use: BlocksInUse::new(owner), pending: PendingFrees::new(1, bytes_of) }
     }
+}
+
+/// Pinned memory that was dropped: its block in the use table.
+#[derive(Clone, Copy, Debug)]
+struct HostMemory {
+    id: BlockId,
+    bytes: usize,
 }
 
 /// Pinned memory whose use table is gone.

@@ -11,7 +11,7 @@ use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 use crate::holds::Holds;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
-use crate::uses::{ClosedQueues, PendingFrees, Slots, UseTable};
+use crate::uses::{ClosedQueues, Slots, UseTable};
 use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
 
 /// A fixed number of streams of one device, handed out as leases.
@@ -59,8 +59,7 @@ pub struct StreamPool {
     /// Retired blocks of all owners whose last window has closed.
     closed: LeakedInChild<ClosedQueues>,
     pinned_owner: BlockOwner,
-    /// Pinned memory that was dropped.
-    pinned: LeakedInChild<PendingFrees<pinned::HostMemory>>,
+    pinned: LeakedInChild<pinned::Dropped>,
 }
 
 impl StreamPool {
@@ -89,11 +88,7 @@ impl StreamPool {
             uses: LeakedInChild::new(Slots::new(slots)),
             reclaim: LeakedInChild::default(),
             closed,
-            pinned: LeakedInChild::new(PendingFrees::new(
-                &pinned_owner,
-                1,
-                pinned::HostMemory::bytes,
-            )),
+            pinned: LeakedInChild::new(pinned::Dropped::new(&pinned_owner)),
             pinned_owner,
         };
         pool.create(0, config.priority)?;
@@ -204,7 +199,7 @@ impl StreamPool {
     }
 
     /// Returns the pinned memory that was dropped.
-    pub(crate) fn pinned(&self) -> &PendingFrees<pinned::HostMemory> {
+    pub(crate) fn pinned(&self) -> &pinned::Dropped {
         &self.pinned
     }
 

@@ -15,7 +15,7 @@ use dmr_core::{
     UseTokens, VirtualMemory,
 };
 
-use crate::uses::{Patience, PendingFrees, UseTable};
+use crate::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
 use crate::{BlockOwner, StreamGuard, StreamPool};
 use frees::Retired;
 use handed_over::{RetiredUpstream, Upstream, with_slot};
@@ -44,7 +44,8 @@ pub struct Tracked<R: DeviceMemoryResource> {
     inner: Option<R>,
     streams: Arc<StreamPool>,
     owner: BlockOwner,
-    frees: LeakedInChild<PendingFrees<Retired>>,
+    in_use: LeakedInChild<BlocksInUse<Retired>>,
+    pending: LeakedInChild<PendingFrees<Retired>>,
     /// Bytes asked for in the blocks that are retired here and live upstream.
     retired_bytes: AtomicU64,
     /// Never locked across a driver call.
@@ -66,7 +67,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         Ok(Self {
             inner: Some(inner),
             streams,
-            frees: LeakedInChild::new(PendingFrees::new(&owner, 1, Retired::bytes)),
+            in_use: LeakedInChild::new(BlocksInUse::new(&owner)),
+            pending: LeakedInChild::new(PendingFrees::new(1, Retired::bytes)),
             owner,
             retired_bytes: AtomicU64::new(0),
             retired_upstream: LeakedInChild::default(),
@@ -136,7 +138,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         self.free_oldest(stream);
         let block = match self.get_ref().allocate(bytes, stream, tag) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
-                if !self.frees.is_empty() =>
+                if !(self.in_use.is_empty() && self.pending.is_empty()) =>
             {
                 // What it cannot free stays retired.
                 let _ = self.try_reap();

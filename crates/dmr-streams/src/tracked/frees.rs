@@ -50,7 +50,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             Released::Stale => Err(ResourceError::use_after_free(id.generation())),
             Released::InUse { payload } => {
                 self.retired_bytes.fetch_add(block.bytes() as u64, Ordering::SeqCst);
-                self.frees.in_use().insert(id, retired(payload));
+                self.in_use.insert(id, retired(payload));
                 self.settle_closed(Patience::Poll);
                 Ok(BlockState::Retired)
             }
@@ -83,7 +83,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             Ok(false) => {
                 self.retired_bytes.fetch_add(retired.bytes(), Ordering::SeqCst);
                 self.uses().defer(slot);
-                self.frees.push(home, Pending { value: *retired, after });
+                self.pending.push(home, Pending { value: *retired, after });
                 Ok(BlockState::Retired)
             }
             Err(error) => Err(NotFreed { error, slot }),
@@ -181,23 +181,23 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 // The next reap returns the error.
                 Err(NotFreed { slot, .. }) => {
                     self.uses().defer(slot);
-                    self.frees.push(id.alloc_stream(), Pending { value: retired, after });
+                    self.pending.push(id.alloc_stream(), Pending { value: retired, after });
                 }
             }
         };
         match self.streams.device().is_lost() {
-            true => self.frees.in_use().settle_all(free),
-            false => self.frees.in_use().settle(patience, free),
+            true => self.in_use.settle_all(free),
+            false => self.in_use.settle(patience, free),
         }
     }
 
     /// Frees the oldest pending blocks, up to the first whose uses are not done.
     pub(super) fn free_oldest(&self, home: StreamId) {
-        if self.frees.in_use().any_closed() {
+        if self.in_use.any_closed() {
             self.settle_closed(Patience::Poll);
         }
-        let free = |pending: &Pending<Retired>| self.try_free(pending, Patience::Poll);
-        self.frees.free_oldest(home, usize::MAX, |_| true, free);
+        let free = |pending: &mut Pending<Retired>| self.try_free(pending, Patience::Poll);
+        self.pending.free_oldest(home, usize::MAX, |_| true, free);
     }
 
     pub(super) fn reap(
@@ -208,7 +208,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         self.streams.device().refuse_fork()?;
         self.settle_closed(patience);
         let mut freed = 0;
-        let outcome = self.frees.reap(patience, |pending| {
+        let outcome = self.pending.reap(patience, |pending| {
             let before = self.get_ref().usage().total_freed;
             let is_freed = self.try_free(pending, patience)?;
             if is_freed {
@@ -229,7 +229,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
         self.settle_closed(Patience::Wait);
         // A block that upstream refuses is leaked, as one that is dropped.
-        let _ = self.frees.reap(Patience::Wait, |Pending { value: retired, after }| {
+        let _ = self.pending.reap(Patience::Wait, |Pending { value: retired, after }| {
             let home = retired.parts.alloc_stream;
             let is_ordered = match self.uses().has_ended(home) {
                 false => self.uses().wait_for(home, after).is_ok(),

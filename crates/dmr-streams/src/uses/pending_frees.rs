@@ -1,24 +1,22 @@
-//! Blocks that were released and cannot be freed yet: a window is open, or the device still uses them.
+//! Blocks that were released and are not freed yet, because the device may still use them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{ResourceResult, StreamId};
 
-use super::{BlocksInUse, Dependencies, Patience, Pending, PendingQueue};
-use crate::BlockOwner;
+use super::{Dependencies, Patience, Pending, PendingQueue};
 
 /// How many blocks become pending on a stream before the driver is asked about one.
 const BATCH: usize = 16;
 
-/// The blocks of one owner that wait to be freed, and what the owner keeps of each.
+/// The blocks of one resource that are pending, and what the resource keeps of each.
 ///
 /// They are kept by home stream, so that threads that work on streams of their own do not meet here.
 /// Pending blocks are freed oldest first. To ask the driver costs more than a free, but what it reports
 /// holds for all earlier uses of the same stream, so one question is asked for many blocks.
 #[derive(Debug)]
 pub struct PendingFrees<T> {
-    in_use: BlocksInUse<T>,
     shards: Box<[Shard<T>]>,
     bytes_of: fn(&T) -> u64,
 }
@@ -55,25 +53,16 @@ struct ShardQueue<T> {
 }
 
 impl<T> PendingFrees<T> {
-    /// Makes the place for the blocks of `owner`, which has one such place. Home streams share `shards`
-    /// queues. `bytes_of` returns the bytes of a block.
+    /// Makes a place in which home streams share `shards` queues. `bytes_of` returns the bytes of a block.
     #[must_use]
-    pub fn new(owner: &BlockOwner, shards: usize, bytes_of: fn(&T) -> u64) -> Self {
-        let shards = (0..shards.max(1)).map(|_| Shard::new()).collect();
-        Self { in_use: BlocksInUse::new(owner), shards, bytes_of }
+    pub fn new(shards: usize, bytes_of: fn(&T) -> u64) -> Self {
+        Self { shards: (0..shards.max(1)).map(|_| Shard::new()).collect(), bytes_of }
     }
 
-    /// Returns the blocks that wait for a window to close.
-    #[must_use]
-    #[inline]
-    pub fn in_use(&self) -> &BlocksInUse<T> {
-        &self.in_use
-    }
-
-    /// Returns whether no block waits, nor is in the hand of a thread that frees it.
+    /// Returns whether no block is pending, nor in the hand of a thread that frees it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.in_use.is_empty() && self.shards.iter().all(Shard::is_empty)
+        self.shards.iter().all(Shard::is_empty)
     }
 
     /// Adds a block whose home stream is `home`.
@@ -116,7 +105,7 @@ impl<T> PendingFrees<T> {
         home: StreamId,
         most: usize,
         is_ready: impl Fn(&Pending<T>) -> bool,
-        mut free: impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+        mut free: impl FnMut(&mut Pending<T>) -> ResourceResult<bool>,
     ) -> usize {
         let shard = self.shard(home);
         if shard.is_empty() {
@@ -124,9 +113,9 @@ impl<T> PendingFrees<T> {
         }
         let Some(_alone) = Patience::Poll.lock(&shard.freeing) else { return 0 };
         for freed in 0..most {
-            let Some(oldest) = shard.queue().pop_if(&is_ready) else { return freed };
+            let Some(mut oldest) = shard.queue().pop_if(&is_ready) else { return freed };
             // The next reap returns the error.
-            if !matches!(free(&oldest), Ok(true)) {
+            if !matches!(free(&mut oldest), Ok(true)) {
                 shard.queue().pending.push(oldest);
                 return freed;
             }
@@ -144,7 +133,7 @@ impl<T> PendingFrees<T> {
     pub fn reap(
         &self,
         patience: Patience,
-        mut free: impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+        mut free: impl FnMut(&mut Pending<T>) -> ResourceResult<bool>,
     ) -> ResourceResult<()> {
         let outcomes =
             self.shards.iter().map(|shard| shard.reap(patience, self.bytes_of, &mut free));
@@ -160,7 +149,7 @@ impl<T> PendingFrees<T> {
         &self,
         home: StreamId,
         patience: Patience,
-        mut free: impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+        mut free: impl FnMut(&mut Pending<T>) -> ResourceResult<bool>,
     ) -> ResourceResult<()> {
         self.shard(home).reap(patience, self.bytes_of, &mut free)
     }
@@ -181,7 +170,7 @@ impl<T> Shard<T> {
         &self,
         patience: Patience,
         bytes_of: fn(&T) -> u64,
-        free: &mut impl FnMut(&Pending<T>) -> ResourceResult<bool>,
+        free: &mut impl FnMut(&mut Pending<T>) -> ResourceResult<bool>,
     ) -> ResourceResult<()> {
         let mut outcome = Ok(());
         if self.is_empty() {
@@ -190,8 +179,8 @@ impl<T> Shard<T> {
         let Some(_alone) = patience.lock(&self.freeing) else { return outcome };
         let left = self.queue().pending.len();
         for _ in 0..left {
-            let Some(oldest) = self.queue().pending.pop() else { break };
-            match free(&oldest) {
+            let Some(mut oldest) = self.queue().pending.pop() else { break };
+            match free(&mut oldest) {
                 Ok(true) => {
                     self.count_freed(bytes_of(&oldest.value));
                     continue;
