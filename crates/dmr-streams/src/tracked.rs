@@ -22,26 +22,26 @@ use handed_over::{RetiredUpstream, Upstream, with_slot};
 
 /// Gives use tracking to any resource, the direct backend among them.
 ///
-/// Blocks come from the inner resource and go back to it. In between, the use table of the stream
-/// pool knows them, so that launches on any stream are ordered.
+/// Blocks are allocated and deallocated upstream. In between they are in the use table of the stream pool,
+/// so that launches on any stream are ordered.
 ///
-/// # When the inner resource gets a block back
+/// # When a block is deallocated upstream
 ///
-/// At once, if all recorded uses are ordered before the home stream's next work. Otherwise the
-/// block is *retired* until its windows are closed and its uses on other streams are done: asked
-/// at the start of each [`allocate`](DeviceMemoryResource::allocate), again before that refuses
-/// for lack of memory, and in [`try_reap`](DeviceMemoryResource::try_reap); waited for in
-/// [`reap_pending`](DeviceMemoryResource::reap_pending). The inner resource may then retire it a
-/// while longer by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
+/// At once, if all recorded uses are ordered before the home stream's next work. Otherwise the block is
+/// *retired* until its windows are closed and its uses on other streams are done. The driver is asked about
+/// them at the start of each [`allocate`](DeviceMemoryResource::allocate), again before that refuses for lack
+/// of memory, and in [`try_reap`](DeviceMemoryResource::try_reap);
+/// [`reap_pending`](DeviceMemoryResource::reap_pending) waits for them. Upstream may then keep the block
+/// retired by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
 ///
-/// An inner resource that tracks uses itself is told of none.
+/// If upstream tracks uses itself, none are recorded there.
 ///
 /// # Dropping it
 ///
 /// Waits for nothing: the home streams of blocks that are still retired are made to wait for their
-/// uses, and the blocks go to the inner resource. Those with an open window are leaked.
+/// uses, and the blocks are deallocated upstream. Those with an open window are leaked.
 pub struct Tracked<R: DeviceMemoryResource> {
-    inner: Option<R>,
+    upstream: Option<R>,
     streams: Arc<StreamPool>,
     owner: BlockOwner,
     in_use: LeakedInChild<BlocksInUse<Retired>>,
@@ -53,19 +53,19 @@ pub struct Tracked<R: DeviceMemoryResource> {
 }
 
 impl<R: DeviceMemoryResource> Tracked<R> {
-    /// Tracks the uses of `inner`'s blocks on the streams of this pool.
+    /// Tracks the uses of `upstream`'s blocks on the streams of this pool.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `inner` works on another pool.
-    pub fn new(inner: R, streams: Arc<StreamPool>) -> ResourceResult<Self> {
-        if inner.stream_pool() != streams.id() {
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another pool.
+    pub fn new(upstream: R, streams: Arc<StreamPool>) -> ResourceResult<Self> {
+        if upstream.stream_pool() != streams.id() {
             let stream = streams.default_stream();
             return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
         }
         let owner = streams.register();
         Ok(Self {
-            inner: Some(inner),
+            upstream: Some(upstream),
             streams,
             in_use: LeakedInChild::new(BlocksInUse::new(&owner)),
             pending: LeakedInChild::new(PendingFrees::new(1, Retired::bytes)),
@@ -75,20 +75,20 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         })
     }
 
-    /// The resource that the memory comes from.
+    /// Returns the resource that the memory comes from.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only inside `into_inner`")]
     pub fn get_ref(&self) -> &R {
-        self.inner.as_ref().expect("there until `into_inner`")
+        self.upstream.as_ref().expect("there until `into_inner`")
     }
 
-    /// The resource that the memory comes from. What is retired goes to it as when this is
-    /// dropped.
+    /// Returns the resource that the memory comes from. Retired blocks are deallocated there as when this
+    /// is dropped.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only after this")]
     pub fn into_inner(mut self) -> R {
         self.drain();
-        self.inner.take().expect("there until now")
+        self.upstream.take().expect("there until now")
     }
 
     fn uses(&self) -> UseTable<'_> {
@@ -115,7 +115,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     /// Returns an error for a part of a block of this resource, and in a forked child.
     fn refuse_part(&self, block: &DeviceBlock) -> ResourceResult<()> {
         self.streams.device().refuse_fork()?;
-        // Where the inner resource allocates parts, it keeps their wholes: this is none of its parts.
+        // Where upstream allocates parts, it keeps their wholes: this is none of its parts.
         if block.part_depth() == 0 {
             return Ok(());
         }
@@ -254,7 +254,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
 impl<R: DeviceMemoryResource> Drop for Tracked<R> {
     fn drop(&mut self) {
-        if self.inner.is_some() {
+        if self.upstream.is_some() {
             self.drain();
         }
     }
