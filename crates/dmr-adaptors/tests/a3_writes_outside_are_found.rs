@@ -222,8 +222,12 @@ impl DeviceOps for SlowToTell {
         wrong
     }
 
-    fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
-        self.0.home_stream(block)
+    fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+        self.0.library_stream(block)
+    }
+
+    fn join_home_stream(&self, block: &DeviceBlock) -> ResourceResult<bool> {
+        self.0.join_home_stream(block)
     }
 
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {

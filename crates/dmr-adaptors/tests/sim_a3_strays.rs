@@ -61,8 +61,12 @@ impl DeviceOps for Ops {
         self.inner.collect()
     }
 
-    fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
-        self.inner.home_stream(block)
+    fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+        self.inner.library_stream(block)
+    }
+
+    fn join_home_stream(&self, block: &DeviceBlock) -> ResourceResult<bool> {
+        self.inner.join_home_stream(block)
     }
 
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {

@@ -48,17 +48,30 @@ pub trait DeviceOps: Debug + Send + Sync {
     /// with a check under way captures a graph. The verdicts are kept for the next call.
     fn collect(&self) -> ResourceResult<Vec<PatternMismatch>>;
 
-    /// The id by which work on a block's memory is submitted to its home stream: one that is good
-    /// also after the lease of the stream was returned.
+    /// Makes a library stream wait for the work submitted to a block's home stream so far, and returns
+    /// it: for a layer's own work on the block. No program captures that stream, so the work becomes
+    /// part of no graph, also if the home stream begins to capture at any time. Without library streams
+    /// this is the home stream itself.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool, or one
-    /// whose owner, who had lent it to the pool, has taken it back;
-    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing): a fill or a check would become
-    /// a part of the graph; driver errors.
-    fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+    /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool;
+    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a graph;
+    /// driver errors.
+    fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
         Ok(block.alloc_stream())
+    }
+
+    /// Makes a block's home stream wait for the work submitted to its library stream so far. Returns
+    /// `false` if the home stream is retired, and so can wait for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool;
+    /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a graph;
+    /// driver errors, among them that it began to capture during this call, which has ended the capture.
+    fn join_home_stream(&self, _block: &DeviceBlock) -> ResourceResult<bool> {
+        Ok(true)
     }
 
     /// Makes the work submitted to a block's home stream so far a part of its allocation: the first

@@ -118,13 +118,13 @@ impl WholeBlock {
         Ok(self.block)
     }
 
-    /// Makes the call [`home_stream`](DeviceOps::home_stream) of `ops` for the whole block.
+    /// Makes the call [`library_stream`](DeviceOps::library_stream) of `ops` for the whole block.
     ///
     /// # Errors
     ///
     /// As that call.
-    pub fn home_stream(&self, ops: &dyn DeviceOps) -> ResourceResult<StreamId> {
-        ops.home_stream(&self.block)
+    pub fn library_stream(&self, ops: &dyn DeviceOps) -> ResourceResult<StreamId> {
+        ops.library_stream(&self.block)
     }
 
     /// Makes the call [`check_pattern`](DeviceOps::check_pattern) of `ops` for `range`, in bytes from

@@ -2,7 +2,6 @@
 
 use crate::failure::{Failure, FailureKind};
 use crate::program::{Program, Step};
-use crate::stack::Stack;
 
 /// A failure that is known.
 #[derive(Clone, Copy, Debug)]
@@ -20,41 +19,24 @@ pub struct Known {
 }
 
 /// The failures that are known today.
-pub const KNOWN: &[Known] = &[
-    Known {
-        name: "the guard's work goes into a graph",
-        breaks: "U14, A3",
-        what: "a stream begins to capture after the debug guard has looked whether it does: what the guard \
-               fills or checks belongs to the graph, and the guard reports corruption where there is none",
-        program: "stack guard-async, work lazy, streams 2, seed 1
-            thread 0: allocate b0 of 4096 on s0
-            thread 0: free b0, held at cuMemsetD32Async 1 for 1 lines
-            thread 1: capture s0 relaxed",
-        is: |program, failure| {
-            matches!(failure.kind, FailureKind::UnexpectedError | FailureKind::Reported(_))
-                && program.stack == Stack::GuardAsync
-                && captures_under_a_call(program)
-        },
-    },
-    Known {
-        name: "a reap of pinned memory ends a capture",
-        breaks: "U14",
-        what: "a stream begins to capture after a reap has looked whether it does: the query of the stream, \
+pub const KNOWN: &[Known] = &[Known {
+    name: "a reap of pinned memory ends a capture",
+    breaks: "U14",
+    what: "a stream begins to capture after a reap has looked whether it does: the query of the stream, \
                which was the home of pinned memory that was dropped, ends the capture",
-        program: "stack async, work lazy, streams 2, seed 1
+    program: "stack async, work lazy, streams 2, seed 1
             thread 0: pin p0 of 4096 on s0
             thread 0: unpin p0
             thread 0: pin p1 of 4096 on s1, held at cuCtxGetCurrent 1 for 1 lines
             thread 1: capture s0 relaxed",
-        is: |program, failure| {
-            failure.kind == FailureKind::CaptureEnded
-                && program.lines.iter().any(|line| {
-                    matches!(line.step, Step::Pin { .. } | Step::ReapPinned) && line.hold.is_some()
-                })
-                && captures_under_a_call(program)
-        },
+    is: |program, failure| {
+        failure.kind == FailureKind::CaptureEnded
+            && program.lines.iter().any(|line| {
+                matches!(line.step, Step::Pin { .. } | Step::ReapPinned) && line.hold.is_some()
+            })
+            && captures_under_a_call(program)
     },
-];
+}];
 
 /// Whether a stream begins to capture while another thread is held in a call.
 fn captures_under_a_call(program: &Program) -> bool {

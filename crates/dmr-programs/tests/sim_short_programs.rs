@@ -29,6 +29,33 @@ fn a_use_is_waited_for_that_was_held_between_its_number_and_its_record() {
     }
 }
 
+/// The debug guard fills and checks on library streams, so none of that becomes part of a graph (U14, A3).
+#[test]
+fn the_guards_work_stays_out_of_a_graph_whenever_the_capture_begins() {
+    let calls = ["cuStreamIsCapturing", "cuEventRecord", "cuStreamWaitEvent", "cuMemsetD32Async"];
+    for (call, nth) in calls.into_iter().flat_map(|call| [1, 2, 3].map(|nth| (call, nth))) {
+        for mode in ["relaxed", "global"] {
+            play(&format!(
+                "stack guard-async, work lazy, streams 2, seed 1
+                thread 0: allocate b0 of 4096 on s0
+                thread 0: free b0, held at {call} {nth} for 1 lines
+                thread 1: capture s0 {mode}
+                thread 1: end capture s0
+                thread 0: free b0
+                thread 0: allocate b1 of 4096 on s0, held at {call} {nth} for 1 lines
+                thread 1: capture s0 {mode}
+                thread 1: end capture s0
+                thread 0: allocate b2 of 4096 on s0
+                thread 0: launch on s0 b2 write
+                thread 0: free b2, held at cuLaunchKernel 1 for 2 lines
+                thread 1: capture s0 {mode}
+                thread 1: end capture s0
+                thread 0: free b2"
+            ));
+        }
+    }
+}
+
 /// A stream is not retired while a window or a call uses it (U13, S2).
 #[test]
 fn a_retirement_in_use_is_refused_and_the_stream_works_on() {

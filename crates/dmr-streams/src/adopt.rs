@@ -10,6 +10,7 @@ use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::holds::HeldBy;
+use crate::pool::LIBRARY_STREAMS;
 use crate::slot::PoolStream;
 use crate::sync::pause;
 use crate::{StreamLease, StreamPool};
@@ -183,7 +184,6 @@ impl StreamPool {
     fn take_slot_for(&self, handle: usize) -> ResourceResult<(usize, u32)> {
         // Before the lock: another thread may have held it when the process was forked.
         self.device().refuse_fork()?;
-        let is_pools_own = self.reclaim().is_some_and(|own| own.has_handle(handle));
         let mut leases = self.leases();
         let mut unused = None;
         let mut known = None;
@@ -197,10 +197,10 @@ impl StreamPool {
                 unused = unused.or(Some(index));
             }
         }
-        if is_pools_own || known.is_some_and(|index| !self.is_adopted(index)) {
+        if known.is_some_and(|index| !self.is_adopted(index)) {
             return Err(misuse(StreamProblem::PoolsOwn));
         }
-        let limit = self.max_slots() - self.max_streams();
+        let limit = self.max_slots() - LIBRARY_STREAMS - self.max_streams();
         let full = ResourceError::capacity("adopted streams of the pool", limit);
         let index = known.or(unused).ok_or(full)?;
         let lease = &mut leases[index];

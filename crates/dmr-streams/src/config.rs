@@ -1,14 +1,18 @@
 //! How a stream pool is made: how many streams, and of which priority.
 
+use dmr_core::StreamId;
+
+use crate::pool::LIBRARY_STREAMS;
+
 /// The configuration of a [`StreamPool`](crate::StreamPool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamPoolConfig {
-    /// The maximum number of streams that the pool makes itself, clamped to 1 ..=
-    /// [`StreamId::MAX_SLOTS`](dmr_core::StreamId::MAX_SLOTS).
+    /// The maximum number of streams that the pool leases, clamped to 1 ..=
+    /// [`MAX_STREAMS`](Self::MAX_STREAMS).
     pub max_streams: usize,
     /// The maximum number of different streams of other owners that can be adopted in the pool's
-    /// life. The sum of both is limited to [`StreamId::MAX_SLOTS`](dmr_core::StreamId::MAX_SLOTS).
+    /// life. The sum of both is limited to [`MAX_STREAMS`](Self::MAX_STREAMS).
     pub max_adopted: usize,
     /// The priority of streams that are acquired without one: lower is more urgent, 0 is CUDA's
     /// default. The driver clamps it to the device's range.
@@ -16,6 +20,10 @@ pub struct StreamPoolConfig {
 }
 
 impl StreamPoolConfig {
+    /// The maximum number of streams of a pool, leased and adopted: the rest of
+    /// [`StreamId::MAX_SLOTS`] is for streams of the library.
+    pub const MAX_STREAMS: usize = StreamId::MAX_SLOTS - LIBRARY_STREAMS;
+
     /// Returns the default: 32 streams of priority 0, and room for 32 adopted ones.
     #[must_use]
     pub const fn new() -> Self {

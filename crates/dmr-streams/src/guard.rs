@@ -86,11 +86,6 @@ impl StreamPool {
         Err(self.refusal(home))
     }
 
-    /// Returns a guard of a stream that the pool made and that has no slot.
-    pub(crate) fn guard_without_slot<'p>(&'p self, stream: &'p Arc<CudaStream>) -> StreamGuard<'p> {
-        StreamGuard { pool: self, stream, id: StreamId::UNISSUED, holds: None }
-    }
-
     /// Returns a guard for the thread that is retiring the stream, which counts as a call already.
     pub(crate) fn guard_of_retirement(&self, id: StreamId) -> ResourceResult<StreamGuard<'_>> {
         let known = self.stream_slot(id.slot()).and_then(|slot| slot.stream.get());
@@ -192,11 +187,6 @@ impl<'p> StreamGuard<'p> {
             unsafe { sys::cuStreamIsCapturing(stream, &mut status) }.result()?;
             Ok(status)
         })
-    }
-
-    /// Returns whether the stream has this handle.
-    pub(crate) fn has_handle(&self, handle: usize) -> bool {
-        self.stream.cu_stream() as usize == handle
     }
 
     #[inline]

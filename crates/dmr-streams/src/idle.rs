@@ -26,8 +26,8 @@ impl StreamPool {
     }
 
     /// Waits until the device is done with everything that was submitted so far to the streams of the
-    /// pool, leased or not, and to its [reclaim stream](Self::reclaim_stream). Returns `false` if it has
-    /// left out a stream that captures a graph: waiting would end the capture.
+    /// pool, leased or not. Returns `false` if it has left out a stream that captures a graph: waiting would
+    /// end the capture.
     ///
     /// # Errors
     ///
@@ -67,9 +67,6 @@ impl StreamPool {
                     }
                 }
             }
-        }
-        if let Some(stream) = self.reclaim() {
-            wait_for_stream(&stream, &relaxed, until, &mut waited)?;
         }
         Ok(waited)
     }

@@ -249,13 +249,30 @@ impl DeviceOps for PatternOps {
         Ok(std::mem::take(&mut self.pending().found))
     }
 
-    fn home_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
-        let home = block.alloc_stream();
-        match self.streams.enter_home(home)? {
-            HomeStream::Live(stream) => stream.refuse_capture()?,
-            HomeStream::Retired => return Err(self.streams.misuse(home)),
+    fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+        let (streams, home) = (&self.streams, block.alloc_stream());
+        let entered = streams.enter_home(home)?;
+        // First: from the second stream of a pool on, events are recorded.
+        let library = streams.library_stream(home.slot())?;
+        let work = match &entered {
+            HomeStream::Live(stream) => streams.progress().event_on(stream)?,
+            HomeStream::Retired => streams.progress().event_now(streams, home.slot())?,
+        };
+        if let Some(work) = work {
+            streams.progress().make_wait(&library, &work)?;
         }
-        Ok(self.streams.permanent_id(home.slot()))
+        Ok(library.id())
+    }
+
+    fn join_home_stream(&self, block: &DeviceBlock) -> ResourceResult<bool> {
+        let (streams, home) = (&self.streams, block.alloc_stream());
+        let HomeStream::Live(stream) = streams.enter_home(home)? else { return Ok(false) };
+        let library = streams.library_stream(home.slot())?;
+        if let Some(work) = streams.progress().event_on(&library)? {
+            stream.refuse_capture()?;
+            streams.progress().make_wait(&stream, &work)?;
+        }
+        Ok(true)
     }
 
     fn count_as_allocation(&self, block: &DeviceBlock) -> bool {

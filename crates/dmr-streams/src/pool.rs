@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::CudaStream;
 use dmr_core::process::LeakedInChild;
@@ -18,7 +18,8 @@ use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
 ///
 /// Slot 0 is the *default stream*, what [`StreamId::DEFAULT`] means here; it is created with the
 /// pool. The others are created when they are first needed and kept as long as the pool lives, so
-/// that an id always names the same stream. All are non-blocking: CUDA's legacy null stream
+/// that an id always names the same stream. Behind the slots that are leased are those of *library
+/// streams*, which no program captures or waits on: the library's own work goes there. All are non-blocking: CUDA's legacy null stream
 /// does not order them.
 ///
 /// # Ids
@@ -45,22 +46,25 @@ pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
     pub(crate) priority: i32,
-    /// The pool's own streams, then those of other owners. (In a forked child cudarc would destroy
-    /// them.)
+    /// The pool's own streams, then library streams, then those of other owners. (In a forked child
+    /// cudarc would destroy them.)
     slots: LeakedInChild<Box<[StreamSlot]>>,
-    /// The number of slots for the pool's own streams.
+    /// The number of slots for streams that are leased.
     max_streams: usize,
     /// By slot. Never held across a driver call.
     leases: LeakedInChild<Mutex<Box<[SlotLease]>>>,
     pub(crate) turn: AtomicUsize,
     progress: LeakedInChild<Progress>,
     uses: LeakedInChild<Slots>,
-    reclaim: LeakedInChild<OnceLock<Arc<CudaStream>>>,
     /// Retired blocks of all owners whose last window has closed.
     closed: LeakedInChild<ClosedQueues>,
     pinned_owner: BlockOwner,
     pinned: LeakedInChild<pinned::Dropped>,
 }
+
+/// The maximum number of library streams of a pool. With more of them, fewer streams share one; each
+/// slot costs host memory, used or not.
+pub(crate) const LIBRARY_STREAMS: usize = 8;
 
 impl StreamPool {
     /// Makes a pool and its default stream.
@@ -70,8 +74,9 @@ impl StreamPool {
     /// [`Driver`](ResourceError::Driver); [`Capacity`](ResourceError::Capacity) if the process
     /// has made 2²⁴ − 2 pools.
     pub fn new(device: Device, config: StreamPoolConfig) -> ResourceResult<Arc<Self>> {
-        let max_streams = config.max_streams.clamp(1, StreamId::MAX_SLOTS);
-        let slots = max_streams.saturating_add(config.max_adopted).min(StreamId::MAX_SLOTS);
+        let max_streams = config.max_streams.clamp(1, StreamPoolConfig::MAX_STREAMS);
+        let max_adopted = config.max_adopted.min(StreamPoolConfig::MAX_STREAMS - max_streams);
+        let slots = max_streams + LIBRARY_STREAMS + max_adopted;
         let id = StreamPoolId::next()
             .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
         let closed = LeakedInChild::<ClosedQueues>::default();
@@ -86,7 +91,6 @@ impl StreamPool {
             turn: AtomicUsize::new(0),
             progress: LeakedInChild::new(Progress::new(slots)),
             uses: LeakedInChild::new(Slots::new(slots)),
-            reclaim: LeakedInChild::default(),
             closed,
             pinned: LeakedInChild::new(pinned::Dropped::new(&pinned_owner)),
             pinned_owner,
@@ -161,28 +165,33 @@ impl StreamPool {
         UseTable::of(self)
     }
 
-    /// Returns a stream that no user's work waits on, for frees that must wait: non-blocking, never
-    /// leased, created when it is first needed. It has no slot, and its id is
-    /// [`StreamId::UNISSUED`].
+    /// Returns a stream that no user's work waits on, for frees that must wait: the first library
+    /// stream. Non-blocking, never leased, created when it is first needed.
     ///
     /// # Errors
     ///
     /// [`Driver`](ResourceError::Driver) if it cannot be created.
     pub fn reclaim_stream(&self) -> ResourceResult<StreamGuard<'_>> {
-        if let Some(guard) = self.reclaim() {
-            return Ok(guard);
+        self.library_stream(0)
+    }
+
+    /// Returns the library stream that serves the stream in slot `home`. Several streams share one if
+    /// the pool has more of them than library streams. Created when it is first needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver) if it cannot be created, or if the pool had one stream so far
+    /// and no event can be recorded there.
+    pub(crate) fn library_stream(&self, home: usize) -> ResourceResult<StreamGuard<'_>> {
+        let slot = self.max_streams + home % LIBRARY_STREAMS;
+        if self.slots[slot].stream.get().is_none() {
+            self.create(slot, self.priority)?;
         }
-        let stream = self.new_stream(self.priority)?;
-        Ok(self.guard_without_slot(self.reclaim.get_or_init(|| stream)))
+        self.enter(self.permanent_id(slot))
     }
 
-    /// Returns the reclaim stream, if it was needed before.
-    pub(crate) fn reclaim(&self) -> Option<StreamGuard<'_>> {
-        self.reclaim.get().map(|stream| self.guard_without_slot(stream))
-    }
-
-    /// Returns the maximum number of all streams, the pool's own and those of other owners. Slots of ids
-    /// are below this number.
+    /// Returns the maximum number of all streams: the pool's own, library streams and those of other
+    /// owners. Slots of ids are below this number.
     #[must_use]
     pub fn max_slots(&self) -> usize {
         self.slots.len()
@@ -230,7 +239,7 @@ impl StreamPool {
     /// Returns whether the slot is for streams of other owners.
     #[inline]
     pub(crate) fn is_adopted(&self, slot: usize) -> bool {
-        slot >= self.max_streams
+        slot >= self.max_streams + LIBRARY_STREAMS
     }
 
     /// Returns what an adopted stream is held by.

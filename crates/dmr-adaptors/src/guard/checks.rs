@@ -1,4 +1,4 @@
-//! The device work: what is filled and checked, and what it comes after.
+//! The device work: what is filled and checked, on which stream, and what it comes after.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,14 +14,21 @@ use super::table::Kept;
 use super::verdicts::Suspect;
 use super::{DebugGuardResource, GuardChecks};
 
-/// What has come of checking and poisoning a block that was given back.
+/// Work of the guard on a block.
+struct Work {
+    stream: StreamId,
+    /// Where the upstream resource tracks uses.
+    tokens: Option<UseTokens>,
+}
+
+/// The outcome of checking and filling a deallocated block.
 pub(super) enum Sealed {
     Poisoned,
-    /// Its red zones were written. It was not poisoned.
+    /// Its red zones were written. It was not filled.
     Corrupted(Box<Corruption>),
-    /// A window is open on it.
+    /// A window is open on it. It was neither checked nor filled.
     InUse,
-    /// No work can be submitted for it: its home stream is gone, or the device is.
+    /// No work can be submitted for it: the device is lost, or its home stream is of another pool.
     Unchecked,
 }
 
@@ -29,73 +36,102 @@ pub(super) enum Sealed {
 pub(super) type Refused = Box<(ResourceError, Kept)>;
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
-    /// Fills a fresh block and its red zones, on its home stream.
+    /// Fills a fresh block and its red zones, before all later work on its home stream.
     pub(super) fn poison_fresh(
         &self,
         whole: &DeviceBlock,
         allocation: &Allocation,
     ) -> ResourceResult<()> {
         let ops = self.verdicts.ops();
-        let home = ops.home_stream(whole)?;
-        ops.fill_pattern(whole, 0..whole.bytes(), RED_ZONE, home)?;
-        ops.fill_pattern(whole, allocation.payload(), FRESH, home)?;
-        // The fill is not recorded as a use. A use would replace the allocation, which also covers
-        // unrecorded work on the home stream.
-        if ops.count_as_allocation(whole) {
-            return Ok(());
+        let work = self.begin(whole.id(), ops.library_stream(whole)?, Access::Write)?;
+        let joined = ops
+            .fill_pattern(whole, 0..whole.bytes(), RED_ZONE, work.stream)
+            .and_then(|()| ops.fill_pattern(whole, allocation.payload(), FRESH, work.stream))
+            .and_then(|()| ops.join_home_stream(whole));
+        match joined {
+            // The fill is not recorded as a use. A use would replace the allocation, which also covers
+            // unrecorded work on the home stream, and now the fill.
+            Ok(true) => {
+                let (stream, is_tracked) = (work.stream, work.tokens.is_some());
+                self.cancel(work);
+                if is_tracked && !ops.count_as_allocation(whole) {
+                    self.get_ref().record_block_use(whole, stream)?;
+                }
+                Ok(())
+            }
+            Ok(false) => self.record(work),
+            Err(error) => {
+                self.undo(work);
+                Err(error)
+            }
         }
-        let tokens = self.open(whole.id(), home, Access::Write)?;
-        tokens.map_or(Ok(()), |tokens| self.get_ref().finish_uses(tokens))
     }
 
-    /// Checks the red zones of a block that was given back, then poisons all of it: on its home
-    /// stream, after every recorded use. If `answers`, the caller can be told what is found.
-    pub(super) fn seal(&self, kept: &Kept, answers: bool) -> ResourceResult<Sealed> {
-        match self.try_seal(kept, answers) {
+    /// Checks the red zones of a deallocated block, then fills all of it with [`FREED`]: after every
+    /// recorded use, and all work on its home stream. `by_owner`: as a part of `deallocate`, which may
+    /// wait for the verdict and may make the home stream wait.
+    pub(super) fn seal(&self, kept: &Kept, by_owner: bool) -> ResourceResult<Sealed> {
+        match self.try_seal(kept, by_owner) {
             Err(ResourceError::WindowConflict { .. }) => Ok(Sealed::InUse),
             Err(error) if is_gone(&error) => {
                 self.unchecked.fetch_add(1, Ordering::Relaxed);
                 Ok(Sealed::Unchecked)
             }
-            answer => answer,
+            sealed => sealed,
         }
     }
 
-    fn try_seal(&self, kept: &Kept, answers: bool) -> ResourceResult<Sealed> {
-        let home = self.verdicts.ops().home_stream(&kept.whole)?;
-        let tokens = self.open(kept.whole.id(), home, Access::ReadWrite)?;
-        let sealed = self.check_and_poison(kept, home, answers);
-        self.close(tokens);
-        sealed
+    fn try_seal(&self, kept: &Kept, by_owner: bool) -> ResourceResult<Sealed> {
+        let stream = self.verdicts.ops().library_stream(&kept.whole)?;
+        let work = self.begin(kept.whole.id(), stream, Access::ReadWrite)?;
+        let is_awaited = by_owner && self.checks == GuardChecks::Immediate;
+        match self.check_and_poison(kept, stream, is_awaited) {
+            Ok(Sealed::Poisoned) => {}
+            other => {
+                self.undo(work);
+                return other;
+            }
+        }
+        // A later write on the home stream comes after the fill, and is found.
+        match if by_owner { self.verdicts.ops().join_home_stream(&kept.whole) } else { Ok(false) } {
+            Ok(true) => self.cancel(work),
+            Err(error) if self.refill_red_zones(kept, stream).is_ok() => {
+                self.undo(work);
+                return Err(error);
+            }
+            // What cannot be recorded is remembered, and waited for before the block is freed.
+            Ok(false) | Err(_) => drop(self.record(work)),
+        }
+        Ok(Sealed::Poisoned)
+    }
+
+    /// Fills the red zones of a block that stays live.
+    fn refill_red_zones(&self, kept: &Kept, stream: StreamId) -> ResourceResult<()> {
+        let (Kept { whole, allocation }, ops) = (kept, self.verdicts.ops());
+        let mut zones = allocation.red_zones(whole.bytes()).into_iter();
+        zones.try_for_each(|zone| ops.fill_pattern(whole, zone, RED_ZONE, stream))
     }
 
     fn check_and_poison(
         &self,
         kept: &Kept,
-        home: StreamId,
-        answers: bool,
+        stream: StreamId,
+        is_awaited: bool,
     ) -> ResourceResult<Sealed> {
         let Kept { whole, allocation } = kept;
-        let is_awaited = answers && self.checks == GuardChecks::Immediate;
         let suspect = if is_awaited {
             Suspect::awaited(allocation, &self.findings)
         } else {
             Suspect::new(allocation, Phase::Live, &self.findings)
         };
         let ops = self.verdicts.ops();
-        let check = |zone, key| ops.check_pattern(whole, zone, RED_ZONE, home, key);
+        let check = |zone, key| ops.check_pattern(whole, zone, RED_ZONE, stream, key);
         let key = self.check_red_zones(allocation, whole.bytes(), &suspect, check)?;
-        if is_awaited {
-            match self.verdicts.decide(key, &suspect) {
-                Ok(Some(found)) => return Ok(Sealed::Corrupted(Box::new(found))),
-                // Another stream with a check under way captures a graph, and must not be waited
-                // for: whoever reads verdicts back later will answer what is found.
-                Ok(None) | Err(ResourceError::StreamCapturing { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        if is_awaited && let Some(found) = self.verdicts.decide(key, &suspect)? {
+            return Ok(Sealed::Corrupted(Box::new(found)));
         }
         // One call of the driver: if it fails, the block is as it was.
-        self.verdicts.ops().fill_pattern(whole, 0..whole.bytes(), FREED, home)?;
+        ops.fill_pattern(whole, 0..whole.bytes(), FREED, stream)?;
         Ok(Sealed::Poisoned)
     }
 
@@ -116,15 +152,17 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// Checks that a block in quarantine is as it was poisoned.
     fn check_poison(&self, kept: &Kept) -> ResourceResult<()> {
         let ops = self.verdicts.ops();
-        let home = ops.home_stream(&kept.whole)?;
+        let stream = ops.library_stream(&kept.whole)?;
+        let work = self.begin(kept.whole.id(), stream, Access::Read)?;
         let suspect = Suspect::new(&kept.allocation, Phase::Freed, &self.findings);
         let all = 0..kept.whole.bytes();
-        let check = |key| ops.check_pattern(&kept.whole, all, FREED, home, key);
-        self.verdicts.submit(&suspect, check).map(drop)
+        let check = |key| ops.check_pattern(&kept.whole, all, FREED, stream, key);
+        let submitted = self.verdicts.submit(&suspect, check).map(drop);
+        submitted.and(self.record(work))
     }
 
-    /// Submits checks of all blocks that are handed out; answers the first error. The caller sees
-    /// to it that nobody opens a window meanwhile.
+    /// Submits checks of all live blocks; returns the first error. The caller keeps other threads from
+    /// opening windows meanwhile.
     pub(super) fn check_live(&self) -> ResourceResult<()> {
         let mut outcome = Ok(());
         for (whole, allocation) in self.table.take_live() {
@@ -140,17 +178,17 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         allocation: &Arc<Allocation>,
     ) -> ResourceResult<()> {
         let ops = self.verdicts.ops();
-        let home = whole.home_stream(ops)?;
-        match self.open(whole.id(), home, Access::Read) {
-            // Preparing has made the home stream wait for what was recorded. Only that is needed:
-            // red zones are nobody's to write, so a look at them is in nobody's way.
-            Ok(tokens) => self.close(tokens),
-            Err(ResourceError::WindowConflict { .. }) => {}
-            Err(error) => return Err(error),
-        }
+        let stream = whole.library_stream(ops)?;
+        let work = match self.begin(whole.id(), stream, Access::Read) {
+            // A window is open for a write. It may write the payload: the check of the red zones does
+            // not conflict with it, and is waited for below instead of recorded.
+            Err(ResourceError::WindowConflict { .. }) => Work { stream, tokens: None },
+            work => work?,
+        };
         let suspect = Suspect::new(allocation, Phase::Live, &self.findings);
-        let check = |zone, key| whole.check_pattern(ops, zone, RED_ZONE, home, key);
-        self.check_red_zones(allocation, whole.bytes(), &suspect, check).map(drop)
+        let check = |zone, key| whole.check_pattern(ops, zone, RED_ZONE, stream, key);
+        let submitted = self.check_red_zones(allocation, whole.bytes(), &suspect, check).map(drop);
+        submitted.and(self.record(work))
     }
 
     /// Submits checks of all blocks in quarantine; answers the first error.
@@ -248,31 +286,43 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// Makes the home stream wait for what a use must come after, where that is tracked.
-    fn open(
-        &self,
-        block: BlockId,
-        home: StreamId,
-        access: Access,
-    ) -> ResourceResult<Option<UseTokens>> {
-        let inner = self.get_ref();
-        if !inner.supports_block_use_tracking() {
-            return Ok(None);
-        }
-        inner.prepare_uses(&[BlockUse::new(block, access)], home).map(Some)
+    /// Makes a library stream wait for what a use of the block must come after, where that is tracked.
+    fn begin(&self, block: BlockId, stream: StreamId, access: Access) -> ResourceResult<Work> {
+        let upstream = self.get_ref();
+        let uses = [BlockUse::new(block, access)];
+        let is_tracked = upstream.supports_block_use_tracking();
+        let tokens = is_tracked.then(|| upstream.prepare_uses(&uses, stream)).transpose()?;
+        Ok(Work { stream, tokens })
     }
 
-    /// Closes a window whose work needs no recording: it is on the home stream, where the free
-    /// comes after it, and nobody else's use can conflict with it.
-    fn close(&self, tokens: Option<UseTokens>) {
-        if let Some(tokens) = tokens {
-            // Closing what was just opened cannot fail for a reason that anybody could act on.
+    /// Makes everything that must come after the block's uses come after this work, too: records it as
+    /// a use. Where uses are not tracked, waits for it.
+    fn record(&self, work: Work) -> ResourceResult<()> {
+        match work.tokens {
+            Some(tokens) => self.get_ref().finish_uses(tokens),
+            None => self.verdicts.ops().synchronize(work.stream),
+        }
+    }
+
+    /// Waits for work that is not to be recorded as a use. If that fails it is recorded.
+    fn undo(&self, work: Work) {
+        match self.verdicts.ops().synchronize(work.stream) {
+            Ok(()) => self.cancel(work),
+            // The error of the work itself says more.
+            Err(_) => drop(self.record(work)),
+        }
+    }
+
+    /// Closes the window of work that something else is ordered after.
+    fn cancel(&self, work: Work) {
+        if let Some(tokens) = work.tokens {
+            // A window that was just opened can be closed, unless the device is lost.
             let _ = self.get_ref().cancel_uses(tokens);
         }
     }
 }
 
-/// Whether no work can be submitted to a home stream any more.
+/// Returns whether no work can be submitted for the block any more.
 fn is_gone(error: &ResourceError) -> bool {
     matches!(error, ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. })
 }
