@@ -7,6 +7,7 @@
 //! | `handle`, `registry` | [`Budget`], and the one of each physical GPU |
 //! | `reservation` | [`Reservation`], and who waits for one |
 //! | `layer`, `resource` | [`BudgetLayer`], [`GlobalDeviceBudget`] |
+//! | `charges` | what was charged for each block |
 //! | `pages` | the same for pages |
 //! | `account`, `shard`, `tags` | one account, and what a thread has in hand of it |
 //! | `tree`, `books` | the lock, and the arithmetic under it |
@@ -14,6 +15,7 @@
 
 mod account;
 mod books;
+mod charges;
 mod handle;
 mod layer;
 #[cfg(all(test, loom))]

@@ -11,6 +11,7 @@ use dmr_core::{
 };
 
 use super::Budget;
+use super::charges::{Lost, Place};
 use super::pending::{Entry, Polled, Source};
 use super::reservation::out_of_budget;
 use super::shard::Shard;
@@ -41,12 +42,13 @@ use crate::forward::forward;
 /// not, and the block comes back to the budget when its quarantine is over. A stack with two
 /// budgets of one tree charges the tree twice.
 ///
-/// # Obligations
+/// # Calls that bypass it
 ///
-/// A block goes back through the resource that it came from. If it comes back through another
-/// budget on the same pool, the bytes are taken off that other one: the two cannot be told apart.
-/// A block that bypasses the budget when it is given back stays charged. A block that grows does so
-/// through the budget, too: bytes by which it grew inside were never charged, and are released with it.
+/// What is allocated or grown directly upstream, with [`get_ref`](Self::get_ref) or a clone of an `Arc`, is
+/// not charged, and the limit does not bound it. A block gives back what its budget was charged for it:
+/// nothing if it was allocated upstream or by another budget, and not the bytes by which it grew there. When a block grows through
+/// the budget, it is charged for all of its size. A block that is deallocated upstream stays charged until
+/// another block gets its slot in the use table; without use tracking, as long as the budget lives.
 ///
 /// # Dropping it
 ///
@@ -63,6 +65,8 @@ pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     source: Arc<Source<R>>,
     registration: Registration,
     pub(super) budget: Budget,
+    /// Whether the charge of a block is found by the block's slot.
+    by_slot: bool,
     reap_pending: bool,
 }
 
@@ -75,6 +79,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     ) -> Self {
         let out = if charge_existing { inner.usage() } else { Usage::default() };
         let account = &budget.account;
+        account.add_earlier(out.live);
         let source = Arc::new(Source::new(inner, account.id, out.retired));
         if let Some(mut books) = account.tree.books() {
             books.draw_anyway(account.id, out.outstanding());
@@ -85,7 +90,9 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
 
     fn registered(source: Arc<Source<R>>, budget: Budget, reap_pending: bool) -> Self {
         let registration = Registration::new(&source, &budget);
-        Self { source, registration, budget, reap_pending }
+        let streams = source.resource.stream_pool();
+        let by_slot = budget.account.tree.charges.add_resource(streams);
+        Self { source, registration, budget, by_slot, reap_pending }
     }
 
     /// The resource inside, no longer charged to anybody. Blocks still handed out stay charged, as
@@ -100,13 +107,13 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         if self.source.has_pending() {
             return Err(self);
         }
-        let Self { source, registration, budget, reap_pending } = self;
+        let Self { source, registration, budget, reap_pending, .. } = self;
         drop(registration);
         let alone = Arc::try_unwrap(source).map(Source::into_resource);
         alone.map_err(|source| Self::registered(source, budget, reap_pending))
     }
 
-    /// The resource inside.
+    /// Returns the upstream resource. Nothing is charged for what it allocates when it is called directly.
     #[must_use]
     pub fn get_ref(&self) -> &R {
         &self.source.resource
@@ -132,6 +139,27 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     fn retire(&self, entry: Entry) {
         let account = &self.budget.account;
         self.source.push(entry, &account.tree, account.shard());
+    }
+
+    /// Remembers what was charged for a block.
+    #[inline]
+    fn add_charge(&self, place: Place, bytes: u64) {
+        if let Some(lost) = self.tree().charges.add(place, bytes) {
+            self.release_lost(lost);
+        }
+    }
+
+    /// Returns where the charge of a block is.
+    #[inline]
+    fn place(&self, block: &DeviceBlock) -> Place {
+        Place::new(self.budget.account.id, block.id(), self.by_slot)
+    }
+
+    /// Gives back the charge of a block that was deallocated upstream. Its tag is not known any more.
+    #[cold]
+    fn release_lost(&self, lost: Lost) {
+        self.tree().uncount_bytes(lost.account, AllocTag::OTHER, lost.bytes);
+        self.tree().release(lost.account, None, lost.bytes);
     }
 
     /// Charges `bytes`, or says why not.
@@ -239,6 +267,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         match self.inner().allocate(bytes, stream, tag) {
             Ok(block) => {
                 charge.keep(tag);
+                self.add_charge(self.place(&block), charged);
                 Ok(block)
             }
             Err(error) => Err(error),
@@ -247,8 +276,12 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let (id, bytes, tag) = (block.id(), block.bytes() as u64, block.tag());
+        let (id, tag, place) = (block.id(), block.tag(), self.place(&block));
+        // First: once the block is deallocated another one may have its slot.
+        let own = self.tree().charges.take(place);
+        let bytes = own.unwrap_or_else(|| self.budget.account.take_earlier(block.bytes() as u64));
         match self.inner().deallocate(block) {
+            Ok(state) if bytes == 0 => Ok(state),
             Ok(BlockState::Freed) => {
                 let account = &self.budget.account;
                 let shard = account.shard();
@@ -260,17 +293,27 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
                 self.retire(Entry { id, bytes, tag });
                 Ok(state)
             }
-            Err(refused) => Err(refused),
+            Err(refused) => {
+                match own {
+                    Some(_) => self.add_charge(place, bytes),
+                    None => self.budget.account.add_earlier(bytes),
+                }
+                Err(refused)
+            }
         }
     }
 
     /// Charges the difference first. `false` if that does not fit: a growth that is refused makes no
     /// resource reap, since the caller allocates next, which does.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
-        let Some(more) = bytes.checked_sub(block.bytes()).filter(|more| *more > 0) else {
+        if bytes <= block.bytes() {
             return self.inner().try_grow(block, bytes);
-        };
-        let (account, more, tag) = (&self.budget.account, more as u64, block.tag());
+        }
+        let (account, tag) = (&self.budget.account, block.tag());
+        let place = self.place(block);
+        let charged = account.tree.charges.get(place);
+        // All of its size, also the bytes by which it grew upstream.
+        let more = (bytes as u64).saturating_sub(charged.unwrap_or(block.bytes() as u64));
         let shard = account.shard();
         match account.tree.charge(account.id, shard, more, false) {
             Ok(()) => {}
@@ -288,6 +331,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         let grown = self.inner().try_grow(block, bytes)?;
         if grown {
             charge.keep_growth(tag);
+            self.add_charge(place, more);
         }
         Ok(grown)
     }

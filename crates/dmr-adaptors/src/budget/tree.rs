@@ -12,6 +12,7 @@ use dmr_core::{AllocTag, Process};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
 use super::books::{AccountId, Books, Refusal};
+use super::charges::Charges;
 use super::pending::Polled;
 use super::shard::Shard;
 use super::tags::TagSums;
@@ -21,6 +22,7 @@ use super::tags::TagSums;
 pub(super) struct Tree {
     made_in: Process,
     books: LeakedInChild<Mutex<Books>>,
+    pub(super) charges: Charges,
     /// Something came back while somebody waited.
     pub(super) freed: Condvar,
 }
@@ -39,7 +41,7 @@ pub(super) enum Refused {
 impl Tree {
     pub(super) fn new(limit: u64) -> Self {
         let (books, freed) = (LeakedInChild::new(Mutex::new(Books::new(limit))), Condvar::new());
-        Self { made_in: Process::current(), books, freed }
+        Self { made_in: Process::current(), books, charges: Charges::new(), freed }
     }
 
     /// Locks the books. `None` in a forked child, where the lock may be held for ever.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 use dmr_core::error::StreamProblem;
@@ -21,9 +21,9 @@ const ADDRESS_BITS: u32 = 46;
 
 /// Blocks at addresses where nothing is: they must never be touched, on the device or elsewhere.
 ///
-/// An allocation and a free are one addition each, to a counter of the home stream: plain ones, so
-/// that nothing but a layer has a locked instruction. A stream's blocks must be one thread's for
-/// the accounting to be right. It tracks no uses, frees at once, and counts bytes rounded up.
+/// An allocation and a free are one addition each, to a counter of the home stream, and a stack of slots:
+/// plain loads and stores, so that nothing but a layer has a locked instruction. A stream's blocks must be
+/// one thread's for the accounting to be right. It tracks no uses, frees at once, and counts bytes rounded up.
 pub(super) struct Bare {
     pool: StreamPoolId,
     default_stream: StreamId,
@@ -32,11 +32,44 @@ pub(super) struct Bare {
     streams: Vec<CachePadded<Counts>>,
 }
 
-#[derive(Default)]
 struct Counts {
     /// Bytes of all blocks so far, which is also where the next one is.
     allocated: AtomicU64,
     freed: AtomicU64,
+    /// A stack: slots that no block has.
+    free_slots: Box<[AtomicU32]>,
+    free: AtomicUsize,
+}
+
+/// Slots of each stream. A block beyond them has none.
+const SLOTS: usize = 1 << 14;
+
+impl Counts {
+    fn new(stream: usize) -> Self {
+        let slots = (0..SLOTS).rev().map(|slot| AtomicU32::new((stream * SLOTS + slot) as u32));
+        Self {
+            allocated: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            free_slots: slots.collect(),
+            free: AtomicUsize::new(SLOTS),
+        }
+    }
+
+    fn take_slot(&self) -> BlockSlot {
+        let Some(top) = self.free.load(Ordering::Relaxed).checked_sub(1) else {
+            return BlockSlot::NONE;
+        };
+        self.free.store(top, Ordering::Relaxed);
+        BlockSlot::new(self.free_slots[top].load(Ordering::Relaxed))
+    }
+
+    fn put_slot(&self, slot: BlockSlot) {
+        let top = self.free.load(Ordering::Relaxed);
+        if let (Some(index), Some(free)) = (slot.index(), self.free_slots.get(top)) {
+            free.store(index, Ordering::Relaxed);
+            self.free.store(top + 1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Bare {
@@ -46,7 +79,9 @@ impl Bare {
             pool: streams.id(),
             default_stream: streams.default_stream(),
             ordinal: streams.device().ordinal(),
-            streams: (0..=streams.max_streams()).map(|_| CachePadded::default()).collect(),
+            streams: (0..=streams.max_streams())
+                .map(|stream| CachePadded::new(Counts::new(stream)))
+                .collect(),
         }
     }
 
@@ -93,7 +128,7 @@ impl DeviceMemoryResource for Bare {
             alloc_stream: home,
             tag,
             generation: Generation::next(),
-            slot: BlockSlot::NONE,
+            slot: counts.take_slot(),
             state: BlockState::Live,
             part_depth: 0,
         };
@@ -110,6 +145,7 @@ impl DeviceMemoryResource for Bare {
             return Err(DeallocateError::new(refusal, block));
         };
         add(&counts.freed, block.reserved_bytes());
+        counts.put_slot(block.id().slot());
         Ok(BlockState::Freed)
     }
 
