@@ -13,7 +13,7 @@ use cudarc::driver::{result, sys};
 use dmr_adaptors::guard::{DebugGuardLayer, GuardChecks};
 use dmr_core::{
     Access, BlockState, BlockUse, CorruptionKind, DeviceBlock, DeviceMemoryResource, DeviceOps,
-    PatternMismatch, ResourceError, ResourceResult, StreamId,
+    PatternMismatch, ResourceError, ResourceResult, StreamId, UseTokens,
 };
 use dmr_streams::PatternOps;
 use dmr_testkit::Rig;
@@ -328,6 +328,32 @@ fn a_capture_of_a_stream_with_checks_under_way_does_not_delay_what_another_block
         assert_eq!(guard.violations().len(), 1);
         drop((guard, home, other));
         rig.assert_clean();
+    }
+}
+
+/// What the use table refuses to finish stays open, for the guard too (D4, U7).
+#[test]
+fn a_window_that_could_not_be_finished_stays_open() {
+    const ILLEGAL_ADDRESS: i32 = 700;
+    for (backend, cancels) in TRACKING.into_iter().flat_map(|b| [(b, false), (b, true)]) {
+        let rig = Rig::simulated();
+        let guard = backend.guarded(&rig, GuardChecks::Immediate);
+        let [home, other] = [rig.stream(), rig.stream()];
+        let block = guard.allocate(100, home.id(), TAG).unwrap();
+        let id = block.id();
+        let mut mixed = UseTokens::new(home.id());
+        let tokens = guard.prepare_uses(&[BlockUse::new(id, Access::Write)], other.id()).unwrap();
+        tokens.into_iter().for_each(|token| mixed.push(token));
+        let refused = if cancels { guard.cancel_uses(mixed) } else { guard.finish_uses(mixed) };
+        assert!(matches!(refused, Err(ResourceError::StreamMisuse { .. })), "{refused:?}");
+        rig.universe().fail_nth("cuEventRecord", 1, ILLEGAL_ADDRESS);
+        let _ = guard.allocate(100, home.id(), TAG);
+        rig.universe().clear_faults();
+        assert!(rig.device().is_lost());
+        assert_eq!(guard.deallocate(block).unwrap(), BlockState::Retired);
+        let _ = guard.reap_pending();
+        assert!(guard.is_retired(id), "a window is open on it");
+        assert_eq!(guard.unchecked_blocks(), 0);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the guard knows of an allocation: where its red zones are, and who asked for it.
+//! An allocation: where its red zones are, and what an error says about it.
 
 use std::backtrace::Backtrace;
 use std::ops::Range;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use dmr_core::{AllocTag, Corruption, CorruptionKind, DeviceBlock, Generation, StreamId};
 
-/// What red zones hold while their block is live.
+/// The pattern of red zones of a live block.
 pub(super) const RED_ZONE: u32 = 0x5EFD_A3B6;
-/// What a fresh block holds: not a number, as `f32`, `f64` or `bf16`.
+/// The pattern of a fresh block: NaN as `f32`, `f64` or `bf16`.
 pub(super) const FRESH: u32 = 0xFFC0_FFEE;
-/// What a block that was given back holds, red zones included: not a number either.
+/// The pattern of a deallocated block, red zones included: NaN, too.
 pub(super) const FREED: u32 = 0xFFDE_ADBF;
 
 /// Red zones, and so the payload between them, start at multiples of this many bytes.
@@ -24,21 +24,21 @@ pub(super) struct Allocation {
     alloc_stream: StreamId,
     red_zone: usize,
     allocated_at: Option<Backtrace>,
-    /// A bit for each place in which a wrong byte was reported: once is enough.
+    /// A bit for each place in which a wrong byte was reported; each is reported once.
     reported: AtomicU8,
 }
 
-/// What the bytes of a block should be.
+/// The expected content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Red zones are red, what is between them is the user's.
+    /// Red zones are [`RED_ZONE`]; the bytes between them are the user's.
     Live,
-    /// All of it is [`FREED`].
+    /// All bytes are [`FREED`].
     Freed,
 }
 
 impl Allocation {
-    /// Bytes with both red zones; `None` if that overflows.
+    /// Returns the bytes with both red zones; `None` if that overflows.
     pub(super) fn whole_bytes(bytes: usize, red_zone: usize) -> Option<usize> {
         bytes.checked_next_multiple_of(STEP)?.checked_add(red_zone.checked_mul(2)?)
     }
@@ -60,12 +60,12 @@ impl Allocation {
         }
     }
 
-    /// What is the user's, in bytes of the whole block.
+    /// Returns the range of the user's bytes in the whole block.
     pub(super) fn payload(&self) -> Range<usize> {
         self.red_zone..self.red_zone + self.bytes
     }
 
-    /// Both red zones. The second begins right after the payload: at the next byte.
+    /// Returns both red zones. The second begins at the byte after the payload.
     pub(super) fn red_zones(&self, whole_bytes: usize) -> [Range<usize>; 2] {
         let Range { start, end } = self.payload();
         [0..start, end..whole_bytes]
@@ -75,7 +75,7 @@ impl Allocation {
         self.allocated_at.as_ref().map(Backtrace::to_string)
     }
 
-    /// What a wrong byte at `offset` of the whole block means; `None` if a wrong byte in the same
+    /// Returns the corruption that a wrong byte at `offset` of the whole block is; `None` if one in the same
     /// place was reported before.
     pub(super) fn corruption(&self, phase: Phase, offset: usize) -> Option<Corruption> {
         let payload = self.payload();

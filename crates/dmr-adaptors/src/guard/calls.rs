@@ -1,12 +1,12 @@
-//! What each call of the trait does around the same call of the inner resource.
+//! The calls of the trait, each around the same call of the upstream resource.
 
 use std::backtrace::Backtrace;
 use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, Usage, UseToken, UseTokens,
-    VirtualMemory,
+    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, Usage, UseToken,
+    UseTokens, VirtualMemory,
 };
 
 use super::allocation::Allocation;
@@ -14,20 +14,20 @@ use super::checks::Sealed;
 use super::{DebugGuardResource, GuardChecks};
 use crate::forward::forward;
 
-/// How many blocks' verdicts may wait on the device before a deferred `deallocate` reads them.
+/// The number of blocks whose verdicts may wait on the device before a deferred `deallocate` reads them.
 const MAX_PENDING: usize = 4096;
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     forward!(
-        inner: device_ordinal,
+        get_ref: device_ordinal,
         stream_pool,
         // The quarantine stays: `reap_pending` empties it.
         trim_to,
         supports_block_use_tracking,
     );
 
-    /// The sizes in the inner resource's errors include the red zones.
+    /// The sizes in upstream's errors include the red zones.
     fn allocate(
         &self,
         bytes: usize,
@@ -40,11 +40,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         self.refuse_fork()?;
         let whole_bytes = Allocation::whole_bytes(bytes, self.red_zone)
             .ok_or(ResourceError::size_overflow(bytes))?;
-        let whole = self.take(whole_bytes, stream, tag)?;
+        let whole = self.allocate_upstream(whole_bytes, stream, tag)?;
         let backtrace = self.backtraces.then(Backtrace::force_capture);
         let allocation = Arc::new(Allocation::new(&whole, bytes, self.red_zone, backtrace));
         let poisoned = self.poison_fresh(&whole, &allocation);
-        // A whole that has no room for the part is not what was asked for.
+        // Returned if upstream has allocated less than was asked for.
         let no_room = ResourceError::out_of_bounds(&whole, self.red_zone, bytes);
         let narrowed = match poisoned {
             Ok(()) => whole.narrow(self.red_zone, bytes).map_err(|whole| (no_room, whole)),
@@ -57,7 +57,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
                 Ok(block)
             }
             Err((error, whole)) => {
-                self.strays.take(whole, self.get_ref());
+                self.strays.add(whole, self.get_ref());
                 Err(error)
             }
         }
@@ -79,7 +79,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
                 return Err(DeallocateError::new(error, block));
             }
         };
-        self.accounts.given_back(bytes);
+        self.accounts.deallocated(bytes);
         let refuse = |error, kept| {
             self.accounts.restored(bytes);
             Err(DeallocateError::new(error, self.table.put_back(kept)))
@@ -92,7 +92,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
             }
             Ok(Sealed::InUse) => Some(self.keep_waiting(kept)),
             Ok(Sealed::Corrupted(found)) => return refuse(ResourceError::Corrupted(found), kept),
-            Ok(Sealed::Unchecked) => match self.pass_on(kept) {
+            Ok(Sealed::Unchecked) => match self.deallocate_upstream(kept) {
                 Ok(_) => None,
                 Err(refused) => return refuse(refused.0, refused.1),
             },
@@ -100,16 +100,16 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         };
         self.tidy();
         if self.checks == GuardChecks::Deferred && self.verdicts.pending() >= MAX_PENDING {
-            // The verdicts of a failed collection are kept for the next.
+            // A failed collection leaves the verdicts for the next.
             drop(self.verdicts.collect());
         }
         Ok(state.unwrap_or_else(|| self.state_of(id)))
     }
 
-    /// Grows nothing: behind the block is its red zone.
+    /// Never grows a block: behind it is its red zone.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.refuse_fork()?;
-        // A check of everything takes live blocks out of the table.
+        // `check_all` takes live blocks out of the table.
         let _passing = self.passing();
         match self.table.refusal(block) {
             Some(refusal) => Err(refusal.error(block, self.device_ordinal())),
@@ -121,14 +121,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         if self.is_forked() {
             return false;
         }
-        self.table.is_given_back(block.generation()) || self.get_ref().is_retired(block)
+        self.table.is_deallocated(block.generation()) || self.get_ref().is_retired(block)
     }
 
     fn bytes_outstanding(&self) -> u64 {
         if self.is_forked() {
             return 0;
         }
-        // The inner resource counts red zones besides, and so never less.
+        // Upstream counts red zones as well, and so never less.
         let with_red_zones = self.get_ref().bytes_outstanding();
         self.accounts.settle(|block| self.get_ref().is_retired(block));
         self.accounts.usage().outstanding().min(with_red_zones)
@@ -145,18 +145,18 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         usage
     }
 
-    /// Checks and poisons blocks whose windows have closed, and lets those go that are beyond the
-    /// quarantine's bound. Waits for nothing, and so reads no verdicts back.
+    /// Checks and poisons blocks whose windows have closed, and deallocates upstream those that are beyond
+    /// the quarantine's bounds. Does not wait, and so reads no verdicts back.
     ///
     /// # Errors
     ///
     /// [`Corrupted`](ResourceError::Corrupted) once for each violation that was found and that no
-    /// call has reported: what could be freed was freed all the same.
+    /// call has reported, after it has freed what it could.
     fn try_reap(&self) -> ResourceResult<u64> {
         self.reap(false, R::try_reap)
     }
 
-    /// Empties the quarantine, checking what leaves it, and reads all verdicts back.
+    /// Checks all blocks in quarantine, deallocates them upstream, and reads all verdicts back.
     ///
     /// # Errors
     ///
@@ -168,10 +168,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
         self.refuse_fork()?;
         let _passing = self.passing();
-        let used = [BlockUse::new(block.id(), Access::ReadWrite)];
-        self.admit(&used)?;
+        let window = [block.generation()];
+        self.open_windows(&window)?;
         let outcome = self.get_ref().record_block_use(block, stream);
-        self.dismiss(&used);
+        self.forget_windows(&window);
         outcome
     }
 
@@ -183,46 +183,46 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     ) -> ResourceResult<UseToken> {
         self.refuse_fork()?;
         let _passing = self.passing();
-        let used = [BlockUse::new(block, access)];
-        self.admit(&used)?;
+        let window = [block.generation()];
+        self.open_windows(&window)?;
         let prepared = self.get_ref().prepare_block_use(block, stream, access);
-        prepared.inspect_err(|_| self.dismiss(&used))
+        prepared.inspect_err(|_| self.forget_windows(&window))
     }
 
     fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
         self.refuse_fork()?;
-        let closing = self.closing([&token]);
-        let outcome = self.get_ref().finish_block_use(token);
-        self.dismiss(&closing);
-        outcome
+        let windows = [token.block().generation()];
+        self.close_windows(&windows, self.get_ref().finish_block_use(token))
     }
 
     fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
         self.refuse_fork()?;
         let _passing = self.passing();
-        self.admit(uses)?;
+        let windows: Vec<_> = uses.iter().map(|used| used.block.generation()).collect();
+        self.open_windows(&windows)?;
         let prepared = self.get_ref().prepare_uses(uses, stream);
-        prepared.inspect_err(|_| self.dismiss(uses))
+        prepared.inspect_err(|_| self.forget_windows(&windows))
     }
 
     fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         self.refuse_fork()?;
-        let closing = self.closing(&tokens);
-        let outcome = self.get_ref().finish_uses(tokens);
-        self.dismiss(&closing);
-        outcome
+        let windows = windows_of(&tokens);
+        self.close_windows(&windows, self.get_ref().finish_uses(tokens))
     }
 
     fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
         self.refuse_fork()?;
-        let closing = self.closing(&tokens);
-        let outcome = self.get_ref().cancel_uses(tokens);
-        self.dismiss(&closing);
-        outcome
+        let windows = windows_of(&tokens);
+        self.close_windows(&windows, self.get_ref().cancel_uses(tokens))
     }
 
-    /// `None`: pages have no red zones, and are not quarantined.
+    /// Returns `None`: pages have no red zones, and are not quarantined.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }
+}
+
+/// Returns the blocks of the windows of these tokens.
+fn windows_of(tokens: &UseTokens) -> Vec<Generation> {
+    tokens.into_iter().map(|token| token.block().generation()).collect()
 }

@@ -32,7 +32,7 @@ pub(super) enum Sealed {
     Unchecked,
 }
 
-/// A block that the inner resource has not taken, and why.
+/// A block whose deallocation upstream failed, and the error.
 pub(super) type Refused = Box<(ResourceError, Kept)>;
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
@@ -135,7 +135,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         Ok(Sealed::Poisoned)
     }
 
-    /// Makes `check` for both red zones of a block that has `whole_bytes` bytes with them.
+    /// Calls `check` for both red zones of a block that has `whole_bytes` bytes with them.
     fn check_red_zones(
         &self,
         allocation: &Allocation,
@@ -191,7 +191,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         submitted.and(self.record(work))
     }
 
-    /// Submits checks of all blocks in quarantine; answers the first error.
+    /// Submits checks of all blocks in quarantine; returns the first error.
     pub(super) fn check_held(&self) -> ResourceResult<()> {
         let held = self.quarantine.take_held();
         let mut outcome = Ok(());
@@ -202,9 +202,9 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         outcome
     }
 
-    /// Seals waiting blocks whose windows have closed, and lets quarantined blocks go: `all` of
-    /// them, or those beyond the bound. Answers the bytes that are freed by that, and the first
-    /// error; what failed is kept. One thread at a time.
+    /// Seals waiting blocks whose windows have closed, and deallocates quarantined blocks upstream: `all`
+    /// of them, or those beyond the bounds. Returns the bytes that are freed by that, and the first
+    /// error; blocks that failed are kept. One thread at a time.
     pub(super) fn sweep(&self, all: bool) -> (u64, ResourceResult<()>) {
         let (mut freed, mut outcome) = (0, Ok(()));
         for kept in self.quarantine.take_waiting() {
@@ -213,7 +213,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
                 continue;
             }
             match self.seal(&kept, false) {
-                Ok(Sealed::Unchecked) => match self.pass_on(kept) {
+                Ok(Sealed::Unchecked) => match self.deallocate_upstream(kept) {
                     Ok(bytes) => freed += bytes,
                     Err(refused) => {
                         let (error, kept) = *refused;
@@ -246,25 +246,26 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         (freed, outcome)
     }
 
-    /// Checks a block that leaves the quarantine, and gives it to the inner resource: nobody waits
-    /// for the verdict, since the free comes after the check on the home stream.
+    /// Checks a block that leaves the quarantine, and deallocates it upstream, which frees it after the
+    /// check. Does not wait for the verdict.
     fn evict(&self, kept: Kept) -> Result<u64, Refused> {
         match self.check_poison(&kept) {
             Err(error) if !is_gone(&error) => return Err(Box::new((error, kept))),
             Err(_) => _ = self.unchecked.fetch_add(1, Ordering::Relaxed),
             Ok(()) => {}
         }
-        self.pass_on(kept)
+        self.deallocate_upstream(kept)
     }
 
-    /// Gives a block to the inner resource; answers the bytes that are freed by that.
-    pub(super) fn pass_on(&self, kept: Kept) -> Result<u64, Refused> {
+    /// Deallocates a block upstream; returns the bytes that are freed by that.
+    pub(super) fn deallocate_upstream(&self, kept: Kept) -> Result<u64, Refused> {
         let Kept { whole, allocation } = kept;
         let id = whole.id();
         match self.get_ref().deallocate(whole) {
             Ok(state) => {
                 let is_retired = |block| self.get_ref().is_retired(block);
-                let freed = self.accounts.passed_on(id, allocation.bytes, state, is_retired);
+                let freed =
+                    self.accounts.deallocated_upstream(id, allocation.bytes, state, is_retired);
                 self.table.remove(&allocation);
                 Ok(freed)
             }
@@ -275,7 +276,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// Reads all verdicts back. Those of a lost device will never come.
+    /// Reads all verdicts back. A lost device has none.
     pub(super) fn collect_unless_lost(&self) -> ResourceResult<()> {
         if self.verdicts.pending() == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What was found, and whether a call has reported it yet.
+//! Corruptions that were found, and whether a call has reported them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dmr_core::Corruption;
 use dmr_core::process::LeakedInChild;
 
-/// How many are kept. Who has this many has found the bug many times over.
+/// The maximum number of findings that are kept.
 const KEPT: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Findings {
         self.list().beyond
     }
 
-    /// The oldest that no call has reported: now one does.
+    /// Returns the oldest that no call has reported, and counts it as reported.
     pub(super) fn report_one(&self) -> Option<Corruption> {
         let mut list = self.list();
         let finding = list.found.iter_mut().find(|finding| !finding.reported)?;
@@ -54,7 +54,7 @@ impl Findings {
         Some(finding.corruption.clone())
     }
 
-    /// All that no call has reported: now one does.
+    /// Returns all that no call has reported, and counts them as reported.
     pub(super) fn report_all(&self) -> Vec<Corruption> {
         std::iter::from_fn(|| self.report_one()).collect()
     }

@@ -1,4 +1,4 @@
-//! How a debug guard is made.
+//! The configuration of a debug guard.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::ResourceLayer;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GuardChecks {
-    /// By the `deallocate` that checks: it waits for the home stream, and answers what it finds.
+    /// By the `deallocate` that checks: it waits for the home stream, and returns what it finds.
     #[default]
     Immediate,
     /// Later, many at once: `deallocate` waits for nothing and finds nothing. The check runs on
-    /// the device at the same place in the home stream, and what it finds is answered by the next
-    /// call that reads verdicts back: [`reap_pending`](DeviceMemoryResource::reap_pending) or
+    /// the device after the same work, and what it finds is returned by the next call that reads
+    /// verdicts back: [`reap_pending`](DeviceMemoryResource::reap_pending) or
     /// [`check_all`](DebugGuardResource::check_all).
     Deferred,
 }
@@ -57,12 +57,12 @@ impl DebugGuardLayer {
     /// The largest red zone, in bytes: 1 GiB.
     pub const MAX_RED_ZONE: usize = 1 << 30;
 
-    /// A guard that fills and checks with `ops`, which must work on the streams of the resource
+    /// Makes a layer that fills and checks with `ops`, which must work on the streams of the resource
     /// that is guarded.
     ///
-    /// Give it operations of its own: collecting verdicts takes everybody's, so whoever else
+    /// Give it operations of its own: collecting takes all verdicts, so another caller that
     /// collects from the same operations takes the guard's findings away. Guards made by clones of
-    /// one layer share them and lose none.
+    /// one layer share the operations and lose no findings.
     pub fn new(ops: Arc<dyn DeviceOps>) -> Self {
         Self {
             verdicts: Arc::new(Verdicts::new(ops)),
@@ -74,29 +74,29 @@ impl DebugGuardLayer {
         }
     }
 
-    /// Bytes of the red zone on each side of a block: rounded up to a multiple of 256, at least
-    /// that and at most [`MAX_RED_ZONE`](Self::MAX_RED_ZONE). 256 unless told otherwise.
+    /// Sets the bytes of the red zone on each side of a block: rounded up to a multiple of 256, at least
+    /// 256 and at most [`MAX_RED_ZONE`](Self::MAX_RED_ZONE). Default: 256.
     pub const fn with_red_zone(mut self, bytes: usize) -> Self {
         let bytes = if bytes > Self::MAX_RED_ZONE { Self::MAX_RED_ZONE } else { bytes };
         self.red_zone = if bytes == 0 { STEP } else { bytes.next_multiple_of(STEP) };
         self
     }
 
-    /// How much is kept in quarantine: at most `bytes` bytes of device memory, red zones included,
-    /// in at most `blocks` blocks. 64 MiB in 1024 blocks unless told otherwise; none with 0.
+    /// Sets the bounds of the quarantine: at most `bytes` bytes of device memory, red zones included,
+    /// in at most `blocks` blocks. Default: 64 MiB in 1024 blocks. 0 disables it.
     pub const fn with_quarantine(mut self, bytes: usize, blocks: usize) -> Self {
         (self.quarantine_bytes, self.quarantine_blocks) = (bytes, blocks);
         self
     }
 
-    /// Whether each allocation captures a backtrace: microseconds and kilobytes of host memory
-    /// each, so off unless told otherwise. Symbols are looked up only when it is shown.
+    /// Sets whether each allocation captures a backtrace, which takes microseconds and kilobytes of host
+    /// memory. Default: no. Symbols are looked up only when it is shown.
     pub const fn with_backtraces(mut self, capture: bool) -> Self {
         self.backtraces = capture;
         self
     }
 
-    /// When verdicts are read back. [`Immediate`](GuardChecks::Immediate) unless told otherwise.
+    /// Sets when verdicts are read back. Default: [`Immediate`](GuardChecks::Immediate).
     pub const fn with_checks(mut self, checks: GuardChecks) -> Self {
         self.checks = checks;
         self
@@ -106,7 +106,7 @@ impl DebugGuardLayer {
 impl<R: DeviceMemoryResource> ResourceLayer<R> for DebugGuardLayer {
     type Resource = DebugGuardResource<R>;
 
-    fn layer(&self, inner: R) -> Self::Resource {
-        DebugGuardResource::new(inner, self)
+    fn layer(&self, upstream: R) -> Self::Resource {
+        DebugGuardResource::new(upstream, self)
     }
 }

@@ -1,11 +1,11 @@
-//! Blocks that were given back: those that wait for a window to close, and those in quarantine.
+//! Deallocated blocks: those that wait for a window to close, and those in quarantine.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::table::Kept;
 
-/// Never locked across a call of the inner resource or the driver.
+/// Never locked across a call of the upstream resource or the driver.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     max_bytes: usize,
@@ -15,11 +15,11 @@ pub(super) struct Quarantine {
 
 #[derive(Debug, Default)]
 struct Queues {
-    /// A window was open when they were given back: neither checked nor poisoned yet.
+    /// Deallocated while a window was open: neither checked nor poisoned yet.
     waiting: VecDeque<Kept>,
     /// Checked and poisoned, the oldest first.
     held: VecDeque<Kept>,
-    /// Of those, red zones included.
+    /// The bytes of `held`, red zones included.
     bytes: usize,
 }
 
@@ -34,7 +34,7 @@ impl Quarantine {
         queues.held.push_back(kept);
     }
 
-    /// The oldest again.
+    /// Puts a block back as the oldest.
     pub(super) fn hold_first(&self, kept: Kept) {
         let mut queues = self.queues();
         queues.bytes += kept.whole.bytes();
@@ -53,7 +53,7 @@ impl Quarantine {
         self.queues().held.is_empty()
     }
 
-    /// The oldest, if there are too many; the oldest in any case if `all`.
+    /// Removes the oldest block if the quarantine is over its bounds, or if `all`.
     pub(super) fn release(&self, all: bool) -> Option<Kept> {
         let mut queues = self.queues();
         if !all && !queues.is_over(self.max_bytes, self.max_blocks) {
@@ -72,7 +72,7 @@ impl Quarantine {
         std::mem::take(&mut self.queues().waiting)
     }
 
-    /// Everything in quarantine, to look at; what comes meanwhile is younger.
+    /// Takes all blocks in quarantine out for a check. [`put_held`](Self::put_held) puts them back.
     pub(super) fn take_held(&self) -> VecDeque<Kept> {
         let mut queues = self.queues();
         queues.bytes = 0;

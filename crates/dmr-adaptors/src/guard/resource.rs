@@ -1,4 +1,4 @@
-//! The adaptor: what it holds, what it can be asked, and the steps of which its calls are made.
+//! The adaptor: its state, its own methods, and the steps of which its calls are made.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Tr
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::{
-    AllocTag, BlockId, BlockState, BlockUse, Corruption, DeviceBlock, DeviceMemoryResource,
-    Process, ResourceError, ResourceResult, StreamId, UseToken,
+    AllocTag, BlockId, BlockState, Corruption, DeviceBlock, DeviceMemoryResource, Generation,
+    Process, ResourceError, ResourceResult, StreamId,
 };
 
 use super::accounts::Accounts;
@@ -19,11 +19,12 @@ use super::table::{Kept, Table};
 use super::verdicts::Verdicts;
 use super::{DebugGuardLayer, GuardChecks};
 
-/// Finds writes outside of blocks and into blocks that were given back.
+/// Finds writes outside of blocks and into deallocated blocks.
 ///
-/// See the [module](super) for what it finds, when, and what that costs.
+/// The [module](super) documents what it finds, when, and what that costs.
 pub struct DebugGuardResource<R: DeviceMemoryResource> {
-    inner: Option<R>,
+    /// `None` only inside of `into_inner`.
+    upstream: Option<R>,
     pub(super) red_zone: usize,
     pub(super) backtraces: bool,
     pub(super) checks: GuardChecks,
@@ -34,19 +35,18 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     pub(super) strays: LeakedInChild<Strays>,
     pub(super) accounts: LeakedInChild<Accounts>,
     pub(super) unchecked: AtomicU64,
-    /// Held for reading while a window is opened or a block taken back, for writing while a check
-    /// of everything has live blocks in hand: so that its own windows are in nobody's way.
+    /// Held for reading while a window is opened or a block deallocated, for writing while `check_all`
+    /// has live blocks out of the table: its own windows conflict with no other then.
     gate: RwLock<()>,
-    /// Held while quarantined blocks are in somebody's hand, so that a reap that waits also waits
-    /// for those.
+    /// Held while a thread has quarantined blocks in hand: a reap that waits also waits for those.
     sweeping: Mutex<()>,
     made_in: Process,
 }
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
-    pub(super) fn new(inner: R, layer: &DebugGuardLayer) -> Self {
+    pub(super) fn new(upstream: R, layer: &DebugGuardLayer) -> Self {
         Self {
-            inner: Some(inner),
+            upstream: Some(upstream),
             red_zone: layer.red_zone,
             backtraces: layer.backtraces,
             checks: layer.checks,
@@ -66,51 +66,50 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// The resource that the memory comes from. Blocks that come from it directly are not guarded,
-    /// and go back to it directly.
+    /// Returns the upstream resource. Blocks that are allocated by it directly are not guarded, and are
+    /// deallocated by it directly.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only inside `into_inner`")]
     pub fn get_ref(&self) -> &R {
-        self.inner.as_ref().expect("there until `into_inner`")
+        self.upstream.as_ref().expect("there until `into_inner`")
     }
 
-    /// The resource that the memory comes from. What is in quarantine goes to it unchecked, as
-    /// when this is dropped.
+    /// Returns the upstream resource. Blocks in quarantine are deallocated there without a check, as when
+    /// this is dropped.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only after this")]
     pub fn into_inner(mut self) -> R {
-        self.surrender();
-        self.inner.take().expect("there until now")
+        self.deallocate_all();
+        self.upstream.take().expect("there until now")
     }
 
-    /// What has been found and not taken, the oldest first: at most 1024, whether or not a call
+    /// Returns what was found and not taken, the oldest first: at most 1024, whether or not a call
     /// has reported it. In a forked child, none.
     #[must_use]
     pub fn violations(&self) -> Vec<Corruption> {
         if self.is_forked() { Vec::new() } else { self.findings.all() }
     }
 
-    /// The same, and forgets them: no call reports them after this.
+    /// Takes what was found: no call reports it after this.
     pub fn take_violations(&self) -> Vec<Corruption> {
         if self.is_forked() { Vec::new() } else { self.findings.take() }
     }
 
-    /// How many were found beyond those that are kept.
+    /// Returns how many violations were found beyond those that are kept.
     #[must_use]
     pub fn violations_beyond(&self) -> u64 {
         if self.is_forked() { 0 } else { self.findings.beyond() }
     }
 
-    /// How many blocks went back without a check: their home streams were taken back by their
-    /// owners, or the device was lost.
+    /// Returns how many blocks were deallocated without a check, because the device was lost.
     #[must_use]
     pub fn unchecked_blocks(&self) -> u64 {
         self.unchecked.load(Ordering::Relaxed)
     }
 
-    /// Where a block was allocated, if backtraces are captured: any block that is handed out or in
-    /// quarantine, and the last few thousand after those. What a
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) is about.
+    /// Returns where a block was allocated, if backtraces are captured: for any block that is live or in
+    /// quarantine, and for the last few thousand after those. Explains a
+    /// [`UseAfterFree`](ResourceError::UseAfterFree).
     #[must_use]
     pub fn allocated_at(&self, block: BlockId) -> Option<String> {
         if self.is_forked() {
@@ -119,23 +118,23 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         self.table.find(block.generation())?.allocated_at()
     }
 
-    /// Checks everything now: the red zones of all blocks handed out, and all of what is in
-    /// quarantine. Answers what was found, by this call or before, and not reported yet.
+    /// Checks the red zones of all live blocks, and all bytes of blocks in quarantine. Returns what was
+    /// found, by this call or before, and not reported yet.
     ///
     /// Waits for the home streams of all those blocks, and the checks come after every use that
-    /// was recorded. While a window is open on another stream, what that stream does may be seen
-    /// or not. Holds up other threads' preparations and deallocations until the checks are
-    /// submitted.
+    /// was recorded. While a window is open on another stream, what that stream writes may be seen
+    /// or not. Delays other threads' preparations and deallocations until the checks are submitted;
+    /// until they are done for blocks with an open window.
     ///
     /// # Errors
     ///
     /// Stream and driver errors, [`StreamCapturing`](ResourceError::StreamCapturing) among them;
-    /// all other blocks were checked, and nothing that was found is lost: call again.
+    /// all other blocks were checked, and no finding is lost: call again.
     pub fn check_all(&self) -> ResourceResult<Vec<Corruption>> {
         self.refuse_fork()?;
         let _alone = self.sweeping();
         let live = {
-            let _nobody_else = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
             self.check_live()
         };
         let held = self.check_held();
@@ -156,44 +155,40 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    pub(super) fn inner(&self) -> &R {
-        self.get_ref()
-    }
-
     pub(super) fn passing(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is a forked child, where another thread may have held any lock.
+    /// Returns whether this is a forked child, where another thread may have held any lock.
     pub(super) fn is_forked(&self) -> bool {
         !self.made_in.is_current()
     }
 
-    /// Before any lock: in a forked child another thread may have held it.
+    /// Refuses a forked child. Called before any lock, which another thread may have held at the fork.
     pub(super) fn refuse_fork(&self) -> ResourceResult<()> {
         self.made_in.check(self.device_ordinal())
     }
 
-    /// Memory with room for red zones. If there is none, what is in quarantine goes first.
-    pub(super) fn take(
+    /// Allocates memory with room for red zones. If there is none, empties the quarantine and tries again.
+    pub(super) fn allocate_upstream(
         &self,
         bytes: usize,
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let answer = self.get_ref().allocate(bytes, stream, tag);
+        let allocated = self.get_ref().allocate(bytes, stream, tag);
         let is_full = matches!(
-            answer,
+            allocated,
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
         );
         if !is_full || self.quarantine.is_empty() {
-            return answer;
+            return allocated;
         }
         let (_, outcome) = {
             let _alone = self.sweeping();
             self.sweep(true)
         };
-        // What could not go is still in quarantine; the retry says whether that matters.
+        // What could not be deallocated is still in quarantine; the second try tells whether that matters.
         drop(outcome);
         self.get_ref().allocate(bytes, stream, tag)
     }
@@ -204,9 +199,9 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         BlockState::Retired
     }
 
-    /// What has become of a block that was given back just now.
+    /// Returns the state of a block that was deallocated just now.
     pub(super) fn state_of(&self, block: BlockId) -> BlockState {
-        if self.table.is_given_back(block.generation()) {
+        if self.table.is_deallocated(block.generation()) {
             BlockState::Quarantined
         } else if self.get_ref().is_retired(block) {
             BlockState::Retired
@@ -215,13 +210,13 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// Takes care of blocks whose windows have closed, and of those that are too many. Errors
-    /// leave a block where it is, and a reap will say why.
+    /// Checks blocks whose windows have closed, and deallocates upstream those beyond the quarantine's
+    /// bounds. After an error a block stays where it is, and a reap returns the error.
     pub(super) fn tidy(&self) {
         while self.quarantine.has_waiting() || self.quarantine.is_over_bound() {
             let Some(_alone) = self.try_sweeping() else { return };
             let (_, outcome) = self.sweep(false);
-            // One that came while the lock was held would otherwise be nobody's business.
+            // Again for a block that another thread added while this one had the lock.
             if outcome.is_err() || !self.quarantine.is_over_bound() {
                 return;
             }
@@ -231,22 +226,22 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     pub(super) fn reap(
         &self,
         all: bool,
-        inner: impl FnOnce(&R) -> ResourceResult<u64>,
+        upstream: impl FnOnce(&R) -> ResourceResult<u64>,
     ) -> ResourceResult<u64> {
         self.refuse_fork()?;
-        let (passed_on, outcome) = if all {
+        let (swept, outcome) = if all {
             let _alone = self.sweeping();
             self.sweep(true)
         } else {
             match self.try_sweeping() {
                 Some(_alone) => self.sweep(false),
-                // Somebody is at it.
+                // Another thread does it.
                 None => (0, Ok(())),
             }
         };
-        let strays = self.strays.give_back(self.get_ref());
-        let reaped = inner(self.get_ref());
-        let freed = passed_on + self.accounts.settle(|block| self.get_ref().is_retired(block));
+        let strays = self.strays.deallocate(self.get_ref());
+        let reaped = upstream(self.get_ref());
+        let freed = swept + self.accounts.settle(|block| self.get_ref().is_retired(block));
         let collected = if all { self.collect_unless_lost() } else { Ok(()) };
         outcome.and(strays).and(reaped)?;
         collected?;
@@ -256,48 +251,57 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         }
     }
 
-    /// Everything that was given back goes to the inner resource, unchecked.
-    fn surrender(&mut self) {
+    /// Deallocates upstream, without a check, all that was deallocated here.
+    fn deallocate_all(&mut self) {
         if self.refuse_fork().is_err() {
             return;
         }
         let blocks = self.quarantine.take_waiting().into_iter().chain(self.quarantine.take_held());
         for kept in blocks {
-            // What the inner resource refuses is leaked, as what is dropped is.
-            drop(self.pass_on(kept));
+            // A block that upstream refuses is leaked, as a dropped block is.
+            drop(self.deallocate_upstream(kept));
         }
-        drop(self.strays.give_back(self.get_ref()));
+        drop(self.strays.deallocate(self.get_ref()));
     }
 
-    /// Whether a use may be prepared: not of a block that was given back.
-    pub(super) fn admit(&self, uses: &[BlockUse]) -> ResourceResult<()> {
-        for (index, used) in uses.iter().enumerate() {
-            let generation = used.block.generation();
+    /// Counts windows that are about to be opened: all of them, or none.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a deallocated block.
+    pub(super) fn open_windows(&self, windows: &[Generation]) -> ResourceResult<()> {
+        for (index, &generation) in windows.iter().enumerate() {
             if !self.table.open_window(generation) {
-                self.dismiss(&uses[..index]);
+                self.forget_windows(&windows[..index]);
                 return Err(ResourceError::use_after_free(generation));
             }
         }
         Ok(())
     }
 
-    pub(super) fn dismiss(&self, uses: &[BlockUse]) {
-        uses.iter().for_each(|used| self.table.close_window(used.block.generation()));
+    /// Counts windows as closed, unless upstream has refused to close them: it leaves all of them open
+    /// then.
+    pub(super) fn close_windows(
+        &self,
+        windows: &[Generation],
+        outcome: ResourceResult<()>,
+    ) -> ResourceResult<()> {
+        if !matches!(outcome, Err(ResourceError::StreamMisuse { .. })) {
+            self.forget_windows(windows);
+        }
+        outcome
     }
 
-    pub(super) fn closing<'a>(
-        &self,
-        tokens: impl IntoIterator<Item = &'a UseToken>,
-    ) -> Vec<BlockUse> {
-        let use_of = |token: &UseToken| BlockUse::new(token.block(), token.access());
-        tokens.into_iter().map(use_of).collect()
+    /// Counts windows as closed.
+    pub(super) fn forget_windows(&self, windows: &[Generation]) {
+        windows.iter().for_each(|&generation| self.table.close_window(generation));
     }
 }
 
 impl<R: DeviceMemoryResource> Drop for DebugGuardResource<R> {
     fn drop(&mut self) {
-        if self.inner.is_some() {
-            self.surrender();
+        if self.upstream.is_some() {
+            self.deallocate_all();
         }
     }
 }

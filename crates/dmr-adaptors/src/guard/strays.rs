@@ -1,32 +1,32 @@
-//! Blocks that nobody was handed and that the inner resource did not take back.
+//! Blocks that no caller got, and whose deallocation upstream failed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::{DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult};
 
-/// Whole blocks whose poison failed: of no allocation, and live for the inner resource only.
+/// Whole blocks that could not be filled. They are live for the upstream resource only.
 #[derive(Debug, Default)]
 pub(super) struct Strays(Mutex<Vec<DeviceBlock>>);
 
 impl Strays {
-    /// Gives a block back, or keeps it for [`give_back`](Self::give_back).
-    pub(super) fn take(&self, whole: DeviceBlock, inner: &impl DeviceMemoryResource) {
-        if let Err(refused) = inner.deallocate(whole) {
+    /// Deallocates a block upstream, or keeps it for [`deallocate`](Self::deallocate).
+    pub(super) fn add(&self, whole: DeviceBlock, upstream: &impl DeviceMemoryResource) {
+        if let Err(refused) = upstream.deallocate(whole) {
             self.blocks().push(refused.block);
         }
     }
 
-    /// Tries all of them again.
+    /// Tries to deallocate all blocks.
     ///
     /// # Errors
     ///
-    /// The last refusal; whatever was refused is kept.
-    pub(super) fn give_back(&self, inner: &impl DeviceMemoryResource) -> ResourceResult<()> {
-        // Not with the lock: the inner resource may call the driver.
+    /// The last error; the blocks that were refused are kept.
+    pub(super) fn deallocate(&self, upstream: &impl DeviceMemoryResource) -> ResourceResult<()> {
+        // Without the lock: the upstream resource may call the driver.
         let blocks = std::mem::take(&mut *self.blocks());
         let mut outcome = Ok(());
         for whole in blocks {
-            if let Err(refused) = inner.deallocate(whole) {
+            if let Err(refused) = upstream.deallocate(whole) {
                 let DeallocateError { error, block, .. } = *refused;
                 self.blocks().push(block);
                 outcome = Err(error);

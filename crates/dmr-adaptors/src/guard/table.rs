@@ -164,7 +164,7 @@ impl Table {
     }
 
     /// Returns whether the block was deallocated and the upstream resource does not have it yet.
-    pub(super) fn is_given_back(&self, generation: Generation) -> bool {
+    pub(super) fn is_deallocated(&self, generation: Generation) -> bool {
         let shard = self.shard(generation);
         let guarded = shard.get(&generation);
         guarded.is_some_and(|guarded| matches!(guarded.state, GuardState::Deallocated))

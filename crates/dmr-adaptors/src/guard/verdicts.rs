@@ -1,4 +1,4 @@
-//! Which check is whose, so that whoever collects verdicts files each with its block.
+//! The checks under way, by key: a collected verdict is filed with the block of its check.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,20 +11,20 @@ use super::allocation::{Allocation, Phase};
 use super::findings::Findings;
 
 /// The checks under way. All guards that are made from one layer share it, because they share its
-/// operations: those answer everybody's verdicts to whoever asks.
+/// operations, whose verdicts are all returned to the one call that collects them.
 #[derive(Debug)]
 pub(super) struct Verdicts {
     ops: Arc<dyn DeviceOps>,
     /// By key. Never locked across a driver call.
     pending: LeakedInChild<Mutex<HashMap<u64, Pending>>>,
-    /// Held while verdicts are on their way from the operations to whom they concern.
+    /// Held while verdicts are collected and filed.
     collecting: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Pending {
     suspect: Arc<Suspect>,
-    /// All of its checks are with the operations, so the next collection decides it.
+    /// All of its checks were submitted, so the next collection has its verdict.
     submitted: bool,
 }
 
@@ -34,14 +34,13 @@ pub(super) struct Suspect {
     allocation: Arc<Allocation>,
     phase: Phase,
     findings: Arc<Findings>,
-    answer: Mutex<Answer>,
+    verdict: Mutex<Verdict>,
 }
 
 #[derive(Debug)]
-struct Answer {
-    /// A call waits for the verdict, and reports it. From the start: another thread may collect
-    /// the verdict before that call asks for it.
-    awaited: bool,
+struct Verdict {
+    /// A call waits for the verdict, and reports it.
+    is_awaited: bool,
     found: Option<Corruption>,
 }
 
@@ -54,18 +53,18 @@ impl Verdicts {
         &*self.ops
     }
 
-    /// How many blocks have checks whose verdicts were not collected.
+    /// Returns the number of blocks with checks whose verdicts were not collected.
     pub(super) fn pending(&self) -> usize {
         lock(&self.pending).len()
     }
 
-    /// Submits checks of one block, all under the key that `submit` is given.
+    /// Calls `submit` with a new key, under which it submits checks of one block.
     pub(super) fn submit(
         &self,
         suspect: &Arc<Suspect>,
         submit: impl FnOnce(u64) -> ResourceResult<()>,
     ) -> ResourceResult<u64> {
-        // Unique in the process: the operations may be somebody else's as well.
+        // Unique in the process: other callers may use the operations as well.
         static KEYS: AtomicU64 = AtomicU64::new(1 << 63);
         let key = KEYS.fetch_add(1, Ordering::Relaxed);
         // Before its checks: another thread may collect their verdicts at once.
@@ -84,14 +83,13 @@ impl Verdicts {
         Ok(key)
     }
 
-    /// Waits for all checks, and files what they have found.
+    /// Waits for all checks, and files what they found.
     pub(super) fn collect(&self) -> ResourceResult<()> {
         let _alone = lock(&self.collecting);
         self.collect_alone()
     }
 
-    /// Waits for the checks under `key`; answers what they have found, which is the caller's to
-    /// report.
+    /// Waits for the checks under `key`; returns what they found, which the caller reports.
     pub(super) fn decide(&self, key: u64, suspect: &Suspect) -> ResourceResult<Option<Corruption>> {
         let collected = {
             let _alone = lock(&self.collecting);
@@ -99,10 +97,10 @@ impl Verdicts {
             let is_open = lock(&self.pending).contains_key(&key);
             if is_open { self.collect_alone() } else { Ok(()) }
         };
-        let mut answer = suspect.answer();
-        // Found later than this, it is for another call to report.
-        answer.awaited = false;
-        match answer.found.take() {
+        let mut verdict = suspect.verdict();
+        // What is found from now on is reported by another call.
+        verdict.is_awaited = false;
+        match verdict.found.take() {
             Some(found) => Ok(Some(found)),
             None => collected.map(|()| None),
         }
@@ -116,7 +114,7 @@ impl Verdicts {
         let wrong = self.ops.collect()?;
         let mut pending = lock(&self.pending);
         for mismatch in wrong {
-            // One that is not known is not a guard's.
+            // A key that is not known is that of another caller.
             if let Some(check) = pending.get(&mismatch.key) {
                 check.suspect.file(mismatch.offset);
             }
@@ -129,7 +127,7 @@ impl Verdicts {
 }
 
 impl Suspect {
-    /// One whose verdict is for later calls to report.
+    /// Makes a suspect whose verdict a later call reports.
     pub(super) fn new(
         allocation: &Arc<Allocation>,
         phase: Phase,
@@ -138,7 +136,7 @@ impl Suspect {
         Self::with(allocation, phase, findings, false)
     }
 
-    /// One whose verdict the caller will ask for with [`Verdicts::decide`].
+    /// Makes a suspect for whose verdict the caller waits, with [`Verdicts::decide`].
     pub(super) fn awaited(allocation: &Arc<Allocation>, findings: &Arc<Findings>) -> Arc<Self> {
         Self::with(allocation, Phase::Live, findings, true)
     }
@@ -147,29 +145,29 @@ impl Suspect {
         allocation: &Arc<Allocation>,
         phase: Phase,
         findings: &Arc<Findings>,
-        awaited: bool,
+        is_awaited: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
             allocation: Arc::clone(allocation),
             phase,
             findings: Arc::clone(findings),
-            answer: Mutex::new(Answer { awaited, found: None }),
+            verdict: Mutex::new(Verdict { is_awaited, found: None }),
         })
     }
 
-    /// A byte at `offset` of the whole block is wrong.
+    /// Files that the byte at `offset` of the whole block is wrong.
     fn file(&self, offset: usize) {
         let Some(corruption) = self.allocation.corruption(self.phase, offset) else { return };
-        let mut answer = self.answer();
-        let answered = answer.awaited && answer.found.is_none();
-        if answered {
-            answer.found = Some(corruption.clone());
+        let mut verdict = self.verdict();
+        let is_reported = verdict.is_awaited && verdict.found.is_none();
+        if is_reported {
+            verdict.found = Some(corruption.clone());
         }
-        self.findings.add(corruption, answered);
+        self.findings.add(corruption, is_reported);
     }
 
-    fn answer(&self) -> MutexGuard<'_, Answer> {
-        lock(&self.answer)
+    fn verdict(&self) -> MutexGuard<'_, Verdict> {
+        lock(&self.verdict)
     }
 }
 
