@@ -29,6 +29,28 @@ fn a_use_is_waited_for_that_was_held_between_its_number_and_its_record() {
     }
 }
 
+/// A reap of pinned memory makes no call that ends a capture of its home stream, whenever that begins (U14).
+#[test]
+fn a_reap_of_pinned_memory_ends_no_capture() {
+    let calls = ["cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord", "cuEventQuery"];
+    for (call, nth) in calls.into_iter().flat_map(|call| [1, 2, 3].map(|nth| (call, nth))) {
+        for mode in ["relaxed", "global"] {
+            play(&format!(
+                "stack async, work lazy, streams 2, seed 1
+                thread 0: pin p0 of 4096 on s0
+                thread 0: unpin p0
+                thread 0: pin p1 of 4096 on s1, held at {call} {nth} for 1 lines
+                thread 1: capture s0 {mode}
+                thread 1: end capture s0
+                thread 0: unpin p1
+                thread 0: reap pinned, held at {call} {nth} for 1 lines
+                thread 1: capture s1 {mode}
+                thread 1: end capture s1"
+            ));
+        }
+    }
+}
+
 /// The debug guard fills and checks on library streams, so none of that becomes part of a graph (U14, A3).
 #[test]
 fn the_guards_work_stays_out_of_a_graph_whenever_the_capture_begins() {
