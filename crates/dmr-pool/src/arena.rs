@@ -159,6 +159,15 @@ impl Arena {
     /// Locks the arena.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
+        let mut locked = self.lock_for_block();
+        locked.heap.merge_kept();
+        locked
+    }
+
+    /// Locks the arena, for [`State::take`] and [`State::keep`] only: the chunk that was freed last may
+    /// not be in the heap yet.
+    #[inline(always)]
+    pub(crate) fn lock_for_block(&self) -> Locked<'_> {
         let state = self.state.lock();
         #[cfg(test)]
         crate::work::locked();
@@ -167,9 +176,10 @@ impl Arena {
 
     /// Locks the arena, unless another thread has locked it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
-        let state = self.state.try_lock()?;
+        let mut state = self.state.try_lock()?;
         #[cfg(test)]
         crate::work::locked();
+        state.heap.merge_kept();
         Some(Locked { state, hints: &self.hints })
     }
 
@@ -243,29 +253,35 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         #[cfg(test)]
         crate::work::unlocks();
-        let state = &*self.state;
-        let is_exact = state.counts.live().wrapping_sub(state.live_from) <= state.live_range;
-        // Most calls take a chunk from a shelf, or put one there.
-        if !is_exact || state.heap.has_changed() {
+        let live = self.state.counts.live();
+        if live.wrapping_sub(self.state.live_from) > self.state.live_range {
+            self.update_live(live);
+        }
+        if self.state.heap.has_changed() {
             self.update_hints();
         }
     }
 }
 
 impl Locked<'_> {
+    /// Updates what follows from the counts.
+    #[inline]
+    fn update_live(&mut self, live: u64) {
+        let (state, hints) = (&mut *self.state, self.hints);
+        hints.live.store(live, Ordering::Relaxed);
+        hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
+        let tolerance = (live >> state.exactness).max(TOLERANCE);
+        state.live_from = live.saturating_sub(tolerance);
+        state.live_range = live + tolerance - state.live_from;
+    }
+
+    /// Updates what follows from the free and the pending chunks.
     #[inline(never)]
     fn update_hints(&mut self) {
         let (state, hints) = (&mut *self.state, self.hints);
         tell(&hints.largest, state.heap.largest());
         tell(&hints.pending, u32::from(!state.pending.is_empty()));
         hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
-        let live = state.counts.live();
-        if live.wrapping_sub(state.live_from) > state.live_range {
-            hints.live.store(live, Ordering::Relaxed);
-            let tolerance = (live >> state.exactness).max(TOLERANCE);
-            state.live_from = live.saturating_sub(tolerance);
-            state.live_range = live + tolerance - state.live_from;
-        }
         state.heap.clear_changed();
     }
 }
@@ -345,13 +361,6 @@ impl State {
     /// Acquires a free chunk.
     #[inline(always)]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
-        let shelved = if request.is_apart { None } else { self.heap.take_shelved(request.units) };
-        shelved.or_else(|| self.heap_take(request))
-    }
-
-    /// Acquires a free chunk: the slow path.
-    #[inline(never)]
-    pub(crate) fn heap_take(&mut self, request: Request) -> Option<Taken> {
         let units = request.units;
         if request.is_apart { self.heap.take_dedicated(units) } else { self.heap.take(units) }
     }
@@ -362,6 +371,19 @@ impl State {
         if !self.heap.shelve(id, since) {
             self.release_slowly(id, since);
         }
+    }
+
+    /// Frees an acquired chunk, as [`release`](Self::release) does, for the next request of its size.
+    #[inline(always)]
+    pub(crate) fn keep(&mut self, id: ChunkId, since: u64) {
+        if !self.heap.shelve(id, since) {
+            self.keep_slowly(id, since);
+        }
+    }
+
+    #[inline(never)]
+    fn keep_slowly(&mut self, id: ChunkId, since: u64) {
+        self.heap.keep(id, since);
     }
 
     #[inline(never)]

@@ -45,11 +45,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                         let back = Back { returned: freed, freed };
                         self.put_used(place, home, after, slot, back);
                     } else if let Some(arena) = self.arena_at(place.arena) {
-                        let mut state = arena.lock();
+                        let mut state = arena.lock_for_block();
                         state.counts.freed += freed;
                         state.counts.returned += freed;
                         state.keep_slot(place.chunk, slot);
-                        state.release(place.chunk, self.uses().submitted(home));
+                        state.keep(place.chunk, self.uses().submitted(home));
                     }
                 }
                 Ok(BlockState::Freed)

@@ -133,7 +133,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
     ) -> Option<Found> {
         let hand = self.transit.open();
-        let (taken, pending) = match state.heap_take(request) {
+        let (taken, pending) = match state.take(request) {
             Some(taken) => (taken, Dependencies::default()),
             None => {
                 let Pending { value: chunk, after } = state.take_pending(request, |_, _| true)?;

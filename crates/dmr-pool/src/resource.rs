@@ -277,7 +277,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         tag: AllocTag,
     ) -> ResourceResult<(usize, Taken, FreeSlot)> {
         let arena = self.arena(home);
-        let mut state = arena.lock();
+        let mut state = arena.lock_for_block();
         let taken = state.take(request);
         if let Some(taken) = taken
             && let Some(slot) = state.use_slot(taken.id, tag)

@@ -10,14 +10,16 @@ use std::ops::{ControlFlow, RangeInclusive};
 
 use smallvec::SmallVec;
 
-use super::chunk::{ChunkId, Chunks, Links};
+use super::chunk::{Chunk, ChunkId, Chunks, Links};
 
 /// Sizes below this many units have a bin each; larger ones share one with those that agree in as
 /// many bits after the first.
 const FINE: u32 = 32;
 const FINE_BITS: u32 = FINE.ilog2();
-/// The row of small sizes, and one for each doubling of a 32-bit size from `FINE` on.
-const ROWS: usize = (u32::BITS - FINE_BITS) as usize + 1;
+/// A power of two, with at least the row of small sizes, and one for each doubling of a 32-bit size
+/// from `FINE` on.
+const ROWS: usize = 32;
+const BINS: usize = ROWS * FINE as usize;
 
 /// Sets of chunks by size.
 #[derive(Debug)]
@@ -26,67 +28,85 @@ pub(super) struct Bins {
     columns: [u32; ROWS],
     /// One bit for each row that has a bin that is not empty.
     rows: u32,
-    roots: [[Option<ChunkId>; FINE as usize]; ROWS],
+    roots: [Option<ChunkId>; BINS],
 }
 
-/// The place of a size in the bins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bin {
-    row: u8,
-    column: u8,
-}
+/// The place of a size in the bins: they are in the order of their sizes, in rows of `FINE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Bin(u32);
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { columns: [0; ROWS], rows: 0, roots: [[None; FINE as usize]; ROWS] }
+        Self { columns: [0; ROWS], rows: 0, roots: [None; BINS] }
     }
 }
 
 impl Bin {
     /// Returns the bin of this size.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(units: u32) -> Self {
-        let Some(shift) = units.ilog2().checked_sub(FINE_BITS) else {
-            return Self { row: 0, column: units as u8 };
-        };
-        let column = (units >> shift) & (FINE - 1);
-        Self { row: shift as u8 + 1, column: column as u8 }
+        let shift = (units | (2 * FINE - 1)).ilog2() - FINE_BITS;
+        Self((shift << FINE_BITS) + (units >> shift))
     }
 
     /// Returns the smallest size of the bin.
     pub(super) fn smallest(self) -> u32 {
-        match self.row {
-            0 => u32::from(self.column),
-            row => (FINE | u32::from(self.column)) << (row - 1),
+        match self.row() {
+            0 => self.0,
+            row => (FINE | (self.0 % FINE)) << (row - 1),
         }
     }
 
     /// Returns the bits of a size that the bin leaves open, the highest first.
     #[inline]
     fn open_bits(self, units: u32) -> u32 {
-        let bits = u32::from(self.row.saturating_sub(1));
+        let bits = (self.row() as u32).saturating_sub(1);
         units.checked_shl(u32::BITS - bits).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        self.0 as usize % BINS
+    }
+
+    #[inline(always)]
+    fn row(self) -> usize {
+        (self.0 / FINE) as usize % ROWS
     }
 }
 
 impl Bins {
     /// Adds a chunk.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, chunks: &mut Chunks, id: ChunkId) {
         let chunk = &mut chunks[id];
         chunk.links = Links::default();
-        let units = chunk.units;
-        let bin = Bin::of(units);
-        match self.root(bin) {
-            None => self.set_root(bin, Some(id)),
-            Some(root) => insert_below(chunks, root, bin.open_bits(units), id),
+        let bin = Bin::of(chunk.units);
+        match self.roots[bin.index()] {
+            None => {
+                self.roots[bin.index()] = Some(id);
+                self.columns[bin.row()] |= 1 << (bin.0 % FINE);
+                self.rows |= 1 << bin.row();
+            }
+            Some(root) => insert_below(chunks, root, bin, id),
         }
     }
 
     /// Removes a chunk.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, chunks: &mut Chunks, id: ChunkId) {
-        let (links, units) = (chunks[id].links, chunks[id].units);
+        let chunk = &chunks[id];
+        let bin = Bin::of(chunk.units);
+        if chunk.links.is_alone() && self.roots[bin.index()] == Some(id) {
+            return self.clear(bin);
+        }
+        self.remove_from_tree(chunks, id, bin);
+    }
+
+    /// Removes a chunk of a bin that may have others.
+    #[inline(never)]
+    fn remove_from_tree(&mut self, chunks: &mut Chunks, id: ChunkId, bin: Bin) {
+        let Chunk { links, units, .. } = chunks[id];
         if let Some(previous) = links.previous {
             chunks[previous].links.next = links.next;
             if let Some(next) = links.next {
@@ -102,11 +122,13 @@ impl Bins {
             }
             None => leaf_instead(chunks, id),
         };
-        let bin = Bin::of(units);
-        if self.root(bin) == Some(id) {
-            return self.set_root(bin, successor);
+        let mut at = self.roots[bin.index()];
+        if at == Some(id) {
+            // A chunk that is alone in its bin does not come here.
+            self.roots[bin.index()] = successor;
+            return;
         }
-        let (mut at, mut bits) = (self.root(bin), bin.open_bits(units));
+        let mut bits = bin.open_bits(units);
         while let Some(parent) = at {
             let child = &mut chunks[parent].links.children[(bits >> 31) as usize];
             if *child == Some(id) {
@@ -117,66 +139,36 @@ impl Bins {
         }
     }
 
-    /// Returns a chunk of the smallest size that is at least `units`: of several, the first in the
-    /// list of that size.
-    #[inline]
-    pub(super) fn find(&self, chunks: &Chunks, units: u32) -> Option<ChunkId> {
-        let bin = Bin::of(units);
-        let mut best = None::<(u32, ChunkId)>;
-        let mut consider = |id, size| {
-            if size >= units && best.is_none_or(|(smallest, _)| size < smallest) {
-                best = Some((size, id));
-            }
-            size == units
-        };
-        let (mut at, mut bits, mut larger) = (self.root(bin), bin.open_bits(units), None);
-        while let Some(id) = at {
-            let chunk = &chunks[id];
-            if consider(id, chunk.units) {
-                return Some(id);
-            }
-            let [small, large] = chunk.links.children;
-            if bits >> 31 == 0 {
-                // The last one noted is the subtree of the smallest sizes that are larger.
-                larger = large.or(larger);
-                at = small;
-            } else {
-                at = large;
-            }
-            bits <<= 1;
-        }
-        let mut at = larger;
-        while let Some(id) = at {
-            let chunk = &chunks[id];
-            consider(id, chunk.units);
-            let [small, large] = chunk.links.children;
-            at = small.or(large);
-        }
-        match best {
-            Some((_, id)) => Some(id),
-            None => self.smallest_in(chunks, self.next_after(bin)?),
+    /// Makes a bin empty.
+    #[inline(always)]
+    fn clear(&mut self, bin: Bin) {
+        self.roots[bin.index()] = None;
+        let columns = &mut self.columns[bin.row()];
+        *columns ^= 1 << (bin.0 % FINE);
+        if *columns == 0 {
+            self.rows ^= 1 << bin.row();
         }
     }
 
-    #[inline]
-    fn smallest_in(&self, chunks: &Chunks, bin: Bin) -> Option<ChunkId> {
-        let mut best = self.root(bin)?;
-        let mut smallest = chunks[best].units;
-        let mut at = Some(best);
-        while let Some(id) = at {
-            let chunk = &chunks[id];
-            if chunk.units < smallest {
-                (best, smallest) = (id, chunk.units);
-            }
-            let [small, large] = chunk.links.children;
-            at = small.or(large);
-        }
-        Some(best)
+    /// Returns a chunk of the smallest size that is at least `units`: of several, the first in the
+    /// list of that size.
+    #[inline(always)]
+    pub(super) fn find(&self, chunks: &Chunks, units: u32) -> Option<ChunkId> {
+        let bin = Bin::of(units);
+        let here = self.roots[bin.index()].and_then(|root| find_below(chunks, root, bin, units));
+        here.or_else(|| Some(smallest_below(chunks, self.first_after(bin)?)))
+    }
+
+    /// Returns the root of the first bin after this one that is not empty: every chunk in it is
+    /// larger.
+    #[inline(always)]
+    fn first_after(&self, bin: Bin) -> Option<ChunkId> {
+        self.roots[self.next_after(bin)?.index()]
     }
 
     /// Returns the most units that a chunk has; 0 if there is none.
     pub(super) fn largest(&self, chunks: &Chunks) -> u32 {
-        let (mut at, mut most) = (self.last().and_then(|bin| self.root(bin)), 0);
+        let (mut at, mut most) = (self.last().and_then(|bin| self.roots[bin.index()]), 0);
         while let Some(id) = at {
             let chunk = &chunks[id];
             most = most.max(chunk.units);
@@ -196,7 +188,7 @@ impl Bins {
         let mut bin = Some(Bin::of(*sizes.start()));
         while let Some(at) = bin.filter(|bin| bin.smallest() <= *sizes.end()) {
             let mut nodes = SmallVec::<[ChunkId; 32]>::new();
-            nodes.extend(self.root(at));
+            nodes.extend(self.roots[at.index()]);
             while let Some(node) = nodes.pop() {
                 nodes.extend(chunks[node].links.children.into_iter().flatten());
                 for id in of_this_size(chunks, node) {
@@ -212,46 +204,76 @@ impl Bins {
     /// Returns the last bin that is not empty.
     pub(super) fn last(&self) -> Option<Bin> {
         let row = self.rows.checked_ilog2()?;
-        let column = self.columns[row as usize].checked_ilog2()?;
-        Some(Bin { row: row as u8, column: column as u8 })
+        let column = self.columns[row as usize % ROWS].checked_ilog2()?;
+        Some(Bin(row * FINE + column))
     }
 
-    /// Returns the first bin after this one that is not empty: every chunk in it is larger.
-    #[inline]
+    /// Returns the first bin after this one that is not empty.
+    #[inline(always)]
     fn next_after(&self, bin: Bin) -> Option<Bin> {
-        let row = usize::from(bin.row);
-        let right =
-            self.columns[row] & (!0_u32).checked_shl(u32::from(bin.column) + 1).unwrap_or(0);
+        let right = self.columns[bin.row()] & ((!1_u32) << (bin.0 % FINE));
         if right != 0 {
-            return Some(Bin { row: bin.row, column: right.trailing_zeros() as u8 });
+            return Some(Bin(bin.0 / FINE * FINE + right.trailing_zeros()));
         }
-        let below = self.rows & (!0_u32).checked_shl(u32::from(bin.row) + 1).unwrap_or(0);
+        let below = self.rows & ((!1_u32) << bin.row());
         if below == 0 {
             return None;
         }
         let row = below.trailing_zeros();
-        Some(Bin { row: row as u8, column: self.columns[row as usize].trailing_zeros() as u8 })
+        Some(Bin(row * FINE + self.columns[row as usize % ROWS].trailing_zeros()))
     }
+}
 
-    #[inline]
-    fn root(&self, bin: Bin) -> Option<ChunkId> {
-        self.roots[usize::from(bin.row)][usize::from(bin.column)]
-    }
-
-    #[inline]
-    fn set_root(&mut self, bin: Bin, root: Option<ChunkId>) {
-        let (row, column) = (usize::from(bin.row), usize::from(bin.column));
-        let had_one = std::mem::replace(&mut self.roots[row][column], root).is_some();
-        if had_one == root.is_some() {
-            return;
+/// Returns a chunk of the smallest size in a tree that is at least `units`, which has this bin.
+#[inline]
+fn find_below(chunks: &Chunks, root: ChunkId, bin: Bin, units: u32) -> Option<ChunkId> {
+    let mut best = None::<(u32, ChunkId)>;
+    let mut consider = |id, size| {
+        if size >= units && best.is_none_or(|(smallest, _)| size < smallest) {
+            best = Some((size, id));
         }
-        self.columns[row] ^= 1 << column;
-        if self.columns[row] == 0 {
-            self.rows &= !(1 << row);
+        size == units
+    };
+    let (mut at, mut bits, mut larger) = (Some(root), bin.open_bits(units), None);
+    while let Some(id) = at {
+        let chunk = &chunks[id];
+        if consider(id, chunk.units) {
+            return Some(id);
+        }
+        let [small, large] = chunk.links.children;
+        if bits >> 31 == 0 {
+            // The last one noted is the subtree of the smallest sizes that are larger.
+            larger = large.or(larger);
+            at = small;
         } else {
-            self.rows |= 1 << row;
+            at = large;
         }
+        bits <<= 1;
     }
+    let mut at = larger;
+    while let Some(id) = at {
+        let chunk = &chunks[id];
+        consider(id, chunk.units);
+        let [small, large] = chunk.links.children;
+        at = small.or(large);
+    }
+    best.map(|(_, id)| id)
+}
+
+/// Returns a chunk of the smallest size in a tree.
+#[inline(always)]
+fn smallest_below(chunks: &Chunks, root: ChunkId) -> ChunkId {
+    let Chunk { units: mut smallest, links, .. } = chunks[root];
+    let (mut best, mut at) = (root, links.children[0].or(links.children[1]));
+    while let Some(id) = at {
+        let chunk = &chunks[id];
+        if chunk.units < smallest {
+            (best, smallest) = (id, chunk.units);
+        }
+        let [small, large] = chunk.links.children;
+        at = small.or(large);
+    }
+    best
 }
 
 /// Returns a chunk and those after it in the list of its size.
@@ -260,8 +282,10 @@ pub(super) fn of_this_size(chunks: &Chunks, first: ChunkId) -> impl Iterator<Ite
 }
 
 /// Inserts a chunk into a tree: second in the list of its size, or as a new leaf.
-fn insert_below(chunks: &mut Chunks, root: ChunkId, mut bits: u32, id: ChunkId) {
+#[inline(never)]
+fn insert_below(chunks: &mut Chunks, root: ChunkId, bin: Bin, id: ChunkId) {
     let (mut at, units) = (root, chunks[id].units);
+    let mut bits = bin.open_bits(units);
     loop {
         let node = &mut chunks[at];
         if node.units == units {
@@ -307,7 +331,6 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::chunk::Chunk;
     use super::*;
 
     #[test]
@@ -320,11 +343,11 @@ mod tests {
         for size in sizes {
             let bin = Bin::of(size);
             assert!(bin.smallest() <= size, "{size} in {bin:?}");
-            assert!((bin.row, bin.column) >= (last.row, last.column), "{size}: {last:?} {bin:?}");
+            assert!(bin >= last, "{size}: {last:?} {bin:?}");
             assert_eq!(Bin::of(bin.smallest()), bin);
             last = bin;
         }
-        assert!(usize::from(Bin::of(u32::MAX).row) < ROWS);
+        assert!((Bin::of(u32::MAX).0 as usize) < BINS);
     }
 
     proptest! {

@@ -7,8 +7,9 @@ use std::ops::{Index, IndexMut};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkId(NonZeroU32);
 
-/// A range of addresses that is in one state as a whole.
+/// A range of addresses that is in one state as a whole. A record is one cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Chunk {
     pub(super) address: u64,
     /// The sequence number of its stream's work when it became free.
@@ -35,6 +36,15 @@ pub(super) struct Links {
     pub(super) next: Option<ChunkId>,
     /// Subtrees of smaller and of larger sizes, if it is in the tree.
     pub(super) children: [Option<ChunkId>; 2],
+}
+
+impl Links {
+    /// Whether a chunk with these links is the only one of its size, and in the tree a leaf.
+    #[inline(always)]
+    pub(super) fn is_alone(&self) -> bool {
+        let Self { previous, next, children: [small, large] } = *self;
+        [previous, next, small, large] == [None; 4]
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,13 +35,18 @@ pub(crate) struct Heap {
     /// Pending chunks, of both kinds.
     pending: Bins,
     quick: Quick,
+    /// An acquired chunk that is to be merged before anything but a request of its size comes:
+    /// programs that free a large chunk often allocate one of that size next.
+    kept: Option<ChunkId>,
     /// The first of the holes, which are a list.
     holes: Option<ChunkId>,
     free_units: u64,
     dedicated_units: u64,
     /// The latest number that a free or pending chunk has had.
     newest: u64,
-    /// Chunks have entered or left the bins of free chunks.
+    /// The bin of the largest free chunk when [`clear_changed`](Self::clear_changed) was called.
+    last_bin: Option<Bin>,
+    /// That bin may be another now.
     has_changed: bool,
 }
 
@@ -122,14 +127,74 @@ impl Heap {
         Some(self.taken(id))
     }
 
-    /// Acquires a chunk of at least this size: the smallest, without its surplus if that is worth
-    /// splitting off.
-    pub(crate) fn take(&mut self, units: u32) -> Option<Taken> {
-        if let Some(id) = self.quick.pop(units) {
-            return Some(self.taken(id));
+    /// Acquires a chunk of at least this size, of which none is on a shelf: the smallest, without its
+    /// surplus if that is worth splitting off.
+    #[inline(never)]
+    fn take_merged(&mut self, units: u32) -> Option<Taken> {
+        if let Some(id) = self.kept {
+            if self.is_best(id, units) {
+                self.kept = None;
+                return Some(self.taken(id));
+            }
+            self.merge_kept();
         }
         let id = self.find_merged(units)?;
         Some(self.take_from(id, units))
+    }
+
+    /// Whether [`take_merged`](Self::take_merged) would cut `units` from where the kept chunk begins,
+    /// if that were merged, and no surplus of it.
+    #[inline]
+    fn is_best(&self, kept: ChunkId, units: u32) -> bool {
+        let &Chunk { units: size, before, after, .. } = &self.chunks[kept];
+        if size != units || before.is_some_and(|before| self.is_free(before)) {
+            return false;
+        }
+        let Some(after) = after.filter(|&after| self.is_free(after)) else { return true };
+        let merged = size + self.chunks[after].units;
+        let other = self.free.find(&self.chunks, units);
+        other.is_none_or(|other| other == after || self.chunks[other].units >= merged)
+    }
+
+    /// Acquires a chunk of at least this size.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, units: u32) -> Option<Taken> {
+        self.take_shelved(units).or_else(|| self.take_merged(units))
+    }
+
+    /// Frees an acquired chunk, and keeps it for the next request of its size. Before any other
+    /// function than [`take`](Self::take) looks at the free chunks,
+    /// [`merge_kept`](Self::merge_kept) is to be called.
+    #[inline]
+    pub(crate) fn keep(&mut self, id: ChunkId, since: u64) {
+        self.merge_kept();
+        let chunk = &mut self.chunks[id];
+        chunk.since = since;
+        if chunk.is_dedicated {
+            self.merge(id, since);
+            return;
+        }
+        self.has_changed |= Some(Bin::of(self.merged_units(id))) > self.last_bin;
+        self.kept = Some(id);
+    }
+
+    /// Returns the units that a chunk has once it is merged with its free neighbours.
+    #[inline]
+    fn merged_units(&self, id: ChunkId) -> u32 {
+        let &Chunk { units, before, after, .. } = &self.chunks[id];
+        let free = |id: Option<ChunkId>| match id.map(|id| &self.chunks[id]) {
+            Some(chunk) if chunk.state == State::Free => chunk.units,
+            _ => 0,
+        };
+        units + free(before) + free(after)
+    }
+
+    /// Merges the kept chunk with its neighbours.
+    #[inline(always)]
+    pub(crate) fn merge_kept(&mut self) {
+        if let Some(id) = self.kept.take() {
+            self.merge(id, self.chunks[id].since);
+        }
     }
 
     /// Acquires a free chunk with a span of its own, the smallest that has at least `units` and at
@@ -285,12 +350,17 @@ impl Heap {
     /// Returns a size that has a bin with that of the largest free chunk; 0 if there is none.
     #[inline]
     pub(crate) fn largest(&self) -> u32 {
-        let largest = |bins: &Bins| bins.last().map_or(0, Bin::smallest);
-        largest(&self.free).max(largest(&self.dedicated))
+        self.largest_bin().map_or(0, Bin::smallest)
     }
 
-    /// Whether chunks became free, or are not any more, since [`clear_changed`](Self::clear_changed) was
-    /// called.
+    #[inline]
+    fn largest_bin(&self) -> Option<Bin> {
+        let kept = self.kept.map(|id| Bin::of(self.merged_units(id)));
+        self.free.last().max(self.dedicated.last()).max(kept)
+    }
+
+    /// Whether [`largest`](Self::largest) may return another size than when
+    /// [`clear_changed`](Self::clear_changed) was called.
     #[inline(always)]
     pub(crate) fn has_changed(&self) -> bool {
         self.has_changed
@@ -302,6 +372,7 @@ impl Heap {
     }
 
     pub(crate) fn clear_changed(&mut self) {
+        self.last_bin = self.largest_bin();
         self.has_changed = false;
     }
 
@@ -389,9 +460,9 @@ impl Heap {
     /// Puts an acquired chunk into the bins of free chunks.
     #[inline]
     fn list(&mut self, id: ChunkId) {
-        self.has_changed = true;
         let chunk = &mut self.chunks[id];
         chunk.state = State::Free;
+        self.has_changed |= Some(Bin::of(chunk.units)) > self.last_bin;
         if chunk.is_dedicated {
             self.dedicated_units += u64::from(chunk.units);
             return self.dedicated.insert(&mut self.chunks, id);
@@ -403,8 +474,8 @@ impl Heap {
     /// Takes a free chunk out of its bins, to be acquired.
     #[inline]
     fn unlist(&mut self, id: ChunkId) {
-        self.has_changed = true;
         let chunk = &self.chunks[id];
+        self.has_changed |= Some(Bin::of(chunk.units)) >= self.last_bin;
         if chunk.is_dedicated {
             self.dedicated_units -= u64::from(chunk.units);
             return self.dedicated.remove(&mut self.chunks, id);

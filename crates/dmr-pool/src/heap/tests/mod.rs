@@ -14,6 +14,7 @@ enum Step {
     /// Frees the n-th acquired chunk.
     Merge(usize),
     Release(usize),
+    Keep(usize),
     Flush,
     AddSegment(u32),
     RemoveFree,
@@ -25,6 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => size.prop_map(Step::Take),
         4 => any::<usize>().prop_map(Step::Merge),
         4 => any::<usize>().prop_map(Step::Release),
+        4 => any::<usize>().prop_map(Step::Keep),
         1 => Just(Step::Flush),
         1 => (1_u32..(1 << 18)).prop_map(Step::AddSegment),
         1 => Just(Step::RemoveFree),
@@ -34,6 +36,10 @@ fn step() -> impl Strategy<Value = Step> {
 fn chunks_of(heap: &Heap) -> impl Iterator<Item = (u64, u32, bool)> {
     let all = heap.chunks.batch(0, usize::MAX, 1);
     all.map(|(_, chunk)| (chunk.address, chunk.units, chunk.state == State::Free))
+}
+
+fn largest_of(heap: &Heap) -> u32 {
+    chunks_of(heap).filter(|&(.., is_free)| is_free).map(|(_, units, _)| units).max().unwrap_or(0)
 }
 
 /// The chunks are the spans, cut: no gap, no overlap, and no two free neighbours.
@@ -59,8 +65,10 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, taken: &[Taken])
     for &Taken { address, units, .. } in taken {
         assert!(chunks.contains(&(address, units, false)), "an acquired chunk is not free");
     }
-    assert_eq!(chunks.len() - taken.len(), heap.quick.len(), "the others are on shelves");
-    let largest = chunks_of(heap).filter(|&(.., is_free)| is_free).map(|(_, units, _)| units).max();
+    let kept = usize::from(heap.kept.is_some());
+    assert_eq!(chunks.len() - taken.len(), heap.quick.len() + kept, "the others are on shelves");
+    let free = chunks_of(heap).filter(|&(.., is_free)| is_free).map(|(_, units, _)| units);
+    let largest = free.chain(heap.kept.map(|id| heap.merged_units(id))).max();
     let hint = heap.largest();
     assert_eq!(hint == 0, largest.is_none());
     assert!(hint <= largest.unwrap_or(0) && Bin::of(hint.max(1)) == Bin::of(largest.unwrap_or(1)));
@@ -76,15 +84,21 @@ proptest! {
         let (mut clock, mut next) = (0, 1 << 20);
         for step in steps {
             clock += 1;
+            if !matches!(step, Step::Take(_) | Step::Keep(_)) {
+                let reach = heap.kept.map(|id| heap.merged_units(id));
+                heap.merge_kept();
+                prop_assert!(reach <= Some(largest_of(&heap)), "what was kept is one free chunk");
+            }
             match step {
                 Step::Take(units) => {
                     let fits = |heap: &Heap| {
-                        chunks_of(heap).any(|(_, have, free)| free && have >= units)
+                        largest_of(heap) >= units
                     };
                     let fitted = fits(&heap);
                     let found = heap.take(units);
                     if found.is_none() {
-                        prop_assert!(!fitted && !fits(&heap) && heap.quick.len() == 0);
+                        prop_assert!(!fitted && !fits(&heap));
+                        prop_assert!(heap.quick.len() == 0 && heap.kept.is_none());
                     }
                     if let Some(chunk) = found {
                         prop_assert!(chunk.units >= units);
@@ -102,13 +116,16 @@ proptest! {
                         heap.merge(chunk.id, clock);
                     }
                 }
+                Step::Keep(nth) if !taken.is_empty() => {
+                    heap.keep(taken.swap_remove(nth % taken.len()).id, clock);
+                }
                 Step::Merge(nth) if !taken.is_empty() => {
                     let chunk = taken.swap_remove(nth % taken.len());
                     let whole = heap.merge(chunk.id, clock);
                     let (address, units) = heap.range(whole);
                     prop_assert!(address <= chunk.address && units >= chunk.units);
                 }
-                Step::Release(_) | Step::Merge(_) => {}
+                Step::Release(_) | Step::Keep(_) | Step::Merge(_) => {}
                 Step::AddSegment(units) => {
                     let first = heap.add_segment(next, units, clock);
                     segments.insert(next, (units, first));
@@ -146,4 +163,41 @@ fn a_chunk_that_is_shelved_serves_the_next_request_of_its_size_and_no_other() {
         assert_eq!(heap.take_shelved(chunk.units + 64), None);
         assert_eq!(heap.take_shelved(chunk.units), Some(Taken { since: 2, ..chunk }));
     }
+}
+
+/// A heap of three chunks of these sizes, and a fourth; all acquired.
+fn four(sizes: [u32; 3]) -> (Heap, [Taken; 4]) {
+    let mut heap = Heap::default();
+    heap.add_segment(0, sizes.iter().sum::<u32>() + 100, 1);
+    let [a, b, c] = sizes.map(|units| heap.take(units).unwrap());
+    let last = heap.take(100).unwrap();
+    (heap, [a, b, c, last])
+}
+
+#[test]
+fn a_kept_chunk_serves_the_next_request_of_its_size_without_being_merged() {
+    let (mut heap, [_, b, c, _]) = four([2000, 5000, 3000]);
+    heap.merge(c.id, 2);
+    heap.keep(b.id, 3);
+    assert!(heap.largest() > 7900, "others can have it with its neighbour");
+    assert_eq!(heap.take(5000), Some(Taken { since: 3, ..b }));
+    assert_eq!(heap.take(3000).unwrap().since, 2, "its neighbour has stayed as it was");
+}
+
+#[test]
+fn a_kept_chunk_is_merged_where_another_one_fits_better() {
+    let (mut heap, [_, b, c, _]) = four([2000, 5000, 3000]);
+    heap.merge(c.id, 2);
+    heap.add_segment(1 << 30, 5001, 2);
+    heap.keep(b.id, 3);
+    assert_eq!(heap.take(5000).map(|taken| taken.address), Some(1 << 30));
+    assert_eq!(heap.take(8000).map(|taken| taken.id), Some(b.id), "with its neighbour");
+}
+
+#[test]
+fn a_kept_chunk_is_merged_where_a_request_would_be_cut_from_the_chunk_before_it() {
+    let (mut heap, [a, b, ..]) = four([2000, 5000, 3000]);
+    heap.merge(a.id, 2);
+    heap.keep(b.id, 3);
+    assert_eq!(heap.take(5000).map(|taken| taken.address), Some(a.address));
 }
