@@ -33,7 +33,7 @@ pub(crate) enum Share {
 
 /// Whether a stream is made to wait for a chunk of another stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lend {
+pub(crate) enum Lend {
     /// No: only what it may use at once.
     NoWait,
     Wait,
@@ -41,7 +41,9 @@ enum Lend {
 
 /// A step of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
+    /// A page of its own, for a stream that has had many chunks of other arenas.
+    Settle,
     /// A chunk of the own arena that other streams are done with, or of another arena.
     Lend(Lend),
     /// Memory from upstream. The waits that a stream is spared so cost memory: of pages, `compact`
@@ -78,12 +80,12 @@ pub struct StepCounts {
 }
 
 impl StepCounts {
-    fn count(&mut self, step: Step) {
+    pub(crate) fn count(&mut self, step: Step) {
         *match step {
             Step::Lend(Lend::NoWait) => &mut self.lent_ready,
             Step::Lend(Lend::Wait) => &mut self.lent_waiting,
             Step::Grow(Share::Slack) => &mut self.grown_within_slack,
-            Step::Grow(Share::Limit) => &mut self.grown,
+            Step::Settle | Step::Grow(Share::Limit) => &mut self.grown,
             Step::Reclaim => &mut self.reclaimed,
         } += 1;
     }
@@ -99,7 +101,8 @@ impl StepCounts {
 }
 
 /// The same steps in both modes: what differs is the slack.
-const LADDER: [Step; 5] = [
+const LADDER: [Step; 6] = [
+    Step::Settle,
     Step::Lend(Lend::NoWait),
     Step::Grow(Share::Slack),
     Step::Lend(Lend::Wait),
@@ -186,6 +189,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         for step in LADDER {
             let found = match step {
+                Step::Settle if own.lock().lives_on_loans() => self.map_at_home(own, request),
+                Step::Settle => None,
                 Step::Lend(Lend::NoWait) => self.lend_ready(own, request),
                 Step::Lend(Lend::Wait) => self.lend_waiting(own, request),
                 // On an error of the first, the other one returns its own.
@@ -203,7 +208,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Step::Reclaim => self.reclaim(own, request),
             };
             if let Some(found) = found {
-                own.lock().steps.count(step);
+                own.lock().count_step(step, found.arena != own.home.slot());
                 // A wait that the driver has refused, because the stream captures by now, ends the
                 // capture: the memory that was found instead is not what the caller needs.
                 if step.may_wait()

@@ -8,7 +8,7 @@ use dmr_core::{AllocTag, DeviceBlock, StreamId};
 use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, PendingQueue, UseTable};
 use dmr_streams::{Latch, Latched};
 
-use crate::acquire::StepCounts;
+use crate::acquire::{Step, StepCounts};
 use crate::counts::Counts;
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_bin};
 use crate::pages::Range;
@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub(crate) counts: Counts,
     /// Chunks that its stream got by a step of the ladder.
     pub(crate) steps: StepCounts,
+    /// Chunks that it got from other arenas since pages were last looked for to end that.
+    loans: u32,
     /// By chunk.
     seats: Vec<Box<[Seat; SEATS]>>,
     /// The fewest live bytes for which the hint is exact enough.
@@ -145,6 +147,8 @@ const LITTLE: u64 = (16 << 20) / UNIT;
 const AT_ONCE: usize = 2;
 /// How many pending chunks are looked at, at most, while the arena is locked.
 const AT_A_TIME: usize = 512;
+/// Loans that cost about as much as moving a page does: each is a search of other arenas, with queries.
+const LOANS_OF_A_PAGE: u32 = 64;
 /// How many pending chunks a search tries, at most.
 const TRIES: usize = 256;
 
@@ -389,6 +393,22 @@ impl State {
     #[inline(never)]
     fn release_slowly(&mut self, id: ChunkId, since: u64) {
         self.heap.merge(id, since);
+    }
+
+    /// Counts a step by which a chunk was found, in another arena if it is a loan.
+    pub(crate) fn count_step(&mut self, step: Step, is_loan: bool) {
+        self.steps.count(step);
+        self.loans += u32::from(is_loan);
+    }
+
+    /// Returns whether the arena's stream has had so many chunks from other arenas that a page of its
+    /// own costs less. Counts from zero then.
+    pub(crate) fn lives_on_loans(&mut self) -> bool {
+        let is_dear = self.loans >= LOANS_OF_A_PAGE;
+        if is_dear {
+            self.loans = 0;
+        }
+        is_dear
     }
 
     /// Removes a fully free segment that matches `predicate`.

@@ -63,6 +63,21 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.map_in(&Host { arena: own, missing: at_home }, own, request, paging)
     }
 
+    /// Maps one page at addresses of the own arena for a request that needs no more: a new one, or one
+    /// that is free in another arena. `None` if there is none, or too many have been moved.
+    pub(crate) fn map_at_home(&self, own: &Arena, request: Request) -> Option<Found> {
+        let paging = self.paging()?;
+        let pages = paging.pages;
+        let missing = missing_in(own, request.units, pages);
+        if missing > 1 || self.exceeds_move_budget(pages, missing) {
+            return None;
+        }
+        let sources = vec![Source::New(self.page_allowance(pages, request)), Source::Free];
+        let home = Host { arena: own, missing };
+        // On an error the request is served in another way, or that one returns its own.
+        self.map_from(sources, &home, own, request, paging).ok().flatten()
+    }
+
     /// Returns whether the pool creates pages for a request before it has a stream wait: it has few,
     /// or it puts time first or threads are in each other's way, and its slack allows them.
     pub(crate) fn may_map_first(&self, request: Request, pages: &Pages) -> bool {
@@ -81,8 +96,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
         paging: Paging<'_>,
     ) -> ResourceResult<Option<Found>> {
+        let sources = self.sources(host.missing, request, paging.pages);
+        self.map_from(sources, host, own, request, paging)
+    }
+
+    fn map_from(
+        &self,
+        sources: Vec<Source>,
+        host: &Host<'_>,
+        own: &Arena,
+        request: Request,
+        paging: Paging<'_>,
+    ) -> ResourceResult<Option<Found>> {
         let pages = paging.pages;
-        let sources = self.sources(host.missing, request, pages);
         if !self.may_find(host.missing, &sources, pages) {
             return Ok(None);
         }
