@@ -205,7 +205,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                         None
                     }
                 },
-                Step::Reclaim => self.reclaim(own, request),
+                Step::Reclaim => match self.reclaim(own, request) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        refused.get_or_insert(error);
+                        None
+                    }
+                },
             };
             if let Some(found) = found {
                 own.lock().count_step(step, found.arena != own.home.slot());
@@ -236,26 +242,31 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Acquires a chunk after all that is pending is waited for, and what is kept has gone back to
     /// upstream. No arena is skipped because a thread is in it.
-    fn reclaim(&self, own: &Arena, request: Request) -> Option<Found> {
+    ///
+    /// # Errors
+    ///
+    /// Upstream's, which is asked for more at last.
+    fn reclaim(&self, own: &Arena, request: Request) -> ResourceResult<Option<Found>> {
         if self.pages.is_none() {
             // What cannot go back stays, and the caller has an error to return.
             let _ = self.trim_own_to(0);
             if let Ok(Some(found)) = self.grow(own, request, Share::Limit) {
-                return Some(found);
+                return Ok(Some(found));
             }
         }
         let _ = self.wait_for_pending();
         if let Some(taken) = self.settle_and_take(own, request) {
-            return Some(own.found(taken));
+            return Ok(Some(own.found(taken)));
         }
         if let Some(found) = self.lend_any(own.home, request) {
-            return Some(found);
+            return Ok(Some(found));
         }
         let _ = self.upstream.reap_pending();
         if self.pages.is_none() {
             let _ = self.trim_own_to(0);
         }
-        self.grow(own, request, Share::Limit).ok().flatten()
+        self.ask_upstream_again();
+        self.grow(own, request, Share::Limit)
     }
 }
 

@@ -25,7 +25,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Claims `bytes` of upstream's memory, if `fits` returns `true` for the bytes that are reserved
     /// and claimed already and the maximum allows them.
     pub(crate) fn claim(&self, bytes: u64, fits: impl Fn(u64) -> bool) -> Option<Claim<'_>> {
-        let most = self.config.maximum_size.unwrap_or(u64::MAX);
+        let most = self.most_from_upstream();
         let add =
             |claimed: u64| claimed.checked_add(bytes).filter(|&sum| sum <= most && fits(claimed));
         let claimed = &self.claimed;
@@ -35,8 +35,26 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Returns whether `bytes` more would keep the pool within `most` bytes and its maximum.
     pub(crate) fn may_claim(&self, bytes: u64, most: u64) -> bool {
-        let most = most.min(self.config.maximum_size.unwrap_or(u64::MAX));
+        let most = most.min(self.most_from_upstream());
         self.claimed.load(Ordering::Relaxed).saturating_add(bytes) <= most
+    }
+
+    /// Returns how many bytes the pool may have: its maximum, or fewer if upstream refused more.
+    pub(crate) fn most_from_upstream(&self) -> u64 {
+        let most = self.config.maximum_size.unwrap_or(u64::MAX);
+        most.min(self.upstream_has.load(Ordering::Relaxed))
+    }
+
+    /// Notes that upstream has refused `bytes`: it is not asked for as much again until the pool has
+    /// less, or [`ask_upstream_again`](Self::ask_upstream_again) is called.
+    pub(crate) fn note_refusal(&self, bytes: u64) {
+        let refused = self.reserved.load(Ordering::Relaxed).saturating_add(bytes);
+        self.upstream_has.store(refused.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// Forgets what upstream refused: others may have returned memory to it.
+    pub(crate) fn ask_upstream_again(&self) {
+        self.upstream_has.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Counts `bytes` of a claim as reserved: upstream has given them.
@@ -44,6 +62,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         claim.bytes -= bytes;
         let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.reserved_high.fetch_max(reserved, Ordering::Relaxed);
+        self.upstream_has.fetch_max(reserved, Ordering::Relaxed);
     }
 
     /// Counts `bytes` that upstream has taken back.

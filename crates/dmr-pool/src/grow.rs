@@ -10,7 +10,7 @@ use dmr_core::{
 use dmr_streams::uses::{Patience, Pending};
 
 use crate::PoolResource;
-use crate::acquire::{Found, Share};
+use crate::acquire::{Found, Share, is_full};
 use crate::arena::{Arena, Request, Segment, State};
 use crate::config::SEGMENT_STEP;
 use crate::heap::{ChunkId, UNIT};
@@ -188,7 +188,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 }
                 // The step is the pool's, not the caller's.
                 Err(ResourceError::InvalidSize { .. }) => {}
-                Err(other) => outcome = Err(other),
+                Err(other) => {
+                    if is_full(&other) {
+                        self.note_refusal(bytes);
+                    }
+                    outcome = Err(other);
+                }
             }
         }
         outcome

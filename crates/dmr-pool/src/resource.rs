@@ -84,6 +84,8 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) in_use: LeakedInChild<BlocksInUse<Retired>>,
     /// `reserved`, and what is being taken from upstream.
     pub(crate) claimed: AtomicU64,
+    /// The bytes that upstream has for the pool, as far as it has refused more.
+    pub(crate) upstream_has: AtomicU64,
     /// Memory in the hands of threads.
     pub(crate) transit: LeakedInChild<Transit>,
 }
@@ -153,6 +155,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             reserved: AtomicU64::new(0),
             reserved_high: AtomicU64::new(0),
             claimed: AtomicU64::new(0),
+            upstream_has: AtomicU64::new(u64::MAX),
             transit: LeakedInChild::default(),
             streams,
         };

@@ -54,6 +54,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // What cannot be unmapped now is tried again.
         let _ = self.unmap_left();
         let at_home = missing_in(own, request.units, paging.pages);
+        let sources = self.sources(at_home, request, paging.pages);
+        if at_home > 0 && !self.may_find(1, &sources, paging.pages) {
+            return Ok(None);
+        }
         if share == Share::Limit
             && let Some(host) = self.best_host(own, request.units, at_home, paging.pages)
             && let Some(found) = self.map_in(&host, own, request, paging)?

@@ -9,6 +9,7 @@ use dmr_streams::uses::{Dependencies, Pending};
 
 use super::{Leaving, Page, Pages, Paging, Slot};
 use crate::PoolResource;
+use crate::acquire::is_full;
 use crate::arena::{Arena, Request, State};
 use crate::claim::Claim;
 use crate::grow::TAG;
@@ -120,7 +121,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Returns how many pages can be created as long as the pool has no more than `most` bytes.
     fn claimable_pages(&self, most: u64, pages: &Pages) -> u64 {
-        let most = most.min(self.config.maximum_size.unwrap_or(u64::MAX));
+        let most = most.min(self.most_from_upstream());
         most.saturating_sub(self.claimed.load(Ordering::Relaxed)) / pages.size
     }
 
@@ -212,7 +213,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn create_claimed(&self, supply: &mut Supply<'_>, paging: Paging<'_>) -> ResourceResult<()> {
         let size = paging.pages.size;
         for mut claim in std::mem::take(&mut supply.claims) {
-            let page = paging.memory.create(size, TAG)?;
+            let page = paging.memory.create(size, TAG).inspect_err(|error| {
+                if is_full(error) {
+                    self.note_refusal(size);
+                }
+            })?;
             self.fulfil(&mut claim, size);
             supply.unmapped.push(Arc::new(page));
         }
