@@ -1,17 +1,21 @@
 //! The memory that one stream was the first to have: what of it is free, what is pending, and the
 //! spans that it came in.
 
+mod hints;
+
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use dmr_core::{AllocTag, DeviceBlock, StreamId};
+use dmr_streams::Latch;
 use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, PendingQueue, UseTable};
-use dmr_streams::{Latch, Latched};
 
 use crate::acquire::{Step, StepCounts};
 use crate::counts::Counts;
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_bin};
 use crate::pages::Range;
+use hints::Hints;
+pub(crate) use hints::Locked;
 
 /// An arena. Its lock is never held across a driver call, nor while more than some thousand chunks
 /// are looked at; threads of other streams take it only when their own arena has no room.
@@ -26,22 +30,6 @@ pub(crate) struct Arena {
     pub(crate) home: StreamId,
     state: Latch<State>,
     hints: Hints,
-}
-
-/// What other threads read without the lock, on a cache line of its own: about how the arena was
-/// when it was last unlocked.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Hints {
-    /// There is a free chunk of a size that has a bin with this one.
-    largest: AtomicU32,
-    /// 1 if there are pending chunks.
-    pending: AtomicU32,
-    /// Bytes of live blocks, up to 1 part in 2 to the power of [`State::exactness`], or to
-    /// [`TOLERANCE`].
-    live: AtomicU64,
-    /// Bytes of all blocks so far, when the hints were last updated.
-    allocated: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -86,10 +74,6 @@ impl Default for Seat {
         Self { slot: None, tag: AllocTag::UNTAGGED }
     }
 }
-
-/// Bytes by which the hint of an arena's live bytes may be wrong anyway: a small block that comes and
-/// goes does not change it each time.
-const TOLERANCE: u64 = 256 << 10;
 
 /// Seats are never moved: for half a million of them that would take milliseconds.
 const SEATS: usize = 1024;
@@ -154,7 +138,7 @@ const TRIES: usize = 256;
 
 impl Arena {
     /// Makes an arena whose hint of the live bytes is exact up to 1 part in 2 to the power of
-    /// `exactness`, or up to [`TOLERANCE`].
+    /// `exactness`, or up to the tolerance of small blocks.
     pub(crate) fn new(home: StreamId, exactness: u32) -> Self {
         let state = State { exactness, ..State::default() };
         Self { home, state: Latch::new(state), hints: Hints::default() }
@@ -243,74 +227,6 @@ impl Arena {
     /// Returns the bytes of all its blocks so far, about.
     pub(crate) fn allocated(&self) -> u64 {
         self.hints.allocated.load(Ordering::Relaxed)
-    }
-}
-
-/// A locked arena's state. Updates the hints when it is unlocked.
-pub(crate) struct Locked<'a> {
-    state: Latched<'a, State>,
-    hints: &'a Hints,
-}
-
-impl Drop for Locked<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        #[cfg(test)]
-        crate::work::unlocks();
-        let live = self.state.counts.live();
-        if live.wrapping_sub(self.state.live_from) > self.state.live_range {
-            self.update_live(live);
-        }
-        if self.state.heap.has_changed() {
-            self.update_hints();
-        }
-    }
-}
-
-impl Locked<'_> {
-    /// Updates what follows from the counts.
-    #[inline]
-    fn update_live(&mut self, live: u64) {
-        let (state, hints) = (&mut *self.state, self.hints);
-        hints.live.store(live, Ordering::Relaxed);
-        hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
-        let tolerance = (live >> state.exactness).max(TOLERANCE);
-        state.live_from = live.saturating_sub(tolerance);
-        state.live_range = live + tolerance - state.live_from;
-    }
-
-    /// Updates what follows from the free and the pending chunks.
-    #[inline(never)]
-    fn update_hints(&mut self) {
-        let (state, hints) = (&mut *self.state, self.hints);
-        tell(&hints.largest, state.heap.largest());
-        tell(&hints.pending, u32::from(!state.pending.is_empty()));
-        hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
-        state.heap.clear_changed();
-    }
-}
-
-/// Writes a hint if it has changed. (Other threads read it, so a write costs a cache miss.)
-#[inline]
-fn tell(hint: &AtomicU32, now: u32) {
-    if hint.load(Ordering::Relaxed) != now {
-        hint.store(now, Ordering::Relaxed);
-    }
-}
-
-impl std::ops::Deref for Locked<'_> {
-    type Target = State;
-
-    #[inline]
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl std::ops::DerefMut for Locked<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
     }
 }
 
