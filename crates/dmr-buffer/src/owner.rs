@@ -5,9 +5,8 @@ use std::sync::Arc;
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, BlockId, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
-    UseTokens,
 };
-use dmr_streams::{DeviceContext, StreamGuard, StreamPool};
+use dmr_streams::{DeviceContext, LaunchTokens, StreamGuard, StreamPool};
 use smallvec::SmallVec;
 
 /// The resource and the streams of a buffer. Keeps both alive, so that buffers, contexts and
@@ -46,17 +45,14 @@ pub(crate) enum Kind {
 /// Makes the context current first.
 ///
 /// If `work` fails, the uses are recorded all the same: part of it may be in flight.
-///
-/// The uses of pinned memory are prepared in the use table itself. A resource may be any implementation
-/// of a safe trait, and the host must not be given pinned memory that the device uses, whatever the
-/// resource does.
 pub(crate) fn submit(
     stream: &StreamGuard<'_>,
     uses: &[Use<'_>],
     work: impl FnOnce() -> ResourceResult<()>,
 ) -> ResourceResult<()> {
     let (streams, id) = (stream.pool(), stream.id());
-    let mut tracker = None;
+    // All that is tracked on one pool is in one table: any resource that tracks will do.
+    let Some(mut resource) = uses.first().map(|used| &used.owner.resource) else { return work() };
     let mut tracked: SmallVec<[BlockUse; 2]> = SmallVec::new();
     let mut pinned: SmallVec<[BlockUse; 2]> = SmallVec::new();
     for &Use { owner, block, access, kind } in uses {
@@ -66,39 +62,16 @@ pub(crate) fn submit(
         if kind == Kind::Pinned {
             pinned.push(BlockUse::new(block, access));
         } else if owner.resource.supports_block_use_tracking() {
-            tracker = Some(&owner.resource);
+            resource = &owner.resource;
             tracked.push(BlockUse::new(block, access));
         } else if !is_same_stream(block.alloc_stream(), id) {
             return Err(ResourceError::not_tracked(id));
         }
     }
     streams.device().bind()?;
-    let pinned = prepare_pinned(streams, &pinned, id)?;
-    // All that is tracked on one pool is in one table: any resource that tracks will do.
-    let device = match tracker.map(|resource| resource.prepare_uses(&tracked, id)) {
-        Some(Err(error)) => {
-            // That error says more than one of a window that cannot be closed.
-            let _ = pinned.map_or(Ok(()), |tokens| streams.uses().cancel(tokens));
-            return Err(error);
-        }
-        Some(Ok(tokens)) => Some(tokens),
-        None => None,
-    };
+    let tokens = LaunchTokens::prepare(streams, resource, (&pinned, &tracked), id)?;
     let worked = work();
-    let pinned = pinned.map_or(Ok(()), |tokens| streams.uses().finish(tokens));
-    let device = tracker.zip(device).map_or(Ok(()), |(it, tokens)| it.finish_uses(tokens));
-    worked.and(pinned).and(device)
-}
-
-fn prepare_pinned(
-    streams: &StreamPool,
-    pinned: &[BlockUse],
-    stream: StreamId,
-) -> ResourceResult<Option<UseTokens>> {
-    if pinned.is_empty() {
-        return Ok(None);
-    }
-    streams.uses().prepare(pinned, stream).map(Some)
+    worked.and(tokens.finish(streams, resource))
 }
 
 /// Ids of one slot name one stream, also when the lease of one of them was returned.

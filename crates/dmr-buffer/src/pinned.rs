@@ -202,7 +202,7 @@ impl<T: Pod> TrackedMemory for PinnedBuffer<T> {
     }
 
     fn origin(&self) -> MemoryOrigin<'_> {
-        self.block().map_or(MemoryOrigin::Empty, |block| MemoryOrigin::Block(block.id()))
+        self.block().map_or(MemoryOrigin::Empty, |block| MemoryOrigin::Pinned(block.id()))
     }
 }
 

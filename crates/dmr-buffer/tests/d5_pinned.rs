@@ -101,18 +101,18 @@ fn an_open_window_keeps_the_host_out_and_the_memory_there() {
     let rig = Rig::new();
     let ctx = Context::tracked(&rig);
     let mut pinned = PinnedBuffer::from_slice(&ctx, ctx.home(), &[1u8]).unwrap();
-    let MemoryOrigin::Block(id) = pinned.origin() else { panic!("no block") };
-    let resource = ctx.resource();
-    let window = |access| resource.prepare_uses(&[BlockUse::new(id, access)], ctx.home());
+    let MemoryOrigin::Pinned(id) = pinned.origin() else { panic!("no block") };
+    let uses = ctx.streams().uses();
+    let window = |access| uses.prepare(&[BlockUse::new(id, access)], ctx.home());
     let tokens = window(Access::Read).unwrap();
     assert_eq!(pinned.as_slice().unwrap_err(), BufferError::InUse);
-    resource.cancel_uses(tokens).unwrap();
+    uses.cancel(tokens).unwrap();
     assert_eq!(pinned.as_slice().unwrap(), [1]);
 
     let tokens = window(Access::Read).unwrap();
     drop(pinned);
     assert_eq!(reap_pinned(&ctx).unwrap(), 0);
-    resource.finish_uses(tokens).unwrap();
+    uses.finish(tokens).unwrap();
     let Err(ResourceError::UseAfterFree { generation, .. }) = window(Access::Read) else {
         panic!("a dropped buffer was prepared");
     };

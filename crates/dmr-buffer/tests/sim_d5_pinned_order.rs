@@ -5,14 +5,18 @@ mod context;
 use std::sync::Arc;
 
 use context::Context;
+use cudarc::driver::CudaStream;
+use cudarc::driver::result::{self, DriverError};
 use dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
-use dmr_buffer::{DeviceBuffer, PinnedBuffer};
+use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
 };
 use dmr_cuda_direct::DirectCudaResource;
+use dmr_launch::LaunchRecorder;
 use dmr_sim::{Policy, Universe};
+use dmr_streams::KernelArg;
 use dmr_testkit::Rig;
 
 const LEN: usize = 4096;
@@ -175,6 +179,94 @@ fn the_host_waits_for_a_copy_whatever_the_resource_does_with_its_uses() {
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     pinned.copy_from_device(&buffer, &away).unwrap();
     assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
+    drop((buffer, pinned, home, away));
+    ctx.assert_clean(rig);
+}
+
+/// Writes the memory that a launch has declared, as a kernel would.
+#[allow(unsafe_code, reason = "stands for a kernel")]
+fn write(target: KernelArg, byte: u8, stream: &CudaStream) -> Result<(), DriverError> {
+    // SAFETY: the address is that of `LEN` bytes that the launch on this stream has declared.
+    unsafe { result::memset_d8_async(target.device_ptr(), byte, LEN, stream.cu_stream()) }
+}
+
+#[test]
+fn the_host_waits_for_a_launch_whatever_the_resource_does_with_its_uses() {
+    let rig = lazy();
+    let resource = OpensNoWindow(DirectCudaResource::new(Arc::clone(rig.streams())));
+    let ctx = Context::with(&rig, Arc::new(resource));
+    let (home, away) = (rig.stream(), rig.stream());
+    let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+    let mut launch = LaunchRecorder::new_strict(&away);
+    let target = launch.write(&mut pinned);
+    launch.launch(&ctx, |stream| write(target, 3, stream)).unwrap();
+    assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
+    drop((pinned, home, away));
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn a_prepared_launch_keeps_the_host_out() {
+    let rig = lazy();
+    let resource = OpensNoWindow(DirectCudaResource::new(Arc::clone(rig.streams())));
+    for ctx in [Context::with(&rig, Arc::new(resource)), Context::direct(&rig)] {
+        let home = rig.stream();
+        let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+        let mut launch = LaunchRecorder::new_strict(&home);
+        launch.read(&pinned);
+        let launch = launch.preflight(&ctx).unwrap();
+        assert_eq!(pinned.as_slice().unwrap_err(), BufferError::InUse);
+        launch.cancel().unwrap();
+        assert_eq!(pinned.as_slice().unwrap(), [0; LEN]);
+    }
+}
+
+#[test]
+fn a_launch_that_is_refused_for_a_block_has_no_window_on_pinned_memory() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let (home, away) = (rig.stream(), rig.stream());
+    let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+    let buffer = DeviceBuffer::<u8>::uninit(&ctx, &home, LEN).unwrap();
+    let mut first = LaunchRecorder::new_strict(&home);
+    first.read(&buffer);
+    let first = first.preflight(&ctx).unwrap();
+    let mut second = LaunchRecorder::new_strict(&away);
+    second.read(&pinned);
+    second.read_write(&mut &buffer);
+    second.preflight(&ctx).unwrap_err();
+    assert_eq!(pinned.as_slice().unwrap(), [0; LEN]);
+    first.cancel().unwrap();
+    drop((buffer, pinned, home, away));
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn a_launch_and_a_copy_of_pinned_memory_and_a_block_record_one_event() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let (home, away) = (rig.stream(), rig.stream());
+    let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+    let mut buffer = DeviceBuffer::from_host(&ctx, &home, &[3u8; LEN]).unwrap();
+    rig.universe().reset_calls();
+    pinned.copy_from_device(&buffer, &away).unwrap();
+    assert_eq!(rig.universe().calls().count("cuEventRecord"), 1, "a copy");
+    assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
+    rig.universe().reset_calls();
+    let mut launch = LaunchRecorder::new_strict(&away);
+    let (from, to) = (launch.read_write(&mut buffer), launch.write(&mut pinned));
+    let enqueue = |stream: &Arc<CudaStream>| {
+        write(from, 4, stream)?;
+        write(to, 5, stream)
+    };
+    launch.launch(&ctx, enqueue).unwrap();
+    assert_eq!(rig.universe().calls().count("cuEventRecord"), 1, "a launch");
+    // Another stream waits for the event of the launch, for both.
+    rig.universe().reset_calls();
+    pinned.copy_to_device(&mut buffer, &home).unwrap();
+    assert_eq!(rig.universe().calls().count("cuEventRecord"), 1, "a copy on another stream");
+    assert_eq!(rig.universe().calls().count("cuStreamWaitEvent"), 1);
+    assert_eq!(buffer.to_host(&home).unwrap(), [5; LEN]);
     drop((buffer, pinned, home, away));
     ctx.assert_clean(rig);
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult, StreamId};
+use dmr_streams::StreamPool;
 
 use crate::LaunchMode;
 use crate::windows::Windows;
@@ -65,7 +66,7 @@ use crate::windows::Windows;
 #[derive(Debug)]
 #[must_use = "commit it once the work is enqueued"]
 pub struct PreflightedLaunch {
-    windows: Windows<Arc<dyn DeviceMemoryResource>>,
+    windows: Windows<Arc<StreamPool>, Arc<dyn DeviceMemoryResource>>,
     stream: StreamId,
     mode: LaunchMode,
     recorded: usize,
@@ -74,7 +75,7 @@ pub struct PreflightedLaunch {
 
 impl PreflightedLaunch {
     pub(crate) fn new(
-        windows: Windows<Arc<dyn DeviceMemoryResource>>,
+        windows: Windows<Arc<StreamPool>, Arc<dyn DeviceMemoryResource>>,
         stream: StreamId,
         mode: LaunchMode,
         (recorded, skipped): (usize, usize),

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
+    StreamPoolId,
 };
-use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, TrackedMemory};
+use dmr_streams::{
+    DeviceContext, KernelArg, LaunchTokens, MemoryOrigin, StreamPool, TrackedMemory,
+};
 use smallvec::SmallVec;
 
 use crate::error::RefusedMemory;
@@ -61,6 +64,8 @@ pub struct LaunchRecorder {
     stream: StreamId,
     mode: LaunchMode,
     uses: SmallVec<[BlockUse; INLINE]>,
+    /// How many of the uses are of pinned memory. They come first.
+    pinned: usize,
     /// What each use was recorded as, if it was a column.
     columns: SmallVec<[Option<AllocTag>; INLINE]>,
     /// The first that a strict launch is refused for.
@@ -123,8 +128,10 @@ impl LaunchRecorder {
         mut self,
         ctx: &C,
     ) -> Result<PreflightedLaunch, PreflightError> {
-        let stream = ctx.streams().enter(self.stream).map_err(|error| self.refused(error))?;
-        let (windows, stream) = (self.open(ctx, stream.id(), Arc::clone)?, stream.id());
+        let (streams, resource) = (ctx.streams(), ctx.resource());
+        let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?.id();
+        let tokens = self.prepare(streams, resource, stream)?;
+        let windows = Windows::new(Arc::clone(streams), Arc::clone(resource), tokens);
         let counts = (self.uses.len(), self.skipped);
         Ok(PreflightedLaunch::new(windows, stream, self.mode, counts))
     }
@@ -150,8 +157,10 @@ impl LaunchRecorder {
     where
         C: DeviceContext + ?Sized,
     {
-        let stream = ctx.streams().enter(self.stream).map_err(|error| self.refused(error))?;
-        let windows = self.open(ctx, stream.id(), |resource| resource)?;
+        let (streams, resource) = (ctx.streams(), ctx.resource());
+        let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
+        let tokens = self.prepare(streams, resource, stream.id())?;
+        let windows = Windows::new(&**streams, resource, tokens);
         let enqueued = self.held_to_its_uses(|| enqueue(stream.stream()));
         match (enqueued, windows.finish()) {
             (Ok(value), Ok(())) => Ok(value),
@@ -187,7 +196,7 @@ impl LaunchRecorder {
 
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
         let (uses, columns) = (SmallVec::new(), SmallVec::new());
-        Self { stream, mode, uses, columns, external: None, skipped: 0 }
+        Self { stream, mode, uses, pinned: 0, columns, external: None, skipped: 0 }
     }
 
     fn record<M: TrackedMemory + ?Sized>(
@@ -198,12 +207,23 @@ impl LaunchRecorder {
     ) -> KernelArg {
         match memory.origin() {
             MemoryOrigin::Block(block) => self.add(BlockUse::new(block, access), column),
+            MemoryOrigin::Pinned(block) => self.add_pinned(BlockUse::new(block, access), column),
             MemoryOrigin::Empty => {}
             MemoryOrigin::External { name } => self.leave_out(name, column),
             // A kind of memory that this version does not know has no order that it knows.
             _ => self.leave_out("memory of an unknown kind", column),
         }
         KernelArg::of(memory)
+    }
+
+    fn add_pinned(&mut self, new: BlockUse, column: Option<AllocTag>) {
+        let recorded = self.uses.len();
+        self.add(new, column);
+        if self.uses.len() > recorded {
+            self.uses.swap(self.pinned, recorded);
+            self.columns.swap(self.pinned, recorded);
+            self.pinned += 1;
+        }
     }
 
     /// The whole identity is the key: another generation at the same address is another block.
@@ -246,40 +266,34 @@ impl LaunchRecorder {
     }
 
     /// Opens all windows or none.
-    fn open<'c, C, R>(
+    fn prepare(
         &mut self,
-        ctx: &'c C,
+        streams: &StreamPool,
+        resource: &Arc<dyn DeviceMemoryResource>,
         stream: StreamId,
-        hold: impl FnOnce(&'c Arc<dyn DeviceMemoryResource>) -> R,
-    ) -> Result<Windows<R>, PreflightError>
-    where
-        C: DeviceContext + ?Sized,
-        R: DeviceMemoryResource,
-    {
-        self.refuse_or_leave_out_unordered(ctx, stream)?;
-        if self.uses.is_empty() {
-            return Ok(Windows::NONE);
-        }
-        let resource = ctx.resource();
-        let tokens = resource.prepare_uses(&self.uses, stream);
-        let tokens = tokens.map_err(|error| self.refused(error))?;
-        Ok(Windows::new(hold(resource), tokens))
+    ) -> Result<LaunchTokens, PreflightError> {
+        self.refuse_or_leave_out_unordered(streams.id(), resource, stream)?;
+        let uses = self.uses.split_at(self.pinned);
+        let tokens = LaunchTokens::prepare(streams, resource, uses, stream);
+        tokens.map_err(|error| self.refused(error))
     }
 
-    /// Deals with everything that the resource cannot order, as the mode says.
-    fn refuse_or_leave_out_unordered<C: DeviceContext + ?Sized>(
+    /// Refuses or leaves out everything that cannot be ordered, as the mode says.
+    fn refuse_or_leave_out_unordered(
         &mut self,
-        ctx: &C,
+        pool: StreamPoolId,
+        resource: &Arc<dyn DeviceMemoryResource>,
         stream: StreamId,
     ) -> Result<(), PreflightError> {
         if let Some(memory) = self.external.take() {
             return Err(PreflightError::External { stream, memory });
         }
-        let pool = ctx.streams().id();
         let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
-        let tracks = ctx.resource().supports_block_use_tracking();
-        let unordered = |block| !tracks || is_foreign(block);
-        let Some(first) = self.uses.iter().position(|known| unordered(known.block)) else {
+        let pinned = self.pinned;
+        let tracks = self.uses.len() == pinned || resource.supports_block_use_tracking();
+        let unordered = |index, block| (!tracks && index >= pinned) || is_foreign(block);
+        let mut uses = self.uses.iter().enumerate();
+        let Some(first) = uses.position(|(index, known)| unordered(index, known.block)) else {
             return Ok(());
         };
         if self.mode == LaunchMode::Strict {
@@ -294,9 +308,10 @@ impl LaunchRecorder {
             });
         }
         for index in (first..self.uses.len()).rev() {
-            if unordered(self.uses[index].block) {
+            if unordered(index, self.uses[index].block) {
                 self.uses.remove(index);
                 self.columns.remove(index);
+                self.pinned -= usize::from(index < pinned);
                 self.skipped += 1;
             }
         }

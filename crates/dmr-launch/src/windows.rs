@@ -1,9 +1,11 @@
 //! The open windows of one launch: closed by a commit, a cancel, or as if committed.
 
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmr_core::{DeviceMemoryResource, ResourceResult, UseTokens};
+use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_streams::{LaunchTokens, StreamPool};
 
 static UNCOMMITTED: AtomicU64 = AtomicU64::new(0);
 
@@ -16,35 +18,41 @@ pub fn uncommitted_launches() -> u64 {
     UNCOMMITTED.load(Ordering::Relaxed)
 }
 
-/// Windows that are closed in any case. `None`: there are none, or they have been closed.
+/// The open windows of a launch on these streams, with blocks of this resource. They are closed in any
+/// case.
 #[derive(Debug)]
-pub(crate) struct Windows<R: DeviceMemoryResource>(Option<(R, UseTokens)>);
+pub(crate) struct Windows<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> {
+    streams: S,
+    resource: R,
+    /// `None` when they have been closed.
+    tokens: Option<LaunchTokens>,
+}
 
-impl<R: DeviceMemoryResource> Windows<R> {
-    pub(crate) const NONE: Self = Self(None);
-
-    pub(crate) fn new(resource: R, tokens: UseTokens) -> Self {
-        Self(Some((resource, tokens)))
+impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
+    pub(crate) fn new(streams: S, resource: R, tokens: LaunchTokens) -> Self {
+        Self { streams, resource, tokens: Some(tokens) }
     }
 
     pub(crate) fn finish(mut self) -> ResourceResult<()> {
-        self.0.take().map_or(Ok(()), |(resource, tokens)| resource.finish_uses(tokens))
+        let tokens = self.tokens.take();
+        tokens.map_or(Ok(()), |tokens| tokens.finish(&self.streams, &self.resource))
     }
 
     pub(crate) fn cancel(mut self) -> ResourceResult<()> {
-        self.0.take().map_or(Ok(()), |(resource, tokens)| resource.cancel_uses(tokens))
+        let tokens = self.tokens.take();
+        tokens.map_or(Ok(()), |tokens| tokens.cancel(&self.streams, &self.resource))
     }
 }
 
 /// The work may be in flight, so it counts as submitted.
-impl<R: DeviceMemoryResource> Drop for Windows<R> {
+impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Drop for Windows<S, R> {
     fn drop(&mut self) {
-        let Some((resource, tokens)) = self.0.take() else { return };
+        let Some(tokens) = self.tokens.take().filter(|tokens| !tokens.is_empty()) else { return };
         UNCOMMITTED.fetch_add(1, Ordering::Relaxed);
         let (stream, uses) = (tokens.stream(), tokens.len());
         // A panic in here could abort the process: this may already be unwinding.
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            report(stream, uses, resource.finish_uses(tokens));
+            report(stream, uses, tokens.finish(&self.streams, &self.resource));
         }));
     }
 }

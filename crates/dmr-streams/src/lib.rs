@@ -13,6 +13,7 @@
 //! | [`relaxed`] | [`RelaxedCapture`], for driver calls that a graph capture forbids |
 //! | [`lease`] | [`StreamLease`], one of its streams, for one user |
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
+//! | [`launch`] | [`LaunchTokens`], the open windows of one launch |
 //! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
 //! | [`latch`] | [`Latch`], a lock for a few dozen instructions |
@@ -38,6 +39,7 @@ mod holds;
 mod idle;
 mod kernels;
 pub mod latch;
+pub mod launch;
 pub mod lease;
 pub mod library;
 pub mod memory;
@@ -62,6 +64,7 @@ pub use device::Device;
 pub use error::DeviceError;
 pub use guard::{HomeStream, StreamGuard};
 pub use latch::{Latch, Latched};
+pub use launch::LaunchTokens;
 pub use lease::StreamLease;
 pub use library::DriverVersion;
 pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};

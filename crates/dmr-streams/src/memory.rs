@@ -20,6 +20,8 @@ pub trait TrackedMemory {
 pub enum MemoryOrigin<'a> {
     /// A block: its resource may track uses.
     Block(BlockId),
+    /// Pinned host memory: the use table of its stream pool tracks its uses.
+    Pinned(BlockId),
     /// Memory of another owner, whose order is not known here.
     External {
         /// What messages call it.

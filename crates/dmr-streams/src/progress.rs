@@ -135,6 +135,12 @@ impl Progress {
         self.record(stream, seq, event)
     }
 
+    /// Numbers a use that was submitted to the stream in `slot`, without an event.
+    pub(crate) fn number(&self, slot: usize) -> u64 {
+        let timeline = &self.timelines[slot];
+        timeline.number(&timeline.lock())
+    }
+
     /// Returns an event that covers a use; `None` if the use is done. It is the first that was recorded
     /// with the number of the use or a later one, or one recorded now.
     ///

@@ -81,7 +81,7 @@ fn memory_under_a_forgotten_window_leaks_and_is_not_freed() {
     let runtime = DeviceRuntime::builder(universe.ordinal(0)).build().unwrap();
     let home = runtime.streams().default_stream();
     let pinned = PinnedBuffer::from_slice(&runtime, home, &[7u8; LEN]).unwrap();
-    let MemoryOrigin::Block(id) = pinned.origin() else { panic!("no block") };
+    let MemoryOrigin::Pinned(id) = pinned.origin() else { panic!("no block") };
     let uses = [BlockUse::new(id, Access::Read)];
     let tokens = runtime.streams().uses().prepare(&uses, home).unwrap();
     drop((pinned, runtime, tokens));

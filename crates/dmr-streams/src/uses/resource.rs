@@ -51,7 +51,7 @@ impl UseTable<'_> {
     }
 
     #[cold]
-    fn finish_without_device(&self, tokens: UseTokens) -> ResourceResult<()> {
+    pub(super) fn finish_without_device(&self, tokens: UseTokens) -> ResourceResult<()> {
         match self.pool.device().check() {
             _ if tokens.is_empty() => Ok(()),
             Err(gone @ ResourceError::ForkedProcess { .. }) => Err(gone),

@@ -135,6 +135,22 @@ impl UseTable<'_> {
         }
     }
 
+    /// As [`finish_uses`](Self::finish_uses), without an event: for a caller that finishes other uses of
+    /// the same work next, whose event covers these, too. If none is recorded, what must come after these
+    /// uses records one.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish_uses`](Self::finish_uses).
+    pub fn finish_without_event(&self, tokens: UseTokens) -> ResourceResult<()> {
+        if !self.pool.device().is_usable() {
+            return self.finish_without_device(tokens);
+        }
+        let slot = self.of_this_pool(tokens.stream())?.slot();
+        Self::refuse_mixed(&tokens)?;
+        self.close_used(&tokens, self.pool.progress().number(slot))
+    }
+
     /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails
     /// too, returns why none could be.
     #[cold]
