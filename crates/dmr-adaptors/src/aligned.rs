@@ -334,13 +334,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         device_ordinal,
         stream_pool,
         trim_to,
-        supports_block_use_tracking,
-        record_block_use,
-        prepare_block_use,
-        finish_block_use,
-        prepare_uses,
-        finish_uses,
-        cancel_uses,
+        use_tracking,
         // Not wrapped: pages are aligned to their granularity, which is more.
         virtual_memory,
     );

@@ -291,13 +291,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
         try_reap,
         reap_pending,
         trim_to,
-        supports_block_use_tracking,
-        record_block_use,
-        prepare_block_use,
-        finish_block_use,
-        prepare_uses,
-        finish_uses,
-        cancel_uses,
+        use_tracking,
         // Past it: the callbacks help blocks, a pool that maps pages has its own ways.
         virtual_memory,
     );

@@ -77,52 +77,9 @@ macro_rules! forward_one {
             self.$inner().trim_to(keep_bytes)
         }
     };
-    ($inner:ident, supports_block_use_tracking) => {
-        fn supports_block_use_tracking(&self) -> bool {
-            self.$inner().supports_block_use_tracking()
-        }
-    };
-    ($inner:ident, record_block_use) => {
-        fn record_block_use(
-            &self,
-            block: &dmr_core::DeviceBlock,
-            stream: dmr_core::StreamId,
-        ) -> dmr_core::ResourceResult<()> {
-            self.$inner().record_block_use(block, stream)
-        }
-    };
-    ($inner:ident, prepare_block_use) => {
-        fn prepare_block_use(
-            &self,
-            block: dmr_core::BlockId,
-            stream: dmr_core::StreamId,
-            access: dmr_core::Access,
-        ) -> dmr_core::ResourceResult<dmr_core::UseToken> {
-            self.$inner().prepare_block_use(block, stream, access)
-        }
-    };
-    ($inner:ident, finish_block_use) => {
-        fn finish_block_use(&self, token: dmr_core::UseToken) -> dmr_core::ResourceResult<()> {
-            self.$inner().finish_block_use(token)
-        }
-    };
-    ($inner:ident, prepare_uses) => {
-        fn prepare_uses(
-            &self,
-            uses: &[dmr_core::BlockUse],
-            stream: dmr_core::StreamId,
-        ) -> dmr_core::ResourceResult<dmr_core::UseTokens> {
-            self.$inner().prepare_uses(uses, stream)
-        }
-    };
-    ($inner:ident, finish_uses) => {
-        fn finish_uses(&self, tokens: dmr_core::UseTokens) -> dmr_core::ResourceResult<()> {
-            self.$inner().finish_uses(tokens)
-        }
-    };
-    ($inner:ident, cancel_uses) => {
-        fn cancel_uses(&self, tokens: dmr_core::UseTokens) -> dmr_core::ResourceResult<()> {
-            self.$inner().cancel_uses(tokens)
+    ($inner:ident, use_tracking) => {
+        fn use_tracking(&self) -> Option<&dyn dmr_core::UseTracking> {
+            self.$inner().use_tracking()
         }
     };
     ($inner:ident, virtual_memory) => {

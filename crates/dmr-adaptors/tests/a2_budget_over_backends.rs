@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::BudgetLayer;
-use dmr_core::{AllocTag, BlockState, DeviceMemoryResource, ResourceError};
+use dmr_core::{AllocTag, BlockState, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};

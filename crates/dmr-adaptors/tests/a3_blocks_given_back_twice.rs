@@ -7,6 +7,7 @@ mod a3;
 use a3::{BACKENDS, BOTH, Backend, Memory, TAG, TRACKING, guarded, layer};
 use dmr_core::{
     Access, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, Usage,
+    UseTrackingExt,
 };
 use dmr_testkit::Rig;
 
@@ -89,7 +90,7 @@ fn a_use_of_a_block_in_quarantine_is_use_after_free() {
         }
         // No window of the live one was left open.
         let token = guard.prepare_block_use(live.id(), other.id(), Access::Write).unwrap();
-        guard.finish_block_use(token).unwrap();
+        guard.finish_uses(token).unwrap();
         guard.deallocate(live).unwrap();
         assert_eq!(guard.usage().retired, 128);
         guard.reap_pending().unwrap();

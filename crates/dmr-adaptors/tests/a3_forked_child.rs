@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use a3::{Backend, TAG};
 use dmr_adaptors::guard::GuardChecks;
-use dmr_core::{Access, BlockUse, DeviceMemoryResource, ResourceError};
+use dmr_core::{Access, BlockUse, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_testkit::Rig;
 
 /// Which calls were not refused, as bits.

@@ -10,6 +10,7 @@ use a3::{BOTH, Backend, Guard, TAG, TRACKING};
 use dmr_adaptors::guard::GuardChecks;
 use dmr_core::{
     Access, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId,
+    UseTrackingExt,
 };
 use dmr_testkit::Rig;
 
@@ -88,7 +89,7 @@ impl Program<'_> {
         let token = self.guard.prepare_block_use(block.id(), stream, Access::Write).unwrap();
         give_back(self.guard, block);
         self.rig.ops().fill_pattern(&late, 0..late.bytes(), 0x3c3c_3c3c, stream).unwrap();
-        self.guard.finish_block_use(token).unwrap();
+        self.guard.finish_uses(token).unwrap();
     }
 
     fn reap(&mut self) {
@@ -160,7 +161,7 @@ fn a_block_is_poisoned_after_everybody_has_read_it() {
         let token = guard.prepare_block_use(block.id(), other.id(), Access::Read).unwrap();
         rig.delay(&other);
         rig.ops().check_pattern(&block, 0..4096, 7, other.id(), 0).unwrap();
-        guard.finish_block_use(token).unwrap();
+        guard.finish_uses(token).unwrap();
         give_back(&guard, block);
         assert_eq!(rig.ops().collect().unwrap(), [], "the reader has seen poison");
         guard.reap_pending().unwrap();
@@ -188,7 +189,7 @@ fn whoever_uses_a_fresh_block_first_comes_after_its_poison() {
             let token = guard.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
             rig.ops().fill_pattern(&block, 0..64, 7, other.id()).unwrap();
             rig.ops().check_pattern(&block, 0..64, 7, other.id(), 0).unwrap();
-            guard.finish_block_use(token).unwrap();
+            guard.finish_uses(token).unwrap();
             give_back(&guard, block);
         }
         done.store(true, Ordering::Relaxed);

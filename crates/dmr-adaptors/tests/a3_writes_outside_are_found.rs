@@ -13,6 +13,7 @@ use dmr_adaptors::guard::{DebugGuardLayer, GuardChecks};
 use dmr_core::{
     Access, BlockUse, Corruption, CorruptionKind, DeallocateError, DeviceBlock,
     DeviceMemoryResource, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId,
+    UseTrackingExt,
 };
 use dmr_streams::PatternOps;
 use dmr_testkit::Rig;
@@ -180,7 +181,7 @@ fn check_all_sees_recorded_uses_of_other_streams() {
         let token = guard.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
         rig.delay(&other);
         memory.write(&rig, -1, &other);
-        guard.finish_block_use(token).unwrap();
+        guard.finish_uses(token).unwrap();
         let found = guard.check_all().unwrap();
         assert_eq!(found.len(), 1, "{backend:?}");
         expect(&found[0], &memory, 1001, home.id(), -1);

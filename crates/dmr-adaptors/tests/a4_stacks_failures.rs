@@ -23,7 +23,7 @@ use dmr_core::conformance::Harness;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseToken, UseTokens,
+    UseTokens, UseTracking, UseTrackingExt,
 };
 use dmr_testkit::fake::FakeHarness;
 use proptest::prelude::*;
@@ -142,38 +142,28 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Flaky<R> {
         self.turn("reap_pending").and_then(|()| self.inner.reap_pending())
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        self.inner.supports_block_use_tracking()
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        self.inner.use_tracking().map(|_| self as _)
+    }
+}
+
+impl<R: DeviceMemoryResource> Flaky<R> {
+    fn tracking(&self) -> &dyn UseTracking {
+        self.inner.use_tracking().expect("a resource that tracks uses")
+    }
+}
+
+impl<R: DeviceMemoryResource> UseTracking for Flaky<R> {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.turn("prepare").and_then(|()| self.tracking().prepare(uses, tokens))
     }
 
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.turn("record_block_use").and_then(|()| self.inner.record_block_use(block, stream))
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.tracking().finish(tokens)
     }
 
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        self.turn("prepare_block_use")
-            .and_then(|()| self.inner.prepare_block_use(block, stream, access))
-    }
-
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        self.inner.finish_block_use(token)
-    }
-
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.turn("prepare_uses").and_then(|()| self.inner.prepare_uses(uses, stream))
-    }
-
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.inner.finish_uses(tokens)
-    }
-
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.inner.cancel_uses(tokens)
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.tracking().cancel(tokens)
     }
 }
 

@@ -8,7 +8,7 @@ mod a3;
 use a3::{BACKENDS, BOTH, Backend, Guard, Memory, TAG, guarded, layer};
 use dmr_core::{
     Access, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    ResourceResult, StreamId,
+    ResourceResult, StreamId, UseTrackingExt,
 };
 use dmr_streams::StreamLease;
 use dmr_testkit::{Rig, for_each_driver_call};

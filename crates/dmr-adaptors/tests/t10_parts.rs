@@ -11,6 +11,7 @@ use dmr_adaptors::guard::DebugGuardLayer;
 use dmr_adaptors::logging::{InMemorySink, LoggingLayer};
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
+    UseTrackingExt,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;

@@ -8,7 +8,7 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    StreamId,
+    StreamId, UseTrackingExt,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};

@@ -3,7 +3,9 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, UseTokens, UseTrackingExt,
+};
 use dmr_launch::LaunchRecorder;
 use dmr_streams::{DeviceContext, StreamLease, StreamPool};
 
@@ -119,8 +121,12 @@ fn prepare_finish<const BLOCKS: usize>(
     let uses: Vec<_> =
         blocks.held.iter().map(|block| BlockUse::new(block.id(), Access::Write)).collect();
     let repeat = Box::new(move || {
-        let tokens = blocks.resource.prepare_uses(black_box(&uses), lease.id())?;
-        Ok(blocks.resource.finish_uses(tokens)?)
+        let mut tokens = UseTokens::new(lease.id());
+        if let Some(tracking) = blocks.resource.use_tracking() {
+            tracking.prepare(black_box(&uses), &mut tokens)?;
+            tracking.finish(&mut tokens)?;
+        }
+        Ok(())
     });
     Ok(Some(Step { name: format!("prepare_finish_{BLOCKS}/{name}"), leaves_rows: false, repeat }))
 }
@@ -152,8 +158,11 @@ fn cross_stream(machine: &Machine, name: &str) -> Result<Option<Step>, BenchErro
     let repeat = Box::new(move || {
         let block = resource.allocate(BYTES, home.id(), TAG)?;
         for (access, stream) in [(Access::Write, home.id()), (Access::Read, other.id())] {
-            let uses = [BlockUse::new(block.id(), access)];
-            resource.finish_uses(resource.prepare_uses(black_box(&uses), stream)?)?;
+            let (uses, mut tokens) = ([BlockUse::new(block.id(), access)], UseTokens::new(stream));
+            if let Some(tracking) = resource.use_tracking() {
+                tracking.prepare(black_box(&uses), &mut tokens)?;
+                tracking.finish(&mut tokens)?;
+            }
         }
         resource.deallocate(black_box(block))?;
         Ok(())

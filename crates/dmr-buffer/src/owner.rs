@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, BlockId, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
+    UseTrackingExt,
 };
 use dmr_streams::{DeviceContext, LaunchTokens, StreamGuard, StreamPool};
 use smallvec::SmallVec;
@@ -69,7 +70,8 @@ pub(crate) fn submit(
         }
     }
     streams.device().bind()?;
-    let tokens = LaunchTokens::prepare(streams, resource, (&pinned, &tracked), id)?;
+    let mut tokens = LaunchTokens::new(id);
+    tokens.prepare(streams, resource, &pinned, &tracked)?;
     let worked = work();
     worked.and(tokens.finish(streams, resource))
 }

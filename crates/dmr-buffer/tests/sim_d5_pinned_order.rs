@@ -11,7 +11,7 @@ use dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
+    ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::LaunchRecorder;
@@ -160,12 +160,22 @@ impl DeviceMemoryResource for OpensNoWindow {
         self.0.reap_pending()
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        true
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        Some(self)
+    }
+}
+
+impl UseTracking for OpensNoWindow {
+    fn prepare(&self, _: &[BlockUse], _: &mut UseTokens) -> ResourceResult<()> {
+        Ok(())
     }
 
-    fn prepare_uses(&self, _: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        Ok(UseTokens::new(stream))
+    fn finish(&self, _: &mut UseTokens) -> ResourceResult<()> {
+        Ok(())
+    }
+
+    fn cancel(&self, _: &mut UseTokens) -> ResourceResult<()> {
+        Ok(())
     }
 }
 

@@ -301,16 +301,6 @@ pub struct BlockId {
 }
 
 impl BlockId {
-    /// Makes an id from its fields, for types that pack them closer.
-    #[inline]
-    pub(crate) const fn from_fields(
-        (ptr, generation, alloc_stream): (u64, Generation, StreamId),
-        slot: BlockSlot,
-        device_ordinal: u16,
-    ) -> Self {
-        Self { ptr, generation, alloc_stream, slot, device_ordinal }
-    }
-
     /// Device address (a `CUdeviceptr`).
     #[must_use]
     #[inline]

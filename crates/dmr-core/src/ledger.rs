@@ -158,7 +158,7 @@ impl Ledger {
 
     /// Calls `visit` with each of [`waits`](Self::waits): the shorter way where nothing has read since
     /// the last write, which is what most uses find.
-    #[inline]
+    #[inline(always)]
     pub fn visit_waits(&self, slot: usize, access: Access, mut visit: impl FnMut(UseId)) {
         if !self.reads.is_empty() {
             self.waits(slot, access).for_each(visit);

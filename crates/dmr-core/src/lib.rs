@@ -40,6 +40,7 @@ mod shortage;
 pub mod size;
 pub mod stream;
 pub mod tag;
+pub mod tracking;
 pub mod usage;
 pub mod uses;
 pub mod virtual_memory;
@@ -55,6 +56,7 @@ pub use record::AllocationRecord;
 pub use resource::DeviceMemoryResource;
 pub use stream::{StreamId, StreamPoolId};
 pub use tag::AllocTag;
+pub use tracking::{UseTracking, UseTrackingExt};
 pub use usage::Usage;
 pub use uses::{Access, BlockUse, UseToken, UseTokens};
 pub use virtual_memory::{

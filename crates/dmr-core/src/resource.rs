@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::{
-    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, ResourceError,
-    ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens, VirtualMemory,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseTracking, VirtualMemory,
 };
 
 /// A source of device memory, ordered on streams.
@@ -14,9 +14,7 @@ use crate::{
 /// them are used from many threads at once, as `&R`, `Box<R>`, `Arc<R>` or
 /// `Arc<dyn DeviceMemoryResource>`.
 ///
-/// The methods that track uses have bodies that refuse: a resource without tracking answers
-/// [`StreamMisuse`](ResourceError::StreamMisuse) and `false`, never a silent `Ok`. An adaptor
-/// must forward every method; `#[deny(clippy::missing_trait_methods)]` on its `impl` makes the
+/// An adaptor must forward every method; `#[deny(clippy::missing_trait_methods)]` on its `impl` makes the
 /// compiler say so.
 ///
 /// In a forked child of the process that made the resource there is no GPU memory: methods that can
@@ -151,82 +149,11 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
         Ok(0)
     }
 
-    /// Whether uses on other streams than the home stream can be declared.
-    fn supports_block_use_tracking(&self) -> bool {
-        false
-    }
-
-    /// Declares that work which reads and writes the block has been submitted to `stream`.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the resource does not track uses.
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        let _ = block;
-        Err(ResourceError::not_tracked(stream))
-    }
-
-    /// Makes `stream` wait for what the use must come after, and opens a window.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the resource does not track uses;
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id;
-    /// [`WindowConflict`](ResourceError::WindowConflict) while another stream holds a
-    /// conflicting window.
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        let _ = (block, access);
-        Err(ResourceError::not_tracked(stream))
-    }
-
-    /// Records the use, whose work has been submitted by now, and closes the window.
-    ///
-    /// # Errors
-    ///
-    /// As [`prepare_block_use`](Self::prepare_block_use); no work is left unprotected.
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        Err(ResourceError::not_tracked(token.stream()))
-    }
-
-    /// Prepares all uses of one launch: all windows open, or none.
-    ///
-    /// # Errors
-    ///
-    /// As [`prepare_block_use`](Self::prepare_block_use). No uses are no error on any resource.
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        if uses.is_empty() {
-            return Ok(UseTokens::new(stream));
-        }
-        Err(ResourceError::not_tracked(stream))
-    }
-
-    /// Records all uses of one launch, with at most one event, and closes their windows.
-    ///
-    /// # Errors
-    ///
-    /// As [`finish_block_use`](Self::finish_block_use). No uses are no error on any resource.
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        if tokens.is_empty() {
-            return Ok(());
-        }
-        Err(ResourceError::not_tracked(tokens.stream()))
-    }
-
-    /// Closes windows without recording a use: nothing was submitted.
-    ///
-    /// # Errors
-    ///
-    /// As [`finish_block_use`](Self::finish_block_use). No uses are no error on any resource.
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        if tokens.is_empty() {
-            return Ok(());
-        }
-        Err(ResourceError::not_tracked(tokens.stream()))
+    /// Returns what tracks the uses of this resource's blocks, so that they can be used on other streams
+    /// than their home streams; `None` if nothing does. The answer is always the same. See
+    /// [`UseTrackingExt`](crate::UseTrackingExt) for calls that need no look at it.
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        None
     }
 
     /// Addresses and pages apart, for a pool that places pages itself. `None`: this resource, or
@@ -280,39 +207,8 @@ macro_rules! forward_to_pointee {
             fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
                 (**self).trim_to(keep_bytes)
             }
-            fn supports_block_use_tracking(&self) -> bool {
-                (**self).supports_block_use_tracking()
-            }
-            fn record_block_use(
-                &self,
-                block: &DeviceBlock,
-                stream: StreamId,
-            ) -> ResourceResult<()> {
-                (**self).record_block_use(block, stream)
-            }
-            fn prepare_block_use(
-                &self,
-                block: BlockId,
-                stream: StreamId,
-                access: Access,
-            ) -> ResourceResult<UseToken> {
-                (**self).prepare_block_use(block, stream, access)
-            }
-            fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-                (**self).finish_block_use(token)
-            }
-            fn prepare_uses(
-                &self,
-                uses: &[BlockUse],
-                stream: StreamId,
-            ) -> ResourceResult<UseTokens> {
-                (**self).prepare_uses(uses, stream)
-            }
-            fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-                (**self).finish_uses(tokens)
-            }
-            fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-                (**self).cancel_uses(tokens)
+            fn use_tracking(&self) -> Option<&dyn UseTracking> {
+                (**self).use_tracking()
             }
             fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
                 (**self).virtual_memory()

@@ -65,95 +65,76 @@ impl BlockUse {
     }
 }
 
-/// An open window: a use that was prepared and is not yet finished.
-///
-/// Linear: goes back through `finish_block_use` or `cancel_uses`. Forgetting it can leak the
-/// block, never corrupt it. Only a resource can make one, which is `unsafe`:
-///
-/// ```compile_fail,E0133
-/// # use dmr_core::{Access, BlockId, StreamId, UseToken};
-/// fn forge(pinned: BlockId, stream: StreamId) -> UseToken {
-///     UseToken::new(pinned, stream, Access::Write, 1)
-/// }
-/// ```
+/// An open window: a use that was prepared and is not yet finished. Belongs to [`UseTokens`].
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "a use that is never finished keeps its block from being freed"]
 pub struct UseToken {
-    // The fields of a `BlockId`, where `access` fits in between: the tokens of a launch lie in one
-    // value, which is moved.
-    ptr: u64,
     generation: Generation,
-    alloc_stream: StreamId,
-    stream: StreamId,
-    ticket: u64,
     slot: BlockSlot,
-    device_ordinal: u16,
-    access: Access,
+    /// The ticket, and the access in the two lowest bits.
+    ticket_and_access: u32,
 }
 
-const _: () = assert!(size_of::<UseToken>() == 48);
+const _: () = assert!(size_of::<UseToken>() == 16);
 
 impl UseToken {
-    /// A token for a window; `ticket` is the number by which the resource that opened it finds it.
-    ///
-    /// # Safety
-    ///
-    /// The caller is that resource, has just opened the window, and makes no second token for it. A token
-    /// closes its window, which is all that keeps memory from being freed, or given to the host, while
-    /// the device uses it. Or nothing ever depends on the window: the resource keeps no memory, or no
-    /// window at all.
-    #[inline]
-    #[allow(unsafe_code, reason = "opening windows is what a resource does")]
-    pub const unsafe fn new(block: BlockId, stream: StreamId, access: Access, ticket: u64) -> Self {
-        Self {
-            ptr: block.ptr(),
-            generation: block.generation(),
-            alloc_stream: block.alloc_stream(),
-            stream,
-            ticket,
-            slot: block.slot(),
-            device_ordinal: block.device_ordinal() as u16,
-            access,
-        }
-    }
+    /// The largest ticket.
+    pub const MAX_TICKET: u32 = u32::MAX >> 2;
 
-    /// The block in use.
+    /// The generation of the block in use.
     #[must_use]
     #[inline]
-    pub const fn block(&self) -> BlockId {
-        let identity = (self.ptr, self.generation, self.alloc_stream);
-        BlockId::from_fields(identity, self.slot, self.device_ordinal)
+    pub const fn generation(&self) -> Generation {
+        self.generation
     }
 
-    /// The using stream.
+    /// The index of the block in the resource's table of blocks.
     #[must_use]
     #[inline]
-    pub const fn stream(&self) -> StreamId {
-        self.stream
+    pub const fn slot(&self) -> BlockSlot {
+        self.slot
     }
 
     /// What the work does.
     #[must_use]
     #[inline]
     pub const fn access(&self) -> Access {
-        self.access
+        match self.ticket_and_access & 3 {
+            0 => Access::Read,
+            1 => Access::Write,
+            _ => Access::ReadWrite,
+        }
     }
 
-    /// The number by which the resource knows the window.
+    /// The number by which the resource finds the window among those that are open on the block.
     #[must_use]
     #[inline]
-    pub const fn ticket(&self) -> u64 {
-        self.ticket
+    pub const fn ticket(&self) -> u32 {
+        self.ticket_and_access >> 2
     }
 }
 
 /// The open windows of one launch, on one stream.
+///
+/// Linear: goes back through [`UseTracking::finish`](crate::UseTracking::finish) or
+/// [`cancel`](crate::UseTracking::cancel). Forgetting it can leak the blocks, never corrupt them. Only a
+/// resource can add a window, which is `unsafe`:
+///
+/// ```compile_fail,E0133
+/// # use dmr_core::{Access, BlockId, StreamId, UseTokens};
+/// fn forge(pinned: BlockId, stream: StreamId) -> UseTokens {
+///     let mut tokens = UseTokens::new(stream);
+///     tokens.push(pinned, Access::Write, 1);
+///     tokens
+/// }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "uses that are never finished keep their blocks from being freed"]
 pub struct UseTokens {
     stream: StreamId,
     tokens: SmallVec<[UseToken; 8]>,
 }
+
+const _: () = assert!(size_of::<UseTokens>() <= 152);
 
 impl UseTokens {
     /// No windows yet, on `stream`. Up to 8 need no allocation on the host heap.
@@ -162,10 +143,22 @@ impl UseTokens {
         Self { stream, tokens: SmallVec::new() }
     }
 
-    /// Adds an open window.
+    /// Adds a window that is open on [`stream`](Self::stream). `ticket` is the number by which the resource
+    /// that opened the window finds it among those that are open on the block; of a larger number than
+    /// [`MAX_TICKET`](UseToken::MAX_TICKET) the upper bits are lost.
+    ///
+    /// # Safety
+    ///
+    /// The caller is that resource, has just opened the window on this stream, and adds it once. A token
+    /// closes its window, which is all that keeps memory from being freed, or given to the host, while
+    /// the device uses it. Or nothing ever depends on the window: the resource keeps no memory, or no
+    /// window at all.
     #[inline]
-    pub fn push(&mut self, token: UseToken) {
-        self.tokens.push(token);
+    #[allow(unsafe_code, reason = "opening windows is what a resource does")]
+    pub unsafe fn push(&mut self, block: BlockId, access: Access, ticket: u32) {
+        let ticket_and_access = ticket << 2 | access as u32;
+        let (generation, slot) = (block.generation(), block.slot());
+        self.tokens.push(UseToken { generation, slot, ticket_and_access });
     }
 
     /// The using stream.
@@ -173,6 +166,30 @@ impl UseTokens {
     #[inline]
     pub const fn stream(&self) -> StreamId {
         self.stream
+    }
+
+    /// Names the using stream anew, for a resource that has resolved it. Returns `false`, and changes
+    /// nothing, if a window is open and it is another one.
+    #[must_use]
+    #[inline]
+    pub fn resolve(&mut self, stream: StreamId) -> bool {
+        let is_free = self.tokens.is_empty();
+        if is_free {
+            self.stream = stream;
+        }
+        is_free || self.stream == stream
+    }
+
+    /// Removes the windows from index `len` on, which have been closed.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+    }
+
+    /// Removes all windows, which have been closed.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.tokens.clear();
     }
 
     /// How many windows are open.
@@ -199,15 +216,6 @@ impl UseTokens {
     #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, UseToken> {
         self.tokens.iter()
-    }
-}
-
-impl IntoIterator for UseTokens {
-    type Item = UseToken;
-    type IntoIter = smallvec::IntoIter<[UseToken; 8]>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.tokens.into_iter()
     }
 }
 

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex};
 
 use dmr_core::{
-    Access, AddressRange, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse,
-    DeallocateError, DeviceBlock, DeviceMemoryResource, Generation, PhysicalMemory, RefusedMemory,
-    RefusedRange, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
-    UseTokens, VirtualMemory,
+    AddressRange, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
+    DeviceBlock, DeviceMemoryResource, Generation, PhysicalMemory, RefusedMemory, RefusedRange,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
+    VirtualMemory,
 };
 
 /// One call, with its arguments.
@@ -24,13 +24,7 @@ enum Call {
     TryReap,
     ReapPending,
     TrimTo(u64),
-    SupportsBlockUseTracking,
-    RecordBlockUse(BlockId, StreamId),
-    PrepareBlockUse(BlockId, StreamId, Access),
-    FinishBlockUse(u64),
-    PrepareUses(Vec<BlockUse>, StreamId),
-    FinishUses(Vec<u64>),
-    CancelUses(Vec<u64>),
+    UseTracking,
     VirtualMemory,
 }
 
@@ -39,14 +33,12 @@ enum Call {
 struct Spy {
     calls: Arc<Mutex<Vec<Call>>>,
     pool: StreamPoolId,
-    ids: [BlockId; 2],
 }
 
 impl Spy {
     fn new() -> Self {
         let pool = StreamPoolId::next().unwrap();
-        let ids = [block(stream(pool)).id(), block(stream(pool)).id()];
-        Self { calls: Arc::default(), pool, ids }
+        Self { calls: Arc::default(), pool }
     }
 
     fn called(&self, call: Call) {
@@ -86,22 +78,6 @@ fn block(alloc_stream: StreamId) -> DeviceBlock {
 
 fn refusal(call: &'static str) -> ResourceError {
     ResourceError::driver(call, 1, "CUDA_ERROR_INVALID_VALUE", 3)
-}
-
-fn tickets(tokens: &UseTokens) -> Vec<u64> {
-    tokens.iter().map(UseToken::ticket).collect()
-}
-
-#[allow(unsafe_code, reason = "makes tokens that have no window")]
-fn token(id: BlockId, on: StreamId, access: Access, ticket: u64) -> UseToken {
-    // SAFETY: no memory stands behind the blocks.
-    unsafe { UseToken::new(id, on, access, ticket) }
-}
-
-fn tokens(id: BlockId, on: StreamId, tickets: [u64; 2]) -> UseTokens {
-    let mut tokens = UseTokens::new(on);
-    tickets.into_iter().for_each(|ticket| tokens.push(token(id, on, Access::Write, ticket)));
-    tokens
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -162,42 +138,26 @@ impl DeviceMemoryResource for Spy {
         self.called(Call::TrimTo(keep_bytes));
         Ok(78)
     }
-    fn supports_block_use_tracking(&self) -> bool {
-        self.called(Call::SupportsBlockUseTracking);
-        true
-    }
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.called(Call::RecordBlockUse(block.id(), stream));
-        Err(refusal("record_block_use"))
-    }
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        self.called(Call::PrepareBlockUse(block, stream, access));
-        Ok(token(block, stream, access, 88))
-    }
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        self.called(Call::FinishBlockUse(token.ticket()));
-        Err(refusal("finish_block_use"))
-    }
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.called(Call::PrepareUses(uses.to_vec(), stream));
-        Ok(tokens(uses[0].block, stream, [98, 99]))
-    }
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.called(Call::FinishUses(tickets(&tokens)));
-        Err(refusal("finish_uses"))
-    }
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.called(Call::CancelUses(tickets(&tokens)));
-        Err(refusal("cancel_uses"))
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        self.called(Call::UseTracking);
+        Some(self)
     }
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         self.called(Call::VirtualMemory);
         Some(self)
+    }
+}
+
+/// Refuses each call with an error of its own.
+impl UseTracking for Spy {
+    fn prepare(&self, _: &[BlockUse], _: &mut UseTokens) -> ResourceResult<()> {
+        Err(refusal("prepare"))
+    }
+    fn finish(&self, _: &mut UseTokens) -> ResourceResult<()> {
+        Err(refusal("finish"))
+    }
+    fn cancel(&self, _: &mut UseTokens) -> ResourceResult<()> {
+        Err(refusal("cancel"))
     }
 }
 
@@ -228,14 +188,11 @@ impl VirtualMemory for Spy {
 
 /// Calls every method of `pointer`, which points to `spy`.
 fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
-    let (on, tag, [id, other]) = (stream(spy.pool), AllocTag::new("tag"), spy.ids);
+    let (on, tag) = (stream(spy.pool), AllocTag::new("tag"));
 
     let mut block = pointer.allocate(123, on, tag).unwrap();
     assert_eq!(spy.calls(), [Call::Allocate(123, on, tag)]);
     assert_eq!(block.tag(), AllocTag::new("spied"));
-
-    assert_eq!(pointer.record_block_use(&block, on), Err(refusal("record_block_use")));
-    assert_eq!(spy.calls(), [Call::RecordBlockUse(block.id(), on)]);
 
     let allocated = block.id();
     assert_eq!(pointer.try_grow(&mut block, 200), Ok(true));
@@ -254,7 +211,6 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     assert_eq!(pointer.try_reap(), Ok(66));
     assert_eq!(pointer.reap_pending(), Ok(77));
     assert_eq!(pointer.trim_to(99), Ok(78));
-    assert!(pointer.supports_block_use_tracking());
     let asked = [
         Call::DeviceOrdinal,
         Call::StreamPool,
@@ -263,25 +219,13 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
         Call::TryReap,
         Call::ReapPending,
         Call::TrimTo(99),
-        Call::SupportsBlockUseTracking,
     ];
     assert_eq!(spy.calls(), asked);
 
-    let token = pointer.prepare_block_use(id, on, Access::Read).unwrap();
-    assert_eq!(spy.calls(), [Call::PrepareBlockUse(id, on, Access::Read)]);
-    assert_eq!(token, self::token(id, on, Access::Read, 88));
-    assert_eq!(pointer.finish_block_use(token), Err(refusal("finish_block_use")));
-    assert_eq!(spy.calls(), [Call::FinishBlockUse(88)]);
-
-    let uses = [BlockUse::new(id, Access::Write), BlockUse::new(other, Access::Read)];
-    let prepared = pointer.prepare_uses(&uses, on).unwrap();
-    assert_eq!(spy.calls(), [Call::PrepareUses(uses.to_vec(), on)]);
-    assert_eq!(tickets(&prepared), [98, 99]);
-    assert_eq!(pointer.finish_uses(prepared), Err(refusal("finish_uses")));
-    assert_eq!(spy.calls(), [Call::FinishUses(vec![98, 99])]);
-    let prepared = tokens(id, on, [1, 2]);
-    assert_eq!(pointer.cancel_uses(prepared), Err(refusal("cancel_uses")));
-    assert_eq!(spy.calls(), [Call::CancelUses(vec![1, 2])]);
+    let prepared =
+        pointer.use_tracking().map(|tracking| tracking.prepare(&[], &mut UseTokens::new(on)));
+    assert_eq!(prepared, Some(Err(refusal("prepare"))));
+    assert_eq!(spy.calls(), [Call::UseTracking]);
 
     let pages = pointer.virtual_memory().map(VirtualMemory::granularity);
     assert_eq!((pages, spy.calls()), (Some(44), vec![Call::VirtualMemory]));

@@ -10,9 +10,9 @@ use dmr_core::error::Limit;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseToken, UseTokens, VirtualMemory,
+    UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, NotOccupied, Patience, PendingFrees, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
@@ -342,54 +342,31 @@ impl DeviceMemoryResource for AsyncCudaResource {
         reaped.map(|_| given_back)
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        true
-    }
-
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        let outcome = self.uses().record_block_use(block.id(), stream);
-        self.windows_have_closed();
-        outcome
-    }
-
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        let prepared = self.uses().prepare_block_use(block, stream, access);
-        if prepared.is_err() {
-            self.windows_have_closed();
-        }
-        prepared
-    }
-
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        let mut tokens = UseTokens::new(token.stream());
-        tokens.push(token);
-        self.finish_uses(tokens)
-    }
-
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.uses().prepare_or(uses, stream, || self.windows_have_closed())
-    }
-
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().finish_uses(tokens);
-        self.windows_have_closed();
-        outcome
-    }
-
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().cancel(tokens);
-        self.windows_have_closed();
-        outcome
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        Some(self)
     }
 
     /// `None`: the driver's pool maps its pages itself.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
+    }
+}
+
+impl UseTracking for AsyncCudaResource {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().prepare_in(uses, tokens, || self.windows_have_closed())
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        let outcome = self.uses().finish_in(tokens);
+        self.windows_have_closed();
+        outcome
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        let outcome = self.uses().cancel_in(tokens);
+        self.windows_have_closed();
+        outcome
     }
 }
 

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, Usage};
+use dmr_core::{
+    Access, AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, Usage, UseTrackingExt,
+};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 
@@ -49,7 +51,7 @@ fn a_forked_child_is_refused_everything() {
     assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
 
     // The parent goes on.
-    resource.finish_block_use(token).unwrap();
+    resource.finish_uses(token).unwrap();
     resource.deallocate(block).unwrap();
     drop((resource, stream));
     rig.assert_clean();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 
@@ -49,7 +49,7 @@ fn allocating_fails_giving_back_succeeds_and_nothing_is_issued_again() {
         resource.deallocate(b).unwrap();
         assert_eq!((resource.usage().live, resource.usage().retired), (0, 100));
         // A window that was open is closed, or its block reaped: nothing stays accounted for.
-        is_lost(resource.finish_block_use(token), call);
+        is_lost(resource.finish_uses(token), call);
         resource.reap_pending().unwrap();
         assert_eq!(resource.bytes_outstanding(), 0);
         assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());

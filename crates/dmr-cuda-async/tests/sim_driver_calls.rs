@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, StreamId};
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, StreamId, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_sim::CallCounts;
 use dmr_testkit::Rig;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use dmr_core::{AllocTag, DeviceMemoryResource, DeviceOps, ResourceError, StreamId, Usage};
+use dmr_core::{
+    AllocTag, DeviceMemoryResource, DeviceOps, ResourceError, StreamId, Usage, UseTrackingExt,
+};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 
@@ -65,7 +67,7 @@ fn a_failed_free_gives_the_block_back_as_it_was() {
         let token = resource.prepare_block_use(block.id(), stream.id(), dmr_core::Access::Write);
         let token = token.unwrap();
         rig.ops().fill_pattern(&block, 0..1000, 7, stream.id()).unwrap();
-        resource.finish_block_use(token).unwrap();
+        resource.finish_uses(token).unwrap();
     }
     resource.deallocate(block).unwrap();
     drop((resource, stream));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError};
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, ResourceResult};
+use dmr_core::{
+    Access, AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, UseTrackingExt,
+};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
@@ -32,7 +34,7 @@ fn a_capturing_stream_refuses_everything_and_its_capture_stays_valid() {
     let [home, other] = [rig.stream(), rig.stream()];
     let block = resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
     let token = resource.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
-    resource.finish_block_use(token).unwrap();
+    resource.finish_uses(token).unwrap();
     let before = resource.usage();
 
     begin(&home);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, StreamId};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, StreamId, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_sim::{Policy, Universe};
 use dmr_testkit::{Rig, RigConfig};
@@ -32,10 +32,10 @@ fn pass_through(
     let block = resource.allocate(bytes, home, AllocTag::UNTAGGED).unwrap();
     let token = resource.prepare_block_use(block.id(), home, Access::Write).unwrap();
     rig.ops().fill_pattern(&block, 0..64, 7, home).unwrap();
-    resource.finish_block_use(token).unwrap();
+    resource.finish_uses(token).unwrap();
     let token = resource.prepare_block_use(block.id(), reader, Access::Read).unwrap();
     rig.ops().check_pattern(&block, 0..64, 7, reader, 0).unwrap();
-    resource.finish_block_use(token).unwrap();
+    resource.finish_uses(token).unwrap();
     resource.deallocate(block).unwrap();
 }
 
@@ -118,11 +118,11 @@ fn a_block_is_kept_until_each_of_its_readers_is_done() {
         let block = resource.allocate(256, home.id(), AllocTag::UNTAGGED).unwrap();
         let token = resource.prepare_block_use(block.id(), home.id(), Access::Write).unwrap();
         rig.ops().fill_pattern(&block, 0..64, 7, home.id()).unwrap();
-        resource.finish_block_use(token).unwrap();
+        resource.finish_uses(token).unwrap();
         for reader in [&quick, &slow] {
             let token = resource.prepare_block_use(block.id(), reader.id(), Access::Read).unwrap();
             rig.ops().check_pattern(&block, 0..64, 7, reader.id(), 0).unwrap();
-            resource.finish_block_use(token).unwrap();
+            resource.finish_uses(token).unwrap();
         }
         resource.deallocate(block).unwrap();
         rig.streams().synchronize(quick.id()).unwrap();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
@@ -28,7 +28,7 @@ fn use_a_block(rig: &Rig, resource: &AsyncCudaResource, [home, other]: [&StreamL
             rig.ops().check_pattern(&block, 0..BYTES, 7, stream.id(), 0).unwrap();
         }
         forget_context();
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
     }
     forget_context();
     resource.deallocate(block).unwrap();

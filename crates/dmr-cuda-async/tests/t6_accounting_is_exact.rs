@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, StreamId};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, StreamId, UseTrackingExt,
+};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 

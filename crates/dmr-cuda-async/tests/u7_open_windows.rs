@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, ResourceError};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, ResourceError, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 
@@ -26,15 +26,13 @@ fn closing_the_last_window_frees_the_block_without_a_reap() {
         resource.deallocate(block).unwrap();
         let late = resource.prepare_block_use(id, a.id(), Access::Read);
         assert!(matches!(late, Err(ResourceError::UseAfterFree { .. })));
-        resource.finish_block_use(first).unwrap();
+        resource.finish_uses(first).unwrap();
         assert_eq!((resource.usage().live, resource.usage().retired), (0, 1000));
         assert_eq!(resource.reap_pending().unwrap(), 0);
         if cancelled {
-            let mut tokens = dmr_core::UseTokens::new(second.stream());
-            tokens.push(second);
-            resource.cancel_uses(tokens).unwrap();
+            resource.cancel_uses(second).unwrap();
         } else {
-            resource.finish_block_use(second).unwrap();
+            resource.finish_uses(second).unwrap();
         }
         assert_eq!(resource.bytes_outstanding(), 0);
     }
@@ -79,7 +77,7 @@ fn whoever_closes_a_window_while_another_thread_reaps_leaves_nothing_behind() {
             let block = resource.allocate(64, home.id(), AllocTag::UNTAGGED).unwrap();
             let token = resource.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
             resource.deallocate(block).unwrap();
-            resource.finish_block_use(token).unwrap();
+            resource.finish_uses(token).unwrap();
         }
         done.store(true, Ordering::Relaxed);
     });

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId};
+use dmr_core::{
+    Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId, UseTrackingExt,
+};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_sim::{Driver, Policy, Universe};
 use dmr_testkit::{Rig, RigConfig};
@@ -33,7 +35,7 @@ fn used(
     } else {
         rig.ops().check_pattern(block, range, pattern, stream, u64::from(byte)).unwrap();
     }
-    resource.finish_block_use(token).unwrap();
+    resource.finish_uses(token).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
-    UseToken, UseTokens,
+    UseTokens, UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_testkit::Rig;
@@ -26,12 +26,12 @@ fn declaring_a_use_is_refused_and_an_empty_launch_is_not() {
     assert!(refused(resource.record_block_use(&block, id)));
     assert!(refused(resource.prepare_block_use(block.id(), id, access)));
     assert!(refused(resource.prepare_uses(&[BlockUse::new(block.id(), access)], id)));
+    let mut tokens = UseTokens::new(id);
     #[allow(unsafe_code, reason = "makes a token that has no window")]
     // SAFETY: the resource has no windows.
-    let token = || unsafe { UseToken::new(block.id(), id, access, 0) };
-    assert!(refused(resource.finish_block_use(token())));
-    let mut tokens = UseTokens::new(id);
-    tokens.push(token());
+    unsafe {
+        tokens.push(block.id(), access, 0);
+    }
     assert!(refused(resource.finish_uses(tokens)));
 
     let none = resource.prepare_uses(&[], id).unwrap();

@@ -6,7 +6,7 @@ mod support;
 use dmr_core::error::SizeProblem;
 use dmr_core::{
     Access, BlockState, BlockUse, DeviceMemoryResource, DeviceOps, ResourceError, StreamId, Usage,
-    VirtualMemory,
+    UseTrackingExt, VirtualMemory,
 };
 use dmr_testkit::Rig;
 use support::{TAG, resource};

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use dmr_core::{Access, BlockUse, DeviceMemoryResource, DeviceOps};
+use dmr_core::{Access, BlockUse, DeviceMemoryResource, DeviceOps, UseTrackingExt};
 use dmr_sim::{Policy, ReportKind, Universe};
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;

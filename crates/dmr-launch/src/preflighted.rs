@@ -89,8 +89,8 @@ impl PreflightedLaunch {
     ///
     /// # Errors
     ///
-    /// As [`finish_uses`](DeviceMemoryResource::finish_uses): no work is left unprotected.
-    pub fn commit(self) -> ResourceResult<()> {
+    /// As [`finish`](dmr_core::UseTracking::finish) of the resource: no work is left unprotected.
+    pub fn commit(mut self) -> ResourceResult<()> {
         self.windows.finish()
     }
 
@@ -98,8 +98,8 @@ impl PreflightedLaunch {
     ///
     /// # Errors
     ///
-    /// As [`cancel_uses`](DeviceMemoryResource::cancel_uses).
-    pub fn cancel(self) -> ResourceResult<()> {
+    /// As [`cancel`](dmr_core::UseTracking::cancel) of the resource.
+    pub fn cancel(mut self) -> ResourceResult<()> {
         self.windows.cancel()
     }
 

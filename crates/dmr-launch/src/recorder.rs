@@ -1,15 +1,14 @@
 //! Told what a launch uses, makes it wait for what it must.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
-    StreamPoolId,
+    StreamPoolId, UseTrackingExt,
 };
-use dmr_streams::{
-    DeviceContext, KernelArg, LaunchTokens, MemoryOrigin, StreamPool, TrackedMemory,
-};
+use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, StreamPool, TrackedMemory};
 use smallvec::SmallVec;
 
 use crate::error::RefusedMemory;
@@ -130,8 +129,8 @@ impl LaunchRecorder {
     ) -> Result<PreflightedLaunch, PreflightError> {
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?.id();
-        let tokens = self.prepare(streams, resource, stream)?;
-        let windows = Windows::new(Arc::clone(streams), Arc::clone(resource), tokens);
+        let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream);
+        self.open(&mut windows, streams.id(), &**resource, stream)?;
         let counts = (self.uses.len(), self.skipped);
         Ok(PreflightedLaunch::new(windows, stream, self.mode, counts))
     }
@@ -159,8 +158,8 @@ impl LaunchRecorder {
     {
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
-        let tokens = self.prepare(streams, resource, stream.id())?;
-        let windows = Windows::new(&**streams, resource, tokens);
+        let mut windows = Windows::new(&**streams, &**resource, stream.id());
+        self.open(&mut windows, streams.id(), &**resource, stream.id())?;
         let enqueued = self.held_to_its_uses(|| enqueue(stream.stream()));
         match (enqueued, windows.finish()) {
             (Ok(value), Ok(())) => Ok(value),
@@ -266,23 +265,24 @@ impl LaunchRecorder {
     }
 
     /// Opens all windows or none.
-    fn prepare(
+    #[inline]
+    fn open<S: Deref<Target = StreamPool>, R: DeviceMemoryResource>(
         &mut self,
-        streams: &StreamPool,
-        resource: &Arc<dyn DeviceMemoryResource>,
+        windows: &mut Windows<S, R>,
+        pool: StreamPoolId,
+        resource: &dyn DeviceMemoryResource,
         stream: StreamId,
-    ) -> Result<LaunchTokens, PreflightError> {
-        self.refuse_or_leave_out_unordered(streams.id(), resource, stream)?;
-        let uses = self.uses.split_at(self.pinned);
-        let tokens = LaunchTokens::prepare(streams, resource, uses, stream);
-        tokens.map_err(|error| self.refused(error))
+    ) -> Result<(), PreflightError> {
+        self.refuse_or_leave_out_unordered(pool, resource, stream)?;
+        let (pinned, blocks) = self.uses.split_at(self.pinned);
+        windows.open(pinned, blocks).map_err(|error| self.refused(error))
     }
 
     /// Refuses or leaves out everything that cannot be ordered, as the mode says.
     fn refuse_or_leave_out_unordered(
         &mut self,
         pool: StreamPoolId,
-        resource: &Arc<dyn DeviceMemoryResource>,
+        resource: &dyn DeviceMemoryResource,
         stream: StreamId,
     ) -> Result<(), PreflightError> {
         if let Some(memory) = self.external.take() {

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_core::{BlockUse, DeviceMemoryResource, ResourceResult, StreamId};
 use dmr_streams::{LaunchTokens, StreamPool};
 
 static UNCOMMITTED: AtomicU64 = AtomicU64::new(0);
@@ -18,42 +18,60 @@ pub fn uncommitted_launches() -> u64 {
     UNCOMMITTED.load(Ordering::Relaxed)
 }
 
-/// The open windows of a launch on these streams, with blocks of this resource. They are closed in any
-/// case.
+/// The windows of a launch on these streams, with blocks of this resource. They are closed in any case.
 #[derive(Debug)]
 pub(crate) struct Windows<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> {
     streams: S,
     resource: R,
-    /// `None` when they have been closed.
-    tokens: Option<LaunchTokens>,
+    tokens: LaunchTokens,
+    /// The launch was neither committed nor cancelled.
+    is_pending: bool,
 }
 
 impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
-    pub(crate) fn new(streams: S, resource: R, tokens: LaunchTokens) -> Self {
-        Self { streams, resource, tokens: Some(tokens) }
+    /// No windows yet, on `stream`.
+    #[inline]
+    pub(crate) fn new(streams: S, resource: R, stream: StreamId) -> Self {
+        Self { streams, resource, tokens: LaunchTokens::new(stream), is_pending: false }
     }
 
-    pub(crate) fn finish(mut self) -> ResourceResult<()> {
-        let tokens = self.tokens.take();
-        tokens.map_or(Ok(()), |tokens| tokens.finish(&self.streams, &self.resource))
+    /// Opens the windows of all these uses, or none.
+    #[inline]
+    pub(crate) fn open(&mut self, pinned: &[BlockUse], blocks: &[BlockUse]) -> ResourceResult<()> {
+        self.tokens.prepare(&self.streams, &self.resource, pinned, blocks)?;
+        self.is_pending = !self.tokens.is_empty();
+        Ok(())
     }
 
-    pub(crate) fn cancel(mut self) -> ResourceResult<()> {
-        let tokens = self.tokens.take();
-        tokens.map_or(Ok(()), |tokens| tokens.cancel(&self.streams, &self.resource))
+    #[inline]
+    pub(crate) fn finish(&mut self) -> ResourceResult<()> {
+        self.is_pending = false;
+        self.tokens.finish(&self.streams, &self.resource)
+    }
+
+    pub(crate) fn cancel(&mut self) -> ResourceResult<()> {
+        self.is_pending = false;
+        self.tokens.cancel(&self.streams, &self.resource)
+    }
+}
+
+impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
+    #[cold]
+    fn finish_uncommitted(&mut self) {
+        UNCOMMITTED.fetch_add(1, Ordering::Relaxed);
+        let (stream, uses) = (self.tokens.stream(), self.tokens.len());
+        // A panic in here could abort the process: this may already be unwinding.
+        let _ = catch_unwind(AssertUnwindSafe(|| report(stream, uses, self.finish())));
     }
 }
 
 /// The work may be in flight, so it counts as submitted.
 impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Drop for Windows<S, R> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(tokens) = self.tokens.take().filter(|tokens| !tokens.is_empty()) else { return };
-        UNCOMMITTED.fetch_add(1, Ordering::Relaxed);
-        let (stream, uses) = (tokens.stream(), tokens.len());
-        // A panic in here could abort the process: this may already be unwinding.
-        let _ = catch_unwind(AssertUnwindSafe(|| {
-            report(stream, uses, tokens.finish(&self.streams, &self.resource));
-        }));
+        if self.is_pending {
+            self.finish_uncommitted();
+        }
     }
 }
 

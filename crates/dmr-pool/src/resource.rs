@@ -8,9 +8,9 @@ use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseToken, UseTokens, VirtualMemory,
+    UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, Dependencies, FreeSlot, NotOccupied, Patience, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
@@ -410,54 +410,31 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         trimmed.map(|()| before.saturating_sub(self.upstream.usage().reserved))
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        true
-    }
-
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        let outcome = self.uses().record_block_use(block.id(), stream);
-        self.windows_have_closed();
-        outcome
-    }
-
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        let prepared = self.uses().prepare_block_use(block, stream, access);
-        if prepared.is_err() {
-            self.windows_have_closed();
-        }
-        prepared
-    }
-
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        let mut tokens = UseTokens::new(token.stream());
-        tokens.push(token);
-        self.finish_uses(tokens)
-    }
-
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.uses().prepare_or(uses, stream, || self.windows_have_closed())
-    }
-
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().finish_uses(tokens);
-        self.windows_have_closed();
-        outcome
-    }
-
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        let outcome = self.uses().cancel(tokens);
-        self.windows_have_closed();
-        outcome
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        Some(self)
     }
 
     /// `None`: what is carved up here has no pages of its own.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
+    }
+}
+
+impl<U: DeviceMemoryResource> UseTracking for PoolResource<U> {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().prepare_in(uses, tokens, || self.windows_have_closed())
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        let outcome = self.uses().finish_in(tokens);
+        self.windows_have_closed();
+        outcome
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        let outcome = self.uses().cancel_in(tokens);
+        self.windows_have_closed();
+        outcome
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, Usage,
-    UseTokens,
+    UseTokens, UseTrackingExt,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;

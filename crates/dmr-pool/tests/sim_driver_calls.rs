@@ -3,7 +3,7 @@
 
 mod support;
 
-use dmr_core::{Access, DeviceMemoryResource};
+use dmr_core::{Access, UseTrackingExt};
 use dmr_pool::PoolConfig;
 use dmr_programs::random::Random;
 use dmr_sim::{CallCounts, Policy};

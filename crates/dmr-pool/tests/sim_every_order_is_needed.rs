@@ -8,7 +8,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dmr_core::{Access, DeviceMemoryResource, ResourceError};
+use dmr_core::{Access, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_pool::PoolConfig;
 use dmr_sim::{Policy, ReportKind};
 use support::program::perform;

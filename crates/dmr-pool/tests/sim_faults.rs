@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceResult,
-    StreamId, UseTokens,
+    StreamId, UseTokens, UseTrackingExt,
 };
 use dmr_pool::PoolConfig;
 use dmr_sim::{Policy, ReportKind};

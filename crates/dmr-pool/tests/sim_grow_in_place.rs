@@ -3,7 +3,7 @@
 
 mod support;
 
-use dmr_core::{Access, DeviceMemoryResource};
+use dmr_core::{Access, DeviceMemoryResource, UseTrackingExt};
 use dmr_pool::PoolConfig;
 use support::stage::{ALL, Stage};
 use support::{MIB, UPSTREAMS, shadow_of};

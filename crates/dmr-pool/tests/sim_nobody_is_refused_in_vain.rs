@@ -66,7 +66,7 @@ fn retired_blocks_that_a_reap_puts_back_are_waited_for() {
         }
         for tokens in windows {
             // The pool is not called.
-            stage.rig.streams().uses().finish_uses(tokens).unwrap();
+            stage.rig.streams().uses().finish(tokens).unwrap();
         }
         thread::scope(|scope| {
             let hold = stage.universe().hold_nth("cuEventQuery", 1);

@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::{Arc, Barrier};
 
-use dmr_core::{Access, AllocTag, BlockState, DeviceMemoryResource, ResourceError};
+use dmr_core::{Access, AllocTag, BlockState, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_pool::{PoolConfig, RegionState};
 use dmr_programs::{Conflict, Counts};
 use dmr_sim::{Policy, ReportKind};

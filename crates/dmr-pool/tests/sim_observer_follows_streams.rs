@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use dmr_core::{AllocTag, DeviceMemoryResource};
+use dmr_core::{AllocTag, DeviceMemoryResource, UseTrackingExt};
 use dmr_pool::PoolConfig;
 use dmr_programs::{Conflict, Counts};
 use dmr_sim::{CallCounts, Policy, ReportKind};

@@ -3,7 +3,7 @@
 
 mod support;
 
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_pool::PoolConfig;
 use dmr_sim::Policy;
 use support::stage::{ALL, Stage, tight};

@@ -10,7 +10,9 @@ mod support;
 use std::thread;
 use std::time::Duration;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, StreamId};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, StreamId, UseTrackingExt,
+};
 use dmr_pool::PoolConfig;
 use dmr_sim::Policy;
 use support::{MIB, Pool, Upstream, pool_over, rig};

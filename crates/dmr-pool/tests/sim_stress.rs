@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    StreamId,
+    StreamId, UseTrackingExt,
 };
 use dmr_pool::PoolConfig;
 use dmr_programs::random::Random;

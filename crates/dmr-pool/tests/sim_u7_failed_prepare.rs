@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockState, BlockUse, DeviceMemoryResource};
+use dmr_core::{Access, AllocTag, BlockState, BlockUse, DeviceMemoryResource, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockState, DeviceBlock, DeviceMemoryResource};
+use dmr_core::{Access, AllocTag, BlockState, DeviceBlock, DeviceMemoryResource, UseTrackingExt};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};
@@ -43,7 +43,7 @@ fn live_and_die(resource: &impl DeviceMemoryResource, streams: &[StreamLease]) {
         let mut blocks: Vec<DeviceBlock> = (0..BLOCKS).map(allocate).collect();
         for block in blocks.iter().step_by(3) {
             let token = resource.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
-            resource.finish_block_use(token).unwrap();
+            resource.finish_uses(token).unwrap();
         }
         let last = blocks.pop().unwrap();
         let token = resource.prepare_block_use(last.id(), other.id(), Access::Read).unwrap();
@@ -51,7 +51,7 @@ fn live_and_die(resource: &impl DeviceMemoryResource, streams: &[StreamLease]) {
         for block in blocks {
             resource.deallocate(block).unwrap();
         }
-        resource.finish_block_use(token).unwrap();
+        resource.finish_uses(token).unwrap();
     }
 }
 

@@ -7,7 +7,9 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps, StreamId};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps, StreamId, UseTrackingExt,
+};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};

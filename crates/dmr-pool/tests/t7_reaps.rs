@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockState, BlockUse, DeviceMemoryResource, ResourceResult, Usage,
+    UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};

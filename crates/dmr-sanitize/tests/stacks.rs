@@ -1,5 +1,6 @@
 //! A build contains the backends that it prints, and each stack tracks uses.
 
+use dmr_core::UseTrackingExt;
 use dmr_sanitize::machine::Machine;
 use dmr_sanitize::stacks::{BACKENDS, STACKS, Stack};
 

@@ -47,6 +47,12 @@ impl StreamPool {
     /// a retired stream.
     #[inline]
     pub fn enter(&self, stream: StreamId) -> ResourceResult<StreamGuard<'_>> {
+        self.entered(stream).ok_or_else(|| self.refusal(stream))
+    }
+
+    /// As [`enter`](Self::enter); `None` where that is an error.
+    #[inline(always)]
+    pub(crate) fn entered(&self, stream: StreamId) -> Option<StreamGuard<'_>> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
         if self.device().is_usable()
             && id.pool() == Some(self.id())
@@ -56,10 +62,10 @@ impl StreamPool {
         {
             let holds = self.is_adopted(id.slot()).then_some(&slot.holds);
             if holds.is_none_or(Holds::enter) {
-                return Ok(StreamGuard { pool: self, stream: &known.stream, id, holds });
+                return Some(StreamGuard { pool: self, stream: &known.stream, id, holds });
             }
         }
-        Err(self.refusal(stream))
+        None
     }
 
     /// Begins a call that uses the stream on which a block was allocated, also after its lease was
@@ -71,19 +77,25 @@ impl StreamPool {
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool.
     #[inline]
     pub fn enter_home(&self, home: StreamId) -> ResourceResult<HomeStream<'_>> {
+        self.entered_home(home).ok_or_else(|| self.refusal(home))
+    }
+
+    /// As [`enter_home`](Self::enter_home); `None` where that is an error.
+    #[inline(always)]
+    pub(crate) fn entered_home(&self, home: StreamId) -> Option<HomeStream<'_>> {
         if self.device().is_usable()
             && home.pool() == Some(self.id())
             && let Some(slot) = self.stream_slot(home.slot())
             && let Some(known) = slot.stream.get()
         {
             let holds = self.is_adopted(home.slot()).then_some(&slot.holds);
-            return Ok(if holds.is_none_or(Holds::enter) {
+            return Some(if holds.is_none_or(Holds::enter) {
                 HomeStream::Live(StreamGuard { pool: self, stream: &known.stream, id: home, holds })
             } else {
                 HomeStream::Retired
             });
         }
-        Err(self.refusal(home))
+        None
     }
 
     /// Returns a guard for the thread that is retiring the stream, which counts as a call already.
@@ -194,6 +206,14 @@ impl<'p> StreamGuard<'p> {
         self.pool.device()
     }
 
+    /// Ends the count of windows that were closed on the stream.
+    #[inline]
+    pub(crate) fn close_windows(&self, windows: usize) {
+        if let Some(holds) = self.holds {
+            holds.close_windows(windows);
+        }
+    }
+
     /// Counts windows that were opened on the stream.
     #[inline]
     pub(crate) fn open_windows(&self, windows: usize) {
@@ -247,7 +267,7 @@ impl StreamPool {
     /// Returns the error for an id that no call can begin with: that of the device, if it cannot be
     /// used.
     #[cold]
-    fn refusal(&self, stream: StreamId) -> ResourceError {
+    pub(crate) fn refusal(&self, stream: StreamId) -> ResourceError {
         self.device().check().err().unwrap_or_else(|| self.misuse(stream))
     }
 

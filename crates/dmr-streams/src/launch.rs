@@ -1,6 +1,8 @@
 //! The windows of one launch: on pinned memory in the use table itself, on blocks through their resource.
 
-use dmr_core::{BlockUse, DeviceMemoryResource, ResourceResult, StreamId, UseTokens};
+use dmr_core::{
+    BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking,
+};
 
 use crate::StreamPool;
 
@@ -19,37 +21,40 @@ pub struct LaunchTokens {
 }
 
 impl LaunchTokens {
-    /// Makes `stream`, of `streams`, wait for what the uses must come after, and opens their windows:
-    /// those of `pinned` in the use table of `streams`, those of `blocks` through `resource`. Does not
-    /// call the resource if there are no `blocks`.
+    /// No windows yet, on `stream`.
+    #[inline]
+    pub fn new(stream: StreamId) -> Self {
+        Self { pinned: UseTokens::new(stream), blocks: UseTokens::new(stream) }
+    }
+
+    /// Makes the stream, which is of `streams`, wait for what the uses must come after, and opens their
+    /// windows: those of `pinned` in the use table of `streams`, those of `blocks` through `resource`. Does
+    /// not call the resource if there are no `blocks`.
     ///
     /// # Errors
     ///
-    /// As [`UseTable::prepare`](crate::UseTable::prepare) and
-    /// [`prepare_uses`](DeviceMemoryResource::prepare_uses). No window is open then.
+    /// As [`UseTable::prepare`](crate::UseTable::prepare) and [`UseTracking::prepare`]. No window is open
+    /// then.
     #[inline]
     pub fn prepare<R: DeviceMemoryResource + ?Sized>(
+        &mut self,
         streams: &StreamPool,
         resource: &R,
-        (pinned, blocks): (&[BlockUse], &[BlockUse]),
-        stream: StreamId,
-    ) -> ResourceResult<Self> {
-        let pinned = match pinned {
-            [] => UseTokens::new(stream),
-            _ => streams.uses().prepare(pinned, stream)?,
-        };
-        let blocks = match blocks {
-            [] => Ok(UseTokens::new(stream)),
-            _ => resource.prepare_uses(blocks, stream),
-        };
-        match blocks {
-            Ok(blocks) => Ok(Self { pinned, blocks }),
-            Err(error) => {
-                // That error says more than one of a window that cannot be closed.
-                let _ = streams.uses().cancel(pinned);
-                Err(error)
-            }
+        pinned: &[BlockUse],
+        blocks: &[BlockUse],
+    ) -> ResourceResult<()> {
+        if !pinned.is_empty() {
+            streams.uses().prepare_in(pinned, &mut self.pinned, || ())?;
         }
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let prepared = self.tracking(resource).and_then(|it| it.prepare(blocks, &mut self.blocks));
+        if prepared.is_err() {
+            // That error says more than one of a window that cannot be closed.
+            let _ = streams.uses().cancel_in(&mut self.pinned);
+        }
+        prepared
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows. Records one
@@ -58,28 +63,24 @@ impl LaunchTokens {
     ///
     /// # Errors
     ///
-    /// As [`UseTable::finish_uses`](crate::UseTable::finish_uses) and
-    /// [`finish_uses`](DeviceMemoryResource::finish_uses); no work is left unprotected.
+    /// As [`UseTable::finish`](crate::UseTable::finish) and [`UseTracking::finish`]; no work is left
+    /// unprotected.
     #[inline]
     pub fn finish<R: DeviceMemoryResource + ?Sized>(
-        self,
+        &mut self,
         streams: &StreamPool,
         resource: &R,
     ) -> ResourceResult<()> {
-        let Self { pinned, blocks } = self;
-        if pinned.is_empty() && blocks.is_empty() {
-            return Ok(());
-        }
-        if pinned.is_empty() {
-            return resource.finish_uses(blocks);
-        }
-        if blocks.is_empty() {
-            return streams.uses().finish_uses(pinned);
-        }
-        // The event of the blocks covers the pinned memory, too. If the resource records none, what must
-        // come after the use of the pinned memory records one.
-        let pinned = streams.uses().finish_without_event(pinned);
-        pinned.and(resource.finish_uses(blocks))
+        let pinned = match (self.pinned.is_empty(), self.blocks.is_empty()) {
+            (true, true) => return Ok(()),
+            (true, false) => Ok(()),
+            (false, true) => return streams.uses().finish_in(&mut self.pinned),
+            // The event of the blocks covers the pinned memory, too. If the resource records none, what
+            // must come after the use of the pinned memory records one.
+            (false, false) => streams.uses().finish_without_event(&mut self.pinned),
+        };
+        let finished = self.tracking(resource).and_then(|it| it.finish(&mut self.blocks));
+        pinned.and(finished)
     }
 
     /// Closes the windows of uses whose work was not submitted. Call it with the resource and the
@@ -87,19 +88,18 @@ impl LaunchTokens {
     ///
     /// # Errors
     ///
-    /// As [`UseTable::cancel`](crate::UseTable::cancel) and
-    /// [`cancel_uses`](DeviceMemoryResource::cancel_uses).
+    /// As [`UseTable::cancel`](crate::UseTable::cancel) and [`UseTracking::cancel`].
     pub fn cancel<R: DeviceMemoryResource + ?Sized>(
-        self,
+        &mut self,
         streams: &StreamPool,
         resource: &R,
     ) -> ResourceResult<()> {
-        let pinned = streams.uses().cancel(self.pinned);
-        let blocks = match self.blocks.is_empty() {
-            true => Ok(()),
-            false => resource.cancel_uses(self.blocks),
-        };
-        pinned.and(blocks)
+        let pinned = streams.uses().cancel_in(&mut self.pinned);
+        if self.blocks.is_empty() {
+            return pinned;
+        }
+        let cancelled = self.tracking(resource).and_then(|it| it.cancel(&mut self.blocks));
+        pinned.and(cancelled)
     }
 
     /// Returns the stream of the launch.
@@ -117,6 +117,14 @@ impl LaunchTokens {
     /// Returns whether no window is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.pinned.is_empty() && self.blocks.is_empty()
+    }
+
+    #[inline]
+    fn tracking<'r, R: DeviceMemoryResource + ?Sized>(
+        &self,
+        resource: &'r R,
+    ) -> ResourceResult<&'r dyn UseTracking> {
+        resource.use_tracking().ok_or_else(|| ResourceError::not_tracked(self.stream()))
     }
 }

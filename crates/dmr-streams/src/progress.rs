@@ -118,7 +118,7 @@ impl Progress {
     /// if there is more than one stream: without one, a stream that must wait for the use waits for an
     /// event with a later number. If recording fails, or the stream turns out to capture a graph, the
     /// number still stands and the use is unrecorded.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mark(&self, stream: &StreamGuard<'_>, marked: &mut u64) -> ResourceResult<()> {
         let timeline = &self.timelines[stream.slot()];
         // If no second stream is in sight now, then the event that announces it will be numbered

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseToken,
-    UseTokens, VirtualMemory,
+    AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
+    VirtualMemory,
 };
 
 use crate::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
@@ -211,44 +211,27 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         Ok(before.saturating_sub(self.usage().reserved))
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        true
-    }
-
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.uses().record_block_use(block.id(), stream)
-    }
-
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        self.uses().prepare_block_use(block, stream, access)
-    }
-
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        let mut tokens = UseTokens::new(token.stream());
-        tokens.push(token);
-        self.finish_uses(tokens)
-    }
-
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.uses().prepare(uses, stream)
-    }
-
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.uses().finish_uses(tokens)
-    }
-
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.uses().cancel(tokens)
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        Some(self)
     }
 
     /// Uses of blocks are tracked, uses of pages are not.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         self.get_ref().virtual_memory()
+    }
+}
+
+impl<R: DeviceMemoryResource> UseTracking for Tracked<R> {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().prepare_in(uses, tokens, || ())
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().finish_in(tokens)
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.uses().cancel_in(tokens)
     }
 }
 

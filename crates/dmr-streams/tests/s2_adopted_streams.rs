@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    ResourceResult, StreamId,
+    ResourceResult, StreamId, UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::library::LIBRARY_NAMES;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId,
+    UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::{StreamPoolConfig, Tracked};
@@ -63,7 +64,7 @@ fn block(resource: &dyn DeviceMemoryResource, home: StreamId) -> DeviceBlock {
 fn write(rig: &Rig, resource: &dyn DeviceMemoryResource, on: StreamId, block: &DeviceBlock) {
     let window = resource.prepare_block_use(block.id(), on, Access::Write).unwrap();
     rig.ops().fill_pattern(block, 0..BYTES, 7, on).unwrap();
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
 }
 
 /// Reads the blocks in one launch; returns how many waits that needed.
@@ -137,7 +138,7 @@ fn a_pool_for_thousands_of_streams_takes_no_more_memory_for_each_stream_and_even
     let before = live();
     for block in &blocks {
         let window = resource.prepare_block_use(block.id(), reader.id(), Access::Read).unwrap();
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
     }
     assert!(rig.universe().calls().count("cuEventCreate") >= EVENTS as u64);
     let each = (live() - before) / EVENTS;

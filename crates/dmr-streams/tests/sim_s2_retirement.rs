@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    ResourceResult, StreamId,
+    ResourceResult, StreamId, UseTrackingExt,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
@@ -100,22 +100,21 @@ fn each_window_counts_until_it_is_closed_by_any_thread_and_in_any_way() {
     let blocks: Vec<_> = (0..3).map(|_| resource.allocate(BYTES, own.id(), TAG).unwrap()).collect();
     let uses: Vec<_> = blocks.iter().map(|block| BlockUse::new(block.id(), Access::Read)).collect();
     let is_refused = || rig.streams().retire_stream(&adopted).is_err();
-    let mut tokens = resource.prepare_uses(&uses, adopted.id()).unwrap().into_iter();
+    let prepare = |used: &BlockUse| resource.prepare_uses(&[*used], adopted.id()).unwrap();
+    let tokens = uses.iter().map(prepare).collect::<Vec<_>>();
     let window = resource.prepare_block_use(blocks[0].id(), adopted.id(), Access::Read).unwrap();
     // One that cannot be prepared leaves nothing open.
     let conflict =
         resource.prepare_uses(&[uses[0], BlockUse::new(blocks[1].id(), Access::Write)], own.id());
     assert!(conflict.is_err());
-    for token in tokens.by_ref() {
+    for token in tokens {
         assert!(is_refused());
         std::thread::scope(|scope| {
-            scope.spawn(|| resource.finish_block_use(token).unwrap());
+            scope.spawn(|| resource.finish_uses(token).unwrap());
         });
     }
     assert!(is_refused());
-    let mut last = dmr_core::UseTokens::new(window.stream());
-    last.push(window);
-    resource.cancel_uses(last).unwrap();
+    resource.cancel_uses(window).unwrap();
     rig.streams().retire_stream(&adopted).unwrap();
     drop(stream);
     for block in blocks {
@@ -136,7 +135,7 @@ fn a_launch_that_cannot_be_prepared_does_not_keep_its_stream() {
     assert!(resource.prepare_uses(&uses, adopted.id()).is_err());
     rig.streams().retire_stream(&adopted).unwrap();
     drop(stream);
-    resource.finish_block_use(held).unwrap();
+    resource.finish_uses(held).unwrap();
     for block in [free, used] {
         resource.deallocate(block).unwrap();
     }
@@ -175,7 +174,7 @@ fn retiring_with_a_timeout_waits_for_a_launch_that_another_thread_finishes() {
         let retired = scope.spawn(|| rig.streams().retire_stream_timeout(&adopted, PATIENCE));
         std::thread::sleep(Duration::from_millis(10));
         assert!(!retired.is_finished());
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
         retired.join().unwrap().unwrap();
     });
     drop(stream);

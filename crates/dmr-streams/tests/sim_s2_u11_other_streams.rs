@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockState, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps,
-    ResourceError, StreamId,
+    ResourceError, StreamId, UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};
@@ -72,7 +72,7 @@ fn the_announced_event_does_not_stand_for_what_came_after_it() {
     // No event of its own: whoever needs it needs one that was recorded after it.
     rig.universe().fail_nth("cuEventRecord", 1, 999);
     rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
-    assert!(resource.finish_block_use(window).is_err());
+    assert!(resource.finish_uses(window).is_err());
     launch(&rig, &resource, b.id(), Access::Read, &block);
     for block in [block, other] {
         resource.deallocate(block).unwrap();
@@ -176,7 +176,7 @@ fn a_stream_is_retired_after_its_last_use_is_finished_and_not_before() {
     let window = resource.prepare_block_use(block.id(), adopted.id(), Access::Write).unwrap();
     rig.ops().fill_pattern(&block, 0..BYTES, 7, adopted.id()).unwrap();
     assert!(rig.streams().retire_stream(&adopted).is_err());
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
     rig.streams().retire_stream(&adopted).unwrap();
     drop(stream);
     launch(&rig, &resource, own.id(), Access::Read, &block);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
-    StreamId,
+    StreamId, UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};
@@ -38,7 +38,7 @@ fn write(rig: &Rig, resource: &Resource, block: &DeviceBlock, stream: StreamId) 
     let token = insist(|| resource.prepare_block_use(block.id(), stream, Access::Write));
     insist(|| rig.ops().fill_pattern(block, 0..block.bytes(), 0, stream));
     // The use stands, whether or not its event could be recorded.
-    let _ = resource.finish_block_use(token);
+    let _ = resource.finish_uses(token);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn no_driver_call_that_fails_loses_memory_order_or_accounting() {
         let token = insist(|| resource.prepare_block_use(second.id(), c, Access::Read));
         give_back(&resource, second);
         exact(0);
-        let _ = resource.finish_block_use(token);
+        let _ = resource.finish_uses(token);
         let third = allocate(256);
         write(rig, &resource, &third, c);
         give_back(&resource, third);

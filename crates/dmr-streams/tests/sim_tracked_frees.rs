@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, StreamId,
-    UseToken,
+    UseTokens, UseTrackingExt,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
@@ -37,7 +37,7 @@ fn write(
     resource: &dyn DeviceMemoryResource,
     block: &DeviceBlock,
     on: StreamId,
-) -> UseToken {
+) -> UseTokens {
     let window = resource.prepare_block_use(block.id(), on, Access::Write).unwrap();
     rig.ops().fill_pattern(block, 0..block.bytes(), 7, on).unwrap();
     window
@@ -57,13 +57,13 @@ fn retire(rig: &Rig, resource: &dyn DeviceMemoryResource, on: [StreamId; 2], clo
     let block = allocate(resource, MIB, home);
     let window = write(rig, resource, &block, user);
     if closes == Closes::Before {
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
         resource.deallocate(block).unwrap();
         return;
     }
     resource.deallocate(block).unwrap();
     if closes == Closes::After {
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
     }
 }
 
@@ -101,7 +101,7 @@ fn a_reap_returns_the_bytes_of_every_block_that_it_frees() {
         let blocks = [MIB, 2 * MIB, 4 * MIB].map(|bytes| allocate(&resource, bytes, home.id()));
         for block in blocks {
             let window = write(&rig, &resource, &block, other.id());
-            resource.finish_block_use(window).unwrap();
+            resource.finish_uses(window).unwrap();
             resource.deallocate(block).unwrap();
         }
         rig.device().synchronize().unwrap();
@@ -153,7 +153,7 @@ fn memory_is_not_refused_while_a_retired_block_is_done_with() {
     resource.deallocate(in_use).unwrap();
     let large = allocate(&resource, 40 * MIB, home.id());
     let write = write(&rig, &resource, &large, other.id());
-    resource.finish_block_use(write).unwrap();
+    resource.finish_uses(write).unwrap();
     resource.deallocate(large).unwrap();
     rig.device().synchronize().unwrap();
     let again = allocate(&resource, 40 * MIB, home.id());
@@ -161,7 +161,7 @@ fn memory_is_not_refused_while_a_retired_block_is_done_with() {
     // What is refused is in use.
     let refused = resource.allocate(40 * MIB, home.id(), AllocTag::UNTAGGED);
     assert!(matches!(refused, Err(ResourceError::OutOfMemory { .. })), "{refused:?}");
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
     resource.reap_pending().unwrap();
     // With nothing retired there is nothing to try again for.
     rig.universe().reset_calls();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, ResourceError};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, ResourceError, UseTrackingExt};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::{StreamLease, Tracked};
 use dmr_testkit::Rig;
@@ -27,13 +27,13 @@ fn work_that_cannot_be_recorded_is_waited_for() {
         rig.ops().fill_pattern(&block, 0..BYTES, 7, a.id()).unwrap();
         rig.universe().reset_calls();
         rig.universe().fail_nth("cuEventRecord", 1, 999);
-        assert_eq!(resource.finish_block_use(window), Ok(()));
+        assert_eq!(resource.finish_uses(window), Ok(()));
         assert_eq!(rig.universe().calls().count("cuStreamSynchronize"), 1);
         // Nothing is left to wait for.
         let window = resource.prepare_block_use(block.id(), b.id(), access).unwrap();
         assert_eq!(rig.universe().calls().count("cuStreamWaitEvent"), 0);
         rig.ops().check_pattern(&block, 0..BYTES, 7, b.id(), 0).unwrap();
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
     }
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
@@ -51,14 +51,14 @@ fn work_that_can_neither_be_recorded_nor_waited_for_keeps_its_block() {
     rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
     rig.universe().fail_nth("cuEventRecord", 1, 999);
     rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
-    let error = resource.finish_block_use(window).unwrap_err();
+    let error = resource.finish_uses(window).unwrap_err();
     assert!(matches!(error, ResourceError::Driver { call: "cuEventRecord", .. }), "{error}");
     // Still no event can be recorded: who depends on it is refused, nobody passes.
     rig.universe().fail_nth("cuEventRecord", 1, 999);
     assert!(resource.prepare_block_use(block.id(), a.id(), Access::Read).is_err());
     let window = resource.prepare_block_use(block.id(), a.id(), Access::Read).unwrap();
     rig.ops().check_pattern(&block, 0..BYTES, 7, a.id(), 0).unwrap();
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
     assert_eq!(resource.usage().outstanding(), 0);
@@ -81,7 +81,7 @@ fn on_a_capturing_stream_every_call_is_refused() {
     let recorded = resource.record_block_use(&block, b.id());
     assert_eq!(recorded.unwrap_err(), capturing);
     // A window that was opened before the capture began: its work is not forgotten.
-    assert_eq!(resource.finish_block_use(open).unwrap_err(), capturing);
+    assert_eq!(resource.finish_uses(open).unwrap_err(), capturing);
     let allocated = resource.allocate(BYTES, b.id(), AllocTag::UNTAGGED);
     assert_eq!(allocated.unwrap_err(), capturing);
     b.stream()
@@ -90,7 +90,7 @@ fn on_a_capturing_stream_every_call_is_refused() {
         .unwrap_or_default();
     let window = resource.prepare_block_use(block.id(), a.id(), Access::Read).unwrap();
     rig.ops().check_pattern(&block, 0..BYTES, 7, a.id(), 0).unwrap();
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
     drop((resource, a, b));
@@ -107,7 +107,7 @@ fn a_free_is_refused_while_its_home_stream_captures() {
         let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
         let window = resource.prepare_block_use(block.id(), user.id(), Access::Write).unwrap();
         rig.ops().fill_pattern(&block, 0..BYTES, 7, user.id()).unwrap();
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
         let (id, before) = (block.id(), resource.usage());
         home.stream().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
         let refused = resource.deallocate(block).unwrap_err();
@@ -117,7 +117,7 @@ fn a_free_is_refused_while_its_home_stream_captures() {
         // It is the caller's as before, for uses and for another try.
         let window = resource.prepare_block_use(id, other.id(), Access::Read).unwrap();
         rig.ops().check_pattern(&refused.block, 0..BYTES, 7, other.id(), 0).unwrap();
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
         resource.deallocate(refused.block).unwrap();
         resource.reap_pending().unwrap();
         assert_eq!(resource.usage().outstanding(), 0);
@@ -140,7 +140,7 @@ fn nobody_waits_for_an_event_that_a_producers_graph_would_swallow() {
     end_capture(&a);
     let window = resource.prepare_block_use(block.id(), b.id(), Access::Write).unwrap();
     rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
     resource.deallocate(block).unwrap();
     resource.reap_pending().unwrap();
     drop((resource, a, b));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps};
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps, UseTrackingExt};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId,
+    UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    StreamId,
+    StreamId, UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
@@ -109,7 +109,7 @@ fn a_thread_whose_wait_is_not_queued_yet_does_not_spare_another_thread_its_own()
         hold.wait_until_held();
         launch(&rig, &resource, b.id(), Access::Read, &[&block]);
         hold.release();
-        resource.finish_block_use(first.join().unwrap()).unwrap();
+        resource.finish_uses(first.join().unwrap()).unwrap();
     });
     assert_eq!(rig.universe().calls().count("cuStreamWaitEvent"), 2);
     resource.deallocate(block).unwrap();
@@ -125,14 +125,14 @@ fn a_token_closes_its_own_window_in_whatever_order_windows_close() {
     let block = block(&resource, a.id());
     let prepare = |on, access| resource.prepare_block_use(block.id(), on, access);
     let [of_a, of_b] = [&a, &b].map(|on| prepare(on.id(), Access::Read).unwrap());
-    resource.finish_block_use(of_b).unwrap();
+    resource.finish_uses(of_b).unwrap();
     for writer in [&b, &c] {
         match prepare(writer.id(), Access::Write).unwrap_err() {
             ResourceError::WindowConflict { holder, .. } => assert_eq!(holder, a.id()),
             other => panic!("{other}"),
         }
     }
-    resource.finish_block_use(of_a).unwrap();
+    resource.finish_uses(of_a).unwrap();
     resource.deallocate(block).unwrap();
     drop((resource, a, b, c));
     rig.assert_clean();
@@ -152,7 +152,7 @@ fn a_writer_conflicts_with_any_of_several_readers() {
         assert!(matches!(refused, ResourceError::WindowConflict { .. }), "{refused}");
     }
     for reader in readers {
-        resource.finish_block_use(reader).unwrap();
+        resource.finish_uses(reader).unwrap();
     }
     resource.deallocate(block).unwrap();
     drop((resource, a, b));

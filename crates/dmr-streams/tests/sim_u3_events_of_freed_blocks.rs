@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, StreamId};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, StreamId, UseTrackingExt,
+};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::uses::Dependencies;
 use dmr_streams::{StreamLease, Tracked};

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
-use dmr_core::{Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId};
+use dmr_core::{
+    Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, StreamId, UseTrackingExt,
+};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_streams::uses::Dependencies;
@@ -24,13 +26,13 @@ fn block(resource: &dyn DeviceMemoryResource, home: StreamId) -> DeviceBlock {
 fn write(rig: &Rig, resource: &dyn DeviceMemoryResource, on: StreamId, block: &DeviceBlock) {
     let window = resource.prepare_block_use(block.id(), on, Access::Write).unwrap();
     rig.ops().fill_pattern(block, 0..BYTES, 7, on).unwrap();
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
 }
 
 fn read(rig: &Rig, resource: &dyn DeviceMemoryResource, on: StreamId, block: &DeviceBlock) {
     let window = resource.prepare_block_use(block.id(), on, Access::Read).unwrap();
     rig.ops().check_pattern(block, 0..BYTES, 7, on, 0).unwrap();
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
 }
 
 /// Writes `early` on `on`, and runs `meanwhile` when its event has been recorded and nobody has

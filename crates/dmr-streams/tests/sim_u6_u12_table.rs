@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, StreamId};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, StreamId, UseTrackingExt};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;
@@ -25,7 +25,7 @@ fn windows_nest_whichever_name_of_the_stream_they_were_opened_by() {
     let windows = names.map(|name| prepare(name).unwrap());
     assert!(prepare(second.id()).is_err());
     for window in windows {
-        resource.finish_block_use(window).unwrap();
+        resource.finish_uses(window).unwrap();
     }
     resource.deallocate(block).unwrap();
     drop((resource, first, second));

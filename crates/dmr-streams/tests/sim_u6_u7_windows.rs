@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError};
+use dmr_core::{
+    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, UseTrackingExt,
+};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;
@@ -39,10 +41,10 @@ fn a_conflicting_preparation_is_refused_while_another_thread_is_inside_its_own()
             }
         }
         hold.release();
-        resource.finish_block_use(inside.join().unwrap()).unwrap();
+        resource.finish_uses(inside.join().unwrap()).unwrap();
     });
     let after = resource.prepare_block_use(id, c.id(), Access::Write).unwrap();
-    resource.finish_block_use(after).unwrap();
+    resource.finish_uses(after).unwrap();
     resource.deallocate(block).unwrap();
     drop((resource, a, b, c));
     rig.assert_clean();
@@ -58,15 +60,15 @@ fn readers_of_two_streams_do_not_exclude_each_other_and_windows_of_one_stream_ne
     let readers = [prepare(a.id(), Access::Read), prepare(b.id(), Access::Read)];
     assert!(prepare(a.id(), Access::Write).is_err(), "the other reader is in its window");
     for reader in readers {
-        resource.finish_block_use(reader.unwrap()).unwrap();
+        resource.finish_uses(reader.unwrap()).unwrap();
     }
     let outer = prepare(a.id(), Access::Write).unwrap();
     let inner = prepare(a.id(), Access::ReadWrite).unwrap();
     assert!(prepare(b.id(), Access::Read).is_err());
-    resource.finish_block_use(outer).unwrap();
+    resource.finish_uses(outer).unwrap();
     assert!(prepare(b.id(), Access::Read).is_err(), "the inner window is still open");
-    resource.finish_block_use(inner).unwrap();
-    resource.finish_block_use(prepare(b.id(), Access::Read).unwrap()).unwrap();
+    resource.finish_uses(inner).unwrap();
+    resource.finish_uses(prepare(b.id(), Access::Read).unwrap()).unwrap();
     resource.deallocate(block).unwrap();
     drop((resource, a, b));
     rig.assert_clean();
@@ -85,9 +87,9 @@ fn all_eight_windows_open_or_none() {
     assert!(matches!(refused, ResourceError::WindowConflict { .. }), "{refused}");
     assert_eq!(rig.universe().calls().count("cuStreamWaitEvent"), 0);
     for block in &blocks {
-        assert_eq!(rig.streams().uses().has_open_window(block.id()), block.id() == fifth.block());
+        assert_eq!(rig.streams().uses().has_open_window(block.id()), block.id() == blocks[4].id());
     }
-    resource.finish_block_use(fifth).unwrap();
+    resource.finish_uses(fifth).unwrap();
     let tokens = resource.prepare_uses(&uses, b.id()).unwrap();
     assert_eq!(tokens.len(), 8);
     resource.cancel_uses(tokens).unwrap();
@@ -111,7 +113,7 @@ fn a_block_given_back_inside_a_window_is_freed_after_it() {
     assert_eq!((resource.usage().live, resource.usage().retired), (0, 256));
     let stale = resource.prepare_block_use(id, b.id(), Access::Read).unwrap_err();
     assert_eq!(stale, ResourceError::use_after_free(id.generation()));
-    resource.finish_block_use(window).unwrap();
+    resource.finish_uses(window).unwrap();
     resource.reap_pending().unwrap();
     assert_eq!(resource.usage().outstanding(), 0);
     drop((resource, a, b));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceMemoryResource, DeviceOps, ResourceError, StreamId,
+    UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, StreamId,
+    UseTrackingExt,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::{StreamPool, StreamPoolConfig, Tracked};
@@ -18,7 +19,7 @@ fn tracked(rig: &Rig) -> Tracked<DirectCudaResource> {
 fn write(rig: &Rig, resource: &Tracked<DirectCudaResource>, block: &DeviceBlock, on: StreamId) {
     let token = resource.prepare_block_use(block.id(), on, Access::Write).unwrap();
     rig.ops().fill_pattern(block, 0..block.bytes(), 1, on).unwrap();
-    resource.finish_block_use(token).unwrap();
+    resource.finish_uses(token).unwrap();
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn a_block_in_an_open_window_stays_until_a_reap_finds_it_closed() {
     rig.ops().fill_pattern(&block, 0..1000, 1, other.id()).unwrap();
     resource.deallocate(block).unwrap();
     assert_eq!(resource.reap_pending().unwrap(), 0);
-    resource.finish_block_use(token).unwrap();
+    resource.finish_uses(token).unwrap();
     assert_eq!(resource.reap_pending().unwrap(), 1000);
     drop((resource, home, other));
     rig.assert_clean();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, DeviceOps, UseTrackingExt};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;
@@ -26,11 +26,11 @@ fn a_reader_is_done_before_the_producers_later_work() {
     let start = a.stream().record_event(timed).unwrap();
     let write = resource.prepare_block_use(block.id(), a.id(), Access::Write).unwrap();
     rig.ops().fill_pattern(&block, 0..BYTES, 8, a.id()).unwrap();
-    resource.finish_block_use(write).unwrap();
+    resource.finish_uses(write).unwrap();
     rig.delay(a.id()); // 20 ms
     let read = resource.prepare_block_use(block.id(), b.id(), Access::Read).unwrap();
     rig.ops().check_pattern(&block, 0..BYTES, 8, b.id(), 0).unwrap();
-    resource.finish_block_use(read).unwrap();
+    resource.finish_uses(read).unwrap();
     let end = b.stream().record_event(timed).unwrap();
     let after_all = a.stream().record_event(timed).unwrap();
     assert!(start.elapsed_ms(&end).unwrap() < 10.0);

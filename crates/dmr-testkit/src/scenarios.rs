@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    ResourceResult, StreamId,
+    ResourceResult, StreamId, UseTrackingExt,
 };
 use dmr_streams::{PatternOps, StreamLease};
 

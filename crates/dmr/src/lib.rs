@@ -131,7 +131,7 @@ pub mod prelude {
     pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer, Pod, Zeroable};
     pub use dmr_core::{
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
-        StreamId, Usage,
+        StreamId, Usage, UseTrackingExt,
     };
     #[cfg(feature = "async")]
     pub use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};

@@ -360,13 +360,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         stream_pool,
         bytes_outstanding,
         usage,
-        supports_block_use_tracking,
-        record_block_use,
-        prepare_block_use,
-        finish_block_use,
-        prepare_uses,
-        finish_uses,
-        cancel_uses,
+        use_tracking,
     );
 
     /// Its own, which charges for what is created.

@@ -4,9 +4,8 @@ use std::backtrace::Backtrace;
 use std::sync::Arc;
 
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, Usage, UseToken,
-    UseTokens, VirtualMemory,
+    AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceError, ResourceResult, StreamId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 
 use super::allocation::Allocation;
@@ -24,7 +23,6 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         stream_pool,
         // The quarantine stays: `reap_pending` empties it.
         trim_to,
-        supports_block_use_tracking,
     );
 
     /// The sizes in upstream's errors include the red zones.
@@ -165,55 +163,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         self.reap(true, R::reap_pending)
     }
 
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.refuse_fork()?;
-        let _passing = self.passing();
-        let window = [block.generation()];
-        self.open_windows(&window)?;
-        let outcome = self.get_ref().record_block_use(block, stream);
-        self.forget_windows(&window);
-        outcome
-    }
-
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        self.refuse_fork()?;
-        let _passing = self.passing();
-        let window = [block.generation()];
-        self.open_windows(&window)?;
-        let prepared = self.get_ref().prepare_block_use(block, stream, access);
-        prepared.inspect_err(|_| self.forget_windows(&window))
-    }
-
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        self.refuse_fork()?;
-        let windows = [token.block().generation()];
-        self.close_windows(&windows, self.get_ref().finish_block_use(token))
-    }
-
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.refuse_fork()?;
-        let _passing = self.passing();
-        let windows: Vec<_> = uses.iter().map(|used| used.block.generation()).collect();
-        self.open_windows(&windows)?;
-        let prepared = self.get_ref().prepare_uses(uses, stream);
-        prepared.inspect_err(|_| self.forget_windows(&windows))
-    }
-
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.refuse_fork()?;
-        let windows = windows_of(&tokens);
-        self.close_windows(&windows, self.get_ref().finish_uses(tokens))
-    }
-
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.refuse_fork()?;
-        let windows = windows_of(&tokens);
-        self.close_windows(&windows, self.get_ref().cancel_uses(tokens))
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        self.get_ref().use_tracking().map(|_| self as _)
     }
 
     /// Returns `None`: pages have no red zones, and are not quarantined.
@@ -222,7 +173,22 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     }
 }
 
-/// Returns the blocks of the windows of these tokens.
-fn windows_of(tokens: &UseTokens) -> Vec<Generation> {
-    tokens.into_iter().map(|token| token.block().generation()).collect()
+/// Counts the windows of blocks that the guard has.
+impl<R: DeviceMemoryResource> UseTracking for DebugGuardResource<R> {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.refuse_fork()?;
+        let upstream = self.tracking(tokens.stream())?;
+        let _passing = self.passing();
+        let windows: Vec<_> = uses.iter().map(|used| used.block.generation()).collect();
+        self.open_windows(&windows)?;
+        upstream.prepare(uses, tokens).inspect_err(|_| self.forget_windows(&windows))
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.close_windows(tokens, |upstream, tokens| upstream.finish(tokens))
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.close_windows(tokens, |upstream, tokens| upstream.cancel(tokens))
+    }
 }

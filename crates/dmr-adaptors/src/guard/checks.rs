@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use dmr_core::{
     Access, BlockId, BlockUse, Corruption, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, UseTokens, WholeBlock,
+    ResourceError, ResourceResult, StreamId, UseTokens, UseTrackingExt, WholeBlock,
 };
 
 use super::allocation::{Allocation, FREED, FRESH, Phase, RED_ZONE};

@@ -8,7 +8,7 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockId, BlockState, Corruption, DeviceBlock, DeviceMemoryResource, Generation,
-    Process, ResourceError, ResourceResult, StreamId,
+    Process, ResourceError, ResourceResult, StreamId, UseToken, UseTokens, UseTracking,
 };
 
 use super::accounts::Accounts;
@@ -264,6 +264,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         drop(self.strays.deallocate(self.get_ref()));
     }
 
+    /// Returns what tracks the uses upstream.
+    pub(super) fn tracking(&self, stream: StreamId) -> ResourceResult<&dyn UseTracking> {
+        self.get_ref().use_tracking().ok_or_else(|| ResourceError::not_tracked(stream))
+    }
+
     /// Counts windows that are about to be opened: all of them, or none.
     ///
     /// # Errors
@@ -279,15 +284,19 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         Ok(())
     }
 
-    /// Counts windows as closed, unless upstream has refused to close them: it leaves all of them open
-    /// then.
+    /// Closes windows, and counts them as closed, unless upstream has refused that and left them in the
+    /// tokens.
     pub(super) fn close_windows(
         &self,
-        windows: &[Generation],
-        outcome: ResourceResult<()>,
+        tokens: &mut UseTokens,
+        close: impl FnOnce(&dyn UseTracking, &mut UseTokens) -> ResourceResult<()>,
     ) -> ResourceResult<()> {
-        if !matches!(outcome, Err(ResourceError::StreamMisuse { .. })) {
-            self.forget_windows(windows);
+        self.refuse_fork()?;
+        let upstream = self.tracking(tokens.stream())?;
+        let windows: Vec<_> = tokens.iter().map(UseToken::generation).collect();
+        let outcome = close(upstream, tokens);
+        if tokens.is_empty() {
+            self.forget_windows(&windows);
         }
         outcome
     }

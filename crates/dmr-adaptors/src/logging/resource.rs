@@ -248,13 +248,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         bytes_outstanding,
         usage,
         trim_to,
-        supports_block_use_tracking,
-        record_block_use,
-        prepare_block_use,
-        finish_block_use,
-        prepare_uses,
-        finish_uses,
-        cancel_uses,
+        use_tracking,
         // Past it: blocks are logged, pages are not.
         virtual_memory,
     );

@@ -198,13 +198,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         try_reap,
         reap_pending,
         trim_to,
-        supports_block_use_tracking,
-        record_block_use,
-        prepare_block_use,
-        finish_block_use,
-        prepare_uses,
-        finish_uses,
-        cancel_uses,
+        use_tracking,
         // Past it: blocks are counted, pages are not.
         virtual_memory,
     );

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource};
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, UseTrackingExt};
 use dmr_streams::{Device, StreamLease};
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource};
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource, UseTrackingExt};
 use dmr_streams::PatternOps;
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use super::blocks::overlap;
 use super::support::{Failure, LARGE, Numbers, ODD, Outcome, Subject, TAG, ensure, message_of};
 use crate::{
     Access, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    StreamId, Usage,
+    StreamId, Usage, UseTrackingExt,
 };
 
 pub(super) fn usage_counts_bytes_as_asked(s: &Subject<'_>) -> Outcome {

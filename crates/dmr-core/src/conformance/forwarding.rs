@@ -7,15 +7,15 @@ use super::pages::missed_pages;
 use super::support::{ODD, TAG};
 use crate::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, ResourceResult, StreamId, StreamPoolId, Usage, UseToken, UseTokens,
-    VirtualMemory,
+    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
+    UseTracking, VirtualMemory,
 };
 
 /// Puts an adaptor around a [`Spy`] and calls every method once: each has to reach the spy
 /// exactly once, whatever else the adaptor calls besides.
 ///
-/// A method that an adaptor forgets falls back to the trait's own body: it refuses to track uses,
-/// or answers from `usage`. It looks right until somebody stacks it on a resource that tracks.
+/// A method that an adaptor forgets falls back to the trait's own body: it tracks no uses, or answers from
+/// `usage`. It looks right until it is stacked on a resource that tracks.
 /// An adaptor that keeps blocks back must have passed them on by the end of `reap_pending`.
 ///
 /// The spy has [`VirtualMemory`], whose pages are only numbers, whether the harness's resource has
@@ -37,9 +37,9 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     missed.once("stream_pool", || outer.stream_pool());
     missed.once("usage", || outer.usage());
     missed.once("bytes_outstanding", || outer.bytes_outstanding());
-    let tracks = missed.once("supports_block_use_tracking", || outer.supports_block_use_tracking());
-    if tracks != harness.resource().supports_block_use_tracking() {
-        missed.methods.push(format!("supports_block_use_tracking (answers {tracks})"));
+    let tracks = missed.once("use_tracking", || outer.use_tracking().is_some());
+    if tracks != harness.resource().use_tracking().is_some() {
+        missed.methods.push(format!("use_tracking (tracks: {tracks})"));
     }
     let mut block = missed
         .once("allocate", || outer.allocate(ODD, stream, TAG))
@@ -48,26 +48,22 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     missed.once("is_retired", || outer.is_retired(id));
     let uses = [BlockUse::new(id, Access::Read)];
 
-    // A resource that does not track refuses what follows. It has to be asked all the same, so
-    // the tokens that it did not give are made up.
-    #[allow(unsafe_code, reason = "makes tokens that have no window")]
-    // SAFETY: the resource has refused to open a window on this block, which nothing else has.
-    let made_up = || unsafe { UseToken::new(block.id(), other, Access::Read, 0) };
-    let all_made_up = || {
+    if let Some(tracking) = outer.use_tracking() {
         let mut tokens = UseTokens::new(other);
-        tokens.push(made_up());
-        tokens
-    };
-    let recorded = missed.once("record_block_use", || outer.record_block_use(&block, stream));
-    let token = missed
-        .once("prepare_block_use", || outer.prepare_block_use(block.id(), other, Access::Read));
-    let token = token.unwrap_or_else(|_| made_up());
-    let finished = missed.once("finish_block_use", || outer.finish_block_use(token));
-    let tokens = missed.once("prepare_uses", || outer.prepare_uses(&uses, other));
-    let tokens = tokens.unwrap_or_else(|_| all_made_up());
-    let all_finished = missed.once("finish_uses", || outer.finish_uses(tokens));
-    let tokens = outer.prepare_uses(&uses, other).unwrap_or_else(|_| all_made_up());
-    let cancelled = missed.once("cancel_uses", || outer.cancel_uses(tokens));
+        for (close, name) in [(true, "finish"), (false, "cancel")] {
+            let prepared = missed.once("prepare", || tracking.prepare(&uses, &mut tokens));
+            let closed = prepared.and_then(|()| {
+                missed.once(name, || match close {
+                    true => tracking.finish(&mut tokens),
+                    false => tracking.cancel(&mut tokens),
+                })
+            });
+            closed.map_err(|e| format!("a use that is to {name} failed: {e}"))?;
+            if !tokens.is_empty() {
+                return Err(format!("{name} leaves {} windows in the tokens", tokens.len()));
+            }
+        }
+    }
 
     let grown = missed.once("try_grow", || outer.try_grow(&mut block, 2 * ODD));
     grown.map_err(|e| format!("try_grow failed: {e}"))?;
@@ -86,16 +82,6 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
         missed.once("trim_to", || outer.trim_to(0)),
     ];
 
-    for (method, answer) in [
-        ("record_block_use", recorded),
-        ("finish_block_use", finished),
-        ("finish_uses", all_finished),
-        ("cancel_uses", cancelled),
-    ] {
-        if answer.is_ok() != tracks {
-            missed.methods.push(format!("{method} (answers {answer:?})"));
-        }
-    }
     for reap in reaps {
         reap.map_err(|e| format!("reaping or trimming failed: {e}"))?;
     }
@@ -210,47 +196,35 @@ impl DeviceMemoryResource for Spy<'_> {
         self.inner.trim_to(keep_bytes)
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        self.calls.add("supports_block_use_tracking");
-        self.inner.supports_block_use_tracking()
-    }
-
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        self.calls.add("record_block_use");
-        self.inner.record_block_use(block, stream)
-    }
-
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
-        self.calls.add("prepare_block_use");
-        self.inner.prepare_block_use(block, stream, access)
-    }
-
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        self.calls.add("finish_block_use");
-        self.inner.finish_block_use(token)
-    }
-
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.calls.add("prepare_uses");
-        self.inner.prepare_uses(uses, stream)
-    }
-
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.calls.add("finish_uses");
-        self.inner.finish_uses(tokens)
-    }
-
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.calls.add("cancel_uses");
-        self.inner.cancel_uses(tokens)
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        self.calls.add("use_tracking");
+        self.inner.use_tracking().map(|_| self as _)
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         Some(self)
+    }
+}
+
+impl Spy<'_> {
+    fn tracking(&self, tokens: &UseTokens) -> ResourceResult<&dyn UseTracking> {
+        self.inner.use_tracking().ok_or_else(|| ResourceError::not_tracked(tokens.stream()))
+    }
+}
+
+impl UseTracking for Spy<'_> {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.calls.add("prepare");
+        self.tracking(tokens)?.prepare(uses, tokens)
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.calls.add("finish");
+        self.tracking(tokens)?.finish(tokens)
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.calls.add("cancel");
+        self.tracking(tokens)?.cancel(tokens)
     }
 }

@@ -5,7 +5,7 @@ use std::any::Any;
 use super::Harness;
 use crate::{
     Access, AllocTag, BlockId, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, Usage, UseToken, UseTokens,
+    ResourceError, ResourceResult, StreamId, Usage, UseTokens, UseTrackingExt,
 };
 
 /// A size that no rounding leaves alone.
@@ -155,13 +155,9 @@ impl<'a> Subject<'a> {
         block: BlockId,
         stream: StreamId,
         access: Access,
-    ) -> Outcome<UseToken> {
-        let token = self.resource.prepare_block_use(block, stream, access);
-        token.map_err(|e| failed(&format!("prepare_block_use({stream}, {access:?})"), e))
-    }
-
-    pub(super) fn finish(&self, token: UseToken) -> Outcome {
-        self.resource.finish_block_use(token).map_err(|e| failed("finish_block_use", e))
+    ) -> Outcome<UseTokens> {
+        let tokens = self.resource.prepare_block_use(block, stream, access);
+        tokens.map_err(|e| failed(&format!("prepare_block_use({stream}, {access:?})"), e))
     }
 
     pub(super) fn prepare_all(&self, uses: &[BlockUse], stream: StreamId) -> Outcome<UseTokens> {
@@ -169,11 +165,11 @@ impl<'a> Subject<'a> {
         tokens.map_err(|e| failed(&format!("prepare_uses({stream})"), e))
     }
 
-    pub(super) fn finish_all(&self, tokens: UseTokens) -> Outcome {
+    pub(super) fn finish(&self, tokens: UseTokens) -> Outcome {
         self.resource.finish_uses(tokens).map_err(|e| failed("finish_uses", e))
     }
 
-    pub(super) fn cancel_all(&self, tokens: UseTokens) -> Outcome {
+    pub(super) fn cancel(&self, tokens: UseTokens) -> Outcome {
         self.resource.cancel_uses(tokens).map_err(|e| failed("cancel_uses", e))
     }
 
@@ -185,9 +181,9 @@ impl<'a> Subject<'a> {
         access: Access,
         work: impl FnOnce() -> Outcome,
     ) -> Outcome {
-        let token = self.prepare(block.id(), stream, access)?;
+        let tokens = self.prepare(block.id(), stream, access)?;
         work()?;
-        self.finish(token)
+        self.finish(tokens)
     }
 
     pub(super) fn record(&self, block: &DeviceBlock, stream: StreamId) -> Outcome {

@@ -1,7 +1,7 @@
 //! Whether uses are tracked, and that the answer is loud: T5, with T1, T2 and U12 for uses.
 
 use super::support::{ODD, Outcome, Subject, ensure, ensure_refused};
-use crate::{Access, BlockUse, ResourceError, StreamId, UseToken, UseTokens};
+use crate::{Access, BlockUse, ResourceError, StreamId, UseTokens, UseTrackingExt};
 
 pub(super) fn tracking_is_honoured_or_refused_loudly(s: &Subject<'_>) -> Outcome {
     if !s.tracks() {
@@ -11,7 +11,7 @@ pub(super) fn tracking_is_honoured_or_refused_loudly(s: &Subject<'_>) -> Outcome
     s.used(&block, s.a, Access::ReadWrite, || s.fill(s.a, &block, 1))?;
     let tokens = s.prepare_all(&[BlockUse::new(block.id(), Access::Read)], s.b)?;
     s.expect(s.b, &block, 1)?;
-    s.finish_all(tokens)?;
+    s.finish(tokens)?;
     s.record(&block, s.a)?;
     s.deallocate(block)
 }
@@ -22,12 +22,13 @@ pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
     let block = s.allocate(ODD, s.a)?;
     let (id, access) = (block.id(), Access::Read);
     let uses = [BlockUse::new(id, access)];
-    #[allow(unsafe_code, reason = "makes tokens that have no window")]
-    // SAFETY: the resource says that it has no windows.
-    let token = || unsafe { UseToken::new(id, s.b, access, 0) };
     let tokens = || {
         let mut tokens = UseTokens::new(s.b);
-        tokens.push(token());
+        #[allow(unsafe_code, reason = "makes a token that has no window")]
+        // SAFETY: the resource says that it has no windows.
+        unsafe {
+            tokens.push(id, access, 0);
+        }
         tokens
     };
     let before = s.usage()?;
@@ -35,7 +36,6 @@ pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
     let answers = [
         ("record_block_use", r.record_block_use(&block, s.b)),
         ("prepare_block_use", r.prepare_block_use(id, s.b, access).map(drop)),
-        ("finish_block_use", r.finish_block_use(token())),
         ("prepare_uses", r.prepare_uses(&uses, s.b).map(drop)),
         ("finish_uses", r.finish_uses(tokens())),
         ("cancel_uses", r.cancel_uses(tokens())),
@@ -56,9 +56,9 @@ pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
 pub(super) fn no_uses_are_no_error(s: &Subject<'_>) -> Outcome {
     let tokens = s.prepare_all(&[], s.a)?;
     ensure!(tokens.is_empty(), "no uses were prepared, and {} windows are open", tokens.len());
-    s.finish_all(tokens)?;
+    s.finish(tokens)?;
     let tokens = s.prepare_all(&[], s.b)?;
-    s.cancel_all(tokens)
+    s.cancel(tokens)
 }
 
 pub(super) fn a_use_on_a_wrong_stream_is_refused(s: &Subject<'_>) -> Outcome {
@@ -93,12 +93,12 @@ pub(super) fn a_use_on_the_default_stream_is_resolved(s: &Subject<'_>) -> Outcom
     }
     let block = s.allocate(ODD, StreamId::DEFAULT)?;
     let home = block.alloc_stream();
-    let token = s.prepare(block.id(), StreamId::DEFAULT, Access::Write)?;
-    let one = token.stream();
-    s.finish(token)?;
+    let tokens = s.prepare(block.id(), StreamId::DEFAULT, Access::Write)?;
+    let one = tokens.stream();
+    s.finish(tokens)?;
     let tokens = s.prepare_all(&[BlockUse::new(block.id(), Access::Read)], StreamId::DEFAULT)?;
     let several = tokens.stream();
-    s.finish_all(tokens)?;
+    s.finish(tokens)?;
     s.deallocate(block)?;
     for stream in [one, several] {
         ensure!(

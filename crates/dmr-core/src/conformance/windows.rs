@@ -3,7 +3,7 @@
 use super::support::{Failure, LARGE, ODD, Outcome, Subject, ensure, ensure_refused};
 use super::tracking::refuses;
 use crate::Access::{self, Read, ReadWrite, Write};
-use crate::{BlockId, BlockUse, ResourceError, StreamId};
+use crate::{BlockId, BlockUse, ResourceError, StreamId, UseTrackingExt};
 
 pub(super) fn a_conflicting_window_is_refused(s: &Subject<'_>) -> Outcome {
     if !s.tracks() {
@@ -55,7 +55,7 @@ pub(super) fn windows_on_one_stream_nest(s: &Subject<'_>) -> Outcome {
     let tokens = s.prepare_all(&[BlockUse::new(block.id(), ReadWrite)], s.b)?;
     s.fill(s.b, &block, 1)?;
     s.finish(inner)?;
-    s.finish_all(tokens)?;
+    s.finish(tokens)?;
     // The outer one is still open, and it writes.
     is_conflict(s, block.id(), s.a, Read, s.b)?;
     s.finish(outer)?;
@@ -110,7 +110,7 @@ pub(super) fn preparing_several_blocks_is_all_or_nothing(s: &Subject<'_>) -> Out
     for block in [&first, &held, &last] {
         s.expect(s.a, block, 1)?;
     }
-    s.finish_all(tokens)?;
+    s.finish(tokens)?;
     s.deallocate_all([first, held, last])
 }
 
@@ -121,7 +121,7 @@ pub(super) fn a_cancelled_use_leaves_no_window(s: &Subject<'_>) -> Outcome {
     let block = s.allocate(ODD, s.a)?;
     s.used(&block, s.a, Write, || s.fill(s.a, &block, 1))?;
     let tokens = s.prepare_all(&[BlockUse::new(block.id(), Write)], s.b)?;
-    s.cancel_all(tokens)?;
+    s.cancel(tokens)?;
     s.used(&block, s.a, ReadWrite, || s.fill(s.a, &block, 2))?;
     s.used(&block, s.b, Read, || s.expect(s.b, &block, 2))?;
     s.deallocate(block)

@@ -72,12 +72,6 @@ pub enum StreamProblem {
          with `retire_stream_timeout`"
     )]
     InCall,
-    /// A token of another stream is among the tokens of a launch on it.
-    #[error(
-        "a token of another stream is among the tokens of a launch on it; finish or cancel a use with \
-         tokens of the stream that it was prepared on, and no others"
-    )]
-    OtherStreamsToken,
     /// The resource does not track uses.
     #[error(
         "this resource does not track block uses, so work on another stream would be unordered; \

@@ -6,11 +6,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens,
+    StreamPoolId, Usage, UseTokens, UseTracking,
 };
 use dmr_streams::{DeviceContext, MemoryOrigin, StreamPool, TrackedMemory};
 use dmr_testkit::Rig;
@@ -167,29 +166,27 @@ impl DeviceMemoryResource for Spy {
         Ok(0)
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        self.tracks
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        self.tracks.then_some(self as _)
     }
+}
 
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
+impl UseTracking for Spy {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        let stream = tokens.stream();
         let noted = || uses.iter().map(|used| (used.block.generation(), used.access)).collect();
         self.note(|| Call::Prepare(noted(), stream));
-        if !self.tracks {
-            return Err(ResourceError::stream_misuse(stream, StreamProblem::NotTracked));
-        }
         if self.fails_prepare.load(Ordering::Relaxed) {
             return Err(broken("cuStreamWaitEvent"));
         }
-        let mut tokens = UseTokens::new(stream);
         for (ticket, used) in uses.iter().enumerate() {
             // SAFETY: no memory stands behind the blocks.
-            let token = unsafe { UseToken::new(used.block, stream, used.access, ticket as u64) };
-            tokens.push(token);
+            unsafe { tokens.push(used.block, used.access, ticket as u32) };
         }
-        Ok(tokens)
+        Ok(())
     }
 
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         self.note(|| Call::Finish(tokens.len()));
         assert!(!self.panics_in_finish.load(Ordering::Relaxed), "a resource that panics");
         if self.fails_finish.load(Ordering::Relaxed) {
@@ -198,7 +195,7 @@ impl DeviceMemoryResource for Spy {
         Ok(())
     }
 
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         self.note(|| Call::Cancel(tokens.len()));
         Ok(())
     }

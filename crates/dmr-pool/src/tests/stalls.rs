@@ -1,6 +1,6 @@
 //! How much is done under one hold of an arena's lock, in an arena of very many chunks.
 
-use dmr_core::{Access, BlockUse, DeviceMemoryResource};
+use dmr_core::{Access, BlockUse, DeviceMemoryResource, UseTrackingExt};
 use dmr_sim::Policy;
 
 use super::{MIB, Stage};

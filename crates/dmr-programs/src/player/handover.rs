@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    ResourceResult,
+    ResourceResult, UseTrackingExt,
 };
 use dmr_streams::StreamLease;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::result;
 use dmr_core::{
-    Access, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, UseTokens,
+    Access, BlockUse, DeviceBlock, DeviceOps, ResourceError, UseTokens, UseTrackingExt,
 };
 use dmr_streams::StreamLease;
 

@@ -19,7 +19,6 @@ pub mod free_slot;
 pub mod in_use;
 pub mod pending_frees;
 pub mod pending_queue;
-mod resource;
 mod slots;
 pub mod windows;
 

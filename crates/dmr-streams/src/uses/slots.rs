@@ -8,7 +8,10 @@ use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::{Ledger, UseId};
-use dmr_core::{Access, BlockId, ResourceError, ResourceResult, StreamId, UseToken};
+use dmr_core::{
+    Access, BlockId, BlockSlot, BlockUse, Generation, ResourceError, ResourceResult, StreamId,
+    UseToken,
+};
 use smallvec::SmallVec;
 
 use crate::latch::{Latch, Latched};
@@ -62,7 +65,6 @@ struct Slot {
     used: bool,
     ledger: Ledger,
     windows: SmallVec<[Window; 2]>,
-    last_ticket: u64,
 }
 
 /// The owner of the blocks in a slot, and what it keeps there.
@@ -82,8 +84,9 @@ impl Occupant {
 pub(crate) struct Empty(u32);
 
 struct Window {
-    ticket: u64,
     stream: StreamId,
+    /// Unique among the windows that are open on the slot.
+    ticket: u32,
     access: Access,
 }
 
@@ -123,30 +126,24 @@ impl Slots {
         (!slot.retired).then_some(slot.occupant.payload)
     }
 
-    /// Opens a window and answers its ticket; `need` is told what the use must wait for.
-    #[inline]
+    /// Opens a window and returns its ticket; calls `need` with what the use must wait for.
+    #[inline(always)]
     pub(crate) fn open(
         &self,
-        block: BlockId,
+        used: &BlockUse,
         stream: StreamId,
-        access: Access,
         need: impl FnMut(UseId),
-    ) -> ResourceResult<u64> {
-        let slot = self.of(block).map(|(_, slot)| slot);
-        let Some(mut slot) = slot.filter(|slot| !slot.retired) else {
-            return Err(Self::no_window(block, stream));
+    ) -> ResourceResult<u32> {
+        let slot = self.of_generation(used.block.slot(), used.block.generation());
+        let Some(mut slot) = slot.map(|(_, slot)| slot).filter(|slot| !slot.retired) else {
+            return Err(Self::no_window(used.block, stream));
         };
-        let conflict = |window: &&Window| {
-            window.stream.slot() != stream.slot() && window.access.conflicts_with(access)
+        let ticket = match slot.windows.is_empty() {
+            true => 0,
+            false => slot.ticket_for_another(used, stream)?,
         };
-        if let Some(&Window { stream: holder, .. }) = slot.windows.iter().find(conflict) {
-            let generation = block.generation();
-            return Err(ResourceError::window_conflict(generation, holder, stream, access));
-        }
-        slot.ledger.visit_waits(stream.slot(), access, need);
-        slot.last_ticket += 1;
-        let ticket = slot.last_ticket;
-        slot.windows.push(Window { ticket, stream, access });
+        slot.ledger.visit_waits(stream.slot(), used.access, need);
+        slot.windows.push(Window { stream, ticket, access: used.access });
         Ok(ticket)
     }
 
@@ -162,7 +159,8 @@ impl Slots {
     /// Closes a window. A token that has no window any more changes nothing.
     #[inline(always)]
     pub(crate) fn close(&self, token: &UseToken, closing: Closing) -> Closed {
-        let Some((_, mut slot)) = self.of(token.block()) else { return Closed::Stale };
+        let of_token = self.of_generation(token.slot(), token.generation());
+        let Some((_, mut slot)) = of_token else { return Closed::Stale };
         if !slot.remove_window(token.ticket()) {
             return Closed::Stale;
         }
@@ -255,8 +253,18 @@ impl Slots {
     /// The block's slot, if that is still the block's.
     #[inline(always)]
     fn of(&self, block: BlockId) -> Option<(&Numbered, Latched<'_, Slot>)> {
-        let numbered = self.numbered(block.slot().index()?)?;
-        Some((numbered, numbered.lock_of(block.generation().get())?))
+        self.of_generation(block.slot(), block.generation())
+    }
+
+    /// The slot with this index, if the block of this generation is in it.
+    #[inline(always)]
+    fn of_generation(
+        &self,
+        slot: BlockSlot,
+        generation: Generation,
+    ) -> Option<(&Numbered, Latched<'_, Slot>)> {
+        let numbered = self.numbered(slot.index()?)?;
+        Some((numbered, numbered.lock_of(generation.get())?))
     }
 
     /// The slot of a block, if that is still the block's, and this owner's.
@@ -318,20 +326,37 @@ impl Numbered {
 impl Slot {
     fn empty() -> Self {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
-        Self {
-            home: 0,
-            occupant: Occupant::NONE,
-            retired: false,
-            used: false,
-            ledger,
-            windows,
-            last_ticket: 0,
+        Self { home: 0, occupant: Occupant::NONE, retired: false, used: false, ledger, windows }
+    }
+
+    /// Returns a ticket for a window beside those that are open.
+    ///
+    /// # Errors
+    ///
+    /// [`WindowConflict`](ResourceError::WindowConflict); [`Capacity`](ResourceError::Capacity) if there
+    /// are no more tickets.
+    #[inline(never)]
+    fn ticket_for_another(&self, used: &BlockUse, stream: StreamId) -> ResourceResult<u32> {
+        let BlockUse { block, access } = *used;
+        let conflict = |window: &&Window| {
+            window.stream.slot() != stream.slot() && window.access.conflicts_with(access)
+        };
+        if let Some(&Window { stream: holder, .. }) = self.windows.iter().find(conflict) {
+            let generation = block.generation();
+            return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }
+        // Of one number more than there are windows, one at least is no window's.
+        let open = self.windows.len() as u32;
+        let is_free = |ticket: &u32| self.windows.iter().all(|window| window.ticket != *ticket);
+        let free = (open..=2 * open).find(is_free).filter(|free| *free <= UseToken::MAX_TICKET);
+        free.ok_or_else(|| {
+            ResourceError::capacity("windows on the block", UseToken::MAX_TICKET as usize)
+        })
     }
 
     /// Removes the window with this ticket; returns `false` if there is none.
     #[inline]
-    fn remove_window(&mut self, ticket: u64) -> bool {
+    fn remove_window(&mut self, ticket: u32) -> bool {
         match self.windows.as_slice() {
             [only] if only.ticket == ticket => self.windows.pop().is_some(),
             [] | [_] => false,
@@ -340,7 +365,7 @@ impl Slot {
     }
 
     #[inline(never)]
-    fn remove_one_of_several(&mut self, ticket: u64) -> bool {
+    fn remove_one_of_several(&mut self, ticket: u32) -> bool {
         let found = self.windows.iter().position(|window| window.ticket == ticket);
         found.map(|at| self.windows.swap_remove(at)).is_some()
     }

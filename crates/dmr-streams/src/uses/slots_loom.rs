@@ -1,7 +1,7 @@
 //! Models of the slots: what holds in every order of the threads' steps.
 
 use dmr_core::{
-    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId,
+    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId, UseTokens,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
@@ -30,9 +30,11 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
-fn token(block: BlockId, stream: StreamId, access: Access, ticket: u64) -> UseToken {
+fn tokens(block: BlockId, stream: StreamId, access: Access, ticket: u32) -> UseTokens {
+    let mut tokens = UseTokens::new(stream);
     // SAFETY: no memory stands behind the block.
-    unsafe { UseToken::new(block, stream, access, ticket) }
+    unsafe { tokens.push(block, access, ticket) };
+    tokens
 }
 
 fn allocation(stream: StreamId) -> UseId {
@@ -64,14 +66,15 @@ fn conflicting_windows_exclude_each_other() {
                 let (slots, inside) = (Arc::clone(&slots), Arc::clone(&inside));
                 loom::thread::spawn(move || {
                     let me = stream(pool, slot);
-                    let Ok(ticket) = slots.open(block, me, Access::Write, |_| {}) else {
+                    let Ok(ticket) = slots.open(&BlockUse::new(block, Access::Write), me, |_| {})
+                    else {
                         return;
                     };
                     assert!(!inside.swap(true, Ordering::SeqCst), "two writers at once");
                     inside.store(false, Ordering::SeqCst);
-                    let token = self::token(block, me, Access::Write, ticket);
+                    let tokens = tokens(block, me, Access::Write, ticket);
                     let entry = UseId::new(me.slot(), 2);
-                    slots.close(&token, Closing::Used(entry));
+                    slots.close(&tokens.as_slice()[0], Closing::Used(entry));
                 })
             })
             .into();
@@ -84,9 +87,9 @@ fn conflicting_windows_exclude_each_other() {
 /// Opens and closes a window of another stream on the block, unless it is refused; `is_gone` says whether the
 /// block has left its slot.
 fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn() -> bool) {
-    if let Ok(ticket) = slots.open(block, stream, Access::Read, |_| {}) {
+    if let Ok(ticket) = slots.open(&BlockUse::new(block, Access::Read), stream, |_| {}) {
         assert!(!is_gone(), "used after it left");
-        slots.close(&token(block, stream, Access::Read, ticket), Closing::Unused);
+        slots.close(&tokens(block, stream, Access::Read, ticket).as_slice()[0], Closing::Unused);
     }
 }
 
@@ -132,7 +135,7 @@ fn a_block_that_is_put_back_is_used_again() {
             // SAFETY: the slot is of this table.
             unsafe { slots.put_back(empty, false) };
             user.join().unwrap();
-            assert!(slots.open(block, home, Access::Write, |_| {}).is_ok());
+            assert!(slots.open(&BlockUse::new(block, Access::Write), home, |_| {}).is_ok());
         } else {
             user.join().unwrap();
             assert!(slots.release_retired(block, owner, false, |_| ()).is_some());
@@ -150,12 +153,15 @@ fn the_last_window_of_a_retired_block_is_reported_once() {
         let (home, owner) = (stream(pool, 0), OwnerNumber::new());
         let block = insert(&slots, owner, home);
         let me = stream(pool, 1);
-        let ticket = slots.open(block, me, Access::Read, |_| {}).unwrap();
+        let ticket = slots.open(&BlockUse::new(block, Access::Read), me, |_| {}).unwrap();
         let closer = {
             let slots = Arc::clone(&slots);
             loom::thread::spawn(move || {
-                let token = token(block, me, Access::Read, ticket);
-                matches!(slots.close(&token, Closing::Unused), Closed::LastOfRetired(_))
+                let tokens = tokens(block, me, Access::Read, ticket);
+                matches!(
+                    slots.close(&tokens.as_slice()[0], Closing::Unused),
+                    Closed::LastOfRetired(_)
+                )
             })
         };
         let left = matches!(slots.release(block, owner, |_| ()), SlotRelease::Free { .. });

@@ -1,7 +1,7 @@
 //! What only the slots themselves can show.
 
 use dmr_core::{
-    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId,
+    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId, UseTokens,
 };
 
 use super::*;
@@ -42,13 +42,15 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
         let allocation = UseId::new(home.slot(), 1);
         let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
         let open = || {
-            let ticket = slots.open(block, stream, access, |_| {}).unwrap();
+            let ticket = slots.open(&BlockUse::new(block, access), stream, |_| {}).unwrap();
+            let mut tokens = UseTokens::new(stream);
             // SAFETY: no memory stands behind the block.
-            unsafe { UseToken::new(block, stream, access, ticket) }
+            unsafe { tokens.push(block, access, ticket) };
+            tokens
         };
         let (done, later) = (open(), open());
-        slots.close(&later, Closing::Used(UseId::new(stream.slot(), 4)));
-        slots.close(&done, Closing::Done(UseId::new(stream.slot(), 2)));
+        slots.close(&later.as_slice()[0], Closing::Used(UseId::new(stream.slot(), 4)));
+        slots.close(&done.as_slice()[0], Closing::Done(UseId::new(stream.slot(), 2)));
         let mut needs = Vec::new();
         slots.visit_free_waits(block, |need| needs.push(need.seq())).unwrap();
         assert!(needs.contains(&4), "{access:?}: {needs:?}");

@@ -7,7 +7,8 @@
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
 use dmr_core::{
-    Access, BlockId, BlockUse, ResourceError, ResourceResult, StreamId, UseToken, UseTokens,
+    Access, BlockId, BlockUse, Generation, ResourceError, ResourceResult, StreamId, UseToken,
+    UseTokens,
 };
 use smallvec::SmallVec;
 
@@ -29,46 +30,42 @@ impl UseTable<'_> {
     /// [`WindowConflict`](ResourceError::WindowConflict);
     /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
     pub fn prepare(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        self.prepare_or(uses, stream, || ())
+        let mut tokens = UseTokens::new(stream);
+        self.prepare_in(uses, &mut tokens, || ())?;
+        Ok(tokens)
     }
 
-    /// As [`prepare`](Self::prepare). Calls `failed` when windows were closed again because of an error.
+    /// As [`prepare`](Self::prepare), on the stream of `tokens`, to which the windows are added. Calls
+    /// `failed` when windows were closed again because of an error.
     ///
     /// # Errors
     ///
     /// As [`prepare`](Self::prepare).
-    #[inline]
-    pub fn prepare_or(
+    #[inline(always)]
+    pub fn prepare_in(
         &self,
         uses: &[BlockUse],
-        stream: StreamId,
+        tokens: &mut UseTokens,
         failed: impl FnOnce(),
-    ) -> ResourceResult<UseTokens> {
-        let stream = self.pool.enter(stream)?;
-        // They are half a kilobyte, and moved once.
-        let mut tokens = UseTokens::new(stream.id());
-        match self.prepare_on(uses, &stream, &mut tokens) {
-            Ok(()) => Ok(tokens),
+    ) -> ResourceResult<()> {
+        let Some(stream) = self.pool.entered(tokens.stream()) else {
+            return Err(self.pool.refusal(tokens.stream()));
+        };
+        if !tokens.resolve(stream.id()) {
+            return Err(ResourceError::stream_misuse(stream.id(), StreamProblem::ReturnedLease));
+        }
+        let open = tokens.len();
+        match self.open(uses, &stream, tokens) {
+            Ok(()) => {
+                stream.open_windows(tokens.len() - open);
+                Ok(())
+            }
             Err(error) => {
+                self.close_again(tokens, open);
                 failed();
                 Err(error)
             }
         }
-    }
-
-    #[inline(always)]
-    fn prepare_on(
-        &self,
-        uses: &[BlockUse],
-        stream: &StreamGuard<'_>,
-        tokens: &mut UseTokens,
-    ) -> ResourceResult<()> {
-        let outcome = self.open(uses, stream, tokens);
-        match &outcome {
-            Ok(()) => stream.open_windows(tokens.len()),
-            Err(_) => self.close_all(tokens),
-        }
-        outcome
     }
 
     #[inline(always)]
@@ -83,21 +80,22 @@ impl UseTable<'_> {
         }
         stream.refuse_capture()?;
         let mut needs = Needs::new();
-        for &BlockUse { block, access } in uses {
+        for used in uses {
             let need = |used| {
                 if self.holds_up(stream.slot(), used) {
                     Self::add_need(used, &mut needs);
                 }
             };
-            let ticket = self.slots().open(block, stream.id(), access, need)?;
+            let ticket = self.slots().open(used, stream.id(), need)?;
             // SAFETY: the window was opened just now, and this is its only token.
-            tokens.push(unsafe { UseToken::new(block, stream.id(), access, ticket) });
+            unsafe { tokens.push(used.block, used.access, ticket) };
         }
         if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows: one
-    /// event for all of them, and none while the pool has only ever had one stream.
+    /// event for all of them, and none while the pool has only ever had one stream. On a device that is
+    /// lost it only closes the windows.
     ///
     /// # Errors
     ///
@@ -105,50 +103,47 @@ impl UseTable<'_> {
     /// if neither an event could be recorded nor the stream be synchronised instead. The uses
     /// are remembered all the same: whatever must come after them fails until the driver lets an
     /// event be recorded. [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone,
-    /// which has no window any more. [`StreamMisuse`](ResourceError::StreamMisuse) if the tokens are of
-    /// several streams: all windows stay open then, and their blocks are never freed.
-    #[inline]
-    pub fn finish(&self, tokens: UseTokens) -> ResourceResult<()> {
-        self.finish_borrowed(&tokens)
+    /// which has no window any more; [`DeviceLost`](ResourceError::DeviceLost);
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
+    pub fn finish(&self, mut tokens: UseTokens) -> ResourceResult<()> {
+        self.finish_in(&mut tokens)
     }
 
-    /// As [`finish`](Self::finish), without moving the tokens, which are half a kilobyte: for a
-    /// resource that was given them to finish.
+    /// As [`finish`](Self::finish). Removes the windows from `tokens`.
     ///
     /// # Errors
     ///
     /// As [`finish`](Self::finish).
-    pub fn finish_borrowed(&self, tokens: &UseTokens) -> ResourceResult<()> {
+    #[inline(always)]
+    pub fn finish_in(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         if tokens.is_empty() {
             return Ok(());
         }
-        Self::refuse_mixed(tokens)?;
-        let stream = match self.pool.enter_home(tokens.stream())? {
-            HomeStream::Live(stream) => stream,
-            // A stream with an open window is not retired: these have none.
-            HomeStream::Retired => return self.cancel_borrowed(tokens),
+        let Some(stream) = self.pool.entered_home(tokens.stream()).and_then(HomeStream::live)
+        else {
+            return self.finish_without_stream(tokens);
         };
         let mut seq = 0;
         match self.pool.progress().mark(&stream, &mut seq) {
-            Ok(()) => self.close_used(tokens, seq),
+            Ok(()) => self.close(tokens, &stream, Closing::Used(UseId::new(stream.slot(), seq))),
             Err(error) => self.finish_unrecorded(tokens, &stream, seq, error),
         }
     }
 
-    /// As [`finish_uses`](Self::finish_uses), without an event: for a caller that finishes other uses of
-    /// the same work next, whose event covers these, too. If none is recorded, what must come after these
-    /// uses records one.
+    /// As [`finish`](Self::finish), without an event: for a caller that finishes other uses of the same
+    /// work next, whose event covers these, too. If none is recorded, what must come after these uses
+    /// records one.
     ///
     /// # Errors
     ///
-    /// As [`finish_uses`](Self::finish_uses).
-    pub fn finish_without_event(&self, tokens: UseTokens) -> ResourceResult<()> {
-        if !self.pool.device().is_usable() {
-            return self.finish_without_device(tokens);
-        }
-        let slot = self.of_this_pool(tokens.stream())?.slot();
-        Self::refuse_mixed(&tokens)?;
-        self.close_used(&tokens, self.pool.progress().number(slot))
+    /// As [`finish`](Self::finish).
+    pub fn finish_without_event(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        let Some(stream) = self.pool.entered_home(tokens.stream()).and_then(HomeStream::live)
+        else {
+            return self.finish_without_stream(tokens);
+        };
+        let seq = self.pool.progress().number(stream.slot());
+        self.close(tokens, &stream, Closing::Used(UseId::new(stream.slot(), seq)))
     }
 
     /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails
@@ -156,46 +151,58 @@ impl UseTable<'_> {
     #[cold]
     fn finish_unrecorded(
         &self,
-        tokens: &UseTokens,
+        tokens: &mut UseTokens,
         stream: &StreamGuard<'_>,
         seq: u64,
         error: ResourceError,
     ) -> ResourceResult<()> {
+        let used = UseId::new(stream.slot(), seq);
         // To wait for the stream would break its capture.
         let is_captured = matches!(error, ResourceError::StreamCapturing { .. });
         if is_captured || stream.synchronize().is_err() {
-            return self.close_used(tokens, seq).and(Err(error));
+            return self.close(tokens, stream, Closing::Used(used)).and(Err(error));
         }
-        let done = UseId::new(stream.slot(), seq);
-        self.close(tokens, Closing::Done(done))
+        self.close(tokens, stream, Closing::Done(used))
     }
 
-    #[inline(always)]
-    fn close_used(&self, tokens: &UseTokens, seq: u64) -> ResourceResult<()> {
-        let used = UseId::new(tokens.stream().slot(), seq);
-        self.close(tokens, Closing::Used(used))
+    /// Finishes uses on a stream that cannot be entered.
+    #[cold]
+    fn finish_without_stream(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        let entered = self.pool.enter_home(tokens.stream()).map(drop);
+        match entered {
+            // The work is gone with the context: nothing has to be ordered after it.
+            Err(ResourceError::DeviceLost { .. }) => {}
+            Err(error) => return Err(error),
+            // A stream with an open window is not retired: these have none.
+            Ok(()) => {}
+        }
+        self.close_unused(tokens).and(entered)
     }
 
     /// Closes windows of uses whose work was not submitted.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool, or of several streams, when
-    /// all windows stay open; [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is
-    /// gone, which has no window any more; [`ForkedProcess`](ResourceError::ForkedProcess).
-    pub fn cancel(&self, tokens: UseTokens) -> ResourceResult<()> {
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool;
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone, which has no window
+    /// any more; [`ForkedProcess`](ResourceError::ForkedProcess).
+    pub fn cancel(&self, mut tokens: UseTokens) -> ResourceResult<()> {
+        self.cancel_in(&mut tokens)
+    }
+
+    /// As [`cancel`](Self::cancel). Removes the windows from `tokens`.
+    ///
+    /// # Errors
+    ///
+    /// As [`cancel`](Self::cancel).
+    pub fn cancel_in(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         if tokens.is_empty() {
             return Ok(());
         }
         self.of_this_pool(tokens.stream())?;
-        Self::refuse_mixed(&tokens)?;
         // Another thread may have held a slot when the process was forked.
         self.pool.device().refuse_fork()?;
-        self.cancel_borrowed(&tokens)
-    }
-
-    fn cancel_borrowed(&self, tokens: &UseTokens) -> ResourceResult<()> {
-        self.close(tokens, Closing::Unused)
+        self.close_unused(tokens)
     }
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
@@ -240,47 +247,55 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Refuses tokens that are not all of one stream: the uses would be recorded on a stream that they
-    /// are not on, and the windows would hold a stream that they are not open on.
-    #[inline]
-    fn refuse_mixed(tokens: &UseTokens) -> ResourceResult<()> {
-        let stream = tokens.stream();
-        if tokens.iter().all(|token| token.stream().slot() == stream.slot()) {
-            return Ok(());
-        }
-        Err(ResourceError::stream_misuse(stream, StreamProblem::OtherStreamsToken))
-    }
-
-    /// Closes the windows of tokens, which hold their stream until then.
+    /// Closes the windows of tokens on a stream that was entered, which they hold until then.
     ///
     /// # Errors
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window any more. All windows
     /// are closed then, too.
     #[inline(always)]
-    fn close(&self, tokens: &UseTokens, closing: Closing) -> ResourceResult<()> {
-        let (mut closed, mut gone) = (0, None);
-        for token in tokens.as_slice() {
-            match self.close_one(token, closing) {
-                true => closed += 1,
-                false => gone = Some(token),
-            }
-        }
+    fn close(
+        &self,
+        tokens: &mut UseTokens,
+        stream: &StreamGuard<'_>,
+        closing: Closing,
+    ) -> ResourceResult<()> {
+        let (closed, gone) = self.close_each(tokens, closing);
+        stream.close_windows(closed);
+        gone.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
+    }
+
+    /// Closes the windows of uses whose work was not submitted, or has nothing ordered after it.
+    fn close_unused(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        let (closed, gone) = self.close_each(tokens, Closing::Unused);
         if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
             holds.close_windows(closed);
         }
-        match gone {
-            None => Ok(()),
-            Some(token) => Err(ResourceError::use_after_free(token.block().generation())),
-        }
+        gone.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
     }
 
-    /// Closes windows that no stream is held for yet.
+    /// Closes windows. Returns how many there were, and a block that had none.
+    #[inline(always)]
+    fn close_each(&self, tokens: &mut UseTokens, closing: Closing) -> (usize, Option<Generation>) {
+        let (mut closed, mut gone) = (0, None);
+        for token in tokens.as_slice() {
+            if self.close_one(token, closing) {
+                closed += 1;
+            } else {
+                gone = Some(token.generation());
+            }
+        }
+        tokens.clear();
+        (closed, gone)
+    }
+
+    /// Closes the windows from index `open` on, which are not counted on their stream yet.
     #[cold]
-    fn close_all(&self, tokens: &UseTokens) {
-        for token in tokens {
+    fn close_again(&self, tokens: &mut UseTokens, open: usize) {
+        for token in &tokens.as_slice()[open..] {
             self.close_one(token, Closing::Unused);
         }
+        tokens.truncate(open);
     }
 
     /// Closes a window; returns `false` for a token that has none.
@@ -290,7 +305,7 @@ impl UseTable<'_> {
             Closed::Stale => return false,
             Closed::Window => {}
             Closed::LastOfRetired(owner) => {
-                self.pool.closed_queues().push(owner, token.block().generation().get());
+                self.pool.closed_queues().push(owner, token.generation().get());
             }
         }
         true

@@ -47,8 +47,6 @@ pub enum Fault {
     HomeIsAlwaysTheFirstStream,
     /// Conflicting windows are opened.
     IgnoresConflicts,
-    /// `record_block_use` does nothing.
-    IgnoresRecordedUses,
     /// A read replaces all reads of other streams.
     KeepsOneReader,
     /// Every sixteenth call's `deallocate` is not subtracted from the live bytes.
@@ -69,8 +67,6 @@ pub enum Fault {
     ReapPendingDoesNotWait,
     /// Reaping frees live blocks too.
     ReapsLiveBlocks,
-    /// `record_block_use` waits for no earlier use.
-    RecordsWithoutWaiting,
     /// A second read window on another stream is refused.
     RefusesASecondReader,
     /// A second window on the same stream is refused.
@@ -87,8 +83,6 @@ pub enum Fault {
     SaysFreedTooEarly,
     /// Reaping writes into live blocks.
     ScribblesOnReap,
-    /// `record_block_use` answers `Ok` on a resource that does not track.
-    SilentlyTracksNothing,
     /// Preparing a use waits for nothing.
     SkipsWaits,
     /// A block's home stream may be `StreamId::DEFAULT`.

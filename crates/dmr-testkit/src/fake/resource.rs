@@ -9,7 +9,7 @@ use dmr_core::ledger::Ledger;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseToken, UseTokens,
+    StreamPoolId, Usage, UseTokens, UseTracking,
 };
 
 use super::device::{Device, Event};
@@ -50,7 +50,7 @@ pub(super) struct Held {
 
 #[derive(Debug)]
 pub(super) struct Window {
-    pub(super) ticket: u64,
+    pub(super) ticket: u32,
     pub(super) stream: StreamId,
     pub(super) access: Access,
 }
@@ -346,90 +346,61 @@ impl DeviceMemoryResource for FakeResource {
         Ok(self.trim())
     }
 
-    fn supports_block_use_tracking(&self) -> bool {
-        self.tracks
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        self.tracks.then_some(self as _)
     }
+}
 
-    fn record_block_use(&self, block: &DeviceBlock, stream: StreamId) -> ResourceResult<()> {
-        if self.has(Fault::SilentlyTracksNothing) {
+impl UseTracking for FakeResource {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        if uses.is_empty() && !self.has(Fault::RefusesNoUses) {
             return Ok(());
         }
-        let stream = self.tracked(stream)?;
-        let access = Access::ReadWrite;
-        let mut state = self.state();
-        self.admit(&state, block.id(), stream, access)?;
-        if let Some(held) = state.blocks.get_mut(&block.generation()) {
-            if self.has(Fault::IgnoresRecordedUses) {
-                return Ok(());
-            }
-            if !self.has(Fault::RecordsWithoutWaiting) {
-                self.wait(held, stream, access);
-            }
-            self.commit(held, stream, access);
-        }
-        Ok(())
-    }
-
-    fn prepare_block_use(
-        &self,
-        block: BlockId,
-        stream: StreamId,
-        access: Access,
-    ) -> ResourceResult<UseToken> {
+        let stream = tokens.stream();
         let resolved = self.tracked(stream)?;
         let mut state = self.state();
-        let admitted = self.admit(&state, block, resolved, access);
-        if self.has(Fault::TakesStaleIds) {
-            return Ok(self.open(&mut state, block, resolved, access));
-        }
-        admitted?;
-        let token = self.open(&mut state, block, resolved, access);
-        if self.has(Fault::TokensKeepDefault) {
-            #[allow(unsafe_code, reason = "opening windows is what a resource does")]
-            // SAFETY: it replaces the window's token, which is dropped.
-            return Ok(unsafe { UseToken::new(block, stream, access, token.ticket()) });
-        }
-        Ok(token)
-    }
-
-    fn finish_block_use(&self, token: UseToken) -> ResourceResult<()> {
-        self.tracked(token.stream())?;
-        self.close(&token, true)
-    }
-
-    fn prepare_uses(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<UseTokens> {
-        if uses.is_empty() && !self.has(Fault::RefusesNoUses) {
-            return Ok(UseTokens::new(stream));
-        }
-        let stream = self.tracked(stream)?;
-        let mut state = self.state();
+        let admit = |state: &State, used: &BlockUse| {
+            let admitted = self.admit(state, used.block, resolved, used.access);
+            if self.has(Fault::TakesStaleIds) { Ok(()) } else { admitted }
+        };
         if !self.has(Fault::PreparesInPart) {
-            uses.iter().try_for_each(|u| self.admit(&state, u.block, stream, u.access))?;
+            uses.iter().try_for_each(|used| admit(&state, used))?;
         }
-        let mut tokens = UseTokens::new(stream);
-        for u in uses {
-            self.admit(&state, u.block, stream, u.access)?;
-            tokens.push(self.open(&mut state, u.block, stream, u.access));
+        if !self.has(Fault::TokensKeepDefault) && !tokens.resolve(resolved) {
+            return Err(ResourceError::not_tracked(stream));
+        }
+        for used in uses {
+            admit(&state, used)?;
+            let ticket = self.open(&mut state, used.block, resolved, used.access);
+            #[allow(unsafe_code, reason = "opening windows is what a resource does")]
+            // SAFETY: the window was opened just now.
+            unsafe {
+                tokens.push(used.block, used.access, ticket);
+            }
         }
         if tokens.is_empty() {
             return Err(ResourceError::not_tracked(stream));
         }
-        Ok(tokens)
+        Ok(())
     }
 
-    fn finish_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let stream = self.tracked(tokens.stream())?;
+        let outcome = tokens.iter().try_for_each(|token| self.close(token, Some(stream)));
+        tokens.clear();
+        outcome
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         if tokens.is_empty() {
             return Ok(());
         }
         self.tracked(tokens.stream())?;
-        tokens.iter().try_for_each(|token| self.close(token, true))
-    }
-
-    fn cancel_uses(&self, tokens: UseTokens) -> ResourceResult<()> {
-        if tokens.is_empty() {
-            return Ok(());
-        }
-        self.tracked(tokens.stream())?;
-        tokens.iter().try_for_each(|token| self.close(token, false))
+        let outcome = tokens.iter().try_for_each(|token| self.close(token, None));
+        tokens.clear();
+        outcome
     }
 }

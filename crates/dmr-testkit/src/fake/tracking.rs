@@ -35,25 +35,21 @@ impl FakeResource {
         }
     }
 
-    /// Opens a window that was admitted.
+    /// Opens a window that was admitted, and returns its ticket.
     pub(super) fn open(
         &self,
         state: &mut State,
         block: BlockId,
         stream: StreamId,
         access: Access,
-    ) -> UseToken {
+    ) -> u32 {
         state.calls += 1;
-        let ticket = state.calls;
+        let ticket = state.calls as u32;
         if let Some(held) = state.blocks.get_mut(&block.generation()) {
             self.wait(held, stream, access);
             held.windows.push(Window { ticket, stream, access });
         }
-        #[allow(unsafe_code, reason = "opening windows is what a resource does")]
-        // SAFETY: the window was opened just now.
-        unsafe {
-            UseToken::new(block, stream, access, ticket)
-        }
+        ticket
     }
 
     pub(super) fn wait(&self, held: &Held, stream: StreamId, access: Access) {
@@ -78,18 +74,19 @@ impl FakeResource {
         held.ledger.commit(access, event.id());
     }
 
-    pub(super) fn close(&self, token: &UseToken, used: bool) -> ResourceResult<()> {
-        let generation = token.block().generation();
+    /// Closes a window; `used` is the stream to record a use on.
+    pub(super) fn close(&self, token: &UseToken, used: Option<StreamId>) -> ResourceResult<()> {
+        let generation = token.generation();
         let mut state = self.state();
         let held = state.blocks.get_mut(&generation);
         let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
         let window = held.windows.iter().position(|window| window.ticket == token.ticket());
         let window = window.ok_or_else(|| ResourceError::use_after_free(generation))?;
-        if used || !self.has(Fault::CancelKeepsTheWindow) {
+        if used.is_some() || !self.has(Fault::CancelKeepsTheWindow) {
             held.windows.remove(window);
         }
-        if used {
-            self.commit(held, token.stream(), token.access());
+        if let Some(stream) = used {
+            self.commit(held, stream, token.access());
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use dmr::dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
 use dmr::dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr::dmr_core::{
     Access, AllocTag, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
-    ResourceResult, StreamId, StreamPoolId, Usage, VirtualMemory,
+    ResourceResult, StreamId, StreamPoolId, Usage, UseTrackingExt, VirtualMemory,
 };
 use dmr_launch::{LaunchRecorder, PreflightedLaunch};
 use dmr_streams::{DeviceContext, DriverVersion, StreamLease, StreamPool};
