@@ -69,7 +69,7 @@ impl<T: Pod> DeviceBuffer<T> {
                 drop(owner.streams.enter(stream)?);
                 None
             }
-            _ => Some(owner.resource.allocate(bytes, stream, tag)?),
+            _ => Some(owner.allocate(bytes, stream, tag)?),
         };
         Ok(Self { block, len, owner, elements: PhantomData })
     }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, BlockId, BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
-    UseTrackingExt,
+    Access, AllocTag, BlockId, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError,
+    ResourceResult, StreamId, UseTrackingExt,
 };
 use dmr_streams::{DeviceContext, LaunchTokens, StreamGuard, StreamPool};
 use smallvec::SmallVec;
+
+use crate::failures;
 
 /// The resource and the streams of a buffer. Keeps both alive, so that buffers, contexts and
 /// leases are dropped in any order.
@@ -21,6 +23,29 @@ pub(crate) struct Owner {
 impl Owner {
     pub(crate) fn of<C: DeviceContext + ?Sized>(ctx: &C) -> Self {
         Self { resource: Arc::clone(ctx.resource()), streams: Arc::clone(ctx.streams()) }
+    }
+
+    /// Allocates a block of at least `bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// The resource's; [`OutOfBounds`](ResourceError::OutOfBounds) if it returns a smaller block: copies
+    /// into that would write over other memory.
+    pub(crate) fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        let block = self.resource.allocate(bytes, stream, tag)?;
+        if block.bytes() >= bytes {
+            return Ok(block);
+        }
+        let too_small = ResourceError::out_of_bounds(&block, 0, bytes);
+        if let Err(refused) = self.resource.deallocate(block) {
+            failures::keep(refused, &self.resource);
+        }
+        Err(too_small)
     }
 }
 

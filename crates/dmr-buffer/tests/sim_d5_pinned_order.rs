@@ -11,12 +11,12 @@ use dmr_buffer::pinned::{reap_pinned, try_reap_pinned};
 use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::LaunchRecorder;
 use dmr_sim::{Policy, Universe};
-use dmr_streams::KernelArg;
+use dmr_streams::{KernelArg, Tracked};
 use dmr_testkit::Rig;
 
 const LEN: usize = 4096;
@@ -118,46 +118,65 @@ fn a_copy_on_a_stream_that_is_being_retired_is_waited_for() {
     ctx.assert_clean(rig);
 }
 
-/// Says that it tracks uses, and opens no window. Anyone can write such a resource without `unsafe`.
+/// A resource that does not do what it says. It needs no `unsafe`.
 #[derive(Debug)]
-struct OpensNoWindow(DirectCudaResource);
+struct Lying {
+    upstream: Tracked<DirectCudaResource>,
+    lie: Lie,
+}
 
-impl DeviceMemoryResource for OpensNoWindow {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    OpensNoWindow,
+    ClosesNoWindow,
+    AllocatesHalf,
+}
+
+impl Lying {
+    fn context(rig: &Rig, lie: Lie) -> Context {
+        let direct = DirectCudaResource::new(Arc::clone(rig.streams()));
+        let upstream = Tracked::new(direct, Arc::clone(rig.streams())).unwrap();
+        Context::with(rig, Arc::new(Self { upstream, lie }))
+    }
+}
+
+impl DeviceMemoryResource for Lying {
     fn allocate(
         &self,
         bytes: usize,
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        self.0.allocate(bytes, stream, tag)
+        let divisor = if self.lie == Lie::AllocatesHalf { 2 } else { 1 };
+        self.upstream.allocate(bytes / divisor, stream, tag)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        self.0.deallocate(block)
+        self.upstream.deallocate(block)
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
-        self.0.is_retired(block)
+        self.upstream.is_retired(block)
     }
 
     fn device_ordinal(&self) -> usize {
-        self.0.device_ordinal()
+        self.upstream.device_ordinal()
     }
 
     fn stream_pool(&self) -> StreamPoolId {
-        self.0.stream_pool()
+        self.upstream.stream_pool()
     }
 
     fn usage(&self) -> Usage {
-        self.0.usage()
+        self.upstream.usage()
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        self.0.try_reap()
+        self.upstream.try_reap()
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        self.0.reap_pending()
+        self.upstream.reap_pending()
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
@@ -165,9 +184,12 @@ impl DeviceMemoryResource for OpensNoWindow {
     }
 }
 
-impl UseTracking for OpensNoWindow {
-    fn prepare(&self, _: &[BlockUse], _: &mut UseTokens) -> ResourceResult<()> {
-        Ok(())
+impl UseTracking for Lying {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        match self.lie {
+            Lie::OpensNoWindow => Ok(()),
+            _ => UseTracking::prepare(&self.upstream, uses, tokens),
+        }
     }
 
     fn finish(&self, _: &mut UseTokens) -> ResourceResult<()> {
@@ -182,8 +204,7 @@ impl UseTracking for OpensNoWindow {
 #[test]
 fn the_host_waits_for_a_copy_whatever_the_resource_does_with_its_uses() {
     let rig = lazy();
-    let resource = OpensNoWindow(DirectCudaResource::new(Arc::clone(rig.streams())));
-    let ctx = Context::with(&rig, Arc::new(resource));
+    let ctx = Lying::context(&rig, Lie::OpensNoWindow);
     let (home, away) = (rig.stream(), rig.stream());
     let buffer = DeviceBuffer::from_host(&ctx, &away, &[3u8; LEN]).unwrap();
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
@@ -203,8 +224,7 @@ fn write(target: KernelArg, byte: u8, stream: &CudaStream) -> Result<(), DriverE
 #[test]
 fn the_host_waits_for_a_launch_whatever_the_resource_does_with_its_uses() {
     let rig = lazy();
-    let resource = OpensNoWindow(DirectCudaResource::new(Arc::clone(rig.streams())));
-    let ctx = Context::with(&rig, Arc::new(resource));
+    let ctx = Lying::context(&rig, Lie::OpensNoWindow);
     let (home, away) = (rig.stream(), rig.stream());
     let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
     let mut launch = LaunchRecorder::new_strict(&away);
@@ -215,11 +235,25 @@ fn the_host_waits_for_a_launch_whatever_the_resource_does_with_its_uses() {
     ctx.assert_clean(rig);
 }
 
+/// The event of the block would cover the pinned memory, too, and is not recorded.
+#[test]
+fn the_host_waits_for_a_launch_whose_blocks_are_never_finished() {
+    let rig = lazy();
+    let ctx = Lying::context(&rig, Lie::ClosesNoWindow);
+    let (home, away) = (rig.stream(), rig.stream());
+    let buffer = DeviceBuffer::<u8>::uninit(&ctx, &home, LEN).unwrap();
+    let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+    let mut launch = LaunchRecorder::new_strict(&away);
+    launch.read(&buffer);
+    let target = launch.write(&mut pinned);
+    launch.launch(&ctx, |stream| write(target, 3, stream)).unwrap();
+    assert_eq!(pinned.as_slice().unwrap(), [3; LEN]);
+}
+
 #[test]
 fn a_prepared_launch_keeps_the_host_out() {
     let rig = lazy();
-    let resource = OpensNoWindow(DirectCudaResource::new(Arc::clone(rig.streams())));
-    for ctx in [Context::with(&rig, Arc::new(resource)), Context::direct(&rig)] {
+    for ctx in [Lying::context(&rig, Lie::OpensNoWindow), Context::direct(&rig)] {
         let home = rig.stream();
         let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
         let mut launch = LaunchRecorder::new_strict(&home);
@@ -278,5 +312,18 @@ fn a_launch_and_a_copy_of_pinned_memory_and_a_block_record_one_event() {
     assert_eq!(rig.universe().calls().count("cuStreamWaitEvent"), 1);
     assert_eq!(buffer.to_host(&home).unwrap(), [5; LEN]);
     drop((buffer, pinned, home, away));
+    ctx.assert_clean(rig);
+}
+
+/// A copy into such a buffer would write over the memory behind it.
+#[test]
+fn a_block_with_fewer_bytes_than_asked_for_becomes_no_buffer() {
+    let rig = lazy();
+    let ctx = Lying::context(&rig, Lie::AllocatesHalf);
+    let refused = DeviceBuffer::<u8>::uninit(&ctx, ctx.home(), LEN).unwrap_err();
+    let BufferError::Resource(ResourceError::OutOfBounds { len, bytes, .. }) = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!((len, bytes), (LEN, LEN / 2));
     ctx.assert_clean(rig);
 }

@@ -12,6 +12,7 @@
 //! | [`stream`] | [`StreamId`], the opaque name of a stream |
 //! | [`usage`] | [`Usage`], the accounting of a resource |
 //! | [`uses`] | [`Access`], and the tokens between preparing and finishing a use |
+//! | [`tracking`] | [`UseTracking`]: preparing and finishing uses |
 //! | [`ledger`] | which waits a use needs, and what is remembered of it: pure code |
 //! | [`error`] | [`ResourceError`], [`DeallocateError`] |
 //! | [`tag`] | [`AllocTag`], who asked |

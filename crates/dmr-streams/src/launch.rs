@@ -105,7 +105,7 @@ impl LaunchTokens {
     /// Returns the stream of the launch.
     #[must_use]
     pub fn stream(&self) -> StreamId {
-        self.blocks.stream()
+        self.pinned.stream()
     }
 
     /// Returns the number of open windows.
