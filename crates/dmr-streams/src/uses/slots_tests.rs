@@ -57,6 +57,31 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
     }
 }
 
+/// U6, U7: a token closes its own window and no other, in whatever order windows are opened and closed.
+#[test]
+fn each_open_window_has_a_ticket_that_no_other_has() {
+    let pool = StreamPoolId::next().unwrap();
+    let home = StreamId::from_parts(pool, 0, 0).unwrap();
+    let (slots, generation) = (Slots::new(1), Generation::next());
+    let block = id(insert(&slots, generation, UseId::new(0, 1), Occupant::NONE), generation, home);
+    let used = BlockUse::new(block, Access::Write);
+    let mut open: Vec<u32> = Vec::new();
+    for step in 0..200_usize {
+        // Two are opened for each that is closed, for a while; then all are closed.
+        if step % 3 < 2 && step < 100 {
+            let ticket = slots.open(&used, home, |_| {}).unwrap();
+            assert!(!open.contains(&ticket), "{ticket} is open: {open:?}");
+            open.push(ticket);
+        } else if !open.is_empty() {
+            let mut tokens = UseTokens::new(home);
+            // SAFETY: no memory stands behind the block.
+            unsafe { tokens.push(block, Access::Write, open.swap_remove(step * 7 % open.len())) };
+            assert!(matches!(slots.close(&tokens.as_slice()[0], Closing::Unused), Closed::Window));
+        }
+    }
+    assert!(open.is_empty() && !slots.has_open_window(block));
+}
+
 /// As many slots as have a row and a little more of another.
 const MANY: usize = ROW * CHUNK + 3 * CHUNK;
 
