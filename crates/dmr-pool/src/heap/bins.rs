@@ -103,6 +103,38 @@ impl Bins {
         self.remove_from_tree(chunks, id, bin);
     }
 
+    /// Removes a chunk of the smallest size that is at least `units`: of several, the one that was
+    /// added last.
+    #[inline(always)]
+    pub(super) fn take(&mut self, chunks: &mut Chunks, units: u32) -> Option<ChunkId> {
+        let mut bin = Bin::of(units);
+        let here = self.roots[bin.index()].and_then(|root| find_below(chunks, root, bin, units));
+        let first = match here {
+            Some(first) => first,
+            None => {
+                bin = self.next_after(bin)?;
+                let root = self.roots[bin.index()]?;
+                if chunks[root].links.is_alone() {
+                    self.clear(bin);
+                    return Some(root);
+                }
+                smallest_below(chunks, root)
+            }
+        };
+        // The second one leaves the tree as it is.
+        let id = chunks[first].links.next.unwrap_or(first);
+        self.remove(chunks, id);
+        Some(id)
+    }
+
+    /// Whether a chunk would be where it is with other units, too.
+    #[inline(always)]
+    pub(super) fn stays(&self, chunks: &Chunks, id: ChunkId, units: u32) -> bool {
+        let chunk = &chunks[id];
+        let bin = Bin::of(units);
+        bin == Bin::of(chunk.units) && chunk.links.is_alone() && self.roots[bin.index()] == Some(id)
+    }
+
     /// Removes a chunk of a bin that may have others.
     #[inline(never)]
     fn remove_from_tree(&mut self, chunks: &mut Chunks, id: ChunkId, bin: Bin) {

@@ -126,15 +126,21 @@ impl Default for Chunks {
 impl Chunks {
     #[inline]
     pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
-        let id = match self.unused {
+        let id = self.add_record();
+        self[id] = chunk;
+        id
+    }
+
+    /// Returns a record that is not in use.
+    #[inline]
+    pub(super) fn add_record(&mut self) -> ChunkId {
+        match self.unused {
             Some(id) => {
                 self.unused = self[id].links.next;
                 id
             }
-            None => self.add_record(),
-        };
-        self[id] = chunk;
-        id
+            None => self.make_record(),
+        }
     }
 
     #[inline]
@@ -169,7 +175,7 @@ impl Chunks {
     }
 
     #[cold]
-    fn add_record(&mut self) -> ChunkId {
+    fn make_record(&mut self) -> ChunkId {
         let index = self.len;
         if index as usize / ROW == self.rows.len() {
             let unused = Chunk { state: State::Unused, ..Chunk::span(0, 0) };

@@ -138,8 +138,14 @@ impl Heap {
             }
             self.merge_kept();
         }
-        let id = self.find_merged(units)?;
-        Some(self.take_from(id, units))
+        let id = match self.free.take(&mut self.chunks, units) {
+            None if self.flush() => self.free.take(&mut self.chunks, units)?,
+            found => found?,
+        };
+        let whole = self.chunks[id].units;
+        self.free_units -= u64::from(whole);
+        self.has_changed |= Some(Bin::of(whole)) >= self.last_bin;
+        Some(self.without_surplus(id, units))
     }
 
     /// Whether [`take_merged`](Self::take_merged) would cut `units` from where the kept chunk begins,
@@ -238,33 +244,48 @@ impl Heap {
     #[inline]
     pub(crate) fn take_from(&mut self, id: ChunkId, units: u32) -> Taken {
         self.unlist(id);
-        let surplus = self.chunks[id].units - units;
-        if surplus > units >> WORTH_SPLITTING {
-            self.split(id, units);
-        }
+        self.without_surplus(id, units)
+    }
+
+    /// Acquires a chunk that was taken out of its bin, without its surplus if that is worth splitting
+    /// off.
+    #[inline(always)]
+    fn without_surplus(&mut self, id: ChunkId, units: u32) -> Taken {
         let chunk = &mut self.chunks[id];
         chunk.state = State::Acquired;
-        let &mut Chunk { address, units, since, .. } = chunk;
+        let &mut Chunk { address, units: whole, since, .. } = chunk;
+        if whole - units <= units >> WORTH_SPLITTING {
+            return Taken { id, address, units: whole, since };
+        }
+        self.split(id, units);
         Taken { id, address, units, since }
     }
 
     /// Frees an acquired chunk and merges it with its free neighbours. Returns the merged chunk.
     #[inline]
     pub(crate) fn merge(&mut self, id: ChunkId, since: u64) -> ChunkId {
-        self.chunks[id].since = since;
         self.newest = self.newest.max(since);
-        let mut whole = id;
-        if let Some(before) = self.chunks[id].before.filter(|&id| self.is_free(id)) {
+        let chunk = &mut self.chunks[id];
+        chunk.since = since;
+        let Chunk { before, after, .. } = *chunk;
+        if let Some(after) = after.filter(|&id| self.is_free(id)) {
+            self.unlist(after);
+            self.absorb(id, after);
+        }
+        let Some(before) = before.filter(|&id| self.is_free(id)) else {
+            self.list(id);
+            return id;
+        };
+        let (units, more) = (self.chunks[before].units, self.chunks[id].units);
+        if self.free.stays(&self.chunks, before, units + more) {
+            self.free_units += u64::from(more);
+            self.absorb(before, id);
+        } else {
             self.unlist(before);
             self.absorb(before, id);
-            whole = before;
+            self.list(before);
         }
-        if let Some(after) = self.chunks[whole].after.filter(|&id| self.is_free(id)) {
-            self.unlist(after);
-            self.absorb(whole, after);
-        }
-        self.list(whole);
-        whole
+        before
     }
 
     /// Makes an acquired chunk pending: it became free at `since`, and `entry` is its index in the
@@ -427,26 +448,27 @@ impl Heap {
     /// Cuts an acquired chunk after `units`. Returns the second part, which is acquired, too.
     #[inline]
     pub(crate) fn cut(&mut self, id: ChunkId, units: u32) -> ChunkId {
-        let whole = self.chunks[id];
-        let rest = Chunk {
-            address: whole.address + u64::from(units) * UNIT,
-            units: whole.units - units,
+        let rest = self.chunks.add_record();
+        let chunk = &mut self.chunks[id];
+        let &mut Chunk { address, units: whole, after, since, is_dedicated, .. } = chunk;
+        (chunk.units, chunk.after) = (units, Some(rest));
+        self.chunks[rest] = Chunk {
+            since,
             before: Some(id),
-            ..whole
+            after,
+            is_dedicated,
+            ..Chunk::span(address + u64::from(units) * UNIT, whole - units)
         };
-        let rest = self.chunks.add(rest);
-        if let Some(after) = whole.after {
+        if let Some(after) = after {
             self.chunks[after].before = Some(rest);
         }
-        let chunk = &mut self.chunks[id];
-        (chunk.units, chunk.after) = (units, Some(rest));
         rest
     }
 
     /// Joins two acquired neighbours.
     #[inline]
     pub(crate) fn absorb(&mut self, first: ChunkId, second: ChunkId) {
-        let Chunk { units, after, since, .. } = self.chunks[second];
+        let &Chunk { units, after, since, .. } = &self.chunks[second];
         let chunk = &mut self.chunks[first];
         chunk.units += units;
         chunk.after = after;
