@@ -32,7 +32,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.device().refuse_fork()?;
         block.require_part_depth(0)?;
         let is_known = id.alloc_stream().pool() == Some(self.streams.id());
-        if is_known && !self.device().is_lost() {
+        if self.config.checks_capture && is_known && !self.device().is_lost() {
             self.refuse_captured(id.alloc_stream())?;
         }
         let mut after = Dependencies::default();
