@@ -48,7 +48,7 @@ fn memory_of_other_streams_costs_no_call_of_a_full_upstream() {
 fn an_upstream_that_has_memory_again_is_asked_before_an_allocation_is_refused() {
     for upstream in [Upstream::Async, Upstream::Virtual] {
         let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
-        let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), upstream, config.clone());
+        let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), upstream, config);
         let [a, ..] = stage.streams();
         let other = pool_over(Upstream::Virtual, &stage.rig, config);
         let theirs = other.allocate(16 << 20, a, dmr_core::AllocTag::UNTAGGED).unwrap();
