@@ -29,6 +29,19 @@ fn a_use_is_waited_for_that_was_held_between_its_number_and_its_record() {
     }
 }
 
+/// A guarded allocation returns no block of a stream that was retired under it (S2).
+#[test]
+fn a_stream_that_is_retired_while_the_guard_fills_refuses_the_allocation() {
+    for nth in [1, 2] {
+        play(&format!(
+            "stack guard-async, work lazy, streams 4, seed 1
+            thread 0: adopt s3
+            thread 1: allocate b0 of 4096 on s3, held at cuMemsetD32Async {nth} for 1 lines
+            thread 0: retire s3 at once"
+        ));
+    }
+}
+
 /// A reap of pinned memory makes no call that ends a capture of its home stream, whenever that begins (U14).
 #[test]
 fn a_reap_of_pinned_memory_ends_no_capture() {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dmr_core::error::StreamProblem;
 use dmr_core::{
     Access, BlockId, BlockUse, Corruption, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceError, ResourceResult, StreamId, UseTokens, UseTrackingExt, WholeBlock,
@@ -59,7 +60,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
                 }
                 Ok(())
             }
-            Ok(false) => self.record(work),
+            Ok(false) => {
+                self.undo(work);
+                let (home, problem) = (whole.alloc_stream(), StreamProblem::ReturnedLease);
+                Err(ResourceError::stream_misuse(home, problem))
+            }
             Err(error) => {
                 self.undo(work);
                 Err(error)
