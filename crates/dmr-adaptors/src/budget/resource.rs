@@ -1,4 +1,4 @@
-//! [`GlobalDeviceBudget`]: a resource that charges a budget for what passes through it.
+//! [`GlobalDeviceBudget`]: a resource that charges a budget for each block that it allocates.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -22,18 +22,18 @@ use crate::forward::forward;
 /// Bounds what passes through it until it is freed: a hard limit on live and retired bytes.
 ///
 /// The limit is kept at every instant, under any number of threads: bytes are charged before the
-/// resource below is asked, and come back after it has let go. An allocation that is under way
-/// counts, also if the resource below refuses it in the end.
+/// upstream resource is called, and released after it has freed them. An allocation that is under way
+/// counts, also if upstream refuses it in the end.
 ///
 /// # When a request is refused
 ///
-/// One that is larger than the limit is refused at once: nobody notices. Any other is refused only
+/// A request larger than the limit is refused at once, without a reap. Any other is refused only
 /// if at some instant during the call it did not fit, and after
 ///
-/// 1. what the resources of the whole budget have let go meanwhile was looked for,
-/// 2. they were made to let go of what is done with (`try_reap`),
-/// 3. this one was made to wait for what is retired (`reap_pending`), unless
-///    [`with_reap_pending`](super::BudgetLayer::with_reap_pending) says not to.
+/// 1. releasing what the resources of the whole budget have freed meanwhile,
+/// 2. a `try_reap` of those resources,
+/// 3. a `reap_pending` of this resource, unless
+///    [`with_reap_pending`](super::BudgetLayer::with_reap_pending) disables it.
 ///
 /// # Below and above
 ///
@@ -52,8 +52,8 @@ use crate::forward::forward;
 ///
 /// # Dropping it
 ///
-/// Waits for nothing. If blocks are still retired, the resource inside is kept until they are
-/// freed, or until the budget itself is gone. Blocks still handed out stay charged.
+/// Does not wait. If blocks are still retired, the upstream resource is kept until they are
+/// freed, or until the budget itself is dropped. Live blocks stay charged.
 ///
 /// # Cost
 ///
@@ -95,13 +95,13 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         Self { source, registration, budget, by_slot, reap_pending }
     }
 
-    /// The resource inside, no longer charged to anybody. Blocks still handed out stay charged, as
+    /// Returns the upstream resource, which is charged to no budget any more. Live blocks stay charged, as
     /// when this is dropped.
     ///
     /// # Errors
     ///
-    /// This, unchanged: blocks that were given back are still retired, or another thread is just
-    /// asking after them. [`reap_pending`](DeviceMemoryResource::reap_pending), and try again.
+    /// This, unchanged: deallocated blocks are still retired, or another thread polls them.
+    /// Call [`reap_pending`](DeviceMemoryResource::reap_pending), and try again.
     pub fn into_inner(self) -> Result<R, Self> {
         self.source.poll(self.tree());
         if self.source.has_pending() {
@@ -119,7 +119,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         &self.source.resource
     }
 
-    /// The budget that it charges.
+    /// Returns the budget that this charges.
     #[must_use]
     pub const fn budget(&self) -> &Budget {
         &self.budget
@@ -134,7 +134,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         &self.budget.account.tree
     }
 
-    /// A block was given back, and stays charged until the resource lets it go.
+    /// Keeps a deallocated block charged until upstream has freed it.
     #[inline(never)]
     fn retire(&self, entry: Entry) {
         let account = &self.budget.account;
@@ -162,7 +162,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         self.tree().release(lost.account, None, lost.bytes);
     }
 
-    /// Charges `bytes`, or says why not.
+    /// Charges `bytes`.
     #[inline]
     pub(super) fn charge(&self, shard: Option<&Shard>, bytes: u64) -> ResourceResult<()> {
         if shard.is_some_and(|shard| shard.take(bytes)) {
@@ -187,15 +187,15 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
                     return Err(ResourceError::forked_process(self.inner().device_ordinal()));
                 }
             };
-            // What was let go before that instant, and charged all the same, might have made it
-            // fit: the refusal stands only if there was nothing.
+            // Bytes that were freed before that instant, and were still charged, might have made it
+            // fit: the refusal stands only if there were none.
             tree.poll();
             if tree.releases() != releases {
                 continue;
             }
             match (step, refusal) {
                 (Some(Step::TryReap), _) => {
-                    // A failure says nothing about this request; the next reap repeats it.
+                    // Its error is not about this request; the next reap returns it.
                     drop(self.inner().try_reap());
                     tree.try_reap();
                     tree.poll();
@@ -212,14 +212,14 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     }
 }
 
-/// What is tried before a request is refused.
+/// A step before a request is refused.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     TryReap,
     ReapPending,
 }
 
-/// Takes the charge back, unless it is kept: also if the resource inside panics.
+/// A charge that is released on drop, unless it is kept: also if upstream panics.
 pub(super) struct Charge<'a> {
     pub(super) budget: &'a Budget,
     pub(super) shard: Option<&'a Shard>,
@@ -234,7 +234,7 @@ impl Charge<'_> {
         account.tree.count_growth(account.id, kept.shard, tag, kept.bytes);
     }
 
-    /// The block, or the memory, is there.
+    /// Keeps the charge for a new block, or new memory.
     #[inline]
     pub(super) fn keep(self, tag: AllocTag) {
         let kept = ManuallyDrop::new(self);
@@ -262,7 +262,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         let (shard, charged) = (self.budget.account.shard(), bytes as u64);
         self.charge(shard, charged)?;
         let charge = Charge { budget: &self.budget, shard, bytes: charged };
-        // Taken apart and put together: so the compiler leaves the answer where it is, and does not
+        // Taken apart and put together: so the compiler leaves the block where it is, and does not
         // copy it before its parts have reached the cache.
         match self.inner().allocate(bytes, stream, tag) {
             Ok(block) => {
@@ -321,7 +321,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
                 return Err(ResourceError::forked_process(self.inner().device_ordinal()));
             }
             Err(Refused::Oversized(_) | Refused::Full(_)) => {
-                // A block that the resource inside refuses is an error, whether or not there is room.
+                // A block that upstream refuses is an error, whether or not there is room.
                 let own_bytes = block.bytes();
                 self.inner().try_grow(block, own_bytes)?;
                 return Ok(false);
@@ -337,21 +337,21 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        let answer = self.inner().try_reap();
+        let reaped = self.inner().try_reap();
         self.source.poll(self.tree());
-        answer
+        reaped
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        let answer = self.inner().reap_pending();
+        let reaped = self.inner().reap_pending();
         self.source.poll(self.tree());
-        answer
+        reaped
     }
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-        let answer = self.inner().trim_to(keep_bytes);
+        let trimmed = self.inner().trim_to(keep_bytes);
         self.source.poll(self.tree());
-        answer
+        trimmed
     }
 
     forward!(
@@ -363,13 +363,13 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         use_tracking,
     );
 
-    /// Its own, which charges for what is created.
+    /// Returns the budget's own, which charges for memory that is created.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         self.inner().virtual_memory().map(|_| self as _)
     }
 }
 
-/// A source's place in the books of its budget.
+/// The registration of a source in the books of its budget.
 struct Registration {
     source: Arc<dyn Polled>,
     budget: Budget,

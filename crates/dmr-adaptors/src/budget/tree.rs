@@ -23,16 +23,16 @@ pub(super) struct Tree {
     made_in: Process,
     books: LeakedInChild<Mutex<Books>>,
     pub(super) charges: Charges,
-    /// Something came back while somebody waited.
+    /// Notified when bytes are released while a reservation waits.
     pub(super) freed: Condvar,
 }
 
 /// Why bytes were not charged.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// More than a limit on the way: it fits when nothing is charged, either.
+    /// More than a limit on the way: it never fits.
     Oversized(Refusal),
-    /// It did not fit, at an instant during the call. With numbers, if they were wanted.
+    /// It did not fit, at an instant during the call. With numbers, if they were asked for.
     Full(Option<Refusal>),
     /// This is a forked child.
     Forked,
@@ -49,12 +49,12 @@ impl Tree {
         (!self.is_forked()).then(|| lock(&self.books))
     }
 
-    /// Whether this is a forked child of the process that made the tree.
+    /// Returns whether this is a forked child of the process that made the tree.
     pub(super) fn is_forked(&self) -> bool {
         !self.made_in.is_current()
     }
 
-    /// A shard of this account for one more thread.
+    /// Makes a shard of this account for one more thread.
     pub(super) fn shard(&self, id: AccountId) -> Arc<CachePadded<Shard>> {
         match self.books() {
             Some(mut books) => books.add_shard(id),
@@ -102,7 +102,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes a charge back; into the thread's own shard if that is open.
+    /// Releases a charge; into the thread's own shard if that is open.
     #[inline]
     pub(super) fn release(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
         if !shard.is_some_and(|shard| shard.give(bytes)) {
@@ -124,14 +124,14 @@ impl Tree {
         self.tell_waiters(&books);
     }
 
-    /// Nobody charges this account any more.
+    /// Closes an account: nothing is charged to it any more.
     pub(super) fn close(&self, id: AccountId) {
         let Some(mut books) = self.books() else { return };
         books.close(id);
         self.tell_waiters(&books);
     }
 
-    /// To be called after every change that may let a waiter through.
+    /// Wakes waiting reservations, after a change that may let one through.
     pub(super) fn tell_waiters(&self, books: &Books) {
         if !books.waiters.is_empty() {
             self.freed.notify_all();
@@ -161,7 +161,7 @@ impl Tree {
         }
     }
 
-    /// A block of this tag is freed.
+    /// Removes a block of this tag from the counts.
     #[inline]
     pub(super) fn uncount(&self, id: AccountId, shard: Option<&Shard>, tag: AllocTag, bytes: u64) {
         match shard {
@@ -180,17 +180,17 @@ impl Tree {
         }
     }
 
-    /// Counts bytes of blocks that nobody has seen.
+    /// Counts bytes without a block.
     pub(super) fn count_bytes(&self, id: AccountId, tag: AllocTag, bytes: u64) {
         self.in_books(id, |tags| tags.change(tag, bytes, 0));
     }
 
-    /// The opposite.
+    /// Removes bytes without a block from the counts.
     pub(super) fn uncount_bytes(&self, id: AccountId, tag: AllocTag, bytes: u64) {
         self.count_bytes(id, tag, bytes.wrapping_neg());
     }
 
-    /// Releases what any resource that charges this tree has let go.
+    /// Releases what the resources that charge this tree have freed.
     pub(super) fn poll(&self) {
         for source in self.sources().iter().filter(|source| source.has_pending()) {
             source.poll(self);
@@ -198,13 +198,13 @@ impl Tree {
         self.drop_what_is_over();
     }
 
-    /// How often something that was retired was released, by any thread. What was let go before
-    /// this is called, and is not counted yet, is counted by the end of the next poll.
+    /// Returns how often something that was retired was released, by any thread. What was freed before
+    /// this call, and is not counted yet, is counted by the end of the next poll.
     pub(super) fn releases(&self) -> u64 {
         self.books().map_or(0, |books| books.sources.releases())
     }
 
-    /// Makes all resources that charge this tree let go of what is done with.
+    /// Calls `try_reap` of all resources that charge this tree.
     pub(super) fn try_reap(&self) {
         let sources = self.sources();
         sources.iter().filter(|source| source.has_pending()).for_each(|source| source.try_reap());
@@ -219,7 +219,7 @@ impl Tree {
         self.books().map_or_else(Vec::new, |books| books.sources.all())
     }
 
-    /// Nobody uses this source any more.
+    /// Removes a source whose budget was dropped, once it has nothing pending.
     pub(super) fn leave(&self, source: &Arc<dyn Polled>) {
         if source.has_pending() {
             source.poll(self);
@@ -233,7 +233,7 @@ impl Tree {
         }
     }
 
-    /// Lets go of sources that nobody uses and that have nothing left.
+    /// Removes sources whose budgets were dropped and that have nothing pending.
     fn drop_what_is_over(&self) {
         let left = self.books().map_or_else(Vec::new, |books| books.sources.left());
         left.iter().filter(|source| !source.has_pending()).for_each(|source| self.remove(source));
