@@ -1,97 +1,94 @@
-//! Device memory in two halves: addresses, and the pages that are put under them.
+//! Virtual memory management: reserved addresses, physical memory, and mapping memory at addresses.
 
 use std::fmt::{self, Debug};
 
 use crate::size::human_bytes;
 use crate::{AllocTag, ResourceError, ResourceResult};
 
-/// Addresses and pages apart, for a pool that decides itself what stands where.
+/// Addresses and physical memory apart, for a pool that maps memory itself.
 ///
-/// All sizes and addresses, in bytes, are multiples of [`granularity`](Self::granularity). The
-/// driver takes tens of microseconds for each piece of memory that is created, mapped, unmapped
-/// or destroyed, nearly whatever its size: a few large pieces cost less than many small ones.
+/// All sizes and addresses, in bytes, are multiples of [`granularity`](Self::granularity). The driver
+/// takes tens of microseconds to create, map, unmap or destroy a piece of memory, nearly independent of
+/// its size: a few large pieces cost less than many small ones.
 ///
-/// No call waits for the device, and none is ordered on a stream: whoever unmaps knows that the
-/// work is done.
+/// No call waits for the device, and none is ordered on a stream: the caller of
+/// [`unmap`](Self::unmap) makes sure that the work is done.
 ///
-/// On a lost device ([`DeviceLost`](ResourceError::DeviceLost)) nothing is reserved, created or
-/// mapped, and giving back and unmapping succeed. In a forked child every call is refused
-/// ([`ForkedProcess`](ResourceError::ForkedProcess)).
+/// On a lost device, reserving, creating and mapping return
+/// [`DeviceLost`](ResourceError::DeviceLost), and the calls that undo them succeed. In a forked child
+/// every call returns [`ForkedProcess`](ResourceError::ForkedProcess).
 ///
-/// An adaptor that forwards it passes every call to the resource inside. One that charges for
-/// memory charges [`create`](Self::create), and credits [`destroy`](Self::destroy).
+/// An adaptor that forwards it passes every call to its upstream. An adaptor that charges for memory
+/// charges [`create`](Self::create) and credits [`destroy`](Self::destroy).
 pub trait VirtualMemory: Debug + Send + Sync {
-    /// What sizes and addresses are multiples of: bytes, a power of two.
+    /// Returns what sizes and addresses are multiples of: bytes, a power of two.
     fn granularity(&self) -> u64;
 
-    /// Sets `bytes` bytes of addresses aside. They take no memory, and nothing counts them.
+    /// Reserves `bytes` bytes of addresses. They take no memory, and are not counted.
     ///
     /// # Errors
     ///
-    /// [`InvalidSize`](ResourceError::InvalidSize) for zero and for what is not a multiple of the
-    /// granularity; [`Driver`](ResourceError::Driver), also if there are no addresses left.
+    /// [`InvalidSize`](ResourceError::InvalidSize) for zero and for a size that is not a multiple of the
+    /// granularity; [`Driver`](ResourceError::Driver), also if no addresses are left.
     fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange>;
 
-    /// Gives addresses back, all of a range at once. Nothing may be mapped in it.
+    /// Releases all addresses of a range. Nothing may be mapped in it.
     ///
     /// # Errors
     ///
-    /// The range comes back inside the error: nothing is lost, nothing has changed.
-    /// [`Driver`](ResourceError::Driver), also if something is still mapped.
+    /// [`Driver`](ResourceError::Driver), also if something is still mapped. The error contains the
+    /// range, and nothing has changed.
     fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>>;
 
-    /// Takes `bytes` bytes of device memory, which have no address yet and whose content is
-    /// undefined.
+    /// Creates `bytes` bytes of device memory, without an address and with undefined content.
     ///
-    /// This is what takes memory, and so what a budget bounds and `reserved` of
+    /// Only this call takes memory from the device: it is what a budget bounds, and what `reserved` of
     /// [`usage`](crate::DeviceMemoryResource::usage) counts.
     ///
     /// # Errors
     ///
-    /// [`InvalidSize`](ResourceError::InvalidSize) as [`reserve`](Self::reserve), and for more
-    /// than the device has; [`OutOfMemory`](ResourceError::OutOfMemory),
+    /// [`InvalidSize`](ResourceError::InvalidSize) as [`reserve`](Self::reserve), and for more than the
+    /// device has; [`OutOfMemory`](ResourceError::OutOfMemory),
     /// [`OutOfBudget`](ResourceError::OutOfBudget); [`Driver`](ResourceError::Driver). Nothing has
-    /// changed then.
+    /// changed.
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory>;
 
-    /// Gives memory back that is mapped nowhere any more: the device has it at once.
+    /// Destroys memory that is not mapped anywhere: the device has it again at once.
     ///
     /// # Errors
     ///
-    /// The memory comes back inside the error: nothing is lost, nothing has changed.
     /// [`StillMapped`](ResourceError::StillMapped);
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver).
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The error
+    /// contains the memory, and nothing has changed.
     fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>>;
 
-    /// Puts all of `memory` under the addresses from `address` on, where the device can then read
-    /// and write it.
+    /// Maps all of `memory` at `address`, where the device can then read and write it.
     ///
-    /// The addresses are in a range that [`reserve`](Self::reserve) gave, and nothing is mapped
-    /// there. One memory may be mapped at several addresses at once, also while work uses it.
+    /// The addresses belong to one range of [`reserve`](Self::reserve), and nothing is mapped there.
+    /// The same memory may be mapped at several addresses, also while work uses it.
     ///
     /// # Errors
     ///
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). It is
-    /// not mapped there then.
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The memory
+    /// is not mapped there, and a later call may map there.
     fn map(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()>;
 
-    /// Takes `memory` away from under the addresses from `address` on, where
-    /// [`map`](Self::map) has put it.
+    /// Unmaps `memory` at `address`, where [`map`](Self::map) mapped it.
     ///
-    /// Does not wait: all work that uses it by these addresses must be done.
+    /// Does not wait: all work that uses it at these addresses must be done.
     ///
     /// # Errors
     ///
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). It is
-    /// still mapped there then.
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The memory
+    /// is still mapped there.
     fn unmap(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()>;
 }
 
-/// Addresses that were set aside.
+/// A range of reserved addresses.
 ///
-/// Linear: neither `Clone` nor `Copy`. They go back through [`VirtualMemory::release`] of what
-/// reserved them; dropping the range instead leaks them.
-#[must_use = "dropping a range leaks its addresses: give them back with `release`"]
+/// Linear: neither `Clone` nor `Copy`. [`VirtualMemory::release`] of the resource that reserved it
+/// consumes it; dropping it instead leaks the addresses.
+#[must_use = "dropping a range leaks its addresses: call `release`"]
 pub struct AddressRange {
     base: u64,
     bytes: u64,
@@ -102,20 +99,20 @@ impl AddressRange {
     ///
     /// # Safety
     ///
-    /// `bytes` bytes from `base` on are set aside for whoever has this range, and no other range
-    /// covers any of them, until it is given to `release` of the one that calls this.
+    /// `bytes` bytes from `base` on are reserved for the owner of this range, and no other range
+    /// contains any of them, until the `release` of the calling resource has consumed it.
     #[allow(unsafe_code, reason = "a claim about device addresses")]
     pub const unsafe fn from_parts(base: u64, bytes: u64) -> Self {
         Self { base, bytes }
     }
 
-    /// The first address (a `CUdeviceptr`).
+    /// Returns the first address (a `CUdeviceptr`).
     #[must_use]
     pub const fn base(&self) -> u64 {
         self.base
     }
 
-    /// How many bytes it covers.
+    /// Returns its length in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -131,10 +128,10 @@ impl Debug for AddressRange {
 
 /// Device memory without an address.
 ///
-/// Linear: neither `Clone` nor `Copy`. It goes back through [`VirtualMemory::destroy`] of what
-/// created it; dropping it instead leaks the memory, visibly in `reserved` of
-/// [`usage`](crate::DeviceMemoryResource::usage).
-#[must_use = "dropping it leaks the memory: give it back with `destroy`"]
+/// Linear: neither `Clone` nor `Copy`. [`VirtualMemory::destroy`] of the resource that created it
+/// consumes it; dropping it instead leaks the memory, which `reserved` of
+/// [`usage`](crate::DeviceMemoryResource::usage) goes on counting.
+#[must_use = "dropping it leaks the memory: call `destroy`"]
 pub struct PhysicalMemory {
     handle: u64,
     bytes: u64,
@@ -143,13 +140,13 @@ pub struct PhysicalMemory {
 }
 
 impl PhysicalMemory {
-    /// Makes one. Only implementations of [`VirtualMemory`] do this. CUDA numbers devices from 0:
-    /// none has a number of more than 16 bits.
+    /// Makes a value for created memory. Only implementations of [`VirtualMemory`] do this. Device
+    /// ordinals fit in 16 bits.
     ///
     /// # Safety
     ///
-    /// `handle` names `bytes` bytes of memory of the device for the one that calls this, on no
-    /// other `PhysicalMemory`, until it is given to `destroy` of the same.
+    /// `handle` names `bytes` bytes of memory of the device for the calling resource, and no other
+    /// `PhysicalMemory` has it, until the `destroy` of the same resource has consumed this value.
     #[allow(unsafe_code, reason = "a claim about device memory")]
     pub const unsafe fn from_parts(
         handle: u64,
@@ -160,26 +157,26 @@ impl PhysicalMemory {
         Self { handle, bytes, tag, device_ordinal: device_ordinal as u16 }
     }
 
-    /// What its maker calls it (a `CUmemGenericAllocationHandle`). Unique among the memory that
-    /// the maker has given out and not been given back.
+    /// Returns the handle (a `CUmemGenericAllocationHandle`), which is unique among the memory that the
+    /// same resource has created and not destroyed.
     #[must_use]
     pub const fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// Its bytes, a multiple of the granularity.
+    /// Returns its size in bytes, a multiple of the granularity.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Who asked.
+    /// Returns the tag that was passed to [`create`](VirtualMemory::create).
     #[must_use]
     pub const fn tag(&self) -> AllocTag {
         self.tag
     }
 
-    /// CUDA device ordinal.
+    /// Returns the CUDA device ordinal.
     #[must_use]
     pub const fn device_ordinal(&self) -> usize {
         self.device_ordinal as usize
@@ -193,41 +190,41 @@ impl Debug for PhysicalMemory {
     }
 }
 
-/// A range could not be given back: why, and the range.
+/// The error of [`VirtualMemory::release`], with the range.
 #[derive(Debug, thiserror::Error)]
-#[error("{range:?} could not be given back: {error}")]
+#[error("{range:?} could not be released: {error}")]
 #[non_exhaustive]
 #[must_use = "the range is inside: dropping this error leaks its addresses"]
 pub struct RefusedRange {
-    /// Why.
+    /// The cause.
     #[source]
     pub error: ResourceError,
-    /// The range, as it was.
+    /// The range, unchanged.
     pub range: AddressRange,
 }
 
 impl RefusedRange {
-    /// The answer that keeps the range with its owner.
+    /// Makes the error that returns the range to its owner.
     pub fn new(error: ResourceError, range: AddressRange) -> Box<Self> {
         Box::new(Self { error, range })
     }
 }
 
-/// Memory could not be given back: why, and the memory.
+/// The error of [`VirtualMemory::destroy`], with the memory.
 #[derive(Debug, thiserror::Error)]
-#[error("{memory:?} could not be given back: {error}")]
+#[error("{memory:?} could not be destroyed: {error}")]
 #[non_exhaustive]
 #[must_use = "the memory is inside: dropping this error leaks it"]
 pub struct RefusedMemory {
-    /// Why.
+    /// The cause.
     #[source]
     pub error: ResourceError,
-    /// The memory, as it was.
+    /// The memory, unchanged.
     pub memory: PhysicalMemory,
 }
 
 impl RefusedMemory {
-    /// The answer that keeps the memory with its owner.
+    /// Makes the error that returns the memory to its owner.
     pub fn new(error: ResourceError, memory: PhysicalMemory) -> Box<Self> {
         Box::new(Self { error, memory })
     }

@@ -1,4 +1,4 @@
-//! What memory can do that is created: it cannot be changed later.
+//! Properties of created memory, which cannot be changed later.
 
 /// How a [`VirtualCudaResource`](crate::VirtualCudaResource) creates memory.
 ///
@@ -11,30 +11,29 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VirtualConfig {
-    /// How other processes can be given this memory.
+    /// How memory can be shared with other processes.
     pub export: ExportHandle,
-    /// Whether network cards and other devices may reach this memory without the host (GPUDirect
-    /// RDMA).
+    /// Whether other devices, such as network cards, can access the memory directly (GPUDirect RDMA).
     pub gpu_direct_rdma: bool,
 }
 
-/// How memory can be shared with other processes.
+/// A way to share memory with other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ExportHandle {
-    /// Not at all.
+    /// Memory cannot be shared.
     #[default]
     None,
-    /// As a file descriptor (`CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`):
+    /// A file descriptor (`CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`), from
     /// [`export`](crate::VirtualCudaResource::export).
     PosixFileDescriptor,
-    /// As a fabric handle, on systems with an IMEX channel (`CU_MEM_HANDLE_TYPE_FABRIC`), by the
-    /// driver's own call on [`handle`](dmr_core::PhysicalMemory::handle).
+    /// A fabric handle, on systems with an IMEX channel (`CU_MEM_HANDLE_TYPE_FABRIC`). Export it with
+    /// the driver's call on [`handle`](dmr_core::PhysicalMemory::handle).
     Fabric,
 }
 
 impl VirtualConfig {
-    /// Exports nothing, and is reached by the device alone.
+    /// Returns the default: no sharing, and no access by other devices.
     #[must_use]
     pub const fn new() -> Self {
         Self { export: ExportHandle::None, gpu_direct_rdma: false }
@@ -56,7 +55,7 @@ impl VirtualConfig {
 }
 
 impl ExportHandle {
-    /// The driver's number.
+    /// Returns the driver's `CUmemAllocationHandleType`.
     pub(crate) const fn code(self) -> i32 {
         match self {
             Self::None => 0,

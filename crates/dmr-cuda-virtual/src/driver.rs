@@ -1,4 +1,4 @@
-//! The driver's calls, each made once, in the device's context.
+//! The driver calls of this crate, one function each, made in the device's context.
 
 use std::ffi::{c_int, c_uint};
 
@@ -9,7 +9,7 @@ use dmr_streams::Device;
 
 use crate::{ExportHandle, VirtualConfig, VirtualMemoryError};
 
-/// The driver's virtual memory on one device.
+/// Virtual memory management on one device.
 pub(crate) struct Driver {
     device: Device,
     properties: Properties,
@@ -40,8 +40,7 @@ impl Driver {
                     return Err(no_export());
                 }
             }
-            // The attribute's name is not in the bindings of every CUDA version: a driver without
-            // it refuses the properties.
+            // Some bindings lack the attribute. A driver without fabric handles refuses the properties.
             ExportHandle::Fabric if granularity.is_err() => return Err(no_export()),
             ExportHandle::Fabric => {}
         }
@@ -49,38 +48,40 @@ impl Driver {
         Ok(Self { device: device.clone(), properties, granularity })
     }
 
+    /// Returns what sizes and addresses are multiples of, in bytes.
     pub(crate) fn granularity(&self) -> u64 {
         self.granularity
     }
 
-    /// The first of `bytes` addresses, which are set aside for the caller.
+    /// Reserves `bytes` bytes of addresses and returns the first.
     pub(crate) fn reserve(&self, bytes: u64) -> ResourceResult<u64> {
         self.device.bind()?;
         let mut base = 0;
-        // SAFETY: the driver checks the numbers.
+        // SAFETY: the driver checks its arguments.
         unsafe { sys::cuMemAddressReserve(&mut base, bytes as usize, 0, 0, 0) }
             .result()
             .map_err(|error| self.device.driver_error("cuMemAddressReserve", error))?;
         Ok(base)
     }
 
-    /// Gives addresses back.
+    /// Releases reserved addresses.
     ///
     /// # Safety
     ///
-    /// They are what [`reserve`](Self::reserve) gave, and nobody uses them any more.
+    /// They are one range from [`reserve`](Self::reserve), which is not used any more.
     pub(crate) unsafe fn release(&self, base: u64, bytes: u64) -> ResourceResult<()> {
-        self.let_go("cuMemAddressFree", || {
-            // SAFETY: the caller's promise.
+        self.release_call("cuMemAddressFree", || {
+            // SAFETY: the caller's obligations.
             unsafe { sys::cuMemAddressFree(base, bytes as usize) }.result()
         })
     }
 
-    /// A handle of `bytes` bytes of the device's memory; `None` if it has no room.
+    /// Creates `bytes` bytes of device memory and returns its handle; `None` if the device has too
+    /// little.
     pub(crate) fn create(&self, bytes: u64) -> ResourceResult<Option<u64>> {
         self.device.bind()?;
         let (mut handle, properties) = (0, (&raw const self.properties).cast());
-        // SAFETY: the properties are laid out as the driver reads them.
+        // SAFETY: the properties have the driver's layout.
         let created = unsafe { sys::cuMemCreate(&mut handle, bytes as usize, properties, 0) };
         match created.result() {
             Ok(()) => Ok(Some(handle)),
@@ -89,64 +90,62 @@ impl Driver {
         }
     }
 
-    /// Gives memory back.
+    /// Releases memory.
     ///
     /// # Safety
     ///
     /// The handle is from [`create`](Self::create), mapped nowhere, and not used any more.
     pub(crate) unsafe fn destroy(&self, handle: u64) -> ResourceResult<()> {
-        self.let_go("cuMemRelease", || {
-            // SAFETY: the caller's promise.
+        self.release_call("cuMemRelease", || {
+            // SAFETY: the caller's obligations.
             unsafe { sys::cuMemRelease(handle) }.result()
         })
     }
 
-    /// Puts memory under addresses.
+    /// Maps memory at addresses.
     ///
     /// # Safety
     ///
-    /// The handle is alive, and of `bytes` bytes. The addresses are set aside, all of them in one
-    /// range.
+    /// The handle exists and has `bytes` bytes. The addresses are in one reserved range.
     pub(crate) unsafe fn map(&self, handle: u64, bytes: u64, address: u64) -> ResourceResult<()> {
         self.device.bind()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's obligations.
         unsafe { sys::cuMemMap(address, bytes as usize, 0, handle, 0) }
             .result()
             .map_err(|error| self.device.driver_error("cuMemMap", error))
     }
 
-    /// Lets the device read and write what is mapped there.
+    /// Lets the device read and write what is mapped at addresses.
     ///
     /// # Safety
     ///
-    /// These addresses were mapped as a whole.
-    pub(crate) unsafe fn give_access(&self, bytes: u64, address: u64) -> ResourceResult<()> {
+    /// They are exactly one mapping, and the context is current.
+    pub(crate) unsafe fn set_access(&self, bytes: u64, address: u64) -> ResourceResult<()> {
         let access = Access { location: self.properties.location, flags: READ_WRITE };
         let access = (&raw const access).cast();
-        // SAFETY: the description is laid out as the driver reads it; the rest is the caller's
-        // promise.
+        // SAFETY: the description has the driver's layout; the rest is the caller's obligation.
         unsafe { sys::cuMemSetAccess(address, bytes as usize, access, 1) }
             .result()
             .map_err(|error| self.device.driver_error("cuMemSetAccess", error))
     }
 
-    /// Takes memory away from under addresses.
+    /// Unmaps addresses. Does not wait.
     ///
     /// # Safety
     ///
-    /// They were mapped as a whole, and all work that uses them is done.
+    /// They are exactly one mapping, and all work that uses them is done.
     pub(crate) unsafe fn unmap(&self, bytes: u64, address: u64) -> ResourceResult<()> {
-        self.let_go("cuMemUnmap", || {
-            // SAFETY: the caller's promise.
+        self.release_call("cuMemUnmap", || {
+            // SAFETY: the caller's obligations.
             unsafe { sys::cuMemUnmap(address, bytes as usize) }.result()
         })
     }
 
-    /// A file descriptor of memory.
+    /// Exports memory as a file descriptor.
     ///
     /// # Safety
     ///
-    /// The handle is alive.
+    /// The handle exists.
     #[cfg(unix)]
     pub(crate) unsafe fn export(&self, handle: u64) -> ResourceResult<std::os::fd::OwnedFd> {
         use std::os::fd::{FromRawFd, OwnedFd};
@@ -154,39 +153,41 @@ impl Driver {
         const FD: Type = Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         self.device.bind()?;
         let mut fd: c_int = -1;
-        // SAFETY: the answer of this handle type is an int; the handle is the caller's promise.
+        // SAFETY: for this handle type the driver writes an int; the handle is the caller's obligation.
         unsafe { sys::cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FD, 0) }
             .result()
             .map_err(|error| self.device.driver_error("cuMemExportToShareableHandle", error))?;
-        // SAFETY: the driver has just opened it for the caller.
+        // SAFETY: the driver has just opened it, and no other value owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Makes a call that gives something back. On a lost device it is gone with the context.
-    fn let_go(
+    /// Makes a call that releases something. Succeeds on a lost device, where it is gone with the
+    /// context.
+    fn release_call(
         &self,
         name: &'static str,
         call: impl FnOnce() -> Result<(), DriverError>,
     ) -> ResourceResult<()> {
-        let called = self
+        let released = self
             .device
             .bind()
             .and_then(|()| call().map_err(|error| self.device.driver_error(name, error)));
-        match called {
+        match released {
             Err(ResourceError::DeviceLost { .. }) => Ok(()),
-            answer => answer,
+            result => result,
         }
     }
 }
 
+/// Returns whether the device has an attribute that is 0 or 1.
 fn has(device: &Device, attribute: Attribute) -> ResourceResult<bool> {
-    // SAFETY: the device is the driver's own.
-    let answer = unsafe {
+    // SAFETY: the device comes from the driver.
+    let value = unsafe {
         cudarc::driver::result::device::get_attribute(device.context().cu_device(), attribute)
     };
-    match answer {
+    match value {
         Ok(value) => Ok(value != 0),
-        // A driver that does not know the attribute does not have it.
+        // An older driver, which has no such attribute.
         Err(DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE)) => Ok(false),
         Err(error) => Err(device.driver_error("cuDeviceGetAttribute", error)),
     }
@@ -195,7 +196,7 @@ fn has(device: &Device, attribute: Attribute) -> ResourceResult<bool> {
 fn granularity(device: &Device, properties: &Properties) -> ResourceResult<u64> {
     use sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM as MINIMUM;
     let (mut bytes, properties) = (0, (&raw const *properties).cast());
-    // SAFETY: the properties are laid out as the driver reads them.
+    // SAFETY: the properties have the driver's layout.
     unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, properties, MINIMUM) }
         .result()
         .map_err(|error| device.driver_error("cuMemGetAllocationGranularity", error))?;
@@ -208,15 +209,15 @@ const READ_WRITE: c_uint = 3;
 /// `CUmemLocation`.
 type Location = [c_int; 2];
 
-/// `CUmemAccessDesc` as every driver reads it. The bindings' structs have fields that come and go
-/// with the version; the bytes have stayed where they are.
+/// `CUmemAccessDesc` in the layout that every driver reads. The fields in the bindings depend on their
+/// version; the layout does not.
 #[repr(C)]
 struct Access {
     location: Location,
     flags: c_uint,
 }
 
-/// `CUmemAllocationProp`, for the same reason.
+/// `CUmemAllocationProp`, defined here for the same reason.
 #[repr(C)]
 struct Properties {
     allocation_type: c_int,

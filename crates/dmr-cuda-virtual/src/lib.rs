@@ -1,23 +1,26 @@
-//! GPU memory from the driver's virtual memory: addresses are reserved, physical memory is
-//! created, and one is mapped under the other.
+//! GPU memory by virtual memory management: addresses are reserved, physical memory is created, and
+//! memory is mapped at addresses.
 //!
-//! [`VirtualCudaResource`] offers both halves ([`VirtualMemory`](dmr_core::VirtualMemory)) to a
-//! pool that places pages itself, and blocks made of them to everybody else.
+//! [`VirtualCudaResource`] is the upstream of a pool that maps pages itself
+//! ([`VirtualMemory`](dmr_core::VirtualMemory)), and a backend whose blocks are mapped memory.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`config`] | [`VirtualConfig`]: what memory can do that was created, and cannot be changed later |
-//! | [`error`] | [`VirtualMemoryError`]: why a device has no such memory |
-//! | `resource`, `retired` | the resource: blocks, and those that wait for their stream |
-//! | `pages` | [`VirtualMemory`](dmr_core::VirtualMemory) |
-//! | `driver` | the driver's calls |
+//! | [`config`] | [`VirtualConfig`]: properties of created memory, which cannot be changed later |
+//! | [`error`] | [`VirtualMemoryError`]: the device lacks virtual memory as configured |
+//! | `memory` | [`VirtualMemory`](dmr_core::VirtualMemory): addresses, memory, mappings |
+//! | `resource`, `retired` | blocks, and freeing them when their stream is done |
+//! | `driver` | the driver calls |
 
-#![allow(unsafe_code, reason = "calls the driver, and makes blocks and pages of what it gives")]
+#![allow(
+    unsafe_code,
+    reason = "calls the driver, and makes ranges, memory and blocks of what it returns"
+)]
 
 pub mod config;
 mod driver;
 pub mod error;
-mod pages;
+mod memory;
 mod resource;
 mod retired;
 

@@ -1,4 +1,4 @@
-//! The resource: blocks, each with addresses and memory of its own.
+//! The resource: a source of pages for pools, and blocks with addresses and memory of their own.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -8,85 +8,80 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, PhysicalMemory, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, VirtualMemory,
+    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    VirtualMemory,
 };
-use dmr_streams::uses::Patience;
+use dmr_streams::uses::{Patience, PendingFrees};
 use dmr_streams::{Device, StreamPool};
 
 use crate::driver::Driver;
-use crate::pages::Pages;
-use crate::retired::{Remains, Retired};
+use crate::memory::Memory;
+use crate::retired::{Backing, RetiredBlock};
 use crate::{VirtualConfig, VirtualMemoryError};
 
-/// Memory that is mapped where it is wanted: by a pool that places pages itself, through
-/// [`virtual_memory`](DeviceMemoryResource::virtual_memory), or in blocks.
+/// Mapped memory: as pages for a pool, through
+/// [`virtual_memory`](DeviceMemoryResource::virtual_memory), and as blocks.
 ///
-/// A block is a range of addresses and one piece of physical memory, both of the bytes asked for
-/// rounded up to the [granularity](VirtualMemory::granularity) (2 MiB on every device known): what
-/// is rounded up shows in `reserved` of [`usage`](DeviceMemoryResource::usage), as memory does that
-/// was created without a block. (A budget charges blocks by the bytes asked for, and pages by their
-/// size.) Making one and taking it apart are seven calls of the driver, a hundred microseconds:
-/// this is a source for pools.
+/// A block is a range of addresses and one piece of physical memory, both of the requested bytes
+/// rounded up to the [granularity](VirtualMemory::granularity) (2 MiB on every known device).
+/// `reserved` of [`usage`](DeviceMemoryResource::usage) includes the bytes that rounding adds, and
+/// memory that was created without a block. (A budget charges blocks by the requested bytes, and
+/// pages by their size.) To make a block and free it takes seven driver calls, 100 µs: blocks of this
+/// resource are for pools to carve up.
 ///
 /// # When memory is freed
 ///
-/// The driver unmaps without waiting, so nothing may use the memory any more. So
+/// The driver unmaps without waiting for work that uses the memory. So
 /// [`deallocate`](DeviceMemoryResource::deallocate) only retires the block. The next
-/// [`allocate`](DeviceMemoryResource::allocate),
-/// [`try_reap`](DeviceMemoryResource::try_reap) or
-/// [`reap_pending`](DeviceMemoryResource::reap_pending) records an event on its home stream, one
-/// for all blocks of that stream, and when that is done the block is unmapped and its memory
-/// destroyed. `allocate` and `try_reap` ask and wait for nothing, `reap_pending` waits; so does
-/// `allocate` if the device has no room otherwise.
+/// [`allocate`](DeviceMemoryResource::allocate), [`try_reap`](DeviceMemoryResource::try_reap) or
+/// [`reap_pending`](DeviceMemoryResource::reap_pending) looks for an event on its home stream that was
+/// recorded after `deallocate`, or records one for all retired blocks of the stream; when it is
+/// complete, the block is unmapped and its memory destroyed. `allocate` and `try_reap` query the event,
+/// `reap_pending` waits for it; so does `allocate` if the device has too little memory otherwise.
 ///
-/// Uses are not tracked: work on another stream than the home stream must be done, or the home
-/// stream made to wait for it, before the block is given back. [`Tracked`](dmr_streams::Tracked)
-/// sees to that.
+/// Uses are not tracked: before a block is deallocated, work on other streams must be complete, or its
+/// home stream must have been made to wait for it. [`Tracked`](dmr_streams::Tracked) does that.
 ///
 /// # When a call fails
 ///
-/// What was done is undone. What cannot be undone is kept, counted in `reserved`, and tried again
-/// by every reap and allocation. A reap answers the first error and sees to the rest.
+/// It undoes its steps. What cannot be undone is kept, counted in `reserved`, and freed by a later
+/// call. A reap returns the first error and frees the other blocks.
 ///
 /// # When the device is lost
 ///
-/// Allocations fail, and blocks are taken back without a call to the driver, whose memory is gone
-/// with the context.
+/// Allocations fail. `deallocate` and reaping succeed without a driver call: the memory is gone with
+/// the context.
 ///
 /// # Dropping it
 ///
-/// Frees what is retired, and waits for the home streams of that. Blocks, memory and addresses
-/// still handed out are leaked: something may be using them.
+/// Frees the retired blocks, and waits for their home streams. Blocks, memory and addresses that are
+/// still in use are leaked.
 pub struct VirtualCudaResource {
     pub(crate) driver: Driver,
-    pub(crate) pages: LeakedInChild<Pages>,
+    pub(crate) memory: LeakedInChild<Memory>,
     pub(crate) streams: Arc<StreamPool>,
     state: LeakedInChild<Mutex<State>>,
-    /// Held while retired blocks are freed, so that a reap that waits also waits for what another
-    /// thread has in hand.
-    pub(crate) reaping: Mutex<()>,
+    pub(crate) pending: LeakedInChild<PendingFrees<RetiredBlock>>,
 }
 
 /// Never locked across a driver call.
 #[derive(Default)]
 pub(crate) struct State {
-    /// What is handed out, by address.
-    live: HashMap<u64, Live>,
-    pub(crate) retired: Vec<Retired>,
-    /// Those, and what a sweep has in hand.
-    pub(crate) kept: HashSet<Generation>,
-    /// But for `reserved`, which [`Pages`] counts.
+    /// By address.
+    live: HashMap<u64, LiveBlock>,
+    /// Of the pending blocks, and of those that a sweep is freeing.
+    pub(crate) retired: HashSet<Generation>,
+    /// Without `reserved`, which [`Memory`] counts.
     pub(crate) usage: Usage,
 }
 
-struct Live {
+struct LiveBlock {
     generation: Generation,
-    remains: Remains,
+    backing: Backing,
 }
 
 impl VirtualCudaResource {
-    /// A resource on the device of this pool, which accepts the pool's streams.
+    /// Makes a resource on the device of this pool, which accepts the pool's streams.
     ///
     /// # Errors
     ///
@@ -96,11 +91,12 @@ impl VirtualCudaResource {
         config: VirtualConfig,
     ) -> Result<Self, VirtualMemoryError> {
         let driver = Driver::new(streams.device(), config)?;
-        let (pages, state, reaping) = Default::default();
-        Ok(Self { driver, pages, streams, state, reaping })
+        let (memory, state) = Default::default();
+        let pending = LeakedInChild::new(PendingFrees::new(1, RetiredBlock::bytes));
+        Ok(Self { driver, memory, streams, state, pending })
     }
 
-    /// The pool whose streams it accepts.
+    /// Returns the pool whose streams it accepts.
     #[must_use]
     pub fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
@@ -119,37 +115,31 @@ impl VirtualCudaResource {
         ResourceError::out_of_memory(requested, self.device().ordinal(), memory, &self.usage())
     }
 
-    /// Addresses with memory under them; or nothing has changed, but for what could not be undone.
-    fn take(&self, bytes: usize, rounded: u64, tag: AllocTag) -> ResourceResult<(u64, Remains)> {
-        let range = self.reserve(rounded)?;
-        let base = range.base();
-        let mut remains = Remains { mapped: false, memory: None, range: Some(range) };
-        let mapped = self.take_memory(bytes, rounded, tag).and_then(|memory| {
-            let mapped = self.map(&memory, base);
-            remains.memory = Some(memory);
-            mapped
-        });
-        match mapped {
-            Ok(()) => Ok((base, Remains { mapped: true, ..remains })),
-            Err(error) => {
-                self.abandon(remains);
-                Err(error)
-            }
+    /// Checks that `deallocate` may take the block: it is live, and its home stream does not capture.
+    fn check_deallocate(&self, block: &DeviceBlock) -> ResourceResult<()> {
+        // First: another thread may have held a lock when the process was forked.
+        self.device().refuse_fork()?;
+        block.require_part_depth(0)?;
+        self.check_live(&self.state(), block)?;
+        if self.device().is_lost() {
+            return Ok(());
+        }
+        match self.streams.enter_home(block.alloc_stream()).and_then(|home| home.refuse_capture()) {
+            // This driver call may be the one that finds the device lost.
+            Err(_) if self.device().is_lost() => Ok(()),
+            result => result,
         }
     }
 
-    fn take_memory(
-        &self,
-        bytes: usize,
-        rounded: u64,
-        tag: AllocTag,
-    ) -> ResourceResult<PhysicalMemory> {
-        if let Some(memory) = self.try_create(rounded, tag)? {
-            return Ok(memory);
+    fn check_live(&self, state: &State, block: &DeviceBlock) -> ResourceResult<()> {
+        let generation = block.generation();
+        match state.live.get(&block.ptr()) {
+            Some(live) if live.generation == generation => Ok(()),
+            _ if state.retired.contains(&generation) => {
+                Err(ResourceError::use_after_free(generation))
+            }
+            _ => Err(ResourceError::foreign_block(block, self.device_ordinal())),
         }
-        // What cannot be freed stays retired.
-        let _ = self.sweep(Patience::Wait);
-        self.try_create(rounded, tag)?.ok_or_else(|| self.out_of_memory(bytes))
     }
 }
 
@@ -169,18 +159,21 @@ impl DeviceMemoryResource for VirtualCudaResource {
         let stream = self.streams.enter(stream)?;
         self.device().bind()?;
         stream.refuse_capture()?;
-        // A block that cannot be freed is still retired, and no reason to refuse this one.
-        let _ = self.try_sweep();
-        let (ptr, remains) = self.take(bytes, reserved_bytes as u64, tag)?;
-        let generation = Generation::next();
+        // A block that cannot be freed stays retired: this one may be allocated all the same.
+        let _ = self.sweep(Patience::Poll);
+        let memory = self.create_or_wait(reserved_bytes as u64, tag)?;
+        let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
+        let (home, generation) = (stream.id(), Generation::next());
+        let backing = self.make_backing(memory, home, generation)?;
+        let ptr = backing.base;
         {
             let mut state = self.state();
-            state.live.insert(ptr, Live { generation, remains });
+            state.live.insert(ptr, LiveBlock { generation, backing });
             state.usage.live += bytes as u64;
             state.usage.total_allocated += bytes as u64;
         }
-        // SAFETY: these addresses were reserved for this block, and memory that is nobody else's is
-        // mapped there until `deallocate` takes the block back; the generation is new.
+        // SAFETY: these addresses were reserved for this block, and memory that no other block has is
+        // mapped there until `deallocate` takes the block; the generation is new.
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -188,7 +181,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
                 reserved_bytes,
                 alignment: granularity,
                 device_ordinal: self.device_ordinal(),
-                alloc_stream: stream.id(),
+                alloc_stream: home,
                 tag,
                 generation,
                 slot: BlockSlot::NONE,
@@ -199,46 +192,25 @@ impl DeviceMemoryResource for VirtualCudaResource {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let (ptr, generation, home) = (block.ptr(), block.generation(), block.alloc_stream());
-        let refuse = |error, block| Err(DeallocateError::new(error, block));
-        // First: another thread may have held a lock when the process was forked.
-        let refused = self.device().refuse_fork().and_then(|()| block.require_part_depth(0));
-        if let Err(error) = refused {
-            return refuse(error, block);
-        }
-        let not_ours = |state: &State| match state.live.get(&ptr) {
-            Some(live) if live.generation == generation => None,
-            _ if state.kept.contains(&generation) => {
-                Some(ResourceError::use_after_free(generation))
-            }
-            _ => Some(ResourceError::foreign_block(&block, self.device_ordinal())),
-        };
-        let found = not_ours(&self.state());
-        if let Some(error) = found {
-            return refuse(error, block);
-        }
-        // The driver call that asked may be the one that finds the device lost.
-        if !self.device().is_lost()
-            && let Err(error) = self.streams.enter_home(home).and_then(|home| home.refuse_capture())
-            && !self.device().is_lost()
-        {
-            return refuse(error, block);
+        if let Err(error) = self.check_deallocate(&block) {
+            return Err(DeallocateError::new(error, block));
         }
         let mut state = self.state();
-        let Some(Live { remains, .. }) = state.live.remove(&ptr) else {
+        let Some(LiveBlock { backing, .. }) = state.live.remove(&block.ptr()) else {
             drop(state);
-            return refuse(ResourceError::use_after_free(generation), block);
+            let error = ResourceError::use_after_free(block.generation());
+            return Err(DeallocateError::new(error, block));
         };
-        let bytes = block.bytes() as u64;
-        let submitted = self.streams.uses().submitted(home);
-        state.retired.push(Retired::block(remains, home, submitted, generation, bytes));
-        state.usage.live -= bytes;
-        state.usage.retired += bytes;
-        state.kept.insert(generation);
+        state.usage.live -= block.bytes() as u64;
+        state.usage.retired += block.bytes() as u64;
+        state.retired.insert(block.generation());
+        drop(state);
+        self.retire(&block, backing);
         Ok(BlockState::Retired)
     }
 
-    /// Grows nothing: the addresses behind a block are not reserved for it.
+    /// Returns whether the block has `bytes` bytes already: the addresses behind it are not reserved
+    /// for it.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.device().refuse_fork()?;
         block.require_part_depth(0)?;
@@ -246,7 +218,7 @@ impl DeviceMemoryResource for VirtualCudaResource {
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
-        !self.device().is_forked() && self.state().kept.contains(&block.generation())
+        !self.device().is_forked() && self.state().retired.contains(&block.generation())
     }
 
     fn device_ordinal(&self) -> usize {
@@ -257,37 +229,35 @@ impl DeviceMemoryResource for VirtualCudaResource {
         self.streams.id()
     }
 
-    /// `reserved` is all memory that was created and not destroyed, with and without a block.
+    /// Counts in `reserved` all memory that is created and not destroyed, with and without a block.
     fn usage(&self) -> Usage {
         if self.device().is_forked() {
             return Usage::default();
         }
         let mut usage = self.state().usage;
-        usage.reserved = self.pages.bytes();
+        usage.reserved = self.memory.bytes();
         usage
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
-        let (freed, outcome) = self.try_sweep();
-        outcome.map(|()| freed)
+        self.sweep(Patience::Poll)
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
-        let (freed, outcome) = self.sweep(Patience::Wait);
-        outcome.map(|()| freed)
+        self.sweep(Patience::Wait)
     }
 
-    /// Takes retired blocks apart, whatever `keep_bytes` is: it keeps no other free memory.
+    /// Frees retired blocks that are done, whatever `keep_bytes` is: it keeps no other free memory.
     fn trim_to(&self, _: u64) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
-        let before = self.pages.bytes();
-        let (_, outcome) = self.try_sweep();
-        outcome.map(|()| before.saturating_sub(self.pages.bytes()))
+        let before = self.memory.bytes();
+        self.sweep(Patience::Poll)?;
+        Ok(before.saturating_sub(self.memory.bytes()))
     }
 
-    /// Itself: what its blocks are made of, to be put together by somebody else.
+    /// Returns the resource itself: pages and blocks are made of the same memory.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         Some(self)
     }

@@ -1,147 +1,156 @@
-//! Blocks that were given back: kept until their home stream is done with them, then taken apart.
-
-use std::sync::PoisonError;
+//! What blocks are made of, and freeing retired blocks when their home stream is done with them.
 
 use dmr_core::{
-    AddressRange, Generation, PhysicalMemory, ResourceError, ResourceResult, StreamId,
-    VirtualMemory,
+    AddressRange, AllocTag, DeviceBlock, Generation, PhysicalMemory, ResourceError, ResourceResult,
+    StreamId, VirtualMemory,
 };
-use dmr_streams::uses::{Dependencies, Patience};
+use dmr_streams::uses::{Dependencies, Patience, Pending};
 
 use crate::VirtualCudaResource;
 
-/// What is left of a block.
-pub(crate) struct Remains {
-    /// The memory is mapped at the start of the range.
-    pub(crate) mapped: bool,
-    pub(crate) memory: Option<PhysicalMemory>,
-    pub(crate) range: Option<AddressRange>,
+/// The addresses and the memory of one block; parts of them while it is made or freed.
+pub(crate) struct Backing {
+    /// The first address, which the memory is mapped at.
+    pub(crate) base: u64,
+    range: Option<AddressRange>,
+    memory: Option<PhysicalMemory>,
+    is_mapped: bool,
 }
 
-/// What is to be taken apart.
-pub(crate) struct Retired {
-    remains: Remains,
-    /// `None`: it never became a block.
-    home: Option<StreamId>,
-    /// What must be done before.
-    after: Dependencies,
-    /// `None`: it never became a block.
-    generation: Option<Generation>,
-    /// As asked for.
+/// A block that was deallocated and is not freed.
+pub(crate) struct RetiredBlock {
+    backing: Backing,
+    generation: Generation,
+    /// As requested; 0 for a backing that did not become a block.
     bytes: u64,
+    home: StreamId,
 }
 
-impl Retired {
-    pub(crate) fn block(
-        remains: Remains,
-        home: StreamId,
-        submitted: u64,
-        generation: Generation,
-        bytes: u64,
-    ) -> Self {
-        let after = Dependencies::on(home, submitted);
-        Self { remains, home: Some(home), after, generation: Some(generation), bytes }
+impl RetiredBlock {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
 impl VirtualCudaResource {
-    /// Keeps what could not become a block: nobody has seen it.
-    pub(crate) fn abandon(&self, mut remains: Remains) {
-        if self.take_apart(&mut remains).is_err() {
-            let after = Dependencies::default();
-            let retired = Retired { remains, home: None, after, generation: None, bytes: 0 };
-            self.state().retired.push(retired);
+    /// Creates memory for a block. Waits for retired blocks if the device has too little; `None` if it
+    /// still has too little then.
+    pub(crate) fn create_or_wait(
+        &self,
+        bytes: u64,
+        tag: AllocTag,
+    ) -> ResourceResult<Option<PhysicalMemory>> {
+        if let Some(memory) = self.try_create(bytes, tag)? {
+            return Ok(Some(memory));
         }
+        // A block that cannot be freed stays retired.
+        let _ = self.sweep(Patience::Wait);
+        self.try_create(bytes, tag)
     }
 
-    /// As [`sweep`](Self::sweep), unless another thread is at it. Waits for nothing.
-    pub(crate) fn try_sweep(&self) -> (u64, ResourceResult<()>) {
-        let Some(_alone) = Patience::Poll.lock(&self.reaping) else { return (0, Ok(())) };
-        self.sweep_alone(Patience::Poll)
-    }
-
-    /// Takes apart what its stream is done with; answers the bytes, as asked for, of the blocks
-    /// that are gone, and the first error.
-    pub(crate) fn sweep(&self, patience: Patience) -> (u64, ResourceResult<()>) {
-        let _alone = self.reaping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sweep_alone(patience)
-    }
-
-    fn sweep_alone(&self, patience: Patience) -> (u64, ResourceResult<()>) {
-        self.undo_stale();
-        let retired = std::mem::take(&mut self.state().retired);
-        let (mut freed, mut outcome) = (0, Ok(()));
-        // Home streams that are not done with a block, and so with none that was retired later.
-        let mut busy = Vec::new();
-        let mut kept = Vec::new();
-        for mut retired in retired {
-            let home = retired.home;
-            let is_done = match home.is_some_and(|home| busy.contains(&home)) {
-                true => Ok(false),
-                false => self.is_done(&retired.after, patience),
-            };
-            if is_done == Ok(false) {
-                busy.extend(home);
+    /// Maps memory at addresses that it reserves. On an error nothing is left of both, except that what
+    /// could not be undone is freed by a later sweep.
+    pub(crate) fn make_backing(
+        &self,
+        memory: PhysicalMemory,
+        home: StreamId,
+        generation: Generation,
+    ) -> ResourceResult<Backing> {
+        let bytes = memory.bytes();
+        let mut backing = Backing { base: 0, range: None, memory: None, is_mapped: false };
+        let mapped = self.reserve(bytes).and_then(|range| {
+            backing.base = range.base();
+            backing.range = Some(range);
+            self.map(&memory, backing.base)
+        });
+        backing.memory = Some(memory);
+        if let Err(error) = mapped {
+            if self.free_backing(&mut backing).is_err() {
+                // No work uses it.
+                let value = RetiredBlock { backing, generation, bytes: 0, home };
+                self.pending.push(home, Pending { value, after: Dependencies::default() });
             }
-            let gone = match is_done {
-                Ok(true) => self.take_apart(&mut retired.remains).map(|()| true),
-                answer => answer,
-            };
+            return Err(error);
+        }
+        backing.is_mapped = true;
+        Ok(backing)
+    }
+
+    /// Frees a block later: after what was submitted to its home stream so far.
+    pub(crate) fn retire(&self, block: &DeviceBlock, backing: Backing) {
+        let (home, bytes) = (block.alloc_stream(), block.bytes() as u64);
+        let after = Dependencies::on(home, self.streams.uses().submitted(home));
+        let value = RetiredBlock { backing, generation: block.generation(), bytes, home };
+        self.pending.push(home, Pending { value, after });
+    }
+
+    /// Frees the retired blocks whose home stream is done with them. Returns the requested bytes of
+    /// those. With [`Patience::Poll`] skips blocks that another thread is freeing.
+    ///
+    /// # Errors
+    ///
+    /// The first; the other blocks are freed all the same.
+    pub(crate) fn sweep(&self, patience: Patience) -> ResourceResult<u64> {
+        let (mut freed, mut busy) = (0, Vec::new());
+        self.pending.reap(patience, |pending| {
+            if !self.is_done(pending, patience, &mut busy)? {
+                return Ok(false);
+            }
+            let RetiredBlock { backing, generation, bytes, .. } = &mut pending.value;
+            self.free_backing(backing)?;
+            freed += *bytes;
             let mut state = self.state();
-            match gone {
-                Ok(true) => {
-                    freed += retired.bytes;
-                    state.usage.retired -= retired.bytes;
-                    state.usage.total_freed += retired.bytes;
-                    if let Some(generation) = retired.generation {
-                        state.kept.remove(&generation);
-                    }
-                    continue;
-                }
-                Ok(false) => {}
-                Err(error) => outcome = outcome.and(Err(error)),
-            }
-            drop(state);
-            kept.push(retired);
-        }
-        // Those that were retired first are asked first.
-        let mut state = self.state();
-        kept.append(&mut state.retired);
-        state.retired = kept;
-        drop(state);
-        (freed, outcome)
+            state.usage.retired -= *bytes;
+            state.usage.total_freed += *bytes;
+            state.retired.remove(generation);
+            Ok(true)
+        })?;
+        Ok(freed)
     }
 
-    /// Returns whether all work that may use the memory is done.
-    fn is_done(&self, after: &Dependencies, patience: Patience) -> ResourceResult<bool> {
+    /// Returns whether no work uses the memory any more. `busy` are the slots of the streams that this
+    /// sweep has found busy: they are not done with blocks that were retired later, either.
+    fn is_done(
+        &self,
+        Pending { value: retired, after }: &Pending<RetiredBlock>,
+        patience: Patience,
+        busy: &mut Vec<usize>,
+    ) -> ResourceResult<bool> {
+        let slot = retired.home.slot();
+        if busy.contains(&slot) {
+            return Ok(false);
+        }
         let uses = self.streams.uses();
         let is_done = match patience {
-            _ if self.device().is_lost() => return Ok(true),
             Patience::Poll => uses.poll(after),
             Patience::Wait => uses.synchronize(after).map(|()| true),
         };
         match is_done {
+            Ok(true) => Ok(true),
+            // The memory is gone with the context.
             Err(ResourceError::DeviceLost { .. }) => Ok(true),
-            is_done => is_done,
+            not_done => {
+                busy.push(slot);
+                not_done
+            }
         }
     }
 
-    /// Unmaps, destroys and gives back what is left. What an error leaves is still there.
-    fn take_apart(&self, remains: &mut Remains) -> ResourceResult<()> {
-        if let (Some(memory), Some(range), true) = (&remains.memory, &remains.range, remains.mapped)
-        {
-            self.unmap(memory, range.base())?;
-            remains.mapped = false;
+    /// Unmaps, destroys and releases what there is. After an error the rest is still there.
+    fn free_backing(&self, backing: &mut Backing) -> ResourceResult<()> {
+        if let Some(memory) = backing.memory.as_ref().filter(|_| backing.is_mapped) {
+            self.unmap(memory, backing.base)?;
+            backing.is_mapped = false;
         }
-        if let Some(memory) = remains.memory.take() {
+        if let Some(memory) = backing.memory.take() {
             self.destroy(memory).map_err(|refused| {
-                remains.memory = Some(refused.memory);
+                backing.memory = Some(refused.memory);
                 refused.error
             })?;
         }
-        if let Some(range) = remains.range.take() {
+        if let Some(range) = backing.range.take() {
             self.release(range).map_err(|refused| {
-                remains.range = Some(refused.range);
+                backing.range = Some(refused.range);
                 refused.error
             })?;
         }

@@ -9,8 +9,8 @@ use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_testkit::Rig;
 use support::{TAG, resource, take_back};
 
-fn refused<T>(answer: ResourceResult<T>) -> bool {
-    matches!(answer, Err(ResourceError::ForkedProcess { .. }))
+fn refused<T>(result: ResourceResult<T>) -> bool {
+    matches!(result, Err(ResourceError::ForkedProcess { .. }))
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn a_forked_child_is_refused_everything() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        let answers = [
+        let refusals = [
             refused(resource.allocate(1, StreamId::DEFAULT, TAG)),
             refused(resource.try_grow(&mut block, 2000)),
             refused(resource.try_reap()),
@@ -44,7 +44,7 @@ fn a_forked_child_is_refused_everything() {
         ];
         drop(resource);
         // Which of them was not refused, counted from 1.
-        let wrong = answers.iter().position(|refused| !refused).map_or(0, |nth| nth as i32 + 1);
+        let wrong = refusals.iter().position(|refused| !refused).map_or(0, |nth| nth as i32 + 1);
         // SAFETY: ends the child, without the parent's handlers.
         unsafe { libc::_exit(wrong) };
     }

@@ -107,8 +107,8 @@ fn odd_and_impossible_sizes_are_refused() {
     let resource = resource(&rig);
     let pages = resource.virtual_memory().unwrap();
     let page = pages.granularity();
-    fn problem<T>(answer: ResourceResult<T>) -> SizeProblem {
-        match answer {
+    fn problem<T>(result: ResourceResult<T>) -> SizeProblem {
+        match result {
             Err(ResourceError::InvalidSize { problem, .. }) => problem,
             _ => panic!("it was not refused for its size"),
         }
@@ -163,7 +163,7 @@ fn what_is_not_mapped_there_is_not_unmapped_and_nothing_is_mapped_over_something
     let range = pages.reserve(page).unwrap();
     let base = range.base();
     let [memory, other] = [(); 2].map(|()| pages.create(page, TAG).unwrap());
-    let driver = |answer: ResourceResult<()>| matches!(answer, Err(ResourceError::Driver { .. }));
+    let driver = |result: ResourceResult<()>| matches!(result, Err(ResourceError::Driver { .. }));
     assert!(driver(pages.unmap(&memory, base)));
     pages.map(&memory, base).unwrap();
     assert!(driver(pages.map(&other, base)), "something is there");

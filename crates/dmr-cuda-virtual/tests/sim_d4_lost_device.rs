@@ -8,8 +8,8 @@ use support::{TAG, resource};
 
 const LAUNCH_FAILED: i32 = 719;
 
-fn lost<T>(answer: ResourceResult<T>) -> bool {
-    matches!(answer, Err(ResourceError::DeviceLost { .. }))
+fn lost<T>(result: ResourceResult<T>) -> bool {
+    matches!(result, Err(ResourceError::DeviceLost { .. }))
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
+
 use dmr_core::{
     DeviceMemoryResource, PhysicalMemory, ResourceError, ResourceResult, StreamId, VirtualMemory,
 };
 use dmr_testkit::{Rig, for_each_driver_call};
-use support::{TAG, resource};
+use support::{TAG, resource, take_back};
 
 const OUT_OF_MEMORY: i32 = 2;
 const UNKNOWN: i32 = 999;
@@ -139,9 +141,84 @@ fn a_mapping_that_can_be_neither_used_nor_undone_is_undone_later() {
 }
 
 #[test]
+fn a_call_waits_for_a_thread_that_unmaps_a_stale_mapping_in_its_way_and_others_go_on() {
+    let rig = Rig::simulated();
+    let resource = resource(&rig);
+    let pages = resource.virtual_memory().unwrap();
+    let page = pages.granularity();
+    let range = pages.reserve(2 * page).unwrap();
+    let (base, elsewhere) = (range.base(), range.base() + page);
+    let [memory, other] = [(); 2].map(|()| pages.create(page, TAG).unwrap());
+    let make_stale = |memory: &PhysicalMemory| {
+        rig.universe().fail_nth("cuMemSetAccess", 1, UNKNOWN);
+        rig.universe().fail_nth("cuMemUnmap", 1, UNKNOWN);
+        assert!(pages.map(memory, base).is_err());
+        rig.universe().hold_nth("cuMemUnmap", 1)
+    };
+    // Unmapped to map other memory there, while its memory is destroyed.
+    let hold = make_stale(&memory);
+    std::thread::scope(|scope| {
+        let mapping = scope.spawn(|| pages.map(&other, base));
+        hold.wait_until_held();
+        let destroying = scope.spawn(|| pages.destroy(memory));
+        let unrelated = pages.create(page, TAG).unwrap();
+        pages.map(&unrelated, elsewhere).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let waits = !destroying.is_finished();
+        hold.release();
+        destroying.join().unwrap().unwrap();
+        mapping.join().unwrap().unwrap();
+        assert!(waits);
+        pages.unmap(&unrelated, elsewhere).unwrap();
+        pages.destroy(unrelated).unwrap();
+    });
+    pages.unmap(&other, base).unwrap();
+    // Unmapped to destroy its memory, while other memory is mapped there.
+    let memory = pages.create(page, TAG).unwrap();
+    let hold = make_stale(&memory);
+    std::thread::scope(|scope| {
+        let destroying = scope.spawn(|| pages.destroy(memory));
+        hold.wait_until_held();
+        let mapping = scope.spawn(|| pages.map(&other, base));
+        std::thread::sleep(Duration::from_millis(20));
+        let waits = !mapping.is_finished();
+        hold.release();
+        mapping.join().unwrap().unwrap();
+        destroying.join().unwrap().unwrap();
+        assert!(waits);
+    });
+    pages.unmap(&other, base).unwrap();
+    pages.destroy(other).unwrap();
+    pages.release(range).unwrap();
+    drop(resource);
+    rig.assert_clean();
+}
+
+#[test]
+fn a_stale_mapping_that_cannot_be_unmapped_fails_the_map_in_its_way_with_that_error() {
+    let rig = Rig::simulated();
+    let resource = resource(&rig);
+    let pages = resource.virtual_memory().unwrap();
+    let page = pages.granularity();
+    let range = pages.reserve(2 * page).unwrap();
+    let memory = pages.create(page, TAG).unwrap();
+    rig.universe().fail_nth("cuMemSetAccess", 1, UNKNOWN);
+    rig.universe().fail_nth("cuMemUnmap", 1, UNKNOWN);
+    assert!(pages.map(&memory, range.base()).is_err());
+    rig.universe().fail_nth("cuMemUnmap", 1, UNKNOWN);
+    // Beside it, nothing is in the way.
+    pages.map(&memory, range.base() + page).unwrap();
+    let error = pages.map(&memory, range.base()).unwrap_err();
+    assert!(matches!(error, ResourceError::Driver { call: "cuMemUnmap", .. }), "{error}");
+    take_back(pages, memory, &[range.base() + page], range);
+    drop(resource);
+    rig.assert_clean();
+}
+
+#[test]
 fn an_allocation_that_can_be_neither_finished_nor_undone_is_kept_and_undone_later() {
     let failing: [&[&str]; 4] = [
-        &["cuMemCreate", "cuMemAddressFree"],
+        &["cuMemAddressReserve", "cuMemRelease"],
         &["cuMemMap", "cuMemRelease"],
         &["cuMemMap", "cuMemAddressFree"],
         &["cuMemSetAccess", "cuMemUnmap"],

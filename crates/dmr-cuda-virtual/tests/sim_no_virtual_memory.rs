@@ -32,7 +32,7 @@ fn a_device_without_it_is_a_clear_error() {
     let rig = rig(&[(MANAGED, 0)]);
     let error = make(&rig, VirtualConfig::new()).unwrap_err();
     assert!(matches!(error, VirtualMemoryError::NotSupported { .. }), "{error}");
-    assert!(error.to_string().contains("take another backend"), "{error}");
+    assert!(error.to_string().contains("use another backend"), "{error}");
 }
 
 #[test]

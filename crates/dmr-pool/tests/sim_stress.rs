@@ -22,8 +22,6 @@ use support::{
     taken_from_upstream,
 };
 
-/// `CUDA_ERROR_INVALID_VALUE`.
-const INVALID_VALUE: i32 = 1;
 const THREADS: u64 = 4;
 /// Of each thread.
 const STEPS: u64 = 400;
@@ -43,11 +41,6 @@ impl Scene<'_> {
         match error {
             ResourceError::OutOfMemory { .. } => {}
             ResourceError::Driver { code: UNKNOWN | OUT_OF_MEMORY, .. } => self.has_failed(),
-            // Where access was refused and the mapping could not be undone, another thread may be
-            // undoing it now.
-            ResourceError::Driver { call: "cuMemMap", code: INVALID_VALUE, .. } => {
-                self.has_failed()
-            }
             other => panic!("{other}"),
         }
     }
