@@ -109,7 +109,7 @@ fn a_refusal_says_who_holds_the_most_and_what_is_pending() {
     assert_eq!(budget.budget().holders(), expected);
     assert_eq!(
         error.to_string(),
-        "out of budget \"tenant 7\": 300 KiB asked, 224 KiB of 1 MiB left; 500 KiB held by \
+        "out of budget \"tenant 7\": 300 KiB requested, 224 KiB of 1 MiB left; 500 KiB held by \
          \"probe-keys\" (2 blocks), 200 KiB held by \"gone\" (1 blocks), 100 KiB held by \
          \"untagged\" (1 blocks), 200 KiB pending: call reap_pending or raise the limit"
     );

@@ -100,7 +100,9 @@ fn a_limit_refuses_what_does_not_fit_and_names_the_lines() {
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(
-        text.starts_with("failure  line 600: out of budget: 1 GiB asked, 211.2 MiB of 4 GiB left"),
+        text.starts_with(
+            "failure  line 600: out of budget: 1 GiB requested, 211.2 MiB of 4 GiB left"
+        ),
         "{text}"
     );
     assert!(text.contains("stack    Budget(4 GiB, "), "{text}");

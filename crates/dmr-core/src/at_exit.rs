@@ -1,4 +1,4 @@
-//! Runs hooks at a normal end of the process: logs are written out, and memory is given back.
+//! Hooks that run at a normal end of the process: they write logs and free memory.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,24 +6,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::process::PerProcess;
 
-/// A value with work to do if it still lives when the process ends. A value in a `static` does,
-/// because destructors of statics do not run.
+/// A value with work to do at the end of the process. A value in a `static` needs this, because
+/// destructors of statics do not run.
 pub trait AtExit: Send + Sync {
-    /// Called once, on the thread that ends the process, while other threads may go on.
+    /// Does the work. Called once, on the thread that ends the process; other threads may still run.
     ///
-    /// It must return after a bounded time, whatever other threads do, and whatever the calling
-    /// thread has locked. Thread-locals that have a destructor are gone already. A panic is caught.
+    /// It must return after a bounded time, whatever other threads do and whatever the calling thread has
+    /// locked. Thread-locals with a destructor are gone already. A panic is caught.
     fn at_exit(&self);
 }
 
-/// Calls `hook` when the process ends, if it still lives then.
+/// Registers a hook, which is called when the process ends if it still lives then.
 ///
 /// The process ends normally when `main` returns, panics or not, and when `std::process::exit` or
-/// C's `exit` is called (on Windows, only when `main` returns). It does not when it aborts, is
-/// killed, or calls `_exit`: then no hook is called. Hooks are called in the reverse order of their
-/// registration. A forked child calls those that were registered in the child itself, and none of
-/// its parent's. Where this crate is part of a library that is unloaded, hooks are called when that
-/// happens.
+/// C's `exit` is called (on Windows, only when `main` returns). If it aborts, is killed or calls `_exit`,
+/// no hook is called. Hooks are called in the reverse order of their registration. A forked child calls the
+/// hooks that were registered in the child, and none of its parent's. If this crate is part of a library,
+/// hooks are called when the library is unloaded.
 pub fn register(hook: Weak<dyn AtExit>) {
     let mut hooks = hooks();
     let is_first = hooks.is_empty();
@@ -35,41 +34,41 @@ pub fn register(hook: Weak<dyn AtExit>) {
     }
 }
 
-/// Makes the hooks run before every handler that the process has registered with C's `atexit` so
-/// far: those of a CUDA driver, if it has been initialised.
+/// Makes the hooks run before every handler that the process has registered with C's `atexit` so far, such
+/// as those of a CUDA driver that was initialised before.
 ///
-/// Each call takes a place in the C library's list of handlers for good.
+/// Each call adds an entry to the C library's list of handlers, for the life of the process.
 pub fn run_before_earlier_handlers() {
-    // Without memory for it the call fails, and the process ends as if no hook were registered.
+    // Fails without host memory; then the process ends without calling the hooks.
     let _ = at_exit(run_hooks);
 }
 
-/// A forked child starts with none, and with a lock that none of its parent's threads has.
+/// A forked child starts without hooks, and with a lock that no thread of its parent holds.
 static HOOKS: PerProcess<Mutex<Vec<Weak<dyn AtExit>>>> = PerProcess::new(Mutex::default);
 
 fn hooks() -> MutexGuard<'static, Vec<Weak<dyn AtExit>>> {
     HOOKS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The handler. It is registered more than once: its first call takes all hooks.
+/// The exit handler. It may be registered several times: its first call takes all hooks.
 extern "C" fn run_hooks() {
     let taken = std::mem::take(&mut *hooks());
     for hook in taken.into_iter().rev().filter_map(|hook| hook.upgrade()) {
-        // If the last owner has dropped it meanwhile, dropping the hook here runs its destructor.
+        // The closure drops the hook, and may be its last owner.
         let outcome = catch_unwind(AssertUnwindSafe(move || hook.at_exit()));
-        // Dropping what was thrown may panic again, and the process ends anyway.
+        // Dropping a panic's payload may panic again.
         std::mem::forget(outcome);
     }
 }
 
-/// C's `atexit`.
+/// Calls C's `atexit`.
 #[cfg(any(unix, windows))]
 #[allow(unsafe_code, reason = "the standard library has no exit handlers")]
 fn at_exit(handler: extern "C" fn()) -> c_int {
-    // SAFETY: may be called at any time, from any thread. The handler is a function of this crate
-    // that lets no panic out. If the crate is part of a library that is unloaded, the C library
-    // calls the handler before its code goes: glibc, macOS and Windows keep a list for each
-    // library, and musl never unloads one.
+    // SAFETY: may be called at any time, from any thread. The handler is a function of this crate and does
+    // not unwind. If the crate is part of a library that is unloaded, the C library calls the handler
+    // before it unmaps the code: glibc, macOS and Windows keep a list for each library, and musl never
+    // unloads one.
     unsafe { libc::atexit(handler) }
 }
 

@@ -1,11 +1,11 @@
-//! What the debug guard found.
+//! The report of a forbidden write that the debug guard has found.
 
 use std::fmt;
 
 use crate::size::human_bytes;
 use crate::{AllocTag, Generation, StreamId};
 
-/// What was written where it must not be.
+/// A write outside of a block, or after it was freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
     /// Where it was written.
@@ -14,17 +14,17 @@ pub struct Corruption {
     pub generation: Generation,
     /// Its tag.
     pub tag: AllocTag,
-    /// Its bytes, as asked for.
+    /// Its requested bytes.
     pub bytes: usize,
     /// Its home stream.
     pub alloc_stream: StreamId,
-    /// The first bad byte, from the block's start: negative before it.
+    /// The first overwritten byte, relative to the block's start; negative before it.
     pub offset: i64,
-    /// Where it was allocated: a backtrace, if those are captured.
+    /// The backtrace of its allocation, if backtraces are captured.
     pub allocated_at: Option<Box<str>>,
 }
 
-/// Where a block was written that must not be.
+/// The place of a forbidden write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CorruptionKind {
@@ -32,7 +32,7 @@ pub enum CorruptionKind {
     Overrun,
     /// Before its start.
     Underrun,
-    /// Inside, after it was given back.
+    /// Inside, after it was deallocated.
     WriteAfterFree,
 }
 

@@ -60,7 +60,7 @@ pub enum ResourceError {
     /// The budget has no room.
     #[non_exhaustive]
     #[error(
-        "out of budget{}: {} asked, {} of {} left{}, {} pending: call reap_pending or raise the \
+        "out of budget{}: {} requested, {} of {} left{}, {} pending: call reap_pending or raise the \
          limit",
         Named(.budget), human_bytes(*.requested as u64), human_bytes(*.remaining), human_bytes(*.limit),
         Held(.holders), human_bytes(*.pending)

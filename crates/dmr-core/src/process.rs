@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::{ResourceError, ResourceResult};
 
-/// The process in which a value was made. Kept beside the value, it detects a forked child.
+/// The process in which a value was made. Stored with the value, it detects a forked child.
 ///
-/// A child has no GPU, and a lock of its parent may be held for ever by a thread that the child
-/// does not have. So each type that has device memory keeps one of these, and checks it before it
-/// takes a lock or calls the driver: a call that can fail returns
+/// A child has no GPU, and a lock of its parent may be held for ever by a thread that the child does not
+/// have. So each type with device memory stores a `Process`, and checks it before it takes a lock or calls
+/// the driver: a call that can fail returns
 /// [`ForkedProcess`](ResourceError::ForkedProcess), and one that cannot returns zero, `false` or
 /// nothing.
 ///
@@ -27,8 +27,7 @@ use crate::{ResourceError, ResourceResult};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
-/// How often the process, its parent, and so on were forked since the first call of
-/// [`Process::current`].
+/// The number of forks between this process and the ancestor that called [`Process::current`] first.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 impl Process {
@@ -62,8 +61,8 @@ impl Process {
     }
 }
 
-/// A value that a forked child makes anew: for locks that must work there, too. The parent's lock
-/// may be held by a thread that the child does not have.
+/// A value that each forked child makes anew, for locks that must work in a child: the parent's lock may be
+/// held by a thread that the child does not have.
 pub struct PerProcess<T> {
     make: fn() -> T,
     latest: AtomicPtr<(Process, T)>,
@@ -88,11 +87,11 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
             }
             let made = Box::into_raw(Box::new((process, (self.make)())));
             let (set, read) = (Ordering::AcqRel, Ordering::Acquire);
-            // A value of the parent is left as it is.
+            // A value of the parent is leaked.
             latest = match self.latest.compare_exchange(latest, made, set, read) {
                 Ok(_) => made,
                 Err(by_another_thread) => {
-                    // SAFETY: made just now, and in no other hand.
+                    // SAFETY: made just now by `Box::into_raw`, and not published.
                     drop(unsafe { Box::from_raw(made) });
                     by_another_thread
                 }
@@ -106,7 +105,7 @@ impl<T> Drop for PerProcess<T> {
         // SAFETY: null, or made by `Box::into_raw` in `get` and never freed.
         let latest = unsafe { self.latest.get_mut().as_ref() };
         if latest.is_some_and(|(made_in, _)| made_in.is_current()) {
-            // SAFETY: as above; nothing borrows what is in `self`, which is the only way to it.
+            // SAFETY: as above; `self` is borrowed mutably, so there is no other reference.
             drop(unsafe { Box::from_raw(*self.latest.get_mut()) });
         }
     }
@@ -118,8 +117,8 @@ impl<T> fmt::Debug for PerProcess<T> {
     }
 }
 
-/// A value that is dropped in the process that made it, and leaked in a forked child: for data that
-/// threads change under a lock. At the fork one of them may have been half-way through a change.
+/// A value that is dropped in the process that made it, and leaked in a forked child: for data that threads
+/// change under a lock, which a thread may have been changing at the fork.
 pub struct LeakedInChild<T> {
     made_in: Process,
     value: ManuallyDrop<T>,
@@ -158,7 +157,7 @@ impl<T> DerefMut for LeakedInChild<T> {
 impl<T> Drop for LeakedInChild<T> {
     fn drop(&mut self) {
         if self.made_in.is_current() {
-            // SAFETY: dropped once, and not used after this.
+            // SAFETY: dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
@@ -170,18 +169,18 @@ impl<T: fmt::Debug> fmt::Debug for LeakedInChild<T> {
     }
 }
 
-/// Counts every fork from now on, in the child.
+/// Registers a handler that counts every later fork, in the child.
 #[cfg(unix)]
 fn watch() {
     extern "C" fn in_the_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler does nothing but add to an atomic, which is allowed between fork and
-    // exec. Without memory for it the call fails, and forks go unnoticed.
+    // SAFETY: the handler only adds to an atomic, which is allowed between fork and exec. Without host
+    // memory the call fails, and forks are not detected.
     let _ = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
 }
 
-/// There are no forks.
+/// Does nothing: this platform has no forks.
 #[cfg(not(unix))]
 fn watch() {}
 

@@ -1,11 +1,11 @@
-//! One row of an allocation log or trace: the columns that both share, and how a row is written.
+//! A row of an allocation log or trace: the columns that both share, and writing a row as CSV.
 
 use std::fmt;
 
 use crate::{AllocTag, ResourceError};
 
-/// The columns of the CSV format, in the order in which they are written. Readers find them by
-/// header; a trace may have fewer.
+/// The columns of the CSV format, in the order in which they are written. Readers find them by their names in
+/// the header; a trace may have fewer.
 pub const COLUMNS: [&str; 13] = [
     "order",
     "time_ns",
@@ -22,10 +22,10 @@ pub const COLUMNS: [&str; 13] = [
     "message",
 ];
 
-/// How many bytes of an error message a row keeps.
+/// The maximum bytes of an error message in a row.
 pub const MAX_MESSAGE_LEN: usize = 256;
 
-/// What was called.
+/// The method that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RecordAction {
@@ -40,7 +40,7 @@ pub enum RecordAction {
 }
 
 impl RecordAction {
-    /// How the format writes it.
+    /// Returns its name in the CSV format.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -55,34 +55,34 @@ impl RecordAction {
 /// One call on a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationRecord {
-    /// Counts the records of a log, from 0.
+    /// The number of the record in its log, counted from 0.
     pub order: u64,
-    /// Wall-clock nanoseconds (of a log: since the epoch; of a trace: since its start).
+    /// Wall-clock nanoseconds: in a log since the epoch, in a trace since its start.
     pub time_ns: u64,
     /// The calling thread.
     pub thread: u64,
-    /// What was called.
+    /// The method that was called.
     pub action: RecordAction,
     /// The block's address, or any id that pairs an allocation with its free.
     pub ptr: u64,
-    /// Requested bytes; of a growth, those that the block has afterwards.
+    /// Requested bytes; for a growth, the block's bytes afterwards.
     pub bytes: u64,
     /// The stream.
     pub stream: u64,
     /// CUDA device ordinal.
     pub device: u32,
-    /// Who asked.
+    /// The tag of the request.
     pub tag: AllocTag,
-    /// The query on whose behalf; 0 for none.
+    /// The query that the call is part of; 0 for none.
     pub query_id: u64,
     /// The block's generation; 0 where it is not known.
     pub generation: u64,
-    /// Why the call failed; `None` if it did not. At most [`MAX_MESSAGE_LEN`] bytes.
+    /// The error of the call; `None` if it succeeded.
     pub failure: Option<Failure>,
 }
 
 impl AllocationRecord {
-    /// The row as the format writes it, without a line break; its columns are [`COLUMNS`].
+    /// Returns the row as CSV, without a line break; its columns are [`COLUMNS`].
     ///
     /// One row is one line: a line break inside a tag or a message is written as a space. A tag
     /// is cut at [`AllocTag::MAX_LEN`] bytes, a message at [`MAX_MESSAGE_LEN`].
@@ -120,10 +120,10 @@ impl fmt::Display for CsvRow<'_> {
     }
 }
 
-/// The numbers of a row, each with a comma after it. A log writes millions of rows, and the
-/// standard formatting takes several times as long.
+/// Text of numbers, each with a comma after it. A log has millions of rows, and the standard formatting
+/// takes several times as long.
 struct Numbers {
-    /// Room for seven numbers of 64 bits, an action and their commas.
+    /// Large enough for seven numbers of 64 bits, an action and their commas.
     text: [u8; 192],
     len: usize,
 }
@@ -172,10 +172,10 @@ impl Numbers {
     }
 }
 
-/// What the column `result` says of a call that did not fail.
+/// The column `result` of a call that succeeded.
 pub const RESULT_OK: &str = "ok";
 
-/// Why a recorded call failed.
+/// The error of a recorded call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The error's kind, one of [`KINDS`](Self::KINDS).
@@ -185,7 +185,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// All kinds. The last one stands for those that a reader does not know.
+    /// All kinds. The last one stands for unknown ones.
     pub const KINDS: [&'static str; 18] = [
         "invalid_size",
         "out_of_memory",
@@ -207,7 +207,7 @@ impl Failure {
         "other",
     ];
 
-    /// A failure with a kind read from a log, which becomes `other` if it is not known.
+    /// Makes a failure with a kind that was read from a log. An unknown kind becomes `other`.
     #[must_use]
     pub fn new(kind: &str, message: &str) -> Self {
         let known = Self::KINDS.into_iter().find(|known| *known == kind);
@@ -241,7 +241,7 @@ impl From<&ResourceError> for Failure {
     }
 }
 
-/// The longest start of `text` that has at most `len` bytes and ends between characters.
+/// Returns the longest prefix of `text` that has at most `len` bytes and ends between characters.
 fn cut(text: &str, len: usize) -> &str {
     if text.len() <= len {
         return text;
@@ -253,7 +253,7 @@ fn cut(text: &str, len: usize) -> &str {
     }
 }
 
-/// Quotes a field that needs it.
+/// Writes a field, quoted if it has to be.
 fn csv_text(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     use fmt::Write;
     if !text.bytes().any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r')) {

@@ -1,44 +1,45 @@
-//! Who holds the memory when there is none left.
+//! Reports of a memory shortage: which tags hold the memory, and which limit refused more.
 
 use std::fmt;
 
 use crate::AllocTag;
 use crate::size::human_bytes;
 
-/// One line of an [`OutOfBudget`](crate::ResourceError::OutOfBudget) or
-/// [`OutOfMemory`](crate::ResourceError::OutOfMemory) answer: who holds how much.
+/// The live blocks of one tag: part of [`OutOfBudget`](crate::ResourceError::OutOfBudget) and
+/// [`OutOfMemory`](crate::ResourceError::OutOfMemory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Who.
+    /// The tag.
     pub tag: AllocTag,
-    /// How many bytes.
+    /// Their bytes.
     pub bytes: u64,
-    /// In how many blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// What a pool keeps while it has no room for a block: part of
-/// [`OutOfMemory`](crate::ResourceError::OutOfMemory). All sizes are bytes, as the pool cuts memory.
+/// The state of a pool that has no free chunk for a request: part of
+/// [`OutOfMemory`](crate::ResourceError::OutOfMemory). All sizes are bytes, rounded up as the pool cuts
+/// chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolShortage {
-    /// Taken from upstream.
+    /// Reserved from upstream.
     pub reserved: u64,
-    /// The largest piece that is free.
+    /// The largest free chunk.
     pub largest_free: u64,
-    /// Free, in pieces that are too small.
+    /// Free, in chunks that are too small.
     pub cached: u64,
-    /// Free once other streams are done with it.
+    /// Freed, and still used by other streams.
     pub pending: u64,
-    /// Who holds the most, largest first.
+    /// The tags that hold the most, largest first.
     pub holders: Box<[Holder]>,
 }
 
 impl PoolShortage {
-    /// How many holders are named.
+    /// The maximum number of holders.
     pub const HOLDERS: usize = 5;
 }
 
-/// A limit of a configuration that has refused memory: part of
+/// A configured limit that a request would have exceeded: part of
 /// [`OutOfMemory`](crate::ResourceError::OutOfMemory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -50,7 +51,7 @@ pub struct Limit {
     pub reserved: u64,
 }
 
-/// Says whether the device or a limit lacks room: the start of a message.
+/// Returns the start of a message: whether the device or a limit refused the request.
 pub(crate) fn lack(
     requested: usize,
     device_ordinal: usize,
@@ -58,17 +59,17 @@ pub(crate) fn lack(
     total: u64,
     limit: &Option<Box<Limit>>,
 ) -> String {
-    let (asked, free, total) =
+    let (requested, free, total) =
         (human_bytes(requested as u64), human_bytes(free), human_bytes(total));
     match limit.as_deref() {
         None => {
             format!(
-                "out of device memory: {asked} asked, {free} of {total} free on device \
+                "out of device memory: {requested} requested, {free} of {total} free on device \
                  {device_ordinal}"
             )
         }
         Some(Limit { name, bytes, reserved }) => format!(
-            "out of memory: {asked} asked, and {name} allows {}, of which {} are reserved (device \
+            "out of memory: {requested} requested, and {name} allows {}, of which {} are reserved (device \
              {device_ordinal} has {free} of {total} free)",
             human_bytes(*bytes),
             human_bytes(*reserved)
@@ -76,17 +77,17 @@ pub(crate) fn lack(
     }
 }
 
-/// Says what to do about it: the end of a message.
+/// Returns the end of a message: what to do.
 pub(crate) fn advice(limit: &Option<Box<Limit>>) -> String {
     match limit.as_deref() {
-        None => "free blocks, call reap_pending, or ask for less".to_owned(),
+        None => "free blocks, call reap_pending, or request less".to_owned(),
         Some(limit) => {
-            format!("free blocks, call reap_pending, ask for less, or raise {}", limit.name)
+            format!("free blocks, call reap_pending, request less, or raise {}", limit.name)
         }
     }
 }
 
-/// ` "tenant"`; nothing if it has no name.
+/// Shows a tag as ` "tenant"`, and the empty tag as nothing.
 pub(crate) struct Named<'a>(pub(crate) &'a AllocTag);
 
 impl fmt::Display for Named<'_> {
@@ -95,7 +96,7 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// `; 3 GiB held by "hash-table" (312 blocks), ...`; nothing if there are none.
+/// Shows holders as `; 3 GiB held by "hash-table" (312 blocks), ...`.
 pub(crate) struct Held<'a>(pub(crate) &'a [Holder]);
 
 impl fmt::Display for Held<'_> {
@@ -108,7 +109,7 @@ impl fmt::Display for Held<'_> {
     }
 }
 
-/// What a pool says of itself, in the middle of a sentence.
+/// Shows a pool's state, in the middle of a message.
 pub(crate) struct Pooled<'a>(pub(crate) &'a Option<Box<PoolShortage>>);
 
 impl fmt::Display for Pooled<'_> {
@@ -116,7 +117,7 @@ impl fmt::Display for Pooled<'_> {
         let Some(pool) = self.0 else { return Ok(()) };
         write!(
             f,
-            ", has {} reserved, {} pending and {} free, of which {} in one piece{}",
+            ", has {} reserved, {} pending and {} free, of which {} in one chunk{}",
             human_bytes(pool.reserved),
             human_bytes(pool.pending),
             human_bytes(pool.cached),

@@ -1,28 +1,28 @@
-//! The accounting of a resource.
+//! The accounting of a resource, in bytes.
 
-/// What a resource has handed out and holds, in bytes.
+/// The bytes that a resource has allocated and reserved.
 ///
-/// Exact at every quiescent moment (no call in progress), under any number of threads: then
-/// `total_allocated - total_freed` is [`outstanding`](Self::outstanding).
+/// Exact while no call is in progress, after any number of threads: then `total_allocated - total_freed` is
+/// [`outstanding`](Self::outstanding).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Bytes asked for in blocks that are handed out.
+    /// Requested bytes of live blocks.
     pub live: u64,
-    /// Bytes asked for in blocks that were given back but that device work may still need.
+    /// Requested bytes of retired blocks: deallocated, and not freed because device work may use them.
     pub retired: u64,
-    /// Bytes that this resource and its upstream have from the driver, in use or not. Where several
-    /// resources share an upstream, everything that the upstream has.
+    /// Bytes that this resource and its upstream have from the driver, in use or not. Includes everything
+    /// that an upstream has, also where several resources share it.
     pub reserved: u64,
-    /// Bytes asked for in all successful allocations so far. Never decreases.
+    /// Requested bytes of all successful allocations so far. Never decreases.
     pub total_allocated: u64,
-    /// Bytes asked for in all blocks freed so far. Never decreases.
+    /// Requested bytes of all blocks freed so far. Never decreases.
     pub total_freed: u64,
 }
 
 impl Usage {
-    /// Live and retired: what
-    /// [`bytes_outstanding`](crate::DeviceMemoryResource::bytes_outstanding) answers.
+    /// Returns the sum of live and retired bytes, as
+    /// [`bytes_outstanding`](crate::DeviceMemoryResource::bytes_outstanding) does.
     #[must_use]
     pub const fn outstanding(&self) -> u64 {
         self.live.saturating_add(self.retired)

@@ -1,4 +1,4 @@
-//! Leases of a pool's own streams: which slot is free, and when its stream is created.
+//! Leases of a pool's own streams: chooses a free slot, and creates its stream when it is first needed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ impl StreamPool {
     ///
     /// # Errors
     ///
-    /// [`Capacity`](ResourceError::Capacity) when all are leased: never a stream that has another
-    /// lease. [`Driver`](ResourceError::Driver) if a stream cannot be created.
+    /// [`Capacity`](ResourceError::Capacity) when all are leased: no two leases have one stream.
+    /// [`Driver`](ResourceError::Driver) if a stream cannot be created.
     /// [`StreamCapturing`](ResourceError::StreamCapturing) if the first stream captures a graph while the
     /// second is created. [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn acquire(self: &Arc<Self>) -> ResourceResult<StreamLease> {
@@ -24,7 +24,7 @@ impl StreamPool {
     /// Leases a stream of this priority: lower is more urgent, 0 is CUDA's default. The driver
     /// clamps it to the device's range.
     ///
-    /// A stream keeps its priority, so a free one of another priority does not help.
+    /// A stream keeps its priority: a free stream of another priority is not used.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl StreamPool {
     /// Returns the streams of the pool's priority in turn, by their permanent ids: for work that needs
     /// *a* stream and no stream of its own.
     ///
-    /// Goes round all slots, leased or not, and creates streams on its first round.
+    /// Visits all slots in turn, leased or not, and creates streams on its first round.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ impl StreamPool {
         self.device().refuse_fork()?;
         loop {
             let slot = self.turn.fetch_add(1, Ordering::Relaxed) % self.max_streams();
-            // Of another priority, or being created by another thread: the next one. Slot 0 ends
-            // the search at the latest.
+            // Skips a stream of another priority, and one that another thread is creating. Slot 0 has
+            // this priority and is created: it ends the search.
             let usable = match self.stream_of(slot) {
                 Some(created) => created.priority == self.priority,
                 None if self.take_empty(slot) => {
@@ -71,12 +71,12 @@ impl StreamPool {
         }
     }
 
-    /// Ends the lease that this id names. Called once, by the lease.
-    pub(crate) fn give_back(&self, id: StreamId) {
+    /// Ends the lease of this id. Called once, by the lease.
+    pub(crate) fn end_lease(&self, id: StreamId) {
         if self.device().is_forked() {
             return;
         }
-        // Refused from here on, and only then free for the next one.
+        // The id is refused from here on, and only then is the slot free for the next lease.
         self.set_lease(id.slot(), PERMANENT);
         self.untake(id.slot());
     }
@@ -116,7 +116,7 @@ impl StreamPool {
         free
     }
 
-    /// Ends the preparation of a lease, or the lease.
+    /// Marks a slot as free: its lease has ended, or was not completed.
     pub(crate) fn untake(&self, slot: usize) {
         self.leases()[slot].is_taken = false;
     }
@@ -125,7 +125,7 @@ impl StreamPool {
         self.stream_slot(slot)?.stream.get()
     }
 
-    /// Makes this the number of the lease that is held.
+    /// Sets the number of the current lease.
     fn set_lease(&self, slot: usize, lease: u32) {
         if let Some(slot) = self.stream_slot(slot) {
             slot.lease.store(lease, Ordering::Release);

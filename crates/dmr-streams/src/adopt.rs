@@ -55,13 +55,13 @@ impl StreamPool {
     ///
     /// # Safety
     ///
-    /// - `stream` is a CUDA stream that was not destroyed. The driver is asked for its context.
+    /// - `stream` is a CUDA stream that was not destroyed: the driver looks its context up.
     /// - It is not destroyed before [`retire_stream`](Self::retire_stream) has returned `Ok` for the lease,
     ///   or the pool, its leases and everything that tracks uses on it are gone.
     /// - After that, cudarc's stream that the lease and [`resolve`](Self::resolve) return is not used.
     pub unsafe fn adopt_raw(self: &Arc<Self>, stream: CUstream) -> ResourceResult<StreamLease> {
-        // SAFETY: the caller's promises; `adopt` refuses a stream of another context, and drops
-        // what was wrapped here without a call.
+        // SAFETY: the caller's obligations; `adopt` refuses a stream of another context, and drops the
+        // wrapper without a driver call.
         self.adopt(unsafe { self.device().context().wrap_borrowed_stream(stream) })
     }
 
@@ -119,15 +119,15 @@ impl StreamPool {
         timeout: Duration,
     ) -> ResourceResult<()> {
         let start = Instant::now();
-        let mut looks: u32 = 0;
+        let mut attempts: u32 = 0;
         loop {
             let retired = self.retire_stream(lease);
             let is_held = |error: &ResourceError| matches!(error, ResourceError::StreamMisuse { problem, .. } if problem.is_held());
             if !retired.as_ref().is_err_and(is_held) || start.elapsed() >= timeout {
                 return retired;
             }
-            pause(looks);
-            looks = looks.saturating_add(1);
+            pause(attempts);
+            attempts = attempts.saturating_add(1);
         }
     }
 
@@ -145,8 +145,8 @@ impl StreamPool {
         ResourceError::stream_misuse(id, problem)
     }
 
-    /// Refuses a stream of another context than the device's. The driver is asked, because the context of
-    /// a raw handle is not known.
+    /// Refuses a stream of another context than the device's. The driver looks it up, because a raw handle
+    /// does not contain its context.
     fn refuse_other_context(&self, stream: &CudaStream) -> ResourceResult<()> {
         self.device().check()?;
         let mut context = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! How a stream pool is made: how many streams, and of which priority.
+//! The configuration of a stream pool: numbers of streams, and their priority.
 
 use dmr_core::StreamId;
 

@@ -1,4 +1,4 @@
-//! What launches and buffers need of a runtime: memory, and the streams it can be used on.
+//! The part of a runtime that launches and buffers need: memory, and the streams for it.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use dmr_core::DeviceMemoryResource;
 
 use crate::StreamPool;
 
-/// A resource and the stream pool that it works on.
+/// A resource and its stream pool.
 ///
-/// Launch recorders and buffers are generic over this, so that they need no runtime type.
+/// Launch recorders and buffers are generic over this trait and need no runtime type.
 pub trait DeviceContext {
-    /// Where memory comes from, and who is told of its uses.
+    /// Returns the resource, which allocates memory and tracks its uses.
     fn resource(&self) -> &Arc<dyn DeviceMemoryResource>;
 
-    /// The streams that work can be submitted to.
+    /// Returns the pool of the streams that work can be submitted to.
     fn streams(&self) -> &Arc<StreamPool>;
 }
 

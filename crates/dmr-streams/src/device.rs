@@ -1,4 +1,4 @@
-//! One GPU and its CUDA context.
+//! A device: one GPU and its CUDA context.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,13 +15,13 @@ pub use crate::library::device_count;
 
 /// One GPU and the CUDA context in which everything on it is made. Cheap to clone.
 ///
-/// # When it is gone
+/// # Device lost, forked child
 ///
-/// Some errors of the driver are *sticky*: the context is beyond repair, and every later call
-/// returns the same error. The first of them that [`driver_error`](Self::driver_error) sees makes the
-/// device lost, for good and for all clones; from then on [`bind`](Self::bind) returns
-/// [`DeviceLost`](ResourceError::DeviceLost). In a process that was forked after the device was
-/// opened it returns [`ForkedProcess`](ResourceError::ForkedProcess). Neither is a driver call.
+/// Some driver errors are *sticky*: the context cannot be used again, and every later call returns the
+/// same error. With the first one that is passed to [`driver_error`](Self::driver_error) the device and all
+/// its clones are lost for good: [`bind`](Self::bind) returns [`DeviceLost`](ResourceError::DeviceLost). In a
+/// process that was forked after the device was opened, `bind` returns
+/// [`ForkedProcess`](ResourceError::ForkedProcess). Neither makes a driver call.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -33,9 +33,16 @@ struct Inner {
     name: String,
     total_memory: u64,
     driver_version: DriverVersion,
-    /// The sticky error that ended it: the driver's function and the code.
-    lost: OnceLock<(&'static str, i32)>,
+    /// The sticky error by which the device was lost.
+    lost: OnceLock<StickyError>,
     opened_in: Process,
+}
+
+#[derive(Clone, Copy)]
+struct StickyError {
+    /// The driver's function.
+    call: &'static str,
+    code: i32,
 }
 
 impl Device {
@@ -44,8 +51,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// No driver, a driver too old, no device, an ordinal out of range, and whatever else the
-    /// driver says: see [`DeviceError`]. Never a panic.
+    /// No driver, a driver too old, no device, an ordinal out of range, and other driver errors: see
+    /// [`DeviceError`]. Never a panic.
     pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
         let count = device_count()?;
         if ordinal >= count {
@@ -56,8 +63,8 @@ impl Device {
         Self::from_context(context)
     }
 
-    /// Takes a context that the program has already. What cudarc knows of it (event tracking,
-    /// streams) then holds for the streams of this device, too.
+    /// Makes a device from a context that the program has already. Its state in cudarc (event tracking,
+    /// streams) is shared with this device.
     ///
     /// # Errors
     ///
@@ -67,7 +74,7 @@ impl Device {
         let failed = |call| move |error| DeviceError::from_code(call, code(error));
         let cu_device = context.cu_device();
         let name = result::device::get_name(cu_device).map_err(failed("cuDeviceGetName"))?;
-        // SAFETY: the context's own device.
+        // SAFETY: the context's device comes from the driver.
         let total = unsafe { result::device::total_mem(cu_device) };
         let total_memory = total.map_err(failed("cuDeviceTotalMem"))? as u64;
         let (lost, opened_in) = (OnceLock::new(), Process::current());
@@ -76,40 +83,40 @@ impl Device {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// cudarc's context.
+    /// Returns cudarc's context.
     #[must_use]
     #[inline]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.inner.context
     }
 
-    /// CUDA device ordinal.
+    /// Returns the CUDA device ordinal.
     #[must_use]
     #[inline]
     pub fn ordinal(&self) -> usize {
         self.inner.context.ordinal()
     }
 
-    /// As the driver calls it: "NVIDIA H200".
+    /// Returns the driver's name of the device: "NVIDIA H200".
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Bytes of memory that the device has in all.
+    /// Returns the total bytes of device memory.
     #[must_use]
     #[inline]
     pub fn total_memory(&self) -> u64 {
         self.inner.total_memory
     }
 
-    /// The highest CUDA version that the driver supports.
+    /// Returns the highest CUDA version that the driver supports.
     #[must_use]
     pub fn driver_version(&self) -> DriverVersion {
         self.inner.driver_version
     }
 
-    /// What tells this GPU from every other one.
+    /// Returns the identifier that no other GPU has.
     ///
     /// # Errors
     ///
@@ -121,7 +128,7 @@ impl Device {
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
-    /// Returns the bytes of the device's memory that are free now, and the bytes in all.
+    /// Returns the free and the total bytes of device memory.
     ///
     /// # Errors
     ///
@@ -133,8 +140,8 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Whether the device can be used: not lost, and in the process that opened it. No driver
-    /// call.
+    /// Checks that the device can be used: it is not lost, and this is the process that opened it. Makes no
+    /// driver call.
     ///
     /// # Errors
     ///
@@ -144,7 +151,9 @@ impl Device {
     pub fn check(&self) -> ResourceResult<()> {
         self.refuse_fork()?;
         match self.inner.lost.get() {
-            Some(&(call, code)) => Err(ResourceError::device_lost(self.ordinal(), call, code)),
+            Some(&StickyError { call, code }) => {
+                Err(ResourceError::device_lost(self.ordinal(), call, code))
+            }
             None => Ok(()),
         }
     }
@@ -166,14 +175,14 @@ impl Device {
         self.inner.opened_in.check(self.ordinal())
     }
 
-    /// Whether a sticky error has ended the device.
+    /// Returns whether the device is lost.
     #[must_use]
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.inner.lost.get().is_some()
     }
 
-    /// Whether this process was forked after the device was opened.
+    /// Returns whether this process was forked after the device was opened.
     #[must_use]
     #[inline]
     pub fn is_forked(&self) -> bool {
@@ -196,11 +205,12 @@ impl Device {
         Ok(())
     }
 
-    /// Makes a driver call on a stream of this device, whose other arguments are of it, too: events,
-    /// pools, addresses. They say themselves which context they belong to, so whether it is current
-    /// is asked only if the call fails. If it was not, it is bound, and the call made once more.
+    /// Makes a driver call on a stream of this device, whose other arguments are of this device, too:
+    /// events, pools, addresses. All of them belong to a context, so the context need not be current. Only
+    /// if the call fails is the context checked; if it was not current, it is bound, and the call is made
+    /// once more.
     ///
-    /// CUDA's legacy stream is that of whichever context is current: there it is bound before.
+    /// CUDA's default streams belong to the current context: for them it is bound first.
     ///
     /// For a process that has not been forked since the device was opened ([`check`](Self::check)).
     ///
@@ -213,7 +223,7 @@ impl Device {
         stream: sys::CUstream,
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
     ) -> Result<T, DriverError> {
-        // Null, and the names of the driver's two default streams.
+        // Null, and the handles of the driver's two default streams.
         let is_of_any_context = stream as usize <= PER_THREAD;
         if is_of_any_context {
             return self.call_on_default(stream, call);
@@ -232,7 +242,7 @@ impl Device {
         call(stream)
     }
 
-    /// Makes a call once more that has failed, if the context was not current.
+    /// Repeats a call that has failed, if the context was not current.
     #[cold]
     #[inline(never)]
     fn call_again<T>(
@@ -244,9 +254,8 @@ impl Device {
         if self.make_current() == Ok(true) { call(stream) } else { Err(error) }
     }
 
-    /// Waits for all work submitted to the device by this context. None of its streams captures a graph, or
-    /// the captures end: [`StreamPool::synchronize_all`](crate::StreamPool::synchronize_all) leaves those
-    /// streams out.
+    /// Waits for all work submitted to the device by this context. If a stream of it captures a graph, the
+    /// capture ends: [`StreamPool::synchronize_all`](crate::StreamPool::synchronize_all) skips such streams.
     ///
     /// # Errors
     ///
@@ -256,14 +265,14 @@ impl Device {
         result::ctx::synchronize().map_err(|error| self.driver_error("cuCtxSynchronize", error))
     }
 
-    /// Whether both work in the same CUDA context.
+    /// Returns whether both are devices of the same CUDA context.
     #[must_use]
     pub fn same_context(&self, other: &Self) -> bool {
         self.context().cu_ctx() == other.context().cu_ctx()
     }
 
-    /// The error of a driver call on this device, in the words of `dmr_core`. A sticky one ends the
-    /// device: it is [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error is
+    /// Converts the error of a driver call on this device. A sticky error makes the device lost, and becomes
+    /// [`DeviceLost`](ResourceError::DeviceLost). In a forked child every error becomes
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     #[must_use]
     pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {
@@ -272,7 +281,8 @@ impl Device {
         }
         let code = code(error);
         if is_sticky(code) {
-            let &(call, code) = self.inner.lost.get_or_init(|| (call, code));
+            let first = self.inner.lost.get_or_init(|| StickyError { call, code });
+            let StickyError { call, code } = *first;
             return ResourceError::device_lost(self.ordinal(), call, code);
         }
         ResourceError::driver(call, code, library::error_name(code), self.ordinal())
@@ -305,13 +315,12 @@ impl fmt::Debug for Device {
     }
 }
 
-/// Whether the context, or the process, is beyond repair after this `CUresult`.
+/// Returns whether the context, or the process, cannot be used again after this `CUresult`.
 ///
-/// The driver API's documentation says so of each of these ("leaves the process in an inconsistent
-/// state"), except for 709, where the context is gone. It does not say so of their neighbours,
-/// which refuse one call: 701 and 720 (a launch that asks for too much), 703 to 708 and 711 to 713
-/// (peer access, primary context, host memory). Nor of 999, "unknown", which is taken at its word:
-/// one call failed.
+/// The driver API's documentation says so for each of these ("leaves the process in an inconsistent
+/// state"), except 709, where the context is gone. The codes between them refuse one call only: 701 and 720
+/// (a launch with too many resources), 703 to 708 and 711 to 713 (peer access, primary context, host
+/// memory). So does 999, "unknown".
 const fn is_sticky(code: i32) -> bool {
     matches!(
         code,

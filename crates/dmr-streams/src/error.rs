@@ -1,8 +1,8 @@
-//! Why a device cannot be opened, and what to do about it.
+//! The errors of opening a device, with advice.
 
 use crate::DriverVersion;
 
-/// Why a CUDA device cannot be opened.
+/// The reason why a CUDA device cannot be opened.
 ///
 /// Variants are `#[non_exhaustive]`: match on what you need and end with `..`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum DeviceError {
         .tried.join(", ")
     )]
     NoCudaLibrary {
-        /// The names that were tried, in this order.
+        /// The library names, in the order in which they were tried.
         tried: Vec<String>,
     },
 
@@ -39,7 +39,7 @@ pub enum DeviceError {
         symbol: &'static str,
     },
 
-    /// The driver is older than what the library needs.
+    /// The driver is older than the minimum.
     #[non_exhaustive]
     #[error(
         "the CUDA driver is version {found}, {needed} or newer is needed: update the NVIDIA driver"
@@ -47,7 +47,7 @@ pub enum DeviceError {
     DriverTooOld {
         /// The highest CUDA version that the driver supports.
         found: DriverVersion,
-        /// The lowest that will do.
+        /// The lowest supported CUDA version.
         needed: DriverVersion,
     },
 
@@ -65,13 +65,13 @@ pub enum DeviceError {
          (CUDA_VISIBLE_DEVICES may hide others)"
     )]
     OrdinalOutOfRange {
-        /// The ordinal that was asked for.
+        /// The requested ordinal.
         ordinal: usize,
-        /// How many devices the driver sees.
+        /// The number of devices that the driver reports.
         count: usize,
     },
 
-    /// The driver refused a call.
+    /// A driver call failed.
     #[non_exhaustive]
     #[error("{call} failed: {name} ({code}){}", advice(*.code))]
     Driver {
@@ -85,7 +85,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// What a refused call means for somebody who wants a device.
+    /// Converts the code of a failed call.
     pub(crate) fn from_code(call: &'static str, code: i32) -> Self {
         match code {
             34 => Self::StubLibrary,
@@ -95,7 +95,7 @@ impl DeviceError {
     }
 }
 
-/// What to do about the codes that people meet when they open a device.
+/// Returns advice for the codes that occur when a device is opened.
 fn advice(code: i32) -> &'static str {
     match code {
         2 => {

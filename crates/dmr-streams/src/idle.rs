@@ -1,4 +1,4 @@
-//! Waits for the streams of a pool, and asks whether they are idle.
+//! Waits for the streams of a pool, and queries whether they are idle.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ impl StreamPool {
     }
 
     /// Waits until the device is done with everything that was submitted so far to the streams of the
-    /// pool, leased or not. Returns `false` if it has left out a stream that captures a graph: waiting would
+    /// pool, leased or not. Returns `false` if it has skipped a stream that captures a graph: waiting would
     /// end the capture.
     ///
     /// # Errors
@@ -41,8 +41,8 @@ impl StreamPool {
     /// Waits as [`synchronize_all`](Self::synchronize_all) does, but not beyond `until`. Returns whether the
     /// device is done with what was submitted to streams that do not capture a graph.
     ///
-    /// A memory pool of the driver regains memory whose free was queued only once an event behind the
-    /// free has been synchronised. A query does not do it (seen on an H200), so this does both.
+    /// After a queued free, a memory pool of the driver has the memory again only once an event recorded
+    /// after the free was synchronised. A query is not enough (measured on an H200), so this does both.
     ///
     /// # Errors
     ///
@@ -87,10 +87,10 @@ impl StreamGuard<'_> {
     }
 }
 
-/// What a wait for all streams has found.
+/// The outcome of a wait for all streams.
 #[derive(Default)]
 struct Waited {
-    /// A stream captures a graph, and was left out.
+    /// A stream captures a graph, and was skipped.
     any_captures: bool,
     /// A stream was not done in time.
     any_busy: bool,
@@ -104,7 +104,7 @@ fn wait_for_stream(
 ) -> ResourceResult<()> {
     let event = DriverEvent::new(stream.device())?;
     let recorded = event.record(stream);
-    // An event that a graph has captured says nothing.
+    // An event that a graph has captured stands for no work of the stream.
     if stream.is_capturing()? {
         waited.any_captures = true;
         return Ok(());

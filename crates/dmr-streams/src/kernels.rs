@@ -1,4 +1,4 @@
-//! The two kernels of [`PatternOps`](crate::PatternOps), and the results of the checks.
+//! The two kernels of [`PatternOps`](crate::PatternOps), and the results buffer of the checks.
 
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::Arc;
@@ -9,22 +9,32 @@ use dmr_core::ResourceResult;
 
 use crate::{Device, RelaxedCapture, StreamGuard};
 
-/// How many checks can be submitted before their results must be fetched.
+/// The number of checks that can be submitted before their results must be fetched.
 pub(crate) const RESULT_SLOTS: usize = 1 << 16;
 
-/// What the slot of a check holds that has found no wrong byte.
+/// The result of a check that has found no wrong byte.
 pub(crate) const NOTHING_WRONG: u64 = u64::MAX;
 
 const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 const RESULT_BYTES: usize = RESULT_SLOTS * size_of::<u64>();
 const THREADS: u64 = 256;
-/// Enough to fill any GPU; what is left is strided over.
+/// Enough to fill any GPU; the kernel strides over larger ranges.
 const MAX_BLOCKS: u64 = 4096;
+
+/// A check of device memory against a pattern.
+pub(crate) struct PatternCheck {
+    pub(crate) ptr: u64,
+    pub(crate) bytes: u64,
+    /// Repeated from `ptr` on.
+    pub(crate) pattern: u32,
+    /// Where the result is written.
+    pub(crate) slot: usize,
+}
 
 /// The loaded module and a buffer with a 64-bit result per check, on the device.
 pub(crate) struct Kernels {
     device: Device,
-    /// Nobody else's: a user's may be capturing a graph when results are fetched.
+    /// A private stream: a user's stream may be capturing a graph when results are fetched.
     stream: Arc<CudaStream>,
     module: sys::CUmodule,
     check: sys::CUfunction,
@@ -32,14 +42,14 @@ pub(crate) struct Kernels {
     results: sys::CUdeviceptr,
 }
 
-// SAFETY: the handles belong to the context and may be used from any thread that has made it
-// current; nothing is changed through a shared reference but device memory, on streams.
+// SAFETY: the handles belong to the context and may be used from any thread where it is current. Shared
+// references change only device memory, in the order of streams.
 unsafe impl Send for Kernels {}
 // SAFETY: as above.
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Compiles the kernels and makes the results buffer, all slots holding [`NOTHING_WRONG`].
+    /// Compiles the kernels and makes the results buffer, with [`NOTHING_WRONG`] in all slots.
     pub(crate) fn load(device: &Device, stream: Arc<CudaStream>) -> ResourceResult<Self> {
         let relaxed = device.relaxed()?;
         let failed = |call| move |error| device.driver_error(call, error);
@@ -59,7 +69,7 @@ impl Kernels {
         Ok(kernels)
     }
 
-    /// Submits a check of `bytes` bytes at `ptr`; its result goes to `slot`.
+    /// Submits a check.
     ///
     /// # Safety
     ///
@@ -67,12 +77,10 @@ impl Kernels {
     pub(crate) unsafe fn check(
         &self,
         stream: &StreamGuard<'_>,
-        (mut ptr, bytes): (u64, usize),
-        mut pattern: u32,
-        slot: usize,
+        check: PatternCheck,
     ) -> ResourceResult<()> {
+        let PatternCheck { mut ptr, mut bytes, mut pattern, slot } = check;
         debug_assert!(slot < RESULT_SLOTS);
-        let mut bytes = bytes as u64;
         let mut result = self.results + (slot * size_of::<u64>()) as u64;
         let blocks = bytes.div_ceil(4 * THREADS).clamp(1, MAX_BLOCKS) as c_uint;
         let parameters = &mut [
@@ -82,7 +90,7 @@ impl Kernels {
             (&raw mut result).cast(),
         ];
         // SAFETY: the parameters are those of the kernel, which reads the range (the caller's
-        // promise) and updates one word of the results.
+        // obligation) and updates one word of the results.
         unsafe { self.launch(self.check, blocks, THREADS as c_uint, stream, parameters) }
     }
 
@@ -96,10 +104,10 @@ impl Kernels {
         unsafe { self.launch(self.spin, 1, 1, stream, &mut [(&raw mut nanoseconds).cast()]) }
     }
 
-    /// Sets all results to [`NOTHING_WRONG`] and waits for that.
+    /// Sets all results to [`NOTHING_WRONG`], and waits until they are set.
     pub(crate) fn reset(&self) -> ResourceResult<()> {
         let relaxed = self.device.relaxed()?;
-        // SAFETY: the buffer is ours, this long, and no check is in flight.
+        // SAFETY: `load` allocated the buffer with this size, and no check is in flight.
         unsafe {
             result::memset_d8_async(self.results, 0xFF, RESULT_BYTES, self.stream.cu_stream())
         }
@@ -111,9 +119,8 @@ impl Kernels {
     pub(crate) fn fetch(&self, count: usize) -> ResourceResult<Vec<u64>> {
         let relaxed = self.device.relaxed()?;
         let mut fetched = vec![NOTHING_WRONG; count.min(RESULT_SLOTS)];
-        // SAFETY: the source is ours and at least this long; the destination outlives the copy,
-        // which has completed when `synchronize` returns (and on an error nothing else reads it:
-        // a copy to pageable memory is over when the call returns).
+        // SAFETY: the results buffer is at least this long. The destination outlives the copy: a copy to
+        // pageable memory has ended when the call returns.
         unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, self.stream.cu_stream()) }
             .map_err(|error| self.device.driver_error("cuMemcpyDtoHAsync", error))?;
         synchronize(&relaxed, &self.stream)?;
@@ -126,6 +133,8 @@ impl Kernels {
             .map_err(|error| self.device.driver_error("cuModuleGetFunction", error))
     }
 
+    /// Launches a kernel.
+    ///
     /// # Safety
     ///
     /// As for `cuLaunchKernel`: the parameters are those of the function.
@@ -140,21 +149,21 @@ impl Kernels {
         self.device.bind()?;
         let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
         let on = stream.stream().cu_stream();
-        // SAFETY: the caller's promise; the stream is alive while there is a guard.
+        // SAFETY: the caller's obligation; the stream is alive while there is a guard.
         unsafe { result::launch_kernel(function, grid, block, 0, on, parameters) }
             .map_err(|error| self.device.driver_error("cuLaunchKernel", error))
     }
 }
 
 impl Drop for Kernels {
-    /// Frees the results and unloads the code. No kernel is running any more.
+    /// Frees the results and unloads the module. None of its kernels is running.
     fn drop(&mut self) {
         let Ok(_relaxed) = self.device.relaxed() else { return };
         if self.results != 0 {
-            // SAFETY: ours, and nothing uses it any more.
+            // SAFETY: allocated by `load`, and no kernel uses it.
             let _: Result<(), DriverError> = unsafe { result::free_sync(self.results) };
         }
-        // SAFETY: ours, and none of its kernels is running any more.
+        // SAFETY: loaded by `load`, and none of its kernels is running.
         let _: Result<(), DriverError> = unsafe { result::module::unload(self.module) };
     }
 }

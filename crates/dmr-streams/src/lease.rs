@@ -1,4 +1,4 @@
-//! One stream of a pool, for one user.
+//! A stream lease: one stream of a pool, for one user.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::StreamPool;
 
 /// A stream that no other lease has until this one is dropped.
 ///
-/// Dropping it returns the slot to the pool; its id is refused from then on. It does not wait:
-/// work submitted to the stream goes on. The lease keeps the pool alive.
+/// Dropping it returns the stream to the pool; its id is refused from then on. The drop does not wait: work
+/// submitted to the stream goes on. The lease keeps the pool alive.
 #[must_use = "dropping a lease returns the stream"]
 pub struct StreamLease {
     pool: Arc<StreamPool>,
@@ -24,19 +24,19 @@ impl StreamLease {
         Self { pool, id, stream }
     }
 
-    /// The name of the stream, valid until the lease is dropped.
+    /// Returns the stream's id, which is valid until the lease is dropped.
     #[must_use]
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// cudarc's stream.
+    /// Returns cudarc's stream.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    /// The pool that the stream is of.
+    /// Returns the pool of the stream.
     #[must_use]
     pub fn pool(&self) -> &Arc<StreamPool> {
         &self.pool
@@ -45,7 +45,7 @@ impl StreamLease {
 
 impl Drop for StreamLease {
     fn drop(&mut self) {
-        self.pool.give_back(self.id);
+        self.pool.end_lease(self.id);
     }
 }
 

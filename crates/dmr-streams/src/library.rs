@@ -1,4 +1,4 @@
-//! Is there a CUDA driver? Found out without cudarc, which panics where there is none.
+//! Finds the CUDA driver without cudarc, which panics where there is none.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
@@ -8,10 +8,9 @@ use libloading::Library;
 
 use crate::DeviceError;
 
-/// The names under which the driver is looked for, in this order.
+/// The library names of the driver, in the order in which they are tried.
 ///
-/// They are the first and the last that cudarc tries; the others were never in use for a driver
-/// that is new enough.
+/// They are the first and the last that cudarc tries; no supported driver has one of the others.
 pub const LIBRARY_NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
@@ -28,7 +27,7 @@ pub struct DriverVersion {
 }
 
 impl DriverVersion {
-    /// As `cuDriverGetVersion` says it: 13000 is 13.0.
+    /// Converts a number of `cuDriverGetVersion`: 13000 is 13.0.
     const fn from_number(number: c_int) -> Self {
         let number = number.unsigned_abs();
         Self { major: number / 1000, minor: number % 1000 / 10 }
@@ -41,10 +40,10 @@ impl fmt::Display for DriverVersion {
     }
 }
 
-/// Loads and initialises the CUDA driver, and answers its version.
+/// Loads and initialises the CUDA driver, and returns its version.
 ///
-/// A failed probe leaves nothing behind: a driver that is installed later, the simulated one for
-/// example, is found by the next call. After a successful probe cudarc finds the driver, too.
+/// A failed probe has no effect: the next call finds a driver that was installed meanwhile, such as the
+/// simulated one. After a successful probe cudarc finds the driver, too.
 ///
 /// # Errors
 ///
@@ -55,7 +54,7 @@ pub fn probe() -> Result<DriverVersion, DeviceError> {
     driver()?.initialise()
 }
 
-/// How many devices the driver sees.
+/// Returns the number of devices that the driver reports.
 ///
 /// # Errors
 ///
@@ -64,7 +63,7 @@ pub fn device_count() -> Result<usize, DeviceError> {
     let driver = driver()?;
     driver.initialise()?;
     let mut count = 0;
-    // SAFETY: the argument is the address of an int, as the function's prototype asks.
+    // SAFETY: the argument is the address of an int, as the function's prototype requires.
     let code = unsafe { (driver.get_count)(&mut count) };
     match (code, usize::try_from(count)) {
         (0, Ok(count)) if count > 0 => Ok(count),
@@ -73,19 +72,19 @@ pub fn device_count() -> Result<usize, DeviceError> {
     }
 }
 
-/// The driver's name for a `CUresult`.
+/// Returns the driver's name of a `CUresult`.
 #[must_use]
 pub fn error_name(code: i32) -> &'static str {
     const UNKNOWN: &str = "unknown CUDA error";
     let Ok(driver) = driver() else { return UNKNOWN };
     let mut name = std::ptr::null();
-    // SAFETY: the second argument is the address of a pointer, as the function's prototype asks;
-    // the function looks unknown codes up and refuses them.
+    // SAFETY: the second argument is the address of a pointer, as the function's prototype requires;
+    // the function refuses unknown codes.
     let found = unsafe { (driver.get_error_name)(code, &mut name) };
     if found != 0 || name.is_null() {
         return UNKNOWN;
     }
-    // SAFETY: the driver answers a constant string of its own, and is never unloaded.
+    // SAFETY: the driver returns a constant string, and is never unloaded.
     unsafe { CStr::from_ptr(name) }.to_str().unwrap_or(UNKNOWN)
 }
 
@@ -95,12 +94,12 @@ pub fn error_name(code: i32) -> &'static str {
 ///
 /// A driver that has the symbol has a function of type `F` there.
 pub(crate) unsafe fn optional<F: Copy>(symbol: &str) -> Option<F> {
-    // SAFETY: the caller's contract. The driver is never unloaded.
+    // SAFETY: the caller's obligation. The driver is never unloaded.
     unsafe { driver().ok()?.library.get::<F>(symbol) }.ok().map(|found| *found)
 }
 
-/// The functions that are needed before cudarc may be touched. Result codes are plain integers
-/// here: cudarc's closed enum has no place for the codes of a driver newer than its bindings.
+/// The functions that are called before cudarc may be used. Result codes are plain integers here: cudarc's
+/// closed enum cannot hold the codes of a driver newer than its bindings.
 struct Driver {
     init: unsafe extern "system" fn(c_uint) -> c_int,
     get_version: unsafe extern "system" fn(*mut c_int) -> c_int,
@@ -112,8 +111,7 @@ struct Driver {
 impl Driver {
     fn load(names: &[&str]) -> Result<Self, DeviceError> {
         for name in names {
-            // SAFETY: loading a CUDA driver runs its initialisers, which is what every CUDA
-            // program does at its start.
+            // SAFETY: loading a CUDA driver runs its initialisers, as in every CUDA program.
             if let Ok(library) = unsafe { Library::new(*name) } {
                 return Self::bind(library, name);
             }
@@ -140,7 +138,7 @@ impl Driver {
 
     fn initialise(&self) -> Result<DriverVersion, DeviceError> {
         let mut number = 0;
-        // SAFETY: the argument is the address of an int, as the function's prototype asks; it may
+        // SAFETY: the argument is the address of an int, as the function's prototype requires; it may
         // be called before cuInit.
         let code = unsafe { (self.get_version)(&mut number) };
         if code != 0 {
@@ -162,7 +160,7 @@ fn supported(found: DriverVersion) -> Result<DriverVersion, DeviceError> {
     Ok(found)
 }
 
-/// The driver of this process. Found once; looked for again as long as it was not found.
+/// Returns the driver of this process. Searches again at each call until it is found.
 fn driver() -> Result<&'static Driver, DeviceError> {
     static FOUND: OnceLock<Driver> = OnceLock::new();
     match FOUND.get() {

@@ -1,20 +1,20 @@
-//! What a launch can be told that it uses, and how that becomes a kernel argument.
+//! Memory that a launch can declare, and kernel arguments made of it.
 
 use std::sync::Arc;
 
 use cudarc::driver::DeviceRepr;
 use dmr_core::{BlockId, DeviceBlock};
 
-/// Memory that device work can be told to read or write: blocks, buffers, columns.
+/// Memory that a launch can declare as read or written: blocks, buffers, columns.
 pub trait TrackedMemory {
-    /// Address of the first byte (a `CUdeviceptr`); 0 where there is none.
+    /// Returns the address of the first byte (a `CUdeviceptr`); 0 for memory of no bytes.
     fn device_ptr(&self) -> u64;
 
-    /// Who knows of its uses.
+    /// Returns where its uses are tracked.
     fn origin(&self) -> MemoryOrigin<'_>;
 }
 
-/// Where memory comes from, as far as ordering its uses goes.
+/// The origin of memory, by which its uses are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryOrigin<'a> {
@@ -22,12 +22,12 @@ pub enum MemoryOrigin<'a> {
     Block(BlockId),
     /// Pinned host memory: the use table of its stream pool tracks its uses.
     Pinned(BlockId),
-    /// Memory of another owner, whose order is not known here.
+    /// Memory of another owner, whose uses are not tracked here.
     External {
-        /// What messages call it.
+        /// Its name in messages.
         name: &'a str,
     },
-    /// No bytes at all: nothing to order.
+    /// Memory of no bytes, whose uses need no order.
     Empty,
 }
 
@@ -59,23 +59,23 @@ tracked_as_pointee!(&M, &mut M, Arc<M>, Box<M>);
 
 /// A device address as a kernel argument: `launch_builder(..).arg(&argument)`.
 ///
-/// Handed out when memory is recorded, so that what a kernel is given is what its launch declared.
-/// `Copy`: it borrows nothing.
+/// Returned when memory is recorded, so that a kernel uses what its launch has declared. It is `Copy` and
+/// borrows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct KernelArg(u64);
 
-// SAFETY: one 64-bit address, as kernels take pointers.
+// SAFETY: a 64-bit address, which is how kernels take pointers.
 unsafe impl DeviceRepr for KernelArg {}
 
 impl KernelArg {
-    /// The argument for memory that a launch has declared.
+    /// Returns the argument for memory that a launch has declared.
     #[must_use]
     pub fn of(memory: &(impl TrackedMemory + ?Sized)) -> Self {
         Self(memory.device_ptr())
     }
 
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub const fn device_ptr(self) -> u64 {
         self.0

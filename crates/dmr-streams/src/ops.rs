@@ -9,47 +9,48 @@ use cudarc::driver::sys::cuMemsetD32Async;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId};
 
-use crate::kernels::{Kernels, NOTHING_WRONG, RESULT_SLOTS};
+use crate::kernels::{Kernels, NOTHING_WRONG, PatternCheck, RESULT_SLOTS};
 use crate::{Device, HomeStream, StreamGuard, StreamPool};
 
 /// [`DeviceOps`] on the streams of a pool.
 ///
-/// A fill is up to three driver calls: bytes up to a word boundary, words, bytes. A check is one
-/// kernel, compiled by the driver at the first check; its verdict stays on the device until
-/// [`collect`](DeviceOps::collect), or until 65,536 checks are waiting. Threads submit at the same
-/// time and wait for each other only while verdicts are fetched.
+/// A fill sets the bytes before the first word boundary, the words, and the bytes after them. A check is one
+/// kernel, which the driver compiles at the first check; its result stays on the device until
+/// [`collect`](DeviceOps::collect) fetches it, or until 65,536 checks are pending. Threads submit
+/// concurrently and wait for each other only while results are fetched.
 ///
 /// Dropping it waits for the streams if anything was checked.
 pub struct PatternOps {
     streams: Arc<StreamPool>,
     kernels: LeakedInChild<OnceLock<Kernels>>,
-    /// Held for reading while a check is submitted, for writing while verdicts are fetched: then
-    /// every check that has a slot has been submitted.
+    /// Read-locked while a check is submitted, write-locked while results are fetched: then every check
+    /// that has a slot has been submitted.
     gate: RwLock<()>,
-    pending: LeakedInChild<Mutex<Pending>>,
+    pending: LeakedInChild<Mutex<PendingChecks>>,
 }
 
+/// Checks whose results were not fetched, and mismatches that were not collected.
 #[derive(Default)]
-struct Pending {
+struct PendingChecks {
     /// By result slot, in the order of submission.
-    checks: Vec<Check>,
-    /// The streams that they were submitted to.
+    checks: Vec<CheckedRange>,
+    /// The streams that the checks were submitted to.
     streams: Vec<StreamId>,
-    /// What earlier rounds found.
+    /// Mismatches that were fetched.
     found: Vec<PatternMismatch>,
-    /// Some results are those of an earlier round.
+    /// The results buffer still has mismatches that were fetched.
     stale_results: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Check {
+struct CheckedRange {
     key: u64,
-    /// Where the checked range starts in its block.
+    /// Where the range starts in its block.
     start: usize,
 }
 
 impl PatternOps {
-    /// Operations on the streams, and the device, of this pool.
+    /// Makes operations on the streams of this pool, and its device.
     ///
     /// # Errors
     ///
@@ -64,17 +65,18 @@ impl PatternOps {
         })
     }
 
-    /// The pool whose streams are used.
+    /// Returns the pool whose streams are used.
     #[must_use]
     pub fn stream_pool(&self) -> &Arc<StreamPool> {
         &self.streams
     }
 
-    /// Keeps a stream busy for this long: a test's way to make a race visible.
+    /// Keeps a stream busy for this long, for tests that make races visible.
     ///
     /// # Errors
     ///
-    /// Stream and driver errors.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) for an id of another pool, of a returned lease or of a
+    /// retired stream; [`Driver`](ResourceError::Driver).
     pub fn delay(&self, stream: StreamId, nanoseconds: u64) -> ResourceResult<()> {
         let stream = self.streams.enter(stream)?;
         self.kernels()?.spin(&stream, nanoseconds)
@@ -84,7 +86,7 @@ impl PatternOps {
         self.streams.device()
     }
 
-    /// Where the range is on the device, if it is in the block and the block is on the device.
+    /// Returns the address of a range. Refuses a range outside of the block, and a block of another device.
     fn address(&self, block: &DeviceBlock, range: &Range<usize>) -> ResourceResult<u64> {
         let ordinal = self.device().ordinal();
         if block.device_ordinal() != ordinal {
@@ -126,22 +128,22 @@ impl PatternOps {
         Ok(self.kernels.get_or_init(|| kernels))
     }
 
-    /// A result slot for a check on `stream`; `None` if verdicts must be fetched first.
+    /// Reserves a result slot for a check on `stream`; `None` if results must be fetched first.
     fn reserve(&self, stream: StreamId, key: u64, start: usize) -> Option<usize> {
         let mut pending = self.pending();
         let slot = pending.checks.len();
         if pending.stale_results || slot == RESULT_SLOTS {
             return None;
         }
-        pending.checks.push(Check { key, start });
+        pending.checks.push(CheckedRange { key, start });
         if !pending.streams.iter().any(|known| known.slot() == stream.slot()) {
             pending.streams.push(stream);
         }
         Some(slot)
     }
 
-    /// Waits for all checks that were submitted and moves their verdicts to `found`. Whatever
-    /// fails can be repeated: nothing is forgotten before it is known.
+    /// Waits for all checks that were submitted and moves their mismatches to `found`. After an error it
+    /// can be repeated, and loses no result.
     fn fetch(&self) -> ResourceResult<()> {
         // First: another thread may have held a lock when the process was forked.
         self.device().refuse_fork()?;
@@ -152,7 +154,7 @@ impl PatternOps {
         if !pending.checks.is_empty() {
             self.device().bind()?;
             for stream in &pending.streams {
-                // An event: to wait for the stream itself would end a capture that begins just now.
+                // An event, because waiting for the stream would end a capture that begins meanwhile.
                 let uses = self.streams.uses();
                 uses.synchronize(&uses.work_so_far(*stream)?)?;
             }
@@ -161,7 +163,7 @@ impl PatternOps {
             let checked = pending.checks.drain(..).zip(results);
             let wrong = checked.filter(|(_, at)| *at != NOTHING_WRONG);
             let before = pending.found.len();
-            pending.found.extend(wrong.map(|(Check { key, start }, at)| PatternMismatch {
+            pending.found.extend(wrong.map(|(CheckedRange { key, start }, at)| PatternMismatch {
                 key,
                 offset: start + at as usize,
             }));
@@ -175,7 +177,7 @@ impl PatternOps {
         Ok(())
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, PendingChecks> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -236,11 +238,12 @@ impl DeviceOps for PatternOps {
                 self.fetch()?;
                 continue;
             };
-            // A check that cannot be submitted leaves its slot as it is: nothing wrong.
+            let check = PatternCheck { ptr, bytes: range.len() as u64, pattern, slot };
+            // The result of a check that cannot be submitted stays `NOTHING_WRONG`.
             //
             // SAFETY: the range is inside a live block; freeing that is ordered after the check
             // by the contract of the block's resource, as for any work on its memory.
-            return unsafe { kernels.check(&stream, (ptr, range.len()), pattern, slot) };
+            return unsafe { kernels.check(&stream, check) };
         }
     }
 
@@ -285,10 +288,10 @@ impl DeviceOps for PatternOps {
 }
 
 impl Drop for PatternOps {
-    /// Waits for the streams, whose work may be running our code.
+    /// Waits for the streams, which may be running the kernels.
     fn drop(&mut self) {
         if self.kernels.get().is_some() && self.streams.synchronize_all() != Ok(true) {
-            // A stream that captures is not waited for, nor a lost device: the code stays loaded.
+            // A stream that captures was skipped, or the device is lost: the module stays loaded.
             std::mem::forget(self.kernels.take());
         }
     }

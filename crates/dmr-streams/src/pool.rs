@@ -1,4 +1,4 @@
-//! A fixed number of streams of one device, named by ids.
+//! The stream pool: a fixed number of streams of one device, named by ids.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,32 +16,31 @@ use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
 
 /// A fixed number of streams of one device, handed out as leases.
 ///
-/// Slot 0 is the *default stream*, what [`StreamId::DEFAULT`] means here; it is created with the
-/// pool. The others are created when they are first needed and kept as long as the pool lives, so
-/// that an id always names the same stream. Behind the slots that are leased are those of *library
-/// streams*, which no program captures or waits on: the library's own work goes there. All are non-blocking: CUDA's legacy null stream
-/// does not order them.
+/// Slot 0 is the *default stream*, to which [`StreamId::DEFAULT`] resolves; it is created with the pool.
+/// The others are created when they are first needed and kept as long as the pool lives, so that an id
+/// always names the same stream. Behind the leased slots are those of *library streams*, for the library's own
+/// work, which no program captures or waits on. All are non-blocking: CUDA's legacy null stream does not order
+/// them.
 ///
 /// # Ids
 ///
 /// | id | from | valid |
 /// | --- | --- | --- |
-/// | of a lease | [`acquire`](Self::acquire) | until the lease is dropped |
+/// | of a lease | [`acquire`](Self::acquire), [`adopt`](Self::adopt) | until the lease is dropped |
 /// | permanent | [`default_stream`](Self::default_stream), [`next`](Self::next), resolving `DEFAULT` | as long as the pool lives |
 ///
-/// A lease keeps its stream from other *leases*; permanent ids may name the same stream. Two
-/// users of one stream are ordered with each other and nothing worse.
+/// No two leases have one stream; permanent ids may name a leased stream. Work of two users of one stream
+/// is ordered, which is safe.
 ///
-/// An id is checked when it is named. If its lease is dropped by another thread right after the
-/// check, the work goes to the stream it was meant for, which then may have a new user: a stream
-/// is never destroyed under an id, and no id ever changes its stream.
+/// An id is checked at each call. If another thread drops its lease right after the check, the call still
+/// uses the stream that the id named, which may then have a new lease: an id never names another stream.
 ///
 /// # cudarc
 ///
-/// The streams are cudarc's own, destroyed when the last `Arc` is gone, so drop pool, leases and
-/// streams in any order. cudarc counts them: it is in multi-stream mode from the first pool on,
-/// and its `CudaSlice`s are ordered between these streams by cudarc's own events (unless you have
-/// disabled them). When it enters that mode cudarc synchronises the context once.
+/// The streams are values of cudarc, destroyed when the last `Arc` is gone: drop pool, leases and streams
+/// in any order. cudarc counts them: it is in multi-stream mode from the first pool on, and its own events
+/// order its `CudaSlice`s between these streams (unless they are disabled). When it enters that mode,
+/// cudarc synchronises the context once.
 pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
@@ -259,7 +258,7 @@ impl StreamPool {
         &self.uses
     }
 
-    /// Finds the stream of an id, for a caller that only needs its number or cudarc's stream.
+    /// Finds the stream of an id, for a caller that needs only its slot or cudarc's stream.
     #[inline]
     fn find(&self, stream: StreamId) -> ResourceResult<(StreamId, &PoolStream)> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
@@ -292,8 +291,8 @@ impl StreamPool {
         // cudarc waits for the context when it creates its first stream.
         let _relaxed = self.device.relaxed()?;
         let context = self.device.context();
-        // cudarc would return an error of an earlier call as if creating had failed. It stays where it
-        // was, for the program.
+        // cudarc would return an error that an earlier call has left behind. It is put back afterwards,
+        // for the program.
         let earlier = context.check_err();
         let stream = context
             .new_stream_with_priority(priority)
@@ -309,7 +308,7 @@ impl StreamPool {
 
     #[inline]
     pub(crate) fn id_of(&self, slot: usize, lease: u32) -> StreamId {
-        // Slots and leases are within the limits, or they would not have been numbered.
+        // Slots and leases are within the limits: `new`, `take` and `take_slot_for` check them.
         StreamId::from_parts(self.id, slot, lease).unwrap_or(StreamId::DEFAULT)
     }
 

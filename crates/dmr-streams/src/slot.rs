@@ -1,4 +1,4 @@
-//! One stream of a pool: what calls read without a lock, and what a lease changes under it.
+//! One slot of a stream pool: its stream, which calls read without a lock, and its lease.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,13 +15,13 @@ pub(crate) const PERMANENT: u32 = 0;
 pub(crate) struct StreamSlot {
     /// Set once.
     pub(crate) stream: OnceLock<PoolStream>,
-    /// The number of the lease that is held, or [`PERMANENT`].
+    /// The number of the current lease, or [`PERMANENT`].
     pub(crate) lease: AtomicU32,
-    /// For an adopted stream, which its owner may destroy once it is retired.
+    /// Counts the calls and windows on an adopted stream, which delay its retirement.
     pub(crate) holds: Holds,
 }
 
-/// A stream, and the priority that it was made with.
+/// A stream with its priority.
 pub(crate) struct PoolStream {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) priority: i32,

@@ -29,7 +29,9 @@ mod tests {
         use ResourceError as E;
         match error {
             E::InvalidSize { .. } => ("cannot allocate 7 bytes", ": ask for at least one byte"),
-            E::OutOfMemory { .. } => ("on device 3", ": free blocks, call reap_pending, or ask"),
+            E::OutOfMemory { .. } => {
+                ("on device 3", ": free blocks, call reap_pending, or request less")
+            }
             E::OutOfBudget { .. } => ("budget \"rows\"", ": call reap_pending or raise the limit"),
             E::Driver { .. } => ("cuMemAlloc failed on device 3", "; retry"),
             E::StreamMisuse { .. } => ("stream", "; create a stream"),
@@ -117,8 +119,8 @@ mod tests {
     fn each_problem_of_a_size_or_a_stream_says_what_to_do() {
         for (problem, advice) in [
             (SizeProblem::Zero, "ask for at least one byte"),
-            (SizeProblem::Overflow, "ask for less"),
-            (SizeProblem::BeyondDevice { device_bytes: 9 }, "ask for less"),
+            (SizeProblem::Overflow, "request less"),
+            (SizeProblem::BeyondDevice { device_bytes: 9 }, "request less"),
             (SizeProblem::NotGranular { granularity: 4 }, "round it up"),
         ] {
             assert!(problem.to_string().contains(advice), "{problem}");
@@ -154,7 +156,7 @@ mod tests {
         );
         assert_eq!(
             error.to_string(),
-            "out of budget: 2.1 GiB asked, 1.4 GiB of 8 GiB left; 5 GiB held by \"hash-table\" \
+            "out of budget: 2.1 GiB requested, 1.4 GiB of 8 GiB left; 5 GiB held by \"hash-table\" \
              (312 blocks), 1 MiB held by \"untagged\" (1 blocks), 1.2 GiB pending: call \
              reap_pending or raise the limit"
         );
@@ -166,15 +168,15 @@ mod tests {
         let error = ResourceError::out_of_memory(100 << 20, 0, (16 << 30, 16 << 30), &usage);
         assert_eq!(
             error.to_string(),
-            "out of device memory: 100 MiB asked, 16 GiB of 16 GiB free on device 0; this resource \
-             holds 2 MiB live and 0 B retired: free blocks, call reap_pending, or ask for less"
+            "out of device memory: 100 MiB requested, 16 GiB of 16 GiB free on device 0; this resource \
+             holds 2 MiB live and 0 B retired: free blocks, call reap_pending, or request less"
         );
         let limit = Limit { name: "PoolConfig::maximum_size", bytes: 64 << 20, reserved: 32 << 20 };
         assert_eq!(
             error.by_limit(limit).to_string(),
-            "out of memory: 100 MiB asked, and PoolConfig::maximum_size allows 64 MiB, of which \
+            "out of memory: 100 MiB requested, and PoolConfig::maximum_size allows 64 MiB, of which \
              32 MiB are reserved (device 0 has 16 GiB of 16 GiB free); this resource holds 2 MiB \
-             live and 0 B retired: free blocks, call reap_pending, ask for less, or raise \
+             live and 0 B retired: free blocks, call reap_pending, request less, or raise \
              PoolConfig::maximum_size"
         );
     }

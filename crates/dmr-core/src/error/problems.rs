@@ -8,10 +8,10 @@ pub enum SizeProblem {
     #[error("ask for at least one byte")]
     Zero,
     /// It overflows when rounded up to the alignment.
-    #[error("the size overflows when rounded up to the alignment; ask for less")]
+    #[error("the size overflows when rounded up to the alignment; request less")]
     Overflow,
     /// More than the device has.
-    #[error("the device has {device_bytes} bytes in all; ask for less")]
+    #[error("the device has {device_bytes} bytes in all; request less")]
     #[non_exhaustive]
     BeyondDevice {
         /// Bytes the device has.
