@@ -1,4 +1,4 @@
-//! Owned elements on a device.
+//! The device buffer: owned elements in device memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,18 +12,17 @@ use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
 use crate::owner::Owner;
 use crate::{BufferError, DeviceView, DeviceViewMut, failures};
 
-/// Elements in device memory, given back when this is dropped.
+/// Owned elements in device memory.
 ///
-/// Made on a stream, its *home stream*. Dropping it waits for nothing: the memory is freed after
-/// the work of the home stream so far, and after every use that was recorded. A resource that
-/// refuses to take it back is counted and keeps its block: see [`failures`].
+/// It is made on a stream, its *home stream*. Dropping it does not wait: the memory is freed after the work
+/// that was submitted to the home stream so far, and after every recorded use. If the resource refuses to
+/// free it, the failure is counted and keeps the block: see [`failures`].
 ///
 /// A buffer of no bytes has no block, and its address is 0.
 ///
-/// It keeps its resource and its streams alive: drop it before or after the context it was made
-/// with.
+/// It keeps its resource and its streams alive, and may outlive the context that it was made with.
 pub struct DeviceBuffer<T: Pod> {
-    /// `None` for no bytes, and once it has been given back.
+    /// `None` for no bytes, and while the buffer is dropped.
     block: Option<DeviceBlock>,
     len: usize,
     owner: Owner,
@@ -31,15 +30,15 @@ pub struct DeviceBuffer<T: Pod> {
 }
 
 impl<T: Pod> DeviceBuffer<T> {
-    /// `len` elements of undefined content.
+    /// Allocates `len` elements of undefined content.
     ///
-    /// Safe, because any bytes are a `Pod`. Reading them before they are written is a mistake all
-    /// the same, which the simulated driver reports.
+    /// Safe, because any bytes are a value of a `Pod`. Reading elements before they are written is still a
+    /// mistake, which the simulated driver reports.
     ///
     /// # Errors
     ///
-    /// [`TooLong`](BufferError::TooLong), and whatever
-    /// [`allocate`](dmr_core::DeviceMemoryResource::allocate) answers.
+    /// [`TooLong`](BufferError::TooLong), and the errors of
+    /// [`allocate`](dmr_core::DeviceMemoryResource::allocate).
     pub fn uninit<C: DeviceContext + ?Sized>(
         ctx: &C,
         stream: impl Into<StreamId>,
@@ -48,7 +47,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Self::uninit_tagged(ctx, stream, len, AllocTag::UNTAGGED)
     }
 
-    /// [`uninit`](Self::uninit), with a tag that says in reports what it is for.
+    /// As [`uninit`](Self::uninit), with a tag that names the buffer's purpose in reports.
     ///
     /// # Errors
     ///
@@ -59,7 +58,7 @@ impl<T: Pod> DeviceBuffer<T> {
         len: usize,
         tag: AllocTag,
     ) -> Result<Self, BufferError> {
-        const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "blocks are not aligned to that") };
+        const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "blocks are aligned to less") };
         let element_bytes = size_of::<T>();
         let bytes =
             len.checked_mul(element_bytes).ok_or(BufferError::TooLong { len, element_bytes })?;
@@ -74,7 +73,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Self { block, len, owner, elements: PhantomData })
     }
 
-    /// `len` elements, all zero. Does not wait.
+    /// Allocates `len` elements and sets all of them to zero. Does not wait.
     ///
     /// # Errors
     ///
@@ -87,7 +86,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Self::zeroed_tagged(ctx, stream, len, AllocTag::UNTAGGED)
     }
 
-    /// [`zeroed`](Self::zeroed), with a tag that says in reports what it is for.
+    /// As [`zeroed`](Self::zeroed), with a tag that names the buffer's purpose in reports.
     ///
     /// # Errors
     ///
@@ -104,7 +103,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// A copy of the slice, ordered on `stream`. Returns when the slice is free again.
+    /// Allocates a copy of the slice, ordered on `stream`. Returns when the copy no longer reads the slice.
     ///
     /// # Errors
     ///
@@ -117,7 +116,7 @@ impl<T: Pod> DeviceBuffer<T> {
         Self::from_host_tagged(ctx, stream, host, AllocTag::UNTAGGED)
     }
 
-    /// [`from_host`](Self::from_host), with a tag that says in reports what it is for.
+    /// As [`from_host`](Self::from_host), with a tag that names the buffer's purpose in reports.
     ///
     /// # Errors
     ///
@@ -134,31 +133,31 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
-    /// The block that the elements are in; `None` if they have no bytes.
+    /// Returns the block of the elements; `None` if they have no bytes.
     #[must_use]
     pub fn block(&self) -> Option<&DeviceBlock> {
         self.block.as_ref()
     }
 
-    /// All elements, to read.
+    /// Returns a view of all elements.
     #[must_use]
     pub fn view(&self) -> DeviceView<'_, T> {
         let block = self.block.as_ref();
@@ -166,13 +165,13 @@ impl<T: Pod> DeviceBuffer<T> {
         DeviceView::new(&self.owner, block.map(DeviceBlock::id), ptr, self.len)
     }
 
-    /// All elements, to read and write.
+    /// Returns a mutable view of all elements.
     #[must_use]
     pub fn view_mut(&mut self) -> DeviceViewMut<'_, T> {
         DeviceViewMut::new(self.view())
     }
 
-    /// Some elements, to read.
+    /// Returns a view of some elements.
     ///
     /// # Errors
     ///
@@ -181,7 +180,7 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view().slice(range)
     }
 
-    /// Some elements, to read and write.
+    /// Returns a mutable view of some elements.
     ///
     /// # Errors
     ///
@@ -193,20 +192,20 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view().slice(range).map(DeviceViewMut::new)
     }
 
-    /// As [`DeviceView::to_host`], of all elements.
+    /// Copies all elements to the host, as [`DeviceView::to_host`] does.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`DeviceView::to_host`].
     pub fn to_host(&self, stream: impl Into<StreamId>) -> Result<Vec<T>, BufferError> {
         self.view().to_host(stream)
     }
 
-    /// As [`DeviceView::copy_to_host`], of all elements.
+    /// Copies all elements to a slice, as [`DeviceView::copy_to_host`] does.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`DeviceView::copy_to_host`].
     pub fn copy_to_host(
         &self,
         host: &mut [T],
@@ -215,11 +214,11 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view().copy_to_host(host, stream)
     }
 
-    /// As [`DeviceViewMut::copy_from`], over all elements.
+    /// Overwrites all elements, as [`DeviceViewMut::copy_from`] does.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`DeviceViewMut::copy_from`].
     pub fn copy_from<'s>(
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
@@ -231,11 +230,11 @@ impl<T: Pod> DeviceBuffer<T> {
         self.view_mut().copy_from(source, stream)
     }
 
-    /// As [`DeviceViewMut::copy_from_host`], over all elements.
+    /// Overwrites all elements from a slice, as [`DeviceViewMut::copy_from_host`] does.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`DeviceViewMut::copy_from_host`].
     pub fn copy_from_host(
         &mut self,
         host: &[T],
@@ -248,25 +247,25 @@ impl<T: Pod> DeviceBuffer<T> {
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`DeviceViewMut::fill`].
     pub fn fill(&mut self, value: T, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         self.view_mut().fill(value, stream)
     }
 
-    /// As [`DeviceViewMut::fill_bytes`], over all elements.
+    /// Sets every byte, as [`DeviceViewMut::fill_bytes`] does.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`DeviceViewMut::fill_bytes`].
     pub fn fill_bytes(&mut self, byte: u8, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         self.view_mut().fill_bytes(byte, stream)
     }
 
-    /// As [`DeviceViewMut::fill_zero`], over all elements.
+    /// Sets every element to zero, as [`DeviceViewMut::fill_zero`] does.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`DeviceViewMut::fill_zero`].
     pub fn fill_zero(&mut self, stream: impl Into<StreamId>) -> Result<(), BufferError> {
         self.view_mut().fill_zero(stream)
     }

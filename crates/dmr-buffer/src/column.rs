@@ -1,4 +1,4 @@
-//! One column of a table: a buffer, or memory of another owner.
+//! A column of a table: a buffer, or memory of another owner.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use dmr_streams::{MemoryOrigin, TrackedMemory};
 
 use crate::DeviceBuffer;
 
-/// Elements on a device, whoever owns them.
+/// Elements in device memory: a buffer, or memory of another owner.
 ///
 /// A strict launch recorder refuses external columns by their name; a permissive one counts them.
 #[derive(Debug)]
@@ -16,12 +16,12 @@ use crate::DeviceBuffer;
 pub enum Column<T: Pod> {
     /// A buffer, whose uses are ordered.
     Owned(DeviceBuffer<T>),
-    /// Memory of another owner, whose order is not known here.
+    /// Memory of another owner, whose uses are not tracked.
     External(ExternalColumn<T>),
 }
 
 impl<T: Pod> Column<T> {
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -30,13 +30,13 @@ impl<T: Pod> Column<T> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The buffer, if it is one.
+    /// Returns the buffer; `None` for memory of another owner.
     #[must_use]
     pub fn as_buffer(&self) -> Option<&DeviceBuffer<T>> {
         match self {
@@ -74,10 +74,10 @@ impl<T: Pod> TrackedMemory for Column<T> {
     }
 }
 
-/// Where the elements of another owner are.
+/// The address of elements of another owner.
 ///
-/// It owns nothing and reads nothing: the address is for kernels, whose launches are `unsafe`.
-/// Whoever launches one answers for the memory being there, and for its order.
+/// It does not own or read the memory: the address is for kernels, whose launches are `unsafe`. The launch's
+/// caller makes sure that the memory is allocated and its uses are ordered.
 #[derive(Clone)]
 pub struct ExternalColumn<T: Pod> {
     name: Box<str>,
@@ -87,25 +87,25 @@ pub struct ExternalColumn<T: Pod> {
 }
 
 impl<T: Pod> ExternalColumn<T> {
-    /// `len` elements from the device address `ptr` on. Messages call them `name`.
+    /// Describes `len` elements at the device address `ptr`, with a name for messages.
     #[must_use]
     pub fn new(name: impl Into<Box<str>>, ptr: u64, len: usize) -> Self {
         Self { name: name.into(), ptr, len, elements: PhantomData }
     }
 
-    /// What messages call it.
+    /// Returns its name in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

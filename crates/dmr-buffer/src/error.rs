@@ -1,28 +1,26 @@
-//! Why an operation on a buffer failed.
+//! The error of operations on buffers.
 
 use dmr_core::ResourceError;
 
-/// Why an operation on a buffer failed.
+/// The reason why an operation on a buffer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BufferError {
-    /// The resource, the stream pool or the driver refused.
+    /// An error of the resource, the stream pool or the driver.
     #[error(transparent)]
     Resource(#[from] ResourceError),
 
-    /// No host or device has that many bytes.
+    /// The size in bytes does not fit in a `usize`.
     #[non_exhaustive]
-    #[error(
-        "{len} elements of {element_bytes} bytes are more bytes than there are addresses: ask for fewer"
-    )]
+    #[error("{len} elements of {element_bytes} bytes exceed the address space: request fewer")]
     TooLong {
-        /// Elements asked for.
+        /// The requested number of elements.
         len: usize,
-        /// Bytes of one.
+        /// Bytes of one element.
         element_bytes: usize,
     },
 
-    /// What is copied is not as long as where it goes.
+    /// The source and the target of a copy have different lengths.
     #[non_exhaustive]
     #[error("{source_len} elements cannot be copied to {target_len}: slice the longer one")]
     LengthMismatch {
@@ -32,7 +30,7 @@ pub enum BufferError {
         target_len: usize,
     },
 
-    /// A pinned buffer, which has no slices, is not as long as what it is copied to or from.
+    /// A pinned buffer, which is copied as a whole, has another length than the device memory.
     #[non_exhaustive]
     #[error(
         "a pinned buffer of {pinned_len} elements is copied as a whole, not with {device_len} \
@@ -41,14 +39,14 @@ pub enum BufferError {
     PinnedLengthMismatch {
         /// Elements of the pinned buffer.
         pinned_len: usize,
-        /// Elements on the device.
+        /// Elements of the device memory.
         device_len: usize,
     },
 
-    /// The host asks for a pinned buffer that a launch has been prepared with.
+    /// The host may not access a pinned buffer while a launch that uses it is prepared.
     #[error(
         "a launch that uses this pinned buffer was prepared and is not finished: commit or cancel \
-         it before the host gets access"
+         it before the host accesses the buffer"
     )]
     InUse,
 
@@ -81,7 +79,7 @@ mod tests {
     fn advice_of(error: &BufferError) -> &'static str {
         match error {
             BufferError::Resource(_) => "start the child as a new process",
-            BufferError::TooLong { .. } => ": ask for fewer",
+            BufferError::TooLong { .. } => ": request fewer",
             BufferError::LengthMismatch { .. } => ": slice the longer one",
             BufferError::PinnedLengthMismatch { .. } => ": slice the device buffer to 2",
             BufferError::InUse => ": commit or cancel it",

@@ -1,7 +1,7 @@
-//! What could not be given back when it was dropped: counted, and kept for whoever asks.
+//! Blocks that could not be deallocated when their buffer was dropped.
 //!
-//! A destructor has nobody to answer an error to. So the process keeps the block with its error:
-//! nothing is lost, and giving it back can be tried again.
+//! A destructor cannot return an error. So the process counts the failure and keeps the block with its
+//! error: deallocating it can be retried.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,54 +11,54 @@ use dmr_core::process::PerProcess;
 use dmr_core::{DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// In a forked child another thread may have held the lock: there it begins anew.
+/// Empty in a forked child, where a thread of the parent may have held the lock.
 static KEPT: PerProcess<Mutex<Vec<DropFailure>>> = PerProcess::new(Mutex::default);
 
-/// How many buffers of this process were refused when they were dropped, those that were given
-/// back later included.
+/// Returns the number of buffers of this process whose drop failed, including those that were deallocated
+/// later.
 #[must_use]
 pub fn drop_failures() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Takes what has been kept so far, oldest first.
+/// Removes and returns the failures that are kept, oldest first.
 #[must_use = "dropping the failures leaks their memory"]
 pub fn take_drop_failures() -> Vec<DropFailure> {
     std::mem::take(&mut kept())
 }
 
-/// A block whose buffer is gone, and that its resource did not take back. It keeps the resource
-/// alive. Dropping it leaks the memory, visibly in the resource's
-/// [`usage`](DeviceMemoryResource::usage).
-#[must_use = "dropping it leaks its memory: `retry`"]
+/// A block that its resource refused to deallocate when its buffer was dropped. It keeps the resource alive.
+/// Dropping it leaks the memory, which the resource's [`usage`](DeviceMemoryResource::usage) goes on
+/// counting.
+#[must_use = "dropping it leaks its memory: call `retry`"]
 pub struct DropFailure {
     refused: Box<DeallocateError>,
     resource: Arc<dyn DeviceMemoryResource>,
 }
 
 impl DropFailure {
-    /// Why it was refused.
+    /// Returns the error of `deallocate`.
     #[must_use]
     pub fn error(&self) -> &ResourceError {
         &self.refused.error
     }
 
-    /// The block.
+    /// Returns the block.
     pub fn block(&self) -> &DeviceBlock {
         &self.refused.block
     }
 
-    /// Who refused.
+    /// Returns the resource that refused.
     #[must_use]
     pub fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
         &self.resource
     }
 
-    /// Gives it back again.
+    /// Deallocates the block.
     ///
     /// # Errors
     ///
-    /// The failure, with the latest error.
+    /// The failure, with the new error.
     pub fn retry(self) -> Result<(), Self> {
         let Self { refused, resource } = self;
         let outcome = resource.deallocate(refused.block);

@@ -1,41 +1,37 @@
 //! Typed device buffers, pinned buffers and columns over stream-ordered GPU memory.
 //!
-//! The crate answers one question: *how does typed data get to the device, live there, and come
-//! back?*
-//!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`buffer`] | [`DeviceBuffer`], owned elements on a device |
+//! | [`buffer`] | [`DeviceBuffer`], owned elements in device memory |
 //! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer |
 //! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait |
 //! | [`mod@column`] | [`Column`], a buffer or memory of another owner |
-//! | [`failures`] | what could not be given back when it was dropped |
+//! | [`failures`] | blocks that could not be deallocated when their buffer was dropped |
 //! | [`error`] | [`BufferError`] |
 //!
-//! # Which streams
+//! # Streams
 //!
-//! Every operation names its stream and is ordered there. If the resource tracks uses, any stream
-//! of the pool will do: the operation waits for the uses that it must come after, and is recorded
-//! for those that come later. If it does not, only the buffer's home stream will do, and any other
-//! is [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse).
+//! Every operation names its stream and is ordered there. If the resource tracks uses, any stream of the
+//! pool is accepted: the operation waits for the uses that it depends on, and is recorded, so that later
+//! uses wait for it. If the resource does not track uses, only the buffer's home stream is accepted; any
+//! other is [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse).
 //!
-//! # When the host is free
+//! # Waiting
 //!
-//! Operations on ordinary slices return when the slice is free again: they wait for the copy.
-//! Everything else is queued, and returns at once.
+//! Operations on ordinary slices wait for the copy. All others are queued, and do not wait.
 //!
 //! # Element types
 //!
-//! Any [`Pod`]: whatever bytes a kernel leaves are a value of it. `bool` is none, `u8` is. The
-//! feature `derive` derives it for structs; `#[bytemuck(crate = "dmr_buffer::bytemuck")]` beside
-//! the derive makes a dependency on `bytemuck` unnecessary.
+//! Any [`Pod`]: all bytes that a kernel may write are a value of it. `u8` is a `Pod`, `bool` is not. The
+//! feature `derive` derives it for structs; with `#[bytemuck(crate = "dmr_buffer::bytemuck")]` the derive
+//! needs no dependency on `bytemuck`.
 //!
 //! # cudarc
 //!
-//! A buffer is no `DevicePtr` of cudarc. That trait hands out an address and is told nothing when
-//! the use ends but "record this event" or "synchronise", so the use would not get into the
-//! ledger: other streams would not wait for it, silently. Pass buffers to kernels through the
-//! [`KernelArg`](dmr_streams::KernelArg) that a launch recorder hands out.
+//! A buffer does not implement cudarc's `DevicePtr`. That trait returns an address, and at the end of the use
+//! only records an event or synchronises: the use would not be in the ledger, and other streams would not
+//! wait for it. Pass buffers to kernels by the [`KernelArg`](dmr_streams::KernelArg) that a launch recorder
+//! returns.
 
 #![allow(unsafe_code, reason = "copies between host and device memory")]
 

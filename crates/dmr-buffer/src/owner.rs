@@ -1,4 +1,4 @@
-//! Where a buffer comes from, and how its device work is ordered.
+//! The resource and streams of a buffer, and submitting work in the order of its uses.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::failures;
 
-/// The resource and the streams of a buffer. Keeps both alive, so that buffers, contexts and
-/// leases are dropped in any order.
+/// The resource and the streams of a buffer. Keeps both alive, so that buffers, contexts and leases may be
+/// dropped in any order.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) resource: Arc<dyn DeviceMemoryResource>,
@@ -49,7 +49,7 @@ impl Owner {
     }
 }
 
-/// What an operation does to a block.
+/// An operation's use of a block.
 #[derive(Clone, Copy)]
 pub(crate) struct Use<'a> {
     pub(crate) owner: &'a Owner,
@@ -58,19 +58,19 @@ pub(crate) struct Use<'a> {
     pub(crate) kind: Kind,
 }
 
-/// What memory a block is.
+/// The kind of memory that a use is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Memory of the resource, which tracks its uses if it tracks uses.
+    /// Memory of the resource, whose uses the resource may track.
     Device,
-    /// Pinned memory, whose uses the use table of the streams tracks.
+    /// Pinned memory, whose uses are tracked in the use table of the streams.
     Pinned,
 }
 
-/// Submits `work` to the stream, ordered after what its uses must come after, and records them.
-/// Makes the context current first.
+/// Submits `work` to the stream after the dependencies of its uses, and records the uses. Makes the context
+/// current first.
 ///
-/// If `work` fails, the uses are recorded all the same: part of it may be in flight.
+/// If `work` fails, the uses are recorded all the same: part of the work may be in flight.
 pub(crate) fn submit(
     stream: &StreamGuard<'_>,
     uses: &[Use<'_>],
@@ -101,7 +101,7 @@ pub(crate) fn submit(
     worked.and(tokens.finish(streams, resource))
 }
 
-/// Ids of one slot name one stream, also when the lease of one of them was returned.
+/// Returns whether two ids name the same stream. Ids of one slot do, also of different leases.
 fn is_same_stream(a: StreamId, b: StreamId) -> bool {
     (a.pool(), a.slot()) == (b.pool(), b.slot())
 }

@@ -1,9 +1,9 @@
-//! A part of a buffer.
+//! Views of a buffer, or of a part of it.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 
 use bytemuck::Pod;
 use dmr_core::{BlockId, StreamId};
@@ -13,10 +13,10 @@ use crate::owner::{Kind, Owner};
 use crate::transfer::{self, Span};
 use crate::{BufferError, DeviceBuffer};
 
-/// Elements of a buffer, to read. `Copy`.
+/// A view of elements of a buffer. `Copy`.
 ///
-/// Its uses are those of the whole buffer's block: two launches that write different views of one
-/// buffer are ordered.
+/// Its uses count as uses of the buffer's block: two launches that write different views of one buffer are
+/// ordered.
 #[derive(Clone, Copy)]
 pub struct DeviceView<'a, T: Pod> {
     owner: &'a Owner,
@@ -26,68 +26,68 @@ pub struct DeviceView<'a, T: Pod> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// Elements of a buffer, to read and write.
+/// A mutable view of elements of a buffer.
 pub struct DeviceViewMut<'a, T: Pod> {
     view: DeviceView<'a, T>,
     elements: PhantomData<&'a mut [T]>,
 }
 
 impl<'a, T: Pod> DeviceView<'a, T> {
-    /// `len` elements from `ptr` on, inside the block.
+    /// Makes a view of `len` elements at `ptr`, inside the block.
     pub(crate) fn new(owner: &'a Owner, block: Option<BlockId>, ptr: u64, len: usize) -> Self {
-        // No bytes, no block: there is nothing to order.
+        // Memory of no bytes has no block and needs no order.
         let (block, ptr) = if len * size_of::<T>() == 0 { (None, 0) } else { (block, ptr) };
         Self { owner, block, ptr, len, elements: PhantomData }
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
-    /// A part of it.
+    /// Returns a view of a part.
     ///
     /// # Errors
     ///
     /// [`OutOfRange`](BufferError::OutOfRange).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, BufferError> {
-        let (start, end) = bounds(range, self.len)?;
+        let Range { start, end } = bounds(range, self.len)?;
         let ptr = self.ptr + (start * size_of::<T>()) as u64;
         Ok(Self::new(self.owner, self.block, ptr, end - start))
     }
 
-    /// Copies the elements to the host, ordered on `stream`, and waits for that.
+    /// Copies the elements to the host, ordered on `stream`, and waits for the copy.
     ///
     /// # Errors
     ///
     /// [`Resource`](BufferError::Resource): stream, use and driver errors.
     pub fn to_host(&self, stream: impl Into<StreamId>) -> Result<Vec<T>, BufferError> {
         let mut host = ManuallyDrop::new(Vec::<T>::with_capacity(self.len));
-        // SAFETY: the vector has room for the elements, and is kept if it may still be written.
+        // SAFETY: the vector has capacity for the elements, and is leaked if it may still be written.
         let copied =
             unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) };
         let written = copied.outcome.map(|()| {
-            // SAFETY: every element has been written, and any bytes are a `Pod`.
+            // SAFETY: every element has been written, and any bytes are a value of a `Pod`.
             unsafe { host.set_len(self.len) };
         });
         let host = copied.host_is_free.then(|| ManuallyDrop::into_inner(host));
         written.map(|()| host.unwrap_or_default())
     }
 
-    /// Copies the elements to a slice of the same length, ordered on `stream`, and waits for that.
+    /// Copies the elements to a slice of the same length, ordered on `stream`, and waits for the copy.
     ///
     /// # Errors
     ///
@@ -98,9 +98,8 @@ impl<'a, T: Pod> DeviceView<'a, T> {
         stream: impl Into<StreamId>,
     ) -> Result<(), BufferError> {
         same_len(self.len, host.len())?;
-        // SAFETY: the slice has that length. The copy is over when this returns, or else neither
-        // the stream nor the device could be waited for: then the context is broken, and runs
-        // nothing more.
+        // SAFETY: the slice has that length. The copy has ended when this returns, unless neither the stream
+        // nor the device could be synchronised: then the context is lost, and runs no more work.
         unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) }.outcome
     }
 
@@ -115,25 +114,25 @@ impl<'a, T: Pod> DeviceViewMut<'a, T> {
         Self { view, elements: PhantomData }
     }
 
-    /// The same elements, to read, while this is borrowed.
+    /// Returns a view of the same elements, which borrows this one.
     #[must_use]
     pub fn as_view(&self) -> DeviceView<'_, T> {
         self.view
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.view.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.view.is_empty()
     }
 
-    /// A part of it.
+    /// Returns a mutable view of a part.
     ///
     /// # Errors
     ///
@@ -145,14 +144,14 @@ impl<'a, T: Pod> DeviceViewMut<'a, T> {
         self.view.slice(range).map(DeviceViewMut::new)
     }
 
-    /// Overwrites the elements with as many others, ordered on `stream`. Does not wait.
+    /// Copies the elements of a source of the same length, ordered on `stream`. Does not wait.
     ///
     /// # Errors
     ///
     /// [`LengthMismatch`](BufferError::LengthMismatch);
     /// [`Resource`](BufferError::Resource): stream, use and driver errors, and
-    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) if the source is of another stream
-    /// pool.
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) if the source belongs to another
+    /// stream pool.
     pub fn copy_from<'s>(
         &mut self,
         source: impl Into<DeviceView<'s, T>>,
@@ -166,8 +165,8 @@ impl<'a, T: Pod> DeviceViewMut<'a, T> {
         transfer::copy(self.view.span(), source.span(), stream.into())
     }
 
-    /// Overwrites the elements with those of a slice of the same length, ordered on `stream`.
-    /// Returns when the slice is free again.
+    /// Copies the elements of a slice of the same length, ordered on `stream`. Returns when the copy no longer
+    /// reads the slice.
     ///
     /// # Errors
     ///
@@ -185,9 +184,9 @@ impl<'a, T: Pod> DeviceViewMut<'a, T> {
 
     /// Sets every element to `value`, ordered on `stream`. Does not wait.
     ///
-    /// It is one memset if the bytes of `value` are 1, 2 or 4 bytes repeated. A wider value takes a
-    /// memset for each 4 bytes of it (2 or 1, if its size is no multiple of that), which write the
-    /// first element, and one copy on the device each time the number of elements doubles.
+    /// Takes one memset if `value` consists of 1, 2 or 4 bytes repeated. For any other value, memsets write
+    /// the first element, one for each 4 bytes (2 or 1, if its size is not a multiple of 4), and copies on
+    /// the device double the number of written elements until all are written.
     ///
     /// # Errors
     ///
@@ -278,8 +277,8 @@ fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
     }
 }
 
-/// Start and end of a range, if it is inside `len`.
-fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), BufferError> {
+/// Returns a range with its bounds resolved, if it is inside `0..len`.
+fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, BufferError> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),
@@ -291,7 +290,7 @@ fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), 
         Bound::Unbounded => len,
     };
     if start <= end && end <= len {
-        Ok((start, end))
+        Ok(start..end)
     } else {
         Err(BufferError::OutOfRange { start, end, len })
     }

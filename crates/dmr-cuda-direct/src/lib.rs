@@ -1,13 +1,10 @@
-//! GPU memory straight from the driver: one `cuMemAlloc` and one `cuMemFree` per block.
+//! GPU memory directly from the driver: one `cuMemAlloc` and one `cuMemFree` per block.
 //!
-//! [`DirectCudaResource`] puts nothing between the program and the driver, so a memory checker
-//! (Compute Sanitizer, the simulated driver) sees each block with its exact size. It is slow, see
-//! its documentation; production code takes a pool.
+//! Each block of [`DirectCudaResource`] is an allocation of the driver, so that a memory checker (Compute
+//! Sanitizer, the simulated driver) knows its exact size. It is slow, see its documentation; production
+//! code uses a pool.
 
-#![allow(
-    unsafe_code,
-    reason = "calls cuMemAlloc and cuMemFree, and makes blocks of what they give"
-)]
+#![allow(unsafe_code, reason = "calls cuMemAlloc and cuMemFree, and makes blocks of their memory")]
 
 mod resource;
 

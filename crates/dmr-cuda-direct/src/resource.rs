@@ -1,4 +1,4 @@
-//! The resource: a table of what the driver gave, and a list of what goes back to it.
+//! The direct backend: a table of live blocks, and a list of retired blocks to free.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -15,81 +15,79 @@ use dmr_core::{
 };
 use dmr_streams::{Device, RelaxedCapture, StreamPool};
 
-/// Exactly one `cuMemAlloc` and one `cuMemFree` per block, of exactly the bytes asked for.
+/// A resource with exactly one `cuMemAlloc` and one `cuMemFree` per block, of exactly the requested bytes.
 ///
-/// `reserved` is therefore always `live + retired`, and every byte past a block is past an
-/// allocation of the driver.
+/// So `reserved` is always `live + retired`, and every byte past a block is past an allocation of the
+/// driver.
 ///
 /// # When memory is freed
 ///
-/// `cuMemFree` waits until all work on the device is done, and holds every other thread's driver
-/// calls up meanwhile. So [`deallocate`](DeviceMemoryResource::deallocate) only retires the block.
-/// The driver gets it back at the start of the next
-/// [`allocate`](DeviceMemoryResource::allocate), or in
+/// `cuMemFree` waits until all work on the device is done, and meanwhile blocks the driver calls of all other
+/// threads. So [`deallocate`](DeviceMemoryResource::deallocate) only retires the block. It is freed at the
+/// start of the next [`allocate`](DeviceMemoryResource::allocate), or by
 /// [`try_reap`](DeviceMemoryResource::try_reap) and
-/// [`reap_pending`](DeviceMemoryResource::reap_pending), which are the same here; these may wait.
-/// Because `cuMemFree` waits, work on *any* stream may use a block until it is given back.
+/// [`reap_pending`](DeviceMemoryResource::reap_pending), which do the same here; all of these may wait.
+/// Because `cuMemFree` waits, work on *any* stream may use a block until it is deallocated.
 ///
-/// Uses are not tracked: work submitted after `deallocate` is not waited for.
+/// Uses are not tracked: a free need not wait for work that is submitted after `deallocate`.
 ///
 /// # When a free fails
 ///
-/// The block stays retired and accounted for; the others are freed all the same. A reap answers
-/// the first error and can be repeated. `allocate` does not fail for it: if the memory it needs is
-/// there, it has what it was asked for, and the block is tried again next time.
+/// The block stays retired and counted; the others are freed all the same. A reap returns the first error,
+/// and can be repeated. `allocate` does not return the error: it fails only if there is too little memory.
 ///
-/// Dropping the resource frees what is retired, and waits for the device if anything is. Blocks still
-/// handed out are leaked: something may be using them.
+/// Dropping the resource frees the retired blocks, and waits for the device if there are any. Live blocks are
+/// leaked: work may be using them.
 pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
     observer: Option<Arc<dyn MemoryObserver>>,
     state: LeakedInChild<Mutex<State>>,
-    /// Told when a sweep ends.
+    /// Notified when a sweep ends.
     sweep_ended: Condvar,
 }
 
 /// Never locked across a driver call.
 #[derive(Default)]
 struct State {
-    /// What is handed out, by address.
+    /// By address.
     live: HashMap<u64, Generation>,
-    retired: Vec<Retired>,
-    /// Those, and what sweeps have in hand.
-    kept: HashSet<Generation>,
+    retired: Vec<RetiredBlock>,
+    /// Of `retired`, and of the blocks that sweeps are freeing.
+    retired_generations: HashSet<Generation>,
     usage: Usage,
-    /// How many sweeps (passes over the retired blocks) have begun.
+    /// The number of sweeps (passes over the retired blocks) that have begun.
     sweeps: u64,
-    /// The numbers of those that have not ended.
+    /// The numbers of the sweeps that have not ended.
     sweeping: Vec<u64>,
 }
 
-struct Retired {
+struct RetiredBlock {
     ptr: u64,
     bytes: u64,
     generation: Generation,
-    /// Whether an observer still has it as a region.
+    /// Whether it is a region of an observer.
     is_region: bool,
 }
 
 impl DirectCudaResource {
-    /// A resource on the device of this pool, which accepts the pool's streams.
+    /// Makes a resource on the device of this pool, which accepts the pool's streams.
     #[must_use]
     pub fn new(streams: Arc<StreamPool>) -> Self {
         let (state, sweep_ended) = (LeakedInChild::default(), Condvar::new());
         Self { streams, observer: None, state, sweep_ended }
     }
 
-    /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool
-    /// that sees the driver's allocations by itself, and needs to know which of them are blocks. A
-    /// region ends before the block's `cuMemFree`, which waits for the work with it. Call it before
-    /// the first allocation; blocks that were handed out earlier are never regions.
+    /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool that
+    /// detects the driver's allocations by itself, and has to tell which of them are blocks. A region ends
+    /// before the block's `cuMemFree`, which waits for the work that uses it. Call it before the first
+    /// allocation: earlier blocks do not become regions.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// The pool whose streams it accepts.
+    /// Returns the pool whose streams it accepts.
     #[must_use]
     pub fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
@@ -115,7 +113,8 @@ impl DirectCudaResource {
         })
     }
 
-    /// What the driver's frees need; `None` on a lost device, whose memory is gone with the context.
+    /// Relaxes the thread's capture mode for frees; `None` on a lost device, whose memory is gone with the
+    /// context.
     fn relaxed(&self) -> ResourceResult<Option<RelaxedCapture<'_>>> {
         match self.device().relaxed() {
             Ok(relaxed) => Ok(Some(relaxed)),
@@ -124,25 +123,28 @@ impl DirectCudaResource {
         }
     }
 
-    /// Frees everything that was retired before the call; returns the bytes that this call freed,
-    /// and the first error.
-    fn free_retired(&self, relaxed: Option<&RelaxedCapture<'_>>) -> (u64, ResourceResult<()>) {
-        let (freed, outcome) = self.sweep(relaxed);
-        // What another thread was freeing was retired before the call, too. Wait for it, and see
-        // to what it could not free.
+    /// Frees everything that was retired before the call. Returns the bytes that this call has freed.
+    ///
+    /// # Errors
+    ///
+    /// The first; the other blocks are freed all the same.
+    fn free_retired(&self, relaxed: Option<&RelaxedCapture<'_>>) -> ResourceResult<u64> {
+        let freed = self.sweep(relaxed);
+        // Blocks that another thread is freeing were retired before the call, too: waits for that thread,
+        // and retries the blocks that it could not free.
         if !self.wait_for_other_sweeps() {
-            return (freed, outcome);
+            return freed;
         }
-        let (more, again) = self.sweep(relaxed);
-        (freed + more, outcome.and(again))
+        let more = self.sweep(relaxed);
+        Ok(freed? + more?)
     }
 
-    /// One pass over the retired blocks.
-    fn sweep(&self, relaxed: Option<&RelaxedCapture<'_>>) -> (u64, ResourceResult<()>) {
+    /// Makes one pass over the retired blocks, as [`free_retired`](Self::free_retired).
+    fn sweep(&self, relaxed: Option<&RelaxedCapture<'_>>) -> ResourceResult<u64> {
         let (number, mut blocks) = {
             let mut state = self.state();
             if state.retired.is_empty() {
-                return (0, Ok(()));
+                return Ok(0);
             }
             state.sweeps += 1;
             let number = state.sweeps;
@@ -153,20 +155,20 @@ impl DirectCudaResource {
         for mut block in blocks.drain(..) {
             if let Some(observer) = self.observer.as_ref().filter(|_| block.is_region) {
                 block.is_region = false;
-                // Afterwards another thread's allocation may have the address.
+                // After the free, another thread's allocation may have the address.
                 observer.region_freed(block.ptr, block.generation);
             }
             let result = match relaxed.filter(|relaxed| !relaxed.device().is_lost()) {
                 None => Ok(()),
-                // SAFETY: the block came from cuMemAlloc in this context, which is current, was given
-                // back by its owner, and left the list of retired blocks for this sweep alone.
+                // SAFETY: the block is from cuMemAlloc in this context, which is current; its owner has
+                // deallocated it; only this sweep has removed it from the list of retired blocks.
                 Some(_) => unsafe { result::free_sync(block.ptr) },
             };
             let mut state = self.state();
             match result {
                 Ok(()) => {
                     freed += block.bytes;
-                    state.kept.remove(&block.generation);
+                    state.retired_generations.remove(&block.generation);
                     state.usage.retired -= block.bytes;
                     state.usage.reserved -= block.bytes;
                     state.usage.total_freed += block.bytes;
@@ -181,14 +183,14 @@ impl DirectCudaResource {
         let mut state = self.state();
         state.sweeping.retain(|&other| other != number);
         if state.retired.is_empty() {
-            state.retired = blocks; // for its room on the host heap
+            state.retired = blocks; // keeps its capacity
         }
         drop(state);
         self.sweep_ended.notify_all();
-        (freed, outcome)
+        outcome.map(|()| freed)
     }
 
-    /// Waits for the sweeps that other threads have begun by now; answers whether there were any.
+    /// Waits for the sweeps that other threads have begun by now. Returns whether there were any.
     fn wait_for_other_sweeps(&self) -> bool {
         let state = self.state();
         if state.sweeping.is_empty() {
@@ -202,8 +204,7 @@ impl DirectCudaResource {
 
     fn reap(&self) -> ResourceResult<u64> {
         let relaxed = self.relaxed()?;
-        let (freed, outcome) = self.free_retired(relaxed.as_ref());
-        outcome.map(|()| freed)
+        self.free_retired(relaxed.as_ref())
     }
 }
 
@@ -221,7 +222,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         }
         let stream = self.streams.enter(stream)?;
         let relaxed = self.device().relaxed()?;
-        // A block that cannot be freed is still retired, and no reason to refuse this one.
+        // A block that cannot be freed stays retired: this one may be allocated all the same.
         let _ = self.free_retired(Some(&relaxed));
         let ptr = self.alloc(bytes, &relaxed)?;
         drop(relaxed);
@@ -236,8 +237,8 @@ impl DeviceMemoryResource for DirectCudaResource {
         if let Some(observer) = &self.observer {
             observer.region_allocated(ptr, bytes, tag, generation);
         }
-        // SAFETY: cuMemAlloc has just given these bytes, aligned to 256; they stay allocated until
-        // `deallocate` takes the block back; the generation is new.
+        // SAFETY: cuMemAlloc has just allocated these bytes, aligned to 256; they stay allocated until
+        // `deallocate` takes the block; the generation is new.
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -263,9 +264,9 @@ impl DeviceMemoryResource for DirectCudaResource {
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
         let mut state = self.state();
         if state.live.get(&ptr) != Some(&generation) {
-            let was_ours = state.kept.contains(&generation);
+            let is_retired = state.retired_generations.contains(&generation);
             drop(state);
-            let error = if was_ours {
+            let error = if is_retired {
                 ResourceError::use_after_free(generation)
             } else {
                 ResourceError::foreign_block(&block, self.device_ordinal())
@@ -273,14 +274,14 @@ impl DeviceMemoryResource for DirectCudaResource {
             return Err(DeallocateError::new(error, block));
         }
         state.live.remove(&ptr);
-        state.retired.push(Retired { ptr, bytes, generation, is_region: true });
+        state.retired.push(RetiredBlock { ptr, bytes, generation, is_region: true });
         state.usage.live -= bytes;
         state.usage.retired += bytes;
-        state.kept.insert(generation);
+        state.retired_generations.insert(generation);
         Ok(BlockState::Retired)
     }
 
-    /// Grows nothing: the driver does not.
+    /// Returns whether the block has `bytes` bytes already: the driver cannot grow an allocation.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.device().refuse_fork()?;
         block.require_part_depth(0)?;
@@ -288,7 +289,7 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
-        !self.device().is_forked() && self.state().kept.contains(&block.generation())
+        !self.device().is_forked() && self.state().retired_generations.contains(&block.generation())
     }
 
     fn device_ordinal(&self) -> usize {
@@ -303,7 +304,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         if self.device().is_forked() { Usage::default() } else { self.state().usage }
     }
 
-    /// Waits for the device if anything is retired: the driver's free does.
+    /// Waits for the device if a block is retired, because `cuMemFree` does.
     fn try_reap(&self) -> ResourceResult<u64> {
         self.reap()
     }
