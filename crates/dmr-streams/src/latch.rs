@@ -1,4 +1,4 @@
-//! A lock for a few dozen instructions: one atomic read-modify-write, where a mutex needs two.
+//! A spinlock: one atomic read-modify-write to lock and unlock, where a mutex needs two.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -6,64 +6,63 @@ use std::ops::{Deref, DerefMut};
 
 use crate::sync::{AtomicBool, Ordering, pause};
 
-/// Guards what is touched for some nanoseconds at a time and by hardly anybody else: one block's
-/// slot, one stream's events, a pool's memory of one stream.
+/// A lock for data that threads access for some nanoseconds at a time, and rarely at the same time: one
+/// block's use slot, one stream's events, a pool's memory of one stream.
 ///
-/// Nothing that may take long is done while it is held, a driver call least of all: who finds it
-/// taken does not sleep until it is free, but looks again and again, and lets others run in
-/// between. That is what it costs to unlock with a plain store: nobody has to be woken.
+/// Never hold it during a driver call, or anything else that may take long: a thread that waits for it does
+/// not sleep, but tries again and again, and yields in between. So unlocking is a plain store, which wakes
+/// no thread.
 ///
-/// A thread that panics while it holds the latch lets go of it. What latches guard is whole between
-/// any two statements.
+/// A panic unlocks it, and does not poison it: the data must be consistent between any two statements.
 #[derive(Default)]
 pub struct Latch<T> {
-    taken: AtomicBool,
+    is_locked: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one thread at a time, which may be any.
+// SAFETY: one thread at a time accesses the value, and it may be any thread.
 unsafe impl<T: Send> Sync for Latch<T> {}
 
-/// The value of a [`Latch`], which is taken as long as this lives.
+/// Access to the value of a [`Latch`], which is locked until this is dropped.
 pub struct Latched<'l, T> {
     latch: &'l Latch<T>,
 }
 
-// SAFETY: shared, it gives out `&T` only. (Unlocking on another thread would be sound as well.)
+// SAFETY: a shared reference gives access to `&T` only. (Unlocking on another thread is sound, too.)
 unsafe impl<T: Sync> Sync for Latched<'_, T> {}
 
 impl<T> Latch<T> {
-    /// One that nobody has.
+    /// Makes an unlocked lock.
     #[must_use]
     pub fn new(value: T) -> Self {
-        Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Self { is_locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// One that was [left taken](Latched::leave_taken) from the start.
+    /// Makes a lock in the state that [`leave_taken`](Latched::leave_taken) leaves it in.
     pub(crate) fn taken(value: T) -> Self {
-        Self { taken: AtomicBool::new(true), value: UnsafeCell::new(value) }
+        Self { is_locked: AtomicBool::new(true), value: UnsafeCell::new(value) }
     }
 
-    /// Takes it, as soon as nobody else has it.
+    /// Locks it; waits while another thread has locked it.
     #[inline]
     pub fn lock(&self) -> Latched<'_, T> {
-        if !self.try_take() {
-            self.take_later();
+        if !self.try_acquire() {
+            self.acquire_slowly();
         }
         Latched { latch: self }
     }
 
-    /// Takes it, unless somebody else has it.
+    /// Locks it, unless another thread has locked it.
     #[inline]
     pub fn try_lock(&self) -> Option<Latched<'_, T>> {
-        self.try_take().then(|| Latched { latch: self })
+        self.try_acquire().then(|| Latched { latch: self })
     }
 
-    /// As [`lock`](Self::lock), as long as somebody may let go of it: `None` once `may_come` is
-    /// not true any more, which who leaves it taken says.
+    /// As [`lock`](Self::lock), but returns `None` once `may_unlock` returns `false`: then the lock may have
+    /// been left locked.
     #[inline(always)]
-    pub(crate) fn lock_while(&self, may_come: impl Fn() -> bool) -> Option<Latched<'_, T>> {
-        if may_come() && (self.try_take() || self.take_while(may_come)) {
+    pub(crate) fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<Latched<'_, T>> {
+        if may_unlock() && (self.try_acquire() || self.acquire_while(may_unlock)) {
             Some(Latched { latch: self })
         } else {
             None
@@ -71,46 +70,46 @@ impl<T> Latch<T> {
     }
 
     #[cold]
-    fn take_while(&self, may_come: impl Fn() -> bool) -> bool {
-        let mut looks = 0;
-        while may_come() {
-            if self.try_take() {
+    fn acquire_while(&self, may_unlock: impl Fn() -> bool) -> bool {
+        let mut attempts = 0;
+        while may_unlock() {
+            if self.try_acquire() {
                 return true;
             }
-            pause(looks);
-            looks += 1;
+            pause(attempts);
+            attempts += 1;
         }
         false
     }
 
-    /// The value of a latch that was left taken.
+    /// Returns access to a lock that was left locked.
     ///
     /// # Safety
     ///
-    /// The caller is the one who was told of it by who [left it taken](Latched::leave_taken), or
-    /// made it so, and the only one: what the other has written comes before this call.
+    /// A thread has [left it locked](Latched::leave_taken), or made it so. What that thread has written
+    /// happens before this call, and this is the only call for that.
     #[inline]
     pub(crate) unsafe fn resume(&self) -> Latched<'_, T> {
         Latched { latch: self }
     }
 
-    /// Acquire: what the last holder has written is seen.
     #[inline]
-    fn try_take(&self) -> bool {
-        let answer = self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        answer.is_ok()
+    fn try_acquire(&self) -> bool {
+        // Acquire: what was written under the lock before is visible.
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        self.is_locked.compare_exchange(false, true, acquire, relaxed).is_ok()
     }
 
     #[cold]
-    fn take_later(&self) {
-        let mut looks = 0;
+    fn acquire_slowly(&self) {
+        let mut attempts = 0;
         loop {
-            pause(looks);
-            looks += 1;
-            // A look costs the holder less than an exchange does. (loom's threads could look at an old
-            // value for ever.)
-            let may_be_free = cfg!(loom) || !self.taken.load(Ordering::Relaxed);
-            if may_be_free && self.try_take() {
+            pause(attempts);
+            attempts += 1;
+            // A load slows the holder less than an exchange. (In loom, a thread could load an old value
+            // for ever.)
+            let may_be_free = cfg!(loom) || !self.is_locked.load(Ordering::Relaxed);
+            if may_be_free && self.try_acquire() {
                 return;
             }
         }
@@ -118,7 +117,7 @@ impl<T> Latch<T> {
 }
 
 impl<T> Latched<'_, T> {
-    /// Nobody comes to the value any more but by [`Latch::resume`].
+    /// Leaves the lock locked: only [`Latch::resume`] gives access to the value again.
     #[inline]
     pub(crate) fn leave_taken(self) {
         std::mem::forget(self);
@@ -128,7 +127,7 @@ impl<T> Latched<'_, T> {
 impl<T> Drop for Latched<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.latch.taken.store(false, Ordering::Release);
+        self.latch.is_locked.store(false, Ordering::Release);
     }
 }
 
@@ -149,7 +148,7 @@ impl<T> Deref for Latched<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: taken by whoever has `self`, and by nobody else.
+        // SAFETY: the lock is locked for `self` alone.
         unsafe { &*self.latch.value.get() }
     }
 }
@@ -178,18 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_for_it_leaves_it_to_who_has_it() {
+    fn a_lock_that_is_held_is_not_locked_again_and_stays_held() {
         let latch = Latch::new(0);
         let held = latch.lock();
         assert!(latch.try_lock().is_none());
-        assert!(latch.try_lock().is_none(), "the first look has let go of it");
+        assert!(latch.try_lock().is_none(), "the first attempt has unlocked it");
         drop(held);
         *latch.try_lock().unwrap() += 1;
         assert_eq!(*latch.lock(), 1);
     }
 
     #[test]
-    fn a_panic_lets_go_of_it() {
+    fn a_panic_unlocks_it() {
         let latch = Latch::new(1);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _held = latch.lock();
@@ -205,14 +204,13 @@ mod loom_tests {
     use super::*;
     use crate::sync::{Arc, AtomicUsize};
 
-    /// One thread at a time is inside, and sees what the others have done there: loom refuses a
-    /// cell that two threads touch without order.
+    /// loom refuses a cell that two threads access without order.
     #[test]
-    fn one_at_a_time_is_inside() {
+    fn one_thread_at_a_time_accesses_the_value() {
         loom::model(|| {
             let latch = Arc::new(Latch::new(loom::cell::UnsafeCell::new(0)));
             let count = |latch: &Latch<loom::cell::UnsafeCell<usize>>| {
-                // SAFETY: the latch is held.
+                // SAFETY: the lock is held.
                 latch.lock().with_mut(|count| unsafe { *count += 1 });
             };
             let other = {
@@ -221,19 +219,19 @@ mod loom_tests {
             };
             count(&latch);
             other.join().unwrap();
-            // SAFETY: the latch is held.
+            // SAFETY: the lock is held.
             let counted = latch.lock().with(|count| unsafe { *count });
             assert_eq!(counted, 2);
         });
     }
 
-    /// As the slots of the use table: empty, a latch is left taken. Who comes for what is there no
-    /// more goes away, and has not opened it for two others.
+    /// As in the use table, where the lock of a free slot is left locked: a thread that looks for the block
+    /// that was there returns, and has not unlocked the slot for two others.
     #[test]
-    fn who_comes_too_late_for_one_that_is_left_taken_does_not_open_it() {
+    fn a_late_thread_does_not_unlock_what_is_left_locked() {
         type Shared = (Latch<loom::cell::UnsafeCell<usize>>, AtomicUsize);
         fn count(held: Latched<'_, loom::cell::UnsafeCell<usize>>) {
-            // SAFETY: the latch is held.
+            // SAFETY: the lock is held.
             held.with_mut(|count| unsafe { *count += 1 });
         }
         loom::model(|| {
@@ -252,7 +250,7 @@ mod loom_tests {
             let held = latch.lock();
             whose.store(0, Ordering::Release);
             held.leave_taken();
-            // SAFETY: left taken just above.
+            // SAFETY: left locked just above.
             count(unsafe { latch.resume() });
             let enter: fn(&Shared) = |(latch, _)| {
                 if let Some(held) = latch.try_lock() {
