@@ -1,29 +1,28 @@
 //! CUDA devices, stream pools and device operations for stream-ordered GPU memory.
 //!
-//! The crate answers one question: *on which device and which stream does work run?* It is the
-//! only place of the workspace that creates streams.
+//! Only this crate of the workspace creates streams.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`library`] | finding the CUDA driver, without a panic where there is none |
+//! | [`library`] | finds the CUDA driver, and returns an error where there is none |
 //! | [`device`] | [`Device`], one GPU and its CUDA context |
-//! | [`config`] | [`StreamPoolConfig`], how a pool of streams is made |
+//! | [`config`] | [`StreamPoolConfig`], the configuration of a stream pool |
 //! | [`pool`] | [`StreamPool`], a fixed number of streams, named by ids |
-//! | [`guard`] | [`StreamGuard`], a stream that a call uses: checked once, alive until it ends |
+//! | [`guard`] | [`StreamGuard`], a stream during a call: checked once, and not retired until the call ends |
 //! | [`relaxed`] | [`RelaxedCapture`], for driver calls that a graph capture forbids |
-//! | [`lease`] | [`StreamLease`], one of its streams, for one user |
+//! | [`lease`] | [`StreamLease`], one stream of a pool, for one user |
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
 //! | [`launch`] | [`LaunchTokens`], the open windows of one launch |
-//! | [`memory`] | [`TrackedMemory`], what a launch can declare to use |
+//! | [`memory`] | [`TrackedMemory`], memory that a launch can declare |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
-//! | [`latch`] | [`Latch`], a lock for a few dozen instructions |
+//! | [`latch`] | [`Latch`], a spinlock |
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
-//! | [`tracked`] | [`Tracked`]: use tracking for a resource that has none |
+//! | [`tracked`] | [`Tracked`]: use tracking for a resource without it |
 //! | [`pinned`] | [`PinnedMemory`]: page-locked host memory, kept until its uses are done |
-//! | [`error`] | [`DeviceError`]: why a device cannot be opened |
+//! | [`error`] | [`DeviceError`]: the errors of opening a device |
 //!
-//! Streams are cudarc's, so everything that cudarc can do on a stream works on these.
+//! The streams are values of cudarc: all of cudarc's operations on streams work on them.
 
 #![allow(unsafe_code, reason = "calls the CUDA driver, which is a C library")]
 
