@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::CUresult;
@@ -42,8 +42,8 @@ pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
     observer: Option<Arc<dyn MemoryObserver>>,
     state: LeakedInChild<Mutex<State>>,
-    /// Notified when a sweep ends.
-    sweep_ended: Condvar,
+    /// Locked while retired blocks are freed.
+    sweeping: Mutex<()>,
 }
 
 /// Never locked across a driver call.
@@ -52,13 +52,9 @@ struct State {
     /// By address.
     live: HashMap<u64, Generation>,
     retired: Vec<RetiredBlock>,
-    /// Of `retired`, and of the blocks that sweeps are freeing.
+    /// Of `retired`, and of the blocks that a sweep is freeing.
     retired_generations: HashSet<Generation>,
     usage: Usage,
-    /// The number of sweeps (passes over the retired blocks) that have begun.
-    sweeps: u64,
-    /// The numbers of the sweeps that have not ended.
-    sweeping: Vec<u64>,
 }
 
 struct RetiredBlock {
@@ -73,8 +69,8 @@ impl DirectCudaResource {
     /// Makes a resource on the device of this pool, which accepts the pool's streams.
     #[must_use]
     pub fn new(streams: Arc<StreamPool>) -> Self {
-        let (state, sweep_ended) = (LeakedInChild::default(), Condvar::new());
-        Self { streams, observer: None, state, sweep_ended }
+        let (state, sweeping) = Default::default();
+        Self { streams, observer: None, state, sweeping }
     }
 
     /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool that
@@ -129,28 +125,10 @@ impl DirectCudaResource {
     ///
     /// The first; the other blocks are freed all the same.
     fn free_retired(&self, relaxed: Option<&RelaxedCapture<'_>>) -> ResourceResult<u64> {
-        let freed = self.sweep(relaxed);
         // Blocks that another thread is freeing were retired before the call, too: waits for that thread,
         // and retries the blocks that it could not free.
-        if !self.wait_for_other_sweeps() {
-            return freed;
-        }
-        let more = self.sweep(relaxed);
-        Ok(freed? + more?)
-    }
-
-    /// Makes one pass over the retired blocks, as [`free_retired`](Self::free_retired).
-    fn sweep(&self, relaxed: Option<&RelaxedCapture<'_>>) -> ResourceResult<u64> {
-        let (number, mut blocks) = {
-            let mut state = self.state();
-            if state.retired.is_empty() {
-                return Ok(0);
-            }
-            state.sweeps += 1;
-            let number = state.sweeps;
-            state.sweeping.push(number);
-            (number, std::mem::take(&mut state.retired))
-        };
+        let _alone = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = std::mem::take(&mut self.state().retired);
         let (mut freed, mut outcome) = (0, Ok(()));
         for mut block in blocks.drain(..) {
             if let Some(observer) = self.observer.as_ref().filter(|_| block.is_region) {
@@ -161,7 +139,7 @@ impl DirectCudaResource {
             let result = match relaxed.filter(|relaxed| !relaxed.device().is_lost()) {
                 None => Ok(()),
                 // SAFETY: the block is from cuMemAlloc in this context, which is current; its owner has
-                // deallocated it; only this sweep has removed it from the list of retired blocks.
+                // deallocated it; only this call has removed it from the list of retired blocks.
                 Some(_) => unsafe { result::free_sync(block.ptr) },
             };
             let mut state = self.state();
@@ -181,25 +159,10 @@ impl DirectCudaResource {
             }
         }
         let mut state = self.state();
-        state.sweeping.retain(|&other| other != number);
         if state.retired.is_empty() {
             state.retired = blocks; // keeps its capacity
         }
-        drop(state);
-        self.sweep_ended.notify_all();
         outcome.map(|()| freed)
-    }
-
-    /// Waits for the sweeps that other threads have begun by now. Returns whether there were any.
-    fn wait_for_other_sweeps(&self) -> bool {
-        let state = self.state();
-        if state.sweeping.is_empty() {
-            return false;
-        }
-        let begun = state.sweeps;
-        let ended = |state: &mut State| state.sweeping.iter().any(|&number| number <= begun);
-        drop(self.sweep_ended.wait_while(state, ended).unwrap_or_else(PoisonError::into_inner));
-        true
     }
 
     fn reap(&self) -> ResourceResult<u64> {
@@ -323,7 +286,7 @@ impl DeviceMemoryResource for DirectCudaResource {
 impl Drop for DirectCudaResource {
     fn drop(&mut self) {
         if let Ok(relaxed) = self.relaxed() {
-            let _ = self.sweep(relaxed.as_ref());
+            let _ = self.free_retired(relaxed.as_ref());
         }
     }
 }
