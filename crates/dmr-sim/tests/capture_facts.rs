@@ -6,7 +6,9 @@
 
 mod support;
 
-use cudarc::driver::result;
+use std::ffi::c_void;
+
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUresult, CUstream, CUstreamCaptureMode as Mode};
 use dmr_sim::{Driver, Universe};
 use support::gpu::{self, Gpu, code, fill};
@@ -51,19 +53,32 @@ fn exchange(mode: Mode) -> Mode {
     mode
 }
 
-/// A stream that is not the capturing one, an event recorded on it, and a block.
+/// A stream that is not the capturing one, an event recorded on it, and memory of each kind.
 struct Outside {
     stream: CUstream,
     event: sys::CUevent,
     block: u64,
+    pool: sys::CUmemoryPool,
+    pooled: u64,
+    pinned: *mut c_void,
+    pageable: Vec<u8>,
 }
 
 impl Outside {
     fn new() -> Self {
         let (stream, event) = (gpu::stream(), gpu::event());
         gpu::record(event, stream).unwrap();
+        let block = gpu::malloc(64).unwrap();
+        let (mut device, mut pool) = (0, std::ptr::null_mut());
+        // SAFETY: the device is written.
+        unsafe { sys::cuCtxGetDevice(&raw mut device) }.result().unwrap();
+        // SAFETY: the device exists; the pool is written.
+        unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, device) }.result().unwrap();
+        let pooled = allocate_from(pool, stream).unwrap();
+        let pinned = host_alloc().unwrap();
         gpu::sync(stream).unwrap();
-        Self { stream, event, block: gpu::malloc(64).unwrap() }
+        let pageable = vec![0; 2 << 20];
+        Self { stream, event, block, pool, pooled, pinned, pageable }
     }
 
     /// Makes one of the calls that a capture forbids, and returns its code.
@@ -76,14 +91,90 @@ impl Outside {
             "cuStreamSynchronize" => code(gpu::sync(self.stream)),
             "cuMemAlloc" => code(gpu::malloc(64)),
             "cuMemFree" => code(gpu::free(self.block)),
+            // SAFETY: the event is live.
+            "cuEventSynchronize" => code(unsafe { result::event::synchronize(self.event) }),
+            "cuMemAllocFromPoolAsync" => code(allocate_from(self.pool, self.stream)),
+            // SAFETY: the memory is live, and nothing uses it.
+            "cuMemFreeAsync" => code(unsafe { result::free_async(self.pooled, self.stream) }),
+            // SAFETY: the pool is live.
+            "cuMemPoolTrimTo" => code(unsafe { result::mem_pool::trim_to(self.pool, 0) }),
+            "cuMemPoolGetAttribute" => code(self.reserved()),
+            "cuMemHostAlloc" => code(host_alloc()),
+            // SAFETY: the memory is live, and nothing uses it.
+            "cuMemFreeHost" => code(unsafe { result::free_host(self.pinned) }),
+            "cuMemHostRegister" => code(self.register()),
+            _ => unreachable!("{call}"),
+        }
+    }
+
+    fn reserved(&self) -> Result<(), DriverError> {
+        let mut bytes = 0_u64;
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+        // SAFETY: the pool is live; the attribute's type is a 64-bit integer.
+        unsafe { result::mem_pool::get_attribute(self.pool, attribute, (&raw mut bytes).cast()) }
+    }
+
+    /// Registers the pageable memory, and unregisters it again.
+    fn register(&self) -> Result<(), DriverError> {
+        let start = self.pageable.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: the memory is live.
+        unsafe { sys::cuMemHostRegister_v2(start, self.pageable.len(), 0) }.result()?;
+        // SAFETY: just registered.
+        unsafe { sys::cuMemHostUnregister(start) }.result()
+    }
+
+    /// Makes one of the calls that no capture forbids, on streams that do not capture.
+    fn make_allowed(&self, call: &str) {
+        match call {
+            "cuEventCreate" => drop(gpu::event()),
+            "cuEventRecord" => gpu::record(self.event, self.stream).unwrap(),
+            "cuStreamCreate" => drop(gpu::stream()),
+            "cuStreamWaitEvent" => gpu::wait(gpu::stream(), self.event).unwrap(),
+            "cuMemsetD8Async" => fill(self.block, 1, 64, self.stream).unwrap(),
+            "cuMemGetInfo" => drop(result::mem_get_info().unwrap()),
             _ => unreachable!("{call}"),
         }
     }
 }
 
-/// Calls that a capture forbids. The last one frees the block.
-const FORBIDDEN: [&str; 5] =
-    ["cuEventQuery", "cuStreamQuery", "cuStreamSynchronize", "cuMemAlloc", "cuMemFree"];
+fn allocate_from(pool: sys::CUmemoryPool, stream: CUstream) -> Result<u64, DriverError> {
+    let mut at = 0;
+    // SAFETY: pool and stream are live; the address is written.
+    unsafe { sys::cuMemAllocFromPoolAsync(&raw mut at, 64, pool, stream) }.result()?;
+    Ok(at)
+}
+
+fn host_alloc() -> Result<*mut c_void, DriverError> {
+    // SAFETY: memory that is not used.
+    unsafe { result::malloc_host(4096, 0) }
+}
+
+/// Calls that no capture forbids.
+const ALLOWED: [&str; 6] = [
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuStreamCreate",
+    "cuStreamWaitEvent",
+    "cuMemsetD8Async",
+    "cuMemGetInfo",
+];
+
+/// Calls that a capture forbids, each made once.
+const FORBIDDEN: [&str; 13] = [
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemAllocFromPoolAsync",
+    "cuMemFreeAsync",
+    "cuMemPoolTrimTo",
+    "cuMemPoolGetAttribute",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemHostRegister",
+];
 
 /// Runs `work` in another thread, with the device's context.
 fn in_another_thread<R: Send>(gpu: &Gpu, work: impl FnOnce() -> R + Send) -> R {
@@ -142,6 +233,62 @@ fn a_relaxed_thread_makes_the_forbidden_calls_during_the_capture_of_another() {
         FORBIDDEN.iter().for_each(|call| assert_eq!(outside.0.make(call), None, "{call}"));
     });
     assert!(end(a), "the capture is valid");
+}
+
+#[test]
+fn a_capture_in_global_mode_forbids_the_calls_to_other_threads_and_one_in_local_mode_does_not() {
+    let (_universe, gpu) = device();
+    let (outside, a) = (Shared(Outside::new()), gpu::stream());
+    let in_another = |call: &'static str| {
+        let outside = &outside;
+        in_another_thread(&gpu, move || {
+            let outside = outside;
+            outside.0.make(call)
+        })
+    };
+    for call in FORBIDDEN {
+        begin(a, GLOBAL);
+        assert_eq!(in_another(call), UNSUPPORTED, "{call}");
+        assert!(!end(a), "{call}");
+    }
+    for call in FORBIDDEN {
+        begin(a, THREAD_LOCAL);
+        assert_eq!(in_another(call), None, "{call}");
+        assert!(end(a), "{call}");
+    }
+}
+
+#[test]
+fn no_capture_forbids_work_on_other_streams_nor_events_and_streams() {
+    let (_universe, gpu) = device();
+    let (outside, a) = (Shared(Outside::new()), gpu::stream());
+    begin(a, GLOBAL);
+    ALLOWED.iter().for_each(|call| outside.0.make_allowed(call));
+    in_another_thread(&gpu, || {
+        let outside = &outside;
+        ALLOWED.iter().for_each(|call| outside.0.make_allowed(call));
+    });
+    assert!(end(a), "the capture is valid");
+}
+
+#[test]
+fn waiting_for_the_context_ends_every_capture_whatever_the_modes() {
+    let (_universe, gpu) = device();
+    let a = gpu::stream();
+    let wait = || code(result::ctx::synchronize());
+    for of_capture in [GLOBAL, THREAD_LOCAL] {
+        for of_thread in [GLOBAL, RELAXED] {
+            begin(a, of_capture);
+            let before = exchange(of_thread);
+            assert_eq!(wait(), UNSUPPORTED);
+            exchange(before);
+            assert!(!end(a));
+        }
+        begin(a, of_capture);
+        assert_eq!(in_another_thread(&gpu, wait), UNSUPPORTED);
+        assert!(!end(a));
+    }
+    assert_eq!(wait(), None);
 }
 
 #[test]

@@ -184,6 +184,19 @@ impl Machine {
         if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
+    /// Refuses a call while any stream of a context captures, in whatever modes, and invalidates those
+    /// captures.
+    pub(crate) fn refuse_while_any_captures(&mut self, context: u32) -> Outcome {
+        let mut refused = false;
+        for stream in self.streams.iter_mut().filter(|stream| stream.context == context) {
+            if let Some(capture) = &mut stream.capture {
+                capture.invalidated = true;
+                refused = true;
+            }
+        }
+        if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+
     /// The capture can only be ended, as invalid.
     pub(crate) fn invalidate(&mut self, capture: u32) {
         for stream in &mut self.streams {

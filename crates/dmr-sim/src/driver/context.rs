@@ -304,7 +304,7 @@ unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> Code {
 extern "C" fn cuCtxSynchronize() -> Code {
     driver_call("cuCtxSynchronize", Scope::Context, |session| {
         let context = session.context()?;
-        session.refuse_while_capturing()?;
+        session.refuse_while_any_captures(context)?;
         session.synchronize(|stream| stream.context == context);
         session.apply_release_thresholds();
         Ok(())

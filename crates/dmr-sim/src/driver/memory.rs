@@ -82,6 +82,7 @@ unsafe extern "C" fn cuMemAllocHost_v2(at: *mut u64, bytes: usize) -> Code {
 unsafe fn allocate_pinned(name: &'static str, at: *mut u64, bytes: usize) -> Code {
     driver_call(name, Scope::Context, |session| {
         required(at)?;
+        session.refuse_while_capturing()?;
         let allocated = session.allocate_pinned(bytes)?;
         // SAFETY: by this function's contract.
         unsafe { put(at, allocated) }
@@ -89,11 +90,15 @@ unsafe fn allocate_pinned(name: &'static str, at: *mut u64, bytes: usize) -> Cod
 }
 
 extern "C" fn cuMemFreeHost(at: u64) -> Code {
-    driver_call("cuMemFreeHost", Scope::Context, |session| session.unpin(at, false))
+    driver_call("cuMemFreeHost", Scope::Context, |session| {
+        session.refuse_while_capturing()?;
+        session.unpin(at, false)
+    })
 }
 
 extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, _flags: c_uint) -> Code {
     driver_call("cuMemHostRegister_v2", Scope::Context, |session| {
+        session.refuse_while_capturing()?;
         session.register(at, bytes as u64)
     })
 }

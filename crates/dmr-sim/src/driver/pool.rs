@@ -58,6 +58,7 @@ unsafe fn allocate(
 ) -> Outcome {
     required(at)?;
     session.refuse_if_capturing(stream)?;
+    session.refuse_while_capturing()?;
     let allocated = session.allocate_from_pool(pool, bytes as u64, stream)?;
     // SAFETY: by this function's contract.
     unsafe { put(at, allocated) }
@@ -70,6 +71,7 @@ extern "C" fn cuMemFreeAsync(at: CUdeviceptr, stream: Handle) -> Code {
         if at != 0 && session.captured(stream)? {
             return Err(ERROR_INVALID_VALUE);
         }
+        session.refuse_while_capturing()?;
         session.free_on_stream(at, stream)?;
         session.bury_dead_pools();
         Ok(())
@@ -117,6 +119,7 @@ extern "C" fn cuMemPoolTrimTo(pool: Handle, keep: usize) -> Code {
     driver_call("cuMemPoolTrimTo", Scope::Pool(pool), |session| {
         let index = session.index_of(Kind::Pool, pool)?;
         session.pool(index)?;
+        session.refuse_while_capturing()?;
         session.trim(index as usize, keep as u64);
         Ok(())
     })
@@ -129,6 +132,7 @@ unsafe extern "C" fn cuMemPoolGetAttribute(
 ) -> Code {
     driver_call("cuMemPoolGetAttribute", Scope::Pool(pool), |session| {
         let index = session.index_of(Kind::Pool, pool)?;
+        session.refuse_while_capturing()?;
         let pool = session.pool(index)?;
         let switch = |on: bool| {
             // SAFETY: the caller's pointer is null or valid for the attribute's type, an `int`.
