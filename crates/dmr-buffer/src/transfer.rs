@@ -209,7 +209,9 @@ fn with_host(
     Copied { outcome: submitted.and(waited).map_err(BufferError::from), host_is_free }
 }
 
-/// Waits for the stream, or, if that cannot be done, for the device.
+/// Waits for the stream, or, if that fails, for an event that it records there. Waiting for the device would
+/// end every capture.
 fn wait(stream: &StreamGuard<'_>) -> ResourceResult<()> {
-    stream.synchronize().or_else(|_| stream.pool().device().synchronize())
+    let uses = stream.pool().uses();
+    stream.synchronize().or_else(|_| uses.synchronize(&uses.work_so_far(stream.id())?))
 }

@@ -63,16 +63,16 @@ fn no_driver_call_that_fails_loses_pinned_memory() {
 }
 
 #[test]
-fn a_copy_whose_stream_cannot_be_waited_for_waits_for_the_device_or_is_an_error() {
+fn a_copy_whose_stream_cannot_be_waited_for_waits_for_an_event_or_is_an_error() {
     let rig = Rig::simulated();
     let ctx = Context::direct(&rig);
     let buffer = DeviceBuffer::from_host(&ctx, ctx.home(), &[1u8; 64]).unwrap();
-    // Neither the stream nor the device can be waited for.
+    // Neither the stream nor an event can be waited for.
     rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
-    rig.universe().fail_nth("cuCtxSynchronize", 1, 999);
+    rig.universe().fail_nth("cuEventSynchronize", 1, 999);
     assert!(buffer.to_host(ctx.home()).is_err());
     rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
-    assert_eq!(buffer.to_host(ctx.home()).unwrap(), [1; 64], "the device was waited for");
+    assert_eq!(buffer.to_host(ctx.home()).unwrap(), [1; 64], "the event was waited for");
     drop(buffer);
     ctx.assert_clean(rig);
 }

@@ -1,4 +1,4 @@
-//! `CUmemoryPool`, owned.
+//! A memory pool of the driver (`CUmemoryPool`), owned.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,8 +9,8 @@ use dmr_streams::{Device, StreamGuard};
 
 use crate::AsyncConfig;
 
-/// A memory pool of the driver. Dropping it waits for nothing: the driver keeps what is still in
-/// use.
+/// A memory pool of the driver. Captures of other streams forbid all calls on it to a thread that is not in
+/// relaxed mode. Dropping it does not wait: the driver keeps memory that is still in use.
 pub(crate) struct DriverPool {
     device: Device,
     handle: sys::CUmemoryPool,
@@ -22,13 +22,13 @@ unsafe impl Send for DriverPool {}
 // SAFETY: as above.
 unsafe impl Sync for DriverPool {}
 
-/// A number of bytes, and the most that it has been.
+/// A number of bytes, now and at its peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HighWater {
     /// Now.
     pub current: u64,
-    /// The most so far, or since the marks were reset.
+    /// The peak so far, or since the marks were reset.
     pub high: u64,
 }
 
@@ -36,7 +36,7 @@ impl DriverPool {
     pub(crate) fn new(device: &Device, config: &AsyncConfig) -> ResourceResult<Self> {
         let _relaxed = device.relaxed()?;
         let properties = Properties::new(device, config);
-        // SAFETY: the properties are laid out as the driver reads them.
+        // SAFETY: the properties have the driver's layout.
         let handle = unsafe { mem_pool::create((&raw const properties).cast()) }
             .map_err(|error| device.driver_error("cuMemPoolCreate", error))?;
         let pool = Self { device: device.clone(), handle, max_bytes: config.max_bytes };
@@ -62,8 +62,7 @@ impl DriverPool {
         Ok(pool)
     }
 
-    /// Memory for work submitted to `stream` from now on.
-    ///
+    /// Allocates memory for work submitted to `stream` from now on.
     pub(crate) fn allocate(
         &self,
         bytes: usize,
@@ -73,7 +72,7 @@ impl DriverPool {
         if self.max_bytes == Some(0) {
             return Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         }
-        stream.call(|stream| {
+        stream.call_relaxed(|stream| {
             let mut ptr = 0;
             // SAFETY: the pool is alive, and the stream while there is a guard.
             unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, bytes, self.handle, stream) }
@@ -82,20 +81,20 @@ impl DriverPool {
         })
     }
 
-    /// Gives memory back, after the work submitted to `stream` so far.
+    /// Frees memory, after the work submitted to `stream` so far.
     ///
     /// # Safety
     ///
     /// The memory came from `allocate` and was not freed; the work on `stream` so far comes after
     /// every use of it.
     pub(crate) unsafe fn free(&self, ptr: u64, stream: &StreamGuard<'_>) -> ResourceResult<()> {
-        // SAFETY: the caller's promise; it is made again only if it has failed.
+        // SAFETY: the caller's obligation; the call is repeated only if it has failed.
         let free = |stream| unsafe { result::free_async(ptr, stream) };
-        stream.call(free).map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
+        stream.call_relaxed(free).map_err(|error| self.device.driver_error("cuMemFreeAsync", error))
     }
 
-    /// Gives free memory back to the device, as long as `keep_bytes` bytes stay reserved. Memory
-    /// whose free has not executed yet stays.
+    /// Returns free memory to the device, but keeps `keep_bytes` bytes reserved. Memory whose free has not
+    /// executed yet stays.
     pub(crate) fn trim_to(&self, keep_bytes: u64) -> ResourceResult<()> {
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
         let _relaxed = self.device.relaxed()?;
@@ -123,30 +122,30 @@ impl DriverPool {
     }
 
     pub(crate) fn reset_high_water_marks(&self) -> ResourceResult<()> {
-        self.device.bind()?;
+        let _relaxed = self.device.relaxed()?;
         self.set_bytes(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
         self.set_bytes(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
     }
 
     fn bytes(&self, attribute: Attribute) -> ResourceResult<u64> {
-        self.device.bind()?;
+        let _relaxed = self.device.relaxed()?;
         let mut bytes: u64 = 0;
-        // SAFETY: the pool is alive; the type of the attributes asked for here is a 64-bit integer.
+        // SAFETY: the pool is alive; the type of these attributes is a 64-bit integer.
         unsafe { mem_pool::get_attribute(self.handle, attribute, (&raw mut bytes).cast()) }
             .map_err(|error| self.device.driver_error("cuMemPoolGetAttribute", error))?;
         Ok(bytes)
     }
 
     fn set_bytes(&self, attribute: Attribute, mut bytes: u64) -> ResourceResult<()> {
-        // SAFETY: the type of the attributes set here is a 64-bit integer.
+        // SAFETY: the type of these attributes is a 64-bit integer.
         unsafe { self.set(attribute, (&raw mut bytes).cast()) }
     }
 
     /// # Safety
     ///
-    /// `value` points to what the attribute's type is.
+    /// `value` points to a value of the attribute's type.
     unsafe fn set(&self, attribute: Attribute, value: *mut c_void) -> ResourceResult<()> {
-        // SAFETY: the pool is alive; the value is the caller's promise.
+        // SAFETY: the pool is alive; the value is the caller's obligation.
         unsafe { mem_pool::set_attribute(self.handle, attribute, value) }
             .map_err(|error| self.device.driver_error("cuMemPoolSetAttribute", error))
     }
@@ -155,14 +154,14 @@ impl DriverPool {
 impl Drop for DriverPool {
     fn drop(&mut self) {
         if let Ok(_relaxed) = self.device.relaxed() {
-            // SAFETY: ours, destroyed once. Blocks that are still out stay valid.
+            // SAFETY: made by `new`, destroyed once. Blocks that are not freed stay valid.
             let _: Result<(), DriverError> = unsafe { mem_pool::destroy(self.handle) };
         }
     }
 }
 
-/// `CUmemPoolProps` as every driver since CUDA 11.2 reads it. The bindings' struct has fields that
-/// come and go with the version; the bytes have stayed where they are.
+/// `CUmemPoolProps` in the layout that every driver since CUDA 11.2 reads. The fields in the bindings depend
+/// on their version; the layout does not.
 #[repr(C)]
 struct Properties {
     allocation_type: c_int,

@@ -23,7 +23,7 @@ fn a_refusal_names_the_limit_its_value_and_what_is_held_against_it() {
     let resource = limited(&rig, 64 * MIB);
     let held = resource.allocate(2 * MIB, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
     let message = refused(&resource, 100 * MIB).to_string();
-    for part in ["100 MiB asked", "AsyncConfig::max_bytes", "64 MiB", "raise"] {
+    for part in ["100 MiB requested", "AsyncConfig::max_bytes", "64 MiB", "raise"] {
         assert!(message.contains(part), "{part}: {message}");
     }
     resource.deallocate(held).unwrap();

@@ -1,5 +1,6 @@
-//! One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, and nothing else but the two
-//! look-ups: whether the stream captures, and, where a call has failed, which context is current.
+//! One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, each between two exchanges of the
+//! thread's capture mode. Beside those, only look-ups: whether the stream captures, and, after a call that
+//! failed, which context is current.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_sim::CallCounts;
 use dmr_testkit::Rig;
 
-const LOOK_UPS: [&str; 2] = ["cuCtxGetCurrent", "cuStreamIsCapturing"];
+const EXCHANGE: &str = "cuThreadExchangeStreamCaptureMode";
+const LOOK_UPS: [&str; 3] = ["cuCtxGetCurrent", "cuStreamIsCapturing", EXCHANGE];
 
 fn resource(rig: &Rig) -> AsyncCudaResource {
     AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap()
@@ -30,6 +32,7 @@ fn an_allocation_is_one_call_and_so_is_a_free() {
     let blocks: Vec<_> = (0..BLOCKS).map(|_| allocate()).collect();
     let calls = rig.universe().calls();
     assert_eq!(calls.count("cuMemAllocFromPoolAsync"), BLOCKS);
+    assert_eq!(calls.count(EXCHANGE), 2 * BLOCKS);
     assert_eq!(but_look_ups(&calls), BLOCKS, "{calls:?}");
     rig.universe().reset_calls();
     for block in blocks {
@@ -37,6 +40,7 @@ fn an_allocation_is_one_call_and_so_is_a_free() {
     }
     let calls = rig.universe().calls();
     assert_eq!(calls.count("cuMemFreeAsync"), BLOCKS);
+    assert_eq!(calls.count(EXCHANGE), 2 * BLOCKS);
     assert_eq!(but_look_ups(&calls), BLOCKS, "{calls:?}");
     rig.universe().reset_calls();
     assert_eq!((resource.try_reap().unwrap(), resource.bytes_outstanding()), (0, 0));

@@ -42,10 +42,10 @@ fn on_every_upstream(test: impl Fn(&Rig, Make)) {
     }
 }
 
-fn assert_names_the_maximum(error: &ResourceError, asked: &str) {
+fn assert_names_the_maximum(error: &ResourceError, requested: &str) {
     assert!(matches!(error, ResourceError::OutOfMemory { .. }), "{error}");
     let message = error.to_string();
-    for part in [asked, "PoolConfig::maximum_size", "64 MiB", "raise"] {
+    for part in [requested, "PoolConfig::maximum_size", "64 MiB", "raise"] {
         assert!(message.contains(part), "{part}: {message}");
     }
 }
@@ -57,7 +57,7 @@ fn a_refusal_names_the_maximum_its_value_and_what_is_held_against_it() {
         let pool = pool(rig, upstream, config).unwrap();
         let held = pool.allocate(2 << 20, HOME, TAG).unwrap();
         let error = pool.allocate(100 << 20, HOME, TAG).unwrap_err();
-        assert_names_the_maximum(&error, "100 MiB asked");
+        assert_names_the_maximum(&error, "100 MiB requested");
         pool.deallocate(held).unwrap();
     });
 }
@@ -66,7 +66,7 @@ fn a_refusal_names_the_maximum_its_value_and_what_is_held_against_it() {
 fn an_initial_size_above_the_maximum_is_refused_by_the_maximum() {
     on_every_upstream(|rig, upstream| {
         let config = PoolConfig::fast().with_maximum_size(64 * MIB).with_initial_size(100 * MIB);
-        assert_names_the_maximum(&pool(rig, upstream, config).unwrap_err(), "100 MiB asked");
+        assert_names_the_maximum(&pool(rig, upstream, config).unwrap_err(), "100 MiB requested");
     });
 }
 

@@ -254,14 +254,17 @@ impl Device {
         if self.make_current() == Ok(true) { call(stream) } else { Err(error) }
     }
 
-    /// Waits for all work submitted to the device by this context. If a stream of it captures a graph, the
-    /// capture ends: [`StreamPool::synchronize_all`](crate::StreamPool::synchronize_all) skips such streams.
+    /// Waits for all work submitted to the device by this context.
+    ///
+    /// For programs and tests that capture no graph: the driver refuses this call while any stream of the
+    /// context captures, by whichever thread and in whichever mode, and ends that capture.
+    /// [`StreamPool::synchronize_all`](crate::StreamPool::synchronize_all) ends none.
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver); it may come from work submitted earlier.
+    /// [`Driver`](ResourceError::Driver), which may come from work submitted earlier.
     pub fn synchronize(&self) -> ResourceResult<()> {
-        let _relaxed = self.relaxed()?;
+        self.bind()?;
         result::ctx::synchronize().map_err(|error| self.driver_error("cuCtxSynchronize", error))
     }
 

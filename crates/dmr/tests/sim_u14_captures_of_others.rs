@@ -112,6 +112,11 @@ const STEPS: &[(&str, Step)] = &[
         let buffer = DeviceBuffer::from_host(&stage.runtime, stage.home.id(), &[1u8; 64]).unwrap();
         assert_eq!(buffer.to_host(stage.other.id()).unwrap(), [1; 64]);
     }),
+    ("a copy from the host whose wait fails", |stage| {
+        let buffer = DeviceBuffer::from_host(&stage.runtime, stage.home.id(), &[1u8; 64]).unwrap();
+        stage.rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
+        assert_eq!(buffer.to_host(stage.other.id()).unwrap(), [1; 64]);
+    }),
     ("wait for a stream", |stage| {
         stage.rig.delay(stage.home.id());
         stage.rig.streams().synchronize(stage.home.id()).unwrap();
