@@ -13,6 +13,7 @@ use dmr_core::{
     DeviceMemoryResource, Generation, MemoryObserver, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage,
 };
+use dmr_streams::uses::{Dependencies, Patience, Pending, PendingFrees};
 use dmr_streams::{Device, RelaxedCapture, StreamPool};
 
 /// A resource with exactly one `cuMemAlloc` and one `cuMemFree` per block, of exactly the requested bytes.
@@ -42,8 +43,7 @@ pub struct DirectCudaResource {
     streams: Arc<StreamPool>,
     observer: Option<Arc<dyn MemoryObserver>>,
     state: LeakedInChild<Mutex<State>>,
-    /// Locked while retired blocks are freed.
-    sweeping: Mutex<()>,
+    pending: LeakedInChild<PendingFrees<RetiredBlock>>,
 }
 
 /// Never locked across a driver call.
@@ -51,12 +51,12 @@ pub struct DirectCudaResource {
 struct State {
     /// By address.
     live: HashMap<u64, Generation>,
-    retired: Vec<RetiredBlock>,
-    /// Of `retired`, and of the blocks that a sweep is freeing.
-    retired_generations: HashSet<Generation>,
+    /// Of the pending blocks, and of those that a thread is freeing.
+    retired: HashSet<Generation>,
     usage: Usage,
 }
 
+/// A block that was deallocated and is not freed.
 struct RetiredBlock {
     ptr: u64,
     bytes: u64,
@@ -69,8 +69,9 @@ impl DirectCudaResource {
     /// Makes a resource on the device of this pool, which accepts the pool's streams.
     #[must_use]
     pub fn new(streams: Arc<StreamPool>) -> Self {
-        let (state, sweeping) = Default::default();
-        Self { streams, observer: None, state, sweeping }
+        let pending = PendingFrees::new(1, |block: &RetiredBlock| block.bytes);
+        let (state, pending) = (LeakedInChild::default(), LeakedInChild::new(pending));
+        Self { streams, observer: None, state, pending }
     }
 
     /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool that
@@ -119,50 +120,37 @@ impl DirectCudaResource {
         }
     }
 
-    /// Frees everything that was retired before the call. Returns the bytes that this call has freed.
+    /// Frees everything that was retired before the call; waits for another thread that is freeing blocks.
+    /// Returns the bytes that this call has freed.
     ///
     /// # Errors
     ///
     /// The first; the other blocks are freed all the same.
     fn free_retired(&self, relaxed: Option<&RelaxedCapture<'_>>) -> ResourceResult<u64> {
-        // Blocks that another thread is freeing were retired before the call, too: waits for that thread,
-        // and retries the blocks that it could not free.
-        let _alone = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut blocks = std::mem::take(&mut self.state().retired);
-        let (mut freed, mut outcome) = (0, Ok(()));
-        for mut block in blocks.drain(..) {
-            if let Some(observer) = self.observer.as_ref().filter(|_| block.is_region) {
-                block.is_region = false;
+        let mut freed = 0;
+        self.pending.reap(Patience::Wait, |pending| {
+            let RetiredBlock { ptr, bytes, generation, is_region } = &mut pending.value;
+            if let Some(observer) = &self.observer
+                && std::mem::take(is_region)
+            {
                 // After the free, another thread's allocation may have the address.
-                observer.region_freed(block.ptr, block.generation);
+                observer.region_freed(*ptr, *generation);
             }
-            let result = match relaxed.filter(|relaxed| !relaxed.device().is_lost()) {
-                None => Ok(()),
+            if relaxed.is_some() && !self.device().is_lost() {
                 // SAFETY: the block is from cuMemAlloc in this context, which is current; its owner has
-                // deallocated it; only this call has removed it from the list of retired blocks.
-                Some(_) => unsafe { result::free_sync(block.ptr) },
-            };
-            let mut state = self.state();
-            match result {
-                Ok(()) => {
-                    freed += block.bytes;
-                    state.retired_generations.remove(&block.generation);
-                    state.usage.retired -= block.bytes;
-                    state.usage.reserved -= block.bytes;
-                    state.usage.total_freed += block.bytes;
-                }
-                Err(error) => {
-                    state.retired.push(block);
-                    drop(state);
-                    outcome = outcome.and(Err(self.device().driver_error("cuMemFree", error)));
-                }
+                // deallocated it; only this call has removed it from the pending blocks.
+                unsafe { result::free_sync(*ptr) }
+                    .map_err(|error| self.device().driver_error("cuMemFree", error))?;
             }
-        }
-        let mut state = self.state();
-        if state.retired.is_empty() {
-            state.retired = blocks; // keeps its capacity
-        }
-        outcome.map(|()| freed)
+            let mut state = self.state();
+            state.retired.remove(generation);
+            state.usage.retired -= *bytes;
+            state.usage.reserved -= *bytes;
+            state.usage.total_freed += *bytes;
+            freed += *bytes;
+            Ok(true)
+        })?;
+        Ok(freed)
     }
 
     fn reap(&self) -> ResourceResult<u64> {
@@ -227,7 +215,7 @@ impl DeviceMemoryResource for DirectCudaResource {
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
         let mut state = self.state();
         if state.live.get(&ptr) != Some(&generation) {
-            let is_retired = state.retired_generations.contains(&generation);
+            let is_retired = state.retired.contains(&generation);
             drop(state);
             let error = if is_retired {
                 ResourceError::use_after_free(generation)
@@ -237,10 +225,12 @@ impl DeviceMemoryResource for DirectCudaResource {
             return Err(DeallocateError::new(error, block));
         }
         state.live.remove(&ptr);
-        state.retired.push(RetiredBlock { ptr, bytes, generation, is_region: true });
         state.usage.live -= bytes;
         state.usage.retired += bytes;
-        state.retired_generations.insert(generation);
+        state.retired.insert(generation);
+        drop(state);
+        let value = RetiredBlock { ptr, bytes, generation, is_region: true };
+        self.pending.push(block.alloc_stream(), Pending { value, after: Dependencies::default() });
         Ok(BlockState::Retired)
     }
 
@@ -252,7 +242,7 @@ impl DeviceMemoryResource for DirectCudaResource {
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
-        !self.device().is_forked() && self.state().retired_generations.contains(&block.generation())
+        !self.device().is_forked() && self.state().retired.contains(&block.generation())
     }
 
     fn device_ordinal(&self) -> usize {

@@ -40,7 +40,7 @@ use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
 /// The streams are values of cudarc, destroyed when the last `Arc` is gone: drop pool, leases and streams
 /// in any order. cudarc counts them: it is in multi-stream mode from the first pool on, and its own events
 /// order its `CudaSlice`s between these streams (unless they are disabled). When it enters that mode,
-/// cudarc synchronises the context once.
+/// cudarc synchronises the context: see [`new`](Self::new).
 pub struct StreamPool {
     id: StreamPoolId,
     device: Device,
@@ -67,6 +67,9 @@ pub(crate) const LIBRARY_STREAMS: usize = 8;
 
 impl StreamPool {
     /// Makes a pool and its default stream.
+    ///
+    /// If cudarc has no stream of the context yet, it synchronises the context here, which ends every capture
+    /// of a stream of the context: make the first pool of a context before a capture begins.
     ///
     /// # Errors
     ///
@@ -288,8 +291,7 @@ impl StreamPool {
     }
 
     fn new_stream(&self, priority: i32) -> ResourceResult<Arc<CudaStream>> {
-        // cudarc waits for the context when it creates its first stream.
-        let _relaxed = self.device.relaxed()?;
+        self.device.bind()?;
         let context = self.device.context();
         // cudarc would return an error that an earlier call has left behind. It is put back afterwards,
         // for the program.
