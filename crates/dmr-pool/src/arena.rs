@@ -92,7 +92,7 @@ pub(crate) struct Request {
     /// The bytes of the block.
     pub(crate) bytes: u64,
     /// Whether the block is to have a span of its own.
-    pub(crate) is_apart: bool,
+    pub(crate) is_dedicated: bool,
 }
 
 impl Request {
@@ -109,7 +109,7 @@ pub(crate) struct Segment {
     /// Its first chunk.
     pub(crate) first: ChunkId,
     /// It is for one block at a time.
-    pub(crate) is_apart: bool,
+    pub(crate) is_dedicated: bool,
 }
 
 /// When the driver is asked about pending chunks.
@@ -282,7 +282,7 @@ impl State {
     #[inline(always)]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
         let units = request.units;
-        if request.is_apart { self.heap.take_dedicated(units) } else { self.heap.take(units) }
+        if request.is_dedicated { self.heap.take_dedicated(units) } else { self.heap.take(units) }
     }
 
     /// Frees an acquired chunk.
@@ -405,7 +405,7 @@ impl State {
         request: Request,
         predicate: impl Fn(&Dependencies, u64) -> bool,
     ) -> Option<Pending<ChunkId>> {
-        let Request { units, is_apart, .. } = request;
+        let Request { units, is_dedicated, .. } = request;
         let (mut size, mut tries) = (units, 0);
         let most = units.saturating_add(units / 8);
         loop {
@@ -420,7 +420,7 @@ impl State {
                 }
                 (tries, larger) = (tries + 1, Some(units + 1));
                 let is_accepted = |pending: &Pending<ChunkId>| predicate(&pending.after, since);
-                if is_apart == self.heap.is_apart(chunk)
+                if is_dedicated == self.heap.is_dedicated(chunk)
                     && self.pending.get(entry).is_some_and(is_accepted)
                 {
                     found = Some(entry);

@@ -20,12 +20,9 @@ pub struct PoolConfig {
     /// The most that is taken at once, unless one block needs more; less while little is reserved,
     /// and where many streams have memory of their own. Rounded up to 2 MiB.
     pub growth: u64,
-    /// Blocks of this size and larger have memory of their own, which serves one block at a time:
-    /// cut into smaller ones it would leave holes that no other fits.
-    pub apart_from: u64,
-    /// Larger blocks have memory of their own, which goes back to upstream when they are freed.
-    /// Rounded up to 2 MiB.
-    pub largest_pooled: usize,
+    /// Blocks of this many bytes and more are dedicated: each has a segment of its own, which serves
+    /// one block at a time. Cut into smaller chunks it would leave holes that no other large block fits.
+    pub dedicated_from: u64,
     /// The pool may exceed what is live by 1/`slack_divisor` before it gives up what it keeps, has
     /// streams wait for each other's memory, or takes more. Threads that get in each other's way
     /// raise that, up to as much as is live.
@@ -34,8 +31,7 @@ pub struct PoolConfig {
     /// pages of so many bytes from it and maps them itself; 0 for blocks even there. Rounded up to
     /// upstream's granularity; less if the pool can have only a few of them. Each page that is mapped
     /// anew costs tens of microseconds, whatever its size; a page goes back, or to another address,
-    /// when all of it is free. `growth`, `apart_from`, `largest_pooled` and `slack_divisor` mean
-    /// nothing then.
+    /// when all of it is free. `growth`, `dedicated_from` and `slack_divisor` mean nothing then.
     ///
     /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
     pub page_size: u64,
@@ -63,8 +59,7 @@ impl PoolConfig {
             maximum_size: None,
             release_threshold: u64::MAX,
             growth: 64 << 20,
-            apart_from: u64::MAX,
-            largest_pooled: usize::MAX,
+            dedicated_from: u64::MAX,
             slack_divisor: 16,
             page_size: 32 << 20,
             page_slack_divisor: 14,
@@ -75,13 +70,13 @@ impl PoolConfig {
     }
 
     /// Memory first. Over an upstream that has virtual memory, pages of 8 MiB are mapped where
-    /// they are needed. Over others blocks from 64 MiB on have memory of their own, and go back to
+    /// they are needed. Over others blocks from 64 MiB on are dedicated, and go back to
     /// upstream rather than leave a hole: over the driver's pool, which moves pages, that costs a
     /// few hundred nanoseconds. [`PoolStats::page_size`](crate::PoolStats::page_size) says which.
     #[must_use]
     pub const fn compact() -> Self {
         let mut compact = Self::fast();
-        compact.apart_from = 64 << 20;
+        compact.dedicated_from = 64 << 20;
         (compact.page_size, compact.page_slack_divisor) = (8 << 20, 50);
         compact.waits_first = true;
         compact
@@ -115,17 +110,10 @@ impl PoolConfig {
         self
     }
 
-    /// Sets [`apart_from`](Self::apart_from).
+    /// Sets [`dedicated_from`](Self::dedicated_from).
     #[must_use]
-    pub const fn with_apart_from(mut self, bytes: u64) -> Self {
-        self.apart_from = bytes;
-        self
-    }
-
-    /// Sets [`largest_pooled`](Self::largest_pooled).
-    #[must_use]
-    pub const fn with_largest_pooled(mut self, bytes: usize) -> Self {
-        self.largest_pooled = bytes;
+    pub const fn with_dedicated_from(mut self, bytes: u64) -> Self {
+        self.dedicated_from = bytes;
         self
     }
 
@@ -172,11 +160,6 @@ impl PoolConfig {
         let least = if bytes < BLOCK_ALIGNMENT { BLOCK_ALIGNMENT } else { bytes };
         self.alignment = if least > most { most } else { least.next_power_of_two() };
         self
-    }
-
-    /// Blocks of this size and larger have memory of their own.
-    pub(crate) fn first_apart(&self) -> u64 {
-        self.apart_from.min((self.largest_pooled as u64).saturating_add(1))
     }
 }
 

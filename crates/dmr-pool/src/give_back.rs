@@ -41,7 +41,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 let (home, freed) = (id.alloc_stream(), block.bytes() as u64);
                 if let Some(place) = Place::from_payload(payload) {
                     let is_own = place.arena == home.slot();
-                    if !after.is_empty() || !is_own || self.puts_specially {
+                    if !after.is_empty() || !is_own || self.observed.is_some() {
                         let back = Back { returned: freed, freed };
                         self.put_used(place, home, after, slot, back);
                     } else if let Some(arena) = self.arena_at(place.arena) {
@@ -73,8 +73,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         slot: FreeSlot,
         back: Back,
     ) {
-        if self.puts_specially {
-            return self.put_specially(place, home, after, (slot, back));
+        if let Some(observed) = &self.observed {
+            return self.put_observed(observed, place, home, after, (slot, back));
         }
         self.put(place, home, after, Some(slot), back);
     }

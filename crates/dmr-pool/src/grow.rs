@@ -95,15 +95,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if share == Share::Slack && !self.may_grow(request) {
             return Ok(None);
         }
-        let Request { units, is_apart, .. } = request;
+        let Request { units, is_dedicated, .. } = request;
         let hand = self.transit.open();
-        let Some(block) = self.take_segment(own, request.needed(), is_apart, &hand)? else {
+        let Some(block) = self.take_segment(own, request.needed(), is_dedicated, &hand)? else {
             return Ok(None);
         };
         let mut state = own.lock();
-        let first = self.add(&mut state, own.home, block, is_apart);
+        let first = self.add(&mut state, own.home, block, is_dedicated);
         let heap = &mut state.heap;
-        let taken = if is_apart { heap.taken(first) } else { heap.take_from(first, units) };
+        let taken = if is_dedicated { heap.taken(first) } else { heap.take_from(first, units) };
         Ok(Some(own.found(taken)))
     }
 
@@ -148,14 +148,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         state: &mut State,
         home: StreamId,
         block: DeviceBlock,
-        is_apart: bool,
+        is_dedicated: bool,
     ) -> ChunkId {
         let (ptr, units) = aligned_part(&block, self.config.alignment as u64);
-        let first = match is_apart {
-            true => state.heap.add_apart(ptr, units),
+        let first = match is_dedicated {
+            true => state.heap.add_dedicated(ptr, units),
             false => state.heap.add_segment(ptr, units, self.uses().submitted(home)),
         };
-        state.segments.push(Segment { block, first, is_apart });
+        state.segments.push(Segment { block, first, is_dedicated });
         first
     }
 
@@ -165,7 +165,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         &self,
         arena: &Arena,
         needed: u64,
-        is_apart: bool,
+        is_dedicated: bool,
         hand: &Hand<'_>,
     ) -> ResourceResult<Option<DeviceBlock>> {
         let reserved = self.reserved.load(Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // Many streams that took as much as one would have too much together.
         let share = reserved / (2 * self.arenas().count() as u64).max(1);
         let growth = share.min(self.config.growth).next_multiple_of(SEGMENT_STEP);
-        let step = if is_apart { least } else { least.max(growth) };
+        let step = if is_dedicated { least } else { least.max(growth) };
         let mut outcome = Ok(None);
         for bytes in [step, least] {
             let Some(mut claim) = self.claim(bytes, |_| true) else { continue };
@@ -197,20 +197,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         outcome
-    }
-
-    /// Gives free segments back to upstream that are too large to be kept.
-    pub(crate) fn give_up_largest(&self, arena: &Arena) {
-        let largest = self.config.largest_pooled;
-        let most = largest.checked_next_multiple_of(SEGMENT_STEP as usize).unwrap_or(usize::MAX);
-        let is_too_large = |segment: &Segment| segment.is_apart && segment.block.bytes() > most;
-        loop {
-            let Some((segment, _hand)) = self.take_out(arena, is_too_large) else { return };
-            if self.give_up(arena, segment).is_err() {
-                // It is kept, for the next trim to say why.
-                return;
-            }
-        }
     }
 
     /// Takes a segment out of its arena that is free as a whole and that matches `predicate`.

@@ -89,8 +89,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let is_own = home.slot() == lender;
         let is_ready = |since| is_own || self.uses().is_after_number(home, lender, since);
         let mut state = arena.lock();
-        let is_apart = state.heap.is_apart(chunk);
-        if is_apart {
+        let is_dedicated = state.heap.is_dedicated(chunk);
+        if is_dedicated {
             return Ok(false);
         }
         if state.heap.extend(chunk, more_units, is_ready) {
@@ -105,7 +105,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if !is_own {
             return Ok(false);
         }
-        let request = Request { units: more_units, bytes: more_bytes, is_apart };
+        let request = Request { units: more_units, bytes: more_bytes, is_dedicated };
         match self.place_after(arena, chunk, request) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. }) => Ok(false),
             other => other,

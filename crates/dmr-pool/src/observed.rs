@@ -95,7 +95,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let (regions, ending) = (LeakedInChild::default(), LeakedInChild::new(Mutex::new(ending)));
         let follows_streams = observer.follows_streams();
         self.observed = Some(Observed { observer, follows_streams, regions, ending });
-        self.takes_specially();
+        self.disable_fast_path();
         self
     }
 
@@ -116,7 +116,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Allocates on the slow path: checks the size and reports the block to the observer.
     #[cold]
     #[inline(never)]
-    pub(crate) fn allocate_specially(
+    pub(crate) fn allocate_observed(
         &self,
         bytes: usize,
         stream: StreamId,
@@ -135,30 +135,24 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(block)
     }
 
-    /// Puts a chunk back that comes after others' uses and what `home` has done with it, where that
-    /// is not all: what is too large is given up, and what an observer was told of serves nobody
-    /// yet.
-    #[inline(never)]
-    pub(crate) fn put_specially(
+    /// Releases a chunk of an observed pool that comes after others' uses and what `home` has done with
+    /// it. Unless the observer follows the order of streams, its memory serves no block before all of
+    /// that is done.
+    pub(crate) fn put_observed(
         &self,
+        observed: &Observed,
         place: Place,
         home: StreamId,
         others: Dependencies,
         (slot, back): (FreeSlot, Back),
     ) {
         let Some(arena) = self.arena_at(place.arena) else { return };
-        let observed = match &self.observed {
-            Some(observed) if !observed.follows_streams => observed,
-            follows_or_none => {
-                if let Some(observed) = follows_or_none {
-                    // Before the chunk can be another block's.
-                    let (address, _) = arena.lock().heap.range(place.chunk);
-                    observed.tell_freed(address);
-                }
-                self.put(place, home, others, Some(slot), back);
-                return self.give_up_largest(arena);
-            }
-        };
+        if observed.follows_streams {
+            // Before the chunk can be another block's.
+            let (address, _) = arena.lock().heap.range(place.chunk);
+            observed.tell_freed(address);
+            return self.put(place, home, others, Some(slot), back);
+        }
         // What the home stream has waited for is done when that is. It is asked first: that
         // records its event as early as can be.
         let mut after = Dependencies::on(home, self.uses().submitted(home));
@@ -214,9 +208,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if still_busy == asked.len() {
                 break;
             }
-        }
-        if self.config.largest_pooled != usize::MAX {
-            self.arenas().for_each(|arena| self.give_up_largest(arena));
         }
     }
 

@@ -62,13 +62,7 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     /// No block has more bytes.
     pub(crate) most: usize,
     /// The fast path serves blocks of at most this many bytes.
-    most_as_usual: usize,
-    /// Chunks are not just put back.
-    pub(crate) puts_specially: bool,
-    /// Blocks of so many bytes and more have memory of their own.
-    first_apart: u64,
-    /// Some of these are too large to be kept.
-    gives_up_large: bool,
+    fast_path_max: usize,
     pub(crate) slack: Slack,
     /// Who is told what is carved up.
     pub(crate) observed: Option<Observed>,
@@ -131,19 +125,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let pages = Pages::of(&upstream, &config, streams.device().total_memory());
         if pages.is_some() {
             // Any block can be anywhere.
-            (config.apart_from, config.largest_pooled) = (u64::MAX, usize::MAX);
+            config.dedicated_from = u64::MAX;
         }
         // A chunk's size is a number of 32 bits.
         let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
-        let gives_up_large = config.largest_pooled != usize::MAX;
         let owner = streams.register();
         let arenas = (0..streams.max_slots()).map(|_| OnceLock::new()).collect();
         let pool = Self {
             most: most as usize,
-            most_as_usual: most as usize,
-            puts_specially: gives_up_large,
-            first_apart: config.first_apart(),
-            gives_up_large,
+            fast_path_max: most as usize,
             observed: None,
             pages,
             upstream,
@@ -216,12 +206,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mask = self.config.alignment - 1;
         let units = (((room + mask) & !mask) as u64 / UNIT) as u32;
         let bytes = bytes as u64;
-        Request { units, bytes, is_apart: bytes >= self.first_apart }
+        Request { units, bytes, is_dedicated: bytes >= self.config.dedicated_from }
     }
 
-    /// Disables the fast path.
-    pub(crate) fn takes_specially(&mut self) {
-        (self.most_as_usual, self.puts_specially) = (0, true);
+    /// Routes every allocation through the slow path.
+    pub(crate) fn disable_fast_path(&mut self) {
+        self.fast_path_max = 0;
     }
 
     /// Allocates `bytes`, reserving at least `room`. The caller has checked the maximum.
@@ -312,12 +302,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// on.
     #[cold]
     pub(crate) fn untake(&self, place: Place, home: StreamId) {
-        if let Some(arena) = self.arena_at(place.arena) {
-            self.put(place, home, Dependencies::default(), None, Back { returned: 0, freed: 0 });
-            if self.gives_up_large {
-                self.give_up_largest(arena);
-            }
-        }
+        self.put(place, home, Dependencies::default(), None, Back { returned: 0, freed: 0 });
     }
 
     pub(crate) fn arena_at(&self, slot: usize) -> Option<&Arena> {
@@ -344,8 +329,8 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
         // Zero is beyond, too.
-        if bytes.wrapping_sub(1) >= self.most_as_usual {
-            return self.allocate_specially(bytes, stream, tag);
+        if bytes.wrapping_sub(1) >= self.fast_path_max {
+            return self.allocate_observed(bytes, stream, tag);
         }
         self.hand_out(bytes, bytes, stream, tag)
     }

@@ -112,8 +112,7 @@ fn sizes_that_cannot_be_rounded_up_are_as_good_as_the_largest() {
             .with_maximum_size(u64::MAX)
             .with_release_threshold(u64::MAX - 1)
             .with_growth(u64::MAX - 1)
-            .with_apart_from(u64::MAX - 1)
-            .with_largest_pooled(usize::MAX - 1)
+            .with_dedicated_from(u64::MAX - 1)
             .with_page_size(u64::MAX - 1)
             .with_alignment(usize::MAX - 1);
         // The fields are public: what the methods round, they may not.

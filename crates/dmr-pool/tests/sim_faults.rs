@@ -239,8 +239,8 @@ fn when_it_trims_and_reaps() {
 }
 
 #[test]
-fn when_blocks_have_memory_of_their_own() {
-    let config = PoolConfig::fast().with_apart_from(MIB).with_largest_pooled(4 << 20);
+fn when_blocks_are_dedicated() {
+    let config = PoolConfig::fast().with_dedicated_from(MIB);
     lose_nothing(config, |cast| {
         let [a, b, c] = cast.streams;
         for bytes in [1 << 20, 8 << 20] {

@@ -295,22 +295,6 @@ fn a_block_from_before_the_observer_is_never_a_region() {
     rig.assert_clean();
 }
 
-/// Blocks that are too large to be kept go back when they end, not when they are freed.
-#[test]
-fn what_is_too_large_to_be_kept_goes_back_when_it_ends() {
-    for upstream in [Upstream::Direct, Upstream::Async] {
-        let stage = stage(upstream, PoolConfig::fast().with_largest_pooled(1 << 20));
-        let [a, ..] = stage.streams();
-        let ptr = stage.pass(a, 4 << 20, 1);
-        assert_eq!(stage.witness().regions(), [(ptr, 4 << 20)]);
-        assert!(stage.pool.usage().reserved >= 4 * MIB);
-        stage.rig.device().synchronize().unwrap();
-        stage.pool.try_reap().unwrap();
-        assert_eq!((stage.witness().regions(), stage.pool.stats().reserved), (vec![], 0));
-        stage.end();
-    }
-}
-
 #[test]
 fn threads_that_share_an_observed_pool_tell_nothing_that_is_not_so() {
     const THREADS: usize = 4;

@@ -194,7 +194,7 @@ fn stress(upstream: Upstream, policy: Policy, seed: u64, faults: bool) {
     let config = base
         .with_growth(4 * MIB)
         .with_maximum_size(LIMIT)
-        .with_apart_from(if seed.is_multiple_of(3) { 4 * MIB } else { u64::MAX });
+        .with_dedicated_from(if seed.is_multiple_of(3) { 4 * MIB } else { u64::MAX });
     let pool = pool_over(upstream, &rig, config);
     let scene = Scene {
         rig: &rig,

@@ -163,10 +163,7 @@ pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
         limited => (config.with_maximum_size(2 * MIB * limited), 1),
     };
     if random.one_in(3) {
-        config = config.with_apart_from(300_000 * scale);
-    }
-    if random.one_in(4) {
-        config = config.with_largest_pooled((500_000 * scale) as usize);
+        config = config.with_dedicated_from(300_000 * scale);
     }
     if random.one_in(4) {
         config = config.with_release_threshold(2 * MIB * scale);

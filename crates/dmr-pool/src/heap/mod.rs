@@ -99,13 +99,13 @@ impl Heap {
     }
 
     /// Adds a span for one block at a time. It is acquired.
-    pub(crate) fn add_apart(&mut self, address: u64, units: u32) -> ChunkId {
+    pub(crate) fn add_dedicated(&mut self, address: u64, units: u32) -> ChunkId {
         self.chunks.add(Chunk { is_dedicated: true, ..Chunk::span(address, units) })
     }
 
     /// Whether the chunk has a span of its own.
     #[inline]
-    pub(crate) fn is_apart(&self, id: ChunkId) -> bool {
+    pub(crate) fn is_dedicated(&self, id: ChunkId) -> bool {
         self.chunks[id].is_dedicated
     }
 

@@ -166,7 +166,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         paging: Paging<'_>,
     ) -> ResourceResult<()> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let request = Request { units, bytes: 0, is_apart: false };
+        let request = Request { units, bytes: 0, is_dedicated: false };
         let Some(found) = self.grow_pages(arena, request, Share::Limit, paging)? else {
             return Err(self.out_of_memory(bytes));
         };
