@@ -6,14 +6,14 @@ mod hints;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use dmr_core::{AllocTag, DeviceBlock, StreamId};
+use dmr_core::{AllocTag, StreamId};
 use dmr_streams::Latch;
 use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, PendingQueue, UseTable};
 
 use crate::acquire::{Step, StepCounts};
 use crate::counts::Counts;
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_bin};
-use crate::pages::Range;
+use crate::span::Span;
 use hints::Hints;
 pub(crate) use hints::Locked;
 
@@ -41,9 +41,9 @@ pub(crate) struct State {
     pub(crate) pending_units: u64,
     /// Chunks that became pending since the driver was last asked.
     pub(crate) unasked: usize,
-    pub(crate) segments: Vec<Segment>,
-    /// Addresses that pages are mapped into.
-    pub(crate) ranges: Vec<Range>,
+    pub(crate) spans: Vec<Span>,
+    /// Bytes of a page; 0 in a pool over blocks.
+    pub(crate) page: u64,
     /// Addresses of the pages that are leaving.
     pub(crate) leaving: BTreeSet<u64>,
     pub(crate) counts: Counts,
@@ -102,16 +102,6 @@ impl Request {
     }
 }
 
-/// Memory from upstream.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    pub(crate) block: DeviceBlock,
-    /// Its first chunk.
-    pub(crate) first: ChunkId,
-    /// It is for one block at a time.
-    pub(crate) is_dedicated: bool,
-}
-
 /// When the driver is asked about pending chunks.
 struct Pace {
     /// How many chunks became pending since it was asked.
@@ -139,8 +129,8 @@ const TRIES: usize = 256;
 impl Arena {
     /// Makes an arena whose hint of the live bytes is exact up to 1 part in 2 to the power of
     /// `exactness`, or up to the tolerance of small blocks.
-    pub(crate) fn new(home: StreamId, exactness: u32) -> Self {
-        let state = State { exactness, ..State::default() };
+    pub(crate) fn new(home: StreamId, exactness: u32, page: u64) -> Self {
+        let state = State { exactness, page, ..State::default() };
         Self { home, state: Latch::new(state), hints: Hints::default() }
     }
 
@@ -325,18 +315,6 @@ impl State {
             self.loans = 0;
         }
         is_dear
-    }
-
-    /// Removes a fully free segment that matches `predicate`.
-    pub(crate) fn remove_segment(
-        &mut self,
-        predicate: impl Fn(&Segment) -> bool,
-    ) -> Option<Segment> {
-        let Self { heap, segments, .. } = self;
-        let is_removed =
-            |segment: &Segment| predicate(segment) && heap.remove_segment(segment.first);
-        let at = segments.iter().position(is_removed)?;
-        Some(segments.swap_remove(at))
     }
 
     /// Makes an acquired chunk pending until the arena's stream is after all of `after`. Other

@@ -65,8 +65,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.upstream_has.fetch_max(reserved, Ordering::Relaxed);
     }
 
-    /// Counts `bytes` that upstream has taken back.
-    pub(crate) fn count_given_back(&self, bytes: u64) {
+    /// Counts `bytes` that went back to upstream.
+    pub(crate) fn count_released(&self, bytes: u64) {
         self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         self.claimed.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -1,84 +1,30 @@
-//! Memory from upstream, and its way back. No lock is held while upstream is called.
+//! Memory from upstream: how much the pool may take, and segments. No lock is held while upstream is
+//! called.
 
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::Limit;
-use dmr_core::{
-    AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
-};
-
-use dmr_streams::uses::{Patience, Pending};
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult};
 
 use crate::PoolResource;
 use crate::acquire::{Found, Share, is_full};
-use crate::arena::{Arena, Request, Segment, State};
+use crate::arena::{Arena, Request};
 use crate::config::SEGMENT_STEP;
-use crate::heap::{ChunkId, UNIT};
+use crate::heap::UNIT;
+use crate::pages::Pages;
+use crate::slack::Slack;
 use crate::transit::Hand;
 
-/// How messages name the memory that a pool holds.
+/// The tag of the memory that a pool holds.
 pub(crate) const TAG: AllocTag = AllocTag::new("pool");
+/// A chunk has no more bytes: its units are a number of 32 bits, and a segment is larger than the chunk
+/// that it is for.
+pub(crate) const MAX_CHUNK: u64 = (u32::MAX / 2) as u64 * UNIT;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Gives free memory back to upstream, as [`trim_own_to`](Self::trim_own_to) does, and trims
-    /// upstream.
-    pub(crate) fn trim_all_to(&self, bytes: u64) -> ResourceResult<()> {
-        let own = self.trim_own_to(bytes);
-        own.and(self.upstream.trim_to(bytes).map(drop))
-    }
-
-    /// Gives free memory back to upstream, as long as more than `bytes` bytes are reserved. Does
-    /// not wait: what other streams are still using stays, and so does every segment or page with a
-    /// block in it. A page goes back only when its home stream is known to be done with it, too.
-    ///
-    /// # Errors
-    ///
-    /// Upstream's first; that memory is still the pool's, and the rest was given back all the same.
-    pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
-        self.settle_ending();
-        for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
-            // On an error it stays pending.
-            arena.settle_oldest(self.uses(), |after| drop(self.uses().poll(after)));
-        }
-        self.trim_known_to(bytes)
-    }
-
-    /// As [`trim_own_to`](Self::trim_own_to), for memory that other streams are known to be done
-    /// with.
-    pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
-        if self.pages.is_some() {
-            return self.trim_pages(bytes);
-        }
-        let mut outcome = Ok(());
-        for arena in self.arenas() {
-            if self.reserved.load(Ordering::Relaxed) <= bytes {
-                break;
-            }
-            arena.settle_everything(self.uses());
-            arena.lock().heap.flush();
-            outcome = outcome.and(self.trim_arena(arena, bytes));
-        }
-        outcome
-    }
-
-    /// Gives the free segments of an arena back, as long as more than `bytes` bytes are reserved.
-    fn trim_arena(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
-        let (mut refused, mut outcome) = (Vec::new(), Ok(()));
-        while self.reserved.load(Ordering::Relaxed) > bytes {
-            let is_new = |segment: &Segment| !refused.contains(&segment.block.ptr());
-            let Some((segment, _hand)) = self.take_out(arena, is_new) else { break };
-            let ptr = segment.block.ptr();
-            if let Err(error) = self.give_up(arena, segment) {
-                refused.push(ptr);
-                outcome = outcome.and(Err(error));
-            }
-        }
-        outcome
-    }
-
-    /// Takes memory from upstream into an arena and returns a chunk of it. `None` if that would be more
-    /// than the share. Two threads of one stream may both grow; what neither needs is free then, and
-    /// the share bounds it.
+    /// Takes memory from upstream and returns a chunk of it. `None` if that would be more than the
+    /// share. Two threads of one stream may both grow; what neither needs is free then, and the share
+    /// bounds it.
     ///
     /// # Errors
     ///
@@ -89,100 +35,106 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
         share: Share,
     ) -> ResourceResult<Option<Found>> {
-        if let Some(paging) = self.paging() {
-            return self.grow_pages(own, request, share, paging);
-        }
         if share == Share::Slack && !self.may_grow(request) {
             return Ok(None);
         }
-        let Request { units, is_dedicated, .. } = request;
-        let hand = self.transit.open();
-        let Some(block) = self.take_segment(own, request.needed(), is_dedicated, &hand)? else {
-            return Ok(None);
-        };
-        let mut state = own.lock();
-        let first = self.add(&mut state, own.home, block, is_dedicated);
-        let heap = &mut state.heap;
-        let taken = if is_dedicated { heap.taken(first) } else { heap.take_from(first, units) };
-        Ok(Some(own.found(taken)))
+        match self.paging() {
+            Some(paging) => self.grow_pages(own, request, share, paging),
+            None => self.grow_segments(own, request),
+        }
     }
 
-    /// Returns whether the pool takes more from upstream before it has a stream wait for another. Gives
-    /// free segments back first that are too small.
+    /// Returns whether the pool takes more from upstream before it has a stream wait for another: its
+    /// slack allows that. Of segments, it gives those back first that are free and too small.
     pub(crate) fn may_grow(&self, request: Request) -> bool {
         let needed = request.needed();
-        let live = self.arenas().map(Arena::live).sum::<u64>() + needed;
-        let most = self.slack.allowance(live).saturating_sub(needed);
-        let is_enough = || self.claimed.load(Ordering::Relaxed) <= most;
+        let is_contended = self.slack.is_contended();
+        let most = match &self.pages {
+            // Waits cost time, and so do threads in each other's way.
+            Some(_) if self.config.waits_first && !is_contended => Slack::SMALL,
+            Some(pages) => self.page_allowance(pages, request),
+            None => self.slack.allowance(self.live_with(request)),
+        };
         // Threads in each other's way would take from each other and from upstream in turn.
-        if !is_enough() && !self.slack.is_contended() {
+        if self.pages.is_none() && !is_contended && !self.may_claim(needed, most) {
             // What cannot go back stays.
-            let _ = self.trim_known_to(most);
+            let _ = self.trim_known_to(most.saturating_sub(needed));
         }
-        is_enough()
+        self.may_claim(needed, most)
+    }
+
+    /// Returns how many bytes the pool may have before it moves pages for a request.
+    pub(crate) fn page_allowance(&self, pages: &Pages, request: Request) -> u64 {
+        self.slack.allowance_of_peak(self.live_with(request), pages.slack_divisor)
+    }
+
+    fn live_with(&self, request: Request) -> u64 {
+        self.arenas().map(Arena::live).sum::<u64>() + request.needed()
     }
 
     /// Takes memory from upstream into an arena, for later.
     pub(crate) fn reserve(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
         let total = self.device().total_memory();
         if bytes > total {
-            let asked = usize::try_from(bytes).unwrap_or(usize::MAX);
-            return Err(ResourceError::beyond_device(asked, total));
+            let requested = usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Err(ResourceError::beyond_device(requested, total));
         }
-        if let Some(paging) = self.paging() {
-            return self.reserve_pages(arena, bytes, paging);
-        }
-        let hand = self.transit.open();
         // Less than an alignment may have no aligned address in it.
-        let bytes = bytes.max(self.config.alignment as u64);
-        match self.take_segment(arena, bytes, true, &hand)? {
-            Some(block) => self.add(&mut arena.lock(), arena.home, block, false),
-            None => return Err(self.out_of_memory(bytes)),
-        };
-        Ok(())
+        let mut rest = bytes.max(self.config.alignment as u64);
+        let (mut outcome, mut reserved) = (Ok(()), Vec::new());
+        while rest > 0 && outcome.is_ok() {
+            let piece = rest.min(MAX_CHUNK);
+            let units = piece.div_ceil(UNIT) as u32;
+            let request = Request { units, bytes: 0, is_dedicated: false };
+            match self.grow(arena, request, Share::Limit) {
+                Ok(Some(found)) => reserved.push(found.taken),
+                Ok(None) => outcome = Err(self.out_of_memory(bytes)),
+                Err(error) => outcome = Err(error),
+            }
+            rest -= piece;
+        }
+        let mut state = arena.lock();
+        for chunk in reserved {
+            state.heap.merge(chunk.id, chunk.since);
+        }
+        outcome
     }
 
-    /// Adds a segment to an arena: free, or taken if it is for one large block at a time.
-    fn add(
-        &self,
-        state: &mut State,
-        home: StreamId,
-        block: DeviceBlock,
-        is_dedicated: bool,
-    ) -> ChunkId {
-        let (ptr, units) = aligned_part(&block, self.config.alignment as u64);
-        let first = match is_dedicated {
-            true => state.heap.add_dedicated(ptr, units),
-            false => state.heap.add_segment(ptr, units, self.uses().submitted(home)),
-        };
-        state.segments.push(Segment { block, first, is_dedicated });
-        first
+    fn grow_segments(&self, own: &Arena, request: Request) -> ResourceResult<Option<Found>> {
+        let hand = self.transit.open();
+        let Some(block) = self.allocate_segment(own, request, &hand)? else { return Ok(None) };
+        let Request { units, is_dedicated, .. } = request;
+        let since = self.uses().submitted(own.home);
+        let mut state = own.lock();
+        let first = state.add_block(block, self.config.alignment as u64, is_dedicated, since);
+        let heap = &mut state.heap;
+        let taken = if is_dedicated { heap.taken(first) } else { heap.take_from(first, units) };
+        Ok(Some(own.found(taken)))
     }
 
-    /// Asks upstream for a large step, and for less if it does not have that much. `None` if the pool
+    /// Allocates a large step from upstream, or less if it does not have that much. `None` if the pool
     /// may not have that much, or no device has.
-    fn take_segment(
+    fn allocate_segment(
         &self,
         arena: &Arena,
-        needed: u64,
-        is_dedicated: bool,
+        request: Request,
         hand: &Hand<'_>,
     ) -> ResourceResult<Option<DeviceBlock>> {
-        let reserved = self.reserved.load(Ordering::Relaxed);
         // Upstream need not align better than every resource does.
         let for_alignment = self.config.alignment as u64 - UNIT;
-        let least = (needed + for_alignment).next_multiple_of(SEGMENT_STEP);
+        let least = (request.needed() + for_alignment).next_multiple_of(SEGMENT_STEP);
         // Many streams that took as much as one would have too much together.
+        let reserved = self.reserved.load(Ordering::Relaxed);
         let share = reserved / (2 * self.arenas().count() as u64).max(1);
-        let growth = share.min(self.config.growth).next_multiple_of(SEGMENT_STEP);
-        let step = if is_dedicated { least } else { least.max(growth) };
+        let growth = share.min(self.config.growth).min(MAX_CHUNK).next_multiple_of(SEGMENT_STEP);
+        let step = if request.is_dedicated { least } else { least.max(growth) };
         let mut outcome = Ok(None);
-        for bytes in [step, least] {
+        for bytes in std::iter::once(step).chain((least < step).then_some(least)) {
             let Some(mut claim) = self.claim(bytes, |_| true) else { continue };
             hand.hold();
             match self.upstream.allocate(bytes as usize, arena.home, TAG) {
                 Ok(block) => {
-                    self.tell_created(block.ptr(), bytes);
+                    self.report_created(block.ptr(), bytes);
                     self.fulfil(&mut claim, bytes);
                     return Ok(Some(block));
                 }
@@ -197,86 +149,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         outcome
-    }
-
-    /// Takes a segment out of its arena that is free as a whole and that matches `predicate`.
-    fn take_out(
-        &self,
-        arena: &Arena,
-        predicate: impl Fn(&Segment) -> bool,
-    ) -> Option<(Segment, Hand<'_>)> {
-        let hand = self.transit.open();
-        let segment = arena.lock().remove_segment(predicate)?;
-        hand.hold();
-        Some((segment, hand))
-    }
-
-    /// Gives a segment back to upstream that was taken out of its arena.
-    fn give_up(&self, arena: &Arena, segment: Segment) -> ResourceResult<()> {
-        let (ptr, bytes) = (segment.block.ptr(), segment.block.bytes() as u64);
-        self.tell_destroyed(ptr);
-        match self.upstream.deallocate(segment.block) {
-            Ok(_) => {
-                self.count_given_back(bytes);
-                Ok(())
-            }
-            Err(refused) => {
-                self.tell_created(ptr, bytes);
-                self.add(&mut arena.lock(), arena.home, refused.block, false);
-                Err(refused.error)
-            }
-        }
-    }
-
-    /// Waits until other streams are done with everything that is pending; in an observed pool, until
-    /// the home streams are, too.
-    pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
-        let mut outcome = self.wait_for_ending();
-        for arena in self.arenas() {
-            arena.settle_oldest(self.uses(), |after| {
-                outcome =
-                    std::mem::replace(&mut outcome, Ok(())).and(self.uses().synchronize(after));
-            });
-            arena.settle_everything(self.uses());
-        }
-        outcome
-    }
-
-    /// Gives everything back to upstream, ordered by waits on the home streams. Segments with a block
-    /// in them are leaked: work may be using them.
-    pub(crate) fn give_all_back(&self) {
-        if self.device().bind().is_err() {
-            return;
-        }
-        self.settle_closed(Patience::Poll);
-        // What is not known to be done is leaked.
-        let _ = self.wait_for_ending();
-        for arena in self.arenas() {
-            while let Some(Pending { value: chunk, after }) = {
-                let mut state = arena.lock();
-                let oldest = state.pending.oldest();
-                oldest.and_then(|entry| state.remove_pending(entry))
-            } {
-                let is_ordered = match self.uses().has_ended(arena.home) {
-                    // It can be given no wait any more.
-                    true => self.uses().poll(&after).unwrap_or(false),
-                    false => self.uses().wait_for(arena.home, &after).is_ok(),
-                };
-                if is_ordered {
-                    let mut state = arena.lock();
-                    state.release(chunk, self.uses().submitted(arena.home));
-                }
-            }
-        }
-        match self.pages {
-            Some(_) => self.give_all_pages_back(),
-            None => drop(self.trim_own_to(0)),
-        }
-        for arena in self.arenas() {
-            for slot in arena.lock().take_slots() {
-                self.uses().vacate(slot);
-            }
-        }
     }
 
     /// Returns the error of a pool that takes no more from upstream: because of its maximum, or because
@@ -295,12 +167,4 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             _ => error,
         }
     }
-}
-
-/// Returns the first aligned address of a segment, and how many units follow it, in whole
-/// alignments.
-fn aligned_part(block: &DeviceBlock, alignment: u64) -> (u64, u32) {
-    let address = block.ptr().next_multiple_of(alignment);
-    let bytes = (block.bytes() as u64).saturating_sub(address - block.ptr());
-    (address, ((bytes - bytes % alignment) / UNIT) as u32)
 }

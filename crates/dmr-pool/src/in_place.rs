@@ -106,7 +106,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(false);
         }
         let request = Request { units: more_units, bytes: more_bytes, is_dedicated };
-        match self.place_after(arena, chunk, request) {
+        match self.map_behind(arena, chunk, request) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. }) => Ok(false),
             other => other,
         }

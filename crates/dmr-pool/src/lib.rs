@@ -35,11 +35,13 @@ mod observed;
 mod pages;
 mod resource;
 mod slack;
+mod span;
 mod stats;
 mod sync;
 #[cfg(test)]
 mod tests;
 mod transit;
+mod trim;
 #[cfg(test)]
 mod work;
 

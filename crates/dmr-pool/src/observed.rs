@@ -22,6 +22,7 @@ use crate::arena::{Arena, Request};
 use crate::give_back::Back;
 use crate::heap::{ChunkId, Taken};
 use crate::resource::Place;
+use crate::span::Span;
 
 /// How many blocks may turn out to be in use before no more are asked about.
 const QUESTIONS: usize = 8;
@@ -81,12 +82,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub fn with_observer(mut self, observer: Arc<dyn MemoryObserver>) -> Self {
         for arena in self.arenas() {
             let state = arena.lock();
-            for segment in &state.segments {
-                observer.heap_created(segment.block.ptr(), segment.block.bytes());
-            }
-            for range in &state.ranges {
-                let addresses = range.addresses();
-                observer.heap_created(addresses.base(), addresses.bytes() as usize);
+            for (ptr, bytes) in state.spans.iter().map(Span::range) {
+                observer.heap_created(ptr, bytes as usize);
             }
         }
         let before = self.observed.take();
@@ -100,14 +97,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Memory was taken from upstream.
-    pub(crate) fn tell_created(&self, ptr: u64, bytes: u64) {
+    pub(crate) fn report_created(&self, ptr: u64, bytes: u64) {
         if let Some(observed) = &self.observed {
             observed.observer.heap_created(ptr, bytes as usize);
         }
     }
 
     /// Memory is about to go back: afterwards upstream may hand it out again.
-    pub(crate) fn tell_destroyed(&self, ptr: u64) {
+    pub(crate) fn report_destroyed(&self, ptr: u64) {
         if let Some(observed) = &self.observed {
             observed.observer.heap_destroyed(ptr);
         }
@@ -172,11 +169,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// another pool would have a stream wait. Only for observers that do not follow streams.
     pub(crate) fn take_ended(&self, own: &Arena, request: Request) -> Option<Taken> {
         self.observed.as_ref().filter(|observed| !observed.follows_streams)?;
-        let grows = match &self.pages {
-            Some(pages) => self.may_map_first(request, pages),
-            None => self.may_grow(request),
-        };
-        if !grows {
+        if !self.may_grow(request) {
             // What is not known to be done stays.
             let _ = self.wait_for_ending();
         }

@@ -18,6 +18,7 @@ use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
 use crate::give_back::{Back, Retired};
+use crate::grow::MAX_CHUNK;
 use crate::heap::{ChunkId, Taken, UNIT};
 use crate::observed::Observed;
 use crate::pages::Pages;
@@ -127,8 +128,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // Any block can be anywhere.
             config.dedicated_from = u64::MAX;
         }
-        // A chunk's size is a number of 32 bits.
-        let most = streams.device().total_memory().min(u64::from(u32::MAX / 2) * UNIT);
+        let most = streams.device().total_memory().min(MAX_CHUNK);
         let owner = streams.register();
         let arenas = (0..streams.max_slots()).map(|_| OnceLock::new()).collect();
         let pool = Self {
@@ -191,7 +191,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let permanent = self.streams.permanent(home).unwrap_or(home);
             // Compact mode needs more exact live counts.
             let exactness = if self.config.waits_first { 8 } else { 5 };
-            Box::new(Arena::new(permanent, exactness))
+            let page = self.pages.as_ref().map_or(0, |pages| pages.size);
+            Box::new(Arena::new(permanent, exactness, page))
         })
     }
 
@@ -433,7 +434,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return upstream(self).map(|_| freed);
         }
         self.settle_ending();
-        let unmapped = self.unmap_left();
+        let unmapped = self.unmap_leaving();
         let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
             true => self.trim_own_to(self.config.release_threshold),
             false => Ok(()),
@@ -461,7 +462,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
 impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
     fn drop(&mut self) {
-        self.give_all_back();
+        self.release_all();
     }
 }
 

@@ -123,7 +123,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             stats.segments += {
                 let state = arena.lock();
                 stats.steps.add(&state.steps);
-                state.segments.len() + state.mapped_pages()
+                state.segments()
             };
             self.visit_pieces(arena, 1, |_, piece| {
                 let bytes = piece.bytes();

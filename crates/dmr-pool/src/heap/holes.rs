@@ -36,17 +36,6 @@ impl Heap {
         id
     }
 
-    /// Removes the span that begins with this chunk; `false` if any of it has memory.
-    pub(crate) fn remove_hole(&mut self, first: ChunkId) -> bool {
-        let chunk = &self.chunks[first];
-        let is_empty = chunk.state == State::Hole && chunk.is_whole();
-        if is_empty {
-            self.unlist_hole(first);
-            self.chunks.remove(first);
-        }
-        is_empty
-    }
-
     /// Finds free pages whose number `matches`: of the smallest chunk that has `wanted`, or else of
     /// the one that has most.
     pub(crate) fn find_free_pages(
@@ -245,7 +234,7 @@ impl Heap {
         chunk.links = Links { next, ..Links::default() };
     }
 
-    fn unlist_hole(&mut self, id: ChunkId) {
+    pub(super) fn unlist_hole(&mut self, id: ChunkId) {
         let Links { previous, next, .. } = self.chunks[id].links;
         if let Some(next) = next {
             self.chunks[next].links.previous = previous;

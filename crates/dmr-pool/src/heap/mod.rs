@@ -109,15 +109,16 @@ impl Heap {
         self.chunks[id].is_dedicated
     }
 
-    /// Removes the span that begins with this chunk, if it is free as a whole.
-    pub(crate) fn remove_segment(&mut self, id: ChunkId) -> bool {
+    /// Removes the span that begins with this chunk, if it is free as a whole, or a hole.
+    pub(crate) fn remove_span(&mut self, id: ChunkId) -> bool {
         let chunk = self.chunks[id];
-        let is_whole = chunk.state == State::Free && chunk.is_whole();
-        if is_whole {
-            self.unlist(id);
-            self.chunks.remove(id);
+        match chunk.state {
+            State::Free if chunk.is_whole() => self.unlist(id),
+            State::Hole if chunk.is_whole() => self.unlist_hole(id),
+            _ => return false,
         }
-        is_whole
+        self.chunks.remove(id);
+        true
     }
 
     /// Acquires a chunk of exactly this size from its shelf.

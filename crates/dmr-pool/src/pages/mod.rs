@@ -12,26 +12,27 @@
 //!
 //! | module | what it is for |
 //! | --- | --- |
-//! | `table` | what is mapped where |
-//! | `place` | choosing a window and filling it |
+//! | `detached` | a chunk that is out of its arena while pages are mapped and unmapped in it |
+//! | `map` | choosing a window and filling it |
 //! | `supply` | where the pages come from that it lacks |
-//! | `back` | unmapping, and the way back to upstream |
+//! | `unmap` | unmapping, and the way back to upstream |
 
-mod back;
-mod place;
+mod detached;
+mod map;
 mod supply;
-mod table;
+mod unmap;
 
+use std::collections::VecDeque;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
 use dmr_streams::uses::Dependencies;
 
+use crate::span::Page;
+use crate::sync::{self, Mutex};
 use crate::{PoolConfig, PoolResource};
-pub(crate) use table::Range;
-use table::{Page, Slot};
 
 /// The pages of a pool that are in no arena. Neither lock is held while the driver is called.
 #[derive(Debug)]
@@ -39,13 +40,13 @@ pub(crate) struct Pages {
     /// Bytes of each.
     pub(crate) size: u64,
     /// The pool may exceed its peak by 1/`slack_divisor` before pages are moved.
-    slack_divisor: u64,
-    /// How many were moved.
+    pub(crate) slack_divisor: u64,
+    /// The number of pages that were moved.
     moved: AtomicU64,
-    /// Mapped at no address in use, and no work uses them. Locked before an arena.
-    spare: LeakedInChild<Mutex<Vec<Page>>>,
-    /// Where pages are to be unmapped. Locked after an arena.
-    leaving: LeakedInChild<Mutex<Vec<Leaving>>>,
+    /// Mapped at no address in use, and used by no work. Locked before an arena.
+    spare: LeakedInChild<Mutex<VecDeque<Page>>>,
+    /// Where pages are to be unmapped.
+    leaving: LeakedInChild<Mutex<VecDeque<Leaving>>>,
 }
 
 /// The pages of a pool and the upstream that maps them.
@@ -94,17 +95,17 @@ impl Pages {
         self.spare().len() as u64 * self.size
     }
 
-    /// Returns how many pages were moved so far.
+    /// Returns the number of pages that were moved so far.
     pub(crate) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    fn spare(&self) -> MutexGuard<'_, Vec<Page>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spare(&self) -> MutexGuard<'_, VecDeque<Page>> {
+        sync::lock(&self.spare)
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Vec<Leaving>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leaving(&self) -> MutexGuard<'_, VecDeque<Leaving>> {
+        sync::lock(&self.leaving)
     }
 }
 

@@ -1,19 +1,20 @@
-//! Pages for addresses that lack them: where they come from, and mapping them.
+//! Pages for addresses that lack them: where they come from.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult};
-use dmr_streams::uses::{Dependencies, Pending};
+use dmr_streams::uses::{Dependencies, Pending, UseTable};
 
-use super::{Leaving, Page, Pages, Paging, Slot};
+use super::detached::Detached;
+use super::{Pages, Paging};
 use crate::PoolResource;
 use crate::acquire::is_full;
 use crate::arena::{Arena, Request, State};
 use crate::claim::Claim;
 use crate::grow::TAG;
 use crate::heap::{ChunkId, UNIT};
+use crate::span::Page;
 use crate::transit::Hand;
 
 /// Where pages are taken from.
@@ -27,45 +28,57 @@ pub(super) enum Source {
     Pending,
 }
 
-/// Pages in a thread's hand.
-#[derive(Default)]
+/// Pages in a thread's hand. Those that are left when this is dropped go back to where they were.
 pub(super) struct Supply<'p> {
+    pages: &'p Pages,
     /// Mapped at no address in use.
-    unmapped: Vec<Page>,
+    pub(super) unmapped: Vec<Page>,
     /// One for each page that is still to be created.
     claims: Vec<Claim<'p>>,
-    donations: Vec<Donation>,
-    /// The work that the next users of the pages come after.
-    pub(super) after: Dependencies,
+    pub(super) donations: Vec<Donation<'p>>,
 }
 
-/// Pages that were free or pending as a whole, at the addresses that they are still mapped at.
-struct Donation {
-    /// The slot of the stream of the arena that they are taken from.
-    arena: usize,
-    /// All of them, taken out of that arena.
-    chunk: ChunkId,
-    since: u64,
-    /// What other streams do with them, if they were pending.
-    pending: Dependencies,
-    pages: Vec<(u64, Page)>,
-    /// The stream that gets them comes after their last users.
-    is_ordered: bool,
+/// Pages that were free or pending as a whole, still mapped at their old addresses.
+pub(super) struct Donation<'p> {
+    /// All of them.
+    pub(super) chunk: Detached<'p>,
+    /// Those that were not mapped elsewhere yet, with their old addresses.
+    pub(super) pages: Vec<(u64, Page)>,
 }
 
-impl Donation {
-    /// Returns all work with the pages at their old addresses.
-    fn last_uses(&self, arena: &Arena) -> Dependencies {
-        let mut after = self.pending.clone();
-        after.add(arena.home, self.since);
-        after
+impl Donation<'_> {
+    pub(super) fn has_pages(&self) -> bool {
+        !self.pages.is_empty()
     }
 }
 
-impl Supply<'_> {
+impl<'p> Supply<'p> {
+    fn new(pages: &'p Pages) -> Self {
+        Self { pages, unmapped: Vec::new(), claims: Vec::new(), donations: Vec::new() }
+    }
+
     fn count(&self) -> usize {
-        let donated = self.donations.iter().map(|given| given.pages.len()).sum::<usize>();
+        let donated = self.donations.iter().map(|donation| donation.pages.len()).sum::<usize>();
         self.unmapped.len() + self.claims.len() + donated
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.unmapped.append(&mut other.unmapped);
+        self.claims.append(&mut other.claims);
+        self.donations.append(&mut other.donations);
+    }
+
+    /// Returns the work that the next users of the pages come after.
+    pub(super) fn last_uses(&self) -> Dependencies {
+        let mut uses = Dependencies::default();
+        self.donations.iter().for_each(|donation| uses.add_all(&donation.chunk.last_uses()));
+        uses
+    }
+}
+
+impl Drop for Supply<'_> {
+    fn drop(&mut self) {
+        self.pages.spare().extend(self.unmapped.drain(..));
     }
 }
 
@@ -87,8 +100,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(super) fn sources(&self, wanted: u64, request: Request, pages: &Pages) -> Vec<Source> {
         let allowance = self.page_allowance(pages, request);
         let mut sources = vec![Source::New(allowance)];
-        let at_hand = pages.spare().len() as u64 + self.claimable_pages(allowance, pages);
-        let lacking = wanted.saturating_sub(at_hand);
+        let available = pages.spare().len() as u64 + self.claimable_pages(allowance, pages);
+        let lacking = wanted.saturating_sub(available);
         if lacking > 0 && self.exceeds_move_budget(pages, lacking) {
             sources.push(Source::New(self.slack.twice_the_peak()));
         }
@@ -112,7 +125,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             state.heap.flush();
             found += state.heap.count_free_pages(pages.size);
             state.heap.visit_pending((pages.size / UNIT) as u32, |chunk, _| {
-                let whole = whole_pages(&state, chunk, pages);
+                let whole = state.whole_pages(chunk);
                 found += (whole.end - whole.start) / pages.size;
             });
         }
@@ -125,8 +138,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         most.saturating_sub(self.claimed.load(Ordering::Relaxed)) / pages.size
     }
 
-    /// Takes `wanted` pages into the thread's hand and has the own stream come after their last
-    /// users. `None`, and nothing has changed, if the sources have fewer.
+    /// Takes `wanted` pages into the thread's hand and orders the own stream after their last users.
+    /// `None`, and nothing has changed, if the sources have fewer.
     ///
     /// # Errors
     ///
@@ -137,82 +150,80 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own: &Arena,
         wanted: usize,
         mut sources: Vec<Source>,
-        paging: Paging<'_>,
+        paging: Paging<'p>,
         hand: &Hand<'_>,
     ) -> ResourceResult<Option<Supply<'p>>> {
-        let mut supply = Supply::default();
+        let mut supply = Supply::new(paging.pages);
         let mut refused = None;
-        // Arenas whose streams can record no event now.
+        // Slots of the streams that can record no event now.
         let mut skipped = Vec::new();
-        // Each turn but the last gives up a source or an arena.
+        // Each turn but the last drops a source or an arena.
         while supply.count() < wanted {
-            if !self.gather(own, wanted, (&sources, &skipped), &mut supply, paging.pages, hand) {
-                self.put_back(supply, paging.pages);
-                return refused.map_or(Ok(None), Err);
+            let lacking = wanted - supply.count();
+            match self.gather(own, lacking, &sources, &skipped, paging.pages, hand) {
+                Some(more) => supply.append(more),
+                None => return refused.map_or(Ok(None), Err),
             }
             if let Err(error) = self.create_claimed(&mut supply, paging) {
+                supply.claims.clear();
                 sources.retain(|source| !matches!(source, Source::New(_)));
                 refused = Some(error);
             }
-            self.order_donations(own, &mut supply, &mut skipped, paging.pages);
+            supply.donations.retain(|donation| {
+                let is_ordered = self.order_after(own.home, &donation.chunk.last_uses());
+                if !is_ordered {
+                    skipped.push(donation.chunk.arena.home.slot());
+                }
+                is_ordered
+            });
         }
         Ok(Some(supply))
     }
 
-    /// Completes a supply to `wanted` pages, or adds nothing. One thread at a time, so that two
-    /// threads do not end up with half of the pages each that both need; calls no driver.
+    /// Takes `wanted` pages, or none. One thread at a time, so that two threads do not end up with half
+    /// of the pages each that both need; calls no driver.
     fn gather<'p>(
         &'p self,
         own: &Arena,
         wanted: usize,
-        (sources, skipped): (&[Source], &[usize]),
-        supply: &mut Supply<'p>,
-        pages: &Pages,
+        sources: &[Source],
+        skipped: &[usize],
+        pages: &'p Pages,
         hand: &Hand<'_>,
-    ) -> bool {
+    ) -> Option<Supply<'p>> {
+        let mut supply = Supply::new(pages);
         let mut spare = pages.spare();
-        let mut more = Supply::default();
-        let wanted = wanted - supply.count();
-        let from = spare.len() - wanted.min(spare.len());
-        more.unmapped = spare.split_off(from);
+        let from = spare.len().saturating_sub(wanted);
+        supply.unmapped.extend(spare.drain(from..));
         hand.hold();
         for &source in sources {
             if let Source::New(most) = source {
                 let fits = |claimed: u64| claimed.saturating_add(pages.size) <= most;
-                while more.count() < wanted
+                while supply.count() < wanted
                     && let Some(claim) = self.claim(pages.size, fits)
                 {
-                    more.claims.push(claim);
+                    supply.claims.push(claim);
                 }
                 continue;
             }
-            let arenas = std::iter::once(own).chain(self.others(own.home));
+            let arenas = self.arena_at(own.home.slot()).into_iter().chain(self.others(own.home));
             for arena in arenas.filter(|arena| !skipped.contains(&arena.home.slot())) {
-                while more.count() < wanted
-                    && let Some(given) = take_pages(arena, wanted - more.count(), source, pages)
+                while supply.count() < wanted
+                    && let Some(donation) =
+                        detach_pages(arena, wanted - supply.count(), source, self.uses())
                 {
-                    more.donations.push(given);
+                    supply.donations.push(donation);
                 }
             }
         }
-        let is_enough = more.count() == wanted;
-        if is_enough {
-            supply.unmapped.append(&mut more.unmapped);
-            supply.claims.append(&mut more.claims);
-            supply.donations.append(&mut more.donations);
-        } else {
-            spare.append(&mut more.unmapped);
-            for given in more.donations.drain(..) {
-                self.give_pages_back(given, |_| false, pages);
-            }
-        }
-        is_enough
+        drop(spare);
+        (supply.count() == wanted).then_some(supply)
     }
 
     /// Creates the pages that a supply has claims for.
     fn create_claimed(&self, supply: &mut Supply<'_>, paging: Paging<'_>) -> ResourceResult<()> {
         let size = paging.pages.size;
-        for mut claim in std::mem::take(&mut supply.claims) {
+        while let Some(mut claim) = supply.claims.pop() {
             let page = paging.memory.create(size, TAG).inspect_err(|error| {
                 if is_full(error) {
                     self.note_refusal(size);
@@ -224,31 +235,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(())
     }
 
-    /// Has the own stream come after the last users of the pages that it is given. Where that cannot
-    /// be, they go back, and the arena is skipped from then on.
-    fn order_donations(
-        &self,
-        own: &Arena,
-        supply: &mut Supply<'_>,
-        skipped: &mut Vec<usize>,
-        pages: &Pages,
-    ) {
-        for mut given in std::mem::take(&mut supply.donations) {
-            if !given.is_ordered {
-                let Some(arena) = self.arena_at(given.arena) else { continue };
-                let after = given.last_uses(arena);
-                if !self.has_come_after(own.home, &after) {
-                    skipped.push(given.arena);
-                    self.give_pages_back(given, |_| false, pages);
-                    continue;
-                }
-                given.is_ordered = true;
-                supply.after.add_all(&after);
-            }
-            supply.donations.push(given);
-        }
-    }
-
     /// Returns whether moving `more` pages would take too much time.
     pub(super) fn exceeds_move_budget(&self, pages: &Pages, more: u64) -> bool {
         let budget = if self.config.waits_first { &MEMORY_FIRST } else { &TIME_FIRST };
@@ -256,138 +242,49 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let moves = pages.moved() + more;
         moves > budget.at_first + blocks / budget.blocks_per_page
     }
-
-    /// Maps one page to each of the addresses, as far as that succeeds. The rest of the supply goes
-    /// back to where it was.
-    ///
-    /// # Errors
-    ///
-    /// Upstream's. The pages that were mapped before stay mapped.
-    pub(super) fn map_pages(
-        &self,
-        host: &Arena,
-        addresses: Vec<u64>,
-        supply: Supply<'_>,
-        paging: Paging<'_>,
-    ) -> ResourceResult<()> {
-        let mut addresses = VecDeque::from(addresses);
-        let mut outcome = Ok(());
-        let mut mapped = Vec::with_capacity(addresses.len());
-        let mut map = |page: &Page| {
-            let Some(&address) = addresses.front() else { return false };
-            match paging.memory.map(page, address) {
-                Ok(()) => mapped.push((address, Arc::clone(page))),
-                Err(error) => {
-                    addresses.clear();
-                    outcome = Err(error);
-                    return false;
-                }
-            }
-            addresses.pop_front();
-            true
-        };
-        let mut unused = supply.unmapped;
-        unused.retain(|page| !map(page));
-        paging.pages.spare().append(&mut unused);
-        for given in supply.donations {
-            self.give_pages_back(given, &mut map, paging.pages);
-        }
-        let mut state = host.lock();
-        for (address, page) in mapped {
-            state.set_slot(address, paging.pages.size, Slot::Mapped(page));
-        }
-        outcome
-    }
-
-    /// Puts all pages of a supply back to where they were, and gives up its claims.
-    fn put_back(&self, supply: Supply<'_>, pages: &Pages) {
-        let Supply { mut unmapped, donations, .. } = supply;
-        pages.spare().append(&mut unmapped);
-        for given in donations {
-            self.give_pages_back(given, |_| false, pages);
-        }
-    }
-
-    /// Leaves the pages of a donation that `is_used` returns `true` for to be unmapped at their old
-    /// addresses. The others are free or pending again.
-    fn give_pages_back(
-        &self,
-        given: Donation,
-        mut is_used: impl FnMut(&Page) -> bool,
-        pages: &Pages,
-    ) {
-        let Some(arena) = self.arena_at(given.arena) else { return };
-        let after = given.last_uses(arena);
-        let Donation { chunk, since, pending, pages: given, .. } = given;
-        // `is_used` calls the driver: no lock is held yet.
-        let moved: Vec<_> = given.into_iter().filter(|(_, page)| is_used(page)).collect();
-        pages.moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
-        let mut state = arena.lock();
-        for (address, page) in moved {
-            state.set_slot(address, pages.size, Slot::Leaving(page));
-            pages.leaving().push(Leaving { home: arena.home, address, after: after.clone() });
-        }
-        state.divide(chunk, pages.size, |state, rest| {
-            if pending.is_empty() {
-                state.heap.merge(rest, since);
-            } else {
-                state.push(rest, pending.clone(), since);
-            }
-        });
-    }
 }
 
-/// Takes up to `wanted` pages out of an arena that are free or pending in one piece.
-fn take_pages(arena: &Arena, wanted: usize, source: Source, pages: &Pages) -> Option<Donation> {
+/// Detaches up to `wanted` pages of an arena that are free or pending in one piece.
+fn detach_pages<'p>(
+    arena: &'p Arena,
+    wanted: usize,
+    source: Source,
+    uses: UseTable<'p>,
+) -> Option<Donation<'p>> {
     let mut state = arena.lock();
-    let taken = match source {
-        Source::Free => take_free_pages(&mut state, wanted, pages),
-        Source::Pending => take_pending_pages(&mut state, wanted, pages),
-        Source::New(_) => None,
+    let pending = match source {
+        Source::Free => {
+            state.heap.flush();
+            let free = state.heap.find_free_pages(wanted as u64, state.page, |_| true)?;
+            Pending { value: state.heap.take_pages(&free), after: Dependencies::default() }
+        }
+        Source::Pending => acquire_pending_pages(&mut state, wanted)?,
+        Source::New(_) => return None,
     };
-    let (chunk, pending) = taken?;
-    let since = state.heap.taken(chunk).since;
-    let pages = state.pages_of(chunk, pages.size);
-    Some(Donation { arena: arena.home.slot(), chunk, since, pending, pages, is_ordered: false })
+    let pages = state.pages_of(pending.value);
+    let chunk = Detached::new(arena, &state, pending.value, pending.after, uses);
+    Some(Donation { chunk, pages })
 }
 
-fn take_free_pages(
-    state: &mut State,
-    wanted: usize,
-    pages: &Pages,
-) -> Option<(ChunkId, Dependencies)> {
-    state.heap.flush();
-    let free = state.heap.find_free_pages(wanted as u64, pages.size, |_| true)?;
-    Some((state.heap.take_pages(&free), Dependencies::default()))
-}
-
-fn take_pending_pages(
-    state: &mut State,
-    wanted: usize,
-    pages: &Pages,
-) -> Option<(ChunkId, Dependencies)> {
-    let whole = |chunk| Some(whole_pages(state, chunk, pages)).filter(|range| !range.is_empty());
-    let (entry, range) = state.find_pending((pages.size / UNIT) as u32, whole)?;
-    let Pending { value: mut chunk, after } = state.remove_pending(entry)?;
+/// Acquires up to `wanted` whole pages of the oldest pending chunk that has any. The rest of it stays
+/// pending.
+fn acquire_pending_pages(state: &mut State, wanted: usize) -> Option<Pending<ChunkId>> {
+    let page = state.page;
+    let whole = |chunk| Some(state.whole_pages(chunk)).filter(|range| !range.is_empty());
+    let (entry, range) = state.find_pending((page / UNIT) as u32, whole)?;
+    let Pending { value: chunk, after } = state.remove_pending(entry)?;
     let since = state.heap.taken(chunk).since;
-    let most = pages.size.saturating_mul(wanted as u64);
-    let from = range.start.max(range.end.saturating_sub(most));
+    let from = range.start.max(range.end.saturating_sub(page.saturating_mul(wanted as u64)));
     let (start, _) = state.heap.range(chunk);
+    let push = |state: &mut State, rest: Option<ChunkId>| {
+        rest.into_iter().for_each(|rest| state.push(rest, after.clone(), since));
+    };
+    let mut pages = chunk;
     if from > start {
-        let rest = state.heap.cut(chunk, ((from - start) / UNIT) as u32);
-        state.push(chunk, after.clone(), since);
-        chunk = rest;
+        pages = state.heap.cut(chunk, ((from - start) / UNIT) as u32);
+        push(state, Some(chunk));
     }
-    if let Some(rest) = state.heap.cut_off(chunk, ((range.end - from) / UNIT) as u32) {
-        state.push(rest, after.clone(), since);
-    }
-    Some((chunk, after))
-}
-
-/// Returns the addresses of the pages that a chunk covers as a whole.
-fn whole_pages(state: &State, chunk: ChunkId, pages: &Pages) -> std::ops::Range<u64> {
-    let (start, units) = state.heap.range(chunk);
-    let end = (start + u64::from(units) * UNIT) / pages.size * pages.size;
-    let start = start.next_multiple_of(pages.size);
-    start..end.max(start)
+    let rest = state.heap.cut_off(pages, ((range.end - from) / UNIT) as u32);
+    push(state, rest);
+    Some(Pending { value: pages, after })
 }

@@ -133,7 +133,7 @@ proptest! {
                     next += u64::from(units) * UNIT;
                 }
                 Step::RemoveFree => {
-                    segments.retain(|_, &mut (_, first)| !heap.remove_segment(first));
+                    segments.retain(|_, &mut (_, first)| !heap.remove_span(first));
                 }
             }
             check(&heap, &segments, &taken);

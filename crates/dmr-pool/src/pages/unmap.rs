@@ -1,0 +1,178 @@
+//! Unmapping pages that are leaving, and giving free ones back to upstream.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_streams::uses::Dependencies;
+
+use super::detached::Detached;
+use super::{Leaving, Paging};
+use crate::PoolResource;
+use crate::arena::Arena;
+use crate::span::{Slot, SpanMemory};
+
+/// How many leaving pages may turn out to be in use before no more are polled.
+const MOST_BUSY: usize = 8;
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// Polls the leaving pages and unmaps those whose work is done.
+    ///
+    /// # Errors
+    ///
+    /// The driver's first; the rest is unmapped all the same, and the next call tries again what could
+    /// not be.
+    pub(crate) fn unmap_leaving(&self) -> ResourceResult<()> {
+        let Some(paging) = self.paging() else { return Ok(()) };
+        let (mut outcome, mut busy) = (Ok(()), 0);
+        // No hand: these are addresses, and their pages are in use elsewhere or spare.
+        let count = paging.pages.leaving().len();
+        for _ in 0..count {
+            let Some(leaving) = paging.pages.leaving().pop_front() else { break };
+            let is_done = self.uses().poll(&leaving.after).unwrap_or_default();
+            let unmapped = if is_done { self.unmap_one(&leaving, paging) } else { Ok(()) };
+            if !is_done || unmapped.is_err() {
+                paging.pages.leaving().push_back(leaving);
+            }
+            outcome = outcome.and(unmapped);
+            busy += usize::from(!is_done);
+            if busy == MOST_BUSY {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn unmap_one(&self, leaving: &Leaving, paging: Paging<'_>) -> ResourceResult<()> {
+        let Some(arena) = self.arena_at(leaving.home.slot()) else { return Ok(()) };
+        let Some(page) = arena.lock().leaving_page(leaving.address) else { return Ok(()) };
+        paging.memory.unmap(&page, leaving.address)?;
+        arena.lock().set_slot(leaving.address, Slot::Empty);
+        Ok(())
+    }
+
+    /// Unmaps pages of an arena that are free as a whole and whose work is known to be done, and
+    /// destroys them, as long as more than `bytes` bytes are reserved.
+    pub(crate) fn trim_pages(
+        &self,
+        arena: &Arena,
+        bytes: u64,
+        paging: Paging<'_>,
+    ) -> ResourceResult<()> {
+        let newest = {
+            let state = arena.lock();
+            [state.heap.newest_free_pages(paging.pages.size), state.heap.newest_free()]
+        };
+        // Free pages first, and then all that is free or pending: a page that is merged with it can go
+        // back only then.
+        for since in newest.into_iter().flatten() {
+            // On an error they stay.
+            let _ = self.uses().poll(&Dependencies::on(arena.home, since));
+        }
+        let unmapped = self.unmap_free_pages(arena, bytes, paging);
+        unmapped.and(self.destroy_spare(bytes))
+    }
+
+    fn unmap_free_pages(
+        &self,
+        arena: &Arena,
+        bytes: u64,
+        paging: Paging<'_>,
+    ) -> ResourceResult<()> {
+        let Paging { pages, memory } = paging;
+        let is_done = |since| self.uses().is_known_done(&Dependencies::on(arena.home, since));
+        loop {
+            let most = bytes.saturating_add(pages.spare_bytes());
+            let excess = self.reserved.load(Ordering::Relaxed).saturating_sub(most);
+            if excess == 0 {
+                return Ok(());
+            }
+            let hand = self.transit.open();
+            let (chunk, free) = {
+                let mut state = arena.lock();
+                let wanted = excess.div_ceil(pages.size);
+                let free = state.heap.find_free_pages(wanted, pages.size, is_done);
+                let Some(free) = free else { return Ok(()) };
+                hand.hold();
+                let chunk = state.heap.take_pages(&free);
+                let free = state.pages_of(chunk);
+                (Detached::new(arena, &state, chunk, Dependencies::default(), self.uses()), free)
+            };
+            let mut outcome = Ok(());
+            for (address, page) in free {
+                let unmapped = memory.unmap(&page, address);
+                if unmapped.is_ok() {
+                    arena.lock().set_slot(address, Slot::Empty);
+                    pages.spare().push_back(page);
+                }
+                outcome = outcome.and(unmapped);
+            }
+            drop(chunk);
+            outcome?;
+        }
+    }
+
+    /// Gives spare pages back to upstream that are mapped nowhere any more, as long as more than `bytes`
+    /// bytes are reserved.
+    pub(crate) fn destroy_spare(&self, bytes: u64) -> ResourceResult<()> {
+        let Some(Paging { pages, memory }) = self.paging() else { return Ok(()) };
+        let mut outcome = Ok(());
+        let hand = self.transit.open();
+        let count = pages.spare().len();
+        for _ in 0..count {
+            if self.reserved.load(Ordering::Relaxed) <= bytes {
+                break;
+            }
+            let Some(page) = pages.spare().pop_front() else { break };
+            hand.hold();
+            // Another reference is where the page is leaving.
+            let kept = match Arc::try_unwrap(page).map(|page| memory.destroy(page)) {
+                Ok(Ok(())) => {
+                    self.count_released(pages.size);
+                    continue;
+                }
+                Ok(Err(refused)) => {
+                    outcome = outcome.and(Err(refused.error));
+                    Arc::new(refused.memory)
+                }
+                Err(shared) => shared,
+            };
+            pages.spare().push_back(kept);
+        }
+        outcome
+    }
+
+    /// Waits for the work that uses free and leaving pages.
+    pub(crate) fn wait_for_free_pages(&self) {
+        let Some(Paging { pages, .. }) = self.paging() else { return };
+        // What fails here stays mapped, and is leaked.
+        for arena in self.arenas() {
+            arena.settle_everything(self.uses());
+            arena.lock().heap.flush();
+            let newest = arena.lock().heap.newest_free_pages(pages.size);
+            if let Some(since) = newest {
+                let _ = self.uses().synchronize(&Dependencies::on(arena.home, since));
+            }
+        }
+        let leaving = pages.leaving().clone();
+        for Leaving { after, .. } in leaving {
+            let _ = self.uses().synchronize(&after);
+        }
+    }
+
+    /// Releases the addresses at which nothing is mapped.
+    pub(crate) fn release_addresses(&self) {
+        let Some(Paging { memory, .. }) = self.paging() else { return };
+        let is_empty =
+            |memory: &SpanMemory| matches!(memory, SpanMemory::Pages(map) if map.is_empty());
+        for arena in self.arenas() {
+            loop {
+                let span = arena.lock().remove_span(is_empty);
+                let Some(SpanMemory::Pages(map)) = span else { break };
+                self.report_destroyed(map.addresses.base());
+                // Addresses that cannot go back now never can.
+                let _ = memory.release(map.addresses);
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Spans: the addresses that an arena's chunks are cut from, and the memory behind them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use dmr_core::{AddressRange, DeviceBlock, PhysicalMemory};
+
+use crate::arena::State;
+use crate::heap::{ChunkId, UNIT, Window};
+
+/// A contiguous range of addresses. Free as a whole, it can leave its arena.
+#[derive(Debug)]
+pub(crate) struct Span {
+    /// Its first chunk.
+    first: ChunkId,
+    pub(crate) memory: SpanMemory,
+}
+
+/// The memory of a span.
+#[derive(Debug)]
+pub(crate) enum SpanMemory {
+    /// A block of upstream: all of the span has memory, which cannot move.
+    Block(DeviceBlock),
+    /// Pages that the pool maps into reserved addresses.
+    Pages(PageMap),
+}
+
+/// Reserved addresses, and what is mapped there.
+#[derive(Debug)]
+pub(crate) struct PageMap {
+    pub(crate) addresses: AddressRange,
+    /// The address of the first page.
+    start: u64,
+    /// By page, up to the last that ever had memory.
+    slots: Vec<Slot>,
+}
+
+/// Device memory that may be mapped at several addresses for a while.
+pub(crate) type Page = Arc<PhysicalMemory>;
+
+/// What is mapped at the address of a page.
+#[derive(Debug, Default)]
+pub(crate) enum Slot {
+    #[default]
+    Empty,
+    Mapped(Page),
+    /// Still mapped here, though it has moved: work with it may not be complete.
+    Leaving(Page),
+}
+
+impl Span {
+    /// Returns the address and the bytes of what was taken from upstream.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        match &self.memory {
+            SpanMemory::Block(block) => (block.ptr(), block.bytes() as u64),
+            SpanMemory::Pages(map) => (map.addresses.base(), map.addresses.bytes()),
+        }
+    }
+}
+
+impl PageMap {
+    /// Returns the number of pages of this size that fit into these addresses, as one chunk.
+    pub(crate) fn capacity(addresses: &AddressRange, page: u64) -> u64 {
+        let start = addresses.base().next_multiple_of(page);
+        let bytes = (addresses.base() + addresses.bytes()).saturating_sub(start);
+        bytes.min(u64::from(u32::MAX) * UNIT) / page
+    }
+
+    /// Returns whether nothing is mapped at any of the addresses.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot, Slot::Empty))
+    }
+
+    fn mapped(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Mapped(_))).count()
+    }
+
+    fn contains(&self, address: u64) -> bool {
+        (self.start..self.addresses.base() + self.addresses.bytes()).contains(&address)
+    }
+}
+
+impl State {
+    /// Adds a block of upstream. Returns its chunk: free since `since`, or acquired if it is
+    /// dedicated.
+    pub(crate) fn add_block(
+        &mut self,
+        block: DeviceBlock,
+        alignment: u64,
+        is_dedicated: bool,
+        since: u64,
+    ) -> ChunkId {
+        let address = block.ptr().next_multiple_of(alignment);
+        let bytes = (block.bytes() as u64).saturating_sub(address - block.ptr());
+        let units = u32::try_from((bytes - bytes % alignment) / UNIT).unwrap_or(u32::MAX);
+        let first = match is_dedicated {
+            true => self.heap.add_dedicated(address, units),
+            false => self.heap.add_segment(address, units, since),
+        };
+        self.spans.push(Span { first, memory: SpanMemory::Block(block) });
+        first
+    }
+
+    /// Adds addresses with nothing mapped there.
+    pub(crate) fn add_addresses(&mut self, addresses: AddressRange) {
+        let start = addresses.base().next_multiple_of(self.page);
+        let units = PageMap::capacity(&addresses, self.page) * self.page / UNIT;
+        let first = self.heap.add_hole(start, units as u32);
+        let map = PageMap { addresses, start, slots: Vec::new() };
+        self.spans.push(Span { first, memory: SpanMemory::Pages(map) });
+    }
+
+    /// Removes a span that `predicate` accepts and that is a free chunk or a hole as a whole.
+    pub(crate) fn remove_span(
+        &mut self,
+        predicate: impl Fn(&SpanMemory) -> bool,
+    ) -> Option<SpanMemory> {
+        let Self { heap, spans, .. } = self;
+        let is_removed = |span: &Span| predicate(&span.memory) && heap.remove_span(span.first);
+        let at = spans.iter().position(is_removed)?;
+        Some(spans.swap_remove(at).memory)
+    }
+
+    /// Returns the number of blocks of upstream and of mapped pages.
+    pub(crate) fn segments(&self) -> usize {
+        let count = |span: &Span| match &span.memory {
+            SpanMemory::Block(_) => 1,
+            SpanMemory::Pages(map) => map.mapped(),
+        };
+        self.spans.iter().map(count).sum()
+    }
+
+    /// Finds the cheapest window for `units`.
+    pub(crate) fn find_window(&self, units: u32) -> Option<Window> {
+        self.heap.find_window(units, self.page, |addresses| self.has_leaving(addresses))
+    }
+
+    /// Finds the window for `units` that begins where an acquired chunk ends.
+    pub(crate) fn window_after(&self, chunk: ChunkId, units: u32) -> Option<Window> {
+        self.heap.window_after(chunk, units, self.page, |addresses| self.has_leaving(addresses))
+    }
+
+    /// Cuts an acquired chunk into what is mapped and what is not: passes the mapped parts to
+    /// `release`, still acquired, and makes holes of the others.
+    pub(crate) fn divide(&mut self, chunk: ChunkId, release: impl Fn(&mut Self, ChunkId)) {
+        let mut rest = Some(chunk);
+        while let Some(chunk) = rest.take() {
+            let Range { start, end } = self.addresses(chunk);
+            let is_mapped = self.mapped_at(start).is_some();
+            let mut to = start;
+            while to < end && self.mapped_at(to).is_some() == is_mapped {
+                to = (to + 1).next_multiple_of(self.page);
+            }
+            if to < end {
+                rest = Some(self.heap.cut(chunk, ((to - start) / UNIT) as u32));
+            }
+            if is_mapped {
+                release(self, chunk);
+            } else {
+                self.heap.release_hole(chunk);
+            }
+        }
+    }
+
+    /// Returns the addresses of the pages of a chunk at which nothing is mapped.
+    pub(crate) fn unmapped(&self, chunk: ChunkId) -> Vec<u64> {
+        let Range { start, end } = self.addresses(chunk);
+        let pages = (start / self.page * self.page..end).step_by(self.page as usize);
+        pages.filter(|&address| self.mapped_at(address).is_none()).collect()
+    }
+
+    /// Returns the pages of a chunk that consists of whole pages, with their addresses.
+    pub(crate) fn pages_of(&self, chunk: ChunkId) -> Vec<(u64, Page)> {
+        let pages = self.addresses(chunk).step_by(self.page as usize);
+        pages.filter_map(|address| Some((address, Arc::clone(self.mapped_at(address)?)))).collect()
+    }
+
+    /// Returns the addresses of the pages that a chunk covers as a whole.
+    pub(crate) fn whole_pages(&self, chunk: ChunkId) -> Range<u64> {
+        let Range { start, end } = self.addresses(chunk);
+        let (start, end) = (start.next_multiple_of(self.page), end / self.page * self.page);
+        start..end.max(start)
+    }
+
+    /// Sets what is mapped at an address.
+    pub(crate) fn set_slot(&mut self, address: u64, slot: Slot) {
+        let page = self.page;
+        let Some(map) = self.spans.iter_mut().find_map(|span| match &mut span.memory {
+            SpanMemory::Pages(map) if map.contains(address) => Some(map),
+            _ => None,
+        }) else {
+            return;
+        };
+        let index = ((address - map.start) / page) as usize;
+        if map.slots.len() <= index {
+            map.slots.resize_with(index + 1, Slot::default);
+        }
+        match slot {
+            Slot::Leaving(_) => self.leaving.insert(address),
+            _ => self.leaving.remove(&address),
+        };
+        map.slots[index] = slot;
+    }
+
+    /// Returns the page that is leaving an address.
+    pub(crate) fn leaving_page(&self, address: u64) -> Option<Page> {
+        match self.slot(address) {
+            Some(Slot::Leaving(page)) => Some(Arc::clone(page)),
+            _ => None,
+        }
+    }
+
+    /// Returns the addresses of a chunk.
+    fn addresses(&self, chunk: ChunkId) -> Range<u64> {
+        let (start, units) = self.heap.range(chunk);
+        start..start + u64::from(units) * UNIT
+    }
+
+    fn mapped_at(&self, address: u64) -> Option<&Page> {
+        match self.slot(address) {
+            Some(Slot::Mapped(page)) => Some(page),
+            _ => None,
+        }
+    }
+
+    fn has_leaving(&self, addresses: Range<u64>) -> bool {
+        self.leaving.range(addresses).next().is_some()
+    }
+
+    fn slot(&self, address: u64) -> Option<&Slot> {
+        self.spans.iter().find_map(|span| match &span.memory {
+            SpanMemory::Pages(map) if map.contains(address) => {
+                map.slots.get(((address - map.start) / self.page) as usize)
+            }
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! The way of memory back to upstream. No lock is held while upstream is called.
+
+use std::sync::atomic::Ordering;
+
+use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_streams::uses::{Patience, Pending};
+
+use crate::PoolResource;
+use crate::arena::Arena;
+use crate::span::SpanMemory;
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// Gives free memory back to upstream, as [`trim_own_to`](Self::trim_own_to) does, and trims
+    /// upstream.
+    pub(crate) fn trim_all_to(&self, bytes: u64) -> ResourceResult<()> {
+        let own = self.trim_own_to(bytes);
+        own.and(self.upstream.trim_to(bytes).map(drop))
+    }
+
+    /// Gives free memory back to upstream, as long as more than `bytes` bytes are reserved. Does
+    /// not wait: what other streams are still using stays, and so does every segment or page with a
+    /// block in it. A page goes back only when its home stream is known to be done with it, too.
+    ///
+    /// # Errors
+    ///
+    /// Upstream's first; that memory is still the pool's, and the rest was given back all the same.
+    pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
+        self.settle_ending();
+        for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
+            // On an error it stays pending.
+            arena.settle_oldest(self.uses(), |after| drop(self.uses().poll(after)));
+        }
+        self.trim_known_to(bytes)
+    }
+
+    /// As [`trim_own_to`](Self::trim_own_to), for memory that other streams are known to be done
+    /// with.
+    pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
+        let mut outcome = self.unmap_leaving().and(self.destroy_spare(bytes));
+        for arena in self.arenas() {
+            if self.reserved.load(Ordering::Relaxed) <= bytes {
+                break;
+            }
+            arena.settle_everything(self.uses());
+            arena.lock().heap.flush();
+            outcome = outcome.and(match self.paging() {
+                Some(paging) => self.trim_pages(arena, bytes, paging),
+                None => self.trim_segments(arena, bytes),
+            });
+        }
+        outcome
+    }
+
+    /// Gives the free segments of an arena back, as long as more than `bytes` bytes are reserved.
+    fn trim_segments(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
+        let (mut refused, mut outcome) = (Vec::new(), Ok(()));
+        while self.reserved.load(Ordering::Relaxed) > bytes {
+            let hand = self.transit.open();
+            let is_new = |memory: &SpanMemory| matches!(memory, SpanMemory::Block(block) if !refused.contains(&block.ptr()));
+            let span = arena.lock().remove_span(is_new);
+            let Some(SpanMemory::Block(block)) = span else { break };
+            hand.hold();
+            let (ptr, bytes) = (block.ptr(), block.bytes() as u64);
+            self.report_destroyed(ptr);
+            match self.upstream.deallocate(block) {
+                Ok(_) => self.count_released(bytes),
+                Err(error) => {
+                    self.report_created(ptr, bytes);
+                    let since = self.uses().submitted(arena.home);
+                    let alignment = self.config.alignment as u64;
+                    arena.lock().add_block(error.block, alignment, false, since);
+                    refused.push(ptr);
+                    outcome = outcome.and(Err(error.error));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Waits until other streams are done with everything that is pending; in an observed pool, until
+    /// the home streams are, too.
+    pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
+        let mut outcome = self.wait_for_ending();
+        for arena in self.arenas() {
+            arena.settle_oldest(self.uses(), |after| {
+                outcome =
+                    std::mem::replace(&mut outcome, Ok(())).and(self.uses().synchronize(after));
+            });
+            arena.settle_everything(self.uses());
+        }
+        outcome
+    }
+
+    /// Gives everything back to upstream, ordered by waits on the home streams. Pages are waited for by
+    /// the host. Segments and pages with a block in them are leaked: work may be using them.
+    pub(crate) fn release_all(&self) {
+        if self.device().bind().is_err() {
+            return;
+        }
+        self.settle_closed(Patience::Poll);
+        // What is not known to be done is leaked.
+        let _ = self.wait_for_ending();
+        for arena in self.arenas() {
+            while let Some(Pending { value: chunk, after }) = {
+                let mut state = arena.lock();
+                let oldest = state.pending.oldest();
+                oldest.and_then(|entry| state.remove_pending(entry))
+            } {
+                let is_ordered = match self.uses().has_ended(arena.home) {
+                    // It can be given no wait any more.
+                    true => self.uses().poll(&after).unwrap_or(false),
+                    false => self.uses().wait_for(arena.home, &after).is_ok(),
+                };
+                if is_ordered {
+                    let mut state = arena.lock();
+                    state.release(chunk, self.uses().submitted(arena.home));
+                }
+            }
+        }
+        self.wait_for_free_pages();
+        let _ = self.trim_own_to(0);
+        self.release_addresses();
+        for arena in self.arenas() {
+            for slot in arena.lock().take_slots() {
+                self.uses().vacate(slot);
+            }
+        }
+    }
+}
