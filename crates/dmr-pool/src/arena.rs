@@ -89,7 +89,7 @@ fn seat_of(chunk: ChunkId) -> (usize, usize) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) units: u32,
-    /// The bytes of the block.
+    /// The bytes of the block; 0 if the memory is for later.
     pub(crate) bytes: u64,
     /// Whether the block is to have a span of its own.
     pub(crate) is_dedicated: bool,

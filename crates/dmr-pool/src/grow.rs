@@ -20,6 +20,8 @@ pub(crate) const TAG: AllocTag = AllocTag::new("pool");
 /// A chunk has no more bytes: its units are a number of 32 bits, and a segment is larger than the chunk
 /// that it is for.
 pub(crate) const MAX_CHUNK: u64 = (u32::MAX / 2) as u64 * UNIT;
+/// Memory that is taken for later is taken in chunks of at most this many bytes.
+const MAX_RESERVED_CHUNK: u64 = 1 << 38;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Takes memory from upstream and returns a chunk of it. `None` if that would be more than the
@@ -83,7 +85,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut rest = bytes.max(self.config.alignment as u64);
         let (mut outcome, mut reserved) = (Ok(()), Vec::new());
         while rest > 0 && outcome.is_ok() {
-            let piece = rest.min(MAX_CHUNK);
+            let piece = rest.min(MAX_RESERVED_CHUNK);
             let units = piece.div_ceil(UNIT) as u32;
             let request = Request { units, bytes: 0, is_dedicated: false };
             match self.grow(arena, request, Share::Limit) {
@@ -127,7 +129,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let reserved = self.reserved.load(Ordering::Relaxed);
         let share = reserved / (2 * self.arenas().count() as u64).max(1);
         let growth = share.min(self.config.growth).min(MAX_CHUNK).next_multiple_of(SEGMENT_STEP);
-        let step = if request.is_dedicated { least } else { least.max(growth) };
+        let is_exact = request.is_dedicated || request.bytes == 0;
+        let step = if is_exact { least } else { least.max(growth) };
         let mut outcome = Ok(None);
         for bytes in std::iter::once(step).chain((least < step).then_some(least)) {
             let Some(mut claim) = self.claim(bytes, |_| true) else { continue };

@@ -26,6 +26,8 @@ pub(crate) struct Transit {
 
 #[derive(Debug, Default)]
 struct Hands {
+    /// Threads that wait for a hand to be closed.
+    waiting: usize,
     open: Vec<Open>,
     /// The number of the next hand.
     next: u64,
@@ -101,8 +103,10 @@ impl Search<'_> {
                 older.map(|hand| hand.thread).collect::<Vec<_>>()
             };
             while let Some(_waiting) = Waiting::begin(me, owners(&hands)) {
+                hands.waiting += 1;
                 let woken = self.transit.closed.wait(hands);
                 hands = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
+                hands.waiting -= 1;
             }
         }
         let own = hands.searches.iter().find(|search| search.number == self.number);
@@ -197,8 +201,13 @@ impl Drop for Hand<'_> {
                 search.may_have_missed |= search.thread != closed.thread;
             }
         }
+        let is_waited_for = hands.waiting > 0;
         drop(hands);
-        self.transit.closed.notify_all();
+        if is_waited_for {
+            #[cfg(test)]
+            crate::work::wake();
+            self.transit.closed.notify_all();
+        }
     }
 }
 

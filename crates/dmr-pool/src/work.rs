@@ -1,10 +1,11 @@
-//! Counts the chunks that are looked at under one hold of an arena's lock. For tests.
+//! Counts the chunks that are looked at under one hold of an arena's lock, and wake-ups. For tests.
 
 use std::cell::Cell;
 
 thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
     static LONGEST: Cell<u64> = const { Cell::new(0) };
+    static WAKES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Counts one look at the record of a chunk.
@@ -27,4 +28,16 @@ pub(crate) fn longest_hold(act: impl FnOnce()) -> u64 {
     LONGEST.set(0);
     act();
     LONGEST.get()
+}
+
+/// Counts a call that wakes threads.
+pub(crate) fn wake() {
+    WAKES.set(WAKES.get() + 1);
+}
+
+/// Returns how often this thread has woken others while `act` ran.
+pub(crate) fn wakes(act: impl FnOnce()) -> u64 {
+    let before = WAKES.get();
+    act();
+    WAKES.get() - before
 }

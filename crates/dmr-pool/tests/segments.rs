@@ -1,8 +1,8 @@
 //! Memory from upstream: blocks are as aligned as the pool says whatever upstream aligns to, and what
 //! upstream refuses to take back keeps nothing else from going.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
@@ -17,11 +17,14 @@ use dmr_testkit::Rig;
 struct Awkward {
     inner: DirectCudaResource,
     refuses: AtomicUsize,
-    whole: std::sync::Mutex<Vec<WholeBlock>>,
+    whole: Mutex<Vec<WholeBlock>>,
+    /// The sizes of all allocations, good or failed.
+    requests: Mutex<Vec<usize>>,
 }
 
 impl DeviceMemoryResource for Awkward {
     fn allocate(&self, n: usize, at: StreamId, tag: AllocTag) -> ResourceResult<DeviceBlock> {
+        self.requests.lock().unwrap().push(n);
         let whole = self.inner.allocate(n + 512, at, tag)?;
         let offset = if whole.ptr() % 512 == 0 { 256 } else { 0 };
         let (part, whole) = whole.narrow(offset, n).expect("it is inside and aligned");
@@ -74,7 +77,12 @@ impl DeviceMemoryResource for Awkward {
 
 fn pool(rig: &Rig, refuses: usize, config: PoolConfig) -> PoolResource<Awkward> {
     let inner = DirectCudaResource::new(Arc::clone(rig.streams()));
-    let upstream = Awkward { inner, refuses: refuses.into(), whole: Default::default() };
+    let upstream = Awkward {
+        inner,
+        refuses: refuses.into(),
+        whole: Mutex::default(),
+        requests: Mutex::default(),
+    };
     PoolResource::new(upstream, Arc::clone(rig.streams()), config).unwrap()
 }
 
@@ -113,4 +121,19 @@ fn a_segment_that_upstream_refuses_keeps_no_other_from_going_back() {
     assert_eq!(pool.usage().reserved, all / 3);
     pool.trim_to(0).unwrap();
     assert_eq!(pool.usage().reserved, 0);
+}
+
+/// It is asked again when memory may have gone back to the driver meanwhile.
+#[test]
+fn a_size_that_upstream_refuses_is_asked_for_again_only_after_a_reap() {
+    let rig = Rig::new();
+    let stream = rig.streams().default_stream();
+    let pool = pool(&rig, 0, PoolConfig::fast());
+    let too_much = rig.device().memory_info().unwrap().0 as usize / 3 * 2;
+    let block = pool.allocate(too_much, stream, AllocTag::UNTAGGED).unwrap();
+    pool.upstream().requests.lock().unwrap().clear();
+    assert!(pool.allocate(too_much, stream, AllocTag::UNTAGGED).is_err());
+    let requests = pool.upstream().requests.lock().unwrap().clone();
+    assert!(requests.len() <= 2, "{requests:?}");
+    pool.deallocate(block).unwrap();
 }

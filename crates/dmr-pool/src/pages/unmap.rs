@@ -7,13 +7,26 @@ use dmr_core::{DeviceMemoryResource, ResourceResult};
 use dmr_streams::uses::Dependencies;
 
 use super::detached::Detached;
-use super::{Leaving, Paging};
+use super::{Leaving, Pages, Paging};
 use crate::PoolResource;
 use crate::arena::Arena;
 use crate::span::{Slot, SpanMemory};
 
 /// How many leaving pages may turn out to be in use before no more are polled.
 const MOST_BUSY: usize = 8;
+
+/// An address that was taken off the queue of those that pages leave. Goes back to its end when this is
+/// dropped, unless its page was unmapped.
+struct Next<'p> {
+    pages: &'p Pages,
+    leaving: Option<Leaving>,
+}
+
+impl Drop for Next<'_> {
+    fn drop(&mut self) {
+        self.pages.leaving().extend(self.leaving.take());
+    }
+}
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Polls the leaving pages and unmaps those whose work is done.
@@ -28,16 +41,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         // No hand: these are addresses, and their pages are in use elsewhere or spare.
         let count = paging.pages.leaving().len();
         for _ in 0..count {
-            let Some(leaving) = paging.pages.leaving().pop_front() else { break };
-            let is_done = self.uses().poll(&leaving.after).unwrap_or_default();
-            let unmapped = if is_done { self.unmap_one(&leaving, paging) } else { Ok(()) };
-            if !is_done || unmapped.is_err() {
-                paging.pages.leaving().push_back(leaving);
+            let leaving = paging.pages.leaving().pop_front();
+            let mut next = Next { pages: paging.pages, leaving };
+            let Some(leaving) = &next.leaving else { break };
+            if !self.uses().poll(&leaving.after).unwrap_or_default() {
+                busy += 1;
+                if busy == MOST_BUSY {
+                    break;
+                }
+                continue;
             }
-            outcome = outcome.and(unmapped);
-            busy += usize::from(!is_done);
-            if busy == MOST_BUSY {
-                break;
+            match self.unmap_one(leaving, paging) {
+                Ok(()) => next.leaving = None,
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
         outcome

@@ -1,6 +1,7 @@
 //! Tests of what cannot be seen from outside of the crate, on the simulated driver.
 
 mod counts;
+mod hands;
 mod loans;
 mod slack;
 mod stalls;

@@ -1,0 +1,154 @@
+//! A panic of upstream under a call of the pool: no page and no chunk of another call is lost.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dmr_core::{
+    AddressRange, AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange, ResourceResult, StreamId,
+    StreamPoolId, Usage, VirtualMemory,
+};
+use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
+use dmr_pool::{PoolConfig, PoolResource};
+use dmr_testkit::Rig;
+
+const MIB: u64 = 1 << 20;
+
+/// Panics in one of its calls, before it does anything.
+#[derive(Debug)]
+struct Panicking {
+    inner: VirtualCudaResource,
+    /// The number of calls until then.
+    left: AtomicUsize,
+}
+
+impl Panicking {
+    fn call(&self) -> &dyn VirtualMemory {
+        assert!(self.left.fetch_sub(1, Ordering::SeqCst) != 0, "the planned panic");
+        self.memory()
+    }
+
+    fn memory(&self) -> &dyn VirtualMemory {
+        self.inner.virtual_memory().unwrap()
+    }
+}
+
+impl VirtualMemory for Panicking {
+    fn granularity(&self) -> u64 {
+        self.memory().granularity()
+    }
+
+    fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
+        self.call().reserve(bytes)
+    }
+
+    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+        self.memory().release(range)
+    }
+
+    fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
+        self.call().create(bytes, tag)
+    }
+
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+        self.memory().destroy(memory)
+    }
+
+    fn map(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
+        self.call().map(memory, address)
+    }
+
+    fn unmap(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
+        self.call().unmap(memory, address)
+    }
+}
+
+impl DeviceMemoryResource for Panicking {
+    fn allocate(&self, n: usize, at: StreamId, tag: AllocTag) -> ResourceResult<DeviceBlock> {
+        self.inner.allocate(n, at, tag)
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        self.inner.deallocate(block)
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.inner.is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.inner.device_ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.inner.stream_pool()
+    }
+
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.inner.try_reap()
+    }
+
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.inner.reap_pending()
+    }
+
+    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+        self.inner.trim_to(keep_bytes)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        Some(self)
+    }
+}
+
+/// Has pages created, moved and given back, with a panic in the given call of upstream. Returns whether
+/// there was one.
+fn panics_in(call: usize) -> bool {
+    let rig = Rig::simulated();
+    let streams = rig.streams();
+    let inner = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new()).unwrap();
+    let upstream = Panicking { inner, left: AtomicUsize::new(call) };
+    let config = PoolConfig::fast().with_page_size(2 * MIB).with_maximum_size(32 * MIB);
+    let pool = PoolResource::new(upstream, Arc::clone(streams), config).unwrap();
+    let [a, b] = [rig.stream(), rig.stream()];
+    let mut has_panicked = false;
+    let mut attempt = |act: &mut dyn FnMut()| {
+        has_panicked |= catch_unwind(AssertUnwindSafe(act)).is_err();
+    };
+    let mut blocks = Vec::new();
+    for _ in 0..4 {
+        attempt(&mut || blocks.extend(pool.allocate(8 << 20, a.id(), AllocTag::UNTAGGED)));
+    }
+    // Every second one, so that pages of two places make the next one.
+    for at in (0..blocks.len()).rev().step_by(2) {
+        pool.deallocate(blocks.remove(at)).unwrap();
+    }
+    attempt(&mut || blocks.extend(pool.allocate(14 << 20, b.id(), AllocTag::UNTAGGED)));
+    rig.device().synchronize().unwrap();
+    attempt(&mut || drop(pool.trim_to(16 * MIB)));
+    for block in blocks {
+        pool.deallocate(block).unwrap();
+    }
+    rig.device().synchronize().unwrap();
+    attempt(&mut || drop(pool.trim_to(0)));
+    pool.upstream().left.store(usize::MAX, Ordering::SeqCst);
+    pool.trim_to(0).unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.reserved, stats.in_use), (0, 0), "after a panic in call {call}");
+    // All of it serves again.
+    let block = pool.allocate(32 << 20, a.id(), AllocTag::UNTAGGED).unwrap();
+    pool.deallocate(block).unwrap();
+    drop(pool);
+    has_panicked
+}
+
+#[test]
+fn a_panic_of_upstream_loses_no_memory() {
+    let calls = (0..).take_while(|&call| panics_in(call)).count();
+    assert!(calls > 50, "only {calls} calls of upstream");
+}
