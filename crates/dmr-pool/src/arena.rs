@@ -161,11 +161,20 @@ impl Arena {
         Some(Locked { state, hints: &self.hints })
     }
 
-    /// Returns what its newest pending chunks depend on, a batch of them, newest first.
-    pub(crate) fn newest_pending(&self) -> Vec<Dependencies> {
-        let state = self.lock();
-        let newest = state.pending.newest_first().take(AT_A_TIME);
-        newest.map(|pending| pending.after.clone()).collect()
+    /// Returns the uses that its pending chunks depend on. Unlocks the arena now and then.
+    pub(crate) fn pending_uses(&self) -> Dependencies {
+        let mut left = self.lock().pending.len();
+        let mut uses = Dependencies::default();
+        self.lock().pending.restart();
+        while left > 0 {
+            let mut state = self.lock();
+            for _ in 0..left.min(AT_A_TIME) {
+                let next = state.pending.advance().and_then(|entry| state.pending.get(entry));
+                next.into_iter().for_each(|pending| uses.add_all(&pending.after));
+            }
+            left = left.saturating_sub(AT_A_TIME);
+        }
+        uses
     }
 
     /// Frees all pending chunks that its stream may use without waiting. Unlocks the arena now and
@@ -175,30 +184,6 @@ impl Arena {
         while left > 0 {
             self.lock().settle_all(self.home, uses);
             left = left.saturating_sub(AT_A_TIME);
-        }
-    }
-
-    /// Calls `complete` with what the pending chunks depend on, oldest first, and frees those that its
-    /// stream may use then, until a whole batch of them stays pending.
-    pub(crate) fn settle_oldest(
-        &self,
-        uses: UseTable<'_>,
-        mut complete: impl FnMut(&Dependencies),
-    ) {
-        loop {
-            let (first, oldest) = {
-                let state = self.lock();
-                (state.pending.oldest_number(), state.dependencies())
-            };
-            oldest.iter().for_each(&mut complete);
-            let mut state = self.lock();
-            state.pending.restart();
-            let any = state.settle_all(self.home, uses);
-            // Another thread may have freed them.
-            let is_stuck = !any && state.pending.oldest_number() == first;
-            if is_stuck || oldest.len() < AT_A_TIME {
-                return;
-            }
         }
     }
 
@@ -371,9 +356,15 @@ impl State {
         self.pending.len() < before
     }
 
-    /// Returns what the oldest pending chunks depend on, a batch of them.
-    pub(crate) fn dependencies(&self) -> Vec<Dependencies> {
-        self.pending.iter().take(AT_A_TIME).map(|pending| pending.after.clone()).collect()
+    /// Returns the uses that the newest pending chunks depend on, some hundreds of them.
+    pub(crate) fn newest_uses(&self) -> Dependencies {
+        let newest = self.pending.newest_first().take(AT_A_TIME);
+        newest.map(|pending| &pending.after).collect()
+    }
+
+    /// Returns the uses that the oldest pending chunks depend on, some hundreds of them.
+    pub(crate) fn oldest_uses(&self) -> Dependencies {
+        self.pending.iter().take(AT_A_TIME).map(|pending| &pending.after).collect()
     }
 
     /// Acquires a pending chunk that fits, of those that `predicate` accepts by what they depend on

@@ -112,7 +112,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let question = state.question();
             drop(state);
             if let Some(asked) = question {
-                self.ask(arena, &asked);
+                for after in &asked {
+                    // On an error it is polled again later.
+                    let _ = uses.poll(after);
+                }
+                arena.lock().settle_some(arena.home, uses);
             }
         }
     }

@@ -11,9 +11,6 @@ use crate::acquire::Found;
 use crate::arena::{Arena, Locked, Request};
 use crate::heap::Taken;
 
-/// How many pending chunks of an arena may turn out to be in use before no more are asked about.
-const QUESTIONS: usize = 4;
-
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Acquires a chunk that this stream may use without a wait: of its own arena, or another one's.
     pub(crate) fn lend_ready(&self, own: &Arena, request: Request) -> Option<Found> {
@@ -44,10 +41,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn lend_waiting(&self, own: &Arena, request: Request) -> Option<Found> {
         if self.pages.is_some() {
             // A pending chunk keeps its neighbours from being merged.
-            self.others(own.home).for_each(|arena| self.settle_what_is_done(arena));
+            self.others(own.home).for_each(|arena| self.settle_newest(arena));
         }
-        if let Some(taken) = self.wait_and_take(own, request) {
-            return Some(own.found(taken));
+        if let Some(found) = self.wait_and_take(own, request) {
+            return Some(found);
         }
         if self.pages.is_some()
             && let Some(found) = self.lend_closest(own.home, request)
@@ -63,56 +60,45 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.others(home).find_map(|arena| self.lend_from(arena, arena.lock(), home, request))
     }
 
-    /// Acquires what other streams are known to be done with in the own arena, after asking the driver
-    /// about it if need be.
+    /// Acquires what other streams are done with in the own arena.
     pub(crate) fn settle_and_take(&self, own: &Arena, request: Request) -> Option<Taken> {
-        let mut state = own.lock();
         if self.pages.is_none() {
+            let mut state = own.lock();
             if state.settle_all(own.home, self.uses())
                 && let Some(taken) = state.take(request)
             {
                 return Some(taken);
             }
-            let newest = state.pending.newest_first().next()?.after.clone();
-            drop(state);
-            self.ask(own, &[newest]);
-        } else {
-            drop(state);
-            self.settle_what_is_done(own);
         }
-        let mut state = own.lock();
-        state.settle_all(own.home, self.uses());
-        state.take(request)
+        self.settle_newest(own);
+        own.lock().take(request)
     }
 
-    /// Acquires what other streams have used in the own arena, and has its stream wait for them.
-    fn wait_and_take(&self, own: &Arena, request: Request) -> Option<Taken> {
-        let uses = self.uses();
-        let hand = self.transit.open();
-        let mut state = own.lock();
-        if let Some(Pending { value: chunk, after }) = state.take_pending(request, |_, _| true) {
-            hand.hold();
-            let taken = state.heap.taken(chunk);
-            drop(state);
-            let is_ordered = uses.wait_for(own.home, &after).is_ok();
-            if !is_ordered {
-                own.lock().push(chunk, after, taken.since);
+    /// Polls what the newest pending chunks of an arena depend on, and frees those that its stream may
+    /// use.
+    fn settle_newest(&self, arena: &Arena) {
+        let newest = arena.lock().newest_uses();
+        self.uses().poll_each(&newest);
+        arena.lock().settle_all(arena.home, self.uses());
+    }
+
+    /// Acquires what other streams have used in the own arena, and has its stream wait for them. Without
+    /// a pending chunk that is large enough, has it wait for many that may be neighbors.
+    fn wait_and_take(&self, own: &Arena, request: Request) -> Option<Found> {
+        if let Some(found) = self.lend_from(own, own.lock(), own.home, request) {
+            return Some(found);
+        }
+        let oldest = {
+            let state = own.lock();
+            if state.pending_units + state.heap.free_units() < u64::from(request.units) {
                 return None;
             }
-            hand.spend();
-            return Some(taken);
-        }
-        if state.pending_units + state.heap.free_units() < u64::from(request.units) {
-            return None;
-        }
-        let oldest = state.dependencies();
-        drop(state);
-        for after in &oldest {
-            uses.wait_for(own.home, after).ok()?;
-        }
+            state.oldest_uses()
+        };
+        self.uses().wait_for(own.home, &oldest.newest_of_each_stream()).ok()?;
         let mut state = own.lock();
-        state.settle_all(own.home, uses);
-        state.take(request)
+        state.settle_all(own.home, self.uses());
+        Some(own.found(state.take(request)?))
     }
 
     /// Acquires a chunk of the arena whose free chunk is hardly larger than the request.
@@ -144,8 +130,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         drop(state);
         let mut after = pending.clone();
         after.add(arena.home, taken.since);
-        let is_ordered = self.uses().wait_for(home, &after).is_ok();
-        if is_ordered {
+        if self.uses().wait_for(home, &after).is_ok() {
             hand.spend();
             return Some(arena.found(taken));
         }
@@ -156,29 +141,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             state.push(taken.id, pending, taken.since);
         }
         None
-    }
-
-    /// Asks the driver about chunks that are pending, and frees those that others are done with.
-    pub(crate) fn ask(&self, arena: &Arena, questions: &[Dependencies]) {
-        for after in questions {
-            // On an error it is asked again later.
-            let _ = self.uses().poll(after);
-        }
-        arena.lock().settle_some(arena.home, self.uses());
-    }
-
-    /// Asks the driver about what is pending in an arena, until it has reported often enough that
-    /// something is not done, and frees what is.
-    pub(crate) fn settle_what_is_done(&self, arena: &Arena) {
-        let mut busy = 0;
-        for after in &arena.newest_pending() {
-            // On an error it is asked again later.
-            busy += usize::from(!self.uses().poll(after).unwrap_or_default());
-            if busy == QUESTIONS {
-                break;
-            }
-        }
-        arena.lock().settle_all(arena.home, self.uses());
     }
 
     /// Returns the arenas of other streams.

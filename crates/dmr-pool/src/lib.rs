@@ -7,7 +7,6 @@
 //! | module | what it is for |
 //! | --- | --- |
 //! | `heap` | chunks of memory, found by size; independent of streams |
-//! | `pending` | chunks that were freed and that the device may still use |
 //! | `arena` | the memory that one stream was the first to have: its heap, and its pending chunks |
 //! | `acquire` | the ladder: where memory comes from when a stream's own arena has none free |
 //! | `lend` | chunks that change hands between streams |

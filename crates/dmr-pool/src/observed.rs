@@ -24,9 +24,6 @@ use crate::heap::{ChunkId, Taken};
 use crate::resource::Place;
 use crate::span::Span;
 
-/// How many blocks may turn out to be in use before no more are asked about.
-const QUESTIONS: usize = 8;
-
 /// At least so many bytes behind each block are no block's, so that an overrun is seen.
 const GAP: usize = 1;
 
@@ -179,43 +176,24 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Frees the regions that the device is done with, which the driver is asked about.
     pub(crate) fn settle_ending(&self) {
         let Some(observed) = &self.observed else { return };
-        let mut busy = 0;
-        loop {
-            let hand = self.transit.open();
-            let (ended, asked) = {
-                let mut ending = observed.ending();
-                let is_done = |block: &mut Ending| self.uses().is_known_done(&block.after);
-                let ended: Vec<_> = ending.extract_if(.., is_done).collect();
-                let left = ending.iter().skip(busy).take(QUESTIONS - busy);
-                (ended, left.map(|block| block.after.clone()).collect::<Vec<_>>())
-            };
-            if !ended.is_empty() {
-                hand.hold();
-            }
-            ended.iter().for_each(|block| self.end(observed, block));
-            drop(hand);
-            // On an error it is asked again later.
-            let is_busy = |after: &&Dependencies| !self.uses().poll(after).unwrap_or_default();
-            let still_busy = asked.iter().filter(is_busy).count();
-            busy += still_busy;
-            if still_busy == asked.len() {
-                break;
-            }
+        self.uses().poll_each(&observed.ending_uses());
+        let hand = self.transit.open();
+        let is_done = |block: &mut Ending| self.uses().is_known_done(&block.after);
+        let ended: Vec<_> = observed.ending().extract_if(.., is_done).collect();
+        if !ended.is_empty() {
+            hand.hold();
         }
+        ended.iter().for_each(|block| self.end(observed, block));
     }
 
     /// Waits until the device is done with everything that was given back.
     ///
     /// # Errors
     ///
-    /// What the driver answered last; of that it is not known.
+    /// The driver's first; of what failed it is not known.
     pub(crate) fn wait_for_ending(&self) -> ResourceResult<()> {
         let Some(observed) = &self.observed else { return Ok(()) };
-        let all: Vec<_> = observed.ending().iter().map(|block| block.after.clone()).collect();
-        let mut outcome = Ok(());
-        for after in &all {
-            outcome = outcome.and(self.uses().synchronize(after));
-        }
+        let outcome = self.uses().synchronize(&observed.ending_uses());
         self.settle_ending();
         outcome
     }
@@ -259,6 +237,10 @@ impl Observed {
 
     fn regions(&self) -> MutexGuard<'_, HashMap<u64, Generation>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ending_uses(&self) -> Dependencies {
+        self.ending().iter().map(|block| &block.after).collect()
     }
 
     fn ending(&self) -> MutexGuard<'_, Vec<Ending>> {

@@ -27,8 +27,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
         self.settle_ending();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
-            // On an error it stays pending.
-            arena.settle_oldest(self.uses(), |after| drop(self.uses().poll(after)));
+            self.uses().poll_each(&arena.pending_uses());
         }
         self.trim_known_to(bytes)
     }
@@ -82,10 +81,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
         let mut outcome = self.wait_for_ending();
         for arena in self.arenas() {
-            arena.settle_oldest(self.uses(), |after| {
-                outcome =
-                    std::mem::replace(&mut outcome, Ok(())).and(self.uses().synchronize(after));
-            });
+            outcome = outcome.and(self.uses().synchronize(&arena.pending_uses()));
             arena.settle_everything(self.uses());
         }
         outcome

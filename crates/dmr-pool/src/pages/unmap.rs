@@ -1,5 +1,6 @@
 //! Unmapping pages that are leaving, and giving free ones back to upstream.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,9 +12,6 @@ use super::{Leaving, Pages, Paging};
 use crate::PoolResource;
 use crate::arena::Arena;
 use crate::span::{Slot, SpanMemory};
-
-/// How many leaving pages may turn out to be in use before no more are polled.
-const MOST_BUSY: usize = 8;
 
 /// An address that was taken off the queue of those that pages leave. Goes back to its end when this is
 /// dropped, unless its page was unmapped.
@@ -28,6 +26,10 @@ impl Drop for Next<'_> {
     }
 }
 
+fn leaving_uses(leaving: &VecDeque<Leaving>) -> Dependencies {
+    leaving.iter().map(|leaving| &leaving.after).collect()
+}
+
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Polls the leaving pages and unmaps those whose work is done.
     ///
@@ -37,18 +39,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// not be.
     pub(crate) fn unmap_leaving(&self) -> ResourceResult<()> {
         let Some(paging) = self.paging() else { return Ok(()) };
-        let (mut outcome, mut busy) = (Ok(()), 0);
+        let (uses, count) = {
+            let leaving = paging.pages.leaving();
+            (leaving_uses(&leaving), leaving.len())
+        };
+        self.uses().poll_each(&uses);
+        let mut outcome = Ok(());
         // No hand: these are addresses, and their pages are in use elsewhere or spare.
-        let count = paging.pages.leaving().len();
         for _ in 0..count {
             let leaving = paging.pages.leaving().pop_front();
             let mut next = Next { pages: paging.pages, leaving };
             let Some(leaving) = &next.leaving else { break };
-            if !self.uses().poll(&leaving.after).unwrap_or_default() {
-                busy += 1;
-                if busy == MOST_BUSY {
-                    break;
-                }
+            if !self.uses().is_known_done(&leaving.after) {
                 continue;
             }
             match self.unmap_one(leaving, paging) {
@@ -170,10 +172,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 let _ = self.uses().synchronize(&Dependencies::on(arena.home, since));
             }
         }
-        let leaving = pages.leaving().clone();
-        for Leaving { after, .. } in leaving {
-            let _ = self.uses().synchronize(&after);
-        }
+        let leaving = leaving_uses(&pages.leaving());
+        let _ = self.uses().synchronize(&leaving);
     }
 
     /// Releases the addresses at which nothing is mapped.

@@ -73,6 +73,21 @@ impl Dependencies {
         self.uses.is_empty()
     }
 
+    /// Returns the newest use of each stream: what comes after these comes after all.
+    #[must_use]
+    pub fn newest_of_each_stream(mut self) -> Self {
+        self.sort();
+        self.uses =
+            streams_of(&self.uses).filter_map(|of_stream| of_stream.last()).copied().collect();
+        self
+    }
+
+    /// Sorts the uses: those of one stream are together, oldest first.
+    fn sort(&mut self) {
+        self.uses.sort_unstable_by_key(|used| (used.slot(), used.seq()));
+        self.uses.dedup();
+    }
+
     /// Adds a use of a stream of `pool`.
     #[inline]
     pub(super) fn push(&mut self, pool: StreamPoolId, used: UseId) {
@@ -99,6 +114,19 @@ impl Dependencies {
             Origin::Mixed => false,
         }
     }
+}
+
+impl<'a> FromIterator<&'a Self> for Dependencies {
+    fn from_iter<I: IntoIterator<Item = &'a Self>>(all: I) -> Self {
+        let mut on = Self::default();
+        all.into_iter().for_each(|each| on.add_all(each));
+        on
+    }
+}
+
+/// Splits sorted uses by their streams.
+fn streams_of(sorted: &[UseId]) -> impl Iterator<Item = &[UseId]> {
+    sorted.chunk_by(|a, b| a.slot() == b.slot())
 }
 
 impl fmt::Debug for Dependencies {
@@ -255,17 +283,45 @@ impl UseTable<'_> {
         Ok(true)
     }
 
+    /// Polls each of `after`, so that the uses that are done are known to be. The work of a stream completes
+    /// in order, so this takes a few queries for each stream: its newest use is polled, if that is not
+    /// done its oldest, and if that is done those between them are bisected.
+    pub fn poll_each(&self, after: &Dependencies) {
+        if !self.accepts(after) {
+            return;
+        }
+        let mut sorted = after.clone();
+        sorted.sort();
+        let progress = self.pool.progress();
+        // What fails is not known to be done, and polled again later.
+        let is_done = |used: &UseId| progress.is_done(*used) || self.ask(*used).unwrap_or_default();
+        for of_stream in streams_of(&sorted.uses) {
+            let Some((newest, older)) = of_stream.split_last() else { continue };
+            if !is_done(newest) && older.first().is_some_and(is_done) {
+                let _ = older.partition_point(is_done);
+            }
+        }
+    }
+
     /// Waits until all of `after` is done.
     ///
     /// # Errors
     ///
-    /// As [`poll`](Self::poll).
+    /// As [`poll`](Self::poll): the first. The uses of other streams were waited for all the same.
     pub fn synchronize(&self, after: &Dependencies) -> ResourceResult<()> {
         let (device, progress) = (self.pool.device(), self.pool.progress());
-        for event in self.events_of(after)? {
-            progress.synchronize(device, &event)?;
+        self.refuse_others(after)?;
+        device.check()?;
+        let mut outcome = Ok(());
+        for used in after.clone().newest_of_each_stream().uses {
+            let event = progress.event_for(self.pool, used);
+            outcome = outcome.and(match event {
+                Ok(Some(event)) => progress.synchronize(device, &event),
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            });
         }
-        Ok(())
+        outcome
     }
 
     /// Returns an event for each use that is not known to be done.

@@ -104,12 +104,6 @@ impl<T> PendingQueue<T> {
         (oldest != ENDS).then_some(oldest)
     }
 
-    /// Returns the number of the oldest entry.
-    #[must_use]
-    pub fn oldest_number(&self) -> Option<u64> {
-        self.oldest().map(|index| self.number(index))
-    }
-
     /// Returns the entries, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Pending<T>> {
         self.walk(self.entries[ENDS as usize].newer, |entry| entry.newer)
