@@ -1,57 +1,56 @@
-//! How a pool is made.
+//! The configuration of a pool.
 
 use dmr_core::size::BLOCK_ALIGNMENT;
 
 /// Bytes in which a pool takes memory from upstream: a large page of the device.
 pub(crate) const SEGMENT_STEP: u64 = 2 << 20;
 
-/// How a [`PoolResource`](crate::PoolResource) takes, keeps and gives back memory. All sizes are
-/// bytes.
+/// How a [`PoolResource`](crate::PoolResource) reserves memory, keeps it and gives it back to upstream.
+/// All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolConfig {
-    /// Taken from upstream when the pool is made, for the default stream. Rounded up to 2 MiB.
+    /// Reserved when the pool is made, for the default stream. Rounded up to 2 MiB, or to pages.
     pub initial_size: u64,
     /// The most that is ever reserved from upstream at one time; `None` for what upstream has.
     pub maximum_size: Option<u64>,
     /// A reap gives free memory back to upstream as long as more than this is reserved. A trim then
     /// gives what upstream keeps of it back to the driver.
     pub release_threshold: u64,
-    /// The most that is taken at once, unless one block needs more; less while little is reserved,
+    /// The most that is reserved at once, unless one block needs more; less while little is reserved,
     /// and where many streams have memory of their own. Rounded up to 2 MiB.
     pub growth: u64,
     /// Blocks of this many bytes and more are dedicated: each has a segment of its own, which serves
     /// one block at a time. Cut into smaller chunks it would leave holes that no other large block fits.
     pub dedicated_from: u64,
-    /// The pool may exceed what is live by 1/`slack_divisor` before it gives up what it keeps, has
-    /// streams wait for each other's memory, or takes more. Threads that get in each other's way
-    /// raise that, up to as much as is live.
+    /// The pool may exceed its live bytes by 1/`slack_divisor` before it gives free segments back to
+    /// upstream, has streams wait for each other's memory, or reserves more. Contention of threads
+    /// raises that, up to twice the live bytes.
     pub slack_divisor: u32,
-    /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool takes
-    /// pages of so many bytes from it and maps them itself; 0 for blocks even there. Rounded up to
-    /// upstream's granularity; less if the pool can have only a few of them. Each page that is mapped
-    /// anew costs tens of microseconds, whatever its size; a page goes back, or to another address,
-    /// when all of it is free. `growth`, `dedicated_from` and `slack_divisor` mean nothing then.
+    /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool maps
+    /// pages of this many bytes itself; 0 for blocks even there. Rounded up to upstream's granularity;
+    /// less if the pool can have only a few of them. To map a page costs tens of microseconds, whatever
+    /// its size; a page goes back to upstream, or to another address, when all of it is free. `growth`, `dedicated_from` and `slack_divisor` mean nothing then.
     ///
     /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
     pub page_size: u64,
-    /// With pages, the pool may exceed its peak by 1/`page_slack_divisor` before it moves pages that are free
-    /// rather than take more. Threads that get in each other's way raise that.
+    /// With pages, the pool may exceed its peak by 1/`page_slack_divisor` before it moves free pages
+    /// rather than create more. Contention of threads raises that.
     pub page_slack_divisor: u32,
-    /// With pages, whether streams wait for each other's memory, and the pool takes more only when
-    /// there is none to wait for; else it takes more first, up to its slack.
+    /// With pages, whether a stream waits for another's memory before the pool creates pages; else it
+    /// creates pages first, up to its slack.
     pub waits_first: bool,
-    /// Whether every allocation and free looks if its stream is capturing a graph, and refuses
-    /// (about 15 ns each). A program that captures none can do without.
+    /// Whether every allocation and free refuses a stream that captures a graph; asking the driver costs
+    /// about 15 ns each. A program that captures none can do without.
     pub checks_capture: bool,
     /// The alignment of every block: a power of two, at least 256, at most 2 MiB.
     pub alignment: usize,
 }
 
 impl PoolConfig {
-    /// Time first: large blocks are cut from the same memory as small ones, and found again in a
-    /// few dozen instructions. Over an upstream that has virtual memory, pages of 32 MiB are mapped
-    /// where they are needed.
+    /// Returns a configuration that puts time first: large blocks are cut from the same memory as small
+    /// ones, and found in a few dozen instructions. Over an upstream that has virtual memory, pages of
+    /// 32 MiB are mapped where they are needed.
     #[must_use]
     pub const fn fast() -> Self {
         Self {
@@ -69,9 +68,9 @@ impl PoolConfig {
         }
     }
 
-    /// Memory first. Over an upstream that has virtual memory, pages of 8 MiB are mapped where
-    /// they are needed. Over others blocks from 64 MiB on are dedicated, and go back to
-    /// upstream rather than leave a hole: over the driver's pool, which moves pages, that costs a
+    /// Returns a configuration that puts memory first. Over an upstream that has virtual memory, pages of
+    /// 8 MiB are mapped where they are needed. Over others blocks from 64 MiB on are dedicated, and go
+    /// back to upstream rather than leave a hole: over the driver's pool, which moves pages, that costs a
     /// few hundred nanoseconds. [`PoolStats::page_size`](crate::PoolStats::page_size) says which.
     #[must_use]
     pub const fn compact() -> Self {
@@ -117,7 +116,7 @@ impl PoolConfig {
         self
     }
 
-    /// Sets [`slack_divisor`](Self::slack_divisor). 0 is taken for 1.
+    /// Sets [`slack_divisor`](Self::slack_divisor). 0 means 1.
     #[must_use]
     pub const fn with_slack_divisor(mut self, divisor: u32) -> Self {
         self.slack_divisor = divisor;
@@ -138,7 +137,7 @@ impl PoolConfig {
         self
     }
 
-    /// Sets [`page_slack_divisor`](Self::page_slack_divisor). 0 is taken for 1.
+    /// Sets [`page_slack_divisor`](Self::page_slack_divisor). 0 means 1.
     #[must_use]
     pub const fn with_page_slack_divisor(mut self, divisor: u32) -> Self {
         self.page_slack_divisor = divisor;
@@ -152,8 +151,7 @@ impl PoolConfig {
         self
     }
 
-    /// Sets [`alignment`](Self::alignment). What is no power of two between 256 and 2 MiB becomes
-    /// the next that is.
+    /// Sets [`alignment`](Self::alignment), rounded up to a power of two between 256 and 2 MiB.
     #[must_use]
     pub const fn with_alignment(mut self, bytes: usize) -> Self {
         let most = SEGMENT_STEP as usize;
@@ -164,7 +162,7 @@ impl PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// [`fast`](Self::fast).
+    /// Returns [`fast`](Self::fast).
     fn default() -> Self {
         Self::fast()
     }

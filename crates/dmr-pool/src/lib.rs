@@ -1,8 +1,8 @@
 //! A pool: carves up the memory of any resource, with use tracking.
 //!
-//! [`PoolResource`] takes memory from upstream in large pieces and hands out parts of it, so that
-//! an allocation or a free that finds what it needs makes no driver call. Memory moves between
-//! streams with the waits that it takes, and no others.
+//! [`PoolResource`] reserves memory from upstream in large steps and cuts blocks from it, so that an
+//! allocation or a free that finds what it needs makes no driver call. Memory moves between streams with
+//! the waits that it needs, and no others.
 //!
 //! | module | what it is for |
 //! | --- | --- |

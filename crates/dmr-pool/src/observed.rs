@@ -206,9 +206,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         places.filter(|place| place.arena == arena.home.slot()).map(|place| place.chunk).collect()
     }
 
-    /// What is wrong with a number of bytes.
+    /// Refuses a number of bytes that no block has.
     fn check_size(&self, bytes: usize) -> ResourceResult<()> {
-        if bytes.wrapping_sub(1) < self.most {
+        if bytes.wrapping_sub(1) < self.max_block {
             return Ok(());
         }
         checked_round_up(bytes, self.config.alignment)?;

@@ -25,34 +25,34 @@ use crate::pages::Pages;
 use crate::slack::Slack;
 use crate::transit::Transit;
 
-/// Carves up memory of an upstream resource, with use tracking: no driver call for an allocation
-/// or a free that finds what it needs.
+/// Cuts blocks from memory of an upstream resource, with use tracking. An allocation or a free that
+/// finds what it needs makes no driver call.
 ///
-/// # Which memory a stream is given
+/// # Where memory comes from
 ///
-/// Every stream has an arena: what it was the first to have. In this order it takes
+/// Every stream has an arena: the memory that it was the first to have. An allocation takes, in this
+/// order,
 ///
-/// 1. what is free in its own arena: nothing to wait for;
-/// 2. what other streams have used, and are known to be done with, or what this one has waited
-///    for by now;
-/// 3. what is free in another stream's arena, if that is known to be done with it, or if this
-///    stream already waits behind it; else it is made to wait for it, for which an event is
-///    recorded on the other stream;
-/// 4. memory from upstream;
-/// 5. if upstream has none: what is kept, given back and taken anew, and what has to be waited
-///    for.
+/// 1. a free chunk of its stream's arena: there is nothing to wait for;
+/// 2. a chunk that other streams have used, if they are known to be done with it, or its stream is
+///    ordered after them;
+/// 3. a free chunk of another stream's arena, likewise;
+/// 4. memory from upstream, within the pool's slack;
+/// 5. a chunk that its stream has to wait for, for which an event is recorded on the other stream;
+/// 6. more memory from upstream;
+/// 7. if upstream has no more: memory that went back to it, and chunks that the host waits for.
 ///
 /// # When memory is free
 ///
-/// A block that is given back is in the pool at once, with what it still depends on: the home
-/// stream may have it again when it is after all uses on other streams, and no user's stream is
-/// made to wait because of a free. Whether others are done is asked for many blocks at a time. A
-/// block with an open window is *retired* until that closes.
+/// The memory of a deallocated block is in the pool at once, with its dependencies: the home stream may
+/// have it again when it is ordered after all uses on other streams. No user's stream is made to wait
+/// because of a free. Whether other streams are done is polled for many blocks at a time. A block with
+/// an open window is *retired* until that closes.
 ///
 /// # Upstream
 ///
 /// Need not track uses. Memory goes back to it only when the stream that it was allocated on is
-/// after all uses: in [`trim_to`](DeviceMemoryResource::trim_to), in a reap above the release
+/// ordered after all uses: in [`trim_to`](DeviceMemoryResource::trim_to), in a reap above the release
 /// threshold, when upstream has no more, and when the pool is dropped. Dropping a pool over pages
 /// waits for the work that uses them.
 pub struct PoolResource<U: DeviceMemoryResource> {
@@ -60,20 +60,20 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) owner: BlockOwner,
     pub(crate) config: PoolConfig,
-    /// No block has more bytes.
-    pub(crate) most: usize,
-    /// The fast path serves blocks of at most this many bytes.
+    /// The most bytes of a block.
+    pub(crate) max_block: usize,
+    /// The most bytes of a block on the fast path; 0 in an observed pool.
     fast_path_max: usize,
     pub(crate) slack: Slack,
-    /// Who is told what is carved up.
+    /// The memory checker that blocks are reported to.
     pub(crate) observed: Option<Observed>,
-    /// Where upstream has virtual memory, and they are asked for.
+    /// `None` over an upstream that has blocks only, or if the configuration asks for blocks.
     pub(crate) pages: Option<Pages>,
     /// By slot of the stream.
     arenas: LeakedInChild<Box<[OnceLock<Box<Arena>>]>>,
-    /// Bytes of all segments.
+    /// Bytes that the pool has from upstream.
     pub(crate) reserved: AtomicU64,
-    /// The most that ever was.
+    /// The most bytes that it ever had.
     pub(crate) reserved_high: AtomicU64,
     /// Blocks that were released while a window was open.
     pub(crate) in_use: LeakedInChild<BlocksInUse<Retired>>,
@@ -106,12 +106,12 @@ impl Place {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// A pool on the streams of this pool of streams.
+    /// Makes a pool on the streams of a stream pool.
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another pool of
-    /// streams; what upstream answers if there is an initial size.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another stream pool;
+    /// upstream's, if there is an initial size.
     pub fn new(
         upstream: U,
         streams: Arc<StreamPool>,
@@ -128,12 +128,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // Any block can be anywhere.
             config.dedicated_from = u64::MAX;
         }
-        let most = streams.device().total_memory().min(MAX_CHUNK);
+        let max_block = streams.device().total_memory().min(MAX_CHUNK) as usize;
         let owner = streams.register();
         let arenas = (0..streams.max_slots()).map(|_| OnceLock::new()).collect();
         let pool = Self {
-            most: most as usize,
-            fast_path_max: most as usize,
+            max_block,
+            fast_path_max: max_block,
             observed: None,
             pages,
             upstream,
@@ -156,19 +156,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(pool)
     }
 
-    /// The resource that the memory comes from.
+    /// Returns the resource that the memory comes from.
     #[must_use]
     pub fn upstream(&self) -> &U {
         &self.upstream
     }
 
-    /// The most bytes that were ever reserved.
+    /// Returns the most bytes that were ever reserved.
     #[must_use]
     pub fn reserved_high(&self) -> u64 {
         self.reserved_high.load(Ordering::Relaxed)
     }
 
-    /// The pool whose streams it accepts.
+    /// Returns the pool of the streams that it accepts.
     #[must_use]
     pub fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
@@ -183,7 +183,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.streams.uses()
     }
 
-    /// The arena of a stream, which is made when it is first asked for.
+    /// Returns the arena of a stream. The first call for a stream makes it.
     #[inline]
     pub(crate) fn arena(&self, home: StreamId) -> &Arena {
         self.arenas[home.slot()].get_or_init(|| {
@@ -196,7 +196,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         })
     }
 
-    /// Those that have been made.
+    /// Returns the arenas that have been made.
     pub(crate) fn arenas(&self) -> impl Iterator<Item = &Arena> {
         self.arenas.iter().filter_map(OnceLock::get).map(|arena| &**arena)
     }
@@ -262,7 +262,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         })
     }
 
-    /// A free chunk that `home` may use at once, and the slot for its block.
+    /// Acquires a free chunk that `home` may use at once, and a use slot for its block.
     #[inline(always)]
     fn acquire(
         &self,
@@ -284,7 +284,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok((found.arena, found.taken, slot))
     }
 
-    /// What a graph captures is not ordered with anything outside of it.
+    /// Refuses a stream that captures a graph: what is captured is not ordered with anything outside of
+    /// the graph.
     #[inline]
     pub(crate) fn refuse_capture(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         if self.config.checks_capture { stream.refuse_capture() } else { Ok(()) }
@@ -340,11 +341,10 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         self.give_back(&block).map_err(|error| DeallocateError::new(error, block))
     }
 
-    /// Takes what is free behind the block, if its home stream need not wait for that. Where the pool
-    /// maps pages, addresses that follow the block and have no memory get some, if the pool may reserve
-    /// more: a block at the end of its stream's memory always grows then. `false` for a block with a
-    /// segment of its own, and for every block of a pool with an
-    /// [observer](PoolResource::with_observer).
+    /// Adds free memory behind the block to it, if its home stream need not wait for that. Where the pool
+    /// maps pages, it maps some at addresses behind the block that have no memory, if it may reserve
+    /// more: a block at the end of its stream's memory always grows then. Returns `false` for a
+    /// dedicated block, and for every block of a pool with an [observer](PoolResource::with_observer).
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.grow_in_place(block, bytes)
     }
@@ -365,7 +365,8 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         self.own_usage().outstanding()
     }
 
-    /// `reserved` is that of upstream: what the pool has reserved, and what upstream keeps besides.
+    /// Returns the usage; `reserved` is that of upstream: what the pool has reserved, and what upstream
+    /// keeps besides.
     fn usage(&self) -> Usage {
         let mut usage = self.own_usage();
         usage.reserved = self.upstream.usage().reserved;
@@ -400,7 +401,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         Some(self)
     }
 
-    /// `None`: what is carved up here has no pages of its own.
+    /// Returns `None`: the blocks have no pages of their own.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }

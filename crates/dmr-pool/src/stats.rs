@@ -10,7 +10,7 @@ use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
 use crate::PoolResource;
 use crate::acquire::StepCounts;
 use crate::arena::{Arena, State};
-use crate::heap::{Piece, PieceState, UNIT};
+use crate::heap::{ChunkReport, UNIT};
 use crate::pages::Pages;
 
 /// What a pool holds. A block counts with the bytes that its size was rounded up to.
@@ -57,7 +57,7 @@ pub struct FreeChunks {
     pub bytes: u64,
 }
 
-/// A piece of a pool's memory.
+/// A chunk of a pool's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapRegion {
@@ -71,7 +71,7 @@ pub struct HeapRegion {
     pub stream: StreamId,
 }
 
-/// What a piece of a pool's memory is used for.
+/// What a chunk of a pool's memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RegionState {
@@ -125,18 +125,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 stats.steps.add(&state.steps);
                 state.segments()
             };
-            self.visit_pieces(arena, 1, |_, piece| {
-                let bytes = piece.bytes();
-                match piece.state {
-                    PieceState::Acquired => stats.in_use += bytes,
-                    PieceState::Pending => stats.pending += bytes,
-                    PieceState::Free => {
-                        stats.cached += bytes;
-                        stats.largest_free = stats.largest_free.max(bytes);
-                        let line = &mut by_size[bytes.ilog2() as usize];
-                        line.from = 1 << bytes.ilog2();
-                        (line.chunks, line.bytes) = (line.chunks + 1, line.bytes + bytes);
-                    }
+            self.visit_chunks(arena, 1, |_, ChunkReport { bytes, state, .. }| match state {
+                RegionState::InUse => stats.in_use += bytes,
+                RegionState::Pending => stats.pending += bytes,
+                RegionState::Cached => {
+                    stats.cached += bytes;
+                    stats.largest_free = stats.largest_free.max(bytes);
+                    let line = &mut by_size[bytes.ilog2() as usize];
+                    line.from = 1 << bytes.ilog2();
+                    (line.chunks, line.bytes) = (line.chunks + 1, line.bytes + bytes);
                 }
             });
         }
@@ -176,16 +173,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 state.heap.records()
             };
             let step = records.div_ceil(sample);
-            self.visit_pieces(arena, step, |state, piece| match piece.state {
-                PieceState::Acquired => {
-                    let tag = state.tag(piece.chunk);
+            self.visit_chunks(arena, step, |state, report| match report.state {
+                RegionState::InUse => {
+                    let tag = state.tag(report.chunk);
                     let holder = by_tag.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
-                    holder.bytes += piece.bytes() * step as u64;
+                    holder.bytes += report.bytes * step as u64;
                     holder.blocks += step as u64;
                 }
-                PieceState::Pending if state.heap.is_acquired(piece.chunk) => {
+                RegionState::Pending if state.heap.is_acquired(report.chunk) => {
                     // Only an observer makes the block's end pending.
-                    shortage.pending += piece.bytes() * step as u64;
+                    shortage.pending += report.bytes * step as u64;
                 }
                 _ => {}
             });
@@ -197,7 +194,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         shortage
     }
 
-    /// Returns every piece of the pool's memory, by address. Pieces that other threads allocate and
+    /// Returns every chunk of the pool's memory, by address. Chunks that other threads allocate and
     /// free meanwhile may be missing. In a forked child, none.
     #[must_use]
     pub fn heap_map(&self) -> Vec<HeapRegion> {
@@ -206,7 +203,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let mut map = Vec::new();
         for arena in self.arenas() {
-            self.visit_pieces(arena, 1, |_, piece| map.push(HeapRegion::of(piece, arena.home)));
+            self.visit_chunks(arena, 1, |_, ChunkReport { address, bytes, state, .. }| {
+                map.push(HeapRegion { address, bytes, state, stream: arena.home });
+            });
         }
         map.sort_unstable_by_key(|region| region.address);
         // What was cut or merged meanwhile may have been seen before and after.
@@ -221,16 +220,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Calls `act` for the chunks of an arena that have memory, or for those in one of each `step`
     /// records, with the arena locked. Unlocks it now and then.
-    fn visit_pieces(&self, arena: &Arena, step: usize, mut act: impl FnMut(&State, Piece)) {
+    fn visit_chunks(&self, arena: &Arena, step: usize, mut act: impl FnMut(&State, ChunkReport)) {
         let ending = self.ending_in(arena);
         let (mut from, most) = (1, AT_A_TIME.saturating_mul(step));
         loop {
             let state = arena.lock();
-            for mut piece in state.heap.pieces(from, from.saturating_add(most), step) {
-                if ending.contains(&piece.chunk) {
-                    piece.state = PieceState::Pending;
+            for mut report in state.heap.reports(from, from.saturating_add(most), step) {
+                if ending.contains(&report.chunk) {
+                    report.state = RegionState::Pending;
                 }
-                act(&state, piece);
+                act(&state, report);
             }
             from = from.saturating_add(most);
             if from >= state.heap.records() {
@@ -244,20 +243,3 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 const AT_A_TIME: usize = 4096;
 /// How many chunks of an arena the report of a refused allocation looks at, about.
 const SAMPLE: usize = 2048;
-
-impl HeapRegion {
-    fn of(piece: Piece, stream: StreamId) -> Self {
-        let state = match piece.state {
-            PieceState::Acquired => RegionState::InUse,
-            PieceState::Pending => RegionState::Pending,
-            PieceState::Free => RegionState::Cached,
-        };
-        Self { address: piece.address, bytes: piece.bytes(), state, stream }
-    }
-}
-
-impl Piece {
-    fn bytes(&self) -> u64 {
-        u64::from(self.units) * UNIT
-    }
-}

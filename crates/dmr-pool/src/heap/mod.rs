@@ -21,6 +21,8 @@ use chunk::{Chunk, Chunks, State};
 use quick::Quick;
 pub(crate) use window::Window;
 
+use crate::stats::RegionState;
+
 /// Bytes of a unit. Sizes are in units, addresses in bytes.
 pub(crate) const UNIT: u64 = 256;
 
@@ -68,22 +70,11 @@ pub(crate) struct Taken {
 
 /// What a report says of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ChunkReport {
     pub(crate) chunk: ChunkId,
     pub(crate) address: u64,
-    pub(crate) units: u32,
-    pub(crate) state: PieceState,
-}
-
-/// The states of a [`Piece`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PieceState {
-    /// In the bins of free chunks, or on a shelf.
-    Free,
-    /// Freed, still used by the device.
-    Pending,
-    /// Not free.
-    Acquired,
+    pub(crate) bytes: u64,
+    pub(crate) state: RegionState,
 }
 
 /// A remainder smaller than this share of the request (a power of two) stays with it: it would
@@ -400,21 +391,22 @@ impl Heap {
 
     /// Describes the chunks in the records from index `from` to index `to`, in no particular order:
     /// one of each `step` records. Holes are left out.
-    pub(crate) fn pieces(
+    pub(crate) fn reports(
         &self,
         from: usize,
         to: usize,
         step: usize,
-    ) -> impl Iterator<Item = Piece> {
+    ) -> impl Iterator<Item = ChunkReport> {
         self.chunks.batch(from, to, step).filter_map(|(id, chunk)| {
             let state = match chunk.state {
                 State::Unused | State::Hole => return None,
-                State::Free => PieceState::Free,
-                State::Pending => PieceState::Pending,
-                State::Acquired if self.quick.contains(chunk.units, id) => PieceState::Free,
-                State::Acquired => PieceState::Acquired,
+                State::Free => RegionState::Cached,
+                State::Pending => RegionState::Pending,
+                State::Acquired if self.quick.contains(chunk.units, id) => RegionState::Cached,
+                State::Acquired => RegionState::InUse,
             };
-            Some(Piece { chunk: id, address: chunk.address, units: chunk.units, state })
+            let bytes = u64::from(chunk.units) * UNIT;
+            Some(ChunkReport { chunk: id, address: chunk.address, bytes, state })
         })
     }
 
