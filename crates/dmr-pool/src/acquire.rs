@@ -5,12 +5,12 @@
 //! memory in its hands meanwhile ([`Transit`](crate::transit::Transit)).
 
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
-use dmr_streams::uses::{FreeSlot, Patience};
+use dmr_streams::uses::FreeSlot;
 
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, Taken};
-use crate::resource::Place;
+use crate::resource::ChunkLocation;
 
 /// How often the ladder is climbed for one request.
 const TRIES: usize = 16;
@@ -143,14 +143,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Ok((found, slot))
             }
             Err(error) => {
-                self.untake(Place { arena: at, chunk: taken.id }, own.home);
+                self.free_unused(found.location(), own.home);
                 Err(error)
             }
         }
     }
 
     fn new_slot(&self, arena: usize, chunk: ChunkId, home: StreamId) -> ResourceResult<FreeSlot> {
-        self.uses().reserve(&self.owner, Place { arena, chunk }.to_payload(), home)
+        self.uses().reserve(&self.owner, ChunkLocation { arena, chunk }.to_payload(), home)
     }
 
     /// Climbs the ladder, again as long as the search may have missed memory in another thread's hand.
@@ -182,9 +182,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
         refused: &mut Option<ResourceError>,
     ) -> ResourceResult<Option<Found>> {
-        self.settle_closed(Patience::Poll);
+        self.free_closed();
         self.decay_slack();
-        if let Some(taken) = self.take_ended(own, request) {
+        if let Some(taken) = self.take_done_with(own, request) {
             return Ok(Some(own.found(taken)));
         }
         for step in LADDER {
@@ -220,8 +220,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 if step.may_wait()
                     && let Err(captures) = self.refuse_captured(own.home)
                 {
-                    let chunk = found.taken.id;
-                    self.untake(Place { arena: found.arena, chunk }, own.home);
+                    self.free_unused(found.location(), own.home);
                     return Err(captures);
                 }
                 return Ok(Some(found));
@@ -267,6 +266,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         self.ask_upstream_again();
         self.grow(own, request, Share::Limit)
+    }
+}
+
+impl Found {
+    fn location(self) -> ChunkLocation {
+        ChunkLocation { arena: self.arena, chunk: self.taken.id }
     }
 }
 

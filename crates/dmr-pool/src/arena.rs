@@ -39,8 +39,8 @@ pub(crate) struct State {
     pub(crate) pending: PendingQueue<ChunkId>,
     /// Units of the pending chunks.
     pub(crate) pending_units: u64,
-    /// Chunks that became pending since the driver was last asked.
-    pub(crate) unasked: usize,
+    /// Chunks that became pending since the last poll.
+    pub(crate) unpolled: usize,
     pub(crate) spans: Vec<Span>,
     /// Bytes of a page; 0 in a pool over blocks.
     pub(crate) page: u64,
@@ -102,11 +102,11 @@ impl Request {
     }
 }
 
-/// When the driver is asked about pending chunks.
+/// When pending chunks are polled.
 struct Pace {
-    /// How many chunks became pending since it was asked.
+    /// How many chunks became pending since the last poll.
     batch: usize,
-    /// How many of the newest chunks are not asked about: the device has had no time for them.
+    /// How many of the newest chunks are not polled: the device has had no time for them.
     young: usize,
 }
 
@@ -256,8 +256,7 @@ impl State {
     /// Acquires a free chunk.
     #[inline(always)]
     pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
-        let units = request.units;
-        if request.is_dedicated { self.heap.take_dedicated(units) } else { self.heap.take(units) }
+        self.heap.take(request.units)
     }
 
     /// Frees an acquired chunk.
@@ -313,7 +312,7 @@ impl State {
         self.pending_units += u64::from(self.heap.range(chunk).1);
         let entry = self.pending.push(Pending { value: chunk, after });
         self.heap.set_pending(chunk, since, entry);
-        self.unasked += 1;
+        self.unpolled += 1;
     }
 
     /// Frees the oldest pending chunks, up to a few, as long as `stream`, whose arena this is, is
@@ -328,16 +327,16 @@ impl State {
         }
     }
 
-    /// Returns what the driver is to be asked about, if it is time: what the newest chunk depends on
-    /// that is not young, which covers all earlier uses of its streams, and what the oldest does.
+    /// Returns what to poll, if it is time: what the newest chunk depends on that is not young, which
+    /// covers all earlier uses of its streams, and what the oldest does.
     #[inline]
-    pub(crate) fn question(&mut self) -> Option<[Dependencies; 2]> {
+    pub(crate) fn to_poll(&mut self) -> Option<[Dependencies; 2]> {
         let is_little = self.pending_units <= LITTLE;
         let Pace { batch, young } = if is_little { PACE_OF_LITTLE } else { PACE };
-        if self.unasked < batch || self.pending.len() < batch + young {
+        if self.unpolled < batch || self.pending.len() < batch + young {
             return None;
         }
-        self.unasked = 0;
+        self.unpolled = 0;
         let due = self.pending.newest_first().nth(young)?;
         Some([due.after.clone(), self.pending.iter().next()?.after.clone()])
     }
@@ -374,7 +373,7 @@ impl State {
         request: Request,
         predicate: impl Fn(&Dependencies, u64) -> bool,
     ) -> Option<Pending<ChunkId>> {
-        let Request { units, is_dedicated, .. } = request;
+        let units = request.units;
         let (mut size, mut tries) = (units, 0);
         let most = units.saturating_add(units / 8);
         loop {
@@ -389,9 +388,7 @@ impl State {
                 }
                 (tries, larger) = (tries + 1, Some(units + 1));
                 let is_accepted = |pending: &Pending<ChunkId>| predicate(&pending.after, since);
-                if is_dedicated == self.heap.is_dedicated(chunk)
-                    && self.pending.get(entry).is_some_and(is_accepted)
-                {
+                if self.pending.get(entry).is_some_and(is_accepted) {
                     found = Some(entry);
                     break;
                 }

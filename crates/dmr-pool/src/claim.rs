@@ -9,7 +9,7 @@ use crate::PoolResource;
 /// Bytes that the pool is about to take from upstream. They count against its limits from now on;
 /// what is not fulfilled counts no more when this is dropped.
 #[derive(Debug)]
-#[must_use = "the bytes are given up when this is dropped"]
+#[must_use = "the bytes count no more when this is dropped"]
 pub(crate) struct Claim<'p> {
     claimed: &'p AtomicU64,
     bytes: u64,

@@ -105,12 +105,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn grow_segments(&self, own: &Arena, request: Request) -> ResourceResult<Option<Found>> {
         let hand = self.transit.open();
         let Some(block) = self.allocate_segment(own, request, &hand)? else { return Ok(None) };
-        let Request { units, is_dedicated, .. } = request;
         let since = self.uses().submitted(own.home);
         let mut state = own.lock();
-        let first = state.add_block(block, self.config.alignment as u64, is_dedicated, since);
-        let heap = &mut state.heap;
-        let taken = if is_dedicated { heap.taken(first) } else { heap.take_from(first, units) };
+        let alignment = self.config.alignment as u64;
+        let first = state.add_block(block, alignment, request.is_dedicated, since);
+        let taken = state.heap.take_from(first, request.units);
         Ok(Some(own.found(taken)))
     }
 

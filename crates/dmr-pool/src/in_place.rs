@@ -6,7 +6,7 @@ use dmr_core::{DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult}
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, UNIT};
-use crate::resource::Place;
+use crate::resource::ChunkLocation;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Makes a block larger in place, as the trait's method says.
@@ -25,20 +25,20 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let stream = self.streams.enter(id.alloc_stream())?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
-        let place = self.uses().payload(&self.owner, id).and_then(Place::from_payload);
-        let arena = place.and_then(|place| self.arena_at(place.arena));
-        let Some((place, arena)) = place.zip(arena) else {
+        let location = self.uses().payload(&self.owner, id).and_then(ChunkLocation::from_payload);
+        let arena = location.and_then(|location| self.arena_at(location.arena));
+        let Some((ChunkLocation { chunk, .. }, arena)) = location.zip(arena) else {
             return Err(ResourceError::foreign_block(block, self.device_ordinal()));
         };
         if self.observed.is_some() {
             // A region that ends and begins again would not exist for a moment, under work in flight.
             return Ok(false);
         }
-        let old_units = arena.lock().heap.range(place.chunk).1;
+        let old_units = arena.lock().heap.range(chunk).1;
         let more_bytes = (bytes - old_bytes) as u64;
         if wanted_units > old_units {
             let more_units = wanted_units - old_units;
-            if !self.extend(arena, place.chunk, block, more_units, more_bytes)? {
+            if !self.extend(arena, chunk, block, more_units, more_bytes)? {
                 return Ok(false);
             }
         }
@@ -46,14 +46,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Err(error) = self.uses().record(id, home) {
             let since = self.uses().submitted(arena.home);
             let mut state = arena.lock();
-            if let Some(rest) = state.heap.cut_off(place.chunk, old_units) {
+            if let Some(rest) = state.heap.cut_off(chunk, old_units) {
                 state.heap.merge(rest, since);
             }
             return Err(error);
         }
         let mut state = arena.lock();
         state.counts.add_bytes(more_bytes);
-        let reserved_bytes = u64::from(state.heap.range(place.chunk).1) * UNIT;
+        let reserved_bytes = u64::from(state.heap.range(chunk).1) * UNIT;
         drop(state);
         // SAFETY: the block was not narrowed, so its address is that of its chunk; the chunk is this
         // block's alone, and has `reserved_bytes` bytes, at least `bytes`.
@@ -89,10 +89,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let is_own = home.slot() == lender;
         let is_ready = |since| is_own || self.uses().is_after_number(home, lender, since);
         let mut state = arena.lock();
-        let is_dedicated = state.heap.is_dedicated(chunk);
-        if is_dedicated {
-            return Ok(false);
-        }
         if state.heap.extend(chunk, more_units, is_ready) {
             return Ok(true);
         }
@@ -105,7 +101,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if !is_own {
             return Ok(false);
         }
-        let request = Request { units: more_units, bytes: more_bytes, is_dedicated };
+        let request = Request { units: more_units, bytes: more_bytes, is_dedicated: false };
         match self.map_behind(arena, chunk, request) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. }) => Ok(false),
             other => other,

@@ -1,4 +1,4 @@
-//! A pool: carves up the memory of any resource, with use tracking.
+//! A pool: cuts blocks from the memory of any resource, with use tracking.
 //!
 //! [`PoolResource`] reserves memory from upstream in large steps and cuts blocks from it, so that an
 //! allocation or a free that finds what it needs makes no driver call. Memory moves between streams with
@@ -7,16 +7,18 @@
 //! | module | what it is for |
 //! | --- | --- |
 //! | `heap` | chunks of memory, found by size; independent of streams |
+//! | `span` | the addresses that chunks are cut from, and the memory behind them: blocks or pages |
 //! | `arena` | the memory that one stream was the first to have: its heap, and its pending chunks |
 //! | `acquire` | the ladder: where memory comes from when a stream's own arena has none free |
 //! | `lend` | chunks that change hands between streams |
-//! | `grow` | memory from upstream, and its way back |
+//! | `grow` | memory from upstream: how much, and segments |
+//! | `trim` | the way of memory back to upstream |
 //! | `claim` | the bytes that the pool has from upstream, and those that it is about to take |
 //! | `pages` | growing in pages that the pool maps itself |
 //! | `transit` | memory in the hands of threads, which others wait for before they refuse |
-//! | `give_back` | where a chunk goes that its owner has freed |
+//! | `deallocate` | where the chunk of a freed block goes |
 //! | `in_place` | growing a block where it is |
-//! | `observed` | telling a memory checker what is carved up |
+//! | `observed` | reports of blocks to a memory checker |
 //! | `slack` | how much may be kept before memory is saved at the cost of time |
 //! | `stats` | what a pool holds, in numbers and as a map |
 
@@ -25,7 +27,7 @@ mod arena;
 mod claim;
 mod config;
 mod counts;
-mod give_back;
+mod deallocate;
 mod grow;
 mod heap;
 mod in_place;

@@ -1,13 +1,13 @@
-//! A pool whose observer is told what it carves up.
+//! Reports of a pool's blocks to a memory checker, its observer.
 //!
-//! An observer that judges work when it runs is told what is true of the device: a block ends when
-//! all work with it is known to be done, and only then does its memory serve again. So the arenas of
-//! such a pool have nothing free that a stream would have to come after, and the paths that find
-//! memory need not know of observers. One that follows the order of streams is told of each block's
-//! end when it is given back, and the pool does what it does without an observer.
+//! An observer that checks work when it runs gets reports that are true of the device: a region is freed
+//! when all work with it is known to be done, and only then does its memory serve again. So the arenas of
+//! such a pool have nothing free that a stream would have to wait for, and the paths that find memory are
+//! the same with and without an observer. For one that follows the order of streams, a region is freed
+//! when its block is, and the pool does what it does without an observer.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
@@ -15,55 +15,55 @@ use dmr_core::{
     AllocTag, DeviceBlock, DeviceMemoryResource, Generation, MemoryObserver, ResourceError,
     ResourceResult, StreamId,
 };
-use dmr_streams::uses::{Dependencies, FreeSlot};
+use dmr_streams::uses::Dependencies;
 
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
-use crate::give_back::Back;
+use crate::deallocate::FreedChunk;
 use crate::heap::{ChunkId, Taken};
-use crate::resource::Place;
+use crate::resource::ChunkLocation;
 use crate::span::Span;
+use crate::sync::{self, Mutex};
 
-/// At least so many bytes behind each block are no block's, so that an overrun is seen.
+/// Bytes behind each block, at least, that are no block's, so that an overrun is found.
 const GAP: usize = 1;
 
 /// The observer, and the blocks that it sees.
 #[derive(Debug)]
 pub(crate) struct Observed {
     observer: Arc<dyn MemoryObserver>,
-    /// As [`MemoryObserver::follows_streams`] says: nothing new is `ending` then.
+    /// As [`MemoryObserver::follows_streams`] returns: nothing is added to `freed` then.
     follows_streams: bool,
-    /// The blocks that it was told of and that were not given back, by address.
+    /// The blocks that were reported and are not freed, by address.
     regions: LeakedInChild<Mutex<HashMap<u64, Generation>>>,
-    /// Deallocated, and not known to be done with; oldest first. While it is locked, neither the
-    /// driver nor the observer is called.
-    ending: LeakedInChild<Mutex<Vec<Ending>>>,
+    /// Oldest first. While it is locked, neither the driver nor the observer is called.
+    freed: LeakedInChild<Mutex<Vec<FreedRegion>>>,
 }
 
-/// A block that was given back.
+/// The region of a block that was freed. The device may still use it.
 #[derive(Debug)]
-struct Ending {
-    place: Place,
+struct FreedRegion {
+    location: ChunkLocation,
     /// All work with it.
     after: Dependencies,
     address: u64,
-    /// `None` if the observer was not told of it.
+    /// `None` if the region was not reported to the observer.
     generation: Option<Generation>,
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Tells `observer`, a memory checker, what the pool carves up: its segments are heaps, and so
-    /// are the ranges of addresses that it maps pages into; its blocks are regions, of as many
-    /// bytes as were asked for. Call it before the first allocation: a block that was handed out
-    /// earlier is never a region. A heap ends before upstream is given its memory; one that upstream
-    /// does not take begins anew. An observer that was told before is told nothing more.
+    /// Reports the pool's memory to `observer`, a memory checker: its segments are heaps, and so are the
+    /// addresses that it maps pages into; its blocks are regions of the requested bytes. Call it before
+    /// the first allocation: a block that was allocated earlier is never a region. A heap is reported as
+    /// destroyed before its memory goes back to upstream, and as created again if upstream refuses it. An
+    /// earlier observer gets no more reports.
     ///
     /// For an observer that [follows the order of streams](MemoryObserver::follows_streams), a region
-    /// is freed when its block is given back, or when the last window on it closes. For any other, it
-    /// is freed when all uses of the block, and what had been submitted to its home stream when it was
-    /// given back, are known to be done. That is found out by the next allocation, free, reap or trim,
-    /// and when the pool is dropped. Until then the memory serves no other block, so no work in flight
-    /// is ever outside of the regions.
+    /// is freed when its block is deallocated, or when the last window on it closes. For any other, it
+    /// is freed when all uses of the block, and what had been submitted to its home stream before its
+    /// `deallocate`, are known to be done. The next allocation, free, reap or trim finds that out, and so
+    /// does dropping the pool. Until then the memory serves no other block, so no work in flight is ever
+    /// outside of the regions.
     ///
     /// What changes otherwise:
     ///
@@ -71,8 +71,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///   [`alignment`](crate::PoolConfig::alignment) bytes more.
     /// - [`try_grow`](DeviceMemoryResource::try_grow) returns `false`: a region that ends and begins anew would be
     ///   none for a moment, under work in flight.
-    /// - Unless the observer follows the order of streams, allocations and frees ask the driver, which
-    ///   records events for that; and where a stream would be made to wait for memory, the host waits
+    /// - Unless the observer follows the order of streams, allocations and frees poll the device, and
+    ///   record events for that; and where a stream would be made to wait for memory, the host waits
     ///   for it, as it does when the pool is dropped. Work that waits for the host to go on must not be
     ///   in flight then.
     #[must_use]
@@ -84,23 +84,23 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         let before = self.observed.take();
-        let mut ending = before.map_or_else(Vec::new, |it| std::mem::take(&mut *it.ending()));
-        ending.iter_mut().for_each(|block| block.generation = None);
-        let (regions, ending) = (LeakedInChild::default(), LeakedInChild::new(Mutex::new(ending)));
+        let mut freed = before.map_or_else(Vec::new, |it| std::mem::take(&mut *it.freed()));
+        freed.iter_mut().for_each(|region| region.generation = None);
+        let (regions, freed) = (LeakedInChild::default(), LeakedInChild::new(Mutex::new(freed)));
         let follows_streams = observer.follows_streams();
-        self.observed = Some(Observed { observer, follows_streams, regions, ending });
+        self.observed = Some(Observed { observer, follows_streams, regions, freed });
         self.disable_fast_path();
         self
     }
 
-    /// Memory was taken from upstream.
+    /// Reports memory that was taken from upstream.
     pub(crate) fn report_created(&self, ptr: u64, bytes: u64) {
         if let Some(observed) = &self.observed {
             observed.observer.heap_created(ptr, bytes as usize);
         }
     }
 
-    /// Memory is about to go back: afterwards upstream may hand it out again.
+    /// Reports memory that is about to go back to upstream, which may serve others then.
     pub(crate) fn report_destroyed(&self, ptr: u64) {
         if let Some(observed) = &self.observed {
             observed.observer.heap_destroyed(ptr);
@@ -119,8 +119,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.check_size(bytes)?;
         // Another thread may have held a lock when the process was forked.
         self.device().refuse_fork()?;
-        self.settle_ending();
-        let block = self.hand_out(bytes, bytes.saturating_add(GAP), stream, tag)?;
+        self.free_done_regions();
+        let block = self.allocate_chunk(bytes, bytes.saturating_add(GAP), stream, tag)?;
         if let Some(observed) = &self.observed {
             let (ptr, generation) = (block.ptr(), block.generation());
             observed.regions().insert(ptr, generation);
@@ -129,81 +129,77 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(block)
     }
 
-    /// Releases a chunk of an observed pool that comes after others' uses and what `home` has done with
-    /// it. Unless the observer follows the order of streams, its memory serves no block before all of
-    /// that is done.
-    pub(crate) fn put_observed(
-        &self,
-        observed: &Observed,
-        place: Place,
-        home: StreamId,
-        others: Dependencies,
-        (slot, back): (FreeSlot, Back),
-    ) {
-        let Some(arena) = self.arena_at(place.arena) else { return };
+    /// Frees a chunk of an observed pool. Unless the observer follows the order of streams, its memory
+    /// serves no block before all work with it is done.
+    pub(crate) fn free_observed(&self, observed: &Observed, freed: FreedChunk) {
+        let FreedChunk { location, home, .. } = freed;
+        let Some(arena) = self.arena_at(location.arena) else { return };
+        let (address, _) = arena.lock().heap.range(location.chunk);
+        let generation = observed.regions().remove(&address);
         if observed.follows_streams {
             // Before the chunk can be another block's.
-            let (address, _) = arena.lock().heap.range(place.chunk);
-            observed.tell_freed(address);
-            return self.put(place, home, others, Some(slot), back);
+            observed.report_freed(address, generation);
+            return self.free_chunk(freed);
         }
-        // What the home stream has waited for is done when that is. It is asked first: that
-        // records its event as early as can be.
         let mut after = Dependencies::on(home, self.uses().submitted(home));
-        after.add_all(&others);
+        after.add_all(&freed.after);
         let mut state = arena.lock();
-        state.counts.freed += back.freed;
-        state.counts.returned += back.returned;
-        state.keep_slot(place.chunk, slot);
-        let (address, _) = state.heap.range(place.chunk);
+        state.counts.freed += freed.freed;
+        state.counts.returned += freed.deallocated;
+        if let Some(slot) = freed.slot {
+            state.keep_slot(location.chunk, slot);
+        }
         drop(state);
-        let generation = observed.regions().remove(&address);
-        observed.ending().push(Ending { place, after, address, generation });
-        self.settle_ending();
+        observed.freed().push(FreedRegion { location, after, address, generation });
+        self.free_done_regions();
     }
 
-    /// A chunk of the own arena, before memory is looked for elsewhere. The host waits where
-    /// another pool would have a stream wait. Only for observers that do not follow streams.
-    pub(crate) fn take_ended(&self, own: &Arena, request: Request) -> Option<Taken> {
+    /// Acquires a chunk of the own arena. The host waits where a pool without an observer would have a
+    /// stream wait. `None` unless there is an observer that does not follow streams.
+    pub(crate) fn take_done_with(&self, own: &Arena, request: Request) -> Option<Taken> {
         self.observed.as_ref().filter(|observed| !observed.follows_streams)?;
         if !self.may_grow(request) {
             // What is not known to be done stays.
-            let _ = self.wait_for_ending();
+            let _ = self.wait_for_freed_regions();
         }
         own.lock().take(request)
     }
 
-    /// Frees the regions that the device is done with, which the driver is asked about.
-    pub(crate) fn settle_ending(&self) {
+    /// Polls the freed regions, and frees the memory of those that the device is done with.
+    pub(crate) fn free_done_regions(&self) {
         let Some(observed) = &self.observed else { return };
-        self.uses().poll_each(&observed.ending_uses());
+        self.uses().poll_each(&observed.freed_uses());
         let hand = self.transit.open();
-        let is_done = |block: &mut Ending| self.uses().is_known_done(&block.after);
-        let ended: Vec<_> = observed.ending().extract_if(.., is_done).collect();
-        if !ended.is_empty() {
+        let is_done = |region: &mut FreedRegion| self.uses().is_known_done(&region.after);
+        let done: Vec<_> = observed.freed().extract_if(.., is_done).collect();
+        for region in done {
             hand.hold();
+            observed.report_freed(region.address, region.generation);
+            if let Some(arena) = self.arena_at(region.location.arena) {
+                // All work with it is complete, so no stream has to wait.
+                arena.lock().release(region.location.chunk, 0);
+            }
         }
-        ended.iter().for_each(|block| self.end(observed, block));
     }
 
-    /// Waits until the device is done with everything that was given back.
+    /// Waits until the device is done with all freed regions, and frees their memory.
     ///
     /// # Errors
     ///
-    /// The driver's first; of what failed it is not known.
-    pub(crate) fn wait_for_ending(&self) -> ResourceResult<()> {
+    /// The driver's first. What is not known to be done stays.
+    pub(crate) fn wait_for_freed_regions(&self) -> ResourceResult<()> {
         let Some(observed) = &self.observed else { return Ok(()) };
-        let outcome = self.uses().synchronize(&observed.ending_uses());
-        self.settle_ending();
+        let outcome = self.uses().synchronize(&observed.freed_uses());
+        self.free_done_regions();
         outcome
     }
 
-    /// The chunks of an arena that were given back, and serve nobody yet.
-    pub(crate) fn ending_in(&self, arena: &Arena) -> HashSet<ChunkId> {
+    /// Returns the chunks of an arena whose regions were freed and may still be used by the device.
+    pub(crate) fn freed_regions_in(&self, arena: &Arena) -> HashSet<ChunkId> {
         let Some(observed) = &self.observed else { return HashSet::new() };
-        let ending = observed.ending();
-        let places = ending.iter().map(|block| block.place);
-        places.filter(|place| place.arena == arena.home.slot()).map(|place| place.chunk).collect()
+        let freed = observed.freed();
+        let locations = freed.iter().map(|region| region.location);
+        locations.filter(|at| at.arena == arena.home.slot()).map(|at| at.chunk).collect()
     }
 
     /// Refuses a number of bytes that no block has.
@@ -214,36 +210,25 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         checked_round_up(bytes, self.config.alignment)?;
         Err(ResourceError::beyond_device(bytes, self.device().total_memory()))
     }
-
-    fn end(&self, observed: &Observed, block: &Ending) {
-        if let Some(generation) = block.generation {
-            observed.observer.region_freed(block.address, generation);
-        }
-        if let Some(arena) = self.arena_at(block.place.arena) {
-            // All work with it is complete, so no stream has to wait.
-            arena.lock().release(block.place.chunk, 0);
-        }
-    }
 }
 
 impl Observed {
-    /// The block at `address` was given back, and no window on it is open.
-    fn tell_freed(&self, address: u64) {
-        let generation = self.regions().remove(&address);
+    /// Reports a region as freed, if it was reported as allocated.
+    fn report_freed(&self, address: u64, generation: Option<Generation>) {
         if let Some(generation) = generation {
             self.observer.region_freed(address, generation);
         }
     }
 
     fn regions(&self) -> MutexGuard<'_, HashMap<u64, Generation>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.regions)
     }
 
-    fn ending_uses(&self) -> Dependencies {
-        self.ending().iter().map(|block| &block.after).collect()
+    fn freed_uses(&self) -> Dependencies {
+        self.freed().iter().map(|region| &region.after).collect()
     }
 
-    fn ending(&self) -> MutexGuard<'_, Vec<Ending>> {
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn freed(&self) -> MutexGuard<'_, Vec<FreedRegion>> {
+        sync::lock(&self.freed)
     }
 }

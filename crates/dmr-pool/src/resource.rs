@@ -12,12 +12,12 @@ use dmr_core::{
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
     UseTokens, UseTracking, VirtualMemory,
 };
-use dmr_streams::uses::{BlocksInUse, Dependencies, FreeSlot, NotOccupied, Patience, UseTable};
+use dmr_streams::uses::{BlocksInUse, FreeSlot, NotOccupied, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
-use crate::give_back::{Back, Retired};
+use crate::deallocate::Retired;
 use crate::grow::MAX_CHUNK;
 use crate::heap::{ChunkId, Taken, UNIT};
 use crate::observed::Observed;
@@ -87,12 +87,12 @@ pub struct PoolResource<U: DeviceMemoryResource> {
 
 /// Where a chunk is: its arena, and its index there. Kept in the block's slot of the use table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ChunkLocation {
     pub(crate) arena: usize,
     pub(crate) chunk: ChunkId,
 }
 
-impl Place {
+impl ChunkLocation {
     #[inline]
     pub(crate) fn to_payload(self) -> u64 {
         (self.arena as u64) << u32::BITS | u64::from(self.chunk.get())
@@ -201,11 +201,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas.iter().filter_map(OnceLock::get).map(|arena| &**arena)
     }
 
-    /// Returns the request for `bytes` bytes in a chunk of at least `room` bytes.
+    /// Returns the request for `bytes` bytes in a chunk of at least `capacity`.
     #[inline]
-    fn request(&self, bytes: usize, room: usize) -> Request {
+    fn request(&self, bytes: usize, capacity: usize) -> Request {
         let mask = self.config.alignment - 1;
-        let units = (((room + mask) & !mask) as u64 / UNIT) as u32;
+        let units = (((capacity + mask) & !mask) as u64 / UNIT) as u32;
         let bytes = bytes as u64;
         Request { units, bytes, is_dedicated: bytes >= self.config.dedicated_from }
     }
@@ -215,16 +215,17 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.fast_path_max = 0;
     }
 
-    /// Allocates `bytes`, reserving at least `room`. The caller has checked the maximum.
+    /// Allocates a block of `bytes` bytes in a chunk of at least `capacity`. The caller has checked the
+    /// maximum.
     #[inline(always)]
-    pub(crate) fn hand_out(
+    pub(crate) fn allocate_chunk(
         &self,
         bytes: usize,
-        room: usize,
+        capacity: usize,
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let request = self.request(bytes, room);
+        let request = self.request(bytes, capacity);
         let stream = self.streams.enter(stream)?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
@@ -237,13 +238,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 if let Some(arena) = self.arena_at(arena) {
                     arena.lock().counts.remove_block(request.bytes);
                 }
-                self.untake(Place { arena, chunk: taken.id }, home);
+                self.free_unused(ChunkLocation { arena, chunk: taken.id }, home);
                 return Err(error);
             }
         };
-        // SAFETY: the chunk is in a segment that upstream has handed out and that the pool keeps
-        // until all of it is free; it is this block's alone until `deallocate` takes it back; the
-        // generation is new.
+        // SAFETY: the chunk is in memory of upstream that the pool keeps until all of it is free; it is
+        // this block's alone until `deallocate` frees it; the generation is new.
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
@@ -300,24 +300,17 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(())
     }
 
-    /// Releases an acquired chunk that became no block. `home` was ordered after all that it depends
-    /// on.
-    #[cold]
-    pub(crate) fn untake(&self, place: Place, home: StreamId) {
-        self.put(place, home, Dependencies::default(), None, Back { returned: 0, freed: 0 });
-    }
-
     pub(crate) fn arena_at(&self, slot: usize) -> Option<&Arena> {
         self.arenas.get(slot)?.get().map(|arena| &**arena)
     }
 
-    /// Frees the blocks that were given back while a window was open. For every call that has closed
-    /// windows; a preparation that fails closes those that it has opened.
+    /// Frees the retired blocks whose last window has closed. Every call that may have closed a window
+    /// calls it; a preparation that fails closes those that it has opened.
     #[inline]
-    fn windows_have_closed(&self) {
+    fn free_if_closed(&self) {
         // Another thread may have held a lock when the process was forked.
         if self.in_use.any_closed() && !self.device().is_forked() {
-            self.settle_closed(Patience::Poll);
+            self.free_closed();
         }
     }
 }
@@ -330,15 +323,15 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        // Zero is beyond, too.
+        // Zero is refused on the slow path, too.
         if bytes.wrapping_sub(1) >= self.fast_path_max {
             return self.allocate_observed(bytes, stream, tag);
         }
-        self.hand_out(bytes, bytes, stream, tag)
+        self.allocate_chunk(bytes, bytes, stream, tag)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        self.give_back(&block).map_err(|error| DeallocateError::new(error, block))
+        self.free_block(&block).map_err(|error| DeallocateError::new(error, block))
     }
 
     /// Adds free memory behind the block to it, if its home stream need not wait for that. Where the pool
@@ -389,7 +382,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
         let before = self.upstream.usage().reserved;
-        self.settle_closed(Patience::Poll);
+        self.free_closed();
         let trimmed = match self.device().is_lost() {
             true => Ok(()),
             false => self.trim_all_to(keep_bytes),
@@ -428,13 +421,13 @@ impl<U: DeviceMemoryResource> UseTracking for PoolResource<U> {
 impl<U: DeviceMemoryResource> PoolResource<U> {
     fn reap(&self, upstream: impl FnOnce(&Self) -> ResourceResult<u64>) -> ResourceResult<u64> {
         self.device().refuse_fork()?;
-        let freed = self.settle_closed(Patience::Poll);
+        let freed = self.free_closed();
         if self.device().is_lost() {
             // No memory is allocated again, so there is no need to find out what the device is done
             // with.
             return upstream(self).map(|_| freed);
         }
-        self.settle_ending();
+        self.free_done_regions();
         let unmapped = self.unmap_leaving();
         let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
             true => self.trim_own_to(self.config.release_threshold),
@@ -493,8 +486,8 @@ mod tests {
     fn a_slot_of_the_use_table_holds_any_chunk_of_any_arena() {
         for arena in [0, 1, StreamId::MAX_SLOTS - 1] {
             for chunk in [1, 1 << 20, u32::MAX].map(|index| ChunkId::new(index).unwrap()) {
-                let place = Place { arena, chunk };
-                assert_eq!(Place::from_payload(place.to_payload()), Some(place));
+                let location = ChunkLocation { arena, chunk };
+                assert_eq!(ChunkLocation::from_payload(location.to_payload()), Some(location));
             }
         }
     }

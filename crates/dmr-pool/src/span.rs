@@ -81,8 +81,7 @@ impl PageMap {
 }
 
 impl State {
-    /// Adds a block of upstream. Returns its chunk: free since `since`, or acquired if it is
-    /// dedicated.
+    /// Adds a block of upstream. Returns its chunk, free since `since`.
     pub(crate) fn add_block(
         &mut self,
         block: DeviceBlock,
@@ -93,10 +92,7 @@ impl State {
         let address = block.ptr().next_multiple_of(alignment);
         let bytes = (block.bytes() as u64).saturating_sub(address - block.ptr());
         let units = u32::try_from((bytes - bytes % alignment) / UNIT).unwrap_or(u32::MAX);
-        let first = match is_dedicated {
-            true => self.heap.add_dedicated(address, units),
-            false => self.heap.add_segment(address, units, since),
-        };
+        let first = self.heap.add_segment(address, units, is_dedicated, since);
         self.spans.push(Span { first, memory: SpanMemory::Block(block) });
         first
     }

@@ -34,8 +34,8 @@ pub struct PoolStats {
     pub largest_free: u64,
     /// The number of segments or pages that the pool has reserved from upstream.
     pub segments: usize,
-    /// Bytes of the pages that the pool maps itself; 0 if upstream hands out blocks only, or the
-    /// configuration asks for none.
+    /// Bytes of the pages that the pool maps itself; 0 if upstream has blocks only, or the
+    /// configuration asks for blocks.
     pub page_size: u64,
     /// The number of streams that have memory of their own.
     pub arenas: usize,
@@ -221,12 +221,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Calls `act` for the chunks of an arena that have memory, or for those in one of each `step`
     /// records, with the arena locked. Unlocks it now and then.
     fn visit_chunks(&self, arena: &Arena, step: usize, mut act: impl FnMut(&State, ChunkReport)) {
-        let ending = self.ending_in(arena);
+        let freed = self.freed_regions_in(arena);
         let (mut from, most) = (1, AT_A_TIME.saturating_mul(step));
         loop {
             let state = arena.lock();
             for mut report in state.heap.reports(from, from.saturating_add(most), step) {
-                if ending.contains(&report.chunk) {
+                if freed.contains(&report.chunk) {
                     report.state = RegionState::Pending;
                 }
                 act(&state, report);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use dmr_core::{DeviceMemoryResource, ResourceResult};
-use dmr_streams::uses::{Patience, Pending};
+use dmr_streams::uses::Pending;
 
 use crate::PoolResource;
 use crate::arena::Arena;
@@ -25,7 +25,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ///
     /// Upstream's first; that memory is still the pool's, and the rest was given back all the same.
     pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
-        self.settle_ending();
+        self.free_done_regions();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
             self.uses().poll_each(&arena.pending_uses());
         }
@@ -79,7 +79,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Waits until other streams are done with everything that is pending; in an observed pool, until
     /// the home streams are, too.
     pub(crate) fn wait_for_pending(&self) -> ResourceResult<()> {
-        let mut outcome = self.wait_for_ending();
+        let mut outcome = self.wait_for_freed_regions();
         for arena in self.arenas() {
             outcome = outcome.and(self.uses().synchronize(&arena.pending_uses()));
             arena.settle_everything(self.uses());
@@ -93,9 +93,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.device().bind().is_err() {
             return;
         }
-        self.settle_closed(Patience::Poll);
+        self.free_closed();
         // What is not known to be done is leaked.
-        let _ = self.wait_for_ending();
+        let _ = self.wait_for_freed_regions();
         for arena in self.arenas() {
             while let Some(Pending { value: chunk, after }) = {
                 let mut state = arena.lock();

@@ -23,7 +23,7 @@ pub(super) struct Chunk {
     /// The index of its entry in the pending queue, while it is pending.
     pub(super) entry: u32,
     pub(super) state: State,
-    /// It has a span of its own, which is never cut.
+    /// It has a span of its own, which is never cut: it serves requests of about its size.
     pub(super) is_dedicated: bool,
 }
 

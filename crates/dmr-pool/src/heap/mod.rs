@@ -32,9 +32,7 @@ pub(crate) struct Heap {
     chunks: Chunks,
     /// Free chunks.
     free: Bins,
-    /// Free chunks with spans of their own.
-    dedicated: Bins,
-    /// Pending chunks, of both kinds.
+    /// Pending chunks.
     pending: Bins,
     quick: Quick,
     /// An acquired chunk that is to be merged before anything but a request of its size comes:
@@ -43,7 +41,6 @@ pub(crate) struct Heap {
     /// The first of the holes, which are a list.
     holes: Option<ChunkId>,
     free_units: u64,
-    dedicated_units: u64,
     /// The latest number that a free or pending chunk has had.
     newest: u64,
     /// The bin of the largest free chunk when [`clear_changed`](Self::clear_changed) was called.
@@ -83,21 +80,16 @@ const WORTH_SPLITTING: u32 = 7;
 
 impl Heap {
     /// Adds a span, which becomes a free chunk, and returns that. The first chunk of a span keeps
-    /// its id, however the span is cut.
-    pub(crate) fn add_segment(&mut self, address: u64, units: u32, since: u64) -> ChunkId {
-        let id = self.chunks.add(Chunk::span(address, units));
+    /// its id, however the span is cut. A dedicated one is never cut.
+    pub(crate) fn add_segment(
+        &mut self,
+        address: u64,
+        units: u32,
+        is_dedicated: bool,
+        since: u64,
+    ) -> ChunkId {
+        let id = self.chunks.add(Chunk { is_dedicated, ..Chunk::span(address, units) });
         self.merge(id, since)
-    }
-
-    /// Adds a span for one block at a time. It is acquired.
-    pub(crate) fn add_dedicated(&mut self, address: u64, units: u32) -> ChunkId {
-        self.chunks.add(Chunk { is_dedicated: true, ..Chunk::span(address, units) })
-    }
-
-    /// Whether the chunk has a span of its own.
-    #[inline]
-    pub(crate) fn is_dedicated(&self, id: ChunkId) -> bool {
-        self.chunks[id].is_dedicated
     }
 
     /// Removes the span that begins with this chunk, if it is free as a whole, or a hole.
@@ -130,8 +122,8 @@ impl Heap {
             }
             self.merge_kept();
         }
-        let id = match self.free.take(&mut self.chunks, units) {
-            None if self.flush() => self.free.take(&mut self.chunks, units)?,
+        let id = match self.remove_free(units) {
+            None if self.flush() => self.remove_free(units)?,
             found => found?,
         };
         let whole = self.chunks[id].units;
@@ -168,10 +160,6 @@ impl Heap {
         self.merge_kept();
         let chunk = &mut self.chunks[id];
         chunk.since = since;
-        if chunk.is_dedicated {
-            self.merge(id, since);
-            return;
-        }
         self.has_changed |= Some(Bin::of(self.merged_units(id))) > self.last_bin;
         self.kept = Some(id);
     }
@@ -195,25 +183,13 @@ impl Heap {
         }
     }
 
-    /// Acquires a free chunk with a span of its own, the smallest that has at least `units` and at
-    /// most an eighth more.
-    pub(crate) fn take_dedicated(&mut self, units: u32) -> Option<Taken> {
-        let id = self.dedicated.find(&self.chunks, units)?;
-        let is_close = self.chunks[id].units <= units.saturating_add(units / 8);
-        is_close.then(|| {
-            self.unlist(id);
-            self.chunks[id].state = State::Acquired;
-            self.taken(id)
-        })
-    }
-
     /// Frees an acquired chunk and puts it onto the shelf of its size; it is merged with its
     /// neighbours when there is no other memory. Returns `false`, and does nothing, where that
-    /// shelf is full, or the chunk is too large or has a span of its own.
+    /// shelf is full, or the chunk is too large.
     #[inline(always)]
     pub(crate) fn shelve(&mut self, id: ChunkId, since: u64) -> bool {
         let chunk = &mut self.chunks[id];
-        let is_shelved = !chunk.is_dedicated && self.quick.push(chunk.units, id);
+        let is_shelved = self.quick.push(chunk.units, id);
         if is_shelved {
             chunk.since = since;
         }
@@ -245,8 +221,8 @@ impl Heap {
     fn without_surplus(&mut self, id: ChunkId, units: u32) -> Taken {
         let chunk = &mut self.chunks[id];
         chunk.state = State::Acquired;
-        let &mut Chunk { address, units: whole, since, .. } = chunk;
-        if whole - units <= units >> WORTH_SPLITTING {
+        let &mut Chunk { address, units: whole, since, is_dedicated, .. } = chunk;
+        if is_dedicated || whole - units <= units >> WORTH_SPLITTING {
             return Taken { id, address, units: whole, since };
         }
         self.split(id, units);
@@ -341,23 +317,21 @@ impl Heap {
         self.find_merged(units).map(|id| self.chunks[id].units)
     }
 
-    /// Returns the number of units in free chunks, without the shelves and without dedicated spans.
+    /// Returns the number of units in free chunks, without the shelves.
     pub(crate) fn free_units(&self) -> u64 {
         self.free_units
     }
 
-    /// Returns the number of units that are free: in free chunks, on the shelves, and in dedicated
-    /// spans.
+    /// Returns the number of units that are free: in free chunks, and on the shelves.
     pub(crate) fn cached_units(&self) -> u64 {
         let shelves = self.quick.iter().map(|id| u64::from(self.chunks[id].units)).sum::<u64>();
-        self.free_units + self.dedicated_units + shelves
+        self.free_units + shelves
     }
 
     /// Returns the units of the largest free chunk; 0 if there is none.
     pub(crate) fn largest_free(&self) -> u32 {
         let shelves = self.quick.iter().map(|id| self.chunks[id].units).max().unwrap_or(0);
-        let [free, dedicated] = [&self.free, &self.dedicated].map(|it| it.largest(&self.chunks));
-        free.max(dedicated).max(shelves)
+        self.free.largest(&self.chunks).max(shelves)
     }
 
     /// Returns a size that has a bin with that of the largest free chunk; 0 if there is none.
@@ -369,7 +343,7 @@ impl Heap {
     #[inline]
     fn largest_bin(&self) -> Option<Bin> {
         let kept = self.kept.map(|id| Bin::of(self.merged_units(id)));
-        self.free.last().max(self.dedicated.last()).max(kept)
+        self.free.last().max(kept)
     }
 
     /// Whether [`largest`](Self::largest) may return another size than when
@@ -428,7 +402,26 @@ impl Heap {
     fn find(&self, units: u32) -> Option<ChunkId> {
         let first = self.free.find(&self.chunks, units)?;
         // The second one became free last, and leaves the tree as it is.
-        Some(self.chunks[first].links.next.unwrap_or(first))
+        let id = self.chunks[first].links.next.unwrap_or(first);
+        self.serves(id, units).then_some(id)
+    }
+
+    /// Removes a free chunk of the smallest size that is at least `units` from its bin.
+    #[inline]
+    fn remove_free(&mut self, units: u32) -> Option<ChunkId> {
+        let id = self.free.take(&mut self.chunks, units)?;
+        if self.serves(id, units) {
+            return Some(id);
+        }
+        self.free.insert(&mut self.chunks, id);
+        None
+    }
+
+    /// Returns whether a free chunk can be cut, or is dedicated and hardly larger than `units`.
+    #[inline]
+    fn serves(&self, id: ChunkId, units: u32) -> bool {
+        let &Chunk { units: size, is_dedicated, .. } = &self.chunks[id];
+        !is_dedicated || size - units <= units / 8
     }
 
     /// Cuts an acquired chunk after `units`. The rest becomes free.
@@ -478,10 +471,6 @@ impl Heap {
         let chunk = &mut self.chunks[id];
         chunk.state = State::Free;
         self.has_changed |= Some(Bin::of(chunk.units)) > self.last_bin;
-        if chunk.is_dedicated {
-            self.dedicated_units += u64::from(chunk.units);
-            return self.dedicated.insert(&mut self.chunks, id);
-        }
         self.free_units += u64::from(chunk.units);
         self.free.insert(&mut self.chunks, id);
     }
@@ -491,10 +480,6 @@ impl Heap {
     fn unlist(&mut self, id: ChunkId) {
         let chunk = &self.chunks[id];
         self.has_changed |= Some(Bin::of(chunk.units)) >= self.last_bin;
-        if chunk.is_dedicated {
-            self.dedicated_units -= u64::from(chunk.units);
-            return self.dedicated.remove(&mut self.chunks, id);
-        }
         self.free_units -= u64::from(chunk.units);
         self.free.remove(&mut self.chunks, id);
     }

@@ -127,7 +127,7 @@ proptest! {
                 }
                 Step::Release(_) | Step::Keep(_) | Step::Merge(_) => {}
                 Step::AddSegment(units) => {
-                    let first = heap.add_segment(next, units, clock);
+                    let first = heap.add_segment(next, units, false, clock);
                     segments.insert(next, (units, first));
                     // Spans may touch. They are not merged.
                     next += u64::from(units) * UNIT;
@@ -144,7 +144,7 @@ proptest! {
 #[test]
 fn a_merged_chunk_became_free_when_the_last_of_its_parts_did() {
     let mut heap = Heap::default();
-    heap.add_segment(0, 30, 1);
+    heap.add_segment(0, 30, false, 1);
     let chunks: Vec<_> = (0..3).map(|_| heap.take(10).unwrap()).collect();
     for (chunk, since) in [(&chunks[0], 7), (&chunks[2], 9), (&chunks[1], 8)] {
         heap.merge(chunk.id, since);
@@ -155,7 +155,7 @@ fn a_merged_chunk_became_free_when_the_last_of_its_parts_did() {
 #[test]
 fn a_chunk_that_is_shelved_serves_the_next_request_of_its_size_and_no_other() {
     let mut heap = Heap::default();
-    heap.add_segment(0, 1 << 12, 1);
+    heap.add_segment(0, 1 << 12, false, 1);
     let mut shelved: Vec<_> = (1..64).map(|units| heap.take(units).unwrap()).collect();
     shelved.retain(|chunk| heap.shelve(chunk.id, 2));
     assert!(shelved.len() >= 32, "{} sizes", shelved.len());
@@ -168,7 +168,7 @@ fn a_chunk_that_is_shelved_serves_the_next_request_of_its_size_and_no_other() {
 /// A heap of three chunks of these sizes, and a fourth; all acquired.
 fn four(sizes: [u32; 3]) -> (Heap, [Taken; 4]) {
     let mut heap = Heap::default();
-    heap.add_segment(0, sizes.iter().sum::<u32>() + 100, 1);
+    heap.add_segment(0, sizes.iter().sum::<u32>() + 100, false, 1);
     let [a, b, c] = sizes.map(|units| heap.take(units).unwrap());
     let last = heap.take(100).unwrap();
     (heap, [a, b, c, last])
@@ -188,7 +188,7 @@ fn a_kept_chunk_serves_the_next_request_of_its_size_without_being_merged() {
 fn a_kept_chunk_is_merged_where_another_one_fits_better() {
     let (mut heap, [_, b, c, _]) = four([2000, 5000, 3000]);
     heap.merge(c.id, 2);
-    heap.add_segment(1 << 30, 5001, 2);
+    heap.add_segment(1 << 30, 5001, false, 2);
     heap.keep(b.id, 3);
     assert_eq!(heap.take(5000).map(|taken| taken.address), Some(1 << 30));
     assert_eq!(heap.take(8000).map(|taken| taken.id), Some(b.id), "with its neighbour");

@@ -1,0 +1,170 @@
+//! Frees: where the chunk of a block goes, and what its memory depends on.
+
+use dmr_core::{
+    BlockId, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
+};
+use dmr_streams::uses::{Dependencies, FreeSlot, Patience, Released};
+
+use crate::PoolResource;
+use crate::resource::ChunkLocation;
+
+/// A block that was deallocated while a window was open.
+#[derive(Clone, Copy)]
+pub(crate) struct Retired {
+    id: BlockId,
+    payload: u64,
+    bytes: u64,
+}
+
+/// A chunk that no block has any more, on its way into its arena.
+pub(crate) struct FreedChunk {
+    pub(crate) location: ChunkLocation,
+    /// The home stream of the block.
+    pub(crate) home: StreamId,
+    /// The uses on other streams that `home` is not known to be ordered after.
+    pub(crate) after: Dependencies,
+    /// The use slot of the block; `None` if the chunk has not become one.
+    pub(crate) slot: Option<FreeSlot>,
+    /// Bytes to count as deallocated: none if the block was retired before.
+    pub(crate) deallocated: u64,
+    /// Bytes to count as freed.
+    pub(crate) freed: u64,
+}
+
+impl<U: DeviceMemoryResource> PoolResource<U> {
+    /// Frees a block. On an error nothing has changed.
+    #[inline(always)]
+    pub(crate) fn free_block(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
+        let (id, home, bytes) = (block.id(), block.alloc_stream(), block.bytes() as u64);
+        self.device().refuse_fork()?;
+        block.require_part_depth(0)?;
+        let is_known = home.pool() == Some(self.streams.id());
+        if self.config.checks_capture && is_known && !self.device().is_lost() {
+            self.refuse_captured(home)?;
+        }
+        let mut after = Dependencies::default();
+        match self.uses().release(&self.owner, id, &mut after) {
+            Released::Free { payload, slot } => {
+                let Some(location) = ChunkLocation::from_payload(payload) else {
+                    return Ok(BlockState::Freed);
+                };
+                let is_own = location.arena == home.slot();
+                if !after.is_empty() || !is_own || self.observed.is_some() {
+                    let (deallocated, slot) = (bytes, Some(slot));
+                    let freed =
+                        FreedChunk { location, home, after, slot, deallocated, freed: bytes };
+                    self.free_used(freed);
+                } else if let Some(arena) = self.arena_at(location.arena) {
+                    let mut state = arena.lock_for_block();
+                    state.counts.freed += bytes;
+                    state.counts.returned += bytes;
+                    state.keep_slot(location.chunk, slot);
+                    state.keep(location.chunk, self.uses().submitted(home));
+                }
+                Ok(BlockState::Freed)
+            }
+            Released::InUse { payload } => {
+                self.retire(Retired { id, payload, bytes });
+                Ok(BlockState::Retired)
+            }
+            Released::Stale => Err(ResourceError::use_after_free(id.generation())),
+            Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
+        }
+    }
+
+    /// Frees a chunk that other streams have used, or that another stream has borrowed.
+    #[inline(never)]
+    fn free_used(&self, chunk: FreedChunk) {
+        match &self.observed {
+            Some(observed) => self.free_observed(observed, chunk),
+            None => self.free_chunk(chunk),
+        }
+    }
+
+    /// Frees a chunk: it is pending as long as its arena's stream is not ordered after its uses.
+    #[inline(always)]
+    pub(crate) fn free_chunk(&self, freed: FreedChunk) {
+        let FreedChunk { location, home, mut after, slot, .. } = freed;
+        let Some(arena) = self.arena_at(location.arena) else { return };
+        let uses = self.uses();
+        let is_borrowed = arena.home.slot() != home.slot();
+        if is_borrowed {
+            after.add(home, uses.submitted(home));
+        }
+        let mut state = arena.lock();
+        state.counts.freed += freed.freed;
+        state.counts.returned += freed.deallocated;
+        if let Some(slot) = slot {
+            state.keep_slot(location.chunk, slot);
+        }
+        if after.is_empty() || uses.is_after(arena.home, &after) {
+            state.release(location.chunk, uses.submitted(arena.home));
+            return;
+        }
+        // The borrowing stream is already ordered after the lender's work.
+        let since = if is_borrowed { 0 } else { uses.submitted(arena.home) };
+        state.push(location.chunk, after, since);
+        state.settle_some(arena.home, uses);
+        let polled = state.to_poll();
+        drop(state);
+        if let Some(polled) = polled {
+            for after in &polled {
+                // On an error it is polled again later.
+                let _ = uses.poll(after);
+            }
+            arena.lock().settle_some(arena.home, uses);
+        }
+    }
+
+    /// Frees an acquired chunk that has not become a block. `home` is ordered after its uses.
+    #[cold]
+    pub(crate) fn free_unused(&self, location: ChunkLocation, home: StreamId) {
+        let after = Dependencies::default();
+        let chunk = FreedChunk { location, home, after, slot: None, deallocated: 0, freed: 0 };
+        self.free_chunk(chunk);
+    }
+
+    fn retire(&self, block: Retired) {
+        let location = ChunkLocation::from_payload(block.payload);
+        if let Some(arena) = location.and_then(|location| self.arena_at(location.arena)) {
+            arena.lock().counts.returned += block.bytes;
+        }
+        self.in_use.insert(block.id, block);
+        // The last window may have closed meanwhile.
+        self.free_closed();
+    }
+
+    /// Frees the retired blocks whose last window has closed, and returns their bytes. On a lost device
+    /// an open window keeps no block.
+    pub(crate) fn free_closed(&self) -> u64 {
+        if self.in_use.is_empty() {
+            return 0;
+        }
+        let hand = self.transit.open();
+        let mut freed = 0;
+        let is_lost = self.device().is_lost();
+        let free = |Retired { id, payload, bytes }: Retired| {
+            hand.hold();
+            let mut after = Dependencies::default();
+            let slot = self.uses().release_retired(&self.owner, id, &mut after);
+            freed += bytes;
+            let location = ChunkLocation::from_payload(payload);
+            let (Some(location), Some(slot)) = (location, slot) else { return };
+            if !is_lost {
+                let (home, slot) = (id.alloc_stream(), Some(slot));
+                let chunk =
+                    FreedChunk { location, home, after, slot, deallocated: 0, freed: bytes };
+                return self.free_used(chunk);
+            }
+            self.uses().vacate(slot);
+            if let Some(arena) = self.arena_at(location.arena) {
+                arena.lock().counts.freed += bytes;
+            }
+        };
+        match is_lost {
+            true => self.in_use.settle_all(free),
+            false => self.in_use.settle(Patience::Poll, free),
+        }
+        freed
+    }
+}
