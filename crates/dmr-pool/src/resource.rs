@@ -402,18 +402,18 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
 impl<U: DeviceMemoryResource> UseTracking for PoolResource<U> {
     fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
-        self.uses().prepare_in(uses, tokens, || self.windows_have_closed())
+        self.uses().prepare_in(uses, tokens, || self.free_if_closed())
     }
 
     fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         let outcome = self.uses().finish_in(tokens);
-        self.windows_have_closed();
+        self.free_if_closed();
         outcome
     }
 
     fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         let outcome = self.uses().cancel_in(tokens);
-        self.windows_have_closed();
+        self.free_if_closed();
         outcome
     }
 }
