@@ -8,6 +8,9 @@ use crate::{
     StreamPoolId, Usage, UseTracking, VirtualMemory,
 };
 
+#[cfg(doc)]
+use crate::ResourceError;
+
 /// A source of device memory, ordered on streams.
 ///
 /// Backends talk to the driver, pools sub-allocate another resource, adaptors wrap one. All of

@@ -90,7 +90,7 @@
 //! [`StreamCapturing`]: dmr_core::ResourceError::StreamCapturing
 //! [`Immediate`]: GuardChecks::Immediate
 //! [`Deferred`]: GuardChecks::Deferred
-//! [`prepare_uses`]: dmr_core::DeviceMemoryResource::prepare_uses
+//! [`prepare_uses`]: dmr_core::UseTrackingExt::prepare_uses
 
 mod accounts;
 mod allocation;
