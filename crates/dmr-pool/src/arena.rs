@@ -330,7 +330,7 @@ impl State {
     /// Returns what to poll, if it is time: what the newest chunk depends on that is not young, which
     /// covers all earlier uses of its streams, and what the oldest does.
     #[inline]
-    pub(crate) fn to_poll(&mut self) -> Option<[Dependencies; 2]> {
+    pub(crate) fn due_for_poll(&mut self) -> Option<[Dependencies; 2]> {
         let is_little = self.pending_units <= LITTLE;
         let Pace { batch, young } = if is_little { PACE_OF_LITTLE } else { PACE };
         if self.unpolled < batch || self.pending.len() < batch + young {

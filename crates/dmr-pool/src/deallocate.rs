@@ -105,7 +105,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let since = if is_borrowed { 0 } else { uses.submitted(arena.home) };
         state.push(location.chunk, after, since);
         state.settle_some(arena.home, uses);
-        let polled = state.to_poll();
+        let polled = state.due_for_poll();
         drop(state);
         if let Some(polled) = polled {
             for after in &polled {

@@ -45,6 +45,39 @@ fn dependencies_are_done_when_all_of_them_are() {
     rig.assert_clean();
 }
 
+#[test]
+fn a_few_queries_find_what_is_done_of_many_uses() {
+    const DONE: usize = 100;
+    let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
+    let rig = Rig::in_universe(&universe);
+    let streams = Arc::clone(rig.streams());
+    let resource = Tracked::new(DirectCudaResource::new(Arc::clone(&streams)), streams).unwrap();
+    let [home, b] = [rig.stream(), rig.stream()];
+    let block = resource.allocate(BYTES, home.id(), AllocTag::UNTAGGED).unwrap();
+    let uses = rig.streams().uses();
+    let mut after = Vec::new();
+    for nth in 0..3 * DONE {
+        if nth == DONE {
+            rig.device().synchronize().unwrap();
+        }
+        let write = BlockUse::new(block.id(), Access::Write);
+        let tokens = resource.prepare_uses(&[write], b.id()).unwrap();
+        rig.ops().fill_pattern(&block, 0..BYTES, 7, b.id()).unwrap();
+        resource.finish_uses(tokens).unwrap();
+        after.push(uses.work_so_far(b.id()).unwrap());
+    }
+    universe.reset_calls();
+    uses.poll_each(&after.iter().collect());
+    let queries = universe.calls().count("cuEventQuery");
+    assert!((1..=12).contains(&queries), "{queries} queries");
+    assert!(uses.is_known_done(&after[DONE - 1]), "the last one that is done");
+    assert!(!uses.is_known_done(&after[2 * DONE]), "one that is not");
+    resource.deallocate(block).unwrap();
+    resource.reap_pending().unwrap();
+    drop((resource, home, b, universe));
+    rig.assert_clean();
+}
+
 /// T2: numbers of another pool say nothing about the streams of this one.
 #[test]
 fn dependencies_of_another_pool_are_refused() {
