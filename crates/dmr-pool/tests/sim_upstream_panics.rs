@@ -66,6 +66,7 @@ impl VirtualMemory for Panicking {
 
 impl DeviceMemoryResource for Panicking {
     fn allocate(&self, n: usize, at: StreamId, tag: AllocTag) -> ResourceResult<DeviceBlock> {
+        self.call();
         self.inner.allocate(n, at, tag)
     }
 
@@ -106,14 +107,14 @@ impl DeviceMemoryResource for Panicking {
     }
 }
 
-/// Has pages created, moved and given back, with a panic in the given call of upstream. Returns whether
-/// there was one.
-fn panics_in(call: usize) -> bool {
+/// Reserves, moves and trims memory, with a panic in the given call of upstream. Returns whether there
+/// was one.
+fn panics_in(call: usize, page_size: u64) -> bool {
     let rig = Rig::simulated();
     let streams = rig.streams();
     let inner = VirtualCudaResource::new(Arc::clone(streams), VirtualConfig::new()).unwrap();
     let upstream = Panicking { inner, left: AtomicUsize::new(call) };
-    let config = PoolConfig::fast().with_page_size(2 * MIB).with_maximum_size(32 * MIB);
+    let config = PoolConfig::fast().with_page_size(page_size).with_maximum_size(32 * MIB);
     let pool = PoolResource::new(upstream, Arc::clone(streams), config).unwrap();
     let [a, b] = [rig.stream(), rig.stream()];
     let mut has_panicked = false;
@@ -148,7 +149,13 @@ fn panics_in(call: usize) -> bool {
 }
 
 #[test]
-fn a_panic_of_upstream_loses_no_memory() {
-    let calls = (0..).take_while(|&call| panics_in(call)).count();
+fn a_panic_of_upstream_loses_no_page() {
+    let calls = (0..).take_while(|&call| panics_in(call, 2 * MIB)).count();
     assert!(calls > 50, "only {calls} calls of upstream");
+}
+
+#[test]
+fn a_panic_of_upstream_loses_no_segment() {
+    let calls = (0..).take_while(|&call| panics_in(call, 0)).count();
+    assert!(calls > 3, "only {calls} calls of upstream");
 }
