@@ -36,12 +36,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[inline(always)]
     pub(crate) fn free_block(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let (id, home, bytes) = (block.id(), block.alloc_stream(), block.bytes() as u64);
-        self.device().refuse_fork()?;
         block.require_part_depth(0)?;
-        let is_known = home.pool() == Some(self.streams.id());
-        if self.config.checks_capture && is_known && !self.device().is_lost() {
-            self.refuse_captured(home)?;
-        }
+        self.refuse_free_on(home)?;
         let mut after = Dependencies::default();
         match self.uses().release(&self.owner, id, &mut after) {
             Released::Free { payload, slot } => {
@@ -69,6 +65,21 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
             Released::Stale => Err(ResourceError::use_after_free(id.generation())),
             Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
+        }
+    }
+
+    /// Refuses a forked child, in which another thread may hold a lock, and a home stream that captures a
+    /// graph.
+    #[inline(always)]
+    fn refuse_free_on(&self, home: StreamId) -> ResourceResult<()> {
+        if !self.config.checks_capture {
+            return self.device().refuse_fork();
+        }
+        match self.streams.enter_home(home) {
+            Ok(home) => home.refuse_capture(),
+            // A block of another pool is refused by its slot, and the memory of a lost device is freed.
+            Err(ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

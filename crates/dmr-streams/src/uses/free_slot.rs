@@ -30,7 +30,7 @@ pub enum Released {
     /// Nothing: the block was released before.
     Stale,
     /// A window is open, so the block is *retired*: its id is stale from now on. The thread that closes
-    /// the last window puts it on the [closed queue](crate::ClosedBlocks) of its owner, and
+    /// the last window puts it on the [closed queue](super::BlocksInUse) of its owner, and
     /// [`UseTable::release_retired`] returns the slot.
     InUse {
         /// What the owner keeps in the slot.
