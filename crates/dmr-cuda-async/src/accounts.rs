@@ -10,9 +10,9 @@ use dmr_streams::{Latch, Latched};
 /// The accounting by home stream. Sums are exact whenever no call is under way.
 pub(crate) struct Accounts {
     /// By slot.
-    first: Box<[Account; PART]>,
+    first: Box<[StreamAccount; PART]>,
     /// The slots after those, made when a part's first stream allocates: few pools have so many.
-    later: [OnceLock<Box<[Account]>>; PARTS],
+    later: [OnceLock<Box<[StreamAccount]>>; PARTS],
 }
 
 const PART: usize = 64;
@@ -21,7 +21,7 @@ const PARTS: usize = StreamId::MAX_SLOTS / PART - 1;
 /// On cache lines of its own: streams of different threads do not meet here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Account(Latch<Balance>);
+struct StreamAccount(Latch<Balance>);
 
 /// Bytes asked for. They only grow.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ pub(crate) struct Totals {
 
 impl Accounts {
     pub(crate) fn new() -> Self {
-        let first = Box::new(std::array::from_fn(|_| Account::default()));
+        let first = Box::new(std::array::from_fn(|_| StreamAccount::default()));
         Self { first, later: [const { OnceLock::new() }; PARTS] }
     }
 
@@ -105,7 +105,7 @@ impl Accounts {
         )
     }
 
-    fn accounts(&self) -> impl Iterator<Item = &Account> {
+    fn accounts(&self) -> impl Iterator<Item = &StreamAccount> {
         let later = self.later.iter().filter_map(OnceLock::get).flatten();
         self.first.iter().chain(later)
     }
@@ -120,9 +120,9 @@ impl Accounts {
     }
 
     #[cold]
-    fn of_later(&self, slot: usize) -> &Account {
-        let part =
-            self.later[slot / PART].get_or_init(|| (0..PART).map(|_| Account::default()).collect());
+    fn of_later(&self, slot: usize) -> &StreamAccount {
+        let part = self.later[slot / PART]
+            .get_or_init(|| (0..PART).map(|_| StreamAccount::default()).collect());
         &part[slot % PART]
     }
 }

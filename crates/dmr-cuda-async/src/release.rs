@@ -28,7 +28,7 @@ const LARGEST_PENDING: u64 = 8 << 20;
 
 /// A block that was released and is not freed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retired {
+pub(crate) struct RetiredBlock {
     id: BlockId,
     bytes: u64,
 }
@@ -40,7 +40,7 @@ enum Reclaim {
     Yes,
 }
 
-impl Retired {
+impl RetiredBlock {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -48,7 +48,7 @@ impl Retired {
 
 impl Reclaim {
     /// Returns whether a block is too large to be kept pending.
-    fn of(released: Retired) -> Self {
+    fn of(released: RetiredBlock) -> Self {
         if released.bytes > LARGEST_PENDING { Self::Yes } else { Self::No }
     }
 }
@@ -56,8 +56,8 @@ impl Reclaim {
 impl AsyncCudaResource {
     /// Takes a block from its holder. On an error nothing has changed.
     pub(crate) fn release(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
-        let retired = Retired { id: block.id(), bytes: block.bytes() as u64 };
-        let Retired { id, bytes } = retired;
+        let retired = RetiredBlock { id: block.id(), bytes: block.bytes() as u64 };
+        let RetiredBlock { id, bytes } = retired;
         // First: another thread may have held a lock when the process was forked. While this is held,
         // the home stream is not retired.
         let home = self.streams.enter_home(id.alloc_stream());
@@ -103,7 +103,7 @@ impl AsyncCudaResource {
     /// the reclaim stream, if it may; returns whether it has.
     fn free_now(
         &self,
-        retired: Retired,
+        retired: RetiredBlock,
         after: &Dependencies,
         home: &HomeStream<'_>,
         reclaim: Reclaim,
@@ -149,7 +149,7 @@ impl AsyncCudaResource {
     }
 
     /// Keeps a released block, which is counted as retired, until it can be freed.
-    fn defer(&self, retired: Retired, slot: FreeSlot, after: Dependencies) {
+    fn defer(&self, retired: RetiredBlock, slot: FreeSlot, after: Dependencies) {
         // First: as soon as it is pending, another thread may free it.
         self.uses().defer(slot);
         self.pending.push(retired.id.alloc_stream(), Pending { value: retired, after });
@@ -163,12 +163,12 @@ impl AsyncCudaResource {
             // On an error it is asked again.
             let _ = self.uses().poll(&after);
         }
-        let is_ready = |pending: &Pending<Retired>| self.is_ready(pending);
-        let free = |pending: &mut Pending<Retired>| self.try_free(pending, Reclaim::No);
+        let is_ready = |pending: &Pending<RetiredBlock>| self.is_ready(pending);
+        let free = |pending: &mut Pending<RetiredBlock>| self.try_free(pending, Reclaim::No);
         let freed = self.pending.free_oldest(home, AT_ONCE, is_ready, free);
         if has_asked && freed == 0 {
             // The oldest may be used for long. What is not freed stays pending.
-            let free_ready = |pending: &mut Pending<Retired>| match is_ready(pending) {
+            let free_ready = |pending: &mut Pending<RetiredBlock>| match is_ready(pending) {
                 true => self.try_free(pending, Reclaim::No),
                 false => Ok(false),
             };
@@ -177,7 +177,7 @@ impl AsyncCudaResource {
         let is_full = |PendingAmount { blocks, bytes }| {
             blocks >= MOST_PENDING.blocks || bytes > MOST_PENDING.bytes
         };
-        let free = |pending: &mut Pending<Retired>| self.try_free(pending, Reclaim::Yes);
+        let free = |pending: &mut Pending<RetiredBlock>| self.try_free(pending, Reclaim::Yes);
         let free_half =
             |blocks: usize| self.pending.free_oldest(home, blocks.div_ceil(2), |_| true, free);
         let mut pending = self.pending.pending(home);
@@ -187,14 +187,14 @@ impl AsyncCudaResource {
     }
 
     /// Returns whether a free on the home stream comes after all uses of a pending block.
-    fn is_ready(&self, pending: &Pending<Retired>) -> bool {
+    fn is_ready(&self, pending: &Pending<RetiredBlock>) -> bool {
         let home = pending.value.id.alloc_stream();
         self.uses().is_after(home, &pending.after) && !self.uses().has_ended(home)
     }
 
     /// Frees a pending block, if need be and if it may on the reclaim stream; returns whether it has.
-    fn try_free(&self, pending: &Pending<Retired>, reclaim: Reclaim) -> ResourceResult<bool> {
-        let Pending { value: Retired { id, bytes }, after } = pending;
+    fn try_free(&self, pending: &Pending<RetiredBlock>, reclaim: Reclaim) -> ResourceResult<bool> {
+        let Pending { value: RetiredBlock { id, bytes }, after } = pending;
         let home = self.streams.enter_home(id.alloc_stream());
         match home.and_then(|home| self.free_now(pending.value, after, &home, reclaim)) {
             Ok(false) => return Ok(false),
@@ -210,7 +210,7 @@ impl AsyncCudaResource {
     /// Frees the blocks whose last window has closed, or makes them pending.
     pub(crate) fn settle_closed(&self, patience: Patience) -> u64 {
         let mut freed = 0;
-        let free = |retired: Retired| {
+        let free = |retired: RetiredBlock| {
             let (id, mut after) = (retired.id, Dependencies::default());
             let home = id.alloc_stream();
             let Some(slot) = self.uses().release_retired(&self.owner, id, &mut after) else {

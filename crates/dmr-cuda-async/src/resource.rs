@@ -19,7 +19,7 @@ use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::accounts::Accounts;
 use crate::driver_pool::{DriverPool, HighWater};
-use crate::release::{Retired, SHARDS};
+use crate::release::{RetiredBlock, SHARDS};
 use crate::{AsyncConfig, Diagnostics};
 
 /// How long a trim waits for frees that are queued. Without other work they take microseconds.
@@ -63,8 +63,8 @@ pub struct AsyncCudaResource {
     pub(crate) streams: Arc<StreamPool>,
     pub(crate) owner: BlockOwner,
     pub(crate) accounts: LeakedInChild<Accounts>,
-    pub(crate) in_use: LeakedInChild<BlocksInUse<Retired>>,
-    pub(crate) pending: LeakedInChild<PendingFrees<Retired>>,
+    pub(crate) in_use: LeakedInChild<BlocksInUse<RetiredBlock>>,
+    pub(crate) pending: LeakedInChild<PendingFrees<RetiredBlock>>,
 }
 
 impl AsyncCudaResource {
@@ -78,7 +78,7 @@ impl AsyncCudaResource {
         let owner = streams.register();
         let accounts = LeakedInChild::new(Accounts::new());
         let in_use = LeakedInChild::new(BlocksInUse::new(&owner));
-        let pending = LeakedInChild::new(PendingFrees::new(SHARDS, Retired::bytes));
+        let pending = LeakedInChild::new(PendingFrees::new(SHARDS, RetiredBlock::bytes));
         Ok(Self { pool, streams, owner, accounts, in_use, pending })
     }
 

@@ -121,7 +121,7 @@ impl Driver {
     ///
     /// They are exactly one mapping, and the context is current.
     pub(crate) unsafe fn set_access(&self, bytes: u64, address: u64) -> ResourceResult<()> {
-        let access = Access { location: self.properties.location, flags: READ_WRITE };
+        let access = AccessDescriptor { location: self.properties.location, flags: READ_WRITE };
         let access = (&raw const access).cast();
         // SAFETY: the description has the driver's layout; the rest is the caller's obligation.
         unsafe { sys::cuMemSetAccess(address, bytes as usize, access, 1) }
@@ -212,7 +212,7 @@ type Location = [c_int; 2];
 /// `CUmemAccessDesc` in the layout that every driver reads. The fields in the bindings depend on their
 /// version; the layout does not.
 #[repr(C)]
-struct Access {
+struct AccessDescriptor {
     location: Location,
     flags: c_uint,
 }
@@ -230,7 +230,7 @@ struct Properties {
     reserved: [u8; 4],
 }
 
-const _: () = assert!(size_of::<Access>() == size_of::<sys::CUmemAccessDesc>());
+const _: () = assert!(size_of::<AccessDescriptor>() == size_of::<sys::CUmemAccessDesc>());
 const _: () = assert!(size_of::<Properties>() == size_of::<sys::CUmemAllocationProp>());
 
 impl Properties {

@@ -14,13 +14,13 @@ use crate::VirtualCudaResource;
 /// What a resource has from the driver. Never locked across a driver call.
 #[derive(Default)]
 pub(crate) struct Memory {
-    table: Mutex<Table>,
+    table: Mutex<MappingTable>,
     /// Notified when the state of a stale mapping has changed.
     stale_changed: Condvar,
 }
 
 #[derive(Default)]
-struct Table {
+struct MappingTable {
     /// Created and not destroyed, by handle.
     created: HashMap<u64, Created>,
     /// Bytes of each reserved range, by its first address.
@@ -53,16 +53,19 @@ impl Memory {
         self.table().bytes
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, MappingTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_for_stale<'t>(&self, table: MutexGuard<'t, Table>) -> MutexGuard<'t, Table> {
+    fn wait_for_stale<'t>(
+        &self,
+        table: MutexGuard<'t, MappingTable>,
+    ) -> MutexGuard<'t, MappingTable> {
         self.stale_changed.wait(table).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl MappingTable {
     /// Returns whether one reserved range contains all of these addresses.
     fn is_reserved(&self, address: u64, bytes: u64) -> bool {
         let before = self.ranges.range(..=address).next_back();

@@ -41,7 +41,7 @@ pub(crate) enum Lend {
 
 /// A step of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum LadderStep {
     /// A page of its own, for a stream that has had many chunks of other arenas.
     Settle,
     /// A chunk of the own arena that other streams are done with, or of another arena.
@@ -53,7 +53,7 @@ pub(crate) enum Step {
     Reclaim,
 }
 
-impl Step {
+impl LadderStep {
     /// Returns whether the stream may have been made to wait.
     fn may_wait(self) -> bool {
         self != Self::Lend(Lend::NoWait)
@@ -80,13 +80,13 @@ pub struct StepCounts {
 }
 
 impl StepCounts {
-    pub(crate) fn count(&mut self, step: Step) {
+    pub(crate) fn count(&mut self, step: LadderStep) {
         *match step {
-            Step::Lend(Lend::NoWait) => &mut self.lent_ready,
-            Step::Lend(Lend::Wait) => &mut self.lent_waiting,
-            Step::Grow(Share::Slack) => &mut self.grown_within_slack,
-            Step::Settle | Step::Grow(Share::Limit) => &mut self.grown,
-            Step::Reclaim => &mut self.reclaimed,
+            LadderStep::Lend(Lend::NoWait) => &mut self.lent_ready,
+            LadderStep::Lend(Lend::Wait) => &mut self.lent_waiting,
+            LadderStep::Grow(Share::Slack) => &mut self.grown_within_slack,
+            LadderStep::Settle | LadderStep::Grow(Share::Limit) => &mut self.grown,
+            LadderStep::Reclaim => &mut self.reclaimed,
         } += 1;
     }
 
@@ -101,13 +101,13 @@ impl StepCounts {
 }
 
 /// The same steps in both modes: what differs is the slack.
-const LADDER: [Step; 6] = [
-    Step::Settle,
-    Step::Lend(Lend::NoWait),
-    Step::Grow(Share::Slack),
-    Step::Lend(Lend::Wait),
-    Step::Grow(Share::Limit),
-    Step::Reclaim,
+const LADDER: [LadderStep; 6] = [
+    LadderStep::Settle,
+    LadderStep::Lend(Lend::NoWait),
+    LadderStep::Grow(Share::Slack),
+    LadderStep::Lend(Lend::Wait),
+    LadderStep::Grow(Share::Limit),
+    LadderStep::Reclaim,
 ];
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
@@ -189,15 +189,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         for step in LADDER {
             let found = match step {
-                Step::Settle if own.lock().lives_on_loans() => self.map_at_home(own, request),
-                Step::Settle => None,
-                Step::Lend(Lend::NoWait) => self.lend_ready(own, request),
-                Step::Lend(Lend::Wait) => self.lend_waiting(own, request),
+                LadderStep::Settle if own.lock().lives_on_loans() => self.map_at_home(own, request),
+                LadderStep::Settle => None,
+                LadderStep::Lend(Lend::NoWait) => self.lend_ready(own, request),
+                LadderStep::Lend(Lend::Wait) => self.lend_waiting(own, request),
                 // On an error of the first, the other one returns its own.
-                Step::Grow(Share::Slack) => {
+                LadderStep::Grow(Share::Slack) => {
                     self.grow(own, request, Share::Slack).unwrap_or_default()
                 }
-                Step::Grow(Share::Limit) => match self.grow(own, request, Share::Limit) {
+                LadderStep::Grow(Share::Limit) => match self.grow(own, request, Share::Limit) {
                     Ok(found) => found,
                     Err(error) if !is_full(&error) => return Err(error),
                     Err(error) => {
@@ -205,7 +205,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                         None
                     }
                 },
-                Step::Reclaim => match self.reclaim(own, request) {
+                LadderStep::Reclaim => match self.reclaim(own, request) {
                     Ok(found) => found,
                     Err(error) => {
                         refused.get_or_insert(error);

@@ -10,7 +10,7 @@ use dmr_core::{AllocTag, StreamId};
 use dmr_streams::Latch;
 use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, PendingQueue, UseTable};
 
-use crate::acquire::{Step, StepCounts};
+use crate::acquire::{LadderStep, StepCounts};
 use crate::counts::Counts;
 use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_bin};
 use crate::span::Span;
@@ -286,7 +286,7 @@ impl State {
     }
 
     /// Counts a step by which a chunk was found, in another arena if it is a loan.
-    pub(crate) fn count_step(&mut self, step: Step, is_loan: bool) {
+    pub(crate) fn count_step(&mut self, step: LadderStep, is_loan: bool) {
         self.steps.count(step);
         self.loans += u32::from(is_loan);
     }

@@ -10,7 +10,7 @@ use crate::resource::ChunkLocation;
 
 /// A block that was deallocated while a window was open.
 #[derive(Clone, Copy)]
-pub(crate) struct Retired {
+pub(crate) struct RetiredChunk {
     id: BlockId,
     payload: u64,
     bytes: u64,
@@ -60,7 +60,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Ok(BlockState::Freed)
             }
             Released::InUse { payload } => {
-                self.retire(Retired { id, payload, bytes });
+                self.retire(RetiredChunk { id, payload, bytes });
                 Ok(BlockState::Retired)
             }
             Released::Stale => Err(ResourceError::use_after_free(id.generation())),
@@ -135,7 +135,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.free_chunk(chunk);
     }
 
-    fn retire(&self, block: Retired) {
+    fn retire(&self, block: RetiredChunk) {
         let location = ChunkLocation::from_payload(block.payload);
         if let Some(arena) = location.and_then(|location| self.arena_at(location.arena)) {
             arena.lock().counts.returned += block.bytes;
@@ -154,7 +154,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let hand = self.transit.open();
         let mut freed = 0;
         let is_lost = self.device().is_lost();
-        let free = |Retired { id, payload, bytes }: Retired| {
+        let free = |RetiredChunk { id, payload, bytes }: RetiredChunk| {
             hand.hold();
             let mut after = Dependencies::default();
             let slot = self.uses().release_retired(&self.owner, id, &mut after);

@@ -17,7 +17,7 @@ use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
 use crate::arena::{Arena, Request};
-use crate::deallocate::Retired;
+use crate::deallocate::RetiredChunk;
 use crate::grow::MAX_CHUNK;
 use crate::heap::{ChunkId, Taken, UNIT};
 use crate::observed::Observed;
@@ -76,7 +76,7 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     /// The most bytes that it ever had.
     pub(crate) reserved_high: AtomicU64,
     /// Blocks that were released while a window was open.
-    pub(crate) in_use: LeakedInChild<BlocksInUse<Retired>>,
+    pub(crate) in_use: LeakedInChild<BlocksInUse<RetiredChunk>>,
     /// `reserved`, and what is being taken from upstream.
     pub(crate) claimed: AtomicU64,
     /// The bytes that upstream has for the pool, as far as it has refused more.

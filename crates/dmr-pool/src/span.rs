@@ -32,7 +32,7 @@ pub(crate) struct PageMap {
     /// The address of the first page.
     start: u64,
     /// By page, up to the last that ever had memory.
-    slots: Vec<Slot>,
+    slots: Vec<PageSlot>,
 }
 
 /// Device memory that may be mapped at several addresses for a while.
@@ -40,7 +40,7 @@ pub(crate) type Page = Arc<PhysicalMemory>;
 
 /// What is mapped at the address of a page.
 #[derive(Debug, Default)]
-pub(crate) enum Slot {
+pub(crate) enum PageSlot {
     #[default]
     Empty,
     Mapped(Page),
@@ -68,11 +68,11 @@ impl PageMap {
 
     /// Returns whether nothing is mapped at any of the addresses.
     pub(crate) fn is_empty(&self) -> bool {
-        self.slots.iter().all(|slot| matches!(slot, Slot::Empty))
+        self.slots.iter().all(|slot| matches!(slot, PageSlot::Empty))
     }
 
     fn mapped(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot, Slot::Mapped(_))).count()
+        self.slots.iter().filter(|slot| matches!(slot, PageSlot::Mapped(_))).count()
     }
 
     fn contains(&self, address: u64) -> bool {
@@ -179,7 +179,7 @@ impl State {
     }
 
     /// Sets what is mapped at an address.
-    pub(crate) fn set_slot(&mut self, address: u64, slot: Slot) {
+    pub(crate) fn set_slot(&mut self, address: u64, slot: PageSlot) {
         let page = self.page;
         let Some(map) = self.spans.iter_mut().find_map(|span| match &mut span.memory {
             SpanMemory::Pages(map) if map.contains(address) => Some(map),
@@ -189,10 +189,10 @@ impl State {
         };
         let index = ((address - map.start) / page) as usize;
         if map.slots.len() <= index {
-            map.slots.resize_with(index + 1, Slot::default);
+            map.slots.resize_with(index + 1, PageSlot::default);
         }
         match slot {
-            Slot::Leaving(_) => self.leaving.insert(address),
+            PageSlot::Leaving(_) => self.leaving.insert(address),
             _ => self.leaving.remove(&address),
         };
         map.slots[index] = slot;
@@ -201,7 +201,7 @@ impl State {
     /// Returns the page that is leaving an address.
     pub(crate) fn leaving_page(&self, address: u64) -> Option<Page> {
         match self.slot(address) {
-            Some(Slot::Leaving(page)) => Some(Arc::clone(page)),
+            Some(PageSlot::Leaving(page)) => Some(Arc::clone(page)),
             _ => None,
         }
     }
@@ -214,7 +214,7 @@ impl State {
 
     fn mapped_at(&self, address: u64) -> Option<&Page> {
         match self.slot(address) {
-            Some(Slot::Mapped(page)) => Some(page),
+            Some(PageSlot::Mapped(page)) => Some(page),
             _ => None,
         }
     }
@@ -223,7 +223,7 @@ impl State {
         self.leaving.range(addresses).next().is_some()
     }
 
-    fn slot(&self, address: u64) -> Option<&Slot> {
+    fn slot(&self, address: u64) -> Option<&PageSlot> {
         self.spans.iter().find_map(|span| match &span.memory {
             SpanMemory::Pages(map) if map.contains(address) => {
                 map.slots.get(((address - map.start) / self.page) as usize)

@@ -75,9 +75,9 @@ impl Holds {
     }
 
     /// Begins to retire the stream, which counts as a call; or returns what holds it.
-    pub(crate) fn begin_closing(&self) -> Result<Closing<'_>, HeldBy> {
+    pub(crate) fn begin_closing(&self) -> Result<Retirement<'_>, HeldBy> {
         match self.exchange(0, CLOSING + CALL) {
-            Ok(()) => Ok(Closing(self)),
+            Ok(()) => Ok(Retirement(self)),
             Err(word) if word & RETIRED != 0 => Err(HeldBy::Nothing),
             Err(word) if word & WINDOWS != 0 => Err(HeldBy::Window),
             Err(_) => Err(HeldBy::Call),
@@ -91,9 +91,9 @@ impl Holds {
 
 /// An attempt to retire a stream. Dropping it ends the attempt.
 #[must_use = "dropping it ends the attempt"]
-pub(crate) struct Closing<'a>(&'a Holds);
+pub(crate) struct Retirement<'a>(&'a Holds);
 
-impl Closing<'_> {
+impl Retirement<'_> {
     /// Retires the stream; returns `false`, and ends the attempt, if a call has begun since.
     pub(crate) fn close(self) -> bool {
         let is_closed = self.0.exchange(CLOSING + CALL, RETIRED).is_ok();
@@ -104,7 +104,7 @@ impl Closing<'_> {
     }
 }
 
-impl Drop for Closing<'_> {
+impl Drop for Retirement<'_> {
     fn drop(&mut self) {
         // Only the thread that is retiring the stream sets this, one at a time.
         self.0.0.fetch_and(!CLOSING, Ordering::Relaxed);

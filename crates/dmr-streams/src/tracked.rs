@@ -17,8 +17,8 @@ use dmr_core::{
 
 use crate::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
 use crate::{BlockOwner, StreamGuard, StreamPool};
-use frees::Retired;
-use handed_over::{RetiredUpstream, Upstream, with_slot};
+use frees::ReleasedBlock;
+use handed_over::{RetiredUpstream, UpstreamId, with_slot};
 
 /// Gives use tracking to any resource, the direct backend among them.
 ///
@@ -44,8 +44,8 @@ pub struct Tracked<R: DeviceMemoryResource> {
     upstream: Option<R>,
     streams: Arc<StreamPool>,
     owner: BlockOwner,
-    in_use: LeakedInChild<BlocksInUse<Retired>>,
-    pending: LeakedInChild<PendingFrees<Retired>>,
+    in_use: LeakedInChild<BlocksInUse<ReleasedBlock>>,
+    pending: LeakedInChild<PendingFrees<ReleasedBlock>>,
     /// Bytes asked for in the blocks that are retired here and live upstream.
     retired_bytes: AtomicU64,
     /// Never locked across a driver call.
@@ -68,7 +68,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
             upstream: Some(upstream),
             streams,
             in_use: LeakedInChild::new(BlocksInUse::new(&owner)),
-            pending: LeakedInChild::new(PendingFrees::new(1, Retired::bytes)),
+            pending: LeakedInChild::new(PendingFrees::new(1, ReleasedBlock::bytes)),
             owner,
             retired_bytes: AtomicU64::new(0),
             retired_upstream: LeakedInChild::default(),
@@ -105,7 +105,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         block: DeviceBlock,
         home: &StreamGuard<'_>,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
-        let (id, upstream) = (block.id(), Upstream::of(&block));
+        let (id, upstream) = (block.id(), UpstreamId::of(&block));
         match self.uses().insert(&self.owner, id.generation(), home, upstream.to_payload()) {
             Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
@@ -119,7 +119,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         if block.part_depth() == 0 {
             return Ok(());
         }
-        let allocated = self.uses().payload(&self.owner, block.id()).map(Upstream::from_payload);
+        let allocated = self.uses().payload(&self.owner, block.id()).map(UpstreamId::from_payload);
         allocated.map_or(Ok(()), |upstream| block.require_part_depth(upstream.part_depth))
     }
 }

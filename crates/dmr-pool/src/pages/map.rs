@@ -19,7 +19,7 @@ use crate::PoolResource;
 use crate::acquire::{Found, Share};
 use crate::arena::{Arena, Request};
 use crate::heap::{ChunkId, UNIT, Window};
-use crate::span::{PageMap, Slot};
+use crate::span::{PageMap, PageSlot};
 use crate::transit::Hand;
 
 /// Addresses reserved at a time: this many times the device's memory, and no more than half of what a
@@ -216,15 +216,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         for address in addresses {
             if let Some(page) = supply.unmapped.last() {
                 memory.map(page, address)?;
-                let mapped = supply.unmapped.pop().map_or(Slot::Empty, Slot::Mapped);
+                let mapped = supply.unmapped.pop().map_or(PageSlot::Empty, PageSlot::Mapped);
                 window.arena.lock().set_slot(address, mapped);
             } else if let Some(donation) = supply.donations.iter_mut().find(|it| it.has_pages())
                 && let Some((old, page)) = donation.pages.pop()
             {
                 memory.map(&page, address)?;
-                window.arena.lock().set_slot(address, Slot::Mapped(Arc::clone(&page)));
+                window.arena.lock().set_slot(address, PageSlot::Mapped(Arc::clone(&page)));
                 let Detached { arena, .. } = &donation.chunk;
-                arena.lock().set_slot(old, Slot::Leaving(page));
+                arena.lock().set_slot(old, PageSlot::Leaving(page));
                 let after = donation.chunk.last_uses();
                 pages.leaving().push_back(Leaving { home: arena.home, address: old, after });
                 pages.moved.fetch_add(1, Ordering::Relaxed);

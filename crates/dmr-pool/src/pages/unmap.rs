@@ -11,7 +11,7 @@ use super::detached::Detached;
 use super::{Leaving, Pages, Paging};
 use crate::PoolResource;
 use crate::arena::Arena;
-use crate::span::{Slot, SpanMemory};
+use crate::span::{PageSlot, SpanMemory};
 
 /// An address that was taken off the queue of those that pages leave. Goes back to its end when this is
 /// dropped, unless its page was unmapped.
@@ -65,7 +65,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let Some(arena) = self.arena_at(leaving.home.slot()) else { return Ok(()) };
         let Some(page) = arena.lock().leaving_page(leaving.address) else { return Ok(()) };
         paging.memory.unmap(&page, leaving.address)?;
-        arena.lock().set_slot(leaving.address, Slot::Empty);
+        arena.lock().set_slot(leaving.address, PageSlot::Empty);
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             for (address, page) in free {
                 let unmapped = memory.unmap(&page, address);
                 if unmapped.is_ok() {
-                    arena.lock().set_slot(address, Slot::Empty);
+                    arena.lock().set_slot(address, PageSlot::Empty);
                     pages.spare().push_back(page);
                 }
                 outcome = outcome.and(unmapped);

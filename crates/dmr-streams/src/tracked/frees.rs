@@ -8,16 +8,16 @@ use dmr_core::{
 };
 
 use super::Tracked;
-use super::handed_over::{Upstream, with_slot};
+use super::handed_over::{UpstreamId, with_slot};
 use crate::HomeStream;
 use crate::uses::{Dependencies, FreeSlot, Patience, Pending, Released};
 
 /// A block that was released and is not deallocated upstream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retired {
+pub(super) struct ReleasedBlock {
     /// The block as its holder had it.
     parts: BlockParts,
-    upstream: Upstream,
+    upstream: UpstreamId,
 }
 
 /// Why a released block could not be freed.
@@ -26,7 +26,7 @@ struct NotFreed {
     slot: FreeSlot,
 }
 
-impl Retired {
+impl ReleasedBlock {
     pub(super) fn bytes(&self) -> u64 {
         self.parts.bytes as u64
     }
@@ -42,8 +42,10 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         let id = block.id();
         // First: another thread may have held a lock when the process was forked.
         self.refuse_part(block)?;
-        let retired =
-            |payload| Retired { parts: block.parts(), upstream: Upstream::from_payload(payload) };
+        let retired = |payload| ReleasedBlock {
+            parts: block.parts(),
+            upstream: UpstreamId::from_payload(payload),
+        };
         let mut after = Dependencies::default();
         match self.uses().release(&self.owner, id, &mut after) {
             Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
@@ -67,7 +69,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     /// Deallocates a released block upstream if that may be done now; keeps it as pending otherwise.
     fn free_or_defer(
         &self,
-        retired: &Retired,
+        retired: &ReleasedBlock,
         slot: FreeSlot,
         mut after: Dependencies,
     ) -> Result<BlockState, NotFreed> {
@@ -111,7 +113,11 @@ impl<R: DeviceMemoryResource> Tracked<R> {
 
     /// Deallocates a pending block upstream if its uses are done, or waits for them; returns whether it
     /// has.
-    fn try_free(&self, pending: &Pending<Retired>, patience: Patience) -> ResourceResult<bool> {
+    fn try_free(
+        &self,
+        pending: &Pending<ReleasedBlock>,
+        patience: Patience,
+    ) -> ResourceResult<bool> {
         let Pending { value: retired, after } = pending;
         let (uses, device) = (self.uses(), self.streams.device());
         if !device.is_lost() {
@@ -150,7 +156,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     /// Deallocates a block upstream, under the id that it has there.
-    fn deallocate_upstream(&self, retired: &Retired) -> ResourceResult<BlockState> {
+    fn deallocate_upstream(&self, retired: &ReleasedBlock) -> ResourceResult<BlockState> {
         let block = with_slot(retired.parts, retired.upstream.slot);
         let id = block.id();
         let state = self.get_ref().deallocate(block).map_err(|refused| {
@@ -167,7 +173,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
 
     /// Frees the blocks whose last window has closed, or makes them pending.
     pub(super) fn settle_closed(&self, patience: Patience) {
-        let free = |retired: Retired| {
+        let free = |retired: ReleasedBlock| {
             let mut after = Dependencies::default();
             let id = retired.block().id();
             let Some(slot) = self.uses().release_retired(&self.owner, id, &mut after) else {
@@ -196,7 +202,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         if self.in_use.any_closed() {
             self.settle_closed(Patience::Poll);
         }
-        let free = |pending: &mut Pending<Retired>| self.try_free(pending, Patience::Poll);
+        let free = |pending: &mut Pending<ReleasedBlock>| self.try_free(pending, Patience::Poll);
         self.pending.free_oldest(home, usize::MAX, |_| true, free);
     }
 

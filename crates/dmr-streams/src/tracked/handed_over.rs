@@ -39,13 +39,13 @@ impl RetiredUpstream {
 
 /// What `Tracked` keeps of a block in its use slot: how upstream identifies the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Upstream {
+pub(crate) struct UpstreamId {
     pub(crate) slot: BlockSlot,
     /// The part depth with which upstream allocated the block.
     pub(crate) part_depth: u8,
 }
 
-impl Upstream {
+impl UpstreamId {
     pub(crate) fn of(block: &DeviceBlock) -> Self {
         Self { slot: block.id().slot(), part_depth: block.part_depth() }
     }
@@ -76,8 +76,8 @@ mod tests {
     fn what_is_kept_in_a_slot_comes_back() {
         for slot in [BlockSlot::new(0), BlockSlot::new(u32::MAX - 1), BlockSlot::NONE] {
             for part_depth in [0, 1, u8::MAX] {
-                let upstream = Upstream { slot, part_depth };
-                assert_eq!(Upstream::from_payload(upstream.to_payload()), upstream);
+                let upstream = UpstreamId { slot, part_depth };
+                assert_eq!(UpstreamId::from_payload(upstream.to_payload()), upstream);
             }
         }
     }

@@ -16,7 +16,7 @@ pub struct Pending<T> {
 #[derive(Debug)]
 pub struct PendingQueue<T> {
     /// A ring. The first one is where it begins and ends, and holds nothing.
-    entries: Vec<Entry<T>>,
+    entries: Vec<Node<T>>,
     unused: Vec<u32>,
     /// The number of the newest entry.
     number: u64,
@@ -25,7 +25,7 @@ pub struct PendingQueue<T> {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct Node<T> {
     pending: Option<Pending<T>>,
     /// Grows from the oldest entry to the newest.
     number: u64,
@@ -37,7 +37,7 @@ const ENDS: u32 = 0;
 
 impl<T> Default for PendingQueue<T> {
     fn default() -> Self {
-        let ends = Entry { pending: None, number: 0, older: ENDS, newer: ENDS };
+        let ends = Node { pending: None, number: 0, older: ENDS, newer: ENDS };
         Self { entries: vec![ends], unused: Vec::new(), number: 0, cursor: ENDS }
     }
 }
@@ -49,7 +49,7 @@ impl<T> PendingQueue<T> {
         let newest = self.entries[ENDS as usize].older;
         self.number += 1;
         let (pending, number) = (Some(pending), self.number);
-        let entry = Entry { pending, number, older: newest, newer: ENDS };
+        let entry = Node { pending, number, older: newest, newer: ENDS };
         let index = match self.unused.pop() {
             Some(index) => {
                 self.entries[index as usize] = entry;
@@ -117,7 +117,7 @@ impl<T> PendingQueue<T> {
     fn walk(
         &self,
         first: u32,
-        next: impl Fn(&Entry<T>) -> u32,
+        next: impl Fn(&Node<T>) -> u32,
     ) -> impl Iterator<Item = &Pending<T>> {
         let follow = move |&at: &u32| Some(next(&self.entries[at as usize]));
         std::iter::successors(Some(first), follow).map_while(|at| self.get(at))

@@ -41,21 +41,21 @@ pub(crate) struct Slots {
 }
 
 type Row = Box<[OnceLock<Chunk>; ROW]>;
-type Chunk = Box<[CachePadded<Numbered>]>;
+type Chunk = Box<[CachePadded<UseSlot>]>;
 
 /// A slot, and the block in it.
-struct Numbered {
+struct UseSlot {
     /// The number of the block's generation. Of a slot that no block is in, [`FREE`] and the number of
     /// the last block. Changed under the lock, and read without it, too: the lock of a free slot is left
     /// taken.
     generation: AtomicU64,
-    slot: Latch<Slot>,
+    slot: Latch<SlotState>,
 }
 
 /// No generation has a number with this bit: at one per nanosecond, that would be after 292 years.
 const FREE: u64 = 1 << 63;
 
-struct Slot {
+struct SlotState {
     /// The stream slot out of whose free use slots it was taken, and goes back to.
     home: u32,
     occupant: Occupant,
@@ -64,7 +64,7 @@ struct Slot {
     /// Something beside the allocation has been in the ledger.
     used: bool,
     ledger: Ledger,
-    windows: SmallVec<[Window; 2]>,
+    windows: SmallVec<[OpenWindow; 2]>,
 }
 
 /// The owner of the blocks in a slot, and what it keeps there.
@@ -83,7 +83,7 @@ impl Occupant {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Empty(u32);
 
-struct Window {
+struct OpenWindow {
     stream: StreamId,
     /// Unique among the windows that are open on the slot.
     ticket: u32,
@@ -92,7 +92,7 @@ struct Window {
 
 /// What has become of a use whose window closes.
 #[derive(Clone, Copy)]
-pub(crate) enum Closing {
+pub(crate) enum WindowEnd {
     /// Its work was never submitted.
     Unused,
     /// Its work was submitted.
@@ -143,7 +143,7 @@ impl Slots {
             false => slot.ticket_for_another(used, stream)?,
         };
         slot.ledger.visit_waits(stream.slot(), used.access, need);
-        slot.windows.push(Window { stream, ticket, access: used.access });
+        slot.windows.push(OpenWindow { stream, ticket, access: used.access });
         Ok(ticket)
     }
 
@@ -158,19 +158,19 @@ impl Slots {
 
     /// Closes a window. A token that has no window any more changes nothing.
     #[inline(always)]
-    pub(crate) fn close(&self, token: &UseToken, closing: Closing) -> Closed {
+    pub(crate) fn close(&self, token: &UseToken, closing: WindowEnd) -> Closed {
         let of_token = self.of_generation(token.slot(), token.generation());
         let Some((_, mut slot)) = of_token else { return Closed::Stale };
         if !slot.remove_window(token.ticket()) {
             return Closed::Stale;
         }
         match closing {
-            Closing::Unused => {}
-            Closing::Used(used) => {
+            WindowEnd::Unused => {}
+            WindowEnd::Used(used) => {
                 slot.used = true;
                 slot.ledger.commit(token.access(), used);
             }
-            Closing::Done(done) => slot.forget_done(token.access(), done),
+            WindowEnd::Done(done) => slot.forget_done(token.access(), done),
         }
         match slot.occupant.owner {
             Some(owner) if slot.retired && slot.windows.is_empty() => Closed::LastOfRetired(owner),
@@ -221,13 +221,13 @@ impl Slots {
     /// Finds a block that has a window open on this stream, and returns the number of its generation.
     /// Looks at every slot.
     pub(crate) fn block_with_window_on(&self, stream: StreamId) -> Option<u64> {
-        let is_on = |window: &Window| window.stream.slot() == stream.slot();
+        let is_on = |window: &OpenWindow| window.stream.slot() == stream.slot();
         let (generation, _) = self.taken().find(|(_, slot)| slot.windows.iter().any(is_on))?;
         Some(generation)
     }
 
     /// The slots that have a block, and the numbers of their generations.
-    fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, Slot>)> {
+    fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, SlotState>)> {
         self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
             // The lock of a free slot is left taken.
             let generation = numbered.get();
@@ -243,7 +243,7 @@ impl Slots {
 
     /// Calls `look` on the block's slot, if that is still the block's.
     #[inline]
-    fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut Slot) -> T) -> ResourceResult<T> {
+    fn with<T>(&self, block: BlockId, look: impl FnOnce(&mut SlotState) -> T) -> ResourceResult<T> {
         match self.of(block) {
             Some((_, mut slot)) => Ok(look(&mut slot)),
             None => Err(ResourceError::use_after_free(block.generation())),
@@ -252,7 +252,7 @@ impl Slots {
 
     /// The block's slot, if that is still the block's.
     #[inline(always)]
-    fn of(&self, block: BlockId) -> Option<(&Numbered, Latched<'_, Slot>)> {
+    fn of(&self, block: BlockId) -> Option<(&UseSlot, Latched<'_, SlotState>)> {
         self.of_generation(block.slot(), block.generation())
     }
 
@@ -262,7 +262,7 @@ impl Slots {
         &self,
         slot: BlockSlot,
         generation: Generation,
-    ) -> Option<(&Numbered, Latched<'_, Slot>)> {
+    ) -> Option<(&UseSlot, Latched<'_, SlotState>)> {
         let numbered = self.numbered(slot.index()?)?;
         Some((numbered, numbered.lock_of(generation.get())?))
     }
@@ -273,12 +273,12 @@ impl Slots {
         &self,
         block: BlockId,
         owner: OwnerNumber,
-    ) -> Option<(&Numbered, Latched<'_, Slot>)> {
+    ) -> Option<(&UseSlot, Latched<'_, SlotState>)> {
         self.of(block).filter(|(_, slot)| slot.occupant.owner == Some(owner))
     }
 
     #[inline(always)]
-    fn numbered(&self, index: u32) -> Option<&Numbered> {
+    fn numbered(&self, index: u32) -> Option<&UseSlot> {
         let index = index as usize;
         let row = self.rows.get(index / CHUNK / ROW)?.get()?;
         Some(row[index / CHUNK % ROW].get()?.get(index % CHUNK)?)
@@ -294,19 +294,19 @@ impl Slots {
     fn make_chunk(&self, index: usize) {
         let make_row = || Box::new([const { OnceLock::new() }; ROW]);
         let row = self.rows[index / CHUNK / ROW].get_or_init(make_row);
-        let make_slots = || (0..CHUNK).map(|_| CachePadded::new(Numbered::empty())).collect();
+        let make_slots = || (0..CHUNK).map(|_| CachePadded::new(UseSlot::empty())).collect();
         row[index / CHUNK % ROW].get_or_init(make_slots);
     }
 }
 
-impl Numbered {
+impl UseSlot {
     fn empty() -> Self {
-        Self { generation: AtomicU64::new(FREE), slot: Latch::taken(Slot::empty()) }
+        Self { generation: AtomicU64::new(FREE), slot: Latch::taken(SlotState::empty()) }
     }
 
     /// Locks the slot, if the block of this generation is in it.
     #[inline(always)]
-    fn lock_of(&self, generation: u64) -> Option<Latched<'_, Slot>> {
+    fn lock_of(&self, generation: u64) -> Option<Latched<'_, SlotState>> {
         let is_in = || self.generation.load(Ordering::Acquire) == generation;
         self.slot.lock_while(is_in).filter(|_| is_in())
     }
@@ -323,7 +323,7 @@ impl Numbered {
     }
 }
 
-impl Slot {
+impl SlotState {
     fn empty() -> Self {
         let (ledger, windows) = (Ledger::new(), SmallVec::new());
         Self { home: 0, occupant: Occupant::NONE, retired: false, used: false, ledger, windows }
@@ -338,10 +338,10 @@ impl Slot {
     #[inline(never)]
     fn ticket_for_another(&self, used: &BlockUse, stream: StreamId) -> ResourceResult<u32> {
         let BlockUse { block, access } = *used;
-        let conflict = |window: &&Window| {
+        let conflict = |window: &&OpenWindow| {
             window.stream.slot() != stream.slot() && window.access.conflicts_with(access)
         };
-        if let Some(&Window { stream: holder, .. }) = self.windows.iter().find(conflict) {
+        if let Some(&OpenWindow { stream: holder, .. }) = self.windows.iter().find(conflict) {
             let generation = block.generation();
             return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }

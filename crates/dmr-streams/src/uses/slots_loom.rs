@@ -74,7 +74,7 @@ fn conflicting_windows_exclude_each_other() {
                     inside.store(false, Ordering::SeqCst);
                     let tokens = tokens(block, me, Access::Write, ticket);
                     let entry = UseId::new(me.slot(), 2);
-                    slots.close(&tokens.as_slice()[0], Closing::Used(entry));
+                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry));
                 })
             })
             .into();
@@ -89,7 +89,7 @@ fn conflicting_windows_exclude_each_other() {
 fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn() -> bool) {
     if let Ok(ticket) = slots.open(&BlockUse::new(block, Access::Read), stream, |_| {}) {
         assert!(!is_gone(), "used after it left");
-        slots.close(&tokens(block, stream, Access::Read, ticket).as_slice()[0], Closing::Unused);
+        slots.close(&tokens(block, stream, Access::Read, ticket).as_slice()[0], WindowEnd::Unused);
     }
 }
 
@@ -159,7 +159,7 @@ fn the_last_window_of_a_retired_block_is_reported_once() {
             loom::thread::spawn(move || {
                 let tokens = tokens(block, me, Access::Read, ticket);
                 matches!(
-                    slots.close(&tokens.as_slice()[0], Closing::Unused),
+                    slots.close(&tokens.as_slice()[0], WindowEnd::Unused),
                     Closed::LastOfRetired(_)
                 )
             })

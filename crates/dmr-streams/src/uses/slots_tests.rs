@@ -49,8 +49,8 @@ fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
             tokens
         };
         let (done, later) = (open(), open());
-        slots.close(&later.as_slice()[0], Closing::Used(UseId::new(stream.slot(), 4)));
-        slots.close(&done.as_slice()[0], Closing::Done(UseId::new(stream.slot(), 2)));
+        slots.close(&later.as_slice()[0], WindowEnd::Used(UseId::new(stream.slot(), 4)));
+        slots.close(&done.as_slice()[0], WindowEnd::Done(UseId::new(stream.slot(), 2)));
         let mut needs = Vec::new();
         slots.visit_free_waits(block, |need| needs.push(need.seq())).unwrap();
         assert!(needs.contains(&4), "{access:?}: {needs:?}");
@@ -76,7 +76,10 @@ fn each_open_window_has_a_ticket_that_no_other_has() {
             let mut tokens = UseTokens::new(home);
             // SAFETY: no memory stands behind the block.
             unsafe { tokens.push(block, Access::Write, open.swap_remove(step * 7 % open.len())) };
-            assert!(matches!(slots.close(&tokens.as_slice()[0], Closing::Unused), Closed::Window));
+            assert!(matches!(
+                slots.close(&tokens.as_slice()[0], WindowEnd::Unused),
+                Closed::Window
+            ));
         }
     }
     assert!(open.is_empty() && !slots.has_open_window(block));

@@ -12,7 +12,7 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
-use super::slots::{Closed, Closing};
+use super::slots::{Closed, WindowEnd};
 use super::{Needs, UseTable, covering};
 use crate::progress::Event;
 use crate::{HomeStream, StreamGuard};
@@ -125,7 +125,7 @@ impl UseTable<'_> {
         };
         let mut seq = 0;
         match self.pool.progress().mark(&stream, &mut seq) {
-            Ok(()) => self.close(tokens, &stream, Closing::Used(UseId::new(stream.slot(), seq))),
+            Ok(()) => self.close(tokens, &stream, WindowEnd::Used(UseId::new(stream.slot(), seq))),
             Err(error) => self.finish_unrecorded(tokens, &stream, seq, error),
         }
     }
@@ -143,7 +143,7 @@ impl UseTable<'_> {
             return self.finish_without_stream(tokens);
         };
         let seq = self.pool.progress().number(stream.slot());
-        self.close(tokens, &stream, Closing::Used(UseId::new(stream.slot(), seq)))
+        self.close(tokens, &stream, WindowEnd::Used(UseId::new(stream.slot(), seq)))
     }
 
     /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails
@@ -160,9 +160,9 @@ impl UseTable<'_> {
         // To wait for the stream would break its capture.
         let is_captured = matches!(error, ResourceError::StreamCapturing { .. });
         if is_captured || stream.synchronize().is_err() {
-            return self.close(tokens, stream, Closing::Used(used)).and(Err(error));
+            return self.close(tokens, stream, WindowEnd::Used(used)).and(Err(error));
         }
-        self.close(tokens, stream, Closing::Done(used))
+        self.close(tokens, stream, WindowEnd::Done(used))
     }
 
     /// Finishes uses on a stream that cannot be entered.
@@ -258,7 +258,7 @@ impl UseTable<'_> {
         &self,
         tokens: &mut UseTokens,
         stream: &StreamGuard<'_>,
-        closing: Closing,
+        closing: WindowEnd,
     ) -> ResourceResult<()> {
         let (closed, gone) = self.close_each(tokens, closing);
         stream.close_windows(closed);
@@ -267,7 +267,7 @@ impl UseTable<'_> {
 
     /// Closes the windows of uses whose work was not submitted, or has nothing ordered after it.
     fn close_unused(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        let (closed, gone) = self.close_each(tokens, Closing::Unused);
+        let (closed, gone) = self.close_each(tokens, WindowEnd::Unused);
         if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
             holds.close_windows(closed);
         }
@@ -276,7 +276,11 @@ impl UseTable<'_> {
 
     /// Closes windows. Returns how many there were, and a block that had none.
     #[inline(always)]
-    fn close_each(&self, tokens: &mut UseTokens, closing: Closing) -> (usize, Option<Generation>) {
+    fn close_each(
+        &self,
+        tokens: &mut UseTokens,
+        closing: WindowEnd,
+    ) -> (usize, Option<Generation>) {
         let (mut closed, mut gone) = (0, None);
         for token in tokens.as_slice() {
             if self.close_one(token, closing) {
@@ -293,14 +297,14 @@ impl UseTable<'_> {
     #[cold]
     fn close_again(&self, tokens: &mut UseTokens, open: usize) {
         for token in &tokens.as_slice()[open..] {
-            self.close_one(token, Closing::Unused);
+            self.close_one(token, WindowEnd::Unused);
         }
         tokens.truncate(open);
     }
 
     /// Closes a window; returns `false` for a token that has none.
     #[inline(always)]
-    fn close_one(&self, token: &UseToken, closing: Closing) -> bool {
+    fn close_one(&self, token: &UseToken, closing: WindowEnd) -> bool {
         match self.slots().close(token, closing) {
             Closed::Stale => return false,
             Closed::Window => {}

@@ -3,7 +3,7 @@
 use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, Generation, ResourceError, ResourceResult};
 
-use super::{BATCH, Empty, FREE, MOST, Numbered, Occupant, Slot, Slots};
+use super::{BATCH, Empty, FREE, MOST, Occupant, SlotState, Slots, UseSlot};
 use crate::latch::Latched;
 use crate::owner::OwnerNumber;
 use crate::sync::Ordering;
@@ -100,8 +100,8 @@ impl Slots {
     #[inline(always)]
     fn take_out(
         index: u32,
-        numbered: &Numbered,
-        slot: Latched<'_, Slot>,
+        numbered: &UseSlot,
+        slot: Latched<'_, SlotState>,
         need: impl FnMut(UseId),
     ) -> Empty {
         numbered.set(numbered.get() | FREE);
