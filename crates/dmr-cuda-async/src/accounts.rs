@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use dmr_core::StreamId;
 use dmr_streams::uses::FreeSlot;
-use dmr_streams::{Latch, Latched};
+use dmr_streams::{SpinLock, SpinLockGuard};
 
 /// The accounting by home stream. Sums are exact whenever no call is under way.
 pub(crate) struct Accounts {
@@ -21,7 +21,7 @@ const PARTS: usize = StreamId::MAX_SLOTS / PART - 1;
 /// On cache lines of its own: streams of different threads do not meet here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct StreamAccount(Latch<Balance>);
+struct StreamAccount(SpinLock<Balance>);
 
 /// Bytes asked for. They only grow.
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ impl Accounts {
     }
 
     #[inline]
-    fn of(&self, home: StreamId) -> Latched<'_, Balance> {
+    fn of(&self, home: StreamId) -> SpinLockGuard<'_, Balance> {
         let account = match self.first.get(home.slot()) {
             Some(account) => account,
             None => self.of_later(home.slot() - PART),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use dmr_core::{AllocTag, StreamId};
-use dmr_streams::Latch;
+use dmr_streams::SpinLock;
 use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, PendingQueue, UseTable};
 
 use crate::acquire::{LadderStep, StepCounts};
@@ -28,7 +28,7 @@ pub(crate) use hints::Locked;
 pub(crate) struct Arena {
     /// The arena's stream.
     pub(crate) home: StreamId,
-    state: Latch<State>,
+    state: SpinLock<State>,
     hints: Hints,
 }
 
@@ -131,7 +131,7 @@ impl Arena {
     /// `exactness`, or up to the tolerance of small blocks.
     pub(crate) fn new(home: StreamId, exactness: u32, page: u64) -> Self {
         let state = State { exactness, page, ..State::default() };
-        Self { home, state: Latch::new(state), hints: Hints::default() }
+        Self { home, state: SpinLock::new(state), hints: Hints::default() }
     }
 
     /// Locks the arena.

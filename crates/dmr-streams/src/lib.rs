@@ -15,7 +15,7 @@
 //! | [`launch`] | [`LaunchTokens`], the open windows of one launch |
 //! | [`memory`] | [`TrackedMemory`], memory that a launch can declare |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
-//! | [`latch`] | [`Latch`], a spinlock |
+//! | [`spinlock`] | [`SpinLock`], a spinlock |
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource without it |
@@ -37,7 +37,6 @@ pub mod guard;
 mod holds;
 mod idle;
 mod kernels;
-pub mod latch;
 pub mod launch;
 pub mod lease;
 pub mod library;
@@ -52,6 +51,7 @@ pub mod relaxed;
 mod seen;
 mod simulated;
 mod slot;
+pub mod spinlock;
 mod sync;
 mod timeline;
 pub mod tracked;
@@ -62,7 +62,6 @@ pub use context::DeviceContext;
 pub use device::Device;
 pub use error::DeviceError;
 pub use guard::{HomeStream, StreamGuard};
-pub use latch::{Latch, Latched};
 pub use launch::LaunchTokens;
 pub use lease::StreamLease;
 pub use library::DriverVersion;
@@ -72,6 +71,7 @@ pub use owner::BlockOwner;
 pub use pinned::{PinnedMemory, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;
+pub use spinlock::{SpinLock, SpinLockGuard};
 pub use tracked::Tracked;
 pub use uses::{BlocksInUse, Dependencies, PendingFrees, UseTable};
 

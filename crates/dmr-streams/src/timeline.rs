@@ -12,8 +12,8 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use crate::latch::{Latch, Latched};
 use crate::seen::Seen;
+use crate::spinlock::{SpinLock, SpinLockGuard};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
 /// How many events are recorded on a stream before the driver is asked about one of them, where no
@@ -33,7 +33,7 @@ pub(crate) struct Timeline<D> {
     /// What this stream has waited for.
     pub(crate) seen: Seen,
     /// Never locked across a driver call.
-    events: Latch<Events<D>>,
+    events: SpinLock<Events<D>>,
     /// Covers all that was ever submitted here: set when the stream is retired. `None`: all of that is
     /// done.
     sealed: OnceLock<Option<Arc<StreamEvent<D>>>>,
@@ -86,7 +86,7 @@ impl<D> Timeline<D> {
             last: AtomicU64::new(0),
             done: AtomicU64::new(0),
             seen: Seen::new(),
-            events: Latch::new(events),
+            events: SpinLock::new(events),
             sealed: OnceLock::new(),
         }
     }
@@ -114,13 +114,13 @@ impl<D> Timeline<D> {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Latched<'_, Events<D>> {
+    pub(crate) fn lock(&self) -> SpinLockGuard<'_, Events<D>> {
         self.events.lock()
     }
 
     /// Returns the number of a use that was just submitted.
     #[inline]
-    pub(crate) fn number(&self, _: &Latched<'_, Events<D>>) -> u64 {
+    pub(crate) fn number(&self, _: &SpinLockGuard<'_, Events<D>>) -> u64 {
         let seq = self.last.load(Ordering::Relaxed) + 2;
         // Release, and no exchange: a thread that submits an allocation after an event was recorded for
         // this number has the driver's word for that order, and so finds the number.
@@ -132,7 +132,7 @@ impl<D> Timeline<D> {
     #[inline]
     pub(crate) fn reuse(
         &self,
-        events: &mut Latched<'_, Events<D>>,
+        events: &mut SpinLockGuard<'_, Events<D>>,
         seq: u64,
     ) -> Option<&StreamEvent<D>> {
         let done = self.done.load(Ordering::Acquire);
@@ -151,7 +151,7 @@ impl<D> Timeline<D> {
     #[inline]
     fn insert(
         &self,
-        events: &mut Latched<'_, Events<D>>,
+        events: &mut SpinLockGuard<'_, Events<D>>,
         seq: u64,
         event: Arc<StreamEvent<D>>,
     ) -> &StreamEvent<D> {

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use dmr_streams::Latched;
+use dmr_streams::SpinLockGuard;
 
 use super::State;
 
@@ -29,7 +29,7 @@ pub(crate) struct Hints {
 
 /// A locked arena's state. Updates the hints when it is unlocked.
 pub(crate) struct Locked<'a> {
-    pub(super) state: Latched<'a, State>,
+    pub(super) state: SpinLockGuard<'a, State>,
     pub(super) hints: &'a Hints,
 }
 

@@ -14,8 +14,8 @@ use dmr_core::{
 };
 use smallvec::SmallVec;
 
-use crate::latch::{Latch, Latched};
 use crate::owner::OwnerNumber;
+use crate::spinlock::{SpinLock, SpinLockGuard};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use empty::SlotRelease;
@@ -37,7 +37,7 @@ pub(crate) struct Slots {
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
     /// By home stream: slots that no block has.
-    free: Box<[CachePadded<Latch<Vec<Empty>>>]>,
+    free: Box<[CachePadded<SpinLock<Vec<Empty>>>]>,
 }
 
 type Row = Box<[OnceLock<Chunk>; ROW]>;
@@ -49,7 +49,7 @@ struct UseSlot {
     /// the last block. Changed under the lock, and read without it, too: the lock of a free slot is left
     /// taken.
     generation: AtomicU64,
-    slot: Latch<SlotState>,
+    slot: SpinLock<SlotState>,
 }
 
 /// No generation has a number with this bit: at one per nanosecond, that would be after 292 years.
@@ -79,7 +79,7 @@ impl Occupant {
     pub(crate) const NONE: Self = Self { owner: None, payload: 0 };
 }
 
-/// A slot that no block is in. Its lock is left taken, so that only the holder of this reaches it.
+/// A slot that no block is in. Its lock is left locked, so that only the holder of this reaches it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Empty(u32);
 
@@ -227,9 +227,9 @@ impl Slots {
     }
 
     /// The slots that have a block, and the numbers of their generations.
-    fn taken(&self) -> impl Iterator<Item = (u64, Latched<'_, SlotState>)> {
+    fn taken(&self) -> impl Iterator<Item = (u64, SpinLockGuard<'_, SlotState>)> {
         self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
-            // The lock of a free slot is left taken.
+            // The lock of a free slot is left locked.
             let generation = numbered.get();
             let slot = if generation & FREE != 0 { None } else { numbered.lock_of(generation) };
             Some((generation, slot?))
@@ -252,7 +252,7 @@ impl Slots {
 
     /// The block's slot, if that is still the block's.
     #[inline(always)]
-    fn of(&self, block: BlockId) -> Option<(&UseSlot, Latched<'_, SlotState>)> {
+    fn of(&self, block: BlockId) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
         self.of_generation(block.slot(), block.generation())
     }
 
@@ -262,7 +262,7 @@ impl Slots {
         &self,
         slot: BlockSlot,
         generation: Generation,
-    ) -> Option<(&UseSlot, Latched<'_, SlotState>)> {
+    ) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
         let numbered = self.numbered(slot.index()?)?;
         Some((numbered, numbered.lock_of(generation.get())?))
     }
@@ -273,7 +273,7 @@ impl Slots {
         &self,
         block: BlockId,
         owner: OwnerNumber,
-    ) -> Option<(&UseSlot, Latched<'_, SlotState>)> {
+    ) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
         self.of(block).filter(|(_, slot)| slot.occupant.owner == Some(owner))
     }
 
@@ -301,12 +301,12 @@ impl Slots {
 
 impl UseSlot {
     fn empty() -> Self {
-        Self { generation: AtomicU64::new(FREE), slot: Latch::taken(SlotState::empty()) }
+        Self { generation: AtomicU64::new(FREE), slot: SpinLock::new_locked(SlotState::empty()) }
     }
 
     /// Locks the slot, if the block of this generation is in it.
     #[inline(always)]
-    fn lock_of(&self, generation: u64) -> Option<Latched<'_, SlotState>> {
+    fn lock_of(&self, generation: u64) -> Option<SpinLockGuard<'_, SlotState>> {
         let is_in = || self.generation.load(Ordering::Acquire) == generation;
         self.slot.lock_while(is_in).filter(|_| is_in())
     }

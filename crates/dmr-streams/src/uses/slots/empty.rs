@@ -4,8 +4,8 @@ use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, Generation, ResourceError, ResourceResult};
 
 use super::{BATCH, Empty, FREE, MOST, Occupant, SlotState, Slots, UseSlot};
-use crate::latch::Latched;
 use crate::owner::OwnerNumber;
+use crate::spinlock::SpinLockGuard;
 use crate::sync::Ordering;
 
 /// What [`Slots::release`] has done: see [`Released`](crate::uses::Released).
@@ -22,11 +22,11 @@ impl Slots {
     pub(crate) fn reserve(&self, home: usize, occupant: Occupant) -> ResourceResult<Empty> {
         let empty = self.take(home)?;
         if let Some(numbered) = self.numbered(empty.0) {
-            // SAFETY: an `Empty` is made where the lock is left taken.
+            // SAFETY: an `Empty` is made where the lock is left locked.
             let mut slot = unsafe { numbered.slot.resume() };
             (slot.home, slot.occupant) = (home as u32, occupant);
             numbered.set(FREE);
-            slot.leave_taken();
+            slot.leave_locked();
         }
         Ok(empty)
     }
@@ -44,7 +44,7 @@ impl Slots {
         allocation: UseId,
     ) -> u32 {
         if let Some(numbered) = self.numbered(index) {
-            // SAFETY: an `Empty` is made where the lock is left taken, once, and used up here.
+            // SAFETY: an `Empty` is made where the lock is left locked, once, and used up here.
             let mut slot = unsafe { numbered.slot.resume() };
             (slot.retired, slot.used) = (false, false);
             slot.ledger.restart(allocation);
@@ -101,7 +101,7 @@ impl Slots {
     fn take_out(
         index: u32,
         numbered: &UseSlot,
-        slot: Latched<'_, SlotState>,
+        slot: SpinLockGuard<'_, SlotState>,
         need: impl FnMut(UseId),
     ) -> Empty {
         numbered.set(numbered.get() | FREE);
@@ -109,7 +109,7 @@ impl Slots {
         if slot.used {
             slot.ledger.visit_free_waits(need);
         }
-        slot.leave_taken();
+        slot.leave_locked();
         Empty(index)
     }
 
@@ -138,7 +138,7 @@ impl Slots {
             // SAFETY: as in `occupy`.
             let slot = unsafe { numbered.slot.resume() };
             let home = slot.home;
-            slot.leave_taken();
+            slot.leave_locked();
             self.free[home as usize].lock().push(empty);
         }
     }

@@ -15,55 +15,55 @@ use crate::sync::{AtomicBool, Ordering, pause};
 ///
 /// A panic unlocks it, and does not poison it: the data must be consistent between any two statements.
 #[derive(Default)]
-pub struct Latch<T> {
+pub struct SpinLock<T> {
     is_locked: AtomicBool,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: one thread at a time accesses the value, and it may be any thread.
-unsafe impl<T: Send> Sync for Latch<T> {}
+unsafe impl<T: Send> Sync for SpinLock<T> {}
 
-/// Access to the value of a [`Latch`], which is locked until this is dropped.
-pub struct Latched<'l, T> {
-    latch: &'l Latch<T>,
+/// Access to the value of a [`SpinLock`], which is locked until this is dropped.
+pub struct SpinLockGuard<'l, T> {
+    lock: &'l SpinLock<T>,
 }
 
 // SAFETY: a shared reference gives access to `&T` only. (Unlocking on another thread is sound, too.)
-unsafe impl<T: Sync> Sync for Latched<'_, T> {}
+unsafe impl<T: Sync> Sync for SpinLockGuard<'_, T> {}
 
-impl<T> Latch<T> {
+impl<T> SpinLock<T> {
     /// Makes an unlocked lock.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self { is_locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Makes a lock in the state that [`leave_taken`](Latched::leave_taken) leaves it in.
-    pub(crate) fn taken(value: T) -> Self {
+    /// Makes a lock in the state that [`leave_locked`](SpinLockGuard::leave_locked) leaves it in.
+    pub(crate) fn new_locked(value: T) -> Self {
         Self { is_locked: AtomicBool::new(true), value: UnsafeCell::new(value) }
     }
 
     /// Locks it; waits while another thread has locked it.
     #[inline]
-    pub fn lock(&self) -> Latched<'_, T> {
+    pub fn lock(&self) -> SpinLockGuard<'_, T> {
         if !self.try_acquire() {
             self.acquire_slowly();
         }
-        Latched { latch: self }
+        SpinLockGuard { lock: self }
     }
 
     /// Locks it, unless another thread has locked it.
     #[inline]
-    pub fn try_lock(&self) -> Option<Latched<'_, T>> {
-        self.try_acquire().then(|| Latched { latch: self })
+    pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
+        self.try_acquire().then(|| SpinLockGuard { lock: self })
     }
 
     /// As [`lock`](Self::lock), but returns `None` once `may_unlock` returns `false`: then the lock may have
     /// been left locked.
     #[inline(always)]
-    pub(crate) fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<Latched<'_, T>> {
+    pub(crate) fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<SpinLockGuard<'_, T>> {
         if may_unlock() && (self.try_acquire() || self.acquire_while(may_unlock)) {
-            Some(Latched { latch: self })
+            Some(SpinLockGuard { lock: self })
         } else {
             None
         }
@@ -86,11 +86,11 @@ impl<T> Latch<T> {
     ///
     /// # Safety
     ///
-    /// A thread has [left it locked](Latched::leave_taken), or made it so. What that thread has written
+    /// A thread has [left it locked](SpinLockGuard::leave_locked), or made it so. What that thread has written
     /// happens before this call, and this is the only call for that.
     #[inline]
-    pub(crate) unsafe fn resume(&self) -> Latched<'_, T> {
-        Latched { latch: self }
+    pub(crate) unsafe fn resume(&self) -> SpinLockGuard<'_, T> {
+        SpinLockGuard { lock: self }
     }
 
     #[inline]
@@ -116,48 +116,48 @@ impl<T> Latch<T> {
     }
 }
 
-impl<T> Latched<'_, T> {
-    /// Leaves the lock locked: only [`Latch::resume`] gives access to the value again.
+impl<T> SpinLockGuard<'_, T> {
+    /// Leaves the lock locked: only [`SpinLock::resume`] gives access to the value again.
     #[inline]
-    pub(crate) fn leave_taken(self) {
+    pub(crate) fn leave_locked(self) {
         std::mem::forget(self);
     }
 }
 
-impl<T> Drop for Latched<'_, T> {
+impl<T> Drop for SpinLockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.latch.is_locked.store(false, Ordering::Release);
+        self.lock.is_locked.store(false, Ordering::Release);
     }
 }
 
-impl<T> fmt::Debug for Latch<T> {
+impl<T> fmt::Debug for SpinLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Latch").finish_non_exhaustive()
+        f.debug_struct("SpinLock").finish_non_exhaustive()
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Latched<'_, T> {
+impl<T: fmt::Debug> fmt::Debug for SpinLockGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
 }
 
-impl<T> Deref for Latched<'_, T> {
+impl<T> Deref for SpinLockGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: the lock is locked for `self` alone.
-        unsafe { &*self.latch.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T> DerefMut for Latched<'_, T> {
+impl<T> DerefMut for SpinLockGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above; `self` is borrowed mutably, so there is no other reference.
-        unsafe { &mut *self.latch.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
@@ -167,35 +167,35 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_when_many_threads_count() {
-        let latch = Latch::new(0);
+        let lock = SpinLock::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..10_000).for_each(|_| *latch.lock() += 1));
+                scope.spawn(|| (0..10_000).for_each(|_| *lock.lock() += 1));
             }
         });
-        assert_eq!(*latch.lock(), 40_000);
+        assert_eq!(*lock.lock(), 40_000);
     }
 
     #[test]
     fn a_lock_that_is_held_is_not_locked_again_and_stays_held() {
-        let latch = Latch::new(0);
-        let held = latch.lock();
-        assert!(latch.try_lock().is_none());
-        assert!(latch.try_lock().is_none(), "the first attempt has unlocked it");
+        let lock = SpinLock::new(0);
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none(), "the first attempt has unlocked it");
         drop(held);
-        *latch.try_lock().unwrap() += 1;
-        assert_eq!(*latch.lock(), 1);
+        *lock.try_lock().unwrap() += 1;
+        assert_eq!(*lock.lock(), 1);
     }
 
     #[test]
     fn a_panic_unlocks_it() {
-        let latch = Latch::new(1);
+        let lock = SpinLock::new(1);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _held = latch.lock();
+            let _held = lock.lock();
             std::panic::resume_unwind(Box::new(()));
         }));
         assert!(panicked.is_err());
-        assert_eq!(*latch.lock(), 1);
+        assert_eq!(*lock.lock(), 1);
     }
 }
 
@@ -208,19 +208,19 @@ mod loom_tests {
     #[test]
     fn one_thread_at_a_time_accesses_the_value() {
         loom::model(|| {
-            let latch = Arc::new(Latch::new(loom::cell::UnsafeCell::new(0)));
-            let count = |latch: &Latch<loom::cell::UnsafeCell<usize>>| {
+            let lock = Arc::new(SpinLock::new(loom::cell::UnsafeCell::new(0)));
+            let count = |lock: &SpinLock<loom::cell::UnsafeCell<usize>>| {
                 // SAFETY: the lock is held.
-                latch.lock().with_mut(|count| unsafe { *count += 1 });
+                lock.lock().with_mut(|count| unsafe { *count += 1 });
             };
             let other = {
-                let latch = Arc::clone(&latch);
-                loom::thread::spawn(move || count(&latch))
+                let lock = Arc::clone(&lock);
+                loom::thread::spawn(move || count(&lock))
             };
-            count(&latch);
+            count(&lock);
             other.join().unwrap();
             // SAFETY: the lock is held.
-            let counted = latch.lock().with(|count| unsafe { *count });
+            let counted = lock.lock().with(|count| unsafe { *count });
             assert_eq!(counted, 2);
         });
     }
@@ -229,31 +229,31 @@ mod loom_tests {
     /// that was there returns, and has not unlocked the slot for two others.
     #[test]
     fn a_late_thread_does_not_unlock_what_is_left_locked() {
-        type Shared = (Latch<loom::cell::UnsafeCell<usize>>, AtomicUsize);
-        fn count(held: Latched<'_, loom::cell::UnsafeCell<usize>>) {
+        type Shared = (SpinLock<loom::cell::UnsafeCell<usize>>, AtomicUsize);
+        fn count(held: SpinLockGuard<'_, loom::cell::UnsafeCell<usize>>) {
             // SAFETY: the lock is held.
             held.with_mut(|count| unsafe { *count += 1 });
         }
         loom::model(|| {
-            let shared = Arc::new((Latch::new(Default::default()), AtomicUsize::new(1)));
+            let shared = Arc::new((SpinLock::new(Default::default()), AtomicUsize::new(1)));
             let spawn = |act: fn(&Shared)| {
                 let shared: Arc<Shared> = Arc::clone(&shared);
                 loom::thread::spawn(move || act(&shared))
             };
-            let late = spawn(|(latch, whose)| {
+            let late = spawn(|(lock, whose)| {
                 let is_mine = || whose.load(Ordering::Acquire) == 1;
-                if let Some(held) = latch.lock_while(is_mine).filter(|_| is_mine()) {
+                if let Some(held) = lock.lock_while(is_mine).filter(|_| is_mine()) {
                     count(held);
                 }
             });
-            let (latch, whose) = &*shared;
-            let held = latch.lock();
+            let (lock, whose) = &*shared;
+            let held = lock.lock();
             whose.store(0, Ordering::Release);
-            held.leave_taken();
+            held.leave_locked();
             // SAFETY: left locked just above.
-            count(unsafe { latch.resume() });
-            let enter: fn(&Shared) = |(latch, _)| {
-                if let Some(held) = latch.try_lock() {
+            count(unsafe { lock.resume() });
+            let enter: fn(&Shared) = |(lock, _)| {
+                if let Some(held) = lock.try_lock() {
                     count(held);
                 }
             };
