@@ -7,7 +7,7 @@
 //! when its block is, and the pool does what it does without an observer.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
@@ -23,7 +23,7 @@ use crate::deallocate::FreedChunk;
 use crate::heap::{ChunkId, Taken};
 use crate::resource::ChunkLocation;
 use crate::span::Span;
-use crate::sync::{self, Mutex};
+use crate::sync::{self, Mutex, MutexGuard};
 
 /// Bytes behind each block, at least, that are no block's, so that an overrun is found.
 const GAP: usize = 1;

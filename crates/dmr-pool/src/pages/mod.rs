@@ -23,7 +23,6 @@ mod supply;
 mod unmap;
 
 use std::collections::VecDeque;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::process::LeakedInChild;
@@ -31,7 +30,7 @@ use dmr_core::{DeviceMemoryResource, StreamId, VirtualMemory};
 use dmr_streams::uses::Dependencies;
 
 use crate::span::Page;
-use crate::sync::{self, Mutex};
+use crate::sync::{self, Mutex, MutexGuard};
 use crate::{PoolConfig, PoolResource};
 
 /// The pages of a pool that are in no arena. Neither lock is held while the driver is called.
