@@ -42,8 +42,8 @@ const WEIGHTS: [(Kind, u64); 15] = [
     (Kind::OvertakenUse, 6),
     (Kind::Pinned, 4),
     (Kind::Trim, 4),
-    (Kind::HeldMemory, 6),
-    (Kind::Callback, 4),
+    (Kind::HeldMemory, 8),
+    (Kind::Callback, 13),
 ];
 /// One in this many places in a program has a fragment.
 const ONE_IN: u64 = 12;
