@@ -190,6 +190,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         };
         // What could not be deallocated is still in quarantine; the second try tells whether that matters.
         drop(outcome);
+        // The memory of a block is free once its check is done.
+        drop(self.collect_unless_lost());
         self.get_ref().allocate(bytes, stream, tag)
     }
 
