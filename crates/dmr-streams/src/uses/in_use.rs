@@ -1,7 +1,7 @@
 //! Blocks that were released while a window was open, and the queue on which they come back once their
 //! last window has closed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
@@ -13,7 +13,7 @@ use crate::owner::OwnerNumber;
 /// The generations of one owner's retired blocks whose last window has closed.
 #[derive(Debug, Default)]
 pub(crate) struct ClosedQueue {
-    generations: Mutex<Vec<u64>>,
+    generations: Mutex<VecDeque<u64>>,
     len: AtomicUsize,
 }
 
@@ -60,16 +60,17 @@ impl Patience {
 }
 
 impl ClosedQueue {
-    fn push(&self, added: impl IntoIterator<Item = u64>) {
+    fn push(&self, added: u64) {
         let mut generations = lock(&self.generations);
-        generations.extend(added);
+        generations.push_back(added);
         self.len.store(generations.len(), Ordering::SeqCst);
     }
 
-    fn take(&self) -> Vec<u64> {
+    fn pop(&self) -> Option<u64> {
         let mut generations = lock(&self.generations);
-        self.len.store(0, Ordering::SeqCst);
-        std::mem::take(&mut generations)
+        let oldest = generations.pop_front();
+        self.len.store(generations.len(), Ordering::SeqCst);
+        oldest
     }
 }
 
@@ -88,7 +89,7 @@ impl ClosedQueues {
     pub(crate) fn push(&self, owner: OwnerNumber, generation: u64) {
         let queue = lock(&self.0).get(&owner).and_then(Weak::upgrade);
         if let Some(queue) = queue {
-            queue.push([generation]);
+            queue.push(generation);
         }
     }
 }
@@ -129,27 +130,24 @@ impl<T> BlocksInUse<T> {
     }
 
     /// Calls `free` with each block whose last window has closed, and forgets it. With
-    /// [`Patience::Poll`] leaves that to another thread that is about it, which misses none.
+    /// [`Patience::Poll`] leaves that to another thread that is about it, which misses none. If `free`
+    /// panics, the next call goes on with the next block.
     pub fn settle(&self, patience: Patience, mut free: impl FnMut(T)) {
         while self.any_closed() {
             let Some(alone) = patience.lock(&self.settling) else { return };
             // A block whose release has not inserted it yet is left to that thread.
             let mut early = Vec::new();
-            for generation in self.closed.take() {
-                let block = lock(&self.blocks).remove(&generation);
-                match block {
-                    Some(block) => {
-                        free(block);
-                        self.len.fetch_sub(1, Ordering::SeqCst);
-                    }
-                    None => early.push(generation),
+            for _ in 0..self.closed.len.load(Ordering::SeqCst) {
+                let Some(generation) = self.closed.pop() else { break };
+                if !self.free(generation, &mut free) {
+                    self.closed.push(generation);
+                    early.push(generation);
                 }
             }
             drop(alone);
             if early.is_empty() {
                 continue;
             }
-            self.closed.push(early.iter().copied());
             let blocks = lock(&self.blocks);
             if !early.iter().any(|generation| blocks.contains_key(generation)) {
                 return;
@@ -158,15 +156,31 @@ impl<T> BlocksInUse<T> {
     }
 
     /// Calls `free` with every block, whether or not it has an open window, and forgets it: on a lost
-    /// device.
+    /// device. If `free` panics, the next call goes on with the next block.
     pub fn settle_all(&self, mut free: impl FnMut(T)) {
         let _alone = lock(&self.settling);
-        self.closed.take();
-        let blocks = std::mem::take(&mut *lock(&self.blocks));
-        for block in blocks.into_values() {
-            free(block);
-            self.len.fetch_sub(1, Ordering::SeqCst);
+        while self.closed.pop().is_some() {}
+        let generations: Vec<u64> = lock(&self.blocks).keys().copied().collect();
+        for generation in generations {
+            self.free(generation, &mut free);
         }
+    }
+
+    /// Removes a block and calls `free` with it; returns `false` if it is not here.
+    fn free(&self, generation: u64, free: &mut impl FnMut(T)) -> bool {
+        let Some(block) = lock(&self.blocks).remove(&generation) else { return false };
+        let _in_hand = InHand(&self.len);
+        free(block);
+        true
+    }
+}
+
+/// Counts a block as gone when this is dropped, also by a panic.
+struct InHand<'a>(&'a AtomicUsize);
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

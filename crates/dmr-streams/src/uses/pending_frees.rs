@@ -14,7 +14,8 @@ const BATCH: usize = 16;
 ///
 /// They are kept by home stream, so that threads that work on streams of their own do not meet here.
 /// Pending blocks are freed oldest first. To ask the driver costs more than a free, but what it reports
-/// holds for all earlier uses of the same stream, so one question is asked for many blocks.
+/// holds for all earlier uses of the same stream, so one question is asked for many blocks. A block whose
+/// free panics is leaked, and not pending any more.
 #[derive(Debug)]
 pub struct PendingFrees<T> {
     shards: Box<[Shard<T>]>,
@@ -50,6 +51,13 @@ struct ShardQueue<T> {
     bytes: u64,
     /// Blocks that became pending since the driver was last asked.
     unasked: usize,
+}
+
+/// A block that was removed from the queue of a shard, and is counted there. Dropping this counts it as
+/// gone: freed, or leaked by a panic.
+struct InHand<'a, T> {
+    shard: &'a Shard<T>,
+    bytes: u64,
 }
 
 impl<T> PendingFrees<T> {
@@ -114,12 +122,12 @@ impl<T> PendingFrees<T> {
         let Some(_alone) = Patience::Poll.lock(&shard.freeing) else { return 0 };
         for freed in 0..most {
             let Some(mut oldest) = shard.queue().pop_if(&is_ready) else { return freed };
+            let in_hand = shard.in_hand(self.bytes_of, &oldest);
             // The next reap returns the error.
             if !matches!(free(&mut oldest), Ok(true)) {
-                shard.queue().pending.push(oldest);
+                in_hand.put_back(oldest);
                 return freed;
             }
-            shard.count_freed((self.bytes_of)(&oldest.value));
         }
         most
     }
@@ -180,22 +188,19 @@ impl<T> Shard<T> {
         let left = self.queue().pending.len();
         for _ in 0..left {
             let Some(mut oldest) = self.queue().pending.pop() else { break };
+            let in_hand = self.in_hand(bytes_of, &oldest);
             match free(&mut oldest) {
-                Ok(true) => {
-                    self.count_freed(bytes_of(&oldest.value));
-                    continue;
-                }
+                Ok(true) => continue,
                 Ok(false) => {}
                 Err(error) => outcome = outcome.and(Err(error)),
             }
-            self.queue().pending.push(oldest);
+            in_hand.put_back(oldest);
         }
         outcome
     }
 
-    fn count_freed(&self, bytes: u64) {
-        self.queue().bytes -= bytes;
-        self.len.fetch_sub(1, Ordering::SeqCst);
+    fn in_hand(&self, bytes_of: fn(&T) -> u64, block: &Pending<T>) -> InHand<'_, T> {
+        InHand { shard: self, bytes: bytes_of(&block.value) }
     }
 
     #[inline]
@@ -205,6 +210,21 @@ impl<T> Shard<T> {
 
     fn queue(&self) -> MutexGuard<'_, ShardQueue<T>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> InHand<'_, T> {
+    /// Adds the block again, as the newest.
+    fn put_back(self, block: Pending<T>) {
+        self.shard.queue().pending.push(block);
+        std::mem::forget(self);
+    }
+}
+
+impl<T> Drop for InHand<'_, T> {
+    fn drop(&mut self) {
+        self.shard.queue().bytes -= self.bytes;
+        self.shard.len.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
