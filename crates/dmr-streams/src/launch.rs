@@ -33,8 +33,8 @@ impl LaunchTokens {
     ///
     /// # Errors
     ///
-    /// As [`UseTable::prepare`](crate::UseTable::prepare) and [`UseTracking::prepare`]. No window is open
-    /// then.
+    /// As [`UseTable::prepare`](crate::UseTable::prepare) and [`UseTracking::prepare`]. No window of these
+    /// uses is open then; windows that were open before are.
     #[inline]
     pub fn prepare<R: DeviceMemoryResource + ?Sized>(
         &mut self,
@@ -43,6 +43,7 @@ impl LaunchTokens {
         pinned: &[BlockUse],
         blocks: &[BlockUse],
     ) -> ResourceResult<()> {
+        let open = self.pinned.len();
         if !pinned.is_empty() {
             streams.uses().prepare_in(pinned, &mut self.pinned, || ())?;
         }
@@ -51,8 +52,7 @@ impl LaunchTokens {
         }
         let prepared = self.tracking(resource).and_then(|it| it.prepare(blocks, &mut self.blocks));
         if prepared.is_err() {
-            // That error says more than one of a window that cannot be closed.
-            let _ = streams.uses().cancel_in(&mut self.pinned);
+            streams.uses().cancel_from(&mut self.pinned, open);
         }
         prepared
     }

@@ -205,6 +205,17 @@ impl UseTable<'_> {
         self.close_unused(tokens)
     }
 
+    /// Closes the windows from index `from` on, which this thread has just opened, and removes them from
+    /// `tokens`: their work was not submitted.
+    #[cold]
+    pub(crate) fn cancel_from(&self, tokens: &mut UseTokens, from: usize) {
+        let windows = tokens.len() - from;
+        self.close_again(tokens, from);
+        if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
+            holds.close_windows(windows);
+        }
+    }
+
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
     ///
     /// What the work had to come after, it had to be ordered after by its submitter. The stream

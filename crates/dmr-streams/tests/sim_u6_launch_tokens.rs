@@ -1,0 +1,28 @@
+//! U6, D5: the windows of a launch whose uses are prepared in several calls.
+
+use std::sync::Arc;
+
+use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource};
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
+use dmr_streams::LaunchTokens;
+use dmr_testkit::Rig;
+
+/// Work of the first call may have been submitted.
+#[test]
+fn a_preparation_that_fails_closes_no_window_of_an_earlier_one() {
+    let rig = Rig::simulated();
+    let [home, user] = [rig.stream(), rig.stream()];
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let mut pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
+    let stale = resource.allocate(64, home.id(), AllocTag::UNTAGGED).unwrap();
+    let stale_id = stale.id();
+    resource.deallocate(stale).unwrap();
+    let mut tokens = LaunchTokens::new(user.id());
+    let first = [BlockUse::new(pinned.block().id(), Access::Write)];
+    tokens.prepare(rig.streams(), &resource, &first, &[]).unwrap();
+    tokens
+        .prepare(rig.streams(), &resource, &[], &[BlockUse::new(stale_id, Access::Read)])
+        .unwrap_err();
+    assert_eq!(tokens.len(), 1);
+    assert_eq!(pinned.synchronize(), Ok(false), "its window is open");
+}
