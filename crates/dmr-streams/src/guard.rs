@@ -122,12 +122,6 @@ impl<'p> StreamGuard<'p> {
         self.id.slot()
     }
 
-    /// Returns whether the stream has a slot: the reclaim stream has none.
-    #[inline]
-    pub(crate) fn has_slot(&self) -> bool {
-        self.id != StreamId::UNISSUED
-    }
-
     /// Returns cudarc's stream.
     #[must_use]
     #[inline]

@@ -61,9 +61,9 @@ pub struct StreamPool {
     pinned: LeakedInChild<pinned::Dropped>,
 }
 
-/// The maximum number of library streams of a pool. With more of them, fewer streams share one; each
-/// slot costs host memory, used or not.
-pub(crate) const LIBRARY_STREAMS: usize = 8;
+/// The maximum number of library streams of a pool: the reclaim stream and those that serve home streams. With
+/// more of them, fewer streams share one; each slot costs host memory, used or not.
+pub(crate) const LIBRARY_STREAMS: usize = 9;
 
 impl StreamPool {
     /// Makes a pool and its default stream.
@@ -174,18 +174,23 @@ impl StreamPool {
     ///
     /// [`Driver`](ResourceError::Driver) if it cannot be created.
     pub fn reclaim_stream(&self) -> ResourceResult<StreamGuard<'_>> {
-        self.library_stream(0)
+        self.library_stream_at(0)
     }
 
-    /// Returns the library stream that serves the stream in slot `home`. Several streams share one if
-    /// the pool has more of them than library streams. Created when it is first needed.
+    /// Returns the library stream that serves the stream in slot `home`, which may wait for it: never the
+    /// reclaim stream. Several streams share one if the pool has more of them than library streams. Created
+    /// when it is first needed.
     ///
     /// # Errors
     ///
     /// [`Driver`](ResourceError::Driver) if it cannot be created, or if the pool had one stream so far
     /// and no event can be recorded there.
     pub(crate) fn library_stream(&self, home: usize) -> ResourceResult<StreamGuard<'_>> {
-        let slot = self.max_streams + home % LIBRARY_STREAMS;
+        self.library_stream_at(1 + home % (LIBRARY_STREAMS - 1))
+    }
+
+    fn library_stream_at(&self, index: usize) -> ResourceResult<StreamGuard<'_>> {
+        let slot = self.max_streams + index;
         if self.slots[slot].stream.get().is_none() {
             self.create(slot, self.priority)?;
         }

@@ -71,9 +71,7 @@ impl Progress {
     /// Makes the stream wait for an event.
     pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>, event: &Event) -> ResourceResult<()> {
         self.discard_captured(event, event.driver_event().make_wait(stream))?;
-        if stream.has_slot() {
-            self.has_waited(stream.slot(), event);
-        }
+        self.has_waited(stream.slot(), event);
         Ok(())
     }
 

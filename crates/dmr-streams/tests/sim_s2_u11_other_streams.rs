@@ -9,8 +9,10 @@ use dmr_core::{
     Access, AllocTag, BlockState, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps,
     ResourceError, StreamId, UseTrackingExt,
 };
+use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};
+use dmr_streams::uses::Dependencies;
 use dmr_streams::{Device, Tracked};
 use dmr_testkit::Rig;
 
@@ -121,6 +123,30 @@ fn frees_wait_on_a_stream_that_nobody_can_lease() {
     assert!(leases.iter().all(|lease| lease.stream().cu_stream() != reclaim));
     drop(leases);
     rig.assert_clean();
+}
+
+/// Through the library stream on which the debug guard fills fresh memory.
+#[test]
+fn no_home_stream_waits_for_the_users_that_a_free_waits_for() {
+    let rig = Rig::in_universe(&Universe::builder().policy(Policy::Lazy).build().unwrap());
+    let [first, user] = [rig.stream(), rig.stream()];
+    let home = first.id();
+    assert_eq!(home.slot(), 0);
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let large = resource.allocate(16 << 20, home, AllocTag::UNTAGGED).unwrap();
+    let fresh = resource.allocate(4096, home, AllocTag::UNTAGGED).unwrap();
+    rig.delay(user.id());
+    let tokens = resource.prepare_block_use(large.id(), user.id(), Access::Write).unwrap();
+    resource.finish_uses(tokens).unwrap();
+    // What its event covers: one recorded later would not be done.
+    let uses = rig.streams().uses();
+    let users = Dependencies::on(user.id(), uses.submitted(user.id()) - 1);
+    resource.deallocate(large).unwrap();
+    // As the guard does.
+    rig.ops().library_stream(&fresh).unwrap();
+    rig.ops().join_home_stream(&fresh).unwrap();
+    rig.streams().synchronize(home).unwrap();
+    assert!(!uses.poll(&users).unwrap(), "the home stream has waited for the user");
 }
 
 #[test]

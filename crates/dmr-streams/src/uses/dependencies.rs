@@ -253,11 +253,7 @@ impl UseTable<'_> {
         self.refuse_others(after)?;
         let mut needs = Needs::new();
         for used in &after.uses {
-            let is_needed = match stream.has_slot() {
-                true => self.holds_up(stream.slot(), *used),
-                false => !self.pool.progress().is_done(*used),
-            };
-            if is_needed {
+            if self.holds_up(stream.slot(), *used) {
                 Self::add_need(*used, &mut needs);
             }
         }
