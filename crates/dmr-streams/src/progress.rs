@@ -145,13 +145,17 @@ impl Progress {
     /// # Errors
     ///
     /// [`StreamCapturing`](dmr_core::ResourceError::StreamCapturing) or
-    /// [`Driver`](dmr_core::ResourceError::Driver) if an event has to be recorded and cannot be.
+    /// [`Driver`](dmr_core::ResourceError::Driver) if an event has to be recorded and cannot be;
+    /// [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse) for a use of no stream of the pool.
     pub(crate) fn event_for(
         &self,
         pool: &StreamPool,
         used: UseId,
     ) -> ResourceResult<Option<Event>> {
-        match self.timelines[used.slot()].cover(used.seq()) {
+        let Some(timeline) = self.timelines.get(used.slot()) else {
+            return Err(pool.misuse(pool.permanent_id(used.slot())));
+        };
+        match timeline.cover(used.seq()) {
             Cover::Done => Ok(None),
             Cover::Event(event) => Ok(Some(event)),
             Cover::Unrecorded => self.event_now(pool, used.slot()),

@@ -127,3 +127,19 @@ fn a_driver_error_is_neither_done_nor_not_done() {
     drop((home, _second, universe));
     rig.assert_clean();
 }
+
+#[test]
+fn an_id_that_names_no_stream_of_the_pool_is_refused() {
+    let rig = Rig::simulated();
+    let _second = rig.stream();
+    let (pool, owner) = (rig.streams(), rig.streams().register());
+    let beyond = StreamId::from_parts(pool.id(), StreamId::MAX_SLOTS - 1, 0).unwrap();
+    let is_misuse = |error| matches!(error, ResourceError::StreamMisuse { .. });
+    let on = Dependencies::on(beyond, 1);
+    assert!(is_misuse(pool.uses().poll(&on).unwrap_err()));
+    assert!(is_misuse(pool.uses().synchronize(&on).unwrap_err()));
+    assert!(is_misuse(pool.uses().wait_for(pool.default_stream(), &on).unwrap_err()));
+    assert!(is_misuse(pool.uses().work_so_far(beyond).unwrap_err()));
+    assert!(is_misuse(pool.uses().reserve(&owner, 0, beyond).unwrap_err()));
+    assert!(pool.uses().work_so_far(StreamId::DEFAULT).is_ok(), "it is the first stream");
+}

@@ -22,9 +22,8 @@ pub mod pending_queue;
 mod slots;
 pub mod windows;
 
-use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
-use dmr_core::{BlockId, ResourceError, ResourceResult, StreamId};
+use dmr_core::{BlockId, ResourceResult, StreamId};
 use smallvec::SmallVec;
 
 use crate::StreamPool;
@@ -108,13 +107,15 @@ impl<'p> UseTable<'p> {
         stream.pool() == Some(self.pool.id())
     }
 
-    /// Returns the stream of a token, whose lease may have been returned since it was made.
+    /// Resolves the id of a stream whose lease may have been returned since.
     #[inline]
     fn of_this_pool(&self, stream: StreamId) -> ResourceResult<StreamId> {
-        if self.is_ours(stream) {
+        if self.is_ours(stream) && stream.slot() < self.pool.max_slots() {
             Ok(stream)
+        } else if stream.is_default() {
+            Ok(self.pool.default_stream())
         } else {
-            Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool))
+            Err(self.pool.misuse(stream))
         }
     }
 }
