@@ -22,7 +22,7 @@ const PORTABLE: u32 = 1;
 
 /// Page-locked host memory in the use table of a [`StreamPool`], which it keeps alive.
 ///
-/// Dropping it *retires* it: the pool frees the memory once its uses are done. See
+/// Dropping it *retires* it, and makes no driver call: the pool frees the memory once its uses are done. See
 /// [`StreamPool::try_reap_pinned`], [`StreamPool::reap_pinned`] and [`reap_orphaned_pinned`].
 pub struct PinnedMemory {
     block: DeviceBlock,
@@ -218,8 +218,6 @@ impl StreamPool {
     fn pend_pinned(&self, memory: HostMemory, mut after: Dependencies) {
         let home = memory.id.alloc_stream();
         after.add(home, self.uses().submitted(home));
-        // Records an event now, behind as little as can be. If that fails, the next reap records one.
-        let _ = self.uses().poll(&after);
         self.pinned().pending.push(home, Pending { value: memory, after });
     }
 

@@ -1,0 +1,54 @@
+//! U13, U14: dropping pinned memory makes no driver call. Any could wait for another thread's, change the
+//! thread's current context, or end a capture.
+
+#![allow(unsafe_code, reason = "captures begin and end in the driver")]
+
+use cudarc::driver::{CudaContext, result, sys};
+use dmr_core::{Access, BlockUse};
+use dmr_sim::Universe;
+use dmr_testkit::Rig;
+
+#[test]
+fn a_drop_makes_no_driver_call_and_leaves_the_context_current() {
+    let universe = Universe::builder().build().unwrap();
+    let rig = Rig::in_universe(&universe);
+    let [home, user] = [rig.stream(), rig.stream()];
+    let pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
+    let uses = rig.streams().uses();
+    let window = [BlockUse::new(pinned.block().id(), Access::Read)];
+    uses.finish(uses.prepare(&window, user.id()).unwrap()).unwrap();
+    let other = CudaContext::new(universe.ordinal(1)).unwrap();
+    other.bind_to_thread().unwrap();
+    rig.universe().reset_calls();
+    drop(pinned);
+    assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());
+    assert_eq!(result::ctx::get_current().unwrap(), Some(other.cu_ctx()));
+    assert_eq!(rig.streams().reap_pinned(), Ok(64));
+    drop((home, user, other));
+    rig.assert_clean();
+}
+
+/// The driver refuses to make the legacy stream depend on what a blocking stream captures, and ends that
+/// capture.
+#[test]
+fn a_drop_of_memory_of_the_legacy_stream_ends_no_capture() {
+    let rig = Rig::simulated();
+    let home = rig.streams().adopt_legacy().unwrap();
+    let pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
+    let mut blocking = std::ptr::null_mut();
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    // SAFETY: the driver writes a handle of a stream, which is destroyed below.
+    unsafe {
+        sys::cuStreamCreate(&mut blocking, 0).result().unwrap();
+        result::stream::begin_capture(blocking, mode).unwrap();
+    }
+    drop(pinned);
+    // SAFETY: as above.
+    unsafe {
+        result::stream::end_capture(blocking).expect("the capture goes on");
+        result::stream::destroy(blocking).unwrap();
+    }
+    assert_eq!(rig.streams().reap_pinned(), Ok(64));
+    drop(home);
+    rig.assert_clean();
+}
