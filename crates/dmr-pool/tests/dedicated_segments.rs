@@ -41,3 +41,21 @@ fn it_serves_a_block_that_wastes_an_eighth_and_none_that_wastes_more() {
     drop(pool);
     rig.assert_clean();
 }
+
+#[test]
+fn a_free_one_hides_no_larger_free_memory() {
+    let rig = Rig::new();
+    let config = PoolConfig::fast().with_dedicated_from(8 * MIB as u64);
+    let pool = pool(&rig, config.with_initial_size(64 * MIB as u64));
+    // Leaves no room for the next block, which is dedicated so.
+    let most = take(&pool, 60 * MIB);
+    let dedicated = take(&pool, 30 * MIB);
+    assert_eq!(reserved(&pool), 94 * MIB);
+    pool.deallocate(most).unwrap();
+    pool.deallocate(dedicated).unwrap();
+    let small = take(&pool, MIB);
+    assert_eq!(reserved(&pool), 94 * MIB, "the initial memory is free");
+    pool.deallocate(small).unwrap();
+    drop(pool);
+    rig.assert_clean();
+}

@@ -398,12 +398,23 @@ impl Heap {
         }
     }
 
+    /// Returns a free chunk of the smallest size that serves `units`.
     #[inline]
     fn find(&self, units: u32) -> Option<ChunkId> {
-        let first = self.free.find(&self.chunks, units)?;
-        // The second one became free last, and leaves the tree as it is.
-        let id = self.chunks[first].links.next.unwrap_or(first);
-        self.serves(id, units).then_some(id)
+        let mut size = units;
+        loop {
+            let first = self.free.find(&self.chunks, size)?;
+            // The second one became free last, and leaves the tree as it is.
+            let id = self.chunks[first].links.next.unwrap_or(first);
+            if self.serves(id, units) {
+                return Some(id);
+            }
+            let mut all = bins::of_this_size(&self.chunks, first);
+            if let Some(id) = all.find(|&id| self.serves(id, units)) {
+                return Some(id);
+            }
+            size = self.chunks[first].units.checked_add(1)?;
+        }
     }
 
     /// Removes a free chunk of the smallest size that is at least `units` from its bin.
@@ -414,7 +425,10 @@ impl Heap {
             return Some(id);
         }
         self.free.insert(&mut self.chunks, id);
-        None
+        // A dedicated chunk hides no larger one that can be cut.
+        let id = self.find(units)?;
+        self.free.remove(&mut self.chunks, id);
+        Some(id)
     }
 
     /// Returns whether a free chunk can be cut, or is dedicated and hardly larger than `units`.
