@@ -182,3 +182,21 @@ fn a_block_that_passes_two_resources_of_one_budget_is_charged_twice_and_gives_ba
     outer.reap_pending().unwrap();
     assert_eq!((budget.reserved_bytes(), budget.holders().len()), (0, 0));
 }
+
+#[test]
+fn a_block_that_was_live_before_the_budget_and_grows_gives_back_all_that_was_charged_for_it() {
+    let mut before = None;
+    let harness = FakeHarness::wrapped(true, |fake, _| {
+        before = fake.allocate(10 * KIB, StreamId::DEFAULT, TAG).ok();
+        BudgetLayer::new(LIMIT).with_charge_existing(true).layer(fake)
+    });
+    let budget = harness.outermost();
+    let mut block = before.expect("a block");
+    assert_eq!(budget.budget().reserved_bytes(), 10 << 10);
+    assert_eq!(budget.try_grow(&mut block, 101 * KIB), Ok(false));
+    assert_eq!(budget.try_grow(&mut block, 40 * KIB), Ok(true));
+    assert_eq!(budget.budget().reserved_bytes(), 40 << 10);
+    budget.deallocate(block).unwrap();
+    budget.reap_pending().unwrap();
+    assert_eq!((budget.budget().reserved_bytes(), budget.budget().holders().len()), (0, 0));
+}

@@ -311,9 +311,9 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         }
         let (account, tag) = (&self.budget.account, block.tag());
         let place = self.place(block);
-        let charged = account.tree.charges.get(place);
+        let own = account.tree.charges.get(place);
         // All of its size, also the bytes by which it grew upstream.
-        let more = (bytes as u64).saturating_sub(charged.unwrap_or(block.bytes() as u64));
+        let more = (bytes as u64).saturating_sub(own.unwrap_or(block.bytes() as u64));
         let shard = account.shard();
         match account.tree.charge(account.id, shard, more, false) {
             Ok(()) => {}
@@ -328,10 +328,13 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             }
         }
         let charge = Charge { budget: &self.budget, shard, bytes: more };
+        let bytes_before = block.bytes() as u64;
         let grown = self.inner().try_grow(block, bytes)?;
         if grown {
             charge.keep_growth(tag);
-            self.add_charge(place, more);
+            // What was charged for it when the resource was wrapped is its own from now on.
+            let earlier = if own.is_none() { account.take_earlier(bytes_before) } else { 0 };
+            self.add_charge(place, earlier + more);
         }
         Ok(grown)
     }
