@@ -2,6 +2,7 @@
 
 mod spy;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,7 +12,7 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::{LaunchError, LaunchRecorder, PreflightError};
 use dmr_streams::{DeviceContext, StreamPool};
 use dmr_testkit::Rig;
-use spy::{Call, Context};
+use spy::{Call, Context, Pinned};
 
 #[test]
 fn a_resource_without_tracking_is_not_even_asked() {
@@ -104,4 +105,24 @@ fn bare_direct_memory_is_refused_and_says_what_to_do() {
     ctx.0.deallocate(block).unwrap();
     drop(ctx);
     rig.assert_clean();
+}
+
+#[test]
+fn a_resource_that_panics_leaves_no_window_of_pinned_memory_open() {
+    let ctx = Context::tracking();
+    let stream = ctx.stream();
+    let mut pinned = Pinned(ctx.rig.streams().allocate_pinned(64, stream).unwrap());
+    let block = ctx.block();
+    let launch = |pinned: &Pinned| {
+        let mut recorder = LaunchRecorder::new_strict(stream);
+        recorder.read(pinned);
+        recorder.read(&block);
+        recorder.launch(&ctx, |_| -> Result<(), ()> { Ok(()) }).is_ok()
+    };
+    ctx.spy.panics_in_prepare.store(true, Ordering::Relaxed);
+    catch_unwind(AssertUnwindSafe(|| launch(&pinned))).unwrap_err();
+    assert!(!ctx.rig.streams().uses().has_open_window(pinned.0.block().id()));
+    ctx.spy.panics_in_prepare.store(false, Ordering::Relaxed);
+    assert!(launch(&pinned));
+    assert_eq!(pinned.0.synchronize(), Ok(true), "no window is open");
 }

@@ -50,11 +50,13 @@ impl LaunchTokens {
         if blocks.is_empty() {
             return Ok(());
         }
-        let prepared = self.tracking(resource).and_then(|it| it.prepare(blocks, &mut self.blocks));
-        if prepared.is_err() {
-            streams.uses().cancel_from(&mut self.pinned, open);
-        }
-        prepared
+        let opened = Opened { streams, pinned: &mut self.pinned, open };
+        let tracking = resource.use_tracking();
+        let tracking =
+            tracking.ok_or_else(|| ResourceError::not_tracked(opened.pinned.stream()))?;
+        tracking.prepare(blocks, &mut self.blocks)?;
+        std::mem::forget(opened);
+        Ok(())
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows. Records one
@@ -126,5 +128,19 @@ impl LaunchTokens {
         resource: &'r R,
     ) -> ResourceResult<&'r dyn UseTracking> {
         resource.use_tracking().ok_or_else(|| ResourceError::not_tracked(self.stream()))
+    }
+}
+
+/// Windows of pinned memory that were opened, from an index on. Dropping this closes them, also when a
+/// resource panics.
+struct Opened<'a> {
+    streams: &'a StreamPool,
+    pinned: &'a mut UseTokens,
+    open: usize,
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.streams.uses().cancel_from(self.pinned, self.open);
     }
 }

@@ -11,7 +11,7 @@ use dmr_core::{
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseTokens, UseTracking,
 };
-use dmr_streams::{DeviceContext, MemoryOrigin, StreamPool, TrackedMemory};
+use dmr_streams::{DeviceContext, MemoryOrigin, PinnedMemory, StreamPool, TrackedMemory};
 use dmr_testkit::Rig;
 
 /// A call to the resource.
@@ -30,6 +30,7 @@ pub(crate) struct Spy {
     /// Off while host allocations are counted: writing down allocates.
     pub(crate) writes_down: AtomicBool,
     pub(crate) fails_prepare: AtomicBool,
+    pub(crate) panics_in_prepare: AtomicBool,
     pub(crate) fails_finish: AtomicBool,
     pub(crate) panics_in_finish: AtomicBool,
 }
@@ -61,6 +62,7 @@ impl Context {
             calls: Mutex::default(),
             writes_down: AtomicBool::new(true),
             fails_prepare: AtomicBool::new(false),
+            panics_in_prepare: AtomicBool::new(false),
             fails_finish: AtomicBool::new(false),
             panics_in_finish: AtomicBool::new(false),
         });
@@ -176,6 +178,7 @@ impl UseTracking for Spy {
         let stream = tokens.stream();
         let noted = || uses.iter().map(|used| (used.block.generation(), used.access)).collect();
         self.note(|| Call::Prepare(noted(), stream));
+        assert!(!self.panics_in_prepare.load(Ordering::Relaxed), "a resource that panics");
         if self.fails_prepare.load(Ordering::Relaxed) {
             return Err(broken("cuStreamWaitEvent"));
         }
@@ -226,5 +229,19 @@ impl TrackedMemory for Nothing {
 
     fn origin(&self) -> MemoryOrigin<'_> {
         MemoryOrigin::Empty
+    }
+}
+
+/// Pinned memory.
+#[derive(Debug)]
+pub(crate) struct Pinned(pub(crate) PinnedMemory);
+
+impl TrackedMemory for Pinned {
+    fn device_ptr(&self) -> u64 {
+        self.0.block().ptr()
+    }
+
+    fn origin(&self) -> MemoryOrigin<'_> {
+        MemoryOrigin::Pinned(self.0.block().id())
     }
 }
