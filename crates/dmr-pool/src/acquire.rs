@@ -1,55 +1,56 @@
 //! The ladder: where a chunk comes from when a stream's own arena has none free.
 //!
-//! The steps are tried in turn, from what costs least to what costs most; which they are depends on
-//! the mode of the configuration. A search that has failed is repeated as long as another thread had
-//! memory in its hands meanwhile ([`Transit`](crate::transit::Transit)).
+//! The steps are tried in turn, the cheapest first. A search that has failed is repeated as long as
+//! another thread had memory in its hands meanwhile ([`Transit`](crate::transit::Transit)).
 
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::uses::FreeSlot;
 
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
-use crate::heap::{ChunkId, Taken};
+use crate::heap::{AcquiredChunk, ChunkId};
 use crate::resource::ChunkLocation;
 
-/// How often the ladder is climbed for one request.
+/// The most times that the ladder is climbed for one request.
 const TRIES: usize = 16;
 
-/// A chunk that was acquired, and the slot of the stream of the arena that it is from.
+/// An acquired chunk, and the stream slot of its arena.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) arena: usize,
-    pub(crate) taken: Taken,
+    pub(crate) chunk: AcquiredChunk,
 }
 
-/// How much the pool may have from upstream.
+/// How much the pool may reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     /// A little more than what is live, or was at its peak.
     Slack,
-    /// Its maximum, or what upstream has. Pages are moved before that.
+    /// Its maximum, or as much as upstream has. Pages are moved before the pool reserves that.
     Limit,
 }
 
 /// Whether a stream is made to wait for a chunk of another stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lend {
-    /// No: only what it may use at once.
+    /// It acquires only what it may use at once.
     NoWait,
+    /// It is made to wait.
     Wait,
 }
 
 /// A step of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LadderStep {
-    /// A page of its own, for a stream that has had many chunks of other arenas.
+    /// A page of its own, for a stream that has borrowed many chunks.
     Settle,
-    /// A chunk of the own arena that other streams are done with, or of another arena.
+    /// A chunk of the own arena that other streams have used, or of another arena.
     Lend(Lend),
-    /// Memory from upstream. The waits that a stream is spared so cost memory: of pages, `compact`
-    /// takes only a few before it waits, unless threads are in each other's way.
+    /// Memory from upstream, which saves waits and costs memory: over pages, `compact` reserves only a few
+    /// before its streams wait, unless threads contend for arenas.
     Grow(Share),
-    /// What is pending is waited for by the host, what is kept goes back to upstream and is taken anew.
+    /// Memory that was pending and the host has waited for, or that went back to upstream and was reserved
+    /// again.
     Reclaim,
 }
 
@@ -60,12 +61,12 @@ impl LadderStep {
     }
 }
 
-/// How often each step of the search for memory has found a chunk, since the pool was made.
-/// Allocations that find one free in the arena of their own stream take no step.
+/// The number of chunks that each step of the search for memory has found, since the pool was made.
+/// Allocations that find a free chunk in the arena of their own stream are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepCounts {
-    /// Chunks that other streams had used, or had, and that could be used at once.
+    /// Chunks that other streams had used, or of other arenas, that could be used at once.
     pub lent_ready: u64,
     /// Chunks that the stream was made to wait for.
     pub lent_waiting: u64,
@@ -111,18 +112,18 @@ const LADDER: [LadderStep; 6] = [
 ];
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Acquires a chunk that the arena's stream may use at once, unless it has `already` one; and the
-    /// slot for its block: the one that its last block has left, or a new one.
+    /// Acquires a chunk that the arena's stream may use at once, unless one was acquired `already`, and the
+    /// use slot for its block: the one that the chunk's last block has left, or a new one.
     #[inline(never)]
     pub(crate) fn acquire_slowly(
         &self,
         own: &Arena,
-        already: Option<Taken>,
+        already: Option<AcquiredChunk>,
         request: Request,
         tag: AllocTag,
     ) -> ResourceResult<(Found, FreeSlot)> {
         let found = match already {
-            Some(taken) => own.found(taken),
+            Some(chunk) => own.found(chunk),
             None => self.climb_again(own, request).map_err(|error| {
                 if !is_full(&error) {
                     return error;
@@ -130,14 +131,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 error.in_pool(request.bytes as usize, &self.own_usage(), self.estimated_shortage())
             })?,
         };
-        let Found { arena: at, taken } = found;
-        let slot = self.arena_at(at).and_then(|arena| arena.lock().use_slot(taken.id, tag));
-        let slot = slot.map_or_else(|| self.new_slot(at, taken.id, own.home), Ok);
+        let Found { arena: at, chunk } = found;
+        let slot = self.arena_at(at).and_then(|arena| arena.lock().use_slot(chunk.id, tag));
+        let slot = slot.map_or_else(|| self.new_slot(at, chunk.id, own.home), Ok);
         match slot {
             Ok(slot) => {
                 if let Some(arena) = self.arena_at(at) {
                     let mut state = arena.lock();
-                    state.add_seat(taken.id, tag);
+                    state.add_block_record(chunk.id, tag);
                     state.counts.add_block(request.bytes);
                 }
                 Ok((found, slot))
@@ -153,7 +154,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.uses().reserve(&self.owner, ChunkLocation { arena, chunk }.to_payload(), home)
     }
 
-    /// Climbs the ladder, again as long as the search may have missed memory in another thread's hand.
+    /// Climbs the ladder, and repeats that as long as the search may have missed memory in another thread's
+    /// hand.
     ///
     /// # Errors
     ///
@@ -175,7 +177,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Err(refused.unwrap_or_else(|| self.out_of_memory(request.bytes)))
     }
 
-    /// Climbs the ladder once. Why upstream has no more goes to `refused`.
+    /// Climbs the ladder once. Stores the error of upstream in `refused`.
     fn climb(
         &self,
         own: &Arena,
@@ -184,8 +186,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> ResourceResult<Option<Found>> {
         self.free_closed();
         self.decay_slack();
-        if let Some(taken) = self.take_done_with(own, request) {
-            return Ok(Some(own.found(taken)));
+        if let Some(chunk) = self.acquire_done_with(own, request) {
+            return Ok(Some(own.found(chunk)));
         }
         for step in LADDER {
             let found = match step {
@@ -216,7 +218,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             if let Some(found) = found {
                 own.lock().count_step(step, found.arena != own.home.slot());
                 // A wait that the driver has refused, because the stream captures by now, ends the
-                // capture: the memory that was found instead is not what the caller needs.
+                // capture: then the caller needs the error, and not the memory that was found instead.
                 if step.may_wait()
                     && let Err(captures) = self.refuse_captured(own.home)
                 {
@@ -229,7 +231,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         Ok(None)
     }
 
-    /// Lets what raises the allowance decay, by the bytes that were allocated since.
+    /// Lets contention and peak decay, by the bytes that were allocated since.
     fn decay_slack(&self) {
         let (mut allocated, mut live) = (0, 0);
         for arena in self.arenas() {
@@ -239,12 +241,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.slack.decay(allocated, live);
     }
 
-    /// Acquires a chunk after all that is pending is waited for, and what is kept has gone back to
-    /// upstream. No arena is skipped because a thread is in it.
+    /// Acquires a chunk after the host has waited for all pending memory, and free segments have gone back
+    /// to upstream. Skips no arena because it is locked.
     ///
     /// # Errors
     ///
-    /// Upstream's, which is asked for more at last.
+    /// Upstream's, which gets a last request.
     fn reclaim(&self, own: &Arena, request: Request) -> ResourceResult<Option<Found>> {
         if self.pages.is_none() {
             // What cannot go back stays, and the caller has an error to return.
@@ -254,8 +256,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         let _ = self.wait_for_pending();
-        if let Some(taken) = self.settle_and_take(own, request) {
-            return Ok(Some(own.found(taken)));
+        if let Some(chunk) = self.settle_and_acquire(own, request) {
+            return Ok(Some(own.found(chunk)));
         }
         if let Some(found) = self.lend_any(own.home, request) {
             return Ok(Some(found));
@@ -271,18 +273,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
 impl Found {
     fn location(self) -> ChunkLocation {
-        ChunkLocation { arena: self.arena, chunk: self.taken.id }
+        ChunkLocation { arena: self.arena, chunk: self.chunk.id }
     }
 }
 
 impl Arena {
     /// Returns a chunk of this arena as found.
-    pub(crate) fn found(&self, taken: Taken) -> Found {
-        Found { arena: self.home.slot(), taken }
+    pub(crate) fn found(&self, chunk: AcquiredChunk) -> Found {
+        Found { arena: self.home.slot(), chunk }
     }
 }
 
-/// Returns whether memory that goes back to upstream may help.
+/// Returns whether returning memory to upstream may help against this error.
 pub(crate) fn is_full(error: &ResourceError) -> bool {
     matches!(error, ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
 }

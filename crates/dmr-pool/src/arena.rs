@@ -1,5 +1,5 @@
-//! The memory that one stream was the first to have: what of it is free, what is pending, and the
-//! spans that it came in.
+//! The memory that one stream was the first to have: its free and its pending chunks, and the spans
+//! that they are cut from.
 
 mod hints;
 
@@ -12,17 +12,16 @@ use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, Pendin
 
 use crate::acquire::{LadderStep, StepCounts};
 use crate::counts::Counts;
-use crate::heap::{ChunkId, Heap, Taken, UNIT, smallest_of_bin};
+use crate::heap::{AcquiredChunk, ChunkId, Heap, UNIT, smallest_of_bin};
 use crate::span::Span;
 use hints::Hints;
 pub(crate) use hints::Locked;
 
 /// An arena. Its lock is never held across a driver call, nor while more than some thousand chunks
-/// are looked at; threads of other streams take it only when their own arena has no room.
+/// are looked at; threads of other streams lock it only when their own arena has no room.
 ///
-/// Its own stream may use whatever is free in its heap without waiting: that is what *free* means
-/// there. Another stream may use it after what was submitted to the arena's stream when it became
-/// free.
+/// *Free* means that the arena's own stream may use a chunk without waiting. Another stream may use the
+/// chunk after the work that had been submitted to the arena's stream when the chunk became free.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Arena {
@@ -47,12 +46,12 @@ pub(crate) struct State {
     /// Addresses of the pages that are leaving.
     pub(crate) leaving: BTreeSet<u64>,
     pub(crate) counts: Counts,
-    /// Chunks that its stream got by a step of the ladder.
+    /// Chunks that its stream acquired by a step of the ladder.
     pub(crate) steps: StepCounts,
-    /// Chunks that it got from other arenas since pages were last looked for to end that.
+    /// Chunks that it borrowed from other arenas since it last looked for a page of its own instead.
     loans: u32,
     /// By chunk.
-    seats: Vec<Box<[Seat; SEATS]>>,
+    block_records: Vec<Box<[BlockRecord; RECORDS]>>,
     /// The fewest live bytes for which the hint is exact enough.
     live_from: u64,
     /// The most live bytes for which it is, less `live_from`.
@@ -60,36 +59,36 @@ pub(crate) struct State {
     exactness: u32,
 }
 
-/// What the blocks of a chunk have in common, one after the other.
+/// What a chunk keeps from one block in it to the next.
 #[derive(Debug)]
-struct Seat {
-    /// The use slot for the next one; `None` while there is a block.
+struct BlockRecord {
+    /// The use slot for the next block; `None` while there is a block.
     slot: Option<FreeSlot>,
-    /// The tag of the last one.
+    /// The tag of the last block.
     tag: AllocTag,
 }
 
-impl Default for Seat {
+impl Default for BlockRecord {
     fn default() -> Self {
         Self { slot: None, tag: AllocTag::UNTAGGED }
     }
 }
 
-/// Seats are never moved: for half a million of them that would take milliseconds.
-const SEATS: usize = 1024;
+/// Block records of a row. They are never moved: for half a million of them that would take milliseconds.
+const RECORDS: usize = 1024;
 
-/// Returns where the seat of a chunk is.
+/// Returns the row and the index of a chunk's block record.
 #[inline(always)]
-fn seat_of(chunk: ChunkId) -> (usize, usize) {
+fn block_record_index(chunk: ChunkId) -> (usize, usize) {
     let at = chunk.get() as usize;
-    (at / SEATS, at % SEATS)
+    (at / RECORDS, at % RECORDS)
 }
 
-/// What an allocation needs.
+/// The chunk that an allocation needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) units: u32,
-    /// The bytes of the block; 0 if the memory is for later.
+    /// The bytes of the block; 0 if the memory is reserved for later blocks.
     pub(crate) bytes: u64,
     /// Whether the block is to have a span of its own.
     pub(crate) is_dedicated: bool,
@@ -104,9 +103,9 @@ impl Request {
 
 /// When pending chunks are polled.
 struct Pace {
-    /// How many chunks became pending since the last poll.
+    /// The number of chunks that become pending between two polls.
     batch: usize,
-    /// How many of the newest chunks are not polled: the device has had no time for them.
+    /// The number of newest chunks that are not polled: the device has had no time for them.
     young: usize,
 }
 
@@ -116,14 +115,14 @@ const PACE: Pace = Pace { batch: 16, young: 16 };
 const PACE_OF_LITTLE: Pace = Pace { batch: 64, young: 8 };
 /// Units that are little memory: 16 MiB.
 const LITTLE: u64 = (16 << 20) / UNIT;
-/// How many chunks may become free with each that becomes pending: more than one, so that they never
-/// gather.
+/// The most chunks that become free with each that becomes pending: more than one, so that pending
+/// chunks do not gather.
 const AT_ONCE: usize = 2;
-/// How many pending chunks are looked at, at most, while the arena is locked.
+/// The most pending chunks that are looked at while the arena is locked.
 const AT_A_TIME: usize = 512;
 /// Loans that cost about as much as moving a page does: each is a search of other arenas, with queries.
 const LOANS_OF_A_PAGE: u32 = 64;
-/// How many pending chunks a search tries, at most.
+/// The most pending chunks that a search tries.
 const TRIES: usize = 256;
 
 impl Arena {
@@ -138,11 +137,11 @@ impl Arena {
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let mut locked = self.lock_for_block();
-        locked.heap.merge_kept();
+        locked.heap.merge_recent();
         locked
     }
 
-    /// Locks the arena, for [`State::take`] and [`State::keep`] only: the chunk that was freed last may
+    /// Locks the arena, for [`State::acquire`] and [`State::release_for_reuse`] only: the chunk that was freed last may
     /// not be in the heap yet.
     #[inline(always)]
     pub(crate) fn lock_for_block(&self) -> Locked<'_> {
@@ -157,11 +156,11 @@ impl Arena {
         let mut state = self.state.try_lock()?;
         #[cfg(test)]
         crate::work::locked();
-        state.heap.merge_kept();
+        state.heap.merge_recent();
         Some(Locked { state, hints: &self.hints })
     }
 
-    /// Returns the uses that its pending chunks depend on. Unlocks the arena now and then.
+    /// Returns the dependencies of its pending chunks. Unlocks the arena now and then.
     pub(crate) fn pending_uses(&self) -> Dependencies {
         let mut left = self.lock().pending.len();
         let mut uses = Dependencies::default();
@@ -187,76 +186,76 @@ impl Arena {
         }
     }
 
-    /// Whether the arena may have a chunk for a request of `units`.
+    /// Returns whether the arena may have a chunk for a request of `units`.
     #[inline]
     pub(crate) fn may_have(&self, units: u32) -> bool {
         self.hints.largest.load(Ordering::Relaxed) >= smallest_of_bin(units)
             || self.hints.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the bytes of its live blocks, about.
+    /// Returns about the bytes of its live blocks.
     pub(crate) fn live(&self) -> u64 {
         self.hints.live.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of all its blocks so far, about.
+    /// Returns about the bytes of all its blocks so far.
     pub(crate) fn allocated(&self) -> u64 {
         self.hints.allocated.load(Ordering::Relaxed)
     }
 }
 
 impl State {
-    /// Takes the use slot of a chunk's last block for the next one, if it has had any. That has this
-    /// tag.
+    /// Removes the use slot that a chunk's last block has left, for its next block, which has this tag.
+    /// `None` if the chunk has had no block.
     #[inline(always)]
     pub(crate) fn use_slot(&mut self, chunk: ChunkId, tag: AllocTag) -> Option<FreeSlot> {
-        let seat = self.seat(chunk)?;
-        seat.tag = tag;
-        seat.slot.take()
+        let record = self.block_record(chunk)?;
+        record.tag = tag;
+        record.slot.take()
     }
 
     /// Keeps the use slot for the chunk's next block. (Chunks that are merged and cut again get the
     /// same ids, and so the same slots.)
     #[inline(always)]
     pub(crate) fn keep_slot(&mut self, chunk: ChunkId, slot: FreeSlot) {
-        if let Some(seat) = self.seat(chunk) {
-            seat.slot = Some(slot);
+        if let Some(record) = self.block_record(chunk) {
+            record.slot = Some(slot);
         }
     }
 
-    /// Makes room for the use slot of a chunk.
-    pub(crate) fn add_seat(&mut self, chunk: ChunkId, tag: AllocTag) {
-        while self.seats.len() <= chunk.get() as usize / SEATS {
-            let seats = std::iter::repeat_with(Seat::default).take(SEATS).collect::<Box<[_]>>();
-            self.seats.extend(seats.try_into().ok());
+    /// Adds the block record of a chunk, for a block with this tag.
+    pub(crate) fn add_block_record(&mut self, chunk: ChunkId, tag: AllocTag) {
+        while self.block_records.len() <= chunk.get() as usize / RECORDS {
+            let row = std::iter::repeat_with(BlockRecord::default).take(RECORDS);
+            self.block_records.extend(row.collect::<Box<[_]>>().try_into().ok());
         }
-        if let Some(seat) = self.seat(chunk) {
-            seat.tag = tag;
+        if let Some(record) = self.block_record(chunk) {
+            record.tag = tag;
         }
     }
 
     /// Returns the tag of the chunk's last block.
     pub(crate) fn tag(&self, chunk: ChunkId) -> AllocTag {
-        let (row, at) = seat_of(chunk);
-        self.seats.get(row).map_or(AllocTag::UNTAGGED, |seats| seats[at].tag)
+        let (row, at) = block_record_index(chunk);
+        self.block_records.get(row).map_or(AllocTag::UNTAGGED, |records| records[at].tag)
     }
 
-    /// Takes all use slots.
-    pub(crate) fn take_slots(&mut self) -> impl Iterator<Item = FreeSlot> {
-        let seats = std::mem::take(&mut self.seats).into_iter().flat_map(|seats| *seats);
-        seats.filter_map(|seat| seat.slot)
+    /// Removes all use slots.
+    pub(crate) fn remove_slots(&mut self) -> impl Iterator<Item = FreeSlot> {
+        let rows = std::mem::take(&mut self.block_records).into_iter();
+        rows.flat_map(|records| *records).filter_map(|record| record.slot)
     }
 
     #[inline(always)]
-    fn seat(&mut self, chunk: ChunkId) -> Option<&mut Seat> {
-        let (row, at) = seat_of(chunk);
-        Some(&mut self.seats.get_mut(row)?[at])
+    fn block_record(&mut self, chunk: ChunkId) -> Option<&mut BlockRecord> {
+        let (row, at) = block_record_index(chunk);
+        Some(&mut self.block_records.get_mut(row)?[at])
     }
 
     /// Acquires a free chunk.
     #[inline(always)]
-    pub(crate) fn take(&mut self, request: Request) -> Option<Taken> {
-        self.heap.take(request.units)
+    pub(crate) fn acquire(&mut self, request: Request) -> Option<AcquiredChunk> {
+        self.heap.acquire(request.units)
     }
 
     /// Frees an acquired chunk.
@@ -267,17 +266,18 @@ impl State {
         }
     }
 
-    /// Frees an acquired chunk, as [`release`](Self::release) does, for the next request of its size.
+    /// Frees an acquired chunk as [`release`](Self::release) does, and holds it ready for the next request
+    /// of its size.
     #[inline(always)]
-    pub(crate) fn keep(&mut self, id: ChunkId, since: u64) {
+    pub(crate) fn release_for_reuse(&mut self, id: ChunkId, since: u64) {
         if !self.heap.shelve(id, since) {
-            self.keep_slowly(id, since);
+            self.release_for_reuse_slowly(id, since);
         }
     }
 
     #[inline(never)]
-    fn keep_slowly(&mut self, id: ChunkId, since: u64) {
-        self.heap.keep(id, since);
+    fn release_for_reuse_slowly(&mut self, id: ChunkId, since: u64) {
+        self.heap.release_for_reuse(id, since);
     }
 
     #[inline(never)]
@@ -285,14 +285,14 @@ impl State {
         self.heap.merge(id, since);
     }
 
-    /// Counts a step by which a chunk was found, in another arena if it is a loan.
+    /// Counts a step of the ladder that has found a chunk, which is in another arena if it is a loan.
     pub(crate) fn count_step(&mut self, step: LadderStep, is_loan: bool) {
         self.steps.count(step);
         self.loans += u32::from(is_loan);
     }
 
-    /// Returns whether the arena's stream has had so many chunks from other arenas that a page of its
-    /// own costs less. Counts from zero then.
+    /// Returns whether the arena's stream has borrowed so many chunks that a page of its own costs less,
+    /// and restarts the count if it has.
     pub(crate) fn lives_on_loans(&mut self) -> bool {
         let is_dear = self.loans >= LOANS_OF_A_PAGE;
         if is_dear {
@@ -301,9 +301,9 @@ impl State {
         is_dear
     }
 
-    /// Makes an acquired chunk pending until the arena's stream is after all of `after`. Other
-    /// streams may use it after that and after what the arena's stream had been given when the chunk
-    /// became free.
+    /// Makes an acquired chunk pending until the arena's stream is ordered after all of `after`. Other
+    /// streams may use it after that and after the work that had been submitted to the arena's stream up
+    /// to `since`.
     #[inline]
     pub(crate) fn push(&mut self, chunk: ChunkId, after: Dependencies, since: u64) {
         if self.pending.is_empty() {
@@ -315,8 +315,8 @@ impl State {
         self.unpolled += 1;
     }
 
-    /// Frees the oldest pending chunks, up to a few, as long as `stream`, whose arena this is, is
-    /// after all that they depend on.
+    /// Frees the oldest pending chunks, up to a few, as long as `stream`, whose arena this is, is ordered
+    /// after their dependencies.
     #[inline]
     pub(crate) fn settle_some(&mut self, stream: StreamId, uses: UseTable<'_>) {
         for _ in 0..AT_ONCE {
@@ -327,8 +327,8 @@ impl State {
         }
     }
 
-    /// Returns what to poll, if it is time: what the newest chunk depends on that is not young, which
-    /// covers all earlier uses of its streams, and what the oldest does.
+    /// Returns the dependencies to poll, if a poll is due: those of the newest chunk that is not young,
+    /// whose uses cover all earlier ones of their streams, and those of the oldest chunk.
     #[inline]
     pub(crate) fn due_for_poll(&mut self) -> Option<[Dependencies; 2]> {
         let is_little = self.pending_units <= LITTLE;
@@ -341,8 +341,8 @@ impl State {
         Some([due.after.clone(), self.pending.iter().next()?.after.clone()])
     }
 
-    /// Frees those of the next few hundred pending chunks that `stream`, whose arena this is, is after;
-    /// returns whether there were any. The next call goes on with those that follow.
+    /// Looks at the next few hundred pending chunks, and frees those whose dependencies `stream`, whose
+    /// arena this is, is ordered after; returns whether there were any. The next call continues behind them.
     pub(crate) fn settle_all(&mut self, stream: StreamId, uses: UseTable<'_>) -> bool {
         let before = self.pending.len();
         if before <= AT_A_TIME {
@@ -355,20 +355,20 @@ impl State {
         self.pending.len() < before
     }
 
-    /// Returns the uses that the newest pending chunks depend on, some hundreds of them.
+    /// Returns the dependencies of the newest pending chunks, some hundreds of them.
     pub(crate) fn newest_uses(&self) -> Dependencies {
         let newest = self.pending.newest_first().take(AT_A_TIME);
         newest.map(|pending| &pending.after).collect()
     }
 
-    /// Returns the uses that the oldest pending chunks depend on, some hundreds of them.
+    /// Returns the dependencies of the oldest pending chunks, some hundreds of them.
     pub(crate) fn oldest_uses(&self) -> Dependencies {
         self.pending.iter().take(AT_A_TIME).map(|pending| &pending.after).collect()
     }
 
-    /// Acquires a pending chunk that fits, of those that `predicate` accepts by what they depend on
-    /// and since when they are free. Tries only some of those that fit.
-    pub(crate) fn take_pending(
+    /// Acquires a pending chunk that fits and whose dependencies and free number `predicate` accepts.
+    /// Tries only some of those that fit.
+    pub(crate) fn acquire_pending(
         &mut self,
         request: Request,
         predicate: impl Fn(&Dependencies, u64) -> bool,
@@ -382,7 +382,7 @@ impl State {
             for (chunk, entry) in self.heap.pending_of(size) {
                 #[cfg(test)]
                 crate::work::look();
-                let Taken { units, since, .. } = self.heap.taken(chunk);
+                let AcquiredChunk { units, since, .. } = self.heap.acquired(chunk);
                 if units > most || tries == TRIES {
                     return None;
                 }
@@ -431,7 +431,7 @@ impl State {
         Some(pending)
     }
 
-    /// Frees a pending chunk, if `stream` is after all that it depends on.
+    /// Frees a pending chunk, if `stream` is ordered after its dependencies.
     #[inline]
     fn settle(&mut self, entry: u32, stream: StreamId, uses: UseTable<'_>) -> bool {
         #[cfg(test)]
@@ -443,8 +443,8 @@ impl State {
         }
         let Some(Pending { value: chunk, .. }) = self.remove_pending(entry) else { return false };
         let since = match order {
-            // After what is known to be done, no stream has to come.
-            DependencyOrder::Done => self.heap.taken(chunk).since,
+            // No stream has to be ordered after work that is known to be done.
+            DependencyOrder::Done => self.heap.acquired(chunk).since,
             _ => uses.submitted(stream),
         };
         self.release(chunk, since);

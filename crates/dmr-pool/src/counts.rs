@@ -9,7 +9,7 @@ pub(crate) struct Counts {
     pub(crate) allocated: u64,
     /// Bytes of blocks that were deallocated.
     pub(crate) returned: u64,
-    /// Bytes of blocks that were deallocated and have no open window any more.
+    /// Bytes of blocks that were deallocated and have no open window.
     pub(crate) freed: u64,
 }
 
@@ -27,7 +27,7 @@ impl Counts {
         self.allocated += bytes;
     }
 
-    /// Takes an allocation back that became no block.
+    /// Removes an allocation that has become no block.
     pub(crate) fn remove_block(&mut self, bytes: u64) {
         self.blocks -= 1;
         self.allocated -= bytes;

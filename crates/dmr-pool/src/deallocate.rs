@@ -55,7 +55,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     state.counts.freed += bytes;
                     state.counts.returned += bytes;
                     state.keep_slot(location.chunk, slot);
-                    state.keep(location.chunk, self.uses().submitted(home));
+                    state.release_for_reuse(location.chunk, self.uses().submitted(home));
                 }
                 Ok(BlockState::Freed)
             }

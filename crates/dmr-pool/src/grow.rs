@@ -89,7 +89,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             let units = piece.div_ceil(UNIT) as u32;
             let request = Request { units, bytes: 0, is_dedicated: false };
             match self.grow(arena, request, Share::Limit) {
-                Ok(Some(found)) => reserved.push(found.taken),
+                Ok(Some(found)) => reserved.push(found.chunk),
                 Ok(None) => outcome = Err(self.out_of_memory(bytes)),
                 Err(error) => outcome = Err(error),
             }
@@ -109,8 +109,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut state = own.lock();
         let alignment = self.config.alignment as u64;
         let first = state.add_block(block, alignment, request.is_dedicated, since);
-        let taken = state.heap.take_from(first, request.units);
-        Ok(Some(own.found(taken)))
+        let chunk = state.heap.acquire_from(first, request.units);
+        Ok(Some(own.found(chunk)))
     }
 
     /// Allocates a large step from upstream, or less if it does not have that much. `None` if the pool

@@ -1,7 +1,7 @@
-//! Chunks that change hands: those of a stream's own arena that other streams have used, and those of
-//! other arenas.
+//! Chunks for one stream that another stream has used: pending chunks of its own arena, and chunks that it
+//! borrows from other arenas.
 //!
-//! A chunk that is lent stays in the books of its arena, and its pages stay mapped where they are.
+//! A chunk that is lent stays in its arena, and its pages stay mapped at their addresses.
 
 use dmr_core::{DeviceMemoryResource, StreamId};
 use dmr_streams::uses::{Dependencies, Pending};
@@ -9,41 +9,41 @@ use dmr_streams::uses::{Dependencies, Pending};
 use crate::PoolResource;
 use crate::acquire::Found;
 use crate::arena::{Arena, Locked, Request};
-use crate::heap::Taken;
+use crate::heap::AcquiredChunk;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Acquires a chunk that this stream may use without a wait: of its own arena, or another one's.
+    /// Acquires a chunk that the own stream may use without a wait, of its own arena or of another.
     pub(crate) fn lend_ready(&self, own: &Arena, request: Request) -> Option<Found> {
-        if let Some(taken) = self.settle_and_take(own, request) {
-            return Some(own.found(taken));
+        if let Some(chunk) = self.settle_and_acquire(own, request) {
+            return Some(own.found(chunk));
         }
         let (uses, home) = (self.uses(), own.home);
         self.lenders(home, request).find_map(|(arena, mut state)| {
             let lender = arena.home.slot();
             let is_after = |since| uses.is_after_number(home, lender, since);
             let ready = |after: &Dependencies, since| is_after(since) && uses.is_after(home, after);
-            if let Some(Pending { value: chunk, .. }) = state.take_pending(request, ready) {
-                return Some(arena.found(state.heap.taken(chunk)));
+            if let Some(Pending { value: chunk, .. }) = state.acquire_pending(request, ready) {
+                return Some(arena.found(state.heap.acquired(chunk)));
             }
             state.settle_all(arena.home, uses);
-            let taken = state.take(request)?;
-            if is_after(taken.since) {
-                return Some(arena.found(taken));
+            let chunk = state.acquire(request)?;
+            if is_after(chunk.since) {
+                return Some(arena.found(chunk));
             }
-            state.release(taken.id, taken.since);
+            state.release(chunk.id, chunk.since);
             None
         })
     }
 
-    /// Acquires a chunk that this stream is made to wait for: of its own arena, of the one whose free
-    /// chunk is hardly larger than the request, or of any. An arena whose stream can record no event
-    /// now is skipped.
+    /// Acquires a chunk and makes the own stream wait for its dependencies: a chunk of its own arena, of
+    /// the arena whose free chunk is hardly larger than the request, or of any. An arena whose stream can
+    /// record no event now is skipped.
     pub(crate) fn lend_waiting(&self, own: &Arena, request: Request) -> Option<Found> {
         if self.pages.is_some() {
             // A pending chunk keeps its neighbours from being merged.
             self.others(own.home).for_each(|arena| self.settle_newest(arena));
         }
-        if let Some(found) = self.wait_and_take(own, request) {
+        if let Some(found) = self.wait_and_acquire(own, request) {
             return Some(found);
         }
         if self.pages.is_some()
@@ -55,26 +55,30 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.lenders(own.home, request).find_map(lend)
     }
 
-    /// Acquires a chunk of any other arena, also if another thread is in it.
+    /// Acquires a chunk of any other arena, and waits for the locks of arenas.
     pub(crate) fn lend_any(&self, home: StreamId, request: Request) -> Option<Found> {
         self.others(home).find_map(|arena| self.lend_from(arena, arena.lock(), home, request))
     }
 
-    /// Acquires what other streams are done with in the own arena.
-    pub(crate) fn settle_and_take(&self, own: &Arena, request: Request) -> Option<Taken> {
+    /// Frees the pending chunks of the own arena that other streams are done with, and acquires a chunk.
+    pub(crate) fn settle_and_acquire(
+        &self,
+        own: &Arena,
+        request: Request,
+    ) -> Option<AcquiredChunk> {
         if self.pages.is_none() {
             let mut state = own.lock();
             if state.settle_all(own.home, self.uses())
-                && let Some(taken) = state.take(request)
+                && let Some(chunk) = state.acquire(request)
             {
-                return Some(taken);
+                return Some(chunk);
             }
         }
         self.settle_newest(own);
-        own.lock().take(request)
+        own.lock().acquire(request)
     }
 
-    /// Polls what the newest pending chunks of an arena depend on, and frees those that its stream may
+    /// Polls the dependencies of the newest pending chunks of an arena, and frees those that its stream may
     /// use.
     fn settle_newest(&self, arena: &Arena) {
         let newest = arena.lock().newest_uses();
@@ -82,9 +86,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         arena.lock().settle_all(arena.home, self.uses());
     }
 
-    /// Acquires what other streams have used in the own arena, and has its stream wait for them. Without
-    /// a pending chunk that is large enough, has it wait for many that may be neighbors.
-    fn wait_and_take(&self, own: &Arena, request: Request) -> Option<Found> {
+    /// Acquires a pending chunk of the own arena, and makes its stream wait for the dependencies. If none is
+    /// large enough, makes it wait for those of many chunks, which may be neighbours.
+    fn wait_and_acquire(&self, own: &Arena, request: Request) -> Option<Found> {
         if let Some(found) = self.lend_from(own, own.lock(), own.home, request) {
             return Some(found);
         }
@@ -98,7 +102,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.uses().wait_for(own.home, &oldest.newest_of_each_stream()).ok()?;
         let mut state = own.lock();
         state.settle_all(own.home, self.uses());
-        Some(own.found(state.take(request)?))
+        Some(own.found(state.acquire(request)?))
     }
 
     /// Acquires a chunk of the arena whose free chunk is hardly larger than the request.
@@ -110,7 +114,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.lend_from(arena, arena.try_lock()?, home, request)
     }
 
-    /// Acquires a chunk of this arena, and has `home` wait for all that it depends on.
+    /// Acquires a chunk of this arena, and makes the stream `home` wait for its dependencies.
     fn lend_from(
         &self,
         arena: &Arena,
@@ -119,26 +123,27 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         request: Request,
     ) -> Option<Found> {
         let hand = self.transit.open();
-        let (taken, pending) = match state.take(request) {
-            Some(taken) => (taken, Dependencies::default()),
+        let (chunk, pending) = match state.acquire(request) {
+            Some(chunk) => (chunk, Dependencies::default()),
             None => {
-                let Pending { value: chunk, after } = state.take_pending(request, |_, _| true)?;
-                (state.heap.taken(chunk), after)
+                let Pending { value: chunk, after } =
+                    state.acquire_pending(request, |_, _| true)?;
+                (state.heap.acquired(chunk), after)
             }
         };
         hand.hold();
         drop(state);
         let mut after = pending.clone();
-        after.add(arena.home, taken.since);
+        after.add(arena.home, chunk.since);
         if self.uses().wait_for(home, &after).is_ok() {
             hand.spend();
-            return Some(arena.found(taken));
+            return Some(arena.found(chunk));
         }
         let mut state = arena.lock();
         if pending.is_empty() {
-            state.release(taken.id, taken.since);
+            state.release(chunk.id, chunk.since);
         } else {
-            state.push(taken.id, pending, taken.since);
+            state.push(chunk.id, pending, chunk.since);
         }
         None
     }
@@ -148,8 +153,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.arenas().filter(move |arena| arena.home.slot() != home.slot())
     }
 
-    /// Returns the other streams' arenas that may have a chunk for the request, and that no thread is
-    /// in.
+    /// Locks and returns the other streams' arenas that may have a chunk for the request. Skips those that
+    /// another thread has locked.
     fn lenders(
         &self,
         home: StreamId,
@@ -158,7 +163,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.others(home).filter(move |arena| arena.may_have(request.units)).filter_map(|arena| {
             let state = arena.try_lock();
             if state.is_none() {
-                self.slack.contended();
+                self.slack.count_conflict();
             }
             Some((arena, state?))
         })

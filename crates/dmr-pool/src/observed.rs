@@ -20,7 +20,7 @@ use dmr_streams::uses::Dependencies;
 use crate::PoolResource;
 use crate::arena::{Arena, Request};
 use crate::deallocate::FreedChunk;
-use crate::heap::{ChunkId, Taken};
+use crate::heap::{AcquiredChunk, ChunkId};
 use crate::resource::ChunkLocation;
 use crate::span::Span;
 use crate::sync::{self, Mutex, MutexGuard};
@@ -156,13 +156,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Acquires a chunk of the own arena. The host waits where a pool without an observer would have a
     /// stream wait. `None` unless there is an observer that does not follow streams.
-    pub(crate) fn take_done_with(&self, own: &Arena, request: Request) -> Option<Taken> {
+    pub(crate) fn acquire_done_with(&self, own: &Arena, request: Request) -> Option<AcquiredChunk> {
         self.observed.as_ref().filter(|observed| !observed.follows_streams)?;
         if !self.may_grow(request) {
             // What is not known to be done stays.
             let _ = self.wait_for_freed_regions();
         }
-        own.lock().take(request)
+        own.lock().acquire(request)
     }
 
     /// Polls the freed regions, and frees the memory of those that the device is done with.

@@ -19,7 +19,7 @@ use crate::PoolConfig;
 use crate::arena::{Arena, Request};
 use crate::deallocate::RetiredChunk;
 use crate::grow::MAX_CHUNK;
-use crate::heap::{ChunkId, Taken, UNIT};
+use crate::heap::{AcquiredChunk, ChunkId, UNIT};
 use crate::observed::Observed;
 use crate::pages::Pages;
 use crate::slack::Slack;
@@ -229,7 +229,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let stream = self.streams.enter(stream)?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
-        let (arena, taken, slot) = self.acquire(home, request, tag)?;
+        let (arena, chunk, slot) = self.acquire(home, request, tag)?;
         let generation = Generation::next();
         let slot = match self.uses().occupy(slot, generation, &stream) {
             Ok(slot) => slot,
@@ -238,7 +238,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 if let Some(arena) = self.arena_at(arena) {
                     arena.lock().counts.remove_block(request.bytes);
                 }
-                self.free_unused(ChunkLocation { arena, chunk: taken.id }, home);
+                self.free_unused(ChunkLocation { arena, chunk: chunk.id }, home);
                 return Err(error);
             }
         };
@@ -247,9 +247,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
-                ptr: taken.address,
+                ptr: chunk.address,
                 bytes,
-                reserved_bytes: (u64::from(taken.units) * UNIT) as usize,
+                reserved_bytes: (u64::from(chunk.units) * UNIT) as usize,
                 alignment: self.config.alignment,
                 device_ordinal: self.device_ordinal(),
                 alloc_stream: home,
@@ -269,19 +269,19 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         home: StreamId,
         request: Request,
         tag: AllocTag,
-    ) -> ResourceResult<(usize, Taken, FreeSlot)> {
+    ) -> ResourceResult<(usize, AcquiredChunk, FreeSlot)> {
         let arena = self.arena(home);
         let mut state = arena.lock_for_block();
-        let taken = state.take(request);
-        if let Some(taken) = taken
-            && let Some(slot) = state.use_slot(taken.id, tag)
+        let chunk = state.acquire(request);
+        if let Some(chunk) = chunk
+            && let Some(slot) = state.use_slot(chunk.id, tag)
         {
             state.counts.add_block(request.bytes);
-            return Ok((home.slot(), taken, slot));
+            return Ok((home.slot(), chunk, slot));
         }
         drop(state);
-        let (found, slot) = self.acquire_slowly(arena, taken, request, tag)?;
-        Ok((found.arena, found.taken, slot))
+        let (found, slot) = self.acquire_slowly(arena, chunk, request, tag)?;
+        Ok((found.arena, found.chunk, slot))
     }
 
     /// Refuses a stream that captures a graph: what is captured is not ordered with anything outside of

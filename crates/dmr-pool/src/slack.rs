@@ -2,32 +2,32 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What one conflict of two threads adds, and the most that all of them add, in 1024ths of the peak.
+/// The contention that one conflict of two threads adds, and the most contention, in 1024ths of the peak.
 const STEP: u32 = 8;
 const MOST: u32 = 448;
 /// Contention and peak decay each time that the pool has allocated this multiple of the peak.
 const PEAKS: u64 = 16;
 /// The contention loses 1/`DECAY`, and the peak 1/`DECAY` of its distance to the live bytes.
 const DECAY: u32 = 8;
-/// After this many steps nothing is left that could decay.
+/// The most steps of one decay: after these both have decayed completely.
 const MOST_STEPS: u64 = 128;
 
-/// How much a pool may reserve. To take memory from each other's arenas, threads need each other's
-/// locks, so a pool with many threads at work may reserve more: each time that one of them finds an
-/// arena locked a little more, up to nearly twice the bytes that were live at the peak.
+/// How much a pool may reserve. Threads that borrow from each other's arenas contend for their locks, so
+/// each time that a thread finds an arena locked the pool may reserve a little more, up to 7/16 more than
+/// the bytes that were live at the peak.
 #[derive(Debug)]
 pub(crate) struct Slack {
     divisor: u64,
     /// In 1024ths of the peak.
     contention: AtomicU32,
-    /// The most bytes that were seen live lately.
+    /// The most bytes that were live lately.
     peak: AtomicU64,
     /// The bytes that had been allocated when contention and peak decayed last.
     decayed_at: AtomicU64,
 }
 
 impl Slack {
-    /// Bytes that are always allowed: beyond what is live, or at all where pages move.
+    /// Bytes that are always allowed: beyond the live bytes, or in all where pages move.
     pub(crate) const SMALL: u64 = 64 << 20;
 
     pub(crate) fn new(divisor: u32) -> Self {
@@ -39,16 +39,16 @@ impl Slack {
         }
     }
 
-    /// Notes that an arena in which memory was looked for was locked by another thread.
-    pub(crate) fn contended(&self) {
+    /// Counts a conflict: a search found an arena locked by another thread.
+    pub(crate) fn count_conflict(&self) {
         let contention = self.contention.load(Ordering::Relaxed);
         if contention < MOST {
-            // Lost updates are made up for by later ones.
+            // A lost update is corrected by later ones.
             self.contention.store(contention + STEP, Ordering::Relaxed);
         }
     }
 
-    /// Whether threads found arenas locked lately.
+    /// Returns whether threads found arenas locked lately.
     pub(crate) fn is_contended(&self) -> bool {
         self.contention.load(Ordering::Relaxed) > 0
     }
@@ -58,7 +58,7 @@ impl Slack {
         let before = self.decayed_at.load(Ordering::Relaxed);
         let mut peak = self.peak.load(Ordering::Relaxed);
         let steps = allocated.saturating_sub(before) / (peak.max(Self::SMALL) * PEAKS);
-        // Of several threads, one does it.
+        // One of several threads does it.
         let is_mine = steps > 0
             && self
                 .decayed_at
@@ -76,7 +76,7 @@ impl Slack {
         self.peak.store(peak, Ordering::Relaxed);
     }
 
-    /// Returns what may be reserved when `live` bytes are live and memory does not go back in
+    /// Returns the bytes that may be reserved when `live` bytes are live and no memory is returned in
     /// between: 1/`divisor` more than the peak.
     pub(crate) fn allowance_of_peak(&self, live: u64, divisor: u64) -> u64 {
         let peak = self.peak(live);
@@ -84,12 +84,12 @@ impl Slack {
         peak.saturating_add((peak / divisor).max(more)).max(Self::SMALL)
     }
 
-    /// Returns what may be reserved when everything else takes too much time.
+    /// Returns the bytes that may be reserved when moving pages takes too much time.
     pub(crate) fn twice_the_peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).saturating_mul(2)
     }
 
-    /// Returns what may be reserved when `live` bytes are live.
+    /// Returns the bytes that may be reserved when `live` bytes are live.
     pub(crate) fn allowance(&self, live: u64) -> u64 {
         let peak = self.peak(live);
         let saving = live.saturating_add(live / self.divisor);
@@ -120,12 +120,12 @@ mod tests {
     fn contended() -> Slack {
         let slack = Slack::new(16);
         slack.allowance(8 * GIB);
-        (0..100).for_each(|_| slack.contended());
+        (0..100).for_each(|_| slack.count_conflict());
         slack
     }
 
     #[test]
-    fn contention_and_peak_are_forgotten_when_much_has_been_allocated() {
+    fn contention_and_peak_decay_when_much_has_been_allocated() {
         let (slack, calm) = (contended(), Slack::new(16));
         assert!(slack.allowance(GIB) > 11 * GIB, "the peak, and nearly half of it");
         // A thousand times the old peak.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_forgotten_before_sixteen_peaks_have_been_allocated() {
+    fn nothing_decays_before_sixteen_peaks_have_been_allocated() {
         let slack = contended();
         let before = slack.allowance(GIB);
         slack.decay(16 * 8 * GIB - 1, GIB);

@@ -1,4 +1,4 @@
-//! What a pool holds, in numbers and as a map.
+//! Reports of a pool's memory: statistics, the map, and the shortage in errors.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,20 +13,20 @@ use crate::arena::{Arena, State};
 use crate::heap::{ChunkReport, UNIT};
 use crate::pages::Pages;
 
-/// What a pool holds. A block counts with the bytes that its size was rounded up to.
+/// The memory of a pool. A block counts with the bytes that its size was rounded up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
     /// Bytes that the pool has reserved from upstream.
     pub reserved: u64,
-    /// The most bytes that it ever had reserved.
+    /// The most bytes that were ever reserved.
     pub reserved_high: u64,
-    /// Bytes that upstream has reserved from the driver: `reserved`, free memory that upstream keeps,
-    /// and its other users' memory. [`trim_to`](DeviceMemoryResource::trim_to) bounds this.
+    /// Bytes that upstream has reserved from the driver: `reserved`, free memory of upstream, and the
+    /// memory of its other users. [`trim_to`](DeviceMemoryResource::trim_to) bounds this.
     pub upstream_reserved: u64,
     /// Bytes of blocks: live, or deallocated while a window was open.
     pub in_use: u64,
-    /// Bytes of free chunks: the stream that was the first to have them may use them at once.
+    /// Bytes of free chunks, which the stream of their arena may use at once.
     pub cached: u64,
     /// Bytes of pending chunks: deallocated, and perhaps still used by other streams.
     pub pending: u64,
@@ -41,7 +41,7 @@ pub struct PoolStats {
     pub arenas: usize,
     /// Free chunks by size: one element for each power of two, without the empty ones.
     pub free_by_size: Vec<FreeChunks>,
-    /// Where chunks came from that a stream's own memory did not have.
+    /// How chunks were found that a stream's own arena did not have free.
     pub steps: StepCounts,
 }
 
@@ -49,7 +49,7 @@ pub struct PoolStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FreeChunks {
-    /// The least size of these chunks in bytes. Each has less than twice as many.
+    /// The least size of these chunks in bytes. Each is smaller than twice that.
     pub from: u64,
     /// The number of chunks.
     pub chunks: u64,
@@ -63,15 +63,15 @@ pub struct FreeChunks {
 pub struct HeapRegion {
     /// The address of its first byte.
     pub address: u64,
-    /// The number of its bytes.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// What it is used for.
+    /// Its state.
     pub state: RegionState,
     /// The stream that was the first to have it.
     pub stream: StreamId,
 }
 
-/// What a chunk of a pool's memory is used for.
+/// The state of a chunk of a pool's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RegionState {
@@ -92,9 +92,9 @@ impl PoolStats {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Returns what the pool holds. Looks at all of it: for reports, not for hot paths. Memory that
-    /// other threads allocate and free meanwhile may be counted twice, or not at all. In a forked
-    /// child, nothing.
+    /// Returns the statistics of the pool. Looks at every chunk: for reports, not for hot paths. Memory that
+    /// other threads allocate and free meanwhile may be counted twice, or not at all. Returns zeros in a
+    /// forked child.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         if self.device().is_forked() {
@@ -104,7 +104,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         PoolStats { upstream_reserved, ..self.own_stats() }
     }
 
-    /// Returns the stats except for `upstream_reserved`.
+    /// Returns the statistics without `upstream_reserved`.
     fn own_stats(&self) -> PoolStats {
         let mut stats = PoolStats {
             reserved: self.reserved.load(Ordering::Relaxed),
@@ -141,20 +141,21 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         stats
     }
 
-    /// Returns what the pool keeps, and which tags hold the most of it. In a forked child, nothing.
+    /// Returns the reserved, free and pending bytes, and the tags that hold the most. Returns zeros in a
+    /// forked child.
     #[must_use]
     pub fn shortage(&self) -> PoolShortage {
         self.shortage_by(usize::MAX)
     }
 
-    /// Returns the [shortage](Self::shortage) for an error. Where an arena has many thousands of
-    /// chunks, what the tags hold is an estimate: an allocation that is refused takes no longer then.
+    /// Returns the [shortage](Self::shortage) for an error. In an arena of many thousands of chunks, the
+    /// bytes of the tags are an estimate, so that a refusal takes no longer.
     #[cold]
     pub(crate) fn estimated_shortage(&self) -> PoolShortage {
         self.shortage_by(SAMPLE)
     }
 
-    /// Returns the shortage as about `sample` of the chunks of each arena show it.
+    /// Returns the shortage, estimated from about `sample` chunks of each arena.
     fn shortage_by(&self, sample: usize) -> PoolShortage {
         let mut shortage = PoolShortage::default();
         if self.device().is_forked() {
@@ -181,7 +182,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     holder.blocks += step as u64;
                 }
                 RegionState::Pending if state.heap.is_acquired(report.chunk) => {
-                    // Only an observer makes the block's end pending.
+                    // The block was freed, but not its region: the observer does not follow streams.
                     shortage.pending += report.bytes * step as u64;
                 }
                 _ => {}
@@ -194,8 +195,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         shortage
     }
 
-    /// Returns every chunk of the pool's memory, by address. Chunks that other threads allocate and
-    /// free meanwhile may be missing. In a forked child, none.
+    /// Returns every chunk of the pool's memory, by address. Chunks that other threads allocate and free
+    /// meanwhile may be missing. Returns none in a forked child.
     #[must_use]
     pub fn heap_map(&self) -> Vec<HeapRegion> {
         if self.device().is_forked() {
@@ -208,7 +209,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             });
         }
         map.sort_unstable_by_key(|region| region.address);
-        // What was cut or merged meanwhile may have been seen before and after.
+        // A chunk that was cut or merged meanwhile may have been visited before and after.
         let mut end = 0;
         map.retain(|region| {
             let is_new = region.address >= end;
@@ -218,8 +219,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         map
     }
 
-    /// Calls `act` for the chunks of an arena that have memory, or for those in one of each `step`
-    /// records, with the arena locked. Unlocks it now and then.
+    /// Calls `act`, with the arena locked, for the chunks of an arena that have memory: for those in one of
+    /// each `step` records. Unlocks the arena now and then.
     fn visit_chunks(&self, arena: &Arena, step: usize, mut act: impl FnMut(&State, ChunkReport)) {
         let freed = self.freed_regions_in(arena);
         let (mut from, most) = (1, AT_A_TIME.saturating_mul(step));
@@ -239,7 +240,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 }
 
-/// How many records of chunks are looked at while an arena is locked.
+/// The most chunk records that are looked at while an arena is locked.
 const AT_A_TIME: usize = 4096;
-/// How many chunks of an arena the report of a refused allocation looks at, about.
+/// About the number of chunks of an arena that the report of a refused allocation looks at.
 const SAMPLE: usize = 2048;

@@ -1,10 +1,10 @@
 //! Memory in the hands of threads: out of the arenas, or not yet in one, where no search finds it.
 //!
-//! A thread opens a [`Hand`] before it takes memory out of where others look, calls upstream or the
-//! driver with no lock held, and closes the hand when the memory is in a block, in an arena or
-//! upstream's. A search that has found nothing may have missed what was in the hand of another thread.
-//! So before a thread refuses an allocation, it waits until all hands of other threads that were open
-//! then are closed, and searches again if any that was closed since the search began had held memory.
+//! A thread opens a [`Hand`] before it acquires memory that other threads could find, calls upstream or
+//! the driver with no lock held, and closes the hand when the memory is in a block, in an arena or
+//! upstream. A search that has found nothing may have missed memory in the hand of another thread. So
+//! before a thread refuses an allocation, it waits until all hands of other threads that are open then
+//! are closed, and searches again if any that was closed since the search began had held memory.
 //!
 //! # How a wait ends
 //!
@@ -68,8 +68,8 @@ pub(crate) struct Search<'t> {
 }
 
 impl Transit {
-    /// Opens a hand of the calling thread. Call it before the memory is taken from where others
-    /// look, so that a search that misses the memory finds the hand open.
+    /// Opens a hand of the calling thread. Call it before memory is acquired that other threads could find,
+    /// so that a search that misses the memory finds the hand open.
     pub(crate) fn open(&self) -> Hand<'_> {
         let mut hands = lock(&self.hands);
         let number = hands.next;
@@ -179,7 +179,7 @@ impl Hand<'_> {
         self.set(true);
     }
 
-    /// Closes the hand, none of whose memory is free now: it has become a block.
+    /// Closes the hand without memory in it: the memory has become a block.
     pub(crate) fn spend(self) {
         self.set(false);
     }
@@ -221,7 +221,7 @@ mod models {
     use super::Transit;
     use crate::sync::{Mutex, lock};
 
-    /// A place where memory is looked for, and the hands that it goes through.
+    /// Free memory that threads search, and their hands.
     #[derive(Default)]
     struct Model {
         transit: Transit,
@@ -229,19 +229,19 @@ mod models {
     }
 
     impl Model {
-        /// Takes what is free, calls the driver, and puts it back.
-        fn carry(&self) {
+        /// Acquires what is free, calls the driver, and releases it.
+        fn acquire_and_release(&self) {
             let hand = self.transit.open();
-            let taken = std::mem::take(&mut *lock(&self.free));
-            if taken > 0 {
+            let acquired = std::mem::take(&mut *lock(&self.free));
+            if acquired > 0 {
                 hand.hold();
             }
             thread::yield_now();
-            *lock(&self.free) += taken;
+            *lock(&self.free) += acquired;
         }
 
-        /// Takes one, or refuses.
-        fn take(&self) -> bool {
+        /// Acquires one; returns `false` to refuse.
+        fn acquire(&self) -> bool {
             loop {
                 let search = self.transit.search();
                 let mut free = lock(&self.free);
@@ -261,24 +261,24 @@ mod models {
     fn loom_memory_in_a_hand_is_not_refused() {
         loom::model(|| {
             let model = Arc::new(Model { free: Mutex::new(1), ..Model::default() });
-            let carries = thread::spawn({
+            let other = thread::spawn({
                 let model = Arc::clone(&model);
-                move || model.carry()
+                move || model.acquire_and_release()
             });
-            assert!(model.take(), "the memory was in a hand");
-            carries.join().unwrap();
+            assert!(model.acquire(), "the memory was in a hand");
+            other.join().unwrap();
         });
     }
 
     #[test]
-    fn loom_two_threads_that_carry_and_take_do_not_wait_for_each_other() {
+    fn loom_two_threads_with_hands_and_searches_do_not_wait_for_each_other() {
         loom::model(|| {
             let model = Arc::new(Model { free: Mutex::new(2), ..Model::default() });
             let both = || {
                 let model = Arc::clone(&model);
                 thread::spawn(move || {
-                    model.carry();
-                    model.take()
+                    model.acquire_and_release();
+                    model.acquire()
                 })
             };
             let other = both();
@@ -296,13 +296,14 @@ mod models {
                     let hand = model.transit.open();
                     hand.hold();
                     // As a callback of upstream does.
-                    model.take()
+                    model.acquire()
                 })
             };
             let other = nested();
             assert!(!nested().join().unwrap() && !other.join().unwrap());
         });
     }
+
     #[test]
     fn loom_threads_in_callbacks_of_two_pools_do_not_wait_for_each_other() {
         loom::model(|| {
@@ -313,7 +314,7 @@ mod models {
                     let hand = mine.transit.open();
                     hand.hold();
                     // As a callback of upstream does that allocates from another pool.
-                    other.take()
+                    other.acquire()
                 })
             };
             let other = nested(0);

@@ -1,4 +1,4 @@
-//! What other threads read of an arena without its lock.
+//! Hints about an arena that other threads read without its lock.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,16 +7,16 @@ use dmr_streams::SpinLockGuard;
 
 use super::State;
 
-/// Bytes by which the hint of an arena's live bytes may be wrong anyway: a small block that comes and
-/// goes does not change it each time.
+/// Bytes by which the hint of an arena's live bytes may always be wrong, so that a small block that is
+/// allocated and freed again and again does not change the hint each time.
 const TOLERANCE: u64 = 256 << 10;
 
-/// What other threads read without the lock, on a cache line of its own: about how the arena was
-/// when it was last unlocked.
+/// The state of the arena when it was last unlocked, approximately. Other threads read it without the
+/// lock; it has a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Hints {
-    /// There is a free chunk of a size that has a bin with this one.
+    /// A size in the bin of the largest free chunk; 0 if there is none.
     pub(super) largest: AtomicU32,
     /// 1 if there are pending chunks.
     pub(super) pending: AtomicU32,
@@ -49,7 +49,7 @@ impl Drop for Locked<'_> {
 }
 
 impl Locked<'_> {
-    /// Updates what follows from the counts.
+    /// Updates the hints that follow from the counts.
     #[inline]
     fn update_live(&mut self, live: u64) {
         let (state, hints) = (&mut *self.state, self.hints);
@@ -60,20 +60,20 @@ impl Locked<'_> {
         state.live_range = live + tolerance - state.live_from;
     }
 
-    /// Updates what follows from the free and the pending chunks.
+    /// Updates the hints that follow from the free and the pending chunks.
     #[inline(never)]
     fn update_hints(&mut self) {
         let (state, hints) = (&mut *self.state, self.hints);
-        tell(&hints.largest, state.heap.largest());
-        tell(&hints.pending, u32::from(!state.pending.is_empty()));
+        store_if_changed(&hints.largest, state.heap.largest());
+        store_if_changed(&hints.pending, u32::from(!state.pending.is_empty()));
         hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
         state.heap.clear_changed();
     }
 }
 
-/// Writes a hint if it has changed. (Other threads read it, so a write costs a cache miss.)
+/// Stores a hint if it has changed: each store costs the threads that read it a cache miss.
 #[inline]
-fn tell(hint: &AtomicU32, now: u32) {
+fn store_if_changed(hint: &AtomicU32, now: u32) {
     if hint.load(Ordering::Relaxed) != now {
         hint.store(now, Ordering::Relaxed);
     }

@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 
 use super::chunk::{Chunk, ChunkId, Chunks, Links};
 
-/// Sizes below this many units have a bin each; larger ones share one with those that agree in as
-/// many bits after the first.
+/// Sizes below this many units have a bin each; larger sizes share one if they agree in the
+/// [`FINE_BITS`] bits after the first.
 const FINE: u32 = 32;
 const FINE_BITS: u32 = FINE.ilog2();
-/// A power of two, with at least the row of small sizes, and one for each doubling of a 32-bit size
-/// from `FINE` on.
+/// The number of rows: a power of two that is enough for the row of small sizes and one row for each
+/// doubling of a 32-bit size from `FINE` on.
 const ROWS: usize = 32;
 const BINS: usize = ROWS * FINE as usize;
 
@@ -31,7 +31,7 @@ pub(super) struct Bins {
     roots: [Option<ChunkId>; BINS],
 }
 
-/// The place of a size in the bins: they are in the order of their sizes, in rows of `FINE`.
+/// The index of a bin. Bins are in the order of their sizes, in rows of `FINE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Bin(u32);
 
@@ -103,10 +103,10 @@ impl Bins {
         self.remove_from_tree(chunks, id, bin);
     }
 
-    /// Removes a chunk of the smallest size that is at least `units`: of several, the one that was
-    /// added last.
+    /// Removes a chunk of the smallest size that is at least `units`: of several, the one that was added
+    /// last.
     #[inline(always)]
-    pub(super) fn take(&mut self, chunks: &mut Chunks, units: u32) -> Option<ChunkId> {
+    pub(super) fn remove_best_fit(&mut self, chunks: &mut Chunks, units: u32) -> Option<ChunkId> {
         let mut bin = Bin::of(units);
         let here = self.roots[bin.index()].and_then(|root| find_below(chunks, root, bin, units));
         let first = match here {
@@ -127,7 +127,7 @@ impl Bins {
         Some(id)
     }
 
-    /// Whether a chunk would be where it is with other units, too.
+    /// Returns whether a chunk would be in the same position with other units.
     #[inline(always)]
     pub(super) fn stays(&self, chunks: &Chunks, id: ChunkId, units: u32) -> bool {
         let chunk = &chunks[id];

@@ -27,7 +27,7 @@ pub(super) struct Chunk {
     pub(super) is_dedicated: bool,
 }
 
-/// A chunk's place in the bins that its state puts it into, or in the list of holes.
+/// The links of a chunk in the bins that its state puts it into, or in the list of holes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Links {
     /// The previous chunk of its size; `None` for the first, which is in the tree.
@@ -39,7 +39,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Whether a chunk with these links is the only one of its size, and in the tree a leaf.
+    /// Returns whether a chunk with these links is the only one of its size, and a leaf of the tree.
     #[inline(always)]
     pub(super) fn is_alone(&self) -> bool {
         let Self { previous, next, children: [small, large] } = *self;
@@ -53,7 +53,7 @@ pub(super) enum State {
     Unused,
     /// In the bins of free chunks.
     Free,
-    /// A block has it, or a shelf, or it is in a function's hands.
+    /// In a block, on a shelf, the recent chunk, or held by a call.
     Acquired,
     /// In the bins of pending chunks: freed, still used by the device.
     Pending,
@@ -66,7 +66,7 @@ pub(super) enum State {
 pub(super) struct Chunks {
     /// In rows, which are never moved: for half a million records that would take milliseconds.
     rows: Vec<Box<[Chunk; ROW]>>,
-    /// How many records were in use at some time, and the first, which never is.
+    /// The number of records that were ever in use, and the first, which never is.
     len: u32,
     /// The last record that was removed. Each has the one that was removed before it as its `next`.
     unused: Option<ChunkId>,
@@ -90,7 +90,7 @@ impl ChunkId {
 }
 
 impl Chunk {
-    /// Whether it is all of its span.
+    /// Returns whether it is all of its span.
     #[inline]
     pub(super) const fn is_whole(&self) -> bool {
         self.before.is_none() && self.after.is_none()
@@ -111,7 +111,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the address after its last.
+    /// Returns the address behind its last byte.
     pub(super) fn end(&self) -> u64 {
         self.address + u64::from(self.units) * super::UNIT
     }

@@ -1,6 +1,7 @@
-//! Addresses without memory, which are chunks like any others, and whole pages in free chunks.
+//! Holes, which are chunks of addresses without memory, and whole pages in free chunks.
 //!
-//! Memory is mapped in pages of one size, at multiples of it. A hole begins and ends at such.
+//! Memory is mapped in pages of one size, at multiples of that size. A hole begins and ends at such a
+//! multiple.
 
 use std::ops::{ControlFlow, Range, RangeInclusive};
 
@@ -13,7 +14,7 @@ pub(crate) struct FreePages {
     chunk: ChunkId,
     /// From the first page to the end of the last.
     addresses: Range<u64>,
-    /// When they became free.
+    /// The number at which the last of them became free.
     pub(crate) since: u64,
 }
 
@@ -36,8 +37,8 @@ impl Heap {
         id
     }
 
-    /// Finds free pages whose number `matches`: of the smallest chunk that has `wanted`, or else of
-    /// the one that has most.
+    /// Finds free pages whose free number `matches` accepts: `wanted` pages of the smallest chunk that has
+    /// that many, or else those of the chunk that has most.
     pub(crate) fn find_free_pages(
         &self,
         wanted: u64,
@@ -80,7 +81,7 @@ impl Heap {
         Some(found)
     }
 
-    /// Returns how many pages are free as a whole.
+    /// Returns the number of pages that are free as a whole.
     pub(crate) fn count_free_pages(&self, page: u64) -> u64 {
         let mut count = 0;
         self.visit_free_pages(page..=u64::MAX, page, |pages| {
@@ -90,7 +91,7 @@ impl Heap {
         count
     }
 
-    /// Returns when the last of the whole free pages became free.
+    /// Returns the number at which the last of the whole free pages became free.
     pub(crate) fn newest_free_pages(&self, page: u64) -> Option<u64> {
         let mut newest = None;
         self.visit_free_pages(page..=u64::MAX, page, |pages| {
@@ -100,14 +101,14 @@ impl Heap {
         newest
     }
 
-    /// Returns the latest number of all that became free or pending so far; `None` if nothing is
-    /// free or pending now.
+    /// Returns the latest number at which any chunk became free or pending; `None` if no chunk is free or
+    /// pending now.
     pub(crate) fn newest_free(&self) -> Option<u64> {
         (self.free_units > 0 || self.pending.last().is_some()).then_some(self.newest)
     }
 
-    /// Calls `act` for the whole pages of each free chunk of about these bytes that has any, until
-    /// it breaks. What follows is never much smaller than what came before.
+    /// Calls `act` for the whole pages of each free chunk of about this size that has any, until it
+    /// breaks. No chunk is much smaller than the one before it.
     fn visit_free_pages(
         &self,
         bytes: RangeInclusive<u64>,
@@ -127,8 +128,8 @@ impl Heap {
     }
 
     /// Acquires free pages, as one chunk.
-    pub(crate) fn take_pages(&mut self, pages: &FreePages) -> ChunkId {
-        self.take_range(pages.chunk, &pages.addresses)
+    pub(crate) fn acquire_pages(&mut self, pages: &FreePages) -> ChunkId {
+        self.acquire_range(pages.chunk, &pages.addresses)
     }
 
     /// Makes an acquired chunk a hole, joined with the holes beside it.
@@ -145,8 +146,8 @@ impl Heap {
         }
     }
 
-    /// Joins `units` of the free chunk behind an acquired one to it, if that has as many and its
-    /// number `matches`.
+    /// Adds `units` of the free chunk behind an acquired one to it, if the free chunk has that many and
+    /// `matches` accepts its free number. Returns whether it has.
     pub(crate) fn extend(
         &mut self,
         id: ChunkId,
@@ -172,7 +173,7 @@ impl Heap {
         (self.chunks[id].units > units).then(|| self.cut(id, units))
     }
 
-    /// Whether the chunk has no memory.
+    /// Returns whether a chunk is a hole.
     pub(super) fn is_hole(&self, id: ChunkId) -> bool {
         self.chunks[id].state == State::Hole
     }
@@ -182,9 +183,9 @@ impl Heap {
         std::iter::successors(self.holes, |&id| self.chunks[id].links.next)
     }
 
-    /// Makes one acquired chunk of the addresses, all of which are in free chunks and holes from
-    /// `first` on. What those have beside them stays as it was.
-    pub(super) fn take_range(&mut self, first: ChunkId, addresses: &Range<u64>) -> ChunkId {
+    /// Acquires a range of addresses as one chunk. All of them are in free chunks and holes from `first`
+    /// on; the parts of these outside of the range stay free, or holes.
+    pub(super) fn acquire_range(&mut self, first: ChunkId, addresses: &Range<u64>) -> ChunkId {
         let (mut whole, mut at) = (None, Some(first));
         while let Some(mut id) = at {
             let chunk = self.chunks[id];
@@ -199,12 +200,12 @@ impl Heap {
             self.chunks[id].state = State::Acquired;
             if chunk.address < addresses.start {
                 let rest = self.cut(id, units(addresses.start - chunk.address));
-                self.put_aside(id, chunk.state);
+                self.restore_state(id, chunk.state);
                 id = rest;
             }
             if self.chunks[id].end() > addresses.end {
                 let rest = self.cut(id, units(addresses.end - self.chunks[id].address));
-                self.put_aside(rest, chunk.state);
+                self.restore_state(rest, chunk.state);
             }
             at = self.chunks[id].after;
             match whole {
@@ -215,8 +216,8 @@ impl Heap {
         whole.unwrap_or(first)
     }
 
-    /// Gives an acquired chunk, cut off one in this state, the state that that had.
-    fn put_aside(&mut self, id: ChunkId, state: State) {
+    /// Returns an acquired chunk to the state of the chunk that it was cut off.
+    fn restore_state(&mut self, id: ChunkId, state: State) {
         if state == State::Hole {
             self.list_hole(id);
         } else {

@@ -2,12 +2,12 @@
 //!
 //! Two-level segregated fit, after M. Masmano, I. Ripoll, A. Crespo and J. Real, "TLSF: a new
 //! dynamic memory allocator for real-time systems" (ECRTS 2004), with a tree of sizes in each bin.
-//! Device memory cannot hold its own lists, so chunks are records in a table, and a chunk is named
-//! by its index there. No function looks at more than a few hundred chunks, but for those that
-//! look for pages and windows: these look at chunks that have whole pages, and at holes.
+//! Device memory cannot hold its own lists, so chunks are records in a table, and the id of a chunk is
+//! its index there. No function looks at more than a few hundred chunks, except those that search for
+//! pages and windows, which look at chunks that have whole pages, and at holes.
 //!
-//! Every free chunk has a number, when it became free, which its owner understands; merged chunks
-//! keep the latest. Nothing else here depends on streams.
+//! Every free chunk has the number, passed by the caller, at which it became free; merged chunks have
+//! the latest. Nothing else here depends on streams.
 
 mod bins;
 mod chunk;
@@ -35,9 +35,9 @@ pub(crate) struct Heap {
     /// Pending chunks.
     pending: Bins,
     quick: Quick,
-    /// An acquired chunk that is to be merged before anything but a request of its size comes:
-    /// programs that free a large chunk often allocate one of that size next.
-    kept: Option<ChunkId>,
+    /// The large chunk that was freed last and is not merged yet: programs that free one often allocate
+    /// one of that size next. Its state is acquired.
+    recent: Option<ChunkId>,
     /// The first of the holes, which are a list.
     holes: Option<ChunkId>,
     free_units: u64,
@@ -45,11 +45,11 @@ pub(crate) struct Heap {
     newest: u64,
     /// The bin of the largest free chunk when [`clear_changed`](Self::clear_changed) was called.
     last_bin: Option<Bin>,
-    /// That bin may be another now.
+    /// The bin of the largest free chunk may have changed since.
     has_changed: bool,
 }
 
-/// Returns the smallest size that has a bin with this one.
+/// Returns the smallest size in the bin of this size.
 #[inline]
 pub(crate) fn smallest_of_bin(units: u32) -> u32 {
     Bin::of(units).smallest()
@@ -57,15 +57,15 @@ pub(crate) fn smallest_of_bin(units: u32) -> u32 {
 
 /// An acquired chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct AcquiredChunk {
     pub(crate) id: ChunkId,
     pub(crate) address: u64,
     pub(crate) units: u32,
-    /// When it became free.
+    /// The number at which it became free.
     pub(crate) since: u64,
 }
 
-/// What a report says of a chunk.
+/// The description of a chunk in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkReport {
     pub(crate) chunk: ChunkId,
@@ -74,13 +74,13 @@ pub(crate) struct ChunkReport {
     pub(crate) state: RegionState,
 }
 
-/// A remainder smaller than this share of the request (a power of two) stays with it: it would
-/// hardly fit anything.
+/// A remainder of at most 1 / 2^`WORTH_SPLITTING` of the request is not split off: hardly any request
+/// would fit it.
 const WORTH_SPLITTING: u32 = 7;
 
 impl Heap {
-    /// Adds a span, which becomes a free chunk, and returns that. The first chunk of a span keeps
-    /// its id, however the span is cut. A dedicated one is never cut.
+    /// Adds a span as one free chunk, and returns the chunk. The first chunk of a span keeps its id,
+    /// however the span is cut. A dedicated chunk is never cut.
     pub(crate) fn add_segment(
         &mut self,
         address: u64,
@@ -106,21 +106,21 @@ impl Heap {
 
     /// Acquires a chunk of exactly this size from its shelf.
     #[inline(always)]
-    pub(crate) fn take_shelved(&mut self, units: u32) -> Option<Taken> {
+    pub(crate) fn acquire_shelved(&mut self, units: u32) -> Option<AcquiredChunk> {
         let id = self.quick.pop(units)?;
-        Some(self.taken(id))
+        Some(self.acquired(id))
     }
 
-    /// Acquires a chunk of at least this size, of which none is on a shelf: the smallest, without its
-    /// surplus if that is worth splitting off.
+    /// Acquires the smallest chunk of at least this size that is on no shelf, without its surplus if that
+    /// is worth splitting off.
     #[inline(never)]
-    fn take_merged(&mut self, units: u32) -> Option<Taken> {
-        if let Some(id) = self.kept {
+    fn acquire_merged(&mut self, units: u32) -> Option<AcquiredChunk> {
+        if let Some(id) = self.recent {
             if self.is_best(id, units) {
-                self.kept = None;
-                return Some(self.taken(id));
+                self.recent = None;
+                return Some(self.acquired(id));
             }
-            self.merge_kept();
+            self.merge_recent();
         }
         let id = match self.remove_free(units) {
             None if self.flush() => self.remove_free(units)?,
@@ -132,11 +132,11 @@ impl Heap {
         Some(self.without_surplus(id, units))
     }
 
-    /// Whether [`take_merged`](Self::take_merged) would cut `units` from where the kept chunk begins,
-    /// if that were merged, and no surplus of it.
+    /// Returns whether [`acquire_merged`](Self::acquire_merged) would return exactly the range of the recent
+    /// chunk if that were merged first.
     #[inline]
-    fn is_best(&self, kept: ChunkId, units: u32) -> bool {
-        let &Chunk { units: size, before, after, .. } = &self.chunks[kept];
+    fn is_best(&self, recent: ChunkId, units: u32) -> bool {
+        let &Chunk { units: size, before, after, .. } = &self.chunks[recent];
         if size != units || before.is_some_and(|before| self.is_free(before)) {
             return false;
         }
@@ -148,20 +148,20 @@ impl Heap {
 
     /// Acquires a chunk of at least this size.
     #[inline(always)]
-    pub(crate) fn take(&mut self, units: u32) -> Option<Taken> {
-        self.take_shelved(units).or_else(|| self.take_merged(units))
+    pub(crate) fn acquire(&mut self, units: u32) -> Option<AcquiredChunk> {
+        self.acquire_shelved(units).or_else(|| self.acquire_merged(units))
     }
 
-    /// Frees an acquired chunk, and keeps it for the next request of its size. Before any other
-    /// function than [`take`](Self::take) looks at the free chunks,
-    /// [`merge_kept`](Self::merge_kept) is to be called.
+    /// Frees an acquired chunk as the recent one, which serves the next request of its size. Call
+    /// [`merge_recent`](Self::merge_recent) before any other function than [`acquire`](Self::acquire) looks
+    /// at the free chunks.
     #[inline]
-    pub(crate) fn keep(&mut self, id: ChunkId, since: u64) {
-        self.merge_kept();
+    pub(crate) fn release_for_reuse(&mut self, id: ChunkId, since: u64) {
+        self.merge_recent();
         let chunk = &mut self.chunks[id];
         chunk.since = since;
         self.has_changed |= Some(Bin::of(self.merged_units(id))) > self.last_bin;
-        self.kept = Some(id);
+        self.recent = Some(id);
     }
 
     /// Returns the units that a chunk has once it is merged with its free neighbours.
@@ -175,17 +175,16 @@ impl Heap {
         units + free(before) + free(after)
     }
 
-    /// Merges the kept chunk with its neighbours.
+    /// Merges the recent chunk with its neighbours.
     #[inline(always)]
-    pub(crate) fn merge_kept(&mut self) {
-        if let Some(id) = self.kept.take() {
+    pub(crate) fn merge_recent(&mut self) {
+        if let Some(id) = self.recent.take() {
             self.merge(id, self.chunks[id].since);
         }
     }
 
-    /// Frees an acquired chunk and puts it onto the shelf of its size; it is merged with its
-    /// neighbours when there is no other memory. Returns `false`, and does nothing, where that
-    /// shelf is full, or the chunk is too large.
+    /// Frees an acquired chunk onto the shelf of its size; it is merged with its neighbours when there is no
+    /// other memory. Returns `false`, and does nothing, if the shelf is full or the chunk too large.
     #[inline(always)]
     pub(crate) fn shelve(&mut self, id: ChunkId, since: u64) -> bool {
         let chunk = &mut self.chunks[id];
@@ -207,26 +206,25 @@ impl Heap {
         any
     }
 
-    /// Acquires a free chunk that has this size, without its surplus if that is worth splitting
-    /// off.
+    /// Acquires a free chunk of at least this size, without its surplus if that is worth splitting off.
     #[inline]
-    pub(crate) fn take_from(&mut self, id: ChunkId, units: u32) -> Taken {
+    pub(crate) fn acquire_from(&mut self, id: ChunkId, units: u32) -> AcquiredChunk {
         self.unlist(id);
         self.without_surplus(id, units)
     }
 
-    /// Acquires a chunk that was taken out of its bin, without its surplus if that is worth splitting
+    /// Acquires a chunk that was removed from its bin, without its surplus if that is worth splitting
     /// off.
     #[inline(always)]
-    fn without_surplus(&mut self, id: ChunkId, units: u32) -> Taken {
+    fn without_surplus(&mut self, id: ChunkId, units: u32) -> AcquiredChunk {
         let chunk = &mut self.chunks[id];
         chunk.state = State::Acquired;
         let &mut Chunk { address, units: whole, since, is_dedicated, .. } = chunk;
         if is_dedicated || whole - units <= units >> WORTH_SPLITTING {
-            return Taken { id, address, units: whole, since };
+            return AcquiredChunk { id, address, units: whole, since };
         }
         self.split(id, units);
-        Taken { id, address, units, since }
+        AcquiredChunk { id, address, units, since }
     }
 
     /// Frees an acquired chunk and merges it with its free neighbours. Returns the merged chunk.
@@ -288,13 +286,13 @@ impl Heap {
         });
     }
 
-    /// Whether this chunk is free.
+    /// Returns whether a chunk is free.
     #[inline]
     pub(crate) fn is_free(&self, id: ChunkId) -> bool {
         self.chunks[id].state == State::Free
     }
 
-    /// Whether this chunk is acquired.
+    /// Returns whether a chunk is acquired.
     pub(crate) fn is_acquired(&self, id: ChunkId) -> bool {
         self.chunks[id].state == State::Acquired
     }
@@ -305,14 +303,14 @@ impl Heap {
         (address, units)
     }
 
-    /// Describes an acquired chunk, as [`take`](Self::take) does.
+    /// Describes an acquired chunk, as [`acquire`](Self::acquire) does.
     #[inline]
-    pub(crate) fn taken(&self, id: ChunkId) -> Taken {
+    pub(crate) fn acquired(&self, id: ChunkId) -> AcquiredChunk {
         let Chunk { address, units, since, .. } = self.chunks[id];
-        Taken { id, address, units, since }
+        AcquiredChunk { id, address, units, since }
     }
 
-    /// Returns the units of the chunk that [`take`](Self::take) would cut `units` from.
+    /// Returns the size of the chunk that [`acquire`](Self::acquire) would cut `units` from.
     pub(crate) fn fit(&mut self, units: u32) -> Option<u32> {
         self.find_merged(units).map(|id| self.chunks[id].units)
     }
@@ -334,7 +332,7 @@ impl Heap {
         self.free.largest(&self.chunks).max(shelves)
     }
 
-    /// Returns a size that has a bin with that of the largest free chunk; 0 if there is none.
+    /// Returns the smallest size in the bin of the largest free chunk; 0 if there is none.
     #[inline]
     pub(crate) fn largest(&self) -> u32 {
         self.largest_bin().map_or(0, Bin::smallest)
@@ -342,11 +340,11 @@ impl Heap {
 
     #[inline]
     fn largest_bin(&self) -> Option<Bin> {
-        let kept = self.kept.map(|id| Bin::of(self.merged_units(id)));
-        self.free.last().max(kept)
+        let recent = self.recent.map(|id| Bin::of(self.merged_units(id)));
+        self.free.last().max(recent)
     }
 
-    /// Whether [`largest`](Self::largest) may return another size than when
+    /// Returns whether [`largest`](Self::largest) may return another size than when
     /// [`clear_changed`](Self::clear_changed) was called.
     #[inline(always)]
     pub(crate) fn has_changed(&self) -> bool {
@@ -358,6 +356,8 @@ impl Heap {
         self.has_changed = true;
     }
 
+    /// Makes [`has_changed`](Self::has_changed) return `false`, until the largest free chunk is of another
+    /// bin.
     pub(crate) fn clear_changed(&mut self) {
         self.last_bin = self.largest_bin();
         self.has_changed = false;
@@ -420,7 +420,7 @@ impl Heap {
     /// Removes a free chunk of the smallest size that is at least `units` from its bin.
     #[inline]
     fn remove_free(&mut self, units: u32) -> Option<ChunkId> {
-        let id = self.free.take(&mut self.chunks, units)?;
+        let id = self.free.remove_best_fit(&mut self.chunks, units)?;
         if self.serves(id, units) {
             return Some(id);
         }
@@ -489,7 +489,7 @@ impl Heap {
         self.free.insert(&mut self.chunks, id);
     }
 
-    /// Takes a free chunk out of its bins, to be acquired.
+    /// Removes a free chunk from its bin, to be acquired.
     #[inline]
     fn unlist(&mut self, id: ChunkId) {
         let chunk = &self.chunks[id];

@@ -1,19 +1,20 @@
-//! Chunks that have just become free, on shelves, as they are, for the next request of their size.
+//! Shelves: chunks that were freed lately and are not merged, for the next request of their size.
 //!
-//! Programs ask for the same sizes again and again. Such a chunk is not cut and merged each time.
+//! Programs allocate the same sizes again and again. With shelves, their chunks are not cut and merged
+//! each time.
 
 use super::chunk::ChunkId;
 
 const SHELVES: usize = 64;
-const PLACES: usize = 4;
+const SHELF_LEN: usize = 4;
 /// Larger chunks are worth merging at once.
 const LARGEST: u32 = 1024;
 
-/// A few chunks of each of a few sizes. To the heap they are acquired.
+/// A few chunks of each of a few sizes. Their state in the heap is acquired.
 #[derive(Debug)]
 pub(super) struct Quick {
     shelves: Box<[Shelf; SHELVES]>,
-    /// Whether a chunk was put onto a shelf since all of them were found empty.
+    /// A chunk was put onto a shelf since all of them were found empty.
     is_used: bool,
 }
 
@@ -21,7 +22,7 @@ pub(super) struct Quick {
 struct Shelf {
     units: u32,
     len: u32,
-    chunks: [Option<ChunkId>; PLACES],
+    chunks: [Option<ChunkId>; SHELF_LEN],
 }
 
 impl Default for Quick {
@@ -31,7 +32,7 @@ impl Default for Quick {
 }
 
 impl Quick {
-    /// Takes a chunk of exactly this size.
+    /// Removes a chunk of exactly this size.
     #[inline(always)]
     pub(super) fn pop(&mut self, units: u32) -> Option<ChunkId> {
         let shelf = &mut self.shelves[shelf_of(units)];
@@ -39,10 +40,11 @@ impl Quick {
             return None;
         }
         shelf.len -= 1;
-        shelf.chunks[shelf.len as usize % PLACES]
+        shelf.chunks[shelf.len as usize % SHELF_LEN]
     }
 
-    /// Puts a chunk onto the shelf of its size; `false` if that is full or has another size.
+    /// Puts a chunk onto the shelf of its size. Returns `false` if the shelf is full or has another size, or
+    /// the chunk is too large.
     #[inline(always)]
     pub(super) fn push(&mut self, units: u32, chunk: ChunkId) -> bool {
         if units > LARGEST {
@@ -55,14 +57,14 @@ impl Quick {
             }
             shelf.units = units;
         }
-        let Some(place) = shelf.chunks.get_mut(shelf.len as usize) else { return false };
-        *place = Some(chunk);
+        let Some(entry) = shelf.chunks.get_mut(shelf.len as usize) else { return false };
+        *entry = Some(chunk);
         shelf.len += 1;
         self.is_used = true;
         true
     }
 
-    /// Whether a chunk of this size is on its shelf.
+    /// Returns whether a chunk of this size is on its shelf.
     pub(super) fn contains(&self, units: u32, chunk: ChunkId) -> bool {
         let shelf = &self.shelves[shelf_of(units)];
         shelf.chunks[..shelf.len as usize].contains(&Some(chunk))
@@ -75,8 +77,8 @@ impl Quick {
             .flat_map(|shelf| shelf.chunks.into_iter().take(shelf.len as usize).flatten())
     }
 
-    /// Takes some chunk; `None` if all shelves are empty. Those before number `from` are empty, which
-    /// becomes the number of the shelf that it was on.
+    /// Removes a chunk from the first shelf from index `from` on that has any, and sets `from` to the index
+    /// of that shelf. Returns `None` if all of these are empty; those before `from` must be.
     pub(super) fn pop_any(&mut self, from: &mut usize) -> Option<ChunkId> {
         while let Some(shelf) = self.shelves.get_mut(*from).filter(|_| self.is_used) {
             if let Some(last) = shelf.len.checked_sub(1) {

@@ -1,20 +1,19 @@
-//! Windows: where a request is placed by mapping pages into a run of free chunks and holes.
+//! Windows: addresses for a request in a run of free chunks and of holes that pages are mapped into.
 //!
-//! Only runs with holes are looked at one by one. A run without holes is a free chunk.
+//! Only runs with holes are read one by one. A run without holes is a free chunk.
 
 use std::ops::Range;
 
 use super::{ChunkId, Heap, State, UNIT};
 
-/// Addresses that a request can be placed at: in free chunks, and in holes that pages are to be
-/// mapped into.
+/// Addresses for a request: in free chunks, and in holes that pages are to be mapped into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// The chunk that its first address is in.
+    /// The chunk that contains its first address.
     first: ChunkId,
     addresses: Range<u64>,
     missing: u64,
-    /// The bytes of the run that it is in.
+    /// The bytes of the run that contains it.
     run: u64,
 }
 
@@ -24,7 +23,7 @@ impl Window {
         self.missing
     }
 
-    /// Orders windows: first that with the fewest missing pages, in the smallest run.
+    /// Returns the key that orders windows: by missing pages, then by the size of the run, then by address.
     pub(super) fn cost(&self) -> (u64, u64, u64) {
         (self.missing, self.run, self.addresses.start)
     }
@@ -47,11 +46,11 @@ struct Run {
     parts: Vec<Part>,
 }
 
-/// What is looked for.
+/// A search for a window.
 struct Search<F> {
     bytes: u64,
     page: u64,
-    /// Whether there are addresses in a range that cannot be mapped now.
+    /// Returns whether a range has addresses that cannot be mapped now.
     is_blocked: F,
 }
 
@@ -99,14 +98,14 @@ impl Heap {
 
     /// Acquires a window, as one chunk, whose holes are to be filled.
     pub(crate) fn claim(&mut self, window: &Window) -> ChunkId {
-        self.take_range(window.first, &window.addresses)
+        self.acquire_range(window.first, &window.addresses)
     }
 
     fn is_vacant(&self, id: ChunkId) -> bool {
         matches!(self.chunks[id].state, State::Free | State::Hole)
     }
 
-    /// Returns the first chunk of the run that a hole is in, if it is the first hole there.
+    /// Returns the first chunk of the run of a hole; `None` unless it is the first hole of the run.
     fn first_of_run(&self, hole: ChunkId) -> Option<ChunkId> {
         let mut first = hole;
         while let Some(before) = self.chunks[first].before.filter(|&before| self.is_vacant(before))
@@ -119,7 +118,7 @@ impl Heap {
         Some(first)
     }
 
-    /// Reads the run that begins with a chunk, up to the part that has the address before `end`.
+    /// Reads the run that begins with a chunk, up to the part that contains the address before `end`.
     fn read_run(&self, first: ChunkId, end: u64, page: u64, run: &mut Run) {
         run.parts.clear();
         let (mut at, mut missing_before) = (Some(first), 0);
@@ -137,8 +136,8 @@ impl Heap {
 }
 
 impl Run {
-    /// Returns where a request could begin: where a part of the run does, or so that it ends where a
-    /// free chunk does.
+    /// Returns the addresses at which a request could begin: where a part of the run begins, or so that
+    /// the request ends where a free chunk ends.
     fn starts(&self, bytes: u64) -> impl Iterator<Item = u64> {
         self.parts.iter().flat_map(move |part| {
             let back = part.end.checked_sub(bytes).filter(|_| !part.is_hole);
@@ -146,14 +145,13 @@ impl Run {
         })
     }
 
-    /// Returns the part that an address is in.
+    /// Returns the part that contains an address.
     fn part_at(&self, address: u64) -> Option<&Part> {
         let at = self.parts.partition_point(|part| part.end <= address);
         self.parts.get(at).filter(|part| part.start <= address)
     }
 
-    /// Returns the window that begins at `start`, or at the page that `start` is in if that is in a
-    /// hole.
+    /// Returns the window that begins at `start`, or at the beginning of its page if `start` is in a hole.
     fn window(&self, start: u64, search: &Search<impl Fn(Range<u64>) -> bool>) -> Option<Window> {
         let &Search { bytes, page, ref is_blocked } = search;
         let first = self.part_at(start)?;
@@ -171,7 +169,7 @@ impl Run {
 }
 
 impl Part {
-    /// Returns the number of pages of holes in its run before an address in it, or its end.
+    /// Returns the number of pages of holes in the run before an address of this part, or before its end.
     fn missing_up_to(&self, address: u64, page: u64) -> u64 {
         self.missing_before + if self.is_hole { (address - self.start) / page } else { 0 }
     }

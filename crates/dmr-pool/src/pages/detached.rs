@@ -27,7 +27,7 @@ impl<'p> Detached<'p> {
         after: Dependencies,
         uses: UseTable<'p>,
     ) -> Self {
-        let since = state.heap.taken(chunk).since;
+        let since = state.heap.acquired(chunk).since;
         Self { arena, uses, chunk: Some(chunk), since, after }
     }
 

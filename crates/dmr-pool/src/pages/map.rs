@@ -117,7 +117,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(None);
         }
         let chunk = self.fill(window, own, request, sources, paging, &hand)?;
-        Ok(chunk.map(|chunk| host.found(host.lock().heap.taken(chunk))))
+        Ok(chunk.map(|chunk| host.found(host.lock().heap.acquired(chunk))))
     }
 
     /// Acquires the cheapest window of an arena.

@@ -256,7 +256,7 @@ fn detach_pages<'p>(
         Source::Free => {
             state.heap.flush();
             let free = state.heap.find_free_pages(wanted as u64, state.page, |_| true)?;
-            Pending { value: state.heap.take_pages(&free), after: Dependencies::default() }
+            Pending { value: state.heap.acquire_pages(&free), after: Dependencies::default() }
         }
         Source::Pending => acquire_pending_pages(&mut state, wanted)?,
         Source::New(_) => return None,
@@ -273,7 +273,7 @@ fn acquire_pending_pages(state: &mut State, wanted: usize) -> Option<Pending<Chu
     let whole = |chunk| Some(state.whole_pages(chunk)).filter(|range| !range.is_empty());
     let (entry, range) = state.find_pending((page / UNIT) as u32, whole)?;
     let Pending { value: chunk, after } = state.remove_pending(entry)?;
-    let since = state.heap.taken(chunk).since;
+    let since = state.heap.acquired(chunk).since;
     let from = range.start.max(range.end.saturating_sub(page.saturating_mul(wanted as u64)));
     let (start, _) = state.heap.range(chunk);
     let push = |state: &mut State, rest: Option<ChunkId>| {

@@ -112,7 +112,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 let free = state.heap.find_free_pages(wanted, pages.size, is_done);
                 let Some(free) = free else { return Ok(()) };
                 hand.hold();
-                let chunk = state.heap.take_pages(&free);
+                let chunk = state.heap.acquire_pages(&free);
                 let free = state.pages_of(chunk);
                 (Detached::new(arena, &state, chunk, Dependencies::default(), self.uses()), free)
             };

@@ -9,7 +9,7 @@ use crate::PoolConfig;
 fn contention_is_forgotten(is_paged: bool) {
     let stage = Stage::new(is_paged, Policy::Eager, PoolConfig::fast().with_page_size(2 * MIB));
     let [a, _] = stage.streams();
-    (0..100).for_each(|_| stage.pool.slack.contended());
+    (0..100).for_each(|_| stage.pool.slack.count_conflict());
     let mut allocations = 0;
     while stage.pool.slack.is_contended() {
         allocations += 1;

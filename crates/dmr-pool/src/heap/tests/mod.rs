@@ -10,11 +10,11 @@ mod pages;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Take(u32),
+    Acquire(u32),
     /// Frees the n-th acquired chunk.
     Merge(usize),
     Release(usize),
-    Keep(usize),
+    ReleaseForReuse(usize),
     Flush,
     AddSegment(u32),
     RemoveFree,
@@ -23,10 +23,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let size = prop_oneof![1_u32..40, 1_u32..5000, Just(1 << 16), 1_u32..(1 << 18)];
     prop_oneof![
-        8 => size.prop_map(Step::Take),
+        8 => size.prop_map(Step::Acquire),
         4 => any::<usize>().prop_map(Step::Merge),
         4 => any::<usize>().prop_map(Step::Release),
-        4 => any::<usize>().prop_map(Step::Keep),
+        4 => any::<usize>().prop_map(Step::ReleaseForReuse),
         1 => Just(Step::Flush),
         1 => (1_u32..(1 << 18)).prop_map(Step::AddSegment),
         1 => Just(Step::RemoveFree),
@@ -43,7 +43,7 @@ fn largest_of(heap: &Heap) -> u32 {
 }
 
 /// The chunks are the spans, cut: no gap, no overlap, and no two free neighbours.
-fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, taken: &[Taken]) {
+fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, acquired: &[AcquiredChunk]) {
     let mut chunks: Vec<_> = chunks_of(heap).collect();
     chunks.sort_unstable();
     let mut at = 0;
@@ -62,13 +62,14 @@ fn check(heap: &Heap, segments: &BTreeMap<u64, (u32, ChunkId)>, taken: &[Taken])
     assert_eq!(at, chunks.len(), "a chunk outside of all spans");
     assert_eq!(free, heap.free_units());
     chunks.retain(|&(.., is_free)| !is_free);
-    for &Taken { address, units, .. } in taken {
+    for &AcquiredChunk { address, units, .. } in acquired {
         assert!(chunks.contains(&(address, units, false)), "an acquired chunk is not free");
     }
-    let kept = usize::from(heap.kept.is_some());
-    assert_eq!(chunks.len() - taken.len(), heap.quick.len() + kept, "the others are on shelves");
+    let recent = usize::from(heap.recent.is_some());
+    let unmerged = heap.quick.len() + recent;
+    assert_eq!(chunks.len() - acquired.len(), unmerged, "the others are on shelves");
     let free = chunks_of(heap).filter(|&(.., is_free)| is_free).map(|(_, units, _)| units);
-    let largest = free.chain(heap.kept.map(|id| heap.merged_units(id))).max();
+    let largest = free.chain(heap.recent.map(|id| heap.merged_units(id))).max();
     let hint = heap.largest();
     assert_eq!(hint == 0, largest.is_none());
     assert!(hint <= largest.unwrap_or(0) && Bin::of(hint.max(1)) == Bin::of(largest.unwrap_or(1)));
@@ -80,52 +81,52 @@ proptest! {
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let mut heap = Heap::default();
-        let (mut segments, mut taken) = (BTreeMap::new(), Vec::<Taken>::new());
+        let (mut segments, mut acquired) = (BTreeMap::new(), Vec::<AcquiredChunk>::new());
         let (mut clock, mut next) = (0, 1 << 20);
         for step in steps {
             clock += 1;
-            if !matches!(step, Step::Take(_) | Step::Keep(_)) {
-                let reach = heap.kept.map(|id| heap.merged_units(id));
-                heap.merge_kept();
-                prop_assert!(reach <= Some(largest_of(&heap)), "what was kept is one free chunk");
+            if !matches!(step, Step::Acquire(_) | Step::ReleaseForReuse(_)) {
+                let reach = heap.recent.map(|id| heap.merged_units(id));
+                heap.merge_recent();
+                prop_assert!(reach <= Some(largest_of(&heap)), "the recent chunk is one free chunk");
             }
             match step {
-                Step::Take(units) => {
+                Step::Acquire(units) => {
                     let fits = |heap: &Heap| {
                         largest_of(heap) >= units
                     };
                     let fitted = fits(&heap);
-                    let found = heap.take(units);
+                    let found = heap.acquire(units);
                     if found.is_none() {
                         prop_assert!(!fitted && !fits(&heap));
-                        prop_assert!(heap.quick.len() == 0 && heap.kept.is_none());
+                        prop_assert!(heap.quick.len() == 0 && heap.recent.is_none());
                     }
                     if let Some(chunk) = found {
                         prop_assert!(chunk.units >= units);
                         prop_assert!(chunk.units - units <= units >> WORTH_SPLITTING);
                         prop_assert!(chunk.since < clock);
-                        taken.push(chunk);
+                        acquired.push(chunk);
                     }
                 }
                 Step::Flush => {
                     prop_assert_eq!(heap.quick.len() > 0, heap.flush());
                 }
-                Step::Release(nth) if !taken.is_empty() => {
-                    let chunk = taken.swap_remove(nth % taken.len());
+                Step::Release(nth) if !acquired.is_empty() => {
+                    let chunk = acquired.swap_remove(nth % acquired.len());
                     if !heap.shelve(chunk.id, clock) {
                         heap.merge(chunk.id, clock);
                     }
                 }
-                Step::Keep(nth) if !taken.is_empty() => {
-                    heap.keep(taken.swap_remove(nth % taken.len()).id, clock);
+                Step::ReleaseForReuse(nth) if !acquired.is_empty() => {
+                    heap.release_for_reuse(acquired.swap_remove(nth % acquired.len()).id, clock);
                 }
-                Step::Merge(nth) if !taken.is_empty() => {
-                    let chunk = taken.swap_remove(nth % taken.len());
+                Step::Merge(nth) if !acquired.is_empty() => {
+                    let chunk = acquired.swap_remove(nth % acquired.len());
                     let whole = heap.merge(chunk.id, clock);
                     let (address, units) = heap.range(whole);
                     prop_assert!(address <= chunk.address && units >= chunk.units);
                 }
-                Step::Release(_) | Step::Keep(_) | Step::Merge(_) => {}
+                Step::Release(_) | Step::ReleaseForReuse(_) | Step::Merge(_) => {}
                 Step::AddSegment(units) => {
                     let first = heap.add_segment(next, units, false, clock);
                     segments.insert(next, (units, first));
@@ -136,7 +137,7 @@ proptest! {
                     segments.retain(|_, &mut (_, first)| !heap.remove_span(first));
                 }
             }
-            check(&heap, &segments, &taken);
+            check(&heap, &segments, &acquired);
         }
     }
 }
@@ -145,59 +146,59 @@ proptest! {
 fn a_merged_chunk_became_free_when_the_last_of_its_parts_did() {
     let mut heap = Heap::default();
     heap.add_segment(0, 30, false, 1);
-    let chunks: Vec<_> = (0..3).map(|_| heap.take(10).unwrap()).collect();
+    let chunks: Vec<_> = (0..3).map(|_| heap.acquire(10).unwrap()).collect();
     for (chunk, since) in [(&chunks[0], 7), (&chunks[2], 9), (&chunks[1], 8)] {
         heap.merge(chunk.id, since);
     }
-    assert_eq!(heap.take(30).unwrap().since, 9);
+    assert_eq!(heap.acquire(30).unwrap().since, 9);
 }
 
 #[test]
 fn a_chunk_that_is_shelved_serves_the_next_request_of_its_size_and_no_other() {
     let mut heap = Heap::default();
     heap.add_segment(0, 1 << 12, false, 1);
-    let mut shelved: Vec<_> = (1..64).map(|units| heap.take(units).unwrap()).collect();
+    let mut shelved: Vec<_> = (1..64).map(|units| heap.acquire(units).unwrap()).collect();
     shelved.retain(|chunk| heap.shelve(chunk.id, 2));
     assert!(shelved.len() >= 32, "{} sizes", shelved.len());
     for chunk in shelved {
-        assert_eq!(heap.take_shelved(chunk.units + 64), None);
-        assert_eq!(heap.take_shelved(chunk.units), Some(Taken { since: 2, ..chunk }));
+        assert_eq!(heap.acquire_shelved(chunk.units + 64), None);
+        assert_eq!(heap.acquire_shelved(chunk.units), Some(AcquiredChunk { since: 2, ..chunk }));
     }
 }
 
 /// A heap of three chunks of these sizes, and a fourth; all acquired.
-fn four(sizes: [u32; 3]) -> (Heap, [Taken; 4]) {
+fn four(sizes: [u32; 3]) -> (Heap, [AcquiredChunk; 4]) {
     let mut heap = Heap::default();
     heap.add_segment(0, sizes.iter().sum::<u32>() + 100, false, 1);
-    let [a, b, c] = sizes.map(|units| heap.take(units).unwrap());
-    let last = heap.take(100).unwrap();
+    let [a, b, c] = sizes.map(|units| heap.acquire(units).unwrap());
+    let last = heap.acquire(100).unwrap();
     (heap, [a, b, c, last])
 }
 
 #[test]
-fn a_kept_chunk_serves_the_next_request_of_its_size_without_being_merged() {
+fn the_recent_chunk_serves_the_next_request_of_its_size_without_being_merged() {
     let (mut heap, [_, b, c, _]) = four([2000, 5000, 3000]);
     heap.merge(c.id, 2);
-    heap.keep(b.id, 3);
+    heap.release_for_reuse(b.id, 3);
     assert!(heap.largest() > 7900, "others can have it with its neighbour");
-    assert_eq!(heap.take(5000), Some(Taken { since: 3, ..b }));
-    assert_eq!(heap.take(3000).unwrap().since, 2, "its neighbour has stayed as it was");
+    assert_eq!(heap.acquire(5000), Some(AcquiredChunk { since: 3, ..b }));
+    assert_eq!(heap.acquire(3000).unwrap().since, 2, "its neighbour has stayed as it was");
 }
 
 #[test]
-fn a_kept_chunk_is_merged_where_another_one_fits_better() {
+fn the_recent_chunk_is_merged_where_another_one_fits_better() {
     let (mut heap, [_, b, c, _]) = four([2000, 5000, 3000]);
     heap.merge(c.id, 2);
     heap.add_segment(1 << 30, 5001, false, 2);
-    heap.keep(b.id, 3);
-    assert_eq!(heap.take(5000).map(|taken| taken.address), Some(1 << 30));
-    assert_eq!(heap.take(8000).map(|taken| taken.id), Some(b.id), "with its neighbour");
+    heap.release_for_reuse(b.id, 3);
+    assert_eq!(heap.acquire(5000).map(|chunk| chunk.address), Some(1 << 30));
+    assert_eq!(heap.acquire(8000).map(|chunk| chunk.id), Some(b.id), "with its neighbour");
 }
 
 #[test]
-fn a_kept_chunk_is_merged_where_a_request_would_be_cut_from_the_chunk_before_it() {
+fn the_recent_chunk_is_merged_where_a_request_would_be_cut_from_the_chunk_before_it() {
     let (mut heap, [a, b, ..]) = four([2000, 5000, 3000]);
     heap.merge(a.id, 2);
-    heap.keep(b.id, 3);
-    assert_eq!(heap.take(5000).map(|taken| taken.address), Some(a.address));
+    heap.release_for_reuse(b.id, 3);
+    assert_eq!(heap.acquire(5000).map(|chunk| chunk.address), Some(a.address));
 }

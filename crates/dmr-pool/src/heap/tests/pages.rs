@@ -16,7 +16,7 @@ const PAGES: u64 = 40;
 enum Step {
     /// Fills a window for this many units, and cuts off the rest.
     Place(u32),
-    Take(u32),
+    Acquire(u32),
     /// Frees the n-th acquired chunk.
     Free(usize),
     /// Makes holes of up to this many free pages: of those that became free at an even time, or of
@@ -30,7 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
     let units = || prop_oneof![1..PAGE_UNITS, 1..6 * PAGE_UNITS, Just(2 * PAGE_UNITS)];
     prop_oneof![
         4 => units().prop_map(Step::Place),
-        2 => units().prop_map(Step::Take),
+        2 => units().prop_map(Step::Acquire),
         5 => any::<usize>().prop_map(Step::Free),
         3 => (1_u64..6, any::<bool>()).prop_map(|(pages, even)| Step::Unmap(pages, even)),
         1 => (any::<usize>(), units()).prop_map(|(nth, units)| Step::PlaceAfter(nth, units)),
@@ -133,7 +133,7 @@ proptest! {
                     }
                     acquired.push(chunk);
                 }
-                Step::Take(units) => acquired.extend(heap.take(units).map(|taken| taken.id)),
+                Step::Acquire(units) => acquired.extend(heap.acquire(units).map(|chunk| chunk.id)),
                 Step::Free(nth) if !acquired.is_empty() => {
                     heap.merge(acquired.swap_remove(nth % acquired.len()), clock);
                 }
@@ -154,7 +154,7 @@ proptest! {
                     let (_, chunk) = all.iter().find(|(id, _)| *id == pages.chunk()).unwrap();
                     let whole = whole_pages(chunk);
                     prop_assert_eq!((whole.end - whole.start) / PAGE, expected);
-                    let chunk = heap.take_pages(&pages);
+                    let chunk = heap.acquire_pages(&pages);
                     let units = expected.min(wanted) * u64::from(PAGE_UNITS);
                     prop_assert_eq!(u64::from(heap.range(chunk).1), units);
                     heap.release_hole(chunk);
