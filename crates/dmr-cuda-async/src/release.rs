@@ -155,18 +155,18 @@ impl AsyncCudaResource {
         self.pending.push(retired.id.alloc_stream(), Pending { value: retired, after });
     }
 
-    /// Frees some pending blocks of a home stream that has got another one: asks the driver now and then.
+    /// Frees some pending blocks of a home stream to which one was added, and polls now and then.
     fn free_some_pending(&self, home: StreamId) {
-        let to_ask = self.pending.to_ask(home);
-        let has_asked = to_ask.is_some();
-        for after in to_ask.into_iter().flatten() {
-            // On an error it is asked again.
+        let due = self.pending.due_for_poll(home);
+        let has_polled = due.is_some();
+        for after in due.into_iter().flatten() {
+            // On an error it is polled again later.
             let _ = self.uses().poll(&after);
         }
         let is_ready = |pending: &Pending<RetiredBlock>| self.is_ready(pending);
         let free = |pending: &mut Pending<RetiredBlock>| self.try_free(pending, Reclaim::No);
         let freed = self.pending.free_oldest(home, AT_ONCE, is_ready, free);
-        if has_asked && freed == 0 {
+        if has_polled && freed == 0 {
             // The oldest may be used for long. What is not freed stays pending.
             let free_ready = |pending: &mut Pending<RetiredBlock>| match is_ready(pending) {
                 true => self.try_free(pending, Reclaim::No),

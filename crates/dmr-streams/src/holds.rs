@@ -1,4 +1,4 @@
-//! Counts what holds an adopted stream, so that the stream is retired only when nothing holds it.
+//! The calls and windows that hold an adopted stream, which is retired only when none does.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -11,18 +11,19 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct Holds(AtomicU64);
 
-/// One call. There are fewer threads than 2³⁰.
+/// The count of one call. There are fewer threads than 2³⁰.
 const CALL: u64 = 1;
-/// One open window.
+/// The count of one open window.
 const WINDOW: u64 = 1 << 30;
 const CALLS: u64 = WINDOW - 1;
 const WINDOWS: u64 = CALLS << 30;
-/// A thread is retiring the stream, and no call has begun since. That thread counts as a call.
+/// The mark of a stream that a thread is retiring, and on which no call has begun since. That thread counts
+/// as a call.
 const CLOSING: u64 = 1 << 60;
-/// Final: no call begins any more.
+/// The mark of a retired stream, which is final: no call begins any more.
 const RETIRED: u64 = 1 << 61;
 
-/// What holds a stream that is to be retired.
+/// The reason why a stream cannot be retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBy {
     /// A call of a thread, which may be retiring the stream, too.
@@ -55,13 +56,13 @@ impl Holds {
         self.0.fetch_sub(CALL, Ordering::Release);
     }
 
-    /// Counts windows that were opened during a call.
+    /// Adds windows that were opened during a call to the count.
     #[inline]
     pub(crate) fn open_windows(&self, windows: usize) {
         self.0.fetch_add(windows as u64 * WINDOW, Ordering::Relaxed);
     }
 
-    /// Ends the count of windows that were closed.
+    /// Removes windows that were closed from the count.
     #[inline]
     pub(crate) fn close_windows(&self, windows: usize) {
         // Release: as in `leave`.
@@ -74,7 +75,7 @@ impl Holds {
         self.0.load(Ordering::Acquire) & RETIRED != 0
     }
 
-    /// Begins to retire the stream, which counts as a call; or returns what holds it.
+    /// Begins to retire the stream, which counts as a call; or returns why it cannot be retired.
     pub(crate) fn begin_closing(&self) -> Result<Retirement<'_>, HeldBy> {
         match self.exchange(0, CLOSING + CALL) {
             Ok(()) => Ok(Retirement(self)),

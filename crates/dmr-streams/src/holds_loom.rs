@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::Holds;
 
-/// A stream: a call uses it, and what retires it destroys it.
+/// A stream, which calls use and a retirement destroys.
 struct Stream {
     holds: Holds,
     /// Stands for the driver's stream: the model fails if a call and the destruction meet.
@@ -32,7 +32,7 @@ impl Stream {
         is_entered
     }
 
-    /// Records, and destroys what was retired.
+    /// Records, and destroys the stream if it was retired.
     fn retire(&self) -> bool {
         let Ok(closing) = self.holds.begin_closing() else { return false };
         self.submitted.with(|submitted| {

@@ -1,4 +1,4 @@
-//! Page-locked host memory, kept until the streams of its pool are done with it.
+//! Page-locked host memory, which is freed when the streams of its pool are done with it.
 
 use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
@@ -36,7 +36,7 @@ unsafe impl Send for PinnedMemory {}
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Returns the block that the use table has for this memory. The device sees it at the host's
+    /// Returns the block of this memory in the use table. The device accesses the memory at the host's
     /// address.
     pub fn block(&self) -> &DeviceBlock {
         &self.block
@@ -112,11 +112,11 @@ impl StreamPool {
         if bytes == 0 {
             return Err(ResourceError::zero_size());
         }
-        // What cannot be freed stays retired, and is no reason to refuse this allocation.
+        // Memory that cannot be freed stays retired; this allocation does not fail for it.
         let _ = ORPHANS.get().reap(Patience::Poll);
         let _ = self.try_reap_pinned();
         let relaxed = device.relaxed()?;
-        // SAFETY: what is allocated is written below, before anything reads it.
+        // SAFETY: the memory is written below, before it is read.
         let start = unsafe { result::malloc_host(bytes, PORTABLE) }
             .map_err(|error| device.driver_error("cuMemHostAlloc", error))?
             .cast::<u8>();
@@ -125,19 +125,19 @@ impl StreamPool {
         let slot = match self.uses().insert(self.pinned_owner(), generation, &home, 0) {
             Ok(slot) => slot,
             Err(error) => {
-                // That error says more than one of the free.
+                // Returns that error, which says more than one of the free.
                 let _ = free_host(&relaxed, ptr);
                 return Err(error);
             }
         };
-        // SAFETY: the driver returns no null pointer for bytes, and gave these.
+        // SAFETY: the driver has allocated these bytes, and returns no null pointer for a size above 0.
         let start = unsafe {
             start.write_bytes(0, bytes);
             NonNull::new_unchecked(start)
         };
-        // SAFETY: the driver has just given these bytes, on a page boundary; the device sees them
-        // at the same address. They stay until the use table says that they have no use left. No
-        // resource gets the block. The generation is new.
+        // SAFETY: the driver has just allocated these bytes, on a page boundary; the device accesses them
+        // at the same address. They stay until the use table has no use of them. No resource gets the
+        // block. The generation is new.
         let block = unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -184,7 +184,7 @@ impl StreamPool {
     fn reap_retired(&self, patience: Patience) -> ResourceResult<u64> {
         // First: another thread may have held a lock when the process was forked.
         self.device().refuse_fork()?;
-        // Nothing can free it before the process ends.
+        // On a lost device no memory is freed before the process ends.
         if self.device().is_lost() {
             return Ok(0);
         }
@@ -214,21 +214,21 @@ impl StreamPool {
         });
     }
 
-    /// Makes pinned memory pending that comes `after` uses on other streams than its home stream.
+    /// Makes pinned memory pending. `after` has its dependencies on other streams than its home stream.
     fn pend_pinned(&self, memory: HostMemory, mut after: Dependencies) {
         let home = memory.id.alloc_stream();
         after.add(home, self.uses().submitted(home));
         self.pinned().pending.push(home, Pending { value: memory, after });
     }
 
-    /// Called when the last owner of the pool is gone. Frees the pinned memory whose uses are done,
-    /// and leaves the rest to [`reap_orphaned_pinned`]: a drop waits for nothing.
+    /// Frees the pinned memory whose uses are done, and leaves the rest to [`reap_orphaned_pinned`]: a drop
+    /// does not wait. Called when the last owner of the pool is dropped.
     pub(crate) fn end_pinned(&self) {
         // In a forked child another thread may have held a lock. A lost device frees nothing.
         if self.device().check().is_err() {
             return;
         }
-        // What cannot be freed is left to the orphans.
+        // Memory that cannot be freed becomes orphaned.
         let _ = self.try_reap_pinned();
         let _ = self.pinned().pending.reap(Patience::Wait, |Pending { value, after }| {
             // Without events there is no way to find out when the memory may be freed, so it leaks. So
@@ -246,8 +246,8 @@ impl StreamPool {
 /// was dropped; returns its bytes. Allocating pinned memory frees it, too, once the device is done
 /// with it. For the end of a process, or of a test that looks for leaks.
 ///
-/// Such memory keeps the CUDA context alive, and nothing else. That of a lost device is forgotten:
-/// nothing can free it before the process ends.
+/// Such memory keeps the CUDA context alive, and nothing else. That of a lost device is forgotten: it
+/// cannot be freed before the process ends.
 ///
 /// # Errors
 ///
@@ -272,7 +272,7 @@ impl Dropped {
     }
 }
 
-/// Pinned memory that was dropped: its block in the use table.
+/// Pinned memory that was dropped, by its block in the use table.
 #[derive(Clone, Copy, Debug)]
 struct HostMemory {
     id: BlockId,
@@ -283,7 +283,7 @@ struct HostMemory {
 struct Orphan {
     ptr: u64,
     bytes: usize,
-    /// Those not known to be done.
+    /// The events of its uses that are not known to be done.
     events: SmallVec<[Event; 4]>,
     device: Device,
 }
@@ -291,7 +291,8 @@ struct Orphan {
 #[derive(Default)]
 struct Orphans {
     waiting: Mutex<Vec<Orphan>>,
-    /// Held while reaping, so that a reap that waits also waits for what another thread has in hand.
+    /// Held while reaping, so that a reap that waits also waits for the memory that another thread is
+    /// freeing.
     reaping: Mutex<()>,
 }
 
@@ -349,7 +350,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frees memory that no device work uses any more.
+/// Frees pinned memory. No device work uses it.
 fn free_host(relaxed: &RelaxedCapture<'_>, ptr: u64) -> ResourceResult<()> {
     // SAFETY: allocated by `allocate_pinned`, and not freed before.
     unsafe { result::free_host(with_exposed_provenance_mut(ptr as usize)) }

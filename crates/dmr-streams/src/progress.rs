@@ -1,4 +1,4 @@
-//! How far each stream of a pool has got, and the events by which streams wait for each other.
+//! The timelines of a pool's streams, and the events by which streams wait for each other.
 
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::UseId;
@@ -15,11 +15,11 @@ const CAPTURED_EVENT: i32 = 907;
 /// The timelines of the streams of a pool, by slot.
 pub(crate) struct Progress {
     timelines: Box<[CachePadded<Timeline<DriverEvent>>]>,
-    /// No event was recorded in this slot or a later one: no stream has waited for anything there.
+    /// The end of the slots in which an event was recorded: no stream has waited for another slot.
     reach: AtomicUsize,
-    /// A second stream exists, or is about to: uses are recorded from now on.
+    /// A second stream exists or is about to exist: uses are recorded from now on.
     several: AtomicBool,
-    /// An event of the first stream covers all that came before there was a second.
+    /// An event of the first stream covers all its work from before there was a second.
     is_announced: AtomicBool,
 }
 
@@ -36,15 +36,15 @@ impl Progress {
         }
     }
 
-    /// Returns the number that stands for all that was submitted to the stream in `slot` so far: that
-    /// of an allocation that was just submitted.
+    /// Returns the use that stands for all work submitted to the stream in `slot` so far: that of an
+    /// allocation that was just submitted.
     #[inline]
     pub(crate) fn submitted(&self, slot: usize) -> UseId {
         UseId::new(slot, self.timelines.get(slot).map_or(0, |timeline| timeline.submitted()))
     }
 
-    /// Returns whether work on the stream in `slot` would have to wait for a use: one of another stream
-    /// that the stream has not waited for and that is not known to be done.
+    /// Returns whether work on the stream in `slot` would have to wait for a use: whether the use is of
+    /// another stream, the stream has not waited for it, and it is not known to be done.
     #[inline]
     pub(crate) fn holds_up(&self, slot: usize, used: UseId) -> bool {
         let has_seen =
@@ -60,8 +60,8 @@ impl Progress {
         self.timelines.get(used.slot()).is_some_and(|timeline| timeline.is_done(used.seq()))
     }
 
-    /// The wait for `event` is queued on the stream in `slot`: what comes after it there comes after
-    /// all that the event covers.
+    /// Remembers that a wait for `event` is queued on the stream in `slot`: later work there is ordered
+    /// after all uses that the event covers.
     fn has_waited(&self, slot: usize, event: &Event) {
         let seen = &self.timelines[slot].seen;
         seen.raise_all(&event.seen, slot, self.reach());
@@ -76,8 +76,8 @@ impl Progress {
     }
 
     /// Discards an event if the driver reports that a graph has captured its record: the capture began
-    /// before the record, and ended before the driver was asked. The next call that needs the event finds
-    /// a later one, or records one.
+    /// before the record, and ended before `refuse_capture`. The next call that needs the event finds a
+    /// later one, or records one.
     #[inline]
     fn discard_captured<T>(&self, event: &Event, outcome: ResourceResult<T>) -> ResourceResult<T> {
         if let Err(ResourceError::Driver { code: CAPTURED_EVENT, .. }) = outcome {
@@ -86,7 +86,7 @@ impl Progress {
         outcome
     }
 
-    /// Asks the driver whether an event is done.
+    /// Queries an event: returns whether it is done.
     pub(crate) fn query(&self, device: &Device, event: &Event) -> ResourceResult<bool> {
         let queried = event.driver_event().query(&device.relaxed()?);
         let is_done = self.discard_captured(event, queried)?;
@@ -104,7 +104,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The driver has reported that the event is done: so is all that it covers.
+    /// Remembers that an event is done, and so all uses that it covers.
     fn has_completed(&self, event: &Event) {
         self.timelines[event.slot()].raise_done(event.seq());
         for (slot, seq) in event.seen.iter(self.reach()) {
@@ -162,8 +162,8 @@ impl Progress {
         }
     }
 
-    /// Returns an event recorded now, which covers all that was submitted to the stream so far; `None`
-    /// if that is done by now.
+    /// Returns an event recorded now, which covers all work submitted to the stream so far; `None` if that
+    /// work is done by now.
     pub(crate) fn event_now(
         &self,
         pool: &StreamPool,
@@ -175,7 +175,7 @@ impl Progress {
         }
     }
 
-    /// As [`event_now`](Self::event_now), on a stream that may not be the caller's.
+    /// As [`event_now`](Self::event_now), on a stream that was entered.
     pub(crate) fn event_on(&self, stream: &StreamGuard<'_>) -> ResourceResult<Option<Event>> {
         let timeline = &self.timelines[stream.slot()];
         let mut events = timeline.lock();
@@ -185,19 +185,19 @@ impl Progress {
         self.record(stream, seq, event)?;
         Ok(match timeline.cover(seq) {
             Cover::Event(event) => Some(event),
-            // It has served again only because it was done.
+            // The event was recorded again only because it was done.
             Cover::Done | Cover::Unrecorded => None,
         })
     }
 
-    /// Makes an event stand for all that was ever submitted to the stream in `slot`, which was retired
-    /// just now, and after whose work it was recorded. `None`: all of that is done.
+    /// Makes `last` cover all work of the stream in `slot`, which was just retired; it was recorded after
+    /// that work. `None` if that work is done.
     pub(crate) fn seal(&self, slot: usize, last: Option<Event>) {
         self.timelines[slot].seal(last);
     }
 
-    /// Called before a second stream is handed out: from then on uses are recorded, and one event
-    /// covers all earlier ones.
+    /// Starts the recording of uses, and records one event that covers all earlier ones. Called before a
+    /// second stream is leased.
     pub(crate) fn announce_second_stream(&self, pool: &StreamPool) -> ResourceResult<()> {
         self.several.store(true, Ordering::SeqCst);
         if !self.is_announced.load(Ordering::Acquire) {
@@ -207,8 +207,8 @@ impl Progress {
         Ok(())
     }
 
-    /// A slot that is missed because it is only just being used makes an event stand for less than
-    /// it does: one wait more than needed.
+    /// Returns the end of the slots in which an event was recorded. If it misses one that is recorded just
+    /// now, an event covers less than it could: one wait more than needed.
     #[inline]
     fn reach(&self) -> usize {
         self.reach.load(Ordering::Relaxed)
@@ -216,7 +216,7 @@ impl Progress {
 
     /// Records an event for use `seq`: the one given, or another one. An event that a graph has captured
     /// orders nothing outside of the graph, and adds no node to it: it is discarded. A capture can begin
-    /// at any time, so the driver is asked afterwards.
+    /// at any time, so this looks for one after the record.
     #[inline(always)]
     fn record<'p>(
         &'p self,
@@ -232,7 +232,7 @@ impl Progress {
         if on.slot() >= self.reach() {
             self.reach.fetch_max(on.slot() + 1, Ordering::Relaxed);
         }
-        // What was waited for by now is waited for before the event, too.
+        // The event comes after all that its stream has waited for by now.
         event.seen.copy(&timeline.seen, self.reach());
         let recorded = event.driver_event().record(on);
         let outcome = on.refuse_capture();
@@ -245,8 +245,8 @@ impl Progress {
         outcome.and(recorded.map_err(failed))
     }
 
-    /// An event to record for use `seq`, where none was known to be done: asks the driver about one now
-    /// and then, and else makes a new one.
+    /// Returns an event to record for use `seq`, where none is known to be done: queries one now and then,
+    /// and creates one if that is not done.
     #[cold]
     fn another_event(
         &self,
@@ -254,11 +254,11 @@ impl Progress {
         seq: u64,
     ) -> ResourceResult<&StreamEvent<DriverEvent>> {
         let timeline = &self.timelines[on.slot()];
-        if let Some(asked) = timeline.event_to_query()
-            // Where the driver does not say that it is done, a new one serves as well.
-            && self.query(on.device(), &asked).unwrap_or(false)
+        if let Some(queried) = timeline.event_to_query()
+            // On an error a new event serves as well.
+            && self.query(on.device(), &queried).unwrap_or(false)
         {
-            drop(asked);
+            drop(queried);
             if let Some(event) = timeline.reuse(&mut timeline.lock(), seq) {
                 return Ok(event);
             }

@@ -1,4 +1,4 @@
-//! What a stream has waited for: for some other streams, up to which use.
+//! The uses of other streams that a stream has waited for.
 
 use dmr_core::ledger::UseId;
 
@@ -7,11 +7,12 @@ use crate::sync::{AtomicU64, Ordering};
 /// Words in a [`Seen`].
 const WORDS: usize = 32;
 
-/// Up to which use of each other stream a stream comes, remembered for at most [`WORDS`] streams.
+/// The last use of each other stream that a stream has waited for, remembered for at most [`WORDS`]
+/// streams.
 ///
 /// A word holds a [`UseId`], or 0; the slot of its stream modulo [`WORDS`] is the word's index.
-/// Of two streams with the same index only the one raised last is remembered. To forget costs a wait
-/// that was not needed, and never leaves one out: every word is true by itself.
+/// Of two streams with the same index only the one raised last is remembered. A use that was forgotten
+/// costs a wait that was not needed; no wait is left out, because every word is true by itself.
 pub(crate) struct Seen([AtomicU64; WORDS]);
 
 impl Seen {
@@ -28,7 +29,7 @@ impl Seen {
 
     /// Remembers that use `seq` of the stream in `slot` is covered.
     ///
-    /// Of two threads at once, the smaller number may stand in the end: so this needs no atomic
+    /// If two threads call it at the same time, the smaller number may remain: that saves an atomic
     /// read-modify-write.
     pub(crate) fn raise(&self, slot: usize, seq: u64) {
         let word = &self.0[slot % WORDS];
@@ -39,15 +40,15 @@ impl Seen {
         }
     }
 
-    /// Remembers all that `other` covers, except for uses of the stream in `own`, and except for
-    /// words from index `reach` on.
+    /// Remembers all uses that `other` covers, except for those of the stream in `own` and those in words
+    /// from index `reach` on.
     pub(crate) fn raise_all(&self, other: &Self, own: usize, reach: usize) {
         for (slot, seq) in other.iter(reach).filter(|(slot, _)| *slot != own) {
             self.raise(slot, seq);
         }
     }
 
-    /// Makes this cover what `other` does and nothing else, in the words below index `reach`.
+    /// Makes this cover the same uses as `other` in the words below index `reach`.
     pub(crate) fn copy(&self, other: &Self, reach: usize) {
         for (mine, theirs) in self.0.iter().zip(&other.0).take(reach) {
             mine.store(theirs.load(Ordering::Acquire), Ordering::Relaxed);

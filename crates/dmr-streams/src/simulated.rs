@@ -1,5 +1,5 @@
-//! Tells the simulated driver of the blocks of a pool, through functions that it has and NVIDIA's
-//! driver has not.
+//! Reports the blocks of a pool to the simulated driver, through functions that NVIDIA's driver does not
+//! have.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
@@ -11,16 +11,16 @@ use crate::Device;
 use crate::library::optional;
 
 impl Device {
-    /// Returns the observer that the driver brings: the simulated driver has one, and reports what is
-    /// done to the blocks that it is told of, with their tags. NVIDIA's driver has none.
+    /// Returns the observer that is part of the driver. The simulated driver has one, and reports wrong and
+    /// unordered accesses to the blocks that are reported to it, with their tags. NVIDIA's driver has none.
     #[must_use]
     pub fn memory_observer(&self) -> Option<Arc<dyn MemoryObserver>> {
         Some(Arc::new(SimulatedDriver::of(self.ordinal())?))
     }
 }
 
-/// The functions of `dmr_sim::driver::carved`. What they return is of no use: a universe that has
-/// ended has nothing to report any more.
+/// The functions of `dmr_sim::driver::carved`. Their results are ignored: they fail only in a universe that
+/// has ended, which reports nothing.
 struct SimulatedDriver {
     universe: u32,
     heap_created: unsafe extern "C" fn(u32, u64, u64) -> c_int,
@@ -33,8 +33,8 @@ impl SimulatedDriver {
     fn of(ordinal: usize) -> Option<Self> {
         type UniverseOf = unsafe extern "C" fn(c_int, *mut u32) -> c_int;
         let mut universe = 0;
-        // SAFETY: these names are the simulated driver's alone; the types are those that it gives
-        // them; the first is called with the address of a 32-bit integer.
+        // SAFETY: only the simulated driver has functions with these names, and they have these types; the
+        // first is called with the address of a 32-bit integer.
         unsafe {
             let universe_of: UniverseOf = optional("dmrSimUniverseOf")?;
             if universe_of(c_int::try_from(ordinal).ok()?, &mut universe) != 0 {
@@ -76,8 +76,8 @@ impl MemoryObserver for SimulatedDriver {
         unsafe { (self.region_freed)(self.universe, ptr) };
     }
 
-    /// It checks work when that is submitted. A pool that asked what is done would teach it orders
-    /// that the program has not made, and so hide races.
+    /// Returns `true`: it checks work at submission. Queries by a pool would be orders that the program has
+    /// not made, and would hide races.
     fn follows_streams(&self) -> bool {
         true
     }

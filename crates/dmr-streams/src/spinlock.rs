@@ -43,7 +43,7 @@ impl<T> SpinLock<T> {
         Self { is_locked: AtomicBool::new(true), value: UnsafeCell::new(value) }
     }
 
-    /// Locks it; waits while another thread has locked it.
+    /// Locks it; waits while another thread holds the lock.
     #[inline]
     pub fn lock(&self) -> SpinLockGuard<'_, T> {
         if !self.try_acquire() {
@@ -52,7 +52,7 @@ impl<T> SpinLock<T> {
         SpinLockGuard { lock: self }
     }
 
-    /// Locks it, unless another thread has locked it.
+    /// Locks it, unless another thread holds the lock.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinLockGuard<'_, T>> {
         self.try_acquire().then(|| SpinLockGuard { lock: self })
@@ -95,7 +95,7 @@ impl<T> SpinLock<T> {
 
     #[inline]
     fn try_acquire(&self) -> bool {
-        // Acquire: what was written under the lock before is visible.
+        // Acquire: writes of earlier holders are visible.
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
         self.is_locked.compare_exchange(false, true, acquire, relaxed).is_ok()
     }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_when_many_threads_count() {
+    fn no_count_of_many_threads_is_lost() {
         let lock = SpinLock::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -240,15 +240,15 @@ mod loom_tests {
                 let shared: Arc<Shared> = Arc::clone(&shared);
                 loom::thread::spawn(move || act(&shared))
             };
-            let late = spawn(|(lock, whose)| {
-                let is_mine = || whose.load(Ordering::Acquire) == 1;
-                if let Some(held) = lock.lock_while(is_mine).filter(|_| is_mine()) {
+            let late = spawn(|(lock, occupant)| {
+                let is_there = || occupant.load(Ordering::Acquire) == 1;
+                if let Some(held) = lock.lock_while(is_there).filter(|_| is_there()) {
                     count(held);
                 }
             });
-            let (lock, whose) = &*shared;
+            let (lock, occupant) = &*shared;
             let held = lock.lock();
-            whose.store(0, Ordering::Release);
+            occupant.store(0, Ordering::Release);
             held.leave_locked();
             // SAFETY: left locked just above.
             count(unsafe { lock.resume() });

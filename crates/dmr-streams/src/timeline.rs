@@ -16,12 +16,12 @@ use crate::seen::Seen;
 use crate::spinlock::{SpinLock, SpinLockGuard};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
-/// How many events are recorded on a stream before the driver is asked about one of them, where no
-/// event can be recorded again without.
+/// The number of events that are recorded on a stream before one of them is queried, if none can be
+/// recorded again otherwise.
 const EVENTS_PER_QUERY: usize = 64;
 
-/// How many of the oldest events are looked at for one to record again, and how many of the newest
-/// for one to wait for before all are searched.
+/// The number of oldest events that are searched for one to record again, and of newest events that are
+/// searched one by one for one to wait for.
 const LOOKS: usize = 8;
 
 /// The uses of one stream.
@@ -30,23 +30,23 @@ pub(crate) struct Timeline<D> {
     last: AtomicU64,
     /// Uses up to this number are known to be done.
     done: AtomicU64,
-    /// What this stream has waited for.
+    /// The uses of other streams that this stream has waited for.
     pub(crate) seen: Seen,
     /// Never locked across a driver call.
     events: SpinLock<Events<D>>,
-    /// Covers all that was ever submitted here: set when the stream is retired. `None`: all of that is
-    /// done.
+    /// The event that covers all work of the stream: set when the stream is retired. `None` if that work
+    /// is done.
     sealed: OnceLock<Option<Arc<StreamEvent<D>>>>,
 }
 
 /// The events of a stream.
 pub(crate) struct Events<D> {
-    /// Sorted by number: those that are being recorded or may be waited for, and those that were and
-    /// serve again when an event is needed. It grows to the number of events in flight.
+    /// Sorted by number: events that are being recorded, that may be waited for, or that are done and can
+    /// be recorded again. It grows to the number of events in flight.
     recorded: VecDeque<Recorded<D>>,
-    /// Those whose record has failed, or belongs to a graph.
+    /// Events whose record has failed, or belongs to a graph.
     spare: Vec<Arc<StreamEvent<D>>>,
-    /// Events recorded since the driver was last asked about one.
+    /// The number of events recorded since one was last queried.
     since_query: usize,
 }
 
@@ -61,21 +61,21 @@ pub(crate) struct StreamEvent<D> {
     driver_event: D,
     /// The slot of its stream.
     slot: usize,
-    /// It covers uses of its stream up to this number ...
+    /// The number up to which it covers uses of its stream.
     seq: AtomicU64,
-    /// ... and what its stream had waited for when it was recorded.
+    /// The uses of other streams that its stream had waited for when it was recorded.
     pub(crate) seen: Seen,
-    /// The record has been submitted, so it can be waited for.
+    /// Its record has been submitted, so a stream can wait for it.
     is_recorded: AtomicBool,
 }
 
-/// What a stream waits for that must come after a use.
+/// The wait that orders a stream after a use.
 pub(crate) enum Cover<D> {
-    /// Nothing: the use is known to be done.
+    /// None: the use is known to be done.
     Done,
-    /// This event.
+    /// A wait for this event.
     Event(Arc<StreamEvent<D>>),
-    /// An event that is still to be recorded.
+    /// A wait for an event that is still to be recorded.
     Unrecorded,
 }
 
@@ -91,8 +91,8 @@ impl<D> Timeline<D> {
         }
     }
 
-    /// Returns the number that stands for all that was submitted so far: that of an allocation that
-    /// was just submitted.
+    /// Returns the number that stands for all work submitted so far: that of an allocation that was just
+    /// submitted.
     #[inline]
     pub(crate) fn submitted(&self) -> u64 {
         self.last.load(Ordering::SeqCst) + 1
@@ -104,8 +104,8 @@ impl<D> Timeline<D> {
         self.done.load(Ordering::Acquire) >= seq
     }
 
-    /// Remembers that uses up to `seq` are done. Of two threads at once, the smaller number may stand
-    /// in the end: that costs a wait or a query, and saves an atomic read-modify-write.
+    /// Remembers that uses up to `seq` are done. If two threads call it at the same time, the smaller number
+    /// may remain: that costs a wait or a query, and saves an atomic read-modify-write.
     pub(crate) fn raise_done(&self, seq: u64) {
         if self.done.load(Ordering::Relaxed) < seq {
             // Release: a thread that reads this submits after the work was done.
@@ -118,17 +118,17 @@ impl<D> Timeline<D> {
         self.events.lock()
     }
 
-    /// Returns the number of a use that was just submitted.
+    /// Numbers a use that was just submitted.
     #[inline]
     pub(crate) fn number(&self, _: &SpinLockGuard<'_, Events<D>>) -> u64 {
         let seq = self.last.load(Ordering::Relaxed) + 2;
         // Release, and no exchange: a thread that submits an allocation after an event was recorded for
-        // this number has the driver's word for that order, and so finds the number.
+        // this number is ordered after the record by the driver, and so reads the number.
         self.last.store(seq, Ordering::Release);
         seq
     }
 
-    /// Takes an event to record for use `seq`, if there is one that nothing needs any more.
+    /// Returns an event to record for use `seq`, if one is done and no thread uses it.
     #[inline]
     pub(crate) fn reuse(
         &self,
@@ -136,7 +136,7 @@ impl<D> Timeline<D> {
         seq: u64,
     ) -> Option<&StreamEvent<D>> {
         let done = self.done.load(Ordering::Acquire);
-        let event = events.take_unneeded(done)?;
+        let event = events.remove_unneeded(done)?;
         Some(self.insert(events, seq, event))
     }
 
@@ -165,8 +165,7 @@ impl<D> Timeline<D> {
         borrowed
     }
 
-    /// Takes an event back that could not be recorded, or whose record a graph has captured: it stands for
-    /// no use.
+    /// Removes an event that could not be recorded, or whose record a graph has captured: it covers no use.
     #[cold]
     pub(crate) fn discard(&self, event: &StreamEvent<D>) {
         let mut events = self.lock();
@@ -178,8 +177,7 @@ impl<D> Timeline<D> {
         }
     }
 
-    /// Returns the event to ask the driver about, if it is time for that: the one in the middle of those
-    /// that may not be done.
+    /// Returns the event to query, if a query is due: the middle one of those that may not be done.
     #[cold]
     pub(crate) fn event_to_query(&self) -> Option<Arc<StreamEvent<D>>> {
         let mut events = self.lock();
@@ -193,11 +191,11 @@ impl<D> Timeline<D> {
         found.map(|it| Arc::clone(&it.event))
     }
 
-    /// Finds what a stream waits for that must come after use `seq`: the first event with that number
-    /// or a later one that is recorded, so that it does not wait for later work than it must.
+    /// Returns the wait that orders a stream after use `seq`: for the first recorded event with that number
+    /// or a larger one, so that the stream does not wait for later work than it must.
     pub(crate) fn cover(&self, seq: u64) -> Cover<D> {
         let events = self.lock();
-        // Under the lock: an event that served again meanwhile was done.
+        // Under the lock: an event that was recorded again meanwhile was done.
         if self.is_done(seq) {
             return Cover::Done;
         }
@@ -211,8 +209,8 @@ impl<D> Timeline<D> {
         Cover::Unrecorded
     }
 
-    /// Makes an event stand for all that was ever submitted to the stream, which was retired just now,
-    /// and after whose work it was recorded. `None`: all of that is done.
+    /// Makes `last` cover all work of the stream, which was just retired; it was recorded after that work.
+    /// `None` if that work is done.
     pub(crate) fn seal(&self, last: Option<Arc<StreamEvent<D>>>) {
         match &last {
             Some(last) => last.seq.store(dmr_core::ledger::UseId::MAX_SEQ, Ordering::Relaxed),
@@ -221,15 +219,15 @@ impl<D> Timeline<D> {
         self.sealed.get_or_init(|| last);
     }
 
-    /// Returns what [`seal`](Self::seal) was given, for a stream that is retired: waits for a thread
-    /// that is about to call it.
+    /// Returns the event that was passed to [`seal`](Self::seal), for a stream that is retired: waits for a
+    /// thread that is about to call it.
     pub(crate) fn sealed(&self) -> Option<Arc<StreamEvent<D>>> {
         self.sealed.wait().clone()
     }
 }
 
 impl<D> Events<D> {
-    /// Adds an event where its number says.
+    /// Adds an event in the order of the numbers.
     #[inline]
     fn insert(&mut self, added: Recorded<D>) {
         // A thread that had to make its event may be late.
@@ -241,8 +239,8 @@ impl<D> Events<D> {
         }
     }
 
-    /// Returns the index of the first event with number `seq` or a larger one. Looks at the newest
-    /// events first: work mostly waits for what was submitted just before.
+    /// Returns the index of the first event with number `seq` or a larger one. Searches the newest events
+    /// first: work mostly waits for work that was submitted just before.
     #[inline]
     fn first_from(&self, seq: u64) -> usize {
         let mut at = self.recorded.len();
@@ -256,19 +254,20 @@ impl<D> Events<D> {
         self.recorded.partition_point(|it| it.seq < seq)
     }
 
-    /// Removes an event that is done and that no thread has.
+    /// Removes an event that is done and that no thread uses.
     #[inline]
-    fn take_unneeded(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
+    fn remove_unneeded(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
         let is_unneeded = |it: &mut Recorded<D>| it.seq <= done && it.is_unneeded();
         if self.recorded.front_mut().is_some_and(is_unneeded) {
             return self.recorded.pop_front().map(|it| it.event);
         }
-        self.take_unneeded_later(done)
+        self.remove_unneeded_later(done)
     }
 
-    /// As above, where the oldest event is needed, or may not be done.
+    /// Removes an event as [`remove_unneeded`](Self::remove_unneeded) does, where the oldest is in use or may
+    /// not be done.
     #[inline(never)]
-    fn take_unneeded_later(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
+    fn remove_unneeded_later(&mut self, done: u64) -> Option<Arc<StreamEvent<D>>> {
         let is_unneeded = |it: &mut Recorded<D>| it.seq <= done && it.is_unneeded();
         let found = self.recorded.iter_mut().take(LOOKS).position(is_unneeded);
         if let Some(at) = found {
@@ -280,7 +279,7 @@ impl<D> Events<D> {
 }
 
 impl<D> Recorded<D> {
-    /// Returns whether no thread has the event, to record it or to wait for it.
+    /// Returns whether no thread is about to record the event or to wait for it.
     #[inline]
     fn is_unneeded(&mut self) -> bool {
         self.event.is_recorded() && is_only(&mut self.event)
@@ -293,24 +292,24 @@ impl<D> StreamEvent<D> {
         if slot == self.slot { self.seq() >= seq } else { self.seen.covers(slot, seq) }
     }
 
-    /// It covers uses of its stream up to this number.
+    /// Returns the number up to which it covers uses of its stream.
     pub(crate) fn seq(&self) -> u64 {
         self.seq.load(Ordering::Relaxed)
     }
 
-    /// The slot of the stream that it is recorded on.
+    /// Returns the slot of the stream that it is recorded on.
     pub(crate) fn slot(&self) -> usize {
         self.slot
     }
 
-    /// The driver's event.
+    /// Returns the driver's event.
     pub(crate) fn driver_event(&self) -> &D {
         &self.driver_event
     }
 
-    /// Says that its record has been submitted. The recording thread does not touch it afterwards.
+    /// Marks its record as submitted. The recording thread does not touch it afterwards.
     pub(crate) fn set_recorded(&self) {
-        // Release: what it covers is written before.
+        // Release: `seq` and `seen` are written before.
         self.is_recorded.store(true, Ordering::Release);
     }
 
@@ -319,18 +318,18 @@ impl<D> StreamEvent<D> {
     }
 }
 
-/// Returns whether there is no other `Arc` of an event. The caller has the lock under which they are
+/// Returns whether there is no other `Arc` of an event. The caller holds the lock under which events are
 /// cloned.
 #[cfg(not(loom))]
 #[inline]
 fn is_only<T>(event: &mut Arc<T>) -> bool {
     let is_only = Arc::strong_count(event) == 1;
-    // What a thread that had another one did with it comes before what is done next.
+    // Acquire: all that a thread did with another `Arc` happens before this returns.
     std::sync::atomic::fence(Ordering::Acquire);
     is_only
 }
 
-/// As above: loom's count orders nothing.
+/// Returns whether there is no other `Arc` of an event. (loom's `strong_count` orders nothing.)
 #[cfg(loom)]
 fn is_only<T>(event: &mut Arc<T>) -> bool {
     Arc::get_mut(event).is_some()

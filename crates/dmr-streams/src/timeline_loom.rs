@@ -3,7 +3,7 @@
 use super::*;
 use crate::sync::AtomicUsize;
 
-/// What the driver's event was recorded for last.
+/// The number that the driver's event was last recorded for.
 type Model = Timeline<AtomicUsize>;
 
 fn begin(timeline: &Model) -> Option<(u64, &StreamEvent<AtomicUsize>)> {
@@ -19,8 +19,8 @@ fn record(seq: u64, event: &StreamEvent<AtomicUsize>) {
     event.set_recorded();
 }
 
-/// U5: an event that a thread is about to wait for is not recorded again; and a thread that comes too
-/// late for it has nothing to wait for.
+/// U5: an event that a thread is about to wait for is not recorded again; a thread that is too late for
+/// the event has nothing to wait for.
 #[test]
 fn no_event_is_recorded_again_that_a_thread_is_about_to_wait_for() {
     loom::model(|| {

@@ -24,7 +24,7 @@ fn record(timeline: &TestTimeline, made: &mut usize) -> u64 {
     seq
 }
 
-/// The number of the event that covers a use; `None` if it is done.
+/// Returns the number of the event that covers a use; `None` if the use is done.
 fn covered_by(timeline: &TestTimeline, seq: u64) -> Option<u64> {
     match timeline.cover(seq) {
         Cover::Done => None,
@@ -66,7 +66,7 @@ fn an_event_that_a_late_thread_has_made_is_found_by_its_number() {
 }
 
 #[test]
-fn an_event_is_recorded_again_once_it_is_done_and_no_thread_has_it() {
+fn an_event_is_recorded_again_once_it_is_done_and_no_thread_uses_it() {
     let (timeline, mut made) = (TestTimeline::new(), 0);
     let seq = record(&timeline, &mut made);
     record(&timeline, &mut made);
@@ -106,7 +106,7 @@ fn an_event_whose_record_has_failed_covers_nothing_and_serves_again() {
 }
 
 #[test]
-fn the_driver_is_asked_once_for_each_sixty_four_events() {
+fn one_of_sixty_four_events_is_queried() {
     let (timeline, mut made) = (TestTimeline::new(), 0);
     let mut asked = Vec::new();
     for _ in 0..4 * EVENTS_PER_QUERY {

@@ -28,25 +28,25 @@ use handed_over::{RetiredUpstream, UpstreamId, with_slot};
 /// # When a block is deallocated upstream
 ///
 /// At once, if all recorded uses are ordered before the home stream's next work. Otherwise the block is
-/// *retired* until its windows are closed and its uses on other streams are done. The driver is asked about
-/// them at the start of each [`allocate`](DeviceMemoryResource::allocate), again before that refuses for lack
+/// *retired* until its windows are closed and its uses on other streams are done. These uses are polled at
+/// the start of each [`allocate`](DeviceMemoryResource::allocate), again before that refuses for lack
 /// of memory, and in [`try_reap`](DeviceMemoryResource::try_reap);
-/// [`reap_pending`](DeviceMemoryResource::reap_pending) waits for them. Upstream may then keep the block
-/// retired by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
+/// [`reap_pending`](DeviceMemoryResource::reap_pending) waits for them. Upstream may then retire the block
+/// by rules of its own; [`usage`](DeviceMemoryResource::usage) counts it once.
 ///
 /// If upstream tracks uses itself, none are recorded there.
 ///
 /// # Dropping it
 ///
-/// Waits for nothing: the home streams of blocks that are still retired are made to wait for their
-/// uses, and the blocks are deallocated upstream. Those with an open window are leaked.
+/// Does not wait: the home streams of blocks that are still retired are made to wait for the uses, and the
+/// blocks are deallocated upstream. Blocks with an open window are leaked.
 pub struct Tracked<R: DeviceMemoryResource> {
     upstream: Option<R>,
     streams: Arc<StreamPool>,
     owner: BlockOwner,
     in_use: LeakedInChild<BlocksInUse<ReleasedBlock>>,
     pending: LeakedInChild<PendingFrees<ReleasedBlock>>,
-    /// Bytes asked for in the blocks that are retired here and live upstream.
+    /// Requested bytes of the blocks that are retired here and live upstream.
     retired_bytes: AtomicU64,
     /// Never locked across a driver call.
     retired_upstream: LeakedInChild<Mutex<RetiredUpstream>>,
@@ -75,15 +75,14 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         })
     }
 
-    /// Returns the resource that the memory comes from.
+    /// Returns the upstream resource.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only inside `into_inner`")]
     pub fn get_ref(&self) -> &R {
         self.upstream.as_ref().expect("there until `into_inner`")
     }
 
-    /// Returns the resource that the memory comes from. Retired blocks are deallocated there as when this
-    /// is dropped.
+    /// Returns the upstream resource. Retired blocks are deallocated there as when this is dropped.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only after this")]
     pub fn into_inner(mut self) -> R {
@@ -115,7 +114,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     /// Returns an error for a part of a block of this resource, and in a forked child.
     fn refuse_part(&self, block: &DeviceBlock) -> ResourceResult<()> {
         self.streams.device().refuse_fork()?;
-        // Where upstream allocates parts, it keeps their wholes: this is none of its parts.
+        // A part depth of 0 is no part, also where upstream allocates parts.
         if block.part_depth() == 0 {
             return Ok(());
         }
@@ -140,15 +139,15 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
                 if !(self.in_use.is_empty() && self.pending.is_empty()) =>
             {
-                // What it cannot free stays retired.
+                // Blocks that cannot be freed stay retired.
                 let _ = self.try_reap();
                 self.get_ref().allocate(bytes, stream, tag)
             }
-            answer => answer,
+            allocated => allocated,
         }?;
         self.adopt(block, &guard).map_err(|refused| {
             let DeallocateError { error, block, .. } = *refused;
-            // Refused as well, it is leaked, visibly in the usage.
+            // If upstream refuses it as well, it is leaked, and stays in the usage.
             let _ = self.get_ref().deallocate(block);
             error
         })
@@ -158,7 +157,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         self.release(&block).map_err(|error| DeallocateError::new(error, block))
     }
 
-    /// Grows nothing: a resource that grows blocks tracks their uses itself.
+    /// Returns `true` only if the block is large enough: a resource that grows blocks tracks uses itself.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.refuse_part(block)?;
         Ok(bytes <= block.bytes())
@@ -207,7 +206,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let before = self.usage().reserved;
-        self.reap(Patience::Poll, |inner| inner.trim_to(keep_bytes))?;
+        self.reap(Patience::Poll, |upstream| upstream.trim_to(keep_bytes))?;
         Ok(before.saturating_sub(self.usage().reserved))
     }
 

@@ -1,4 +1,4 @@
-//! The way of a block from `Tracked` to its upstream: at once, or when all its uses are done.
+//! Deallocating the blocks of `Tracked` upstream: at once, or when all uses are done.
 
 use std::sync::atomic::Ordering;
 
@@ -15,12 +15,12 @@ use crate::uses::{Dependencies, FreeSlot, Patience, Pending, Released};
 /// A block that was released and is not deallocated upstream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReleasedBlock {
-    /// The block as its holder had it.
+    /// The block as its caller had it.
     parts: BlockParts,
     upstream: UpstreamId,
 }
 
-/// Why a released block could not be freed.
+/// The error of a released block that could not be freed, and its slot.
 struct NotFreed {
     error: ResourceError,
     slot: FreeSlot,
@@ -37,7 +37,7 @@ impl ReleasedBlock {
 }
 
 impl<R: DeviceMemoryResource> Tracked<R> {
-    /// Takes a block from its holder. On an error nothing has changed.
+    /// Releases a block, and frees it if that may be done now. On an error nothing has changed.
     pub(super) fn release(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let id = block.id();
         // First: another thread may have held a lock when the process was forked.
@@ -66,7 +66,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
     }
 
-    /// Deallocates a released block upstream if that may be done now; keeps it as pending otherwise.
+    /// Deallocates a released block upstream if that may be done now; makes it pending otherwise.
     fn free_or_defer(
         &self,
         retired: &ReleasedBlock,
@@ -92,8 +92,8 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
     }
 
-    /// Returns whether what upstream submits to the stream `home` comes after all uses of a block. Where
-    /// nothing can be submitted there any more, adds what was to the dependencies.
+    /// Returns whether work that upstream submits to the stream `home` comes after all of `after`. If the
+    /// stream is retired, adds all its work to `after`.
     fn is_ordered_at(&self, home: StreamId, after: &mut Dependencies) -> ResourceResult<bool> {
         let entered = self.streams.enter_home(home).and_then(|home| {
             home.refuse_capture()?;
@@ -123,7 +123,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         if !device.is_lost() {
             let is_free = self.is_done(retired.parts.alloc_stream, after, patience);
             match is_free {
-                // The driver call that asked may have found the device lost.
+                // The query may have found the device lost.
                 Err(error) if !device.is_lost() => return Err(error),
                 Ok(false) => return Ok(false),
                 _ => {}
@@ -155,7 +155,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         }
     }
 
-    /// Deallocates a block upstream, under the id that it has there.
+    /// Deallocates a block upstream, under its upstream id.
     fn deallocate_upstream(&self, retired: &ReleasedBlock) -> ResourceResult<BlockState> {
         let block = with_slot(retired.parts, retired.upstream.slot);
         let id = block.id();
@@ -180,7 +180,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
                 return;
             };
             match self.free_or_defer(&retired, slot, after.clone()) {
-                // They are counted again.
+                // A block that is pending was counted again.
                 Ok(_) => {
                     self.retired_bytes.fetch_sub(retired.bytes(), Ordering::SeqCst);
                 }
@@ -227,14 +227,14 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         outcome.map(|()| freed + freed_upstream)
     }
 
-    /// Deallocates all blocks upstream that no window is open on, after their home streams were made to
-    /// wait for their uses.
+    /// Makes the home streams wait for the uses of all blocks without an open window, and deallocates these
+    /// blocks upstream.
     pub(super) fn drain(&mut self) {
         if self.streams.device().bind().is_err() {
             return;
         }
         self.settle_closed(Patience::Wait);
-        // A block that upstream refuses is leaked, as one that is dropped.
+        // A block that upstream refuses is leaked, like one that is dropped.
         let _ = self.pending.reap(Patience::Wait, |Pending { value: retired, after }| {
             let home = retired.parts.alloc_stream;
             let is_ordered = match self.uses().has_ended(home) {

@@ -1,16 +1,16 @@
-//! How the upstream of `Tracked` identifies a block, before and after it was deallocated there.
+//! The ids that the upstream of `Tracked` has for its blocks, live and retired.
 
 use std::collections::VecDeque;
 
 use dmr_core::{BlockId, BlockParts, BlockSlot, DeviceBlock, Generation};
 
-/// Blocks that upstream was given and has retired, by their upstream ids.
+/// Blocks that were deallocated upstream and are retired there, by their upstream ids.
 #[derive(Debug, Default)]
 pub(crate) struct RetiredUpstream(VecDeque<BlockId>);
 
 impl RetiredUpstream {
-    /// Adds a block, and forgets up to two that are not retired any more: so there are never many more
-    /// than are.
+    /// Adds a block, and removes up to two that are not retired any more, so that the list is hardly longer
+    /// than the number of retired blocks.
     pub(crate) fn push(&mut self, id: BlockId, is_retired: impl Fn(BlockId) -> bool) {
         for _ in 0..2 {
             if self.0.front().is_some_and(|&oldest| !is_retired(oldest)) {
@@ -20,7 +20,7 @@ impl RetiredUpstream {
         self.0.push_back(id);
     }
 
-    /// Returns whether upstream still has the block retired.
+    /// Returns whether the block is still retired upstream.
     pub(crate) fn contains(
         &mut self,
         generation: Generation,
@@ -37,7 +37,7 @@ impl RetiredUpstream {
     }
 }
 
-/// What `Tracked` keeps of a block in its use slot: how upstream identifies the block.
+/// The upstream id of a block, which is the payload of its use slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UpstreamId {
     pub(crate) slot: BlockSlot,
@@ -61,10 +61,9 @@ impl UpstreamId {
     }
 }
 
-/// Makes the block that the caller has taken apart again, with another slot.
+/// Makes a block of the parts of a block of upstream, with another slot.
 pub(crate) fn with_slot(parts: BlockParts, slot: BlockSlot) -> DeviceBlock {
-    // SAFETY: a block of upstream that the caller has taken apart, with all that it states about the
-    // memory.
+    // SAFETY: the caller has taken a block of upstream into these parts, which describe its memory.
     unsafe { DeviceBlock::from_parts(BlockParts { slot, ..parts }) }
 }
 
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_in_a_slot_comes_back() {
+    fn an_upstream_id_is_the_same_after_a_round_trip_through_a_payload() {
         for slot in [BlockSlot::new(0), BlockSlot::new(u32::MAX - 1), BlockSlot::NONE] {
             for part_depth in [0, 1, u8::MAX] {
                 let upstream = UpstreamId { slot, part_depth };

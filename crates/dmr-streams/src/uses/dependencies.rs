@@ -1,4 +1,4 @@
-//! What freed memory must come after before it is used again.
+//! Dependencies: the work that must complete before freed memory is used again.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use super::{Needs, UseTable};
 use crate::progress::Event;
 use crate::{HomeStream, StreamGuard};
 
-/// Device work that something must come after: uses of the streams of one pool, as numbers.
+/// Device work that must complete first: uses of the streams of one pool, as numbers.
 ///
-/// A value that holds no event and keeps nothing alive. A use in it that is done by now does no harm.
-/// [`UseTable`] says how a stream stands to it, and makes streams and the host wait for it. The use table of
-/// another stream pool refuses it.
+/// A plain value: it holds no event and keeps nothing alive, and a use in it that is done by now does no
+/// harm. [`UseTable`] has the functions that compare a stream with it and make streams and the host wait
+/// for it. The use table of another stream pool refuses it.
 #[derive(Clone, Default)]
 pub struct Dependencies {
     pub(super) uses: SmallVec<[UseId; 2]>,
@@ -33,19 +33,19 @@ enum Origin {
     Mixed,
 }
 
-/// How a stream stands to [`Dependencies`].
+/// The order of a stream's next work and [`Dependencies`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DependencyOrder {
     /// They are known to be done.
     Done,
-    /// What is submitted to the stream from now on comes after them.
+    /// Work that is submitted to the stream from now on comes after them.
     Before,
     /// Neither is known.
     Unordered,
 }
 
 impl Dependencies {
-    /// Returns a dependency on what was submitted to `stream` up to sequence number `seq`
+    /// Returns a dependency on the work submitted to `stream` up to sequence number `seq`
     /// ([`UseTable::submitted`]).
     #[must_use]
     pub fn on(stream: StreamId, seq: u64) -> Self {
@@ -54,26 +54,26 @@ impl Dependencies {
         on
     }
 
-    /// Adds a dependency on what was submitted to `stream` up to sequence number `seq`.
+    /// Adds a dependency on the work submitted to `stream` up to sequence number `seq`.
     pub fn add(&mut self, stream: StreamId, seq: u64) {
         self.add_origin(stream.pool().map_or(Origin::Mixed, Origin::Pool));
         self.uses.push(UseId::new(stream.slot(), seq));
     }
 
-    /// Adds all that `other` holds.
+    /// Adds all dependencies of `other`.
     pub fn add_all(&mut self, other: &Self) {
         self.add_origin(other.origin);
         self.uses.extend_from_slice(&other.uses);
     }
 
-    /// Returns whether there is nothing to come after.
+    /// Returns whether there are none.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.uses.is_empty()
     }
 
-    /// Returns the newest use of each stream: what comes after these comes after all.
+    /// Returns the newest use of each stream: work that comes after these comes after all.
     #[must_use]
     pub fn newest_of_each_stream(mut self) -> Self {
         self.sort();
@@ -136,8 +136,8 @@ impl fmt::Debug for Dependencies {
 }
 
 impl UseTable<'_> {
-    /// Returns the sequence number that stands for all that was submitted to `stream` so far, recorded or
-    /// not. Numbers of one stream grow. For a stream of another pool, a number that no use reaches.
+    /// Returns the sequence number that stands for all work submitted to `stream` so far, recorded or not.
+    /// Numbers of one stream grow. For a stream of another pool, returns a number that no use reaches.
     #[must_use]
     #[inline]
     pub fn submitted(&self, stream: StreamId) -> u64 {
@@ -147,8 +147,8 @@ impl UseTable<'_> {
         }
     }
 
-    /// Returns a dependency on all that was submitted to `stream` so far, recorded or not, also after its
-    /// lease was returned. Makes no driver call.
+    /// Returns a dependency on all work submitted to `stream` so far, recorded or not, also after its lease
+    /// was returned. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ impl UseTable<'_> {
         Ok(Dependencies::on(stream, self.submitted(stream)))
     }
 
-    /// Returns all that was done with a live block so far, and all that was submitted to its home stream;
-    /// `None` if a window is open.
+    /// Returns all uses of a live block so far, and all work submitted to its home stream; `None` if a
+    /// window is open.
     ///
     /// # Errors
     ///
@@ -188,23 +188,24 @@ impl UseTable<'_> {
         self.accepts(after) && after.uses.iter().all(|used| progress.is_done(*used))
     }
 
-    /// Returns whether what is submitted to `stream` from now on comes after all of `after`, or that is
-    /// known to be done. Makes no driver call.
+    /// Returns whether work that is submitted to `stream` from now on comes after all of `after`, or all of
+    /// `after` is known to be done. Makes no driver call.
     #[must_use]
     #[inline]
     pub fn is_after(&self, stream: StreamId, after: &Dependencies) -> bool {
         self.order_of(stream, after) != DependencyOrder::Unordered
     }
 
-    /// As [`is_after`](Self::is_after), for what was submitted up to `seq` to the stream in the slot
-    /// `other` of this pool.
+    /// As [`is_after`](Self::is_after), for the work submitted up to `seq` to the stream in the slot `other`
+    /// of this pool.
     #[must_use]
     #[inline]
     pub fn is_after_number(&self, stream: StreamId, other: usize, seq: u64) -> bool {
         self.is_ours(stream) && !self.holds_up(stream.slot(), UseId::new(other, seq))
     }
 
-    /// Returns how `after` stands to what is submitted to `stream` from now on. Makes no driver call.
+    /// Returns the order of `after` and the work that is submitted to `stream` from now on. Makes no driver
+    /// call.
     #[must_use]
     #[inline]
     pub fn order_of(&self, stream: StreamId, after: &Dependencies) -> DependencyOrder {
@@ -260,8 +261,8 @@ impl UseTable<'_> {
         if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
 
-    /// Asks the driver whether all of `after` is done. What it reports is remembered for all earlier uses
-    /// of the same streams.
+    /// Queries whether all of `after` is done. The result is remembered for all earlier uses of the same
+    /// streams.
     ///
     /// # Errors
     ///
@@ -272,7 +273,7 @@ impl UseTable<'_> {
     pub fn poll(&self, after: &Dependencies) -> ResourceResult<bool> {
         self.refuse_others(after)?;
         for used in &after.uses {
-            if !self.pool.progress().is_done(*used) && !self.ask(*used)? {
+            if !self.pool.progress().is_done(*used) && !self.query(*used)? {
                 return Ok(false);
             }
         }
@@ -289,8 +290,9 @@ impl UseTable<'_> {
         let mut sorted = after.clone();
         sorted.sort();
         let progress = self.pool.progress();
-        // What fails is not known to be done, and polled again later.
-        let is_done = |used: &UseId| progress.is_done(*used) || self.ask(*used).unwrap_or_default();
+        // A use whose query fails is not known to be done, and is polled again later.
+        let is_done =
+            |used: &UseId| progress.is_done(*used) || self.query(*used).unwrap_or_default();
         for of_stream in streams_of(&sorted.uses) {
             let Some((newest, older)) = of_stream.split_last() else { continue };
             if !is_done(newest) && older.first().is_some_and(is_done) {
@@ -331,8 +333,8 @@ impl UseTable<'_> {
         Ok(events)
     }
 
-    /// Asks the driver whether a use is done; not that of a lost device.
-    fn ask(&self, used: UseId) -> ResourceResult<bool> {
+    /// Queries whether a use is done; makes no driver call on a lost device.
+    fn query(&self, used: UseId) -> ResourceResult<bool> {
         self.pool.device().check()?;
         let progress = self.pool.progress();
         match progress.event_for(self.pool, used)? {

@@ -1,5 +1,4 @@
-//! The life of a use slot, as the owner of its blocks sees it: reserved, occupied, released, and free for
-//! the owner's next block.
+//! The life of a use slot, as the calls of its owner: reserve, occupy, release, restore, defer, vacate.
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
@@ -10,30 +9,30 @@ use super::slots::{Empty, Occupant, SlotRelease};
 use super::{Dependencies, UseTable};
 use crate::{BlockOwner, StreamGuard};
 
-/// A use slot that no block is in: for the next block of the owner that reserved it, on any stream. To
-/// occupy it takes no lock.
+/// A use slot without a block, for the next block of the owner that reserved it, on any stream. Occupying it
+/// takes no lock.
 ///
 /// Dropping it leaks the slot; [`UseTable::vacate`] returns it to the table.
 #[derive(Debug)]
 #[must_use = "dropping it leaks the slot"]
 pub struct FreeSlot {
     empty: Empty,
-    /// The pool whose use table it is of.
+    /// The stream pool of its use table.
     pool: StreamPoolId,
 }
 
-/// What [`UseTable::release`] has done.
+/// The result of [`UseTable::release`].
 #[derive(Debug)]
 pub enum Released {
-    /// Nothing: the block is of another owner, or of none.
+    /// Nothing has changed: the block is of another owner, or of none.
     Foreign,
-    /// Nothing: the block was released before.
+    /// Nothing has changed: the block was released before.
     Stale,
     /// A window is open, so the block is *retired*: its id is stale from now on. The thread that closes
     /// the last window puts it on the [closed queue](super::BlocksInUse) of its owner, and
     /// [`UseTable::release_retired`] returns the slot.
     InUse {
-        /// What the owner keeps in the slot.
+        /// The payload of the slot.
         payload: u64,
     },
     /// The block has left its slot, and its id is stale.
@@ -41,14 +40,14 @@ pub enum Released {
         /// The slot. It remembers the block's uses until it is occupied again, for
         /// [`restore`](UseTable::restore).
         slot: FreeSlot,
-        /// What the owner keeps in the slot.
+        /// The payload of the slot.
         payload: u64,
     },
 }
 
 impl UseTable<'_> {
-    /// Returns a use slot for blocks of `owner`, which keeps `payload` in it: [`release`](Self::release)
-    /// returns that. It lies near other slots of the stream `home`.
+    /// Returns a use slot for blocks of `owner`, with a `payload` that [`release`](Self::release) returns.
+    /// The slot lies near other slots of the stream `home`.
     ///
     /// # Errors
     ///
@@ -110,9 +109,9 @@ impl UseTable<'_> {
         })
     }
 
-    /// Takes a block from its holder: to prepare a use of it is
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) from now on. Adds to `after` what its memory must come
-    /// after on its home stream; on other streams it must also come after what was submitted to that
+    /// Releases a block: from now on its id is stale, and preparing a use of it is
+    /// [`UseAfterFree`](ResourceError::UseAfterFree). Adds the dependencies of its memory on its home stream
+    /// to `after`; on any other stream, the memory must also come after the work submitted to the home
     /// stream by now. Makes no driver call.
     #[inline(always)]
     pub fn release(
@@ -132,10 +131,10 @@ impl UseTable<'_> {
         }
     }
 
-    /// Takes a retired block out of its slot: one that was released while it was
+    /// Removes a retired block from its slot: one that was released while it was
     /// [`InUse`](Released::InUse), or [deferred](Self::defer). Adds to `after` as
-    /// [`release`](Self::release) does. `None` while a window is open, except on a lost device, whose work
-    /// has ended.
+    /// [`release`](Self::release) does. Returns `None` while a window is open, except on a lost device, whose
+    /// work has ended.
     #[must_use]
     pub fn release_retired(
         &self,
@@ -152,27 +151,27 @@ impl UseTable<'_> {
         Some(self.free_slot(empty))
     }
 
-    /// Puts the block back that has left the slot, because its free has failed: it is live again, with all
-    /// its uses.
+    /// Restores the block that has left the slot, because its free has failed: it is live again, with all its
+    /// uses.
     #[cold]
     pub fn restore(&self, slot: FreeSlot) {
         if slot.pool == self.pool.id() {
             // SAFETY: the slot is of the table of this pool.
-            unsafe { self.slots().put_back(slot.empty, false) };
+            unsafe { self.slots().reinsert(slot.empty, false) };
         }
     }
 
-    /// Keeps the block that has left the slot by name, because its memory cannot be freed yet: it is
+    /// Retires the block that has left the slot, because its memory cannot be freed yet: its id is
     /// [retired](Self::is_retired) until [`release_retired`](Self::release_retired).
     pub fn defer(&self, slot: FreeSlot) {
         if slot.pool == self.pool.id() {
             // SAFETY: the slot is of the table of this pool.
-            unsafe { self.slots().put_back(slot.empty, true) };
+            unsafe { self.slots().reinsert(slot.empty, true) };
         }
     }
 
-    /// Returns a slot to the table: any block of the stream that it was reserved for may have it. A slot of
-    /// another table is leaked there.
+    /// Returns a slot to the table, for any block of the stream that it was reserved for. A slot of another
+    /// table is leaked there.
     #[inline]
     pub fn vacate(&self, slot: FreeSlot) {
         if slot.pool == self.pool.id() {
@@ -181,7 +180,7 @@ impl UseTable<'_> {
         }
     }
 
-    /// Returns what `owner` keeps in the slot of one of its live blocks.
+    /// Returns the payload of the slot of a live block of `owner`.
     #[must_use]
     pub fn payload(&self, owner: &BlockOwner, block: BlockId) -> Option<u64> {
         self.slots().payload(block, owner.number())
@@ -208,7 +207,7 @@ impl UseTable<'_> {
     }
 }
 
-/// Why [`UseTable::occupy`] has not used the slot.
+/// The error of [`UseTable::occupy`].
 #[derive(Debug)]
 pub struct NotOccupied {
     /// The slot, unchanged.

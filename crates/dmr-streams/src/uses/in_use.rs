@@ -1,5 +1,4 @@
-//! Blocks that were released while a window was open, and the queue on which they come back once their
-//! last window has closed.
+//! Blocks that were released while a window was open, and the queue of those whose last window has closed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +20,8 @@ pub(crate) struct ClosedQueue {
 #[derive(Debug, Default)]
 pub(crate) struct ClosedQueues(Mutex<HashMap<OwnerNumber, Weak<ClosedQueue>>>);
 
-/// The blocks of one owner that were released while they were
-/// [`InUse`](super::Released::InUse), and what the owner keeps of each.
+/// The blocks of one owner that were released while they were [`InUse`](super::Released::InUse), with a value
+/// of the owner for each.
 ///
 /// A block stays here until its last window has closed; a window that never closes costs nothing more.
 #[derive(Debug)]
@@ -30,14 +29,14 @@ pub struct BlocksInUse<T> {
     closed: Arc<ClosedQueue>,
     /// By generation. Never locked across a driver call.
     blocks: Mutex<HashMap<u64, T>>,
-    /// Blocks that are here, or in the hand of [`settle`](Self::settle).
+    /// The number of blocks that are here, or that [`settle`](Self::settle) is freeing.
     len: AtomicUsize,
-    /// Held while blocks are settled, so that a call that waits also waits for what another call has in
-    /// hand.
+    /// Held while blocks are settled, so that a call that waits also waits for the blocks that another call
+    /// is freeing.
     settling: Mutex<()>,
 }
 
-/// Whether a call waits: for other threads and for the device.
+/// Whether a call waits for other threads and for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// It does not wait.
@@ -78,13 +77,13 @@ impl ClosedQueues {
     pub(crate) fn add(&self, owner: OwnerNumber) -> Arc<ClosedQueue> {
         let queue = Arc::<ClosedQueue>::default();
         let mut queues = lock(&self.0);
-        // Owners that are gone leave no trace.
+        // Removes the queues of owners that were dropped.
         queues.retain(|_, queue| queue.strong_count() > 0);
         queues.insert(owner, Arc::downgrade(&queue));
         queue
     }
 
-    /// The last window on a retired block has closed.
+    /// Adds a retired block whose last window has closed.
     #[cold]
     pub(crate) fn push(&self, owner: OwnerNumber, generation: u64) {
         let queue = lock(&self.0).get(&owner).and_then(Weak::upgrade);
@@ -95,7 +94,7 @@ impl ClosedQueues {
 }
 
 impl<T> BlocksInUse<T> {
-    /// Makes the place for the blocks of `owner`, which has one such place.
+    /// Makes the only such value for the blocks of `owner`.
     #[must_use]
     pub fn new(owner: &BlockOwner) -> Self {
         Self {
@@ -106,16 +105,16 @@ impl<T> BlocksInUse<T> {
         }
     }
 
-    /// Keeps a block that was [`InUse`](super::Released::InUse). Call [`settle`](Self::settle) then: the
-    /// last window may have closed meanwhile.
+    /// Adds a block that was [`InUse`](super::Released::InUse). Call [`settle`](Self::settle) then: the last
+    /// window may have closed meanwhile.
     pub fn insert(&self, block: BlockId, value: T) {
         let mut blocks = lock(&self.blocks);
         self.len.fetch_add(1, Ordering::SeqCst);
         blocks.insert(block.generation().get(), value);
     }
 
-    /// Returns whether there is no block here, nor in the hand of another thread's
-    /// [`settle`](Self::settle). One load.
+    /// Returns whether there is no block here, nor one that another thread's [`settle`](Self::settle) is
+    /// freeing. One load.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -129,13 +128,13 @@ impl<T> BlocksInUse<T> {
         self.closed.len.load(Ordering::SeqCst) > 0
     }
 
-    /// Calls `free` with each block whose last window has closed, and forgets it. With
-    /// [`Patience::Poll`] leaves that to another thread that is about it, which misses none. If `free`
-    /// panics, the next call goes on with the next block.
+    /// Removes each block whose last window has closed, and calls `free` with its value. With
+    /// [`Patience::Poll`], returns at once if another thread is doing so, which misses none. If
+    /// `free` panics, the next call goes on with the next block.
     pub fn settle(&self, patience: Patience, mut free: impl FnMut(T)) {
         while self.any_closed() {
             let Some(alone) = patience.lock(&self.settling) else { return };
-            // A block whose release has not inserted it yet is left to that thread.
+            // A block that its release has not inserted yet is settled by the releasing thread.
             let mut early = Vec::new();
             for _ in 0..self.closed.len.load(Ordering::SeqCst) {
                 let Some(generation) = self.closed.pop() else { break };
@@ -155,7 +154,7 @@ impl<T> BlocksInUse<T> {
         }
     }
 
-    /// Calls `free` with every block, whether or not it has an open window, and forgets it: on a lost
+    /// Removes every block, whether or not it has an open window, and calls `free` with its value: for a lost
     /// device. If `free` panics, the next call goes on with the next block.
     pub fn settle_all(&self, mut free: impl FnMut(T)) {
         let _alone = lock(&self.settling);

@@ -1,17 +1,17 @@
-//! The use table: which blocks are used on which streams, and what must therefore wait.
+//! The use table: the uses of blocks on streams, and the waits that follow from them.
 //!
-//! One table serves the streams of a pool and everything that is used on them: blocks of any resource
-//! that tracks uses, pinned memory. It has a slot for each; a [`BlockId`] names the slot, and its
-//! generation tells whether the slot is still that block's. To find it takes an index, no hash and no lock
-//! that users of another block take.
+//! One table serves the streams of a pool and all memory that is used on them: blocks of any resource
+//! that tracks uses, and pinned memory. It has a use slot for each; a [`BlockId`] contains the index of the
+//! slot, and its generation shows whether the slot is still that block's. A look-up takes an index, no hash
+//! and no lock that users of another block take.
 //!
-//! | module | what it holds |
+//! | module | what it contains |
 //! | --- | --- |
-//! | [`windows`] | preparing, finishing and cancelling uses: everybody's |
-//! | [`free_slot`] | the life of a slot: its owner's |
-//! | [`dependencies`] | what freed memory must come after |
-//! | [`in_use`], [`pending_queue`], [`pending_frees`] | what is released and cannot be freed yet |
-//! | `slots` | the slots themselves, which make no driver call |
+//! | [`windows`] | preparing, finishing and cancelling uses, by any caller |
+//! | [`free_slot`] | the life of a slot, by its owner |
+//! | [`dependencies`] | the work that freed memory comes after |
+//! | [`in_use`], [`pending_queue`], [`pending_frees`] | memory that is released and cannot be freed yet |
+//! | `slots` | the slots themselves; makes no driver call |
 
 mod covering;
 pub mod dependencies;
@@ -36,13 +36,13 @@ pub use pending_frees::{PendingAmount, PendingFrees};
 pub use pending_queue::{Pending, PendingQueue};
 pub(crate) use slots::Slots;
 
-/// The uses of everything that lives on a pool's streams: [`StreamPool::uses`].
+/// The uses of all blocks and pinned memory on a pool's streams: [`StreamPool::uses`].
 #[derive(Clone, Copy, Debug)]
 pub struct UseTable<'p> {
     pool: &'p StreamPool,
 }
 
-/// Waits that one launch needs, before those that others imply are left out.
+/// The uses that one launch must wait for, before those that others cover are left out.
 type Needs = SmallVec<[UseId; 8]>;
 
 impl<'p> UseTable<'p> {
@@ -63,7 +63,7 @@ impl<'p> UseTable<'p> {
         !self.pool.device().is_forked() && self.slots().has_open_window(block)
     }
 
-    /// Returns how many recorded uses are remembered, in all blocks. For diagnoses: looks at every slot.
+    /// Returns the number of recorded uses in all ledgers. For diagnoses: looks at every slot.
     #[must_use]
     pub fn recorded_uses(&self) -> usize {
         if self.pool.device().is_forked() {
@@ -72,7 +72,7 @@ impl<'p> UseTable<'p> {
         self.slots().count_uses()
     }
 
-    /// Returns how many slots the table has given to streams; they are never taken back. For tests.
+    /// Returns the number of slots that streams were given, for good. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn given_slots(&self) -> usize {

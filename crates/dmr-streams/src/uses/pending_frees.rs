@@ -1,4 +1,4 @@
-//! Blocks that were released and are not freed yet, because the device may still use them.
+//! Pending blocks: released, and not freed yet, because the device may still use them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,22 +7,22 @@ use dmr_core::{ResourceResult, StreamId};
 
 use super::{Dependencies, Patience, Pending, PendingQueue};
 
-/// How many blocks become pending on a stream before the driver is asked about one.
+/// The number of blocks that become pending on a stream between two polls.
 const BATCH: usize = 16;
 
-/// The blocks of one resource that are pending, and what the resource keeps of each.
+/// The pending blocks of one resource, with a value of the resource for each.
 ///
-/// They are kept by home stream, so that threads that work on streams of their own do not meet here.
-/// Pending blocks are freed oldest first. To ask the driver costs more than a free, but what it reports
-/// holds for all earlier uses of the same stream, so one question is asked for many blocks. A block whose
-/// free panics is leaked, and not pending any more.
+/// They are in queues by home stream, so that threads that work on streams of their own do not contend.
+/// Pending blocks are freed oldest first. A query costs more than a free, but its result holds for all
+/// earlier uses of the same stream, so one query serves many blocks. A block whose free panics is leaked, and
+/// not pending any more.
 #[derive(Debug)]
 pub struct PendingFrees<T> {
     shards: Box<[Shard<T>]>,
     bytes_of: fn(&T) -> u64,
 }
 
-/// How much is pending.
+/// An amount of pending blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingAmount {
     /// The number of blocks.
@@ -37,20 +37,20 @@ pub struct PendingAmount {
 struct Shard<T> {
     /// Never locked across a driver call.
     queue: Mutex<ShardQueue<T>>,
-    /// Blocks in the queue, or in the hand of a thread that frees them.
+    /// The number of blocks in the queue, or that a thread is freeing.
     len: AtomicUsize,
-    /// Held while blocks are freed, so that a call that waits also waits for what another call has in
-    /// hand.
+    /// Held while blocks are freed, so that a call that waits also waits for the blocks that another call is
+    /// freeing.
     freeing: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct ShardQueue<T> {
     pending: PendingQueue<T>,
-    /// Of the blocks in the queue, or in the hand of a thread that frees them.
+    /// The bytes of the blocks in the queue, or that a thread is freeing.
     bytes: u64,
-    /// Blocks that became pending since the driver was last asked.
-    unasked: usize,
+    /// The number of blocks that became pending since the last poll.
+    unpolled: usize,
 }
 
 /// A block that was removed from the queue of a shard, and is counted there. Dropping this counts it as
@@ -61,13 +61,13 @@ struct InHand<'a, T> {
 }
 
 impl<T> PendingFrees<T> {
-    /// Makes a place in which home streams share `shards` queues. `bytes_of` returns the bytes of a block.
+    /// Makes queues, of which the home streams share `shards`. `bytes_of` returns the bytes of a block.
     #[must_use]
     pub fn new(shards: usize, bytes_of: fn(&T) -> u64) -> Self {
         Self { shards: (0..shards.max(1)).map(|_| Shard::new()).collect(), bytes_of }
     }
 
-    /// Returns whether no block is pending, nor in the hand of a thread that frees it.
+    /// Returns whether no block is pending, nor being freed by a thread.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(Shard::is_empty)
@@ -78,25 +78,25 @@ impl<T> PendingFrees<T> {
         let shard = self.shard(home);
         let mut queue = shard.queue();
         shard.len.fetch_add(1, Ordering::SeqCst);
-        queue.unasked += 1;
+        queue.unpolled += 1;
         queue.bytes += (self.bytes_of)(&pending.value);
         queue.pending.push(pending);
     }
 
-    /// Returns what to ask the driver about, if it is time for that: what the youngest block of this home
-    /// stream comes after whose users had time, and what the oldest does.
-    pub fn to_ask(&self, home: StreamId) -> Option<[Dependencies; 2]> {
+    /// Returns the dependencies to poll, if a poll is due: those of the newest block of this home stream
+    /// whose uses have had time to complete, and those of the oldest.
+    pub fn due_for_poll(&self, home: StreamId) -> Option<[Dependencies; 2]> {
         let mut queue = self.shard(home).queue();
-        if queue.unasked < BATCH || queue.pending.len() < 2 * BATCH {
+        if queue.unpolled < BATCH || queue.pending.len() < 2 * BATCH {
             return None;
         }
-        queue.unasked = 0;
+        queue.unpolled = 0;
         let young = queue.pending.newest_first().nth(BATCH)?.after.clone();
         Some([young, queue.pending.iter().next()?.after.clone()])
     }
 
-    /// Returns how much is pending with the blocks of the home stream `home`, or in the hand of a thread
-    /// that frees it.
+    /// Returns the amount of blocks that are pending in the queue of the home stream `home`, or that a thread
+    /// is freeing.
     #[must_use]
     pub fn pending(&self, home: StreamId) -> PendingAmount {
         let shard = self.shard(home);
@@ -106,8 +106,8 @@ impl<T> PendingFrees<T> {
 
     /// Frees the oldest blocks of the home stream `home`, up to `most`, and up to the first that is not
     /// ready or that `free` does not free, which then becomes the newest. `free` returns whether it has
-    /// freed a block; on an error it has not. Leaves that to another thread that is about it. Returns how
-    /// many were freed.
+    /// freed a block; on an error it has not. Frees none if another thread is freeing. Returns the number of
+    /// blocks freed.
     pub fn free_oldest(
         &self,
         home: StreamId,
@@ -132,8 +132,8 @@ impl<T> PendingFrees<T> {
         most
     }
 
-    /// Calls `free` for every pending block once; it returns whether it has freed the block. With
-    /// [`Patience::Poll`] leaves blocks out that another thread is about to free.
+    /// Calls `free` for every pending block once; `free` returns whether it has freed the block. With
+    /// [`Patience::Poll`], skips the queues that another thread is freeing.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl<T> PendingFrees<T> {
 
 impl<T> Shard<T> {
     fn new() -> Self {
-        let queue = ShardQueue { pending: PendingQueue::default(), bytes: 0, unasked: 0 };
+        let queue = ShardQueue { pending: PendingQueue::default(), bytes: 0, unpolled: 0 };
         Self { queue: Mutex::new(queue), len: AtomicUsize::new(0), freeing: Mutex::default() }
     }
 

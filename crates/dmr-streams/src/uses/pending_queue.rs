@@ -1,21 +1,21 @@
-//! Freed memory that the device may still use, oldest first.
+//! A queue of pending values: freed memory that the device may still use, oldest first.
 
 use super::Dependencies;
 
-/// Something that was freed, and what must complete before its memory is used again.
+/// A value that was freed, and the work that must complete before its memory is used again.
 #[derive(Clone, Debug)]
 pub struct Pending<T> {
-    /// What was freed.
+    /// The value, which names the memory.
     pub value: T,
-    /// What its memory comes after.
+    /// The dependencies of the memory.
     pub after: Dependencies,
 }
 
-/// A list of what is pending in which any entry can be removed. An entry's index stays the same as long as
-/// it is in the list. Makes no driver call and takes no lock: its user has one.
+/// A queue of pending values from which any entry can be removed. An entry's index stays the same as long as
+/// it is in the queue. Makes no driver call and takes no lock: the caller synchronises.
 #[derive(Debug)]
 pub struct PendingQueue<T> {
-    /// A ring. The first one is where it begins and ends, and holds nothing.
+    /// A ring. The first node is its beginning and its end, and has no value.
     entries: Vec<Node<T>>,
     unused: Vec<u32>,
     /// The number of the newest entry.
@@ -91,7 +91,7 @@ impl<T> PendingQueue<T> {
         self.entries[index as usize].pending.as_ref()
     }
 
-    /// Returns a number of an entry that grows from the oldest to the newest.
+    /// Returns the number of an entry. Numbers grow from the oldest entry to the newest.
     #[must_use]
     pub fn number(&self, index: u32) -> u64 {
         self.entries[index as usize].number
@@ -123,7 +123,7 @@ impl<T> PendingQueue<T> {
         std::iter::successors(Some(first), follow).map_while(|at| self.get(at))
     }
 
-    /// Returns the next entry of a walk from the oldest to the newest, and again from the oldest.
+    /// Returns the next entry of a walk from the oldest to the newest, which then begins again.
     pub fn advance(&mut self) -> Option<u32> {
         if self.cursor == ENDS {
             self.restart();

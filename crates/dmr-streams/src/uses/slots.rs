@@ -20,34 +20,33 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use empty::SlotRelease;
 
-/// Slots of a chunk, which are made at once, in some 30 microseconds, and never given back before the
-/// table is. (Models have few slots, because their threads have small stacks.)
+/// The number of slots of a chunk. They are made at once, in some 30 microseconds, and live as long as the
+/// table. (Models have few slots, because their threads have small stacks.)
 const CHUNK: usize = if cfg!(loom) { BATCH } else { 256 };
-/// Chunks of a row.
+/// The number of chunks of a row.
 const ROW: usize = if cfg!(loom) { 2 } else { 512 };
-/// Rows of the table: enough for [`MOST`] slots.
+/// The number of rows of the table: enough for [`MOST`] slots.
 const ROWS: usize = MOST / (ROW * CHUNK);
 /// The most slots.
 const MOST: usize = if cfg!(loom) { 1 << 10 } else { 1 << 26 };
-/// How many slots a stream takes at once: so streams' slots lie apart.
+/// The number of slots that a stream is given at once, so that slots of two streams are not neighbours.
 const BATCH: usize = 64;
 
 pub(crate) struct Slots {
     rows: [OnceLock<Row>; ROWS],
     /// Slots below this number have been given to a stream.
     given: AtomicUsize,
-    /// By home stream: slots that no block has.
+    /// By home stream: slots without a block.
     free: Box<[CachePadded<SpinLock<Vec<Empty>>>]>,
 }
 
 type Row = Box<[OnceLock<Chunk>; ROW]>;
 type Chunk = Box<[CachePadded<UseSlot>]>;
 
-/// A slot, and the block in it.
+/// A use slot.
 struct UseSlot {
-    /// The number of the block's generation. Of a slot that no block is in, [`FREE`] and the number of
-    /// the last block. Changed under the lock, and read without it, too: the lock of a free slot is left
-    /// taken.
+    /// The number of the block's generation; in a free slot, the number of the last block with the bit
+    /// [`FREE`]. Changed under the lock, and also read without it: the lock of a free slot is left locked.
     generation: AtomicU64,
     slot: SpinLock<SlotState>,
 }
@@ -56,18 +55,18 @@ struct UseSlot {
 const FREE: u64 = 1 << 63;
 
 struct SlotState {
-    /// The stream slot out of whose free use slots it was taken, and goes back to.
+    /// The stream slot whose list of free use slots it returns to.
     home: u32,
     occupant: Occupant,
-    /// The block was released, and has not left its slot.
+    /// The block was released and has not left the slot.
     retired: bool,
-    /// Something beside the allocation has been in the ledger.
+    /// A use beside the allocation has been in the ledger.
     used: bool,
     ledger: Ledger,
     windows: SmallVec<[OpenWindow; 2]>,
 }
 
-/// The owner of the blocks in a slot, and what it keeps there.
+/// The owner of the blocks in a slot, and its payload.
 #[derive(Clone, Copy)]
 pub(crate) struct Occupant {
     pub(crate) owner: Option<OwnerNumber>,
@@ -75,11 +74,11 @@ pub(crate) struct Occupant {
 }
 
 impl Occupant {
-    /// That of a slot that was never reserved.
+    /// The occupant of a slot that was never reserved.
     pub(crate) const NONE: Self = Self { owner: None, payload: 0 };
 }
 
-/// A slot that no block is in. Its lock is left locked, so that only the holder of this reaches it.
+/// A free slot. Its lock is left locked, so that only the holder of this value reaches it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Empty(u32);
 
@@ -90,28 +89,29 @@ struct OpenWindow {
     access: Access,
 }
 
-/// What has become of a use whose window closes.
+/// The end of a use whose window closes.
 #[derive(Clone, Copy)]
 pub(crate) enum WindowEnd {
     /// Its work was never submitted.
     Unused,
     /// Its work was submitted.
     Used(UseId),
-    /// Its work, and all that was submitted to its stream up to this use, is done.
+    /// Its work, and all work submitted to its stream up to this use, is done.
     Done(UseId),
 }
 
-/// What closing a window has done.
+/// The result of closing a window.
 pub(crate) enum Closed {
-    /// Nothing: there is no such window.
+    /// Nothing has changed: there is no such window.
     Stale,
+    /// The window is closed.
     Window,
-    /// It was the last window of a retired block of this owner.
+    /// The window is closed, and was the last one of a retired block of this owner.
     LastOfRetired(OwnerNumber),
 }
 
 impl Slots {
-    /// For blocks whose home streams are in slots below `streams`.
+    /// Makes a table for blocks whose home streams are in slots below `streams`.
     pub(crate) fn new(streams: usize) -> Self {
         Self {
             rows: [const { OnceLock::new() }; ROWS],
@@ -126,7 +126,7 @@ impl Slots {
         (!slot.retired).then_some(slot.occupant.payload)
     }
 
-    /// Opens a window and returns its ticket; calls `need` with what the use must wait for.
+    /// Opens a window and returns its ticket; calls `need` with each use that the new one must wait for.
     #[inline(always)]
     pub(crate) fn open(
         &self,
@@ -147,7 +147,7 @@ impl Slots {
         Ok(ticket)
     }
 
-    /// Why a block that is not in its slot, or is retired, cannot be used.
+    /// Returns the error for a block that is not in its slot, or is retired.
     #[cold]
     fn no_window(block: BlockId, stream: StreamId) -> ResourceError {
         match block.slot().index() {
@@ -156,7 +156,7 @@ impl Slots {
         }
     }
 
-    /// Closes a window. A token that has no window any more changes nothing.
+    /// Closes a window. A token without a window changes nothing.
     #[inline(always)]
     pub(crate) fn close(&self, token: &UseToken, closing: WindowEnd) -> Closed {
         let of_token = self.of_generation(token.slot(), token.generation());
@@ -190,8 +190,8 @@ impl Slots {
         is_fresh
     }
 
-    /// Calls `need` with what the free of a live block would have to come after. Returns `false` if a
-    /// window is open.
+    /// Calls `need` with each use that the free of a live block would have to come after. Returns `false` if
+    /// a window is open.
     pub(crate) fn visit_free_waits(
         &self,
         block: BlockId,
@@ -211,23 +211,23 @@ impl Slots {
         self.with(block, |slot| !slot.windows.is_empty()).unwrap_or(false)
     }
 
-    /// How many uses all ledgers remember, without allocations.
+    /// Returns the number of uses in all ledgers, without allocations.
     pub(crate) fn count_uses(&self) -> usize {
         // An allocation has an odd number.
         let is_use = |used: &UseId| used.seq().is_multiple_of(2);
-        self.taken().map(|(_, slot)| slot.ledger.entries().filter(is_use).count()).sum()
+        self.occupied().map(|(_, slot)| slot.ledger.entries().filter(is_use).count()).sum()
     }
 
-    /// Finds a block that has a window open on this stream, and returns the number of its generation.
+    /// Returns the number of the generation of a block that has a window open on this stream.
     /// Looks at every slot.
     pub(crate) fn block_with_window_on(&self, stream: StreamId) -> Option<u64> {
         let is_on = |window: &OpenWindow| window.stream.slot() == stream.slot();
-        let (generation, _) = self.taken().find(|(_, slot)| slot.windows.iter().any(is_on))?;
+        let (generation, _) = self.occupied().find(|(_, slot)| slot.windows.iter().any(is_on))?;
         Some(generation)
     }
 
-    /// The slots that have a block, and the numbers of their generations.
-    fn taken(&self) -> impl Iterator<Item = (u64, SpinLockGuard<'_, SlotState>)> {
+    /// Returns the slots that have a block, and the numbers of their generations.
+    fn occupied(&self) -> impl Iterator<Item = (u64, SpinLockGuard<'_, SlotState>)> {
         self.chunks().flat_map(|chunk| chunk.iter()).filter_map(|numbered| {
             // The lock of a free slot is left locked.
             let generation = numbered.get();
@@ -236,7 +236,7 @@ impl Slots {
         })
     }
 
-    /// Slots that have been given to a stream, empty ones and others.
+    /// Returns the number of slots that streams were given, free ones and others.
     pub(crate) fn given(&self) -> usize {
         self.given.load(Ordering::Relaxed)
     }
@@ -250,13 +250,13 @@ impl Slots {
         }
     }
 
-    /// The block's slot, if that is still the block's.
+    /// Returns the block's slot, if that is still the block's.
     #[inline(always)]
     fn of(&self, block: BlockId) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
         self.of_generation(block.slot(), block.generation())
     }
 
-    /// The slot with this index, if the block of this generation is in it.
+    /// Returns the slot with this index, if the block of this generation is in it.
     #[inline(always)]
     fn of_generation(
         &self,
@@ -267,7 +267,7 @@ impl Slots {
         Some((numbered, numbered.lock_of(generation.get())?))
     }
 
-    /// The slot of a block, if that is still the block's, and this owner's.
+    /// Returns the slot of a block, if that is still the block's, and this owner's.
     #[inline(always)]
     fn of_owner(
         &self,
@@ -329,7 +329,7 @@ impl SlotState {
         Self { home: 0, occupant: Occupant::NONE, retired: false, used: false, ledger, windows }
     }
 
-    /// Returns a ticket for a window beside those that are open.
+    /// Returns the ticket for another window beside those that are open.
     ///
     /// # Errors
     ///
@@ -345,7 +345,7 @@ impl SlotState {
             let generation = block.generation();
             return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }
-        // Of one number more than there are windows, one at least is no window's.
+        // There are more numbers in this range than windows, so at least one is free.
         let open = self.windows.len() as u32;
         let is_free = |ticket: &u32| self.windows.iter().all(|window| window.ticket != *ticket);
         let free = (open..=2 * open).find(is_free).filter(|free| *free <= UseToken::MAX_TICKET);
@@ -370,11 +370,12 @@ impl SlotState {
         found.map(|at| self.windows.swap_remove(at)).is_some()
     }
 
-    /// A use is done, and with it all that was submitted to its stream before.
+    /// Removes a use that is done from the ledger, and all earlier uses of its stream. If it is a write,
+    /// removes all uses of other streams.
     #[cold]
     fn forget_done(&mut self, access: Access, done: UseId) {
-        // Another thread may have finished a later use of the stream by now. Except for that, a
-        // write came after everything.
+        // Another thread may have finished a later use of the stream by now. Apart from that, a write came
+        // after all uses.
         self.ledger.retain(|entry| {
             if entry.slot() == done.slot() { !done.covers(entry) } else { !access.writes() }
         });

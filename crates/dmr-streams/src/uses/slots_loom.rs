@@ -26,7 +26,7 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
         state: BlockState::Live,
         part_depth: 0,
     };
-    // SAFETY: nothing is ever done with the address.
+    // SAFETY: the address is never used.
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
@@ -53,7 +53,7 @@ fn insert(slots: &Slots, owner: OwnerNumber, home: StreamId) -> BlockId {
     occupy(slots, slots.reserve(home.slot(), occupant).unwrap(), home)
 }
 
-/// U6: two conflicting windows are never open at once, whoever comes first.
+/// U6: two conflicting windows are never open at once, in whichever order they are opened.
 #[test]
 fn conflicting_windows_exclude_each_other() {
     loom::model(|| {
@@ -84,8 +84,8 @@ fn conflicting_windows_exclude_each_other() {
     });
 }
 
-/// Opens and closes a window of another stream on the block, unless it is refused; `is_gone` says whether the
-/// block has left its slot.
+/// Opens and closes a window of another stream on the block, unless it is refused; `is_gone` returns whether
+/// the block has left its slot.
 fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn() -> bool) {
     if let Ok(ticket) = slots.open(&BlockUse::new(block, Access::Read), stream, |_| {}) {
         assert!(!is_gone(), "used after it left");
@@ -118,9 +118,9 @@ fn a_block_leaves_only_while_no_window_is_open() {
     });
 }
 
-/// U12: a block whose free fails is there again, and is the same one for a thread that has its id.
+/// U12: a block whose free fails is live again, under the same id.
 #[test]
-fn a_block_that_is_put_back_is_used_again() {
+fn a_block_that_is_restored_is_used_again() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
         let slots = Arc::new(Slots::new(2));
@@ -133,7 +133,7 @@ fn a_block_that_is_put_back_is_used_again() {
         let released = slots.release(block, owner, |_| ());
         if let SlotRelease::Free { empty, .. } = released {
             // SAFETY: the slot is of this table.
-            unsafe { slots.put_back(empty, false) };
+            unsafe { slots.reinsert(empty, false) };
             user.join().unwrap();
             assert!(slots.open(&BlockUse::new(block, Access::Write), home, |_| {}).is_ok());
         } else {

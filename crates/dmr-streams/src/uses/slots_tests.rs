@@ -1,4 +1,4 @@
-//! What only the slots themselves can show.
+//! Tests of the slots without a stream pool.
 
 use dmr_core::{
     AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId, UseTokens,
@@ -20,7 +20,7 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
         state: BlockState::Live,
         part_depth: 0,
     };
-    // SAFETY: nothing is ever done with the address.
+    // SAFETY: the address is never used.
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
@@ -33,7 +33,7 @@ fn insert(slots: &Slots, generation: Generation, allocation: UseId, occupant: Oc
 /// U13: another thread's later use of the same stream was submitted after the stream had been
 /// waited for.
 #[test]
-fn a_use_that_is_done_does_not_take_a_later_one_of_its_stream_along() {
+fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
     for access in [Access::Read, Access::Write] {
         let pool = StreamPoolId::next().unwrap();
         let [home, stream] = [0, 1].map(|slot| StreamId::from_parts(pool, slot, 0).unwrap());
@@ -85,7 +85,7 @@ fn each_open_window_has_a_ticket_that_no_other_has() {
     assert!(open.is_empty() && !slots.has_open_window(block));
 }
 
-/// As many slots as have a row and a little more of another.
+/// A number of slots that fill one row and a part of another.
 const MANY: usize = ROW * CHUNK + 3 * CHUNK;
 
 #[test]

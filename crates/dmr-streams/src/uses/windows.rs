@@ -1,8 +1,8 @@
-//! Prepared uses: the windows between what a stream waits for and the event behind its work.
+//! Windows: preparing, finishing and cancelling uses.
 //!
-//! No lock is held across a driver call. What makes that sound is the window: from preparing a use to
-//! finishing it, no conflicting use of another stream can be prepared, so the waits that were found stay
-//! what is needed, and what they wait for stays what it is.
+//! No lock is held across a driver call. The window makes that sound: from preparing a use to finishing
+//! it, no conflicting use of another stream can be prepared, so the waits that were found remain the waits
+//! that are needed.
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
@@ -18,9 +18,9 @@ use crate::progress::Event;
 use crate::{HomeStream, StreamGuard};
 
 impl UseTable<'_> {
-    /// Makes `stream` wait for all that the uses must come after, and opens a window for each:
-    /// all of them, or none. At most one wait for each stream that has used the blocks; none for
-    /// what `stream` has waited for already or what is known to be done.
+    /// Makes `stream` wait for all uses that the new ones must come after, and opens a window for each: all of
+    /// them, or none. Queues at most one wait for each stream that has used the blocks, and none for uses
+    /// that `stream` has waited for already or that are known to be done.
     ///
     /// # Errors
     ///
@@ -94,16 +94,15 @@ impl UseTable<'_> {
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows: one
-    /// event for all of them, and none while the pool has only ever had one stream. On a device that is
-    /// lost it only closes the windows.
+    /// event for all of them, and none while the pool has only ever had one stream. On a lost device it
+    /// only closes the windows.
     ///
     /// # Errors
     ///
     /// [`Driver`](ResourceError::Driver) or [`StreamCapturing`](ResourceError::StreamCapturing)
     /// if neither an event could be recorded nor the stream be synchronised instead. The uses
-    /// are remembered all the same: whatever must come after them fails until the driver lets an
-    /// event be recorded. [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone,
-    /// which has no window any more; [`DeviceLost`](ResourceError::DeviceLost);
+    /// are remembered all the same: calls that must come after them fail until an event can be
+    /// recorded. [`UseAfterFree`](ResourceError::UseAfterFree) for a stale token, which has no window; [`DeviceLost`](ResourceError::DeviceLost);
     /// [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn finish(&self, mut tokens: UseTokens) -> ResourceResult<()> {
         self.finish_in(&mut tokens)
@@ -130,9 +129,9 @@ impl UseTable<'_> {
         }
     }
 
-    /// As [`finish`](Self::finish), without an event: for a caller that finishes other uses of the same
-    /// work next, whose event covers these, too. If none is recorded, what must come after these uses
-    /// records one.
+    /// As [`finish`](Self::finish), without an event: for a caller that finishes other uses of the same work
+    /// next, whose event covers these, too. If none is recorded, the first call that must come after these
+    /// uses records one.
     ///
     /// # Errors
     ///
@@ -146,8 +145,8 @@ impl UseTable<'_> {
         self.close(tokens, &stream, WindowEnd::Used(UseId::new(stream.slot(), seq)))
     }
 
-    /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails
-    /// too, returns why none could be.
+    /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails too,
+    /// returns the error of the record.
     #[cold]
     fn finish_unrecorded(
         &self,
@@ -157,7 +156,7 @@ impl UseTable<'_> {
         error: ResourceError,
     ) -> ResourceResult<()> {
         let used = UseId::new(stream.slot(), seq);
-        // To wait for the stream would break its capture.
+        // Synchronising the stream would end its capture.
         let is_captured = matches!(error, ResourceError::StreamCapturing { .. });
         if is_captured || stream.synchronize().is_err() {
             return self.close(tokens, stream, WindowEnd::Used(used)).and(Err(error));
@@ -170,10 +169,10 @@ impl UseTable<'_> {
     fn finish_without_stream(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         let entered = self.pool.enter_home(tokens.stream()).map(drop);
         match entered {
-            // The work is gone with the context: nothing has to be ordered after it.
+            // The work has ended with the context: nothing has to be ordered after it.
             Err(ResourceError::DeviceLost { .. }) => {}
             Err(error) => return Err(error),
-            // A stream with an open window is not retired: these have none.
+            // A stream with an open window is not retired: these tokens have none.
             Ok(()) => {}
         }
         self.close_unused(tokens).and(entered)
@@ -184,8 +183,8 @@ impl UseTable<'_> {
     /// # Errors
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for tokens of another pool;
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token whose block is gone, which has no window
-    /// any more; [`ForkedProcess`](ResourceError::ForkedProcess).
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale token, which has no window;
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn cancel(&self, mut tokens: UseTokens) -> ResourceResult<()> {
         self.cancel_in(&mut tokens)
     }
@@ -218,9 +217,8 @@ impl UseTable<'_> {
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
     ///
-    /// What the work had to come after, it had to be ordered after by its submitter. The stream
-    /// waits for it here all the same, after the work, so that what is recorded stands for every
-    /// earlier use.
+    /// The caller has ordered the work after its dependencies. The stream waits for the earlier uses all the
+    /// same, after the work, so that the recorded use covers them.
     ///
     /// # Errors
     ///
@@ -229,7 +227,7 @@ impl UseTable<'_> {
         self.finish(self.prepare(&[BlockUse::new(block, Access::ReadWrite)], stream)?)
     }
 
-    /// Keeps a need: per producer the latest is enough.
+    /// Adds a use to wait for: of each stream the latest is enough.
     pub(super) fn add_need(used: UseId, needs: &mut Needs) {
         match needs.iter_mut().find(|known| known.slot() == used.slot()) {
             Some(known) => *known = used.max(*known),
@@ -237,7 +235,7 @@ impl UseTable<'_> {
         }
     }
 
-    /// Queues the waits on `stream`, less those that others of them imply.
+    /// Queues the waits on `stream`, except for those that other waits cover.
     pub(super) fn wait(&self, stream: &StreamGuard<'_>, needs: &Needs) -> ResourceResult<()> {
         let progress = self.pool.progress();
         if let [used] = **needs {
@@ -258,12 +256,12 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Closes the windows of tokens on a stream that was entered, which they hold until then.
+    /// Closes the windows of tokens on a stream that was entered, which the windows hold until then.
     ///
     /// # Errors
     ///
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window any more. All windows
-    /// are closed then, too.
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window. All other windows are
+    /// closed all the same.
     #[inline(always)]
     fn close(
         &self,
@@ -276,7 +274,7 @@ impl UseTable<'_> {
         gone.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
     }
 
-    /// Closes the windows of uses whose work was not submitted, or has nothing ordered after it.
+    /// Closes the windows of uses whose work was not submitted, or has ended with its device.
     fn close_unused(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         let (closed, gone) = self.close_each(tokens, WindowEnd::Unused);
         if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
@@ -285,7 +283,8 @@ impl UseTable<'_> {
         gone.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
     }
 
-    /// Closes windows. Returns how many there were, and a block that had none.
+    /// Closes windows. Returns the number of those that were open, and the generation of a block that had
+    /// none.
     #[inline(always)]
     fn close_each(
         &self,

@@ -1,4 +1,4 @@
-//! Slots that no block is in: where they come from, and how blocks get into them and out of them.
+//! Free slots: reserving, occupying, releasing and vacating them.
 
 use dmr_core::ledger::UseId;
 use dmr_core::{BlockId, Generation, ResourceError, ResourceResult};
@@ -8,7 +8,7 @@ use crate::owner::OwnerNumber;
 use crate::spinlock::SpinLockGuard;
 use crate::sync::Ordering;
 
-/// What [`Slots::release`] has done: see [`Released`](crate::uses::Released).
+/// The result of [`Slots::release`], as [`Released`](crate::uses::Released).
 pub(crate) enum SlotRelease {
     Foreign,
     Stale,
@@ -17,10 +17,10 @@ pub(crate) enum SlotRelease {
 }
 
 impl Slots {
-    /// Takes a slot out of those of the stream in `home`.
+    /// Reserves one of the free slots of the stream in `home`.
     #[inline]
     pub(crate) fn reserve(&self, home: usize, occupant: Occupant) -> ResourceResult<Empty> {
-        let empty = self.take(home)?;
+        let empty = self.pop_free(home)?;
         if let Some(numbered) = self.numbered(empty.0) {
             // SAFETY: an `Empty` is made where the lock is left locked.
             let mut slot = unsafe { numbered.slot.resume() };
@@ -44,7 +44,7 @@ impl Slots {
         allocation: UseId,
     ) -> u32 {
         if let Some(numbered) = self.numbered(index) {
-            // SAFETY: an `Empty` is made where the lock is left locked, once, and used up here.
+            // SAFETY: an `Empty` is made where the lock is left locked, once, and consumed here.
             let mut slot = unsafe { numbered.slot.resume() };
             (slot.retired, slot.used) = (false, false);
             slot.ledger.restart(allocation);
@@ -53,8 +53,8 @@ impl Slots {
         index
     }
 
-    /// Takes a live block of this owner from its holder, and out of its slot unless a window is open. Calls
-    /// `need` with what a free would have to come after, which stays in the ledger.
+    /// Releases a live block of this owner: retires it if a window is open, and removes it from its slot
+    /// otherwise. Calls `need` with each use that its free must come after; these stay in the ledger.
     #[inline(always)]
     pub(crate) fn release(
         &self,
@@ -74,11 +74,11 @@ impl Slots {
             slot.retired = true;
             return SlotRelease::InUse { payload };
         }
-        SlotRelease::Free { empty: Self::take_out(index, numbered, slot, need), payload }
+        SlotRelease::Free { empty: Self::remove_block(index, numbered, slot, need), payload }
     }
 
-    /// Takes a retired block of this owner out of its slot; `None` while a window is open, unless all
-    /// windows have `ended`.
+    /// Removes a retired block of this owner from its slot. Returns `None` while a window is open, unless
+    /// all windows have `ended`.
     pub(crate) fn release_retired(
         &self,
         block: BlockId,
@@ -94,18 +94,19 @@ impl Slots {
         if !slot.retired || !slot.windows.is_empty() {
             return None;
         }
-        Some(Self::take_out(index, numbered, slot, need))
+        Some(Self::remove_block(index, numbered, slot, need))
     }
 
+    /// Removes the block from a slot. Calls `need` as [`release`](Self::release) does.
     #[inline(always)]
-    fn take_out(
+    fn remove_block(
         index: u32,
         numbered: &UseSlot,
         slot: SpinLockGuard<'_, SlotState>,
         need: impl FnMut(UseId),
     ) -> Empty {
         numbered.set(numbered.get() | FREE);
-        // Where nothing was used, the ledger has the allocation, which was at home.
+        // Without a use the ledger has only the allocation, which was on the home stream.
         if slot.used {
             slot.ledger.visit_free_waits(need);
         }
@@ -113,12 +114,12 @@ impl Slots {
         Empty(index)
     }
 
-    /// Puts the last block back that has left the slot, with its ledger as it was: live or retired.
+    /// Restores the block that has left the slot, with its ledger as it was: live, or retired.
     ///
     /// # Safety
     ///
     /// The slot is of this table.
-    pub(crate) unsafe fn put_back(&self, Empty(index): Empty, retired: bool) {
+    pub(crate) unsafe fn reinsert(&self, Empty(index): Empty, retired: bool) {
         if let Some(numbered) = self.numbered(index) {
             // SAFETY: as in `occupy`.
             let mut slot = unsafe { numbered.slot.resume() };
@@ -143,16 +144,16 @@ impl Slots {
         }
     }
 
-    /// Takes a slot that no block has, of those that the home stream was given.
+    /// Removes a slot from the free slots of the home stream.
     #[inline]
-    fn take(&self, home: usize) -> ResourceResult<Empty> {
+    fn pop_free(&self, home: usize) -> ResourceResult<Empty> {
         let free = self.free[home].lock().pop();
-        free.map_or_else(|| self.take_new(home), Ok)
+        free.map_or_else(|| self.give_batch(home), Ok)
     }
 
-    /// Takes one of a batch that no stream had before.
+    /// Gives the home stream a batch of new slots, and returns the first.
     #[cold]
-    fn take_new(&self, home: usize) -> ResourceResult<Empty> {
+    fn give_batch(&self, home: usize) -> ResourceResult<Empty> {
         let more = |given: usize| Some(given + BATCH).filter(|end| *end <= MOST);
         let first = self
             .given
