@@ -25,7 +25,7 @@ pub struct PoolConfig {
     pub dedicated_from: u64,
     /// The pool may exceed its live bytes by 1/`slack_divisor` before it gives free segments back to
     /// upstream, has streams wait for each other's memory, or reserves more. Contention of threads
-    /// raises that, up to twice the live bytes.
+    /// raises that, up to 7/16 more than the peak.
     pub slack_divisor: u32,
     /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool maps
     /// pages of this many bytes itself; 0 for blocks even there. Rounded up to upstream's granularity;
