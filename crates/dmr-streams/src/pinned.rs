@@ -160,7 +160,8 @@ impl StreamPool {
     /// the uses and does not wait for them; does nothing while another thread reaps.
     ///
     /// Memory counts as done when an event is done that was recorded behind its last use, and behind what
-    /// had been submitted to its home stream when it was dropped. On a lost device nothing can be freed,
+    /// had been submitted to its home stream when it was dropped. If there is no such event, a poll records
+    /// one, and a later poll finds it done. On a lost device nothing can be freed,
     /// which is no error.
     ///
     /// # Errors
