@@ -266,7 +266,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if self.pages.is_none() {
             let _ = self.trim_own_to(0);
         }
-        self.ask_upstream_again();
+        let _ = self.ask_upstream_again();
         self.grow(own, request, Share::Limit)
     }
 }

@@ -52,9 +52,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.upstream_has.store(refused.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Forgets what upstream refused: others may have returned memory to it.
-    pub(crate) fn ask_upstream_again(&self) {
-        self.upstream_has.store(u64::MAX, Ordering::Relaxed);
+    /// Forgets what upstream refused: others may have returned memory to it. Returns `false` if it has
+    /// refused nothing since the last call.
+    pub(crate) fn ask_upstream_again(&self) -> bool {
+        self.upstream_has.swap(u64::MAX, Ordering::Relaxed) != u64::MAX
     }
 
     /// Counts `bytes` of a claim as reserved: upstream has given them.

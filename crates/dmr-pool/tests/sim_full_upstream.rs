@@ -1,4 +1,4 @@
-//! An upstream that has refused memory is asked again only before an allocation is refused.
+//! An upstream that has refused memory is asked again only before an allocation or a growth is refused.
 
 mod support;
 
@@ -68,4 +68,28 @@ fn an_upstream_that_has_memory_again_is_asked_before_an_allocation_is_refused() 
         drop(other);
         stage.end();
     }
+}
+
+#[test]
+fn an_upstream_that_has_memory_again_is_asked_before_a_block_does_not_grow() {
+    let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
+    let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), Upstream::Virtual, config);
+    let [a, ..] = stage.streams();
+    let other = pool_over(Upstream::Virtual, &stage.rig, config);
+    let theirs = other.allocate(16 << 20, a, dmr_core::AllocTag::UNTAGGED).unwrap();
+    let mut block = stage.allocate(a, 1 << 20);
+    let grow = |block: &mut dmr_core::DeviceBlock| {
+        let bytes = block.bytes() + (1 << 20);
+        stage.pool.try_grow(block, bytes).unwrap()
+    };
+    while grow(&mut block) {}
+    let before = block.bytes();
+    other.deallocate(theirs).unwrap();
+    stage.rig.device().synchronize().unwrap();
+    other.trim_to(0).unwrap();
+    while grow(&mut block) {}
+    assert!(block.bytes() >= before + (12 << 20), "{before} and {}", block.bytes());
+    stage.free(block);
+    drop(other);
+    stage.end();
 }

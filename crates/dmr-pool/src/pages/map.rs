@@ -145,20 +145,26 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let Some(paging) = self.paging() else { return Ok(false) };
         let _ = self.unmap_leaving();
         let hand = self.transit.open();
-        let window = {
-            let mut state = own.lock();
-            let Some(window) = state.window_after(chunk, request.units) else { return Ok(false) };
-            hand.hold();
-            let window = state.heap.claim(&window);
-            Detached::new(own, &state, window, Dependencies::default(), self.uses())
-        };
         let pages = request.needed() / paging.pages.size + 1;
-        let sources = self.sources(pages, request, paging.pages);
-        let more = self.fill(window, own, request, sources, paging, &hand)?;
-        if let Some(more) = more {
-            own.lock().heap.absorb(chunk, more);
+        loop {
+            let window = {
+                let mut state = own.lock();
+                let Some(window) = state.window_after(chunk, request.units) else {
+                    return Ok(false);
+                };
+                hand.hold();
+                let window = state.heap.claim(&window);
+                Detached::new(own, &state, window, Dependencies::default(), self.uses())
+            };
+            let sources = self.sources(pages, request, paging.pages);
+            if let Some(more) = self.fill(window, own, request, sources, paging, &hand)? {
+                own.lock().heap.absorb(chunk, more);
+                return Ok(true);
+            }
+            if !self.ask_upstream_again() {
+                return Ok(false);
+            }
         }
-        Ok(more.is_some())
     }
 
     /// Reserves addresses for an arena, enough for a request of `units` units.
