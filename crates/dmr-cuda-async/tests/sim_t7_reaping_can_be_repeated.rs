@@ -48,7 +48,7 @@ fn each_reap_tries_again_and_stops_at_no_failure() {
 }
 
 #[test]
-fn an_allocation_that_finds_no_memory_frees_what_is_retired_and_asks_once_more() {
+fn an_allocation_that_finds_no_memory_frees_what_is_retired_and_tries_once_more() {
     let rig = Rig::simulated();
     let resource = with_failed_frees(&rig, 2);
     let home = rig.stream();

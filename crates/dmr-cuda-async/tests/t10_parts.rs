@@ -1,4 +1,4 @@
-//! T10: the backend refuses a part of its block, whose address the driver does not know.
+//! T10: the backend refuses a part of its block, whose address is no allocation of the driver.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! T6: outstanding is live + retired, in bytes asked, exact whenever nobody is calling; and the
+//! T6: outstanding is live + retired, in requested bytes, exact whenever no call is under way; and the
 //! retired bytes of the streams add up to the total.
 
 use std::sync::Arc;

@@ -61,7 +61,7 @@ fn a_forgotten_token_leaks_its_block_and_corrupts_nothing() {
 }
 
 #[test]
-fn whoever_closes_a_window_while_another_thread_reaps_leaves_nothing_behind() {
+fn a_window_that_closes_while_another_thread_reaps_leaves_no_block_behind() {
     let rig = Rig::new();
     let resource = resource(&rig);
     let [home, other] = [rig.stream(), rig.stream()];

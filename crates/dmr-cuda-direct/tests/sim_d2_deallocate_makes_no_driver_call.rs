@@ -38,13 +38,13 @@ fn while_one_thread_waits_in_a_free_others_allocate_is_all_that_waits() {
         // No lock is held: giving back and accounting go on.
         resource.deallocate(second).unwrap();
         assert_eq!(resource.usage().retired, 128);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let allocating = scope.spawn(move || {
             let block = allocate();
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             block
         });
-        assert!(told.recv_timeout(std::time::Duration::from_millis(50)).is_err());
+        assert!(receiver.recv_timeout(std::time::Duration::from_millis(50)).is_err());
         hold.release();
         assert_eq!(reaping.join().unwrap(), 64);
         resource.deallocate(allocating.join().unwrap()).unwrap();

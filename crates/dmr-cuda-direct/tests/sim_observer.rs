@@ -1,4 +1,4 @@
-//! An observer is told of each block once, and of its end once, whatever driver call fails.
+//! Each block is reported to an observer once, and its end once, whatever driver call fails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! T6: outstanding is live + retired, in bytes asked, exact whenever nobody is calling.
+//! T6: outstanding is live + retired, in requested bytes, exact whenever no call is under way.
 
 use std::sync::Arc;
 

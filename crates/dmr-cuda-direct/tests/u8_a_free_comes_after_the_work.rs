@@ -7,7 +7,7 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_testkit::Rig;
 
 #[test]
-fn a_block_may_be_given_back_while_its_work_is_still_running() {
+fn a_block_may_be_deallocated_while_its_work_is_still_running() {
     let rig = Rig::new();
     let resource = DirectCudaResource::new(Arc::clone(rig.streams()));
     let (home, other) = (rig.stream(), rig.stream());

@@ -13,7 +13,7 @@ fn lost<T>(result: ResourceResult<T>) -> bool {
 }
 
 #[test]
-fn nothing_is_handed_out_and_all_is_taken_back() {
+fn allocations_fail_and_every_block_is_freed() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
     let pages = resource.virtual_memory().unwrap();

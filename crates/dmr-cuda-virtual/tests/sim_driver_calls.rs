@@ -7,7 +7,7 @@ use dmr_sim::{Policy, Universe};
 use dmr_testkit::Rig;
 use support::{TAG, resource};
 
-/// The calls since the last time, but for those that ask for the context and set the capture mode.
+/// Returns the calls since the last time, without those that query the context and set the capture mode.
 fn calls(universe: &Universe) -> Vec<(String, u64)> {
     let calls = universe.calls();
     universe.reset_calls();
@@ -109,7 +109,7 @@ fn pages_cost_what_they_are_asked_for_and_nothing_else() {
 }
 
 #[test]
-fn a_stream_that_is_not_done_is_asked_once_for_all_that_waits_for_it() {
+fn a_busy_stream_is_queried_once_for_all_blocks_that_wait_for_it() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
     let rig = Rig::in_universe(&universe);
     let resource = resource(&rig);

@@ -127,7 +127,7 @@ fn a_mapping_that_can_be_neither_used_nor_undone_is_undone_later() {
     pages.unmap(&memory, range.base()).unwrap();
     fail_both();
     assert!(pages.map(&memory, range.base()).is_err());
-    // Its owner knows of no mapping there.
+    // For its owner there is no mapping.
     assert!(pages.unmap(&memory, range.base()).is_err());
     // As long as it cannot be undone, the memory is not given back.
     rig.universe().fail_nth("cuMemUnmap", 1, UNKNOWN);

@@ -1,5 +1,5 @@
-//! A device that has no virtual memory, or not of the kind that is asked for, says so; and what
-//! was asked for is what memory is created with.
+//! A device without virtual memory, or without the requested kind, is an error; and memory is created with
+//! the requested properties.
 
 mod support;
 
@@ -52,7 +52,7 @@ fn what_the_device_cannot_do_is_a_clear_error() {
 }
 
 #[test]
-fn memory_is_exported_if_that_was_asked_for() {
+fn memory_is_exported_if_that_was_requested() {
     let rig = rig(&[(RDMA, 1), (FILE_DESCRIPTOR, 1)]);
     let config = VirtualConfig::new()
         .with_export(ExportHandle::PosixFileDescriptor)

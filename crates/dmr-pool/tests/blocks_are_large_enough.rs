@@ -1,4 +1,4 @@
-//! Every block has the bytes that were asked for, and shares none with another, whatever was freed
+//! Every block has the requested bytes, and shares none with another, whatever was freed
 //! before it and of whatever size.
 
 use std::sync::Arc;

@@ -123,9 +123,9 @@ fn a_segment_that_upstream_refuses_keeps_no_other_from_going_back() {
     assert_eq!(pool.usage().reserved, 0);
 }
 
-/// It is asked again when memory may have gone back to the driver meanwhile.
+/// It gets the request again when memory may have gone back to the driver meanwhile.
 #[test]
-fn a_size_that_upstream_refuses_is_asked_for_again_only_after_a_reap() {
+fn a_size_that_upstream_refuses_is_requested_again_only_after_a_reap() {
     let rig = Rig::new();
     let stream = rig.streams().default_stream();
     let pool = pool(&rig, 0, PoolConfig::fast());

@@ -82,7 +82,7 @@ fn a_free_that_takes_the_driver_seconds_is_waited_for() {
     }
 }
 
-/// An observed pool asks the driver whether deallocated blocks are done with.
+/// An observed pool queries whether the device is done with deallocated blocks.
 #[test]
 fn a_question_about_freed_blocks_does_not_hold_other_streams_up() {
     let stage = Stage::observed(Upstream::Direct, PoolConfig::fast().with_growth(2 * MIB));
@@ -109,7 +109,7 @@ fn a_question_about_freed_blocks_does_not_hold_other_streams_up() {
 }
 
 /// Of eight pages four are free, scattered, and each thread needs three of them in one piece. The
-/// first one has three in its hands when the driver fails; the second one has asked by then.
+/// first one has three in its hands when the driver fails; the second one searches by then.
 #[test]
 fn pages_that_one_thread_gives_back_are_not_refused_to_another() {
     let config = PoolConfig::compact().with_page_size(2 * MIB).with_maximum_size(16 * MIB);

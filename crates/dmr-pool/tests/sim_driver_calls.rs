@@ -112,7 +112,7 @@ fn a_block_that_another_stream_borrows_costs_a_record_and_a_wait() {
             let calls = calls_of(&stage, || held = Some(stage.allocate(stream, ALL)));
             assert_eq!(calls.count("cuEventRecord"), 1, "on {from:?}: {calls:?}");
             assert_eq!(calls.count("cuStreamWaitEvent"), 1, "{calls:?}");
-            // Whether the other is done is asked before it is waited for.
+            // A query whether the other is done comes before the wait.
             let more = but_looks(&calls) - 2 - calls.count("cuEventCreate");
             assert_eq!(more, calls.count("cuEventQuery"), "{calls:?}");
             assert!(more <= 1, "{calls:?}");
@@ -123,7 +123,7 @@ fn a_block_that_another_stream_borrows_costs_a_record_and_a_wait() {
 }
 
 #[test]
-fn a_refusal_asks_the_device_once_how_much_it_has() {
+fn a_refusal_queries_the_memory_of_the_device_once() {
     let stage = Stage::new(UPSTREAMS[1], tight());
     let [a, b, _] = stage.streams();
     let all = stage.allocate(a, ALL);

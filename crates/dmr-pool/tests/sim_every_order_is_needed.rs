@@ -1,4 +1,4 @@
-//! Without any one of the records, waits, synchronisations and answers that the pool goes by, a
+//! Without any one of the records, waits, synchronisations and queries that the pool depends on, a
 //! finding; or it was not needed there.
 
 #![allow(clippy::print_stdout, reason = "how much is needed is worth reading")]
@@ -42,8 +42,8 @@ fn without(
 
 /// What the simulator does not report, it proves not to be needed there: its verdict is that of an
 /// exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of what
-/// is spared is the record of a use that nobody comes after, or what is asked at the end, when the
-/// device is idle.
+/// is spared is the record of a use that no work comes after, or a query at the end, when the device is
+/// idle.
 #[test]
 fn random_programs_need_what_they_order() {
     let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -117,7 +117,7 @@ fn a_streams_own_chunk_that_another_has_used_is_waited_for() {
 }
 
 #[test]
-fn as_long_as_there_is_other_memory_nobody_waits_for_a_free() {
+fn as_long_as_there_is_other_memory_no_stream_waits_for_a_free() {
     // The reader's wait for the writer.
     needs_each_wait(PoolConfig::fast(), 1, |stage| {
         let [a, b, _] = stage.streams();
@@ -151,7 +151,7 @@ fn a_lent_chunk_goes_from_one_borrower_to_the_next() {
 }
 
 #[test]
-fn a_block_given_back_in_a_window_serves_nobody_before_that_closes() {
+fn memory_of_a_block_deallocated_in_a_window_is_not_reused_before_the_window_closes() {
     needs_each_wait(tight(), 2, |stage| {
         let [a, b, c] = stage.streams();
         let block = stage.allocate(a, ALL);
@@ -174,7 +174,7 @@ fn a_block_given_back_in_a_window_serves_nobody_before_that_closes() {
 
 /// Whichever of the two is freed last, and whichever comes first in memory.
 #[test]
-fn chunks_that_are_put_together_keep_the_latest_dependency() {
+fn merged_chunks_have_the_latest_dependency() {
     for first_is_last in [false, true] {
         // The reader of the small block's, and the borrower's.
         needs_each_wait(tight().with_maximum_size(4 * MIB), 2, |stage| {
@@ -293,8 +293,8 @@ fn a_block_outlives_its_stream_that_was_taken_back() {
     });
 }
 
-/// That stream can be given no wait any more, and the reader's is not asked to wait for a free: it
-/// is leaked rather than given back under the reader.
+/// No wait can be queued on that stream any more, and the reader's does not wait for a free: the memory is
+/// leaked rather than freed under the reader.
 #[test]
 fn a_dropped_pool_keeps_what_a_stream_that_was_taken_back_is_not_after() {
     for is_done in [false, true] {
@@ -320,7 +320,7 @@ fn a_dropped_pool_keeps_what_a_stream_that_was_taken_back_is_not_after() {
     }
 }
 
-/// Without the answer that they are done, memory would go back to upstream under a reader.
+/// Without the queries that find them done, memory would go back to upstream under a reader.
 #[test]
 fn a_segment_goes_back_when_its_readers_are_known_to_be_done() {
     for swallowed in [false, true] {

@@ -97,7 +97,7 @@ impl Cast<'_> {
 }
 
 /// Runs `scenario` on what `prepare` made, once per driver call that it makes, that call failing.
-/// Work runs as late as it may, and then at any time. Answers how many calls were failed.
+/// Work runs as late as it may, and then at any time. Returns the number of calls that were failed.
 fn for_each_driver_call<T>(
     code: i32,
     prepare: impl Fn(&Rig) -> T,
@@ -138,7 +138,7 @@ fn lose_nothing_over(upstreams: &[Upstream], config: PoolConfig, play: impl Fn(&
             play(&cast);
             assert_eq!(pool.usage().outstanding(), 0);
             cast.exact();
-            // What upstream cannot free when it is dropped, nobody can.
+            // What upstream cannot free when it is dropped is lost.
             rig.universe().clear_faults();
             drop((pool, leases));
             let verdict = rig.universe().finish();
@@ -332,7 +332,7 @@ fn when_a_block_grows_where_it_is() {
     });
 }
 
-/// The last chance is gone then, so what cannot go back is lost; but nobody else gets it, and
+/// That is the last attempt, so memory that cannot go back is lost; but it serves no other block, and
 /// nothing is freed under its users.
 #[test]
 fn when_it_is_dropped() {

@@ -1,4 +1,5 @@
-//! An upstream that has refused memory is asked again only before an allocation or a growth is refused.
+//! An upstream that has refused memory gets the next request only before an allocation or a growth is
+//! refused.
 
 mod support;
 
@@ -45,7 +46,7 @@ fn memory_of_other_streams_costs_no_call_of_a_full_upstream() {
 }
 
 #[test]
-fn an_upstream_that_has_memory_again_is_asked_before_an_allocation_is_refused() {
+fn an_upstream_that_has_memory_again_gets_a_request_before_an_allocation_is_refused() {
     for upstream in [Upstream::Async, Upstream::Virtual] {
         let config = PoolConfig::fast().with_growth(2 * MIB).with_page_size(2 * MIB);
         let stage = Stage::on(rig(Policy::Eager, 0, 32 * MIB), upstream, config);

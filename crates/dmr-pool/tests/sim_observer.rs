@@ -1,6 +1,5 @@
-//! What an observer is told of a pool is true of the device: a region ends when all work with it is
-//! done, no sooner, and nobody has its memory before; and what it is told makes a checker see each
-//! block.
+//! The reports to an observer are true of the device: a region ends when all work with it is done, no
+//! sooner, and its memory serves no block before; and with them a checker sees each block.
 
 mod support;
 
@@ -93,7 +92,7 @@ fn a_region_ends_when_all_work_with_it_is_done_and_no_sooner() {
         stage.rig.device().synchronize().unwrap();
         stage.pool.try_reap().unwrap();
         let (own, shared) = (stage.allocate(a, 5000), stage.allocate(a, 6000));
-        // To be asked makes the simulator go on, by one step each time.
+        // Each query makes the simulator execute one step.
         for _ in 0..20 {
             stage.fill(a, &own, 1);
             stage.write(a, &shared, 2);
@@ -271,7 +270,7 @@ fn an_observed_block_does_not_grow_in_place() {
     }
 }
 
-/// Its memory was not told of, and neither is its end.
+/// Its memory was not reported, and neither is its end.
 #[test]
 fn a_block_from_before_the_observer_is_never_a_region() {
     let rig = rig(Policy::Lazy, 0, 256 * MIB);

@@ -1,5 +1,5 @@
 //! An observer that follows the order of streams, as the simulator does, changes nothing of what a
-//! pool does: it is told of each block, and hides no race.
+//! pool does: each block is reported to it, and it hides no race.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn make(upstream: Upstream, rig: &Rig) -> Pool {
     pool_with(upstream, rig, PoolConfig::fast(), observer)
 }
 
-/// A pool that asked what is done would order the second write after the first one.
+/// A pool that queried its blocks would order the second write after the first one.
 #[test]
 fn frees_and_allocations_of_other_blocks_hide_no_race() {
     for upstream in UPSTREAMS {

@@ -43,7 +43,7 @@ fn what_other_streams_have_free_is_used_before_a_refusal() {
 }
 
 #[test]
-fn a_refusal_changes_nothing_and_says_what_was_asked_for() {
+fn a_refusal_changes_nothing_and_says_what_was_requested() {
     for upstream in UPSTREAMS {
         let stage = Stage::new(upstream, tight());
         let [a, b, _] = stage.streams();
@@ -63,7 +63,7 @@ fn a_refusal_changes_nothing_and_says_what_was_asked_for() {
 }
 
 #[test]
-fn a_refusal_says_what_the_pool_keeps_and_who_holds_the_most() {
+fn a_refusal_says_what_the_pool_keeps_and_which_tags_hold_the_most() {
     for upstream in UPSTREAMS {
         let stage = Stage::new(upstream, tight());
         let [a, b, _] = stage.streams();
@@ -150,7 +150,7 @@ fn a_device_that_is_full_is_as_good_as_a_pool_that_is() {
                     Err(error) => break error,
                 }
             };
-            // In the pool's words, whatever it had asked upstream for.
+            // The error has the request of the pool's caller, not that of the pool.
             let message = error.to_string();
             let ResourceError::OutOfMemory { requested, live, pool: Some(_), .. } = error else {
                 panic!("{message}")
@@ -174,7 +174,7 @@ fn a_device_that_is_full_is_as_good_as_a_pool_that_is() {
 }
 
 #[test]
-fn a_driver_error_is_not_taken_for_a_lack_of_memory() {
+fn a_driver_error_is_not_reported_as_a_lack_of_memory() {
     for (upstream, call) in [
         (Upstream::Direct, "cuMemAlloc_v2"),
         (Upstream::Async, "cuMemAllocFromPoolAsync"),

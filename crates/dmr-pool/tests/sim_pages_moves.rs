@@ -36,7 +36,7 @@ fn reap(stage: &Stage) {
     stage.pool.try_reap().unwrap();
 }
 
-/// Plays it in order, with so many waits, and then once without each of them: that is a race.
+/// Plays it in order, with this number of waits, and then once without each of them: that is a race.
 fn each_wait_is_needed(waits: u64, play: impl Fn(&Stage)) {
     let in_order = stage(four_pages());
     assert_eq!(in_order.calls("cuStreamWaitEvent", || play(&in_order)), waits);
@@ -72,7 +72,7 @@ fn scattered_pages_make_a_large_block_without_more_memory_or_a_wait() {
 }
 
 #[test]
-fn a_stream_waits_for_the_one_whose_pages_it_is_given() {
+fn a_stream_waits_for_the_users_of_the_pages_that_it_is_given() {
     let play = |stage: &Stage| {
         let [_, b, _] = stage.streams();
         let held = leave_two_of_four(stage);
@@ -115,7 +115,7 @@ fn a_block_is_placed_where_the_fewest_pages_are_missing() {
 }
 
 #[test]
-fn a_page_that_others_still_use_moves_to_who_waits_for_them() {
+fn a_page_that_others_still_use_moves_to_a_stream_that_waits_for_them() {
     let play = |stage: &Stage| {
         let [a, b, c] = stage.streams();
         let mut held: Vec<_> = (0..3).map(|_| stage.allocate(a, ALL)).collect();

@@ -44,7 +44,7 @@ fn press(config: PoolConfig) -> (StepCounts, u64) {
 }
 
 #[test]
-fn chunks_change_hands_before_pages_move() {
+fn chunks_are_borrowed_before_pages_move() {
     // With the page sizes of the modes, not the small ones of other tests.
     let fast = PoolConfig::fast().with_page_size(16 << 20);
     for (config, most_moved) in [(fast, 2), (PoolConfig::compact(), 20)] {

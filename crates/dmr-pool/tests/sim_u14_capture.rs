@@ -1,4 +1,4 @@
-//! U14: on a capturing stream the pool answers `StreamCapturing`, and a stream that captures lends
+//! U14: on a capturing stream the pool returns `StreamCapturing`, and a stream that captures lends
 //! nothing that it would have to record an event for.
 
 #![allow(unsafe_code, reason = "captures begin and end in the driver")]

@@ -58,7 +58,7 @@ impl Second {
     }
 
     fn destroy(self) {
-        // SAFETY: made here, and used by nobody any more.
+        // SAFETY: made here, and not used any more.
         unsafe { sys::cuCtxDestroy_v2(self.handle) }.result().unwrap();
     }
 }
@@ -130,8 +130,8 @@ fn assert_all_is_well<R: DeviceMemoryResource>(make: impl Fn(&Rig) -> R) {
 
 fn assert_all_is_well_on<R: DeviceMemoryResource>(streams: Streams, make: impl Fn(&Rig) -> R) {
     let rig = Rig::new();
-    // Nobody has used the device from this thread's second context before: even the streams, the
-    // kernels and the driver's pool are made there.
+    // No call has used the device from this thread's second context before: even the streams, the kernels
+    // and the driver's pool are made there.
     let second = Second::new(&rig);
     second.make_current();
     let resource = make(&rig);

@@ -57,6 +57,6 @@ fn a_pool_refuses_blocks_of_a_tracked_resource_on_the_same_streams() {
 }
 
 #[test]
-fn a_pool_refuses_blocks_that_nobody_tracks() {
+fn a_pool_refuses_blocks_that_are_not_tracked() {
     a_pool_refuses_blocks_of(direct);
 }

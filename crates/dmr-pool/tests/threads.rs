@@ -122,8 +122,7 @@ fn strand_nothing<U: DeviceMemoryResource>(config: PoolConfig, make: impl Fn(&Ri
         assert_eq!(usage.total_allocated, usage.total_freed);
     }
     assert!(pool.usage().total_allocated > 0);
-    // Whether a stream is done with what it had borrowed, an event tells that the first question
-    // records.
+    // The first poll records the event that shows whether a stream is done with a borrowed chunk.
     for _ in 0..2 {
         rig.device().synchronize().unwrap();
         pool.trim_to(0).unwrap();
@@ -155,7 +154,7 @@ fn nothing_is_stranded_over_pages() {
     }
 }
 
-/// A thread that exits leaves its stream's memory to whoever comes next.
+/// The next user of the stream of a thread that exits has its memory.
 #[test]
 fn the_next_stream_in_a_slot_has_what_the_last_one_left() {
     let rig = Rig::new();

@@ -1,6 +1,6 @@
 //! D3: without a CUDA driver, opening a device says what was tried and what to do.
 //!
-//! A process of its own, in which nobody installs the simulated driver.
+//! A process of its own, without the simulated driver.
 
 #![allow(unsafe_code, reason = "looks for the driver as the library does")]
 
@@ -8,8 +8,8 @@ use dmr_streams::library::{LIBRARY_NAMES, error_name, probe};
 use dmr_streams::{Device, DeviceError};
 
 #[test]
-fn a_machine_without_a_driver_is_told_so_and_nothing_panics() {
-    // SAFETY: what the library itself does, to know what it should find.
+fn without_a_driver_the_error_says_so_and_nothing_panics() {
+    // SAFETY: as the library itself does, to find out the expected result.
     let installed =
         LIBRARY_NAMES.iter().any(|name| unsafe { libloading::Library::new(*name) }.is_ok());
     let outcome = Device::open(0);

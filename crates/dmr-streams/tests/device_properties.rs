@@ -1,10 +1,10 @@
-//! What a device says of itself, and who can use it.
+//! The properties of a device, and its use by several threads and contexts.
 
 use dmr_streams::Device;
 use dmr_testkit::Rig;
 
 #[test]
-fn a_device_knows_its_name_its_memory_and_its_driver() {
+fn a_device_returns_its_name_its_memory_and_its_driver() {
     let rig = Rig::new();
     let device = rig.device();
     assert!(!device.name().is_empty());
@@ -30,7 +30,7 @@ fn a_thread_that_never_used_cuda_is_bound_by_the_first_call() {
 }
 
 #[test]
-fn an_error_that_cudarc_remembers_is_neither_answered_nor_swallowed_by_the_pool() {
+fn an_error_that_cudarc_remembers_is_neither_returned_nor_swallowed_by_the_pool() {
     use cudarc::driver::{DriverError, sys::CUresult};
     let rig = Rig::new();
     let earlier = DriverError(CUresult::CUDA_ERROR_INVALID_HANDLE);

@@ -9,7 +9,7 @@ use dmr_streams::Device;
 use dmr_testkit::Rig;
 
 #[test]
-fn binding_a_context_that_is_current_asks_and_does_no_more() {
+fn binding_a_context_that_is_current_queries_it_and_does_no_more() {
     let rig = Rig::simulated();
     rig.device().bind().unwrap();
     rig.universe().reset_calls();

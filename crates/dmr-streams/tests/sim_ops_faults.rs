@@ -38,7 +38,7 @@ fn a_failed_call_can_be_repeated_and_every_verdict_arrives_once() {
 }
 
 #[test]
-fn what_was_collected_half_way_is_answered_by_the_next_collect() {
+fn what_was_collected_half_way_is_returned_by_the_next_collect() {
     let rig = Rig::simulated();
     let resource = DirectCudaResource::new(Arc::clone(rig.streams()));
     let block = resource.allocate(64, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();

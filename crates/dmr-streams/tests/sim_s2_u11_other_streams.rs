@@ -71,7 +71,7 @@ fn the_announced_event_does_not_stand_for_what_came_after_it() {
     launch(&rig, &resource, a.id(), Access::Write, &block);
     let window = resource.prepare_block_use(block.id(), a.id(), Access::Write).unwrap();
     rig.ops().fill_pattern(&block, 0..BYTES, 7, a.id()).unwrap();
-    // No event of its own: whoever needs it needs one that was recorded after it.
+    // No event of its own: a wait for it needs one that was recorded after it.
     rig.universe().fail_nth("cuEventRecord", 1, 999);
     rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
     assert!(resource.finish_uses(window).is_err());
@@ -116,7 +116,7 @@ fn a_retired_streams_handle_is_not_touched_when_it_comes_again() {
 }
 
 #[test]
-fn frees_wait_on_a_stream_that_nobody_can_lease() {
+fn frees_wait_on_a_stream_that_cannot_be_leased() {
     let rig = Rig::simulated();
     let leases: Vec<_> = (0..rig.streams().max_streams()).map(|_| rig.stream()).collect();
     let reclaim = rig.streams().reclaim_stream().unwrap().stream().cu_stream();

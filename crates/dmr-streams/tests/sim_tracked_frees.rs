@@ -113,7 +113,7 @@ fn a_reap_returns_the_bytes_of_every_block_that_it_frees() {
 }
 
 #[test]
-fn a_block_that_the_inner_resource_refuses_stays_retired_until_it_takes_it() {
+fn a_block_that_upstream_refuses_stays_retired_until_upstream_frees_it() {
     let rig = Rig::in_universe(&universe());
     let resource = over_async(&rig);
     let [home, other] = [rig.stream(), rig.stream()];

@@ -99,7 +99,7 @@ fn a_live_block_does_not_leave_as_a_retired_one() {
 }
 
 #[test]
-fn the_id_of_a_block_is_not_enough_to_take_it_out_of_its_slot() {
+fn the_id_of_a_block_is_not_enough_to_remove_it_from_its_slot() {
     let rig = Rig::simulated();
     let [home, user] = [rig.stream(), rig.stream()];
     let uses = rig.streams().uses();

@@ -53,7 +53,7 @@ fn work_that_can_neither_be_recorded_nor_waited_for_keeps_its_block() {
     rig.universe().fail_nth("cuStreamSynchronize", 1, 999);
     let error = resource.finish_uses(window).unwrap_err();
     assert!(matches!(error, ResourceError::Driver { call: "cuEventRecord", .. }), "{error}");
-    // Still no event can be recorded: who depends on it is refused, nobody passes.
+    // Still no event can be recorded: each use that depends on it is refused.
     rig.universe().fail_nth("cuEventRecord", 1, 999);
     assert!(resource.prepare_block_use(block.id(), a.id(), Access::Read).is_err());
     let window = resource.prepare_block_use(block.id(), a.id(), Access::Read).unwrap();
@@ -127,7 +127,7 @@ fn a_free_is_refused_while_its_home_stream_captures() {
 }
 
 #[test]
-fn nobody_waits_for_an_event_that_a_producers_graph_would_swallow() {
+fn no_stream_waits_for_an_event_that_a_producers_graph_would_swallow() {
     let rig = Rig::simulated();
     let resource = tracked(&rig);
     let [a, b] = [rig.stream(), rig.stream()];

@@ -1,5 +1,5 @@
 //! U14, U13: an event that a graph has captured stands for no use, also if the capture has ended before
-//! the driver is asked about it.
+//! the event is queried.
 
 #![allow(unsafe_code, reason = "captures begin and end in the driver")]
 

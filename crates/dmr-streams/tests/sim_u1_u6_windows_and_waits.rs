@@ -160,7 +160,7 @@ fn a_writer_conflicts_with_any_of_several_readers() {
 }
 
 #[test]
-fn a_cancelled_use_is_not_remembered_and_waited_for_by_nobody() {
+fn a_cancelled_use_is_not_remembered_and_no_stream_waits_for_it() {
     let rig = Rig::simulated();
     let resource = tracked(&rig);
     let [a, b] = [rig.stream(), rig.stream()];

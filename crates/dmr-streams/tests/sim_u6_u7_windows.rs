@@ -101,7 +101,7 @@ fn all_eight_windows_open_or_none() {
 }
 
 #[test]
-fn a_block_given_back_inside_a_window_is_freed_after_it() {
+fn a_block_deallocated_inside_a_window_is_freed_after_it() {
     let rig = Rig::simulated();
     let resource = tracked(&rig);
     let [a, b] = [rig.stream(), rig.stream()];

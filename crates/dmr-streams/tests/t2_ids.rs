@@ -74,7 +74,7 @@ fn a_lease_that_ends_while_its_id_is_being_used_leaves_no_other_stream_behind() 
         });
         std::thread::yield_now();
         drop(first);
-        // The slot's next user is somebody else.
+        // The slot has another user next.
         let next = rig.stream();
         assert_eq!(problem::<()>(Err(user.join().unwrap())), (id, StreamProblem::ReturnedLease));
         assert_eq!(next.id().slot(), id.slot());

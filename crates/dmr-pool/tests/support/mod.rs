@@ -1,5 +1,5 @@
-//! A pool on a simulated machine that is told what it hands out: bytes outside of a live block, and
-//! bytes that two blocks have, are findings.
+//! A pool on a simulated machine to which its blocks are reported: uses of bytes outside of a live block, and
+//! bytes of two blocks, are findings.
 
 #![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
 #![allow(unsafe_code, reason = "host functions, and work that may be out of order")]
@@ -39,13 +39,13 @@ pub(crate) enum Upstream {
 
 pub(crate) const UPSTREAMS: [Upstream; 3] = [Upstream::Direct, Upstream::Async, Upstream::Virtual];
 
-/// A pool of this kind on a simulated rig; the test tells the simulator of regions.
+/// A pool of this kind on a simulated rig; the test reports regions to the simulator.
 pub(crate) fn pool_over(upstream: Upstream, rig: &Rig, config: PoolConfig) -> Pool {
     pool_with(upstream, rig, config, None)
 }
 
-/// A pool of this kind that tells an observer, if there is one, and else its upstream and the test
-/// tell the simulator.
+/// A pool of this kind that reports to an observer, if there is one; else its upstream and the test report to
+/// the simulator.
 pub(crate) fn pool_with(
     upstream: Upstream,
     rig: &Rig,

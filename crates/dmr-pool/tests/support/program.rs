@@ -25,7 +25,7 @@ pub(crate) fn perform(
     play_with(rig, upstream, number, lines, &Options::default())
 }
 
-/// Plays it on an observed pool: what that told the witness was right.
+/// Plays it on an observed pool, whose reports to the witness are right.
 pub(crate) fn play_observed(
     rig: &Arc<Rig>,
     upstream: Upstream,

@@ -11,13 +11,13 @@ use dmr_sim::{Policy, Universe};
 use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
-use super::witness::{Teller, Witness};
+use super::witness::{Reporter, Witness};
 use super::{MIB, Pool, Upstream, give_all_back, pool_with, rig};
 
 pub(crate) struct Stage {
     pub(crate) pool: Pool,
     leases: [StreamLease; 3],
-    /// Whom the pool tells; else it is told here what is handed out.
+    /// The observer of the pool; without one, blocks are reported to the simulator here.
     witness: Option<Arc<Witness>>,
     pub(crate) rig: Rig,
 }
@@ -80,7 +80,7 @@ impl Stage {
         bytes: usize,
     ) -> ResourceResult<DeviceBlock> {
         let block = self.pool.allocate(bytes, stream, AllocTag::new("block"))?;
-        self.tell().allocated(block.ptr(), bytes);
+        self.reporter().allocated(block.ptr(), bytes);
         Ok(block)
     }
 
@@ -89,7 +89,7 @@ impl Stage {
     }
 
     pub(crate) fn free(&self, block: DeviceBlock) {
-        self.tell().freed(block.ptr());
+        self.reporter().freed(block.ptr());
         self.free_in_window(block);
     }
 
@@ -102,21 +102,21 @@ impl Stage {
     pub(crate) fn fill(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
         let pattern = u32::from_le_bytes([byte; 4]);
         self.rig.ops().fill_pattern(block, 0..block.bytes(), pattern, stream).unwrap();
-        self.tell().works(stream, block.ptr());
+        self.reporter().works(stream, block.ptr());
     }
 
     /// Unrecorded.
     pub(crate) fn check(&self, stream: StreamId, block: &DeviceBlock, byte: u8) {
         let pattern = u32::from_le_bytes([byte; 4]);
         self.rig.ops().check_pattern(block, 0..block.bytes(), pattern, stream, 0).unwrap();
-        self.tell().works(stream, block.ptr());
+        self.reporter().works(stream, block.ptr());
     }
 
-    fn tell(&self) -> Teller<'_> {
-        Teller { rig: &self.rig, witness: self.witness.as_deref() }
+    fn reporter(&self) -> Reporter<'_> {
+        Reporter { rig: &self.rig, witness: self.witness.as_deref() }
     }
 
-    /// Whom the pool tells.
+    /// Returns the observer of the pool.
     pub(crate) fn witness(&self) -> &Witness {
         self.witness.as_ref().expect("the pool is observed")
     }

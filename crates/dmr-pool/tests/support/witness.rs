@@ -1,5 +1,5 @@
-//! An observer that holds a pool to its word: the simulator is told, and whether work with a region
-//! has really been done when that is freed is seen by the work itself.
+//! An observer that checks the reports of a pool: it passes them on to the simulator, and work with a region
+//! notes itself whether it was done when the region was freed.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -21,9 +21,9 @@ pub(crate) struct Witness {
 struct Seen {
     heaps: BTreeMap<u64, usize>,
     regions: BTreeMap<u64, Region>,
-    /// How many regions were freed.
+    /// The number of regions that were freed.
     freed: u64,
-    /// What should not have been told.
+    /// The wrong reports.
     wrong: Vec<String>,
 }
 
@@ -36,12 +36,12 @@ struct Region {
 }
 
 impl Witness {
-    /// One that is told when the device is done with a region.
+    /// Makes one that gets a report when the device is done with a region.
     pub(crate) fn new(rig: &Rig) -> Arc<Self> {
         Self::make(rig, false)
     }
 
-    /// One that is told when a block is given back, as the simulator wants it.
+    /// Makes one that gets a report when a block is deallocated, as the simulator does.
     pub(crate) fn following_streams(rig: &Rig) -> Arc<Self> {
         Self::make(rig, true)
     }
@@ -79,27 +79,27 @@ impl Witness {
         self.seen.lock().unwrap().freed
     }
 
-    /// What should not have been told.
+    /// Returns the wrong reports.
     pub(crate) fn wrong(&self) -> Vec<String> {
         self.seen.lock().unwrap().wrong.clone()
     }
 
-    /// All that was told was right, and nothing is left.
+    /// Asserts that every report was right, and that no region and no heap is left.
     pub(crate) fn assert_settled(&self) {
         assert_eq!(self.wrong(), [""; 0]);
         assert_eq!((self.regions(), self.heaps()), (vec![], vec![]));
     }
 }
 
-/// Whom a program tells of its regions and of the work with them.
+/// Reports the regions of a program, and the work with them.
 #[derive(Clone, Copy)]
-pub(crate) struct Teller<'a> {
+pub(crate) struct Reporter<'a> {
     pub(crate) rig: &'a Rig,
-    /// Whom the pool tells of its regions; else the simulator is told of them here.
+    /// The observer of the pool; without one, regions are reported to the simulator here.
     pub(crate) witness: Option<&'a Witness>,
 }
 
-impl Teller<'_> {
+impl Reporter<'_> {
     pub(crate) fn allocated(self, ptr: u64, bytes: usize) {
         if self.witness.is_none() {
             self.rig.universe().region_allocated(ptr, bytes, "block");
@@ -121,7 +121,7 @@ impl Teller<'_> {
 
 /// Notes that its stream has come so far.
 unsafe extern "C" fn note_done(done: *mut c_void) {
-    // SAFETY: it came out of `into_raw`, and nobody else takes it.
+    // SAFETY: it came out of `into_raw`, and only this call takes it.
     unsafe { Arc::from_raw(done.cast::<AtomicBool>()) }.store(true, Ordering::Release);
 }
 

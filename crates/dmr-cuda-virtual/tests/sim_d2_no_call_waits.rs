@@ -10,7 +10,7 @@ use dmr_testkit::Rig;
 use support::{TAG, resource};
 
 #[test]
-fn while_one_thread_unmaps_others_allocate_give_back_and_use_pages() {
+fn while_one_thread_unmaps_others_allocate_deallocate_and_use_pages() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
     let allocate = || resource.allocate(64, StreamId::DEFAULT, TAG).unwrap();

@@ -1,4 +1,4 @@
-//! Memory that one thread gives back to upstream is not missed by another that needs it.
+//! An allocation does not miss memory that another thread is returning to upstream.
 
 mod support;
 
@@ -10,9 +10,9 @@ use dmr_pool::PoolConfig;
 use support::stage::{ALL, Stage, tight};
 use support::{MIB, UPSTREAMS, Upstream};
 
-/// One thread gives back all that the pool has, and is held inside of this driver call; another one
-/// asks for it.
-fn whoever_asks_waits_for_what_is_in_hand(upstream: Upstream, call: &str) {
+/// One thread returns all of the pool's memory to upstream, and is held inside of this driver call; another
+/// one allocates all of it.
+fn an_allocation_waits_for_memory_in_a_hand(upstream: Upstream, call: &str) {
     let stage = Stage::new(upstream, tight());
     let [a, b, _] = stage.streams();
     stage.pass(a, ALL, 1);
@@ -33,24 +33,24 @@ fn whoever_asks_waits_for_what_is_in_hand(upstream: Upstream, call: &str) {
 }
 
 #[test]
-fn a_segment_that_is_given_back_is_waited_for() {
-    whoever_asks_waits_for_what_is_in_hand(Upstream::Async, "cuMemFreeAsync");
+fn a_segment_on_its_way_upstream_is_waited_for() {
+    an_allocation_waits_for_memory_in_a_hand(Upstream::Async, "cuMemFreeAsync");
 }
 
 #[test]
 fn a_page_that_is_unmapped_is_waited_for() {
-    whoever_asks_waits_for_what_is_in_hand(Upstream::Virtual, "cuMemUnmap");
+    an_allocation_waits_for_memory_in_a_hand(Upstream::Virtual, "cuMemUnmap");
 }
 
 #[test]
 fn a_page_that_is_destroyed_is_waited_for() {
-    whoever_asks_waits_for_what_is_in_hand(Upstream::Virtual, "cuMemRelease");
+    an_allocation_waits_for_memory_in_a_hand(Upstream::Virtual, "cuMemRelease");
 }
 
-/// A reap puts a hundred blocks back whose windows have closed, and is held when it asks about one of
-/// them. The last one is all that another thread needs.
+/// A reap frees a hundred blocks whose windows have closed, and is held in a query. Another thread needs the
+/// memory of the last one.
 #[test]
-fn retired_blocks_that_a_reap_puts_back_are_waited_for() {
+fn retired_blocks_that_a_reap_frees_are_waited_for() {
     for upstream in [Upstream::Direct, Upstream::Async] {
         let config = PoolConfig::fast().with_growth(2 * MIB).with_maximum_size(4 * MIB);
         let stage = Stage::new(upstream, config);
@@ -85,7 +85,7 @@ fn retired_blocks_that_a_reap_puts_back_are_waited_for() {
 }
 
 #[test]
-fn where_nothing_is_on_its_way_nobody_waits() {
+fn without_memory_in_a_hand_no_allocation_waits() {
     for upstream in UPSTREAMS {
         let stage = Stage::new(upstream, tight());
         let [a, b, _] = stage.streams();

@@ -1,5 +1,5 @@
-//! U9: the free of a block that other streams have used is put off until they are known to be
-//! done: within limits, and never past a reap.
+//! U9: a block that other streams have used is pending until they are known to be done: within limits, and
+//! never past a reap.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use dmr_testkit::{Rig, RigConfig};
 const UNKNOWN: i32 = 999;
 const OUT_OF_MEMORY: i32 = 2;
 
-/// Work runs as late as it may: what nobody waits for is not done.
+/// Work runs as late as it may: work that no call waits for is not done.
 fn lazy() -> Rig {
     let universe = Some(Universe::builder().policy(Policy::Lazy).build().unwrap());
     Rig::with(RigConfig { universe, ..RigConfig::default() })
@@ -67,13 +67,13 @@ fn when_the_readers_keep_up_a_free_is_one_call_on_the_home_stream() {
 }
 
 #[test]
-fn behind_a_slow_reader_only_so_many_blocks_and_bytes_are_kept() {
+fn behind_a_slow_reader_pending_blocks_and_bytes_are_bounded() {
     let rig = lazy();
     let resource = resource(&rig);
     let [home, reader] = [rig.stream(), rig.stream()];
     for _ in 0..400 {
         pass_through(&rig, &resource, 256, home.id(), reader.id());
-        // When there are so many, half of them go at once.
+        // At the limit, half of them are freed at once.
         assert!(resource.usage().retired < 128 * 256);
     }
     for _ in 0..40 {
@@ -105,8 +105,8 @@ fn a_slow_reader_does_not_hold_up_the_blocks_of_another() {
 }
 
 #[test]
-fn a_block_is_kept_until_each_of_its_readers_is_done() {
-    // So few that no event is asked about: a query makes the simulated device go on.
+fn a_block_is_pending_until_each_of_its_readers_is_done() {
+    // Too few for a query, which would make the simulated device execute work.
     const BLOCKS: u64 = 60;
     let rig = lazy();
     let resource = resource(&rig);
@@ -162,7 +162,7 @@ fn a_reap_a_trim_and_an_allocation_without_memory_make_the_frees_at_once() {
 }
 
 #[test]
-fn a_failing_question_or_free_loses_no_block() {
+fn a_failing_query_or_free_loses_no_block() {
     const BLOCKS: u64 = 64;
     for call in ["cuEventQuery", "cuMemFreeAsync"] {
         let rig = Rig::simulated();

@@ -107,7 +107,7 @@ fn unrecorded_work_on_the_home_stream_comes_before_the_free() {
 }
 
 #[test]
-fn whoever_takes_over_freed_memory_comes_after_its_last_user() {
+fn the_next_user_of_freed_memory_comes_after_the_last() {
     let rig = rig();
     let resource = resource(&rig);
     let [home, other, third] = [rig.stream(), rig.stream(), rig.stream()];
