@@ -23,7 +23,7 @@ const PARTS: usize = StreamId::MAX_SLOTS / PART - 1;
 #[repr(align(128))]
 struct StreamAccount(SpinLock<Balance>);
 
-/// Bytes asked for. They only grow.
+/// Requested bytes. They only grow.
 #[derive(Debug, Default)]
 pub(crate) struct Balance {
     allocated: u64,

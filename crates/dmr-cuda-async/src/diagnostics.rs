@@ -1,13 +1,13 @@
-//! What the resource holds and what it waits for, for people.
+//! A report of the resource's blocks and uses, for people.
 
-/// A look at an [`AsyncCudaResource`](crate::AsyncCudaResource).
+/// A report of an [`AsyncCudaResource`](crate::AsyncCudaResource).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Diagnostics {
-    /// Bytes asked for in blocks that are handed out.
+    /// Requested bytes of live blocks.
     pub live_bytes: u64,
-    /// Bytes asked for in blocks that were given back and that the driver does not have yet.
+    /// Requested bytes of blocks that are deallocated and not freed.
     pub pending_free_bytes: u64,
-    /// Recorded uses that the stream pool remembers, of all resources on it: each holds an event.
+    /// The number of recorded uses in the ledgers of the stream pool, of all its resources.
     pub pending_use_event_count: usize,
 }

@@ -1,5 +1,5 @@
-//! What becomes of a block that is deallocated: freed on its home stream at once, kept until other streams
-//! are known to be done with it, or freed on the reclaim stream, which waits for them.
+//! Frees of blocks: on the home stream at once, pending until other streams are known to be done, or on the
+//! reclaim stream, which waits for them.
 //!
 //! A free on the home stream makes the driver's next allocation there cheap, and it is allowed as soon as
 //! all other streams are done with the block.
@@ -54,7 +54,7 @@ impl Reclaim {
 }
 
 impl AsyncCudaResource {
-    /// Takes a block from its holder. On an error nothing has changed.
+    /// Releases a block, and frees it or makes it pending. On an error nothing has changed.
     pub(crate) fn release(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
         let retired = RetiredBlock { id: block.id(), bytes: block.bytes() as u64 };
         let RetiredBlock { id, bytes } = retired;

@@ -30,31 +30,31 @@ const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 ///
 /// # When memory is freed
 ///
-/// [`deallocate`](DeviceMemoryResource::deallocate) hands the block to the driver and waits for
-/// nothing. The driver's free is queued on the home stream, where it comes after all work
+/// [`deallocate`](DeviceMemoryResource::deallocate) queues the driver's free and does not wait. The free
+/// is queued on the home stream, where it comes after all work
 /// submitted there.
 ///
 /// If other streams have used the block and the home stream has not waited for them, the block is
-/// *retired* until the driver says that they are done: later frees ask it, once for many blocks.
+/// *retired* until they are known to be done: later frees poll them, once for many blocks.
 /// Then it is freed on the home stream, where the next allocation can have it at once. Large
-/// blocks, and others that have waited too long, are freed on a stream of the pool's own that
-/// nobody works on, which waits for their users: no user's stream waits because of a free. Too
-/// long is when more than 64 MiB are kept, or 128 blocks of one home stream; when an allocation
+/// blocks, and others that have waited too long, are freed on a library stream that no user's work
+/// is on, which waits for their uses: no user's stream waits because of a free. Too
+/// long is when more than 64 MiB are pending, or 128 blocks of one home stream; when an allocation
 /// finds no memory; at a reap or a trim; and when the resource is dropped.
 ///
-/// A block given back while a window is open on it is retired, too: the driver gets it when the
+/// A block that is deallocated while a window is open on it is retired, too, and freed when the
 /// window closes. A free that then fails leaves it retired, and every reap tries again. (A window
-/// that is closed through another resource of the same stream pool is noticed by the next reap.)
+/// that is closed through another resource of the same stream pool is found by the next reap.)
 ///
 /// # When the device is lost
 ///
-/// Allocations fail, and blocks are taken back without a call to the driver, whose memory is gone
-/// with the context. Nothing is handed out again.
+/// Allocations fail, and blocks are deallocated without a call to the driver, whose memory is gone
+/// with the context. No memory is allocated again.
 ///
 /// # Dropping it
 ///
-/// Waits for nothing. What is retired goes to the driver unless its window is still open; blocks
-/// still handed out are leaked: something may be using them.
+/// Does not wait. Retired blocks are freed unless a window is still open; live blocks are leaked: work may
+/// be using them.
 ///
 /// Make it once and share it. A process in which several threads each made, used and dropped some
 /// was seen to stand still inside the driver (580.159.04), which seems to lose one of its locks.
@@ -152,19 +152,19 @@ impl AsyncCudaResource {
     /// Allocates from the driver. If it has no memory, frees what is retired, and then trims the
     /// driver's pool; tries again after each. Trims the pool again before it refuses.
     fn take(&self, bytes: usize, stream: &StreamGuard<'_>) -> ResourceResult<u64> {
-        let ask = || self.pool.allocate(bytes, stream);
+        let allocate = || self.pool.allocate(bytes, stream);
         const FULL: result::DriverError = result::DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        let mut answer = ask();
-        if answer == Err(FULL) && !self.holds_none() {
-            // What it cannot free stays retired.
+        let mut allocated = allocate();
+        if allocated == Err(FULL) && !self.holds_none() {
+            // Blocks that cannot be freed stay retired.
             let _ = self.reap(Patience::Wait);
-            answer = ask();
+            allocated = allocate();
         }
-        if answer == Err(FULL) {
+        if allocated == Err(FULL) {
             // Each free piece may be too small, and a larger one needs the device's memory.
-            answer = self.trim_pool_to(0).map_or(answer, |()| ask());
+            allocated = self.trim_pool_to(0).map_or(allocated, |()| allocate());
         }
-        answer.map_err(|error| match error {
+        allocated.map_err(|error| match error {
             FULL => {
                 // The driver's pool keeps what a refused call has taken from the device. If this
                 // fails, the next trim gives it back.
@@ -177,7 +177,7 @@ impl AsyncCudaResource {
 
     /// Trims the driver's pool, which has memory whose free is queued only after that has executed.
     fn trim_pool_to(&self, keep_bytes: u64) -> ResourceResult<()> {
-        // What is not done by then, or cannot be asked, stays in the driver's pool.
+        // Memory whose free is not done by then, or cannot be queried, stays in the driver's pool.
         let _ = self.streams.synchronize_until(Instant::now() + FREES_TIMEOUT);
         self.pool.trim_to(keep_bytes)
     }
@@ -190,10 +190,10 @@ impl AsyncCudaResource {
             return gone;
         }
         let error = ResourceError::out_of_memory(bytes, self.device_ordinal(), memory, &usage);
-        let (asked, reserved, (free, _)) = (bytes as u64, usage.reserved, memory);
+        let (requested, reserved, (free, _)) = (bytes as u64, usage.reserved, memory);
         match self.pool.max_bytes.map(|bytes| bytes as u64) {
             // The driver does not say which it was; where the device has room, it was the limit.
-            Some(bytes) if reserved.saturating_add(asked) > bytes || asked <= free => {
+            Some(bytes) if reserved.saturating_add(requested) > bytes || requested <= free => {
                 error.by_limit(Limit { name: "AsyncConfig::max_bytes", bytes, reserved })
             }
             _ => error,
@@ -248,13 +248,13 @@ impl DeviceMemoryResource for AsyncCudaResource {
             Ok(slot) => slot,
             Err(error) => {
                 self.accounts.not_allocated(alloc_stream, bytes as u64);
-                // SAFETY: just allocated on this stream, and seen by nobody.
+                // SAFETY: just allocated on this stream, and used by no work.
                 let _: ResourceResult<()> = unsafe { self.pool.free(ptr, &home) };
                 return Err(error);
             }
         };
-        // SAFETY: the driver has just given these bytes, aligned to 256; they stay allocated until
-        // `deallocate` takes the block back; the generation is new.
+        // SAFETY: the driver has just allocated these bytes, aligned to 256; they stay allocated until
+        // `deallocate` frees the block; the generation is new.
         Ok(unsafe {
             DeviceBlock::from_parts(BlockParts {
                 ptr,
@@ -304,7 +304,7 @@ impl DeviceMemoryResource for AsyncCudaResource {
         totals.live() + totals.retired()
     }
 
-    /// `reserved` is what the driver says; where it cannot be asked, what is outstanding.
+    /// Returns the usage; `reserved` is the driver's figure, or the outstanding bytes if that cannot be read.
     fn usage(&self) -> Usage {
         if self.device().is_forked() {
             return Usage::default();
