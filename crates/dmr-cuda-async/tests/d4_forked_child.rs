@@ -27,7 +27,7 @@ fn a_forked_child_is_refused_everything() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        let answers = [
+        let results = [
             refused(resource.allocate(1, stream.id(), AllocTag::UNTAGGED)),
             refused(resource.prepare_block_use(block.id(), stream.id(), Access::Read)),
             refused(resource.record_block_use(&block, stream.id())),
@@ -41,7 +41,7 @@ fn a_forked_child_is_refused_everything() {
         ];
         drop(resource);
         // Which of them was not refused, counted from 1.
-        let wrong = answers.iter().position(|refused| !refused).map_or(0, |nth| nth as i32 + 1);
+        let wrong = results.iter().position(|refused| !refused).map_or(0, |nth| nth as i32 + 1);
         // SAFETY: ends the child, without the parent's handlers.
         unsafe { libc::_exit(wrong) };
     }

@@ -42,7 +42,7 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        let answers = [
+        let results = [
             refused(resource.allocate(1, stream.id(), AllocTag::UNTAGGED)),
             refused(resource.try_grow(&mut block, 2 * BYTES)),
             refused(resource.prepare_block_use(block.id(), stream.id(), Access::Read)),
@@ -62,7 +62,7 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
         ];
         drop(resource);
         // Which of them was not as it should be, counted from 1.
-        let wrong = answers.iter().position(|right| !right).map_or(0, |nth| nth as i32 + 1);
+        let wrong = results.iter().position(|right| !right).map_or(0, |nth| nth as i32 + 1);
         // SAFETY: ends the child, without the parent's handlers.
         unsafe { libc::_exit(wrong) };
     }
