@@ -168,16 +168,16 @@ impl<T> BlocksInUse<T> {
     /// Removes a block and calls `free` with it; returns `false` if it is not here.
     fn free(&self, generation: u64, free: &mut impl FnMut(T)) -> bool {
         let Some(block) = lock(&self.blocks).remove(&generation) else { return false };
-        let _in_hand = InHand(&self.len);
+        let _counted = UncountOnDrop(&self.len);
         free(block);
         true
     }
 }
 
-/// Counts a block as gone when this is dropped, also by a panic.
-struct InHand<'a>(&'a AtomicUsize);
+/// Removes a block from the count when this is dropped, also by a panic.
+struct UncountOnDrop<'a>(&'a AtomicUsize);
 
-impl Drop for InHand<'_> {
+impl Drop for UncountOnDrop<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

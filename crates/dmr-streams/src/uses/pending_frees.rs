@@ -53,9 +53,9 @@ struct ShardQueue<T> {
     unpolled: usize,
 }
 
-/// A block that was removed from the queue of a shard, and is counted there. Dropping this counts it as
-/// gone: freed, or leaked by a panic.
-struct InHand<'a, T> {
+/// A block that was removed from the queue of a shard, and is still counted there. Dropping this removes it
+/// from the count: it is freed, or leaked by a panic.
+struct BeingFreed<'a, T> {
     shard: &'a Shard<T>,
     bytes: u64,
 }
@@ -122,10 +122,10 @@ impl<T> PendingFrees<T> {
         let Some(_alone) = Patience::Poll.lock(&shard.freeing) else { return 0 };
         for freed in 0..most {
             let Some(mut oldest) = shard.queue().pop_if(&is_ready) else { return freed };
-            let in_hand = shard.in_hand(self.bytes_of, &oldest);
+            let being_freed = shard.begin_free(self.bytes_of, &oldest);
             // The next reap returns the error.
             if !matches!(free(&mut oldest), Ok(true)) {
-                in_hand.put_back(oldest);
+                being_freed.push_again(oldest);
                 return freed;
             }
         }
@@ -188,19 +188,19 @@ impl<T> Shard<T> {
         let left = self.queue().pending.len();
         for _ in 0..left {
             let Some(mut oldest) = self.queue().pending.pop() else { break };
-            let in_hand = self.in_hand(bytes_of, &oldest);
+            let being_freed = self.begin_free(bytes_of, &oldest);
             match free(&mut oldest) {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(error) => outcome = outcome.and(Err(error)),
             }
-            in_hand.put_back(oldest);
+            being_freed.push_again(oldest);
         }
         outcome
     }
 
-    fn in_hand(&self, bytes_of: fn(&T) -> u64, block: &Pending<T>) -> InHand<'_, T> {
-        InHand { shard: self, bytes: bytes_of(&block.value) }
+    fn begin_free(&self, bytes_of: fn(&T) -> u64, block: &Pending<T>) -> BeingFreed<'_, T> {
+        BeingFreed { shard: self, bytes: bytes_of(&block.value) }
     }
 
     #[inline]
@@ -213,15 +213,15 @@ impl<T> Shard<T> {
     }
 }
 
-impl<T> InHand<'_, T> {
+impl<T> BeingFreed<'_, T> {
     /// Adds the block again, as the newest.
-    fn put_back(self, block: Pending<T>) {
+    fn push_again(self, block: Pending<T>) {
         self.shard.queue().pending.push(block);
         std::mem::forget(self);
     }
 }
 
-impl<T> Drop for InHand<'_, T> {
+impl<T> Drop for BeingFreed<'_, T> {
     fn drop(&mut self) {
         self.shard.queue().bytes -= self.bytes;
         self.shard.len.fetch_sub(1, Ordering::SeqCst);
