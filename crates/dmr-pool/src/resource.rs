@@ -111,12 +111,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// # Errors
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another stream pool;
-    /// upstream's, if there is an initial size.
+    /// [`ForkedProcess`](ResourceError::ForkedProcess); upstream's, if there is an initial size.
     pub fn new(
         upstream: U,
         streams: Arc<StreamPool>,
         mut config: PoolConfig,
     ) -> ResourceResult<Self> {
+        // First: another thread may have held a lock when the process was forked.
+        streams.device().refuse_fork()?;
         if upstream.stream_pool() != streams.id() {
             let stream = streams.default_stream();
             return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));

@@ -81,6 +81,30 @@ fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
     rig.assert_clean();
 }
 
+#[test]
+fn no_resource_is_made_in_a_forked_child() {
+    let rig = Rig::new();
+    // SAFETY: the child makes calls that are refused, and ends.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        let streams = || Arc::clone(rig.streams());
+        let answers = [
+            refused(AsyncCudaResource::new(streams(), AsyncConfig::new())),
+            refused(Tracked::new(direct(&rig), streams())),
+            refused(PoolResource::new(direct(&rig), streams(), PoolConfig::fast())),
+        ];
+        let wrong = answers.iter().position(|right| !right).map_or(0, |nth| nth as i32 + 1);
+        // SAFETY: ends the child, without the parent's handlers.
+        unsafe { libc::_exit(wrong) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
+    rig.assert_clean();
+}
+
 fn direct(rig: &Rig) -> DirectCudaResource {
     DirectCudaResource::new(Arc::clone(rig.streams()))
 }

@@ -57,8 +57,11 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     ///
     /// # Errors
     ///
-    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another pool.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if `upstream` works on another pool;
+    /// [`ForkedProcess`](ResourceError::ForkedProcess).
     pub fn new(upstream: R, streams: Arc<StreamPool>) -> ResourceResult<Self> {
+        // First: another thread may have held a lock when the process was forked.
+        streams.device().refuse_fork()?;
         if upstream.stream_pool() != streams.id() {
             let stream = streams.default_stream();
             return Err(ResourceError::stream_misuse(stream, StreamProblem::OtherPool));
