@@ -9,7 +9,7 @@ use dmr_core::{
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_sim::{Policy, Universe};
 use dmr_streams::Tracked;
-use dmr_streams::uses::Dependencies;
+use dmr_streams::uses::{Dependencies, Pending, PendingFrees};
 use dmr_testkit::Rig;
 
 const BYTES: usize = 256;
@@ -142,4 +142,21 @@ fn an_id_that_names_no_stream_of_the_pool_is_refused() {
     assert!(is_misuse(pool.uses().work_so_far(beyond).unwrap_err()));
     assert!(is_misuse(pool.uses().reserve(&owner, 0, beyond).unwrap_err()));
     assert!(pool.uses().work_so_far(StreamId::DEFAULT).is_ok(), "it is the first stream");
+}
+
+/// Or a call would free blocks for as long as other threads release some.
+#[test]
+fn a_call_that_frees_the_oldest_blocks_frees_none_that_became_pending_meanwhile() {
+    let rig = Rig::simulated();
+    let home = rig.stream().id();
+    let pending = PendingFrees::new(1, |_: &u32| 1);
+    let push = |value| pending.push(home, Pending { value, after: Dependencies::default() });
+    push(0);
+    push(1);
+    let free = |freed: &mut Pending<u32>| {
+        push(freed.value + 2);
+        Ok(freed.value < 100)
+    };
+    assert_eq!(pending.free_oldest(home, usize::MAX, |_| true, free), 2);
+    assert_eq!(pending.pending(home).blocks, 2);
 }

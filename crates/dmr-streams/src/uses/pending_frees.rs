@@ -104,10 +104,10 @@ impl<T> PendingFrees<T> {
         PendingAmount { blocks: shard.len.load(Ordering::SeqCst), bytes }
     }
 
-    /// Frees the oldest blocks of the home stream `home`, up to `most`, and up to the first that is not
-    /// ready or that `free` does not free, which then becomes the newest. `free` returns whether it has
-    /// freed a block; on an error it has not. Frees none if another thread is freeing. Returns the number of
-    /// blocks freed.
+/// Frees the oldest blocks of the home stream `home` that are pending now, up to `most`, and up to the
+    /// first that is not ready or that `free` does not free, which then becomes the newest. `free` returns
+    /// whether it has freed a block; on an error it has not. Frees none if another thread is freeing. Returns
+    /// the number of blocks freed.
     pub fn free_oldest(
         &self,
         home: StreamId,
@@ -120,6 +120,8 @@ impl<T> PendingFrees<T> {
             return 0;
         }
         let Some(_alone) = Patience::Poll.lock(&shard.freeing) else { return 0 };
+        // Those that other threads add meanwhile are theirs.
+        let most = most.min(shard.queue().pending.len());
         for freed in 0..most {
             let Some(mut oldest) = shard.queue().pop_if(&is_ready) else { return freed };
             let being_freed = shard.begin_free(self.bytes_of, &oldest);
