@@ -26,3 +26,22 @@ fn a_preparation_that_fails_closes_no_window_of_an_earlier_one() {
     assert_eq!(tokens.len(), 1);
     assert_eq!(pinned.synchronize(), Ok(false), "its window is open");
 }
+
+#[test]
+fn a_preparation_that_fails_holds_no_adopted_stream() {
+    let rig = Rig::simulated();
+    let own = rig.stream();
+    let adopted = rig.streams().adopt(rig.device().context().new_stream().unwrap()).unwrap();
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let pinned = rig.streams().allocate_pinned(64, own.id()).unwrap();
+    let block = resource.allocate(64, own.id(), AllocTag::UNTAGGED).unwrap();
+    let use_of = |id| [BlockUse::new(id, Access::Write)];
+    let [pinned_use, stale] = [pinned.block().id(), block.id()].map(use_of);
+    resource.deallocate(block).unwrap();
+    let mut tokens = LaunchTokens::new(adopted.id());
+    tokens.prepare(rig.streams(), &resource, &pinned_use, &[]).unwrap();
+    tokens.prepare(rig.streams(), &resource, &pinned_use, &stale).unwrap_err();
+    rig.streams().retire_stream(&adopted).expect_err("the first window is open");
+    tokens.finish(rig.streams(), &resource).unwrap();
+    rig.streams().retire_stream(&adopted).unwrap();
+}
