@@ -181,7 +181,13 @@ impl AsyncCudaResource {
         let free_half =
             |blocks: usize| self.pending.free_oldest(home, blocks.div_ceil(2), |_| true, free);
         let mut pending = self.pending.pending(home);
-        while is_full(pending) && free_half(pending.blocks) > 0 {
+        // Blocks that other threads add meanwhile are theirs.
+        let mut left = pending.blocks;
+        while left > 0 && is_full(pending) {
+            match free_half(pending.blocks) {
+                0 => return,
+                freed => left = left.saturating_sub(freed),
+            }
             pending = self.pending.pending(home);
         }
     }

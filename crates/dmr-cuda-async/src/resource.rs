@@ -39,7 +39,7 @@ const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 /// Then it is freed on the home stream, where the next allocation can have it at once. Large
 /// blocks, and others that have waited too long, are freed on a library stream that no user's work
 /// is on, which waits for their uses: no user's stream waits because of a free. Too
-/// long is when more than 64 MiB are pending, or 128 blocks of one home stream; when an allocation
+/// long is when more than 60 MiB, or 128 blocks, of one home stream are pending; when an allocation
 /// finds no memory; at a reap or a trim; and when the resource is dropped.
 ///
 /// A block that is deallocated while a window is open on it is retired, too, and freed when the

@@ -104,7 +104,7 @@ impl<T> PendingFrees<T> {
         PendingAmount { blocks: shard.len.load(Ordering::SeqCst), bytes }
     }
 
-/// Frees the oldest blocks of the home stream `home` that are pending now, up to `most`, and up to the
+    /// Frees the oldest blocks of the home stream `home` that are pending now, up to `most`, and up to the
     /// first that is not ready or that `free` does not free, which then becomes the newest. `free` returns
     /// whether it has freed a block; on an error it has not. Frees none if another thread is freeing. Returns
     /// the number of blocks freed.

@@ -88,12 +88,10 @@ impl Slots {
     ) -> Option<Empty> {
         let index = block.slot().index()?;
         let (numbered, mut slot) = self.of_owner(block, owner)?;
-        if ended {
-            slot.windows.clear();
-        }
-        if !slot.retired || !slot.windows.is_empty() {
+        if !slot.retired || !(ended || slot.windows.is_empty()) {
             return None;
         }
+        slot.windows.clear();
         Some(Self::remove_block(index, numbered, slot, need))
     }
 
