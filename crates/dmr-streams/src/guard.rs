@@ -122,6 +122,11 @@ impl<'p> StreamGuard<'p> {
         self.id.slot()
     }
 
+    /// Returns whether the stream is one of CUDA's default streams.
+    pub(crate) fn is_default_of_cuda(&self) -> bool {
+        self.stream.cu_stream() as usize <= crate::adopt::PER_THREAD
+    }
+
     /// Returns cudarc's stream.
     #[must_use]
     #[inline]

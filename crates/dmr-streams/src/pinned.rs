@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 use dmr_core::process::PerProcess;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::progress::Event;
 use crate::uses::{BlocksInUse, Dependencies, Patience, Pending, PendingFrees, Released};
-use crate::{BlockOwner, Device, RelaxedCapture, StreamPool};
+use crate::{BlockOwner, Device, HomeStream, RelaxedCapture, StreamPool};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
 const PORTABLE: u32 = 1;
@@ -160,8 +160,8 @@ impl StreamPool {
     /// the uses and does not wait for them; does nothing while another thread reaps.
     ///
     /// Memory counts as done when an event is done that was recorded behind its last use, and behind what
-    /// had been submitted to its home stream when it was dropped. If there is no such event, a poll records
-    /// one, and a later poll finds it done. On a lost device nothing can be freed,
+    /// had been submitted to its home stream when it was dropped: a drop records one, except on a default stream of
+    /// CUDA. If there is none, a poll records one, and a later poll finds it done. On a lost device nothing can be freed,
     /// which is no error.
     ///
     /// # Errors
@@ -219,7 +219,26 @@ impl StreamPool {
     fn pend_pinned(&self, memory: HostMemory, mut after: Dependencies) {
         let home = memory.id.alloc_stream();
         after.add(home, self.uses().submitted(home));
+        self.record_on(home);
         self.pinned().pending.push(home, Pending { value: memory, after });
+    }
+
+    /// Records an event on a home stream, so that a later poll finds whether the work submitted until now is
+    /// done. If that fails, the poll records one. Leaves the current context as it is. Records none on a
+    /// default stream of CUDA, which could end the capture of a blocking stream.
+    fn record_on(&self, home: StreamId) {
+        let Ok(HomeStream::Live(home)) = self.enter_home(home) else { return };
+        if home.is_default_of_cuda() {
+            return;
+        }
+        let before = result::ctx::get_current();
+        let _ = self.progress().event_on(&home);
+        if let Ok(before) = before
+            && result::ctx::get_current() != Ok(before)
+        {
+            // SAFETY: the context was current until now.
+            let _ = unsafe { sys::cuCtxSetCurrent(before.unwrap_or(std::ptr::null_mut())) };
+        }
     }
 
     /// Frees the pinned memory whose uses are done, and leaves the rest to [`reap_orphaned_pinned`]: a drop
@@ -229,8 +248,11 @@ impl StreamPool {
         if self.device().check().is_err() {
             return;
         }
-        // Memory that cannot be freed becomes orphaned.
-        let _ = self.try_reap_pinned();
+        // Memory that cannot be freed becomes orphaned. On an idle stream, an event takes a moment after its
+        // record.
+        for _ in 0..2 {
+            let _ = self.try_reap_pinned();
+        }
         let _ = self.pinned().pending.reap(Patience::Wait, |Pending { value, after }| {
             // Without events there is no way to find out when the memory may be freed, so it leaks. So
             // does memory with an open window, whose work is in no ledger.
