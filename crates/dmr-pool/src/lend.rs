@@ -73,8 +73,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             {
                 return Some(chunk);
             }
+            let newest = state.pending.newest_first().next()?.after.clone();
+            drop(state);
+            // A query costs about as much as a wait that a later step queues, so there is one.
+            let _ = self.uses().poll(&newest);
+            own.lock().settle_all(own.home, self.uses());
+        } else {
+            self.settle_newest(own);
         }
-        self.settle_newest(own);
         own.lock().acquire(request)
     }
 
