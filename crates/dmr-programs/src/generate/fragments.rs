@@ -42,7 +42,7 @@ const WEIGHTS: [(Kind, u64); 15] = [
     (Kind::OvertakenUse, 6),
     (Kind::Pinned, 4),
     (Kind::Trim, 4),
-    (Kind::HeldMemory, 8),
+    (Kind::HeldMemory, 10),
     (Kind::Callback, 13),
 ];
 /// One in this many places in a program has a fragment.
@@ -394,8 +394,10 @@ impl Draw {
         script.step(Step::ReapPending);
         script.step(Step::Trim { keep: 0 });
         script.allocate_bytes(home, bytes);
-        script.fail("cuMemAlloc_v2", 2);
-        script.allocate_bytes(other, bytes);
+        for _ in 0..6 {
+            script.fail("cuMemAlloc_v2", 2);
+            script.allocate_bytes(other, bytes);
+        }
         script.fail("cuMemAlloc_v2", 2);
         script.done()
     }
