@@ -73,11 +73,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             {
                 return Some(chunk);
             }
-            let newest = state.pending.newest_first().next()?.after.clone();
+            let newest = state.pending.newest_first().next().map(|newest| newest.after.clone());
             drop(state);
             // A query costs about as much as a wait that a later step queues, so there is one.
-            let _ = self.uses().poll(&newest);
-            own.lock().settle_all(own.home, self.uses());
+            if let Some(newest) = newest {
+                let _ = self.uses().poll(&newest);
+                own.lock().settle_all(own.home, self.uses());
+            }
         } else {
             self.settle_newest(own);
         }
