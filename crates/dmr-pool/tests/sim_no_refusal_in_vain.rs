@@ -100,3 +100,26 @@ fn without_memory_in_a_hand_no_allocation_waits() {
         stage.end();
     }
 }
+
+/// The stream cannot be made to wait for the pending memory, so the host waits for it: then it is free, and
+/// nothing else is pending.
+#[test]
+fn memory_that_the_host_has_waited_for_is_found() {
+    for upstream in UPSTREAMS {
+        let stage = Stage::new(upstream, tight());
+        let [a, b, _] = stage.streams();
+        let held = stage.allocate(a, ALL / 2);
+        let block = stage.allocate(a, ALL / 2);
+        stage.write(b, &block, 1);
+        stage.free(block);
+        for n in 1..=8 {
+            stage.universe().fail_nth("cuStreamWaitEvent", n, 999);
+        }
+        let block = stage.try_allocate(a, ALL / 2);
+        [block.unwrap_or_else(|error| panic!("{upstream:?}: {error}")), held]
+            .into_iter()
+            .for_each(|block| stage.free(block));
+        stage.universe().clear_faults();
+        stage.end();
+    }
+}
