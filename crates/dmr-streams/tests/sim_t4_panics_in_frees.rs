@@ -2,38 +2,21 @@
 
 #![allow(unsafe_code, reason = "makes blocks that no memory stands behind")]
 
+mod no_memory;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeviceBlock, Generation,
-    ResourceResult, StreamId,
-};
+use dmr_core::{Access, BlockId, BlockUse, ResourceResult, StreamId};
 use dmr_streams::uses::{
     BlocksInUse, Dependencies, Patience, Pending, PendingAmount, PendingFrees, Released,
 };
 use dmr_streams::{BlockOwner, StreamPool};
 use dmr_testkit::Rig;
+use no_memory::occupy;
 
-/// Puts a block without memory into a slot.
-fn occupy(streams: &StreamPool, owner: &BlockOwner, home: StreamId) -> BlockId {
-    let slot = streams.uses().reserve(owner, 0, home).unwrap();
-    let (home, generation) = (streams.enter(home).unwrap(), Generation::next());
-    let slot = streams.uses().occupy(slot, generation, &home).unwrap();
-    let parts = BlockParts {
-        ptr: 256,
-        bytes: 1,
-        reserved_bytes: 1,
-        alignment: 256,
-        device_ordinal: 0,
-        alloc_stream: home.id(),
-        tag: AllocTag::UNTAGGED,
-        generation,
-        slot,
-        state: BlockState::Live,
-        part_depth: 0,
-    };
-    // SAFETY: nothing is ever done with the address.
-    unsafe { DeviceBlock::from_parts(parts) }.id()
+/// Puts a block without memory into a new slot.
+fn block_of(streams: &StreamPool, owner: &BlockOwner, home: StreamId) -> BlockId {
+    occupy(streams, streams.uses().reserve(owner, 0, home).unwrap(), home)
 }
 
 #[test]
@@ -43,7 +26,7 @@ fn a_panic_of_a_free_leaves_the_other_closed_blocks_to_the_next_call() {
     let (uses, stream) = (rig.streams().uses(), rig.stream());
     let blocks = BlocksInUse::new(owner);
     for at in 0..3 {
-        let block = occupy(rig.streams(), owner, stream.id());
+        let block = block_of(rig.streams(), owner, stream.id());
         let tokens = uses.prepare(&[BlockUse::new(block, Access::Read)], stream.id()).unwrap();
         assert!(matches!(
             uses.release(owner, block, &mut Dependencies::default()),
@@ -68,7 +51,7 @@ fn a_panic_of_a_free_on_a_lost_device_leaves_the_other_blocks_to_the_next_call()
     let stream = rig.stream();
     let blocks = BlocksInUse::new(owner);
     for at in 0..3 {
-        blocks.insert(occupy(rig.streams(), owner, stream.id()), at);
+        blocks.insert(block_of(rig.streams(), owner, stream.id()), at);
     }
     let first = catch_unwind(AssertUnwindSafe(|| blocks.settle_all(|_| panic!("free"))));
     assert!(first.is_err());

@@ -2,39 +2,18 @@
 
 #![allow(unsafe_code, reason = "makes blocks that no memory stands behind")]
 
-use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeviceBlock, Generation,
-    ResourceError, StreamId,
-};
+mod no_memory;
+
+use dmr_core::{Access, BlockId, BlockUse, Generation, ResourceError, StreamId};
+use dmr_streams::BlockOwner;
 use dmr_streams::uses::{
     BlocksInUse, Dependencies, FreeSlot, NotOccupied, Patience, Released, UseTable,
 };
-use dmr_streams::{BlockOwner, StreamPool};
 use dmr_testkit::Rig;
+use no_memory::occupy;
 
 /// More than 32 bits.
 const PAYLOAD: u64 = 7 << 40 | 1;
-
-/// Puts a block without memory into the slot.
-fn occupy(streams: &StreamPool, slot: FreeSlot, home: StreamId) -> BlockId {
-    let (home, generation) = (streams.enter(home).unwrap(), Generation::next());
-    let slot = streams.uses().occupy(slot, generation, &home).unwrap();
-    let parts = BlockParts {
-        ptr: 256,
-        bytes: 1,
-        reserved_bytes: 1,
-        alignment: 256,
-        device_ordinal: 0,
-        alloc_stream: home.id(),
-        tag: AllocTag::UNTAGGED,
-        generation,
-        slot,
-        state: BlockState::Live,
-        part_depth: 0,
-    };
-    // SAFETY: nothing is ever done with the address.
-    unsafe { DeviceBlock::from_parts(parts) }.id()
-}
 
 fn reserve(uses: UseTable<'_>, owner: &BlockOwner, home: StreamId) -> FreeSlot {
     uses.reserve(owner, PAYLOAD, home).unwrap()

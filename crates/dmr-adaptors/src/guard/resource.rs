@@ -1,4 +1,4 @@
-//! The adaptor: its state, its own methods, and the steps of which its calls are made.
+//! The guard's state, its own methods, and the steps that its calls share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

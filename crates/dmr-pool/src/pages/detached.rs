@@ -43,7 +43,7 @@ impl<'p> Detached<'p> {
         self.chunk.map(|chunk| self.arena.lock().unmapped(chunk)).unwrap_or_default()
     }
 
-    /// Returns the first `units` as an acquired chunk, all of which is mapped, and frees the rest.
+    /// Returns the first `units`, which are all mapped, as an acquired chunk, and frees the rest.
     pub(super) fn keep(mut self, units: u32) -> Option<ChunkId> {
         let chunk = self.chunk.take()?;
         let mut state = self.arena.lock();
