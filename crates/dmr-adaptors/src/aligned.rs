@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
+use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Generation,
     Process, ResourceError, ResourceResult, StreamId, Usage, WholeBlock,
@@ -116,10 +117,8 @@ impl<R> AlignedResource<R> {
     ///
     /// This resource, while any of its blocks is live: only it can deallocate them.
     pub fn into_inner(mut self) -> Result<R, Self> {
-        let is_unused = self
-            .shards
-            .iter_mut()
-            .all(|shard| shard.get_mut().unwrap_or_else(PoisonError::into_inner).live.is_empty());
+        let is_unused =
+            self.shards.iter_mut().all(|shard| ignore_poison(shard.get_mut()).live.is_empty());
         if is_unused { Ok(self.upstream) } else { Err(self) }
     }
 
@@ -129,7 +128,7 @@ impl<R> AlignedResource<R> {
 
     fn shard(&self, generation: Generation) -> MutexGuard<'_, Shard> {
         let index = generation.get() as usize % SHARDS;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[index])
     }
 }
 
@@ -207,16 +206,17 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
     fn sweep(&self) -> u64 {
         let mut freed = 0;
         for shard in self.shards.iter() {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut found = 0;
-            shard.retired.retain(|_, (id, bytes)| {
+            let Shard { retired, retired_bytes, total_freed, .. } = &mut *lock(shard);
+            retired.retain(|_, (id, bytes)| {
                 let stays = self.upstream.is_retired(*id);
-                found += if stays { 0 } else { *bytes };
+                if !stays {
+                    // With its removal: `is_retired` may panic for the next.
+                    *retired_bytes -= *bytes;
+                    *total_freed += *bytes;
+                    freed += *bytes;
+                }
                 stays
             });
-            shard.retired_bytes -= found;
-            shard.total_freed += found;
-            freed += found;
         }
         freed
     }
@@ -311,7 +311,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         self.sweep();
         let mut usage = Usage::default();
         for shard in self.shards.iter() {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = lock(shard);
             usage.live += shard.live_bytes;
             usage.retired += shard.retired_bytes;
             usage.total_allocated += shard.total_allocated;

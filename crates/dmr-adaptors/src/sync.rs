@@ -10,9 +10,8 @@ pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Locks, also if a thread has panicked with the lock held: what these locks guard is whole
-/// between any two statements.
+/// Locks a mutex, also if it is poisoned, as [`dmr_core::sync::lock`] does.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    dmr_core::sync::ignore_poison(mutex.lock())
 }

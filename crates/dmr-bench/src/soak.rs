@@ -1,11 +1,12 @@
 //! The soak: many threads, many streams, a pool under a small budget, and every byte checked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_core::sync::lock;
 use dmr_core::{
     Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
     StreamId, UseTrackingExt,
@@ -130,7 +131,7 @@ fn pool(streams: &Arc<StreamPool>, budget: &Budget, soak: Soak) -> Result<Pool, 
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Held>> {
-        self.parcels.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parcels)
     }
 
     /// Checks a block on its home stream, after all that others do with it, and gives it back.

@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmr_core::process::PerProcess;
+use dmr_core::sync::lock;
 use dmr_core::{DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -82,5 +83,5 @@ pub(crate) fn keep(refused: Box<DeallocateError>, resource: &Arc<dyn DeviceMemor
 }
 
 fn kept() -> MutexGuard<'static, Vec<DropFailure>> {
-    KEPT.get().lock().unwrap_or_else(PoisonError::into_inner)
+    lock(KEPT.get())
 }

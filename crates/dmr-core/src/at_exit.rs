@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, Weak};
 
 use crate::process::PerProcess;
+use crate::sync::lock;
 
 /// A value with work to do at the end of the process. A value in a `static` needs this, because
 /// destructors of statics do not run.
@@ -47,7 +48,7 @@ pub fn run_before_earlier_handlers() {
 static HOOKS: PerProcess<Mutex<Vec<Weak<dyn AtExit>>>> = PerProcess::new(Mutex::default);
 
 fn hooks() -> MutexGuard<'static, Vec<Weak<dyn AtExit>>> {
-    HOOKS.get().lock().unwrap_or_else(PoisonError::into_inner)
+    lock(HOOKS.get())
 }
 
 /// The exit handler. It may be registered several times: its first call takes all hooks.

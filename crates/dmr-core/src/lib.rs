@@ -19,6 +19,7 @@
 //! | [`record`] | [`AllocationRecord`], one row of a log or a trace |
 //! | [`at_exit`] | hooks for a normal end of the process |
 //! | [`observer`] | [`MemoryObserver`], told what a pool carves up |
+//! | [`sync`] | locks without poison |
 //! | [`process`] | [`Process`], to tell a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
@@ -40,6 +41,7 @@ pub mod resource;
 mod shortage;
 pub mod size;
 pub mod stream;
+pub mod sync;
 pub mod tag;
 pub mod tracking;
 pub mod usage;

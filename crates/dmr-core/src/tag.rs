@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::process::PerProcess;
+use crate::sync::lock;
 
 /// A name for what an allocation is for: "hash-table", "kv-cache".
 ///
@@ -47,7 +48,7 @@ impl AllocTag {
         if name.is_empty() {
             return Self::UNTAGGED;
         }
-        let mut names = NAMES.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(NAMES.get());
         if let Some(known) = names.get(name) {
             return Self(known);
         }

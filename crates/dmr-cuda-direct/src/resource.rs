@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::CUresult;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
+use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, MemoryObserver, ResourceError, ResourceResult, StreamId,
@@ -95,7 +96,7 @@ impl DirectCudaResource {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn alloc(&self, bytes: usize, _: &RelaxedCapture<'_>) -> ResourceResult<u64> {

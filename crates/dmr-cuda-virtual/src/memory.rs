@@ -1,8 +1,9 @@
 //! [`VirtualMemory`]: reserving addresses, creating memory, and mapping memory at addresses.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 
+use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{
     AddressRange, AllocTag, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError,
     ResourceResult, VirtualMemory,
@@ -54,14 +55,14 @@ impl Memory {
     }
 
     fn table(&self) -> MutexGuard<'_, MappingTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     fn wait_for_stale<'t>(
         &self,
         table: MutexGuard<'t, MappingTable>,
     ) -> MutexGuard<'t, MappingTable> {
-        self.stale_changed.wait(table).unwrap_or_else(PoisonError::into_inner)
+        ignore_poison(self.stale_changed.wait(table))
     }
 }
 

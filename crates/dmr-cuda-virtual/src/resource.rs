@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::checked_round_up;
+use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
@@ -107,7 +108,7 @@ impl VirtualCudaResource {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn out_of_memory(&self, requested: usize) -> ResourceError {

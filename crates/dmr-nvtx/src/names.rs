@@ -3,10 +3,11 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use dmr_core::process::{PerProcess, Process};
+use dmr_core::sync::lock;
 
 use crate::abi::{Handle, MESSAGE_ASCII, NVTX_VERSION};
 use crate::injection;
@@ -125,7 +126,7 @@ fn core() -> Option<&'static Core> {
 
 #[cold]
 fn look_for_core() -> *mut Core {
-    let _looking = LOOKING.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let _looking = lock(LOOKING.get());
     let before = FOUND.load(Ordering::Acquire);
     if !before.is_null() {
         return before;

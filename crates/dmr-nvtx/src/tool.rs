@@ -3,9 +3,10 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::process::{PerProcess, Process};
+use dmr_core::sync::lock;
 
 use crate::abi::{
     self, AssignBatch, AssignDesc, COMPAT_MEMORY, Handle, HeapDesc, Initialize, MESSAGE_ASCII,
@@ -78,7 +79,7 @@ fn known(found: *mut Tool) -> Option<&'static Tool> {
 
 #[cold]
 fn look_for_tool(initializer: impl FnOnce() -> Option<Initialize>) -> *mut Tool {
-    let _looking = LOOKING.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let _looking = lock(LOOKING.get());
     let before = FOUND.load(Ordering::Acquire);
     if !before.is_null() {
         return before;
@@ -142,7 +143,7 @@ impl Tool {
     /// Locks the announced regions. Hold it while regions are announced and while permissions are
     /// assigned: a tool counts a permission for a region that was unregistered as an error.
     pub(crate) fn regions(&self) -> MutexGuard<'_, Regions> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.regions)
     }
 
     /// Whether this is the process that the tool is attached to, and not a forked child.

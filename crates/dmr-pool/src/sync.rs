@@ -9,10 +9,9 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(crate) use std::thread::{ThreadId, current};
 
-/// Locks `mutex`, also after a panic of a thread that had it: what is locked this way is whole
-/// between any two statements.
+/// Locks a mutex, also if it is poisoned, as [`dmr_core::sync::lock`] does.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    dmr_core::sync::ignore_poison(mutex.lock())
 }
 
 /// Returns the threads of the process that wait for hands of a pool.

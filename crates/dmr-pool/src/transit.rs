@@ -15,6 +15,8 @@
 //! for waits for it ([`Waiting`]). So waits form no cycle, and a wait ends when the driver calls of
 //! others have returned. No time limit ends it.
 
+use dmr_core::sync::ignore_poison;
+
 use crate::sync::{Condvar, Mutex, ThreadId, current, lock, waits};
 
 /// The open hands of a pool's threads.
@@ -105,7 +107,7 @@ impl Search<'_> {
             while let Some(_waiting) = Waiting::begin(me, owners(&hands)) {
                 hands.waiting += 1;
                 let woken = self.transit.closed.wait(hands);
-                hands = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
+                hands = ignore_poison(woken);
                 hands.waiting -= 1;
             }
         }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use dmr_core::sync::lock;
 
 use crate::failure::Failure;
 
@@ -29,7 +31,7 @@ pub(crate) struct Job(Mutex<Option<Result<(), Failure>>>);
 impl Job {
     /// Returns the outcome of a line that is done.
     pub(crate) fn take(&self) -> Result<(), Failure> {
-        let outcome = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let outcome = lock(&self.0).take();
         outcome.unwrap_or(Ok(()))
     }
 }
@@ -51,7 +53,7 @@ impl Crew {
         let result = Arc::clone(&job);
         let work = move || {
             line(&|outcome| {
-                *result.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+                *lock(&result.0) = Some(outcome);
             });
         };
         let member = &self.members[thread % self.members.len()];

@@ -1,7 +1,9 @@
 //! Counts the driver calls that a step makes, and holds one or makes one fail, at the start of the call.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use dmr_core::sync::{ignore_poison, lock};
 
 use crate::program::{Call, Fail, Hold};
 
@@ -123,7 +125,7 @@ impl Gate {
         state.held_in = Some(call);
         self.changed.notify_all();
         while !state.is_open {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = ignore_poison(self.changed.wait(state));
         }
         state.held_in = None;
     }
@@ -145,10 +147,10 @@ impl Gate {
         let is_under_way =
             |state: &mut GateState| !state.is_done && (state.held_in.is_none() || state.is_open);
         let waited = self.changed.wait_timeout_while(self.lock(), at_most, is_under_way);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        ignore_poison(waited).0
     }
 
     fn lock(&self) -> MutexGuard<'_, GateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -1,9 +1,10 @@
 //! Faults on purpose: calls that fail, that do nothing, or that stop half-way; and call counts.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use crate::abi::Code;
+use crate::sync::{ignore_poison, lock};
 
 /// What a call is to do instead of its work. Where several faults meet in one call, it is held
 /// first or last, and of the others the one that was planted first counts.
@@ -140,7 +141,7 @@ impl Faults {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -169,7 +170,7 @@ impl Hold {
     pub fn wait_until_held(&self) {
         let mut state = self.0.lock();
         while !state.held {
-            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = ignore_poison(self.0.changed.wait(state));
         }
     }
 
@@ -198,12 +199,12 @@ impl Gate {
         state.held = true;
         self.changed.notify_all();
         while !state.released {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = ignore_poison(self.changed.wait(state));
         }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, GateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

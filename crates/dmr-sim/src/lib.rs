@@ -69,6 +69,7 @@ mod session;
 mod shadow;
 mod store;
 mod stream_memory;
+mod sync;
 mod universe;
 mod virtual_memory;
 mod words;

@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, RwLock, Weak};
 
 use crate::abi::*;
 use crate::machine::{Config, Machine};
 use crate::session::{self, Shared};
+use crate::sync::{read, write};
 
 #[derive(Default)]
 struct Registry {
@@ -41,7 +42,7 @@ thread_local! {
 
 /// A new universe, at the lowest ordinals that are free.
 pub(crate) fn register(config: Config) -> Arc<Shared> {
-    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registry = write(&REGISTRY);
     let registry = registry.get_or_insert_default();
     // Ids are 24 bits in handles; 0 is never used. They come back after 16 million universes.
     let after = |id: u32| id % 0xff_ffff + 1;
@@ -70,7 +71,7 @@ pub(crate) fn unregister(shared: &Shared) {
     if session::is_forked_child() {
         return; // another thread of the parent may have held the lock
     }
-    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registry = write(&REGISTRY);
     if let Some(registry) = registry.as_mut() {
         registry.by_id.remove(&shared.id);
         for &ordinal in &shared.ordinals {
@@ -87,7 +88,7 @@ pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
     {
         return Ok(shared);
     }
-    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let registry = read(&REGISTRY);
     let found = registry.as_ref().and_then(|registry| registry.by_id.get(&id)).cloned();
     let shared = found.ok_or(ERROR_CONTEXT_IS_DESTROYED)?;
     let _ = LAST.try_with(|last| *last.borrow_mut() = Arc::downgrade(&shared));
@@ -96,7 +97,7 @@ pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
 
 /// The universe that a `CUdevice` belongs to.
 pub(crate) fn universe_of_ordinal(device: CUdevice) -> Outcome<Arc<Shared>> {
-    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let registry = read(&REGISTRY);
     let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
     let found = registry.as_ref().and_then(|r| r.by_ordinal.get(ordinal));
     found.and_then(|found| found.universe.clone()).ok_or(ERROR_INVALID_DEVICE)
@@ -113,7 +114,7 @@ pub(crate) fn released(device: CUdevice) {
 }
 
 fn count(device: CUdevice, changed: impl FnOnce(u32) -> u32) {
-    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    let mut registry = write(&REGISTRY);
     let by_ordinal = registry.as_mut().map(|registry| &mut registry.by_ordinal);
     let index = usize::try_from(device).ok();
     if let Some(ordinal) = index.and_then(|index| by_ordinal?.get_mut(index)) {
@@ -123,7 +124,7 @@ fn count(device: CUdevice, changed: impl FnOnce(u32) -> u32) {
 
 /// How many ordinals there are: one more than the highest of a live universe.
 pub(crate) fn device_count() -> usize {
-    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let registry = read(&REGISTRY);
     let highest =
         registry.as_ref().and_then(|r| r.by_ordinal.iter().rposition(|o| o.universe.is_some()));
     highest.map_or(0, |highest| highest + 1)

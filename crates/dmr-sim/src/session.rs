@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
@@ -14,6 +14,7 @@ use crate::faults::{Faults, Instead};
 use crate::handle::{self, Kind};
 use crate::machine::{HostCall, Machine, StreamKind};
 use crate::registry;
+use crate::sync::{ignore_poison, lock};
 
 thread_local! {
     static CURRENT_CONTEXT: Cell<Handle> = const { Cell::new(0) };
@@ -124,7 +125,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.machine)
     }
 }
 
@@ -434,10 +435,8 @@ impl Session<'_> {
         {
             let changed = &self.shared.changed;
             let guard = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
-                Some(left) => {
-                    changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
-                }
+                None => ignore_poison(changed.wait(guard)),
+                Some(left) => ignore_poison(changed.wait_timeout(guard, left)).0,
             };
             self.machine = Some(guard);
             if until.is_some_and(|until| until <= Instant::now()) {

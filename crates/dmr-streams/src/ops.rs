@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::cuMemsetD32Async;
 use dmr_core::process::LeakedInChild;
+use dmr_core::sync::{lock, read, write};
 use dmr_core::{DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId};
 
 use crate::kernels::{Kernels, NOTHING_WRONG, PatternCheck, RESULT_SLOTS};
@@ -120,7 +121,7 @@ impl PatternOps {
         if let Some(kernels) = self.kernels.get() {
             return Ok(kernels);
         }
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = write(&self.gate);
         if let Some(kernels) = self.kernels.get() {
             return Ok(kernels);
         }
@@ -147,7 +148,7 @@ impl PatternOps {
     fn fetch(&self) -> ResourceResult<()> {
         // First: another thread may have held a lock when the process was forked.
         self.device().refuse_fork()?;
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = write(&self.gate);
         // Nothing was checked if there are no kernels.
         let Some(kernels) = self.kernels.get() else { return Ok(()) };
         let mut pending = self.pending();
@@ -178,7 +179,7 @@ impl PatternOps {
     }
 
     fn pending(&self) -> MutexGuard<'_, PendingChecks> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
     }
 }
 
@@ -232,7 +233,7 @@ impl DeviceOps for PatternOps {
         // The kernel counts from the start of the range, the pattern from that of the block.
         let pattern = pattern.rotate_right(8 * (range.start % 4) as u32);
         loop {
-            let submitting = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            let submitting = read(&self.gate);
             let Some(slot) = self.reserve(stream.id(), key, range.start) else {
                 drop(submitting);
                 self.fetch()?;

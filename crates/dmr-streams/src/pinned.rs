@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{result, sys};
 use dmr_core::process::PerProcess;
 use dmr_core::size::BLOCK_ALIGNMENT;
+use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockState, DeviceBlock, Generation, ResourceError,
     ResourceResult, StreamId,
@@ -367,10 +368,6 @@ impl Orphan {
         }
         Ok(true)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Frees pinned memory. No device work uses it.

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::CudaStream;
 use dmr_core::process::LeakedInChild;
+use dmr_core::sync::lock;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
 use crate::holds::Holds;
@@ -320,7 +321,7 @@ impl StreamPool {
     }
 
     pub(crate) fn leases(&self) -> MutexGuard<'_, Box<[SlotLease]>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.leases)
     }
 }
 

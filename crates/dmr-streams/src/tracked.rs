@@ -5,10 +5,11 @@ mod handed_over;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
+use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
@@ -98,7 +99,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     }
 
     fn retired_upstream(&self) -> MutexGuard<'_, RetiredUpstream> {
-        self.retired_upstream.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.retired_upstream)
     }
 
     /// Puts a block of upstream into the use table.

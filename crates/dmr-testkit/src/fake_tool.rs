@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
+
+use dmr_core::sync::lock;
 
 /// A call of one of the tool's functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,8 +89,8 @@ pub struct Session(
 
 /// Waits for the turn of this test, and begins with a tool that has recorded nothing.
 pub fn session() -> Session {
-    let turn = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
-    *STATE.lock().unwrap_or_else(PoisonError::into_inner) = Some(State::default());
+    let turn = lock(&SESSION);
+    *lock(&STATE) = Some(State::default());
     Session(turn)
 }
 
@@ -135,7 +137,7 @@ impl Session {
 }
 
 fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = lock(&STATE);
     look(state.get_or_insert_default())
 }
 

@@ -8,6 +8,8 @@ use std::io::Read;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dmr_core::sync::lock;
+
 use dmr_trace::{Replay, ReplayError, ReplayOptions, Summary, TraceReader};
 
 use support::Fake;
@@ -69,7 +71,7 @@ fn replay(
     rows: u64,
     row: impl Fn(u64) -> String + Send + 'static,
 ) -> (Result<Summary, ReplayError>, usize) {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = lock(&ALONE);
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let buffer = b"action,ptr,bytes,stream,tag\n".to_vec();

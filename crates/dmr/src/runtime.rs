@@ -1,8 +1,9 @@
 //! A device, its streams and its memory, together.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use dmr_core::process::PerProcess;
+use dmr_core::sync::lock;
 use dmr_core::{DeviceMemoryResource, ResourceResult};
 use dmr_streams::{Device, DeviceContext, StreamPool};
 
@@ -42,7 +43,7 @@ impl DeviceRuntime {
         if let Some(runtime) = shared.runtime.get() {
             return Ok(runtime);
         }
-        let _building = shared.building.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let _building = lock(shared.building.get());
         if let Some(runtime) = shared.runtime.get() {
             return Ok(runtime);
         }

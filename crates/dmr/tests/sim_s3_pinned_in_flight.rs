@@ -3,7 +3,9 @@
 
 #![cfg(feature = "async")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use dmr_core::sync::lock;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
 use dmr::dmr_buffer::pinned::reap_orphaned_pinned;
@@ -30,7 +32,7 @@ fn drop_everything_in_flight(universe: &Universe, away: bool) {
 /// The process has one list of such memory, which one test at a time looks at.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ALONE)
 }
 
 fn lazy() -> Universe {

@@ -1,9 +1,10 @@
 //! One budget per physical GPU, by its UUID.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use dmr_core::process::PerProcess;
+use dmr_core::sync::lock;
 
 use super::Budget;
 use super::account::Account;
@@ -28,7 +29,7 @@ impl Budget {
 }
 
 fn shared(uuid: [u8; 16], limit: u64) -> Budget {
-    let mut budgets = BY_UUID.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut budgets = lock(BY_UUID.get());
     if let Some(account) = budgets.get(&uuid).and_then(Weak::upgrade) {
         return Budget { account };
     }

@@ -1,9 +1,9 @@
 //! [`Reservation`]: bytes taken out of a budget at once, by whoever waits for them longest.
 
 use std::ops::Deref;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use dmr_core::sync::ignore_poison;
 use dmr_core::{ResourceError, ResourceResult};
 
 use super::Budget;
@@ -155,7 +155,7 @@ impl Queued<'_> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let time = left.map_or(REAP_EVERY, |left| left.min(REAP_EVERY));
         let woken = self.tree.freed.wait_timeout(books, time);
-        drop(woken.unwrap_or_else(PoisonError::into_inner));
+        drop(ignore_poison(woken));
     }
 
     fn leave(&mut self, books: &mut Books) {

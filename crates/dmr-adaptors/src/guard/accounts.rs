@@ -1,8 +1,9 @@
 //! The accounting, in bytes as asked for: the upstream resource counts red zones.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use dmr_core::sync::lock;
 use dmr_core::{BlockId, BlockState, Usage};
 
 #[derive(Debug, Default)]
@@ -79,7 +80,7 @@ impl Accounts {
 
     /// `is_retired` makes no driver call, so it is called with the lock held.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

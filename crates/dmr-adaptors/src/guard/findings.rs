@@ -1,10 +1,11 @@
 //! Corruptions that were found, and whether a call has reported them.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::Corruption;
 use dmr_core::process::LeakedInChild;
+use dmr_core::sync::lock;
 
 /// The maximum number of findings that are kept.
 const KEPT: usize = 1024;
@@ -60,6 +61,6 @@ impl Findings {
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

@@ -1,7 +1,9 @@
 //! Deallocated blocks: those that wait for a window to close, and those in quarantine.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use dmr_core::sync::lock;
 
 use super::table::Kept;
 
@@ -87,7 +89,7 @@ impl Quarantine {
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
+use dmr_core::sync::{lock, read, try_lock, write};
 use dmr_core::{
     AllocTag, BlockId, BlockState, Corruption, DeviceBlock, DeviceMemoryResource, Generation,
     Process, ResourceError, ResourceResult, StreamId, UseToken, UseTokens, UseTracking,
@@ -134,7 +135,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         self.refuse_fork()?;
         let _alone = self.sweeping();
         let live = {
-            let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = write(&self.gate);
             self.check_live()
         };
         let held = self.check_held();
@@ -144,19 +145,15 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     pub(super) fn sweeping(&self) -> MutexGuard<'_, ()> {
-        self.sweeping.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sweeping)
     }
 
     fn try_sweeping(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.sweeping.try_lock() {
-            Ok(alone) => Some(alone),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.sweeping)
     }
 
     pub(super) fn passing(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.gate)
     }
 
     /// Returns whether this is a forked child, where another thread may have held any lock.

@@ -1,7 +1,8 @@
 //! Blocks that no caller got, and whose deallocation upstream failed.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use dmr_core::sync::lock;
 use dmr_core::{DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult};
 
 /// Whole blocks that could not be filled. They are live for the upstream resource only.
@@ -36,6 +37,6 @@ impl Strays {
     }
 
     fn blocks(&self) -> MutexGuard<'_, Vec<DeviceBlock>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

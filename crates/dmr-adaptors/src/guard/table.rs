@@ -2,8 +2,9 @@
 //! kept before.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use dmr_core::sync::lock;
 use dmr_core::{DeviceBlock, Generation, ResourceError, WholeBlock};
 
 use super::allocation::Allocation;
@@ -226,8 +227,4 @@ impl Table {
     fn shard(&self, generation: Generation) -> MutexGuard<'_, HashMap<Generation, Guarded>> {
         lock(&self.shards[(generation.get() % SHARDS as u64) as usize])
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmr_core::process::LeakedInChild;
+use dmr_core::sync::lock;
 use dmr_core::{Corruption, DeviceOps, ResourceResult};
 
 use super::allocation::{Allocation, Phase};
@@ -169,8 +170,4 @@ impl Suspect {
     fn verdict(&self) -> MutexGuard<'_, Verdict> {
         lock(&self.verdict)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

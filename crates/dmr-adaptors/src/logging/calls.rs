@@ -197,6 +197,8 @@ impl Default for Mark {
 
 #[cfg(test)]
 mod tests {
+    use dmr_core::sync::lock;
+
     use super::*;
 
     /// The tests of this module watch the marks of the whole process.
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_call_in_progress_holds_back_what_is_later_and_only_for_so_long() {
-        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _alone = lock(&ALONE);
         let call = CallTime::take();
         let inside = CallTime::take();
         drop(inside);
@@ -229,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_a_call_waits_for_room_is_not_held_against_it() {
-        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _alone = lock(&ALONE);
         let call = CallTime::take();
         let sleep = || std::thread::sleep(Duration::from_nanos(PATIENCE_NS + PATIENCE_NS / 2));
         let waiting = Waiting::begin();
@@ -249,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_one_of_many_threads_has_a_mark() {
-        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _alone = lock(&ALONE);
         let all_there = std::sync::Barrier::new(100);
         std::thread::scope(|scope| {
             for _ in 0..100 {

@@ -4,9 +4,10 @@ use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmr_core::record::COLUMNS;
+use dmr_core::sync::lock;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -50,7 +51,7 @@ impl LogFile {
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rows)
     }
 }
 

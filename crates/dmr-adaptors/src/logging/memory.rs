@@ -1,10 +1,11 @@
 //! A sink that keeps its records in memory.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::AllocationRecord;
 use dmr_core::process::PerProcess;
+use dmr_core::sync::lock;
 
 use super::{LogRecord, LoggingSink, SinkError};
 
@@ -56,7 +57,7 @@ impl InMemorySink {
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<LogRecord>> {
-        self.kept.get().lock().unwrap_or_else(PoisonError::into_inner)
+        lock(self.kept.get())
     }
 }
 

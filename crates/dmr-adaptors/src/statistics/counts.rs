@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, RwLock};
 
 use dmr_core::process::LeakedInChild;
+use dmr_core::sync::{self, lock};
 use dmr_core::{AllocTag, DeviceBlock, Process};
 
 use super::meter::{Meter, OwnStep, Peaks, Precision, Totals, Wholes, count};
@@ -124,7 +125,7 @@ impl Counts {
     #[cold]
     #[inline(never)]
     fn late<A>(&self, f: impl FnOnce(&Shard) -> A) -> A {
-        let _only_one = self.late_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _only_one = lock(&self.late_lock);
         f(&self.late)
     }
 
@@ -248,7 +249,7 @@ impl Counts {
     }
 
     fn tag_statistics(&self) -> Vec<TagStatistics> {
-        let tags = self.tags.read().unwrap_or_else(PoisonError::into_inner).names.clone();
+        let tags = sync::read(&self.tags).names.clone();
         let statistics = tags.into_iter().enumerate().map(|(index, tag)| {
             let of_tag = self.all_shards().filter_map(|shard| shard.by_tag.get(index));
             let failures = of_tag.clone().map(|of_tag| of_tag.failures.load(Ordering::Relaxed));
@@ -304,12 +305,10 @@ impl Counts {
 
     #[cold]
     fn look_up(&self, hint: &Hint, tag: AllocTag) -> usize {
-        let known = self.tags.read().unwrap_or_else(PoisonError::into_inner);
+        let known = sync::read(&self.tags);
         let index = known.indices.get(&tag).copied();
         drop(known);
-        let index = index.unwrap_or_else(|| {
-            self.tags.write().unwrap_or_else(PoisonError::into_inner).index_of(tag)
-        });
+        let index = index.unwrap_or_else(|| sync::write(&self.tags).index_of(tag));
         hint.address.store(tag.name().as_ptr().addr(), Ordering::Relaxed);
         hint.len.store(tag.name().len(), Ordering::Relaxed);
         hint.index.store(index, Ordering::Relaxed);
@@ -372,7 +371,7 @@ impl Shard {
     }
 
     fn frames(&self) -> MutexGuard<'_, Frames> {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.frames)
     }
 
     fn change_frames<A>(&self, change: impl FnOnce(&mut Frames) -> A) -> A {

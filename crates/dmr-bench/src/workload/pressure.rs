@@ -47,10 +47,11 @@ pub(super) fn run(machine: &Machine, plan: &Plan, emit: &mut dyn FnMut(Line)) ->
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::sync::{Mutex, PoisonError};
     use std::time::Duration;
 
+    use dmr_core::sync::lock;
     use dmr_core::{
         AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
         ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
@@ -71,7 +72,7 @@ mod tests {
 
     impl Refusing {
         fn add(&self, word: u64) {
-            self.hash.lock().unwrap_or_else(PoisonError::into_inner).word(word);
+            lock(&self.hash).word(word);
         }
     }
 

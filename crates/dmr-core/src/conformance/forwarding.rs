@@ -1,10 +1,11 @@
 //! That an adaptor forwards every method: T5.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::Harness;
 use super::pages::missed_pages;
 use super::support::{ODD, TAG};
+use crate::sync::lock;
 use crate::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
@@ -125,12 +126,12 @@ pub(super) struct Calls(Arc<Mutex<Vec<&'static str>>>);
 
 impl Calls {
     pub(super) fn count(&self, method: &str) -> usize {
-        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = lock(&self.0);
         calls.iter().filter(|call| **call == method).count()
     }
 
     pub(super) fn add(&self, method: &'static str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(method);
+        lock(&self.0).push(method);
     }
 }
 

@@ -17,8 +17,9 @@ mod uses;
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use dmr_core::sync::lock;
 use dmr_core::{ResourceError, ResourceResult};
 use dmr_sim::Universe;
 use dmr_testkit::Rig;
@@ -230,7 +231,7 @@ impl Player {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn program(&self) -> &Program {

@@ -2,7 +2,9 @@
 //! exactly these.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use dmr_core::sync::lock;
 
 use dmr_sanitize::lines;
 
@@ -12,13 +14,13 @@ static PROVOKED: Mutex<Counts> = Mutex::new(Counts::new());
 
 /// Counts `count` calls of `call` that have failed with `error`, on purpose.
 pub(crate) fn provoked(call: &'static str, error: &'static str, count: u64) {
-    let mut counts = PROVOKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut counts = lock(&PROVOKED);
     *counts.entry((call, error)).or_default() += count;
 }
 
 /// Prints a line for each call and error.
 pub(crate) fn print() {
-    for ((call, error), count) in &*PROVOKED.lock().unwrap_or_else(PoisonError::into_inner) {
+    for ((call, error), count) in &*lock(&PROVOKED) {
         lines::expect_api_error(call, error, *count);
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use dmr_core::BlockId;
+use dmr_core::sync::{lock, try_lock};
 
 use crate::BlockOwner;
 use crate::owner::OwnerNumber;
@@ -50,10 +51,9 @@ impl Patience {
     /// not wait.
     #[must_use]
     pub fn lock(self, mutex: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
-        match mutex.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => (self == Self::Wait).then(|| lock(mutex)),
+        match self {
+            Self::Poll => try_lock(mutex),
+            Self::Wait => Some(lock(mutex)),
         }
     }
 }
@@ -181,8 +181,4 @@ impl Drop for UncountOnDrop<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
 //! Pending blocks: released, and not freed yet, because the device may still use them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use dmr_core::sync::lock;
 use dmr_core::{ResourceResult, StreamId};
 
 use super::{Dependencies, Patience, Pending, PendingQueue};
@@ -211,7 +212,7 @@ impl<T> Shard<T> {
     }
 
     fn queue(&self) -> MutexGuard<'_, ShardQueue<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 

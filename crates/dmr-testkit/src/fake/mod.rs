@@ -12,9 +12,10 @@ mod sizes;
 mod tracking;
 mod trim;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dmr_core::conformance::Harness;
+use dmr_core::sync::lock;
 use dmr_core::{
     DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult, StreamId,
     StreamPoolId,
@@ -166,8 +167,4 @@ fn offset(block: &DeviceBlock) -> ResourceResult<usize> {
     let at = block.ptr().wrapping_sub(BASE) as usize;
     let inside = at.checked_add(block.bytes()).is_some_and(|end| end <= DEVICE_BYTES);
     if inside { Ok(at) } else { Err(ResourceError::out_of_bounds(block, 0, block.bytes())) }
-}
-
-fn lock(device: &SharedDevice) -> MutexGuard<'_, Device> {
-    device.lock().unwrap_or_else(PoisonError::into_inner)
 }

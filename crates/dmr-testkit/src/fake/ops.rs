@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dmr_core::error::StreamProblem;
+use dmr_core::sync::lock;
 use dmr_core::{
     DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId, StreamPoolId,
 };
 
 use super::device::{Event, Op, Pattern, Verdict};
-use super::{SharedDevice, lock, offset};
+use super::{SharedDevice, offset};
 
 /// [`DeviceOps`] on the streams of a [`FakeHarness`](super::FakeHarness).
 ///
@@ -83,14 +84,14 @@ impl DeviceOps for FakeOps {
     ) -> ResourceResult<()> {
         let (slot, pattern) = (self.slot(stream)?, part_of(block, &range, pattern)?);
         let verdict = Verdict::default();
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = lock(&self.pending);
         let event = self.submit(slot, Op::Check(pattern, Arc::clone(&verdict)));
         pending.push(Pending { key, start: range.start, verdict, event });
         Ok(())
     }
 
     fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = lock(&self.pending);
         let mut device = lock(&self.device);
         pending.iter().for_each(|check| device.run_until(check.event));
         Ok(pending.drain(..).filter_map(Pending::mismatch).collect())

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::Ledger;
+use dmr_core::sync::lock;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
     DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
@@ -13,7 +14,7 @@ use dmr_core::{
 };
 
 use super::device::{Device, Event};
-use super::{BASE, DEVICE_BYTES, Fault, SharedDevice, leased, lock};
+use super::{BASE, DEVICE_BYTES, Fault, SharedDevice, leased};
 
 const ORDINAL: usize = 0;
 
@@ -77,7 +78,7 @@ impl FakeResource {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn device(&self) -> MutexGuard<'_, Device> {

@@ -7,12 +7,13 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use dmr_core::Process;
 use dmr_core::at_exit::{self, AtExit};
+use dmr_core::sync::{ignore_poison, lock};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use self::entry::Entry;
@@ -164,7 +165,7 @@ impl<S: LoggingSink + 'static> LoggingSink for BackgroundSink<S> {
         let mine = control.request_flush();
         shared.wake();
         while control.served < mine && !control.has_ended {
-            control = shared.changed.wait(control).unwrap_or_else(PoisonError::into_inner);
+            control = ignore_poison(shared.changed.wait(control));
         }
         match &control.failure {
             _ if control.served < mine => Err(SinkError::Closed),
@@ -339,7 +340,7 @@ impl<S> Shared<S> {
     }
 
     fn control(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.control)
     }
 
     /// Waits until `is_done`, until the background thread has ended, or for [`AT_EXIT`].
@@ -350,7 +351,7 @@ impl<S> Shared<S> {
     ) -> MutexGuard<'a, Control> {
         let waits = |control: &mut Control| !is_done(control) && !control.has_ended;
         let waited = self.changed.wait_timeout_while(control, AT_EXIT, waits);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        ignore_poison(waited).0
     }
 }
 
