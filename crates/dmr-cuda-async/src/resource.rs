@@ -10,11 +10,11 @@ use dmr_core::error::Limit;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
-    AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
     UseTokens, UseTracking, VirtualMemory,
 };
-use dmr_streams::uses::{BlocksInUse, NotOccupied, Patience, PendingFrees, UseTable};
+use dmr_streams::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::accounts::Accounts;
@@ -234,18 +234,11 @@ impl DeviceMemoryResource for AsyncCudaResource {
         home.refuse_capture()?;
         let ptr = self.take(bytes, &home)?;
         let generation = Generation::next();
-        let slot = match self.accounts.allocated(alloc_stream, bytes as u64) {
-            Some(slot) => Ok(slot),
-            None => self.uses().reserve(&self.owner, 0, alloc_stream),
-        };
-        let occupied = slot.and_then(|slot| {
-            self.uses().occupy(slot, generation, &home).map_err(|NotOccupied { slot, error }| {
-                self.uses().vacate(slot);
-                error
-            })
-        });
-        let slot = match occupied {
-            Ok(slot) => slot,
+        let kept = self.accounts.allocated(alloc_stream, bytes as u64);
+        let reserved = kept.map_or_else(|| self.uses().reserve(&self.owner, 0, alloc_stream), Ok);
+        let slot = match reserved {
+            // It is of the use table of these streams.
+            Ok(slot) => home.occupy(slot, generation).unwrap_or(BlockSlot::NONE),
             Err(error) => {
                 self.accounts.not_allocated(alloc_stream, bytes as u64);
                 // SAFETY: just allocated on this stream, and used by no work.

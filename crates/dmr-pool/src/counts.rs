@@ -27,12 +27,6 @@ impl Counts {
         self.allocated += bytes;
     }
 
-    /// Removes an allocation that has become no block.
-    pub(crate) fn remove_block(&mut self, bytes: u64) {
-        self.blocks -= 1;
-        self.allocated -= bytes;
-    }
-
     /// Counts bytes by which a block has grown.
     pub(crate) fn add_bytes(&mut self, bytes: u64) {
         self.allocated += bytes;

@@ -8,11 +8,11 @@ use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::{
-    AllocTag, BlockId, BlockParts, BlockState, BlockUse, DeallocateError, DeviceBlock,
+    AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
     UseTokens, UseTracking, VirtualMemory,
 };
-use dmr_streams::uses::{BlocksInUse, FreeSlot, NotOccupied, UseTable};
+use dmr_streams::uses::{BlocksInUse, FreeSlot, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
@@ -231,19 +231,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let stream = self.streams.enter(stream)?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
-        let (arena, chunk, slot) = self.acquire(home, request, tag)?;
+        let (_, chunk, slot) = self.acquire(home, request, tag)?;
         let generation = Generation::next();
-        let slot = match self.uses().occupy(slot, generation, &stream) {
-            Ok(slot) => slot,
-            Err(NotOccupied { slot, error }) => {
-                self.uses().vacate(slot);
-                if let Some(arena) = self.arena_at(arena) {
-                    arena.lock().counts.remove_block(request.bytes);
-                }
-                self.free_unused(ChunkLocation { arena, chunk: chunk.id }, home);
-                return Err(error);
-            }
-        };
+        // A chunk's slot is of the use table of these streams.
+        let slot = stream.occupy(slot, generation).unwrap_or(BlockSlot::NONE);
         // SAFETY: the chunk is in memory of upstream that the pool keeps until all of it is free; it is
         // this block's alone until `deallocate` frees it; the generation is new.
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]

@@ -93,7 +93,7 @@ impl StreamPool {
             leases: LeakedInChild::new(Mutex::new(vec![SlotLease::default(); slots].into())),
             turn: AtomicUsize::new(0),
             progress: LeakedInChild::new(Progress::new(slots)),
-            uses: LeakedInChild::new(Slots::new(slots)),
+            uses: LeakedInChild::new(Slots::new(id, slots)),
             closed,
             pinned: LeakedInChild::new(pinned::Dropped::new(&pinned_owner)),
             pinned_owner,

@@ -6,9 +6,7 @@ mod no_memory;
 
 use dmr_core::{Access, BlockId, BlockUse, Generation, ResourceError, StreamId};
 use dmr_streams::BlockOwner;
-use dmr_streams::uses::{
-    BlocksInUse, Dependencies, FreeSlot, NotOccupied, Patience, Released, UseTable,
-};
+use dmr_streams::uses::{BlocksInUse, Dependencies, FreeSlot, Patience, Released, UseTable};
 use dmr_testkit::Rig;
 use no_memory::occupy;
 
@@ -109,15 +107,9 @@ fn a_slot_is_for_blocks_of_its_own_table() {
     let owner = &rig.streams().register();
     let [(uses, stream), (elsewhere, foreign)] =
         [&rig, &other].map(|rig| (rig.streams().uses(), rig.streams().default_stream()));
-    let refused = |outcome| match outcome {
-        Err(NotOccupied { slot, error: ResourceError::StreamMisuse { .. } }) => slot,
-        outcome => panic!("{outcome:?}"),
-    };
     let slot = reserve(uses, owner, stream);
-    // Into another table, and into its own for a stream of another.
     let home = other.streams().enter(foreign).unwrap();
-    let slot = refused(elsewhere.occupy(slot, Generation::next(), &home));
-    let slot = refused(uses.occupy(slot, Generation::next(), &home));
+    let slot = home.occupy(slot, Generation::next()).unwrap_err();
     assert!(uses.reserve(owner, PAYLOAD, foreign).is_err());
     assert!(elsewhere.reserve(owner, PAYLOAD, foreign).is_err(), "an owner of another pool");
     // It has come back whole.

@@ -1,22 +1,28 @@
 //! The life of a use slot, as the calls of its owner: reserve, occupy, release, restore, defer, vacate.
+//!
+//! The functions of `Slots` make no driver call, so that they can be model-checked.
 
 use dmr_core::error::StreamProblem;
+use dmr_core::ledger::UseId;
 use dmr_core::{
     BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId,
 };
 
-use super::slots::{Empty, Occupant, SlotRelease};
+use super::slots::{BATCH, FREE, MOST, Occupant, SlotState, Slots, UseSlot};
 use super::{Dependencies, UseTable};
+use crate::owner::OwnerNumber;
+use crate::spinlock::SpinLockGuard;
+use crate::sync::Ordering;
 use crate::{BlockOwner, StreamGuard};
 
 /// A use slot without a block, for the next block of the owner that reserved it, on any stream. Occupying it
-/// takes no lock.
+/// takes no lock: the slot's own is left locked, so that only the holder of this value reaches it.
 ///
 /// Dropping it leaks the slot; [`UseTable::vacate`] returns it to the table.
 #[derive(Debug)]
 #[must_use = "dropping it leaks the slot"]
 pub struct FreeSlot {
-    empty: Empty,
+    index: u32,
     /// The stream pool of its use table.
     pool: StreamPoolId,
 }
@@ -64,30 +70,7 @@ impl UseTable<'_> {
             return Err(ResourceError::stream_misuse(home, StreamProblem::OtherPool));
         }
         let occupant = Occupant { owner: Some(owner.number()), payload };
-        Ok(self.free_slot(self.slots().reserve(home.slot(), occupant)?))
-    }
-
-    /// Puts a block into a slot. Its allocation has just been submitted to `home`, and counts as a write:
-    /// work on other streams waits for it. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// The slot, if it or the stream is of another pool.
-    #[inline(always)]
-    pub fn occupy(
-        &self,
-        slot: FreeSlot,
-        generation: Generation,
-        home: &StreamGuard<'_>,
-    ) -> Result<BlockSlot, NotOccupied> {
-        let home = home.id();
-        if slot.pool != self.pool.id() || home.pool() != Some(slot.pool) {
-            let error = ResourceError::stream_misuse(home, StreamProblem::OtherPool);
-            return Err(NotOccupied { slot, error });
-        }
-        let allocation = self.pool.progress().submitted(home.slot());
-        // SAFETY: the slot is of the table of this pool.
-        Ok(BlockSlot::new(unsafe { self.slots().occupy(slot.empty, generation, allocation) }))
+        self.slots().reserve(home.slot(), occupant)
     }
 
     /// Reserves a slot and puts a block into it.
@@ -103,10 +86,7 @@ impl UseTable<'_> {
         payload: u64,
     ) -> ResourceResult<BlockSlot> {
         let slot = self.reserve(owner, payload, home.id())?;
-        self.occupy(slot, generation, home).map_err(|NotOccupied { slot, error }| {
-            self.vacate(slot);
-            error
-        })
+        home.occupy(slot, generation).map_err(|_| self.pool.misuse(home.id()))
     }
 
     /// Releases a block: from now on its id is stale, and preparing a use of it is
@@ -121,14 +101,7 @@ impl UseTable<'_> {
         after: &mut Dependencies,
     ) -> Released {
         let need = self.needs_at(block.alloc_stream(), after);
-        match self.slots().release(block, owner.number(), need) {
-            SlotRelease::Foreign => Released::Foreign,
-            SlotRelease::Stale => Released::Stale,
-            SlotRelease::InUse { payload } => Released::InUse { payload },
-            SlotRelease::Free { empty, payload } => {
-                Released::Free { slot: self.free_slot(empty), payload }
-            }
-        }
+        self.slots().release(block, owner.number(), need)
     }
 
     /// Removes a retired block from its slot: one that was released while it was
@@ -147,37 +120,27 @@ impl UseTable<'_> {
         }
         let is_lost = self.pool.device().is_lost();
         let need = self.needs_at(block.alloc_stream(), after);
-        let empty = self.slots().release_retired(block, owner.number(), is_lost, need)?;
-        Some(self.free_slot(empty))
+        self.slots().release_retired(block, owner.number(), is_lost, need)
     }
 
     /// Restores the block that has left the slot, because its free has failed: it is live again, with all its
     /// uses.
     #[cold]
     pub fn restore(&self, slot: FreeSlot) {
-        if slot.pool == self.pool.id() {
-            // SAFETY: the slot is of the table of this pool.
-            unsafe { self.slots().reinsert(slot.empty, false) };
-        }
+        self.slots().reinsert(slot, false);
     }
 
     /// Retires the block that has left the slot, because its memory cannot be freed yet: its id is
     /// [retired](Self::is_retired) until [`release_retired`](Self::release_retired).
     pub fn defer(&self, slot: FreeSlot) {
-        if slot.pool == self.pool.id() {
-            // SAFETY: the slot is of the table of this pool.
-            unsafe { self.slots().reinsert(slot.empty, true) };
-        }
+        self.slots().reinsert(slot, true);
     }
 
     /// Returns a slot to the table, for any block of the stream that it was reserved for. A slot of another
     /// table is leaked there.
     #[inline]
     pub fn vacate(&self, slot: FreeSlot) {
-        if slot.pool == self.pool.id() {
-            // SAFETY: the slot is of the table of this pool.
-            unsafe { self.slots().vacate(slot.empty) };
-        }
+        self.slots().vacate(slot);
     }
 
     /// Returns the payload of the slot of a live block of `owner`.
@@ -186,18 +149,13 @@ impl UseTable<'_> {
         self.slots().payload(block, owner.number())
     }
 
-    #[inline]
-    fn free_slot(&self, empty: Empty) -> FreeSlot {
-        FreeSlot { empty, pool: self.pool.id() }
-    }
-
     /// Returns a visitor that adds to `after` the uses for which the stream `home` would have to wait.
     #[inline(always)]
     fn needs_at<'a>(
         &'a self,
         home: StreamId,
         after: &'a mut Dependencies,
-    ) -> impl FnMut(dmr_core::ledger::UseId) + 'a {
+    ) -> impl FnMut(UseId) + 'a {
         let (slot, pool) = (home.slot(), self.pool.id());
         move |used| {
             if self.holds_up(slot, used) {
@@ -207,11 +165,161 @@ impl UseTable<'_> {
     }
 }
 
-/// The error of [`UseTable::occupy`].
-#[derive(Debug)]
-pub struct NotOccupied {
-    /// The slot, unchanged.
-    pub slot: FreeSlot,
-    /// [`StreamMisuse`](ResourceError::StreamMisuse): it is of another pool.
-    pub error: ResourceError,
+impl StreamGuard<'_> {
+    /// Puts a block into a slot. Its allocation has just been submitted to this stream, and counts as a
+    /// write: work on other streams waits for it. Makes no driver call.
+    ///
+    /// # Errors
+    ///
+    /// The slot, unchanged, if it is of another pool.
+    #[inline(always)]
+    pub fn occupy(&self, slot: FreeSlot, generation: Generation) -> Result<BlockSlot, FreeSlot> {
+        let allocation = self.pool().progress().submitted(self.slot());
+        self.pool().slots().occupy(slot, generation, allocation)
+    }
+}
+
+impl Slots {
+    /// Reserves one of the free slots of the stream in `home`.
+    #[inline]
+    pub(super) fn reserve(&self, home: usize, occupant: Occupant) -> ResourceResult<FreeSlot> {
+        let popped = self.free[home].lock().pop();
+        let reserved = popped.map_or_else(|| self.give_batch(home), Ok)?;
+        let index = reserved.index;
+        if let Ok((numbered, mut slot)) = self.resume(reserved) {
+            (slot.home, slot.occupant) = (home as u32, occupant);
+            numbered.set(FREE);
+            slot.leave_locked();
+        }
+        Ok(self.free_slot(index))
+    }
+
+    /// Puts a block into a slot; `allocation` is its first use. Returns a slot of another table unchanged.
+    #[inline(always)]
+    pub(super) fn occupy(
+        &self,
+        slot: FreeSlot,
+        generation: Generation,
+        allocation: UseId,
+    ) -> Result<BlockSlot, FreeSlot> {
+        let index = slot.index;
+        let (numbered, mut slot) = self.resume(slot)?;
+        (slot.retired, slot.used) = (false, false);
+        slot.ledger.restart(allocation);
+        numbered.set(generation.get());
+        Ok(BlockSlot::new(index))
+    }
+
+    /// Releases a live block of this owner: retires it if a window is open, and removes it from its slot
+    /// otherwise. Calls `need` with each use that its free must come after; these stay in the ledger.
+    #[inline(always)]
+    pub(super) fn release(
+        &self,
+        block: BlockId,
+        owner: OwnerNumber,
+        need: impl FnMut(UseId),
+    ) -> Released {
+        let Some(index) = block.slot().index() else { return Released::Foreign };
+        let Some((numbered, mut slot)) = self.of_owner(block, owner) else {
+            return Released::Foreign;
+        };
+        if slot.retired {
+            return Released::Stale;
+        }
+        let payload = slot.occupant.payload;
+        if !slot.windows.is_empty() {
+            slot.retired = true;
+            return Released::InUse { payload };
+        }
+        Released::Free { slot: self.remove_block(index, numbered, slot, need), payload }
+    }
+
+    /// Removes a retired block of this owner from its slot. Returns `None` while a window is open, unless
+    /// all windows have `ended`.
+    pub(super) fn release_retired(
+        &self,
+        block: BlockId,
+        owner: OwnerNumber,
+        ended: bool,
+        need: impl FnMut(UseId),
+    ) -> Option<FreeSlot> {
+        let index = block.slot().index()?;
+        let (numbered, mut slot) = self.of_owner(block, owner)?;
+        if !slot.retired || !(ended || slot.windows.is_empty()) {
+            return None;
+        }
+        slot.windows.clear();
+        Some(self.remove_block(index, numbered, slot, need))
+    }
+
+    /// Removes the block from a slot. Calls `need` as [`release`](Self::release) does.
+    #[inline(always)]
+    fn remove_block(
+        &self,
+        index: u32,
+        numbered: &UseSlot,
+        slot: SpinLockGuard<'_, SlotState>,
+        need: impl FnMut(UseId),
+    ) -> FreeSlot {
+        numbered.set(numbered.get() | FREE);
+        // Without a use the ledger has only the allocation, which was on the home stream.
+        if slot.used {
+            slot.ledger.visit_free_waits(need);
+        }
+        slot.leave_locked();
+        self.free_slot(index)
+    }
+
+    /// Restores the block that has left the slot, with its ledger as it was: live, or retired.
+    pub(super) fn reinsert(&self, slot: FreeSlot, retired: bool) {
+        if let Ok((numbered, mut slot)) = self.resume(slot) {
+            slot.retired = retired;
+            numbered.set(numbered.get() & !FREE);
+        }
+    }
+
+    /// Frees the slot for any block of the stream that it was reserved for.
+    #[inline]
+    fn vacate(&self, slot: FreeSlot) {
+        let index = slot.index;
+        if let Ok((_, slot)) = self.resume(slot) {
+            let home = slot.home;
+            slot.leave_locked();
+            self.free[home as usize].lock().push(self.free_slot(index));
+        }
+    }
+
+    /// Returns the state of a free slot, whose lock was left locked. Returns a slot of another table
+    /// unchanged.
+    #[inline(always)]
+    fn resume(&self, slot: FreeSlot) -> Result<(&UseSlot, SpinLockGuard<'_, SlotState>), FreeSlot> {
+        match self.numbered(slot.index) {
+            Some(numbered) if slot.pool == self.pool => {
+                // SAFETY: a `FreeSlot` of this table is made where the lock is left locked, once, and
+                // consumed here.
+                Ok((numbered, unsafe { numbered.slot.resume() }))
+            }
+            _ => Err(slot),
+        }
+    }
+
+    #[inline]
+    fn free_slot(&self, index: u32) -> FreeSlot {
+        FreeSlot { index, pool: self.pool }
+    }
+
+    /// Gives the home stream a batch of new slots, and returns the first.
+    #[cold]
+    fn give_batch(&self, home: usize) -> ResourceResult<FreeSlot> {
+        let more = |given: usize| Some(given + BATCH).filter(|end| *end <= MOST);
+        let first = self
+            .given
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_err(|_| ResourceError::capacity("slots of the use table", MOST))?;
+        self.make_chunk(first);
+        let first = first as u32;
+        let others = (first + 1..first + BATCH as u32).rev();
+        self.free[home].lock().extend(others.map(|index| self.free_slot(index)));
+        Ok(self.free_slot(first))
+    }
 }

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use crate::StreamPool;
 
 pub use dependencies::{Dependencies, DependencyOrder};
-pub use free_slot::{FreeSlot, NotOccupied, Released};
+pub use free_slot::{FreeSlot, Released};
 pub use in_use::{BlocksInUse, Patience};
 pub(crate) use in_use::{ClosedQueue, ClosedQueues};
 pub use pending_frees::{PendingAmount, PendingFrees};

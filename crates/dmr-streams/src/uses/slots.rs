@@ -2,23 +2,20 @@
 //!
 //! Makes no driver call, so that it can be model-checked.
 
-mod empty;
-
 use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::{Ledger, UseId};
 use dmr_core::{
     Access, BlockId, BlockSlot, BlockUse, Generation, ResourceError, ResourceResult, StreamId,
-    UseToken,
+    StreamPoolId, UseToken,
 };
 use smallvec::SmallVec;
 
+use super::FreeSlot;
 use crate::owner::OwnerNumber;
 use crate::spinlock::{SpinLock, SpinLockGuard};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
-
-pub(crate) use empty::SlotRelease;
 
 /// The number of slots of a chunk. They are made at once, in some 30 microseconds, and live as long as the
 /// table. (Models have few slots, because their threads have small stacks.)
@@ -28,42 +25,44 @@ const ROW: usize = if cfg!(loom) { 2 } else { 512 };
 /// The number of rows of the table: enough for [`MOST`] slots.
 const ROWS: usize = MOST / (ROW * CHUNK);
 /// The most slots.
-const MOST: usize = if cfg!(loom) { 1 << 10 } else { 1 << 26 };
+pub(super) const MOST: usize = if cfg!(loom) { 1 << 10 } else { 1 << 26 };
 /// The number of slots that a stream is given at once, so that slots of two streams are not neighbours.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 pub(crate) struct Slots {
+    /// The stream pool of the table.
+    pub(super) pool: StreamPoolId,
     rows: [OnceLock<Row>; ROWS],
     /// Slots below this number have been given to a stream.
-    given: AtomicUsize,
+    pub(super) given: AtomicUsize,
     /// By home stream: slots without a block.
-    free: Box<[CachePadded<SpinLock<Vec<Empty>>>]>,
+    pub(super) free: Box<[CachePadded<SpinLock<Vec<FreeSlot>>>]>,
 }
 
 type Row = Box<[OnceLock<Chunk>; ROW]>;
 type Chunk = Box<[CachePadded<UseSlot>]>;
 
 /// A use slot.
-struct UseSlot {
+pub(super) struct UseSlot {
     /// The number of the block's generation; in a free slot, the number of the last block with the bit
     /// [`FREE`]. Changed under the lock, and also read without it: the lock of a free slot is left locked.
     generation: AtomicU64,
-    slot: SpinLock<SlotState>,
+    pub(super) slot: SpinLock<SlotState>,
 }
 
 /// No generation has a number with this bit: at one per nanosecond, that would be after 292 years.
-const FREE: u64 = 1 << 63;
+pub(super) const FREE: u64 = 1 << 63;
 
-struct SlotState {
+pub(super) struct SlotState {
     /// The stream slot whose list of free use slots it returns to.
-    home: u32,
-    occupant: Occupant,
+    pub(super) home: u32,
+    pub(super) occupant: Occupant,
     /// The block was released and has not left the slot.
-    retired: bool,
+    pub(super) retired: bool,
     /// A use beside the allocation has been in the ledger.
-    used: bool,
-    ledger: Ledger,
-    windows: SmallVec<[OpenWindow; 2]>,
+    pub(super) used: bool,
+    pub(super) ledger: Ledger,
+    pub(super) windows: SmallVec<[OpenWindow; 2]>,
 }
 
 /// The owner of the blocks in a slot, and its payload.
@@ -78,11 +77,7 @@ impl Occupant {
     pub(crate) const NONE: Self = Self { owner: None, payload: 0 };
 }
 
-/// A free slot. Its lock is left locked, so that only the holder of this value reaches it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Empty(u32);
-
-struct OpenWindow {
+pub(super) struct OpenWindow {
     stream: StreamId,
     /// Unique among the windows that are open on the slot.
     ticket: u32,
@@ -111,9 +106,10 @@ pub(crate) enum Closed {
 }
 
 impl Slots {
-    /// Makes a table for blocks whose home streams are in slots below `streams`.
-    pub(crate) fn new(streams: usize) -> Self {
+    /// Makes the table of a stream pool whose streams are in slots below `streams`.
+    pub(crate) fn new(pool: StreamPoolId, streams: usize) -> Self {
         Self {
+            pool,
             rows: [const { OnceLock::new() }; ROWS],
             given: AtomicUsize::new(0),
             free: (0..streams).map(|_| CachePadded::default()).collect(),
@@ -269,7 +265,7 @@ impl Slots {
 
     /// Returns the slot of a block, if that is still the block's, and this owner's.
     #[inline(always)]
-    fn of_owner(
+    pub(super) fn of_owner(
         &self,
         block: BlockId,
         owner: OwnerNumber,
@@ -278,7 +274,7 @@ impl Slots {
     }
 
     #[inline(always)]
-    fn numbered(&self, index: u32) -> Option<&UseSlot> {
+    pub(super) fn numbered(&self, index: u32) -> Option<&UseSlot> {
         let index = index as usize;
         let row = self.rows.get(index / CHUNK / ROW)?.get()?;
         Some(row[index / CHUNK % ROW].get()?.get(index % CHUNK)?)
@@ -291,7 +287,7 @@ impl Slots {
     }
 
     /// Makes the chunk of a slot, unless it was made.
-    fn make_chunk(&self, index: usize) {
+    pub(super) fn make_chunk(&self, index: usize) {
         let make_row = || Box::new([const { OnceLock::new() }; ROW]);
         let row = self.rows[index / CHUNK / ROW].get_or_init(make_row);
         let make_slots = || (0..CHUNK).map(|_| CachePadded::new(UseSlot::empty())).collect();
@@ -312,13 +308,13 @@ impl UseSlot {
     }
 
     #[inline]
-    fn get(&self) -> u64 {
+    pub(super) fn get(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
     /// Sets the generation, under the lock.
     #[inline]
-    fn set(&self, generation: u64) {
+    pub(super) fn set(&self, generation: u64) {
         self.generation.store(generation, Ordering::Release);
     }
 }

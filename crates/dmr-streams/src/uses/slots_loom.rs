@@ -7,12 +7,13 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::uses::Released;
 
 fn stream(pool: StreamPoolId, slot: usize) -> StreamId {
     StreamId::from_parts(pool, slot, 0).unwrap()
 }
 
-fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
+fn id(slot: BlockSlot, generation: Generation, alloc_stream: StreamId) -> BlockId {
     let parts = BlockParts {
         ptr: 256,
         bytes: 1,
@@ -22,7 +23,7 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
         alloc_stream,
         tag: AllocTag::UNTAGGED,
         generation,
-        slot: BlockSlot::new(slot),
+        slot,
         state: BlockState::Live,
         part_depth: 0,
     };
@@ -42,10 +43,9 @@ fn allocation(stream: StreamId) -> UseId {
 }
 
 /// Puts a new block of this owner into the slot.
-fn occupy(slots: &Slots, empty: Empty, home: StreamId) -> BlockId {
+fn occupy(slots: &Slots, slot: FreeSlot, home: StreamId) -> BlockId {
     let generation = Generation::next();
-    // SAFETY: the slot is of this table.
-    id(unsafe { slots.occupy(empty, generation, allocation(home)) }, generation, home)
+    id(slots.occupy(slot, generation, allocation(home)).unwrap(), generation, home)
 }
 
 fn insert(slots: &Slots, owner: OwnerNumber, home: StreamId) -> BlockId {
@@ -58,7 +58,7 @@ fn insert(slots: &Slots, owner: OwnerNumber, home: StreamId) -> BlockId {
 fn conflicting_windows_exclude_each_other() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
-        let slots = Arc::new(Slots::new(3));
+        let slots = Arc::new(Slots::new(pool, 3));
         let block = insert(&slots, OwnerNumber::new(), stream(pool, 0));
         let inside = Arc::new(AtomicBool::new(false));
         let writers: Vec<_> = [1, 2]
@@ -99,7 +99,7 @@ fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn()
 fn a_block_leaves_only_while_no_window_is_open() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
-        let slots = Arc::new(Slots::new(2));
+        let slots = Arc::new(Slots::new(pool, 2));
         let (home, owner) = (stream(pool, 0), OwnerNumber::new());
         let block = insert(&slots, owner, home);
         let gone = Arc::new(AtomicBool::new(false));
@@ -108,9 +108,9 @@ fn a_block_leaves_only_while_no_window_is_open() {
             let is_gone = move || gone.load(Ordering::SeqCst);
             loom::thread::spawn(move || use_block(&slots, block, stream(pool, 1), is_gone))
         };
-        if let SlotRelease::Free { empty, .. } = slots.release(block, owner, |_| ()) {
+        if let Released::Free { slot, .. } = slots.release(block, owner, |_| ()) {
             gone.store(true, Ordering::SeqCst);
-            let next = occupy(&slots, empty, home);
+            let next = occupy(&slots, slot, home);
             assert_eq!(next.slot(), block.slot());
             assert!(!slots.has_open_window(next));
         }
@@ -123,7 +123,7 @@ fn a_block_leaves_only_while_no_window_is_open() {
 fn a_block_that_is_restored_is_used_again() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
-        let slots = Arc::new(Slots::new(2));
+        let slots = Arc::new(Slots::new(pool, 2));
         let (home, owner) = (stream(pool, 0), OwnerNumber::new());
         let block = insert(&slots, owner, home);
         let user = {
@@ -131,9 +131,8 @@ fn a_block_that_is_restored_is_used_again() {
             loom::thread::spawn(move || use_block(&slots, block, stream(pool, 1), || false))
         };
         let released = slots.release(block, owner, |_| ());
-        if let SlotRelease::Free { empty, .. } = released {
-            // SAFETY: the slot is of this table.
-            unsafe { slots.reinsert(empty, false) };
+        if let Released::Free { slot, .. } = released {
+            slots.reinsert(slot, false);
             user.join().unwrap();
             assert!(slots.open(&BlockUse::new(block, Access::Write), home, |_| {}).is_ok());
         } else {
@@ -149,7 +148,7 @@ fn a_block_that_is_restored_is_used_again() {
 fn the_last_window_of_a_retired_block_is_reported_once() {
     loom::model(|| {
         let pool = StreamPoolId::next().unwrap();
-        let slots = Arc::new(Slots::new(2));
+        let slots = Arc::new(Slots::new(pool, 2));
         let (home, owner) = (stream(pool, 0), OwnerNumber::new());
         let block = insert(&slots, owner, home);
         let me = stream(pool, 1);
@@ -164,7 +163,7 @@ fn the_last_window_of_a_retired_block_is_reported_once() {
                 )
             })
         };
-        let left = matches!(slots.release(block, owner, |_| ()), SlotRelease::Free { .. });
+        let left = matches!(slots.release(block, owner, |_| ()), Released::Free { .. });
         assert!(left != closer.join().unwrap());
     });
 }

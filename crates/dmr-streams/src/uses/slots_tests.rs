@@ -6,7 +6,7 @@ use dmr_core::{
 
 use super::*;
 
-fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
+fn id(slot: BlockSlot, generation: Generation, alloc_stream: StreamId) -> BlockId {
     let parts = BlockParts {
         ptr: 256,
         bytes: 1,
@@ -16,7 +16,7 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
         alloc_stream,
         tag: AllocTag::UNTAGGED,
         generation,
-        slot: BlockSlot::new(slot),
+        slot,
         state: BlockState::Live,
         part_depth: 0,
     };
@@ -24,10 +24,14 @@ fn id(slot: u32, generation: Generation, alloc_stream: StreamId) -> BlockId {
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
-fn insert(slots: &Slots, generation: Generation, allocation: UseId, occupant: Occupant) -> u32 {
-    let empty = slots.reserve(allocation.slot(), occupant).unwrap();
-    // SAFETY: the slot is of this table.
-    unsafe { slots.occupy(empty, generation, allocation) }
+fn insert(
+    slots: &Slots,
+    generation: Generation,
+    allocation: UseId,
+    occupant: Occupant,
+) -> BlockSlot {
+    let slot = slots.reserve(allocation.slot(), occupant).unwrap();
+    slots.occupy(slot, generation, allocation).unwrap()
 }
 
 /// U13: another thread's later use of the same stream was submitted after the stream had been
@@ -37,7 +41,7 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
     for access in [Access::Read, Access::Write] {
         let pool = StreamPoolId::next().unwrap();
         let [home, stream] = [0, 1].map(|slot| StreamId::from_parts(pool, slot, 0).unwrap());
-        let slots = Slots::new(2);
+        let slots = Slots::new(pool, 2);
         let generation = Generation::next();
         let allocation = UseId::new(home.slot(), 1);
         let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
@@ -62,7 +66,7 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
 fn each_open_window_has_a_ticket_that_no_other_has() {
     let pool = StreamPoolId::next().unwrap();
     let home = StreamId::from_parts(pool, 0, 0).unwrap();
-    let (slots, generation) = (Slots::new(1), Generation::next());
+    let (slots, generation) = (Slots::new(pool, 1), Generation::next());
     let block = id(insert(&slots, generation, UseId::new(0, 1), Occupant::NONE), generation, home);
     let used = BlockUse::new(block, Access::Write);
     let mut open: Vec<u32> = Vec::new();
@@ -90,10 +94,10 @@ const MANY: usize = ROW * CHUNK + 3 * CHUNK;
 
 #[test]
 fn no_block_has_more_slots_made_than_one_chunk() {
-    let slots = Slots::new(1);
+    let slots = Slots::new(StreamPoolId::next().unwrap(), 1);
     let mut made = 0;
     for _ in 0..10_000 {
-        slots.reserve(0, Occupant::NONE).unwrap();
+        let _leaked = slots.reserve(0, Occupant::NONE).unwrap();
         let now: usize = slots.chunks().map(|chunk| chunk.len()).sum();
         assert!(now - made <= CHUNK, "{} slots at once", now - made);
         made = now;
@@ -102,8 +106,8 @@ fn no_block_has_more_slots_made_than_one_chunk() {
 
 #[test]
 fn every_block_has_a_slot_of_its_own_also_in_another_row() {
-    let slots = Slots::new(1);
     let pool = StreamPoolId::next().unwrap();
+    let slots = Slots::new(pool, 1);
     let home = StreamId::from_parts(pool, 0, 0).unwrap();
     let owner = OwnerNumber::new();
     let occupant = |payload| Occupant { owner: Some(owner), payload };

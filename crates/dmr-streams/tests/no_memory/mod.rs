@@ -7,7 +7,7 @@ use dmr_streams::uses::FreeSlot;
 /// Puts a block without memory into the slot.
 pub(crate) fn occupy(streams: &StreamPool, slot: FreeSlot, home: StreamId) -> BlockId {
     let (home, generation) = (streams.enter(home).unwrap(), Generation::next());
-    let slot = streams.uses().occupy(slot, generation, &home).unwrap();
+    let slot = home.occupy(slot, generation).unwrap();
     let parts = BlockParts {
         ptr: 256,
         bytes: 1,
