@@ -11,7 +11,8 @@ use crate::workspace::{Dependency, Kind, Package, Workspace};
 /// For each crate, the crates of this workspace that it may depend on.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-core", &[]),
-    ("dmr-adaptors", &["dmr-core"]),
+    ("dmr-adaptors", &["dmr-core", "dmr-shared-limit"]),
+    ("dmr-shared-limit", &["dmr-core"]),
     ("dmr-sim", &[]),
     ("dmr-streams", &["dmr-core", "dmr-nvtx"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
@@ -34,11 +35,23 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-launch",
             "dmr-nvtx",
             "dmr-pool",
+            "dmr-shared-limit",
             "dmr-streams",
             "dmr-trace",
         ],
     ),
-    ("dmr-cli", &["dmr", "dmr-core", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"]),
+    (
+        "dmr-cli",
+        &[
+            "dmr",
+            "dmr-core",
+            "dmr-cuda-direct",
+            "dmr-shared-limit",
+            "dmr-sim",
+            "dmr-streams",
+            "dmr-trace",
+        ],
+    ),
     ("dmr-testkit", &["dmr-core", "dmr-sim", "dmr-streams"]),
     (
         "dmr-bench",

@@ -11,6 +11,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::{ResourceError, ResourceResult};
 
+#[cfg(unix)]
+mod closed;
+#[cfg(unix)]
+pub use closed::ClosedInChild;
+
 /// The process in which a value was made. Stored with the value, it detects a forked child.
 ///
 /// A child has no GPU, and a lock of its parent may be held for ever by a thread that the child does not
@@ -174,8 +179,9 @@ impl<T: fmt::Debug> fmt::Debug for LeakedInChild<T> {
 fn watch() {
     extern "C" fn in_the_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
+        closed::close_all();
     }
-    // SAFETY: the handler only adds to an atomic, which is allowed between fork and exec. Without host
+    // SAFETY: the handler changes atomics and closes files, which is allowed between fork and exec. Without host
     // memory the call fails, and forks are not detected.
     let _ = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
 }

@@ -1,0 +1,238 @@
+//! Why a limit cannot be joined, and why a charge is refused.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dmr_core::size::human_bytes;
+
+/// Why an account cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("shared limit {path:?}: {problem}")]
+#[non_exhaustive]
+pub struct SharedLimitError {
+    /// The file of the account, or the directory where it would be.
+    pub path: PathBuf,
+    /// What is wrong, and what to do.
+    pub problem: Problem,
+}
+
+/// What is wrong with an account, or with a member.
+///
+/// Variants are `#[non_exhaustive]`: match on what you need and end with `..`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The platform is not Linux.
+    #[error("limits for several processes need Linux: use a budget of this process")]
+    Unsupported,
+
+    /// The group has no valid name.
+    #[non_exhaustive]
+    #[error("{group:?} is no group name: use 1 to 64 ASCII letters, digits, '.', '_' and '-'")]
+    InvalidGroup {
+        /// The name.
+        group: String,
+    },
+
+    /// The directory is not in memory.
+    #[error(
+        "not on a tmpfs, so accounts could survive a reboot or be shared with another host: name a directory \
+         in shared memory in DMR_SHARED_LIMIT_DIR"
+    )]
+    NotInMemory,
+
+    /// The process has been forked since it joined.
+    #[error("joined before this process was forked: start the child as a new process")]
+    Forked,
+
+    /// Another limit is in force.
+    #[non_exhaustive]
+    #[error(
+        "the limit is {}, set by process {set_by} ({set_by_name}), and {} were requested: use the same limit or another \
+         group, or end the processes that share this one", human_bytes(*.limit), human_bytes(*.requested)
+    )]
+    LimitDiffers {
+        /// The limit of the account, in bytes.
+        limit: u64,
+        /// The limit that this member requested, in bytes.
+        requested: u64,
+        /// The pid of the process that set the limit; it may have ended.
+        set_by: u32,
+        /// The name of that process.
+        set_by_name: String,
+    },
+
+    /// The file is not one that this library has made for this user.
+    #[non_exhaustive]
+    #[error("{what}: remove the file, or name another directory in DMR_SHARED_LIMIT_DIR")]
+    Foreign {
+        /// What is wrong with the file.
+        what: String,
+    },
+
+    /// The file has another format.
+    #[non_exhaustive]
+    #[error(
+        "the account has format {found}, this library has format {expected}: use one version in all \
+         processes, or another group"
+    )]
+    Version {
+        /// The version of the file's format.
+        found: u32,
+        /// The version that this library reads.
+        expected: u32,
+    },
+
+    /// The contents of the file are damaged.
+    #[non_exhaustive]
+    #[error(
+        "the account is damaged ({what}): end the processes that share it, then remove the file"
+    )]
+    Corrupt {
+        /// What is wrong with the contents.
+        what: &'static str,
+    },
+
+    /// The file was removed, truncated or changed by another program while this member used it.
+    #[non_exhaustive]
+    #[error(
+        "the account was {what} by another program while in use: restart the processes that share it"
+    )]
+    Changed {
+        /// What happened to the file.
+        what: &'static str,
+    },
+
+    /// The account is of another pid or time namespace.
+    #[error(
+        "the account is of another pid or time namespace, whose processes cannot be seen from here: start all \
+         containers with the same pid namespace (--pid=host), use another group or directory, or remove the file if \
+         no process uses it any more"
+    )]
+    Namespace,
+
+    /// The system does not show this process.
+    #[non_exhaustive]
+    #[error("{what}: mount the proc file system of this pid namespace at /proc")]
+    NoProcesses {
+        /// What is missing.
+        what: String,
+    },
+
+    /// There is no free record.
+    #[non_exhaustive]
+    #[error(
+        "all {members} records are in use by living processes: share one limit in each process, or end some"
+    )]
+    Full {
+        /// The number of records.
+        members: usize,
+    },
+
+    /// The account was locked by another process for too long.
+    #[non_exhaustive]
+    #[error("locked for {waited:?}{}: continue or end that process if it is stopped", Held(.holder))]
+    Busy {
+        /// How long the call waited.
+        waited: Duration,
+        /// The pid of the process that holds the lock, where the system says.
+        holder: Option<u32>,
+    },
+
+    /// The operating system refused a call.
+    #[non_exhaustive]
+    #[error("{call} failed: {problem}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the operating system says.
+        problem: String,
+    },
+}
+
+struct Held<'a>(&'a Option<u32>);
+
+impl fmt::Display for Held<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, " by process {pid}"),
+            None => f.write_str(" by another process"),
+        }
+    }
+}
+
+/// Why bytes were not charged. Then nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChargeError {
+    /// The limit has no room.
+    #[error(transparent)]
+    OverLimit(Box<OverLimit>),
+    /// The account cannot be used.
+    #[error(transparent)]
+    Account(#[from] SharedLimitError),
+}
+
+/// A refusal: the limit has no room.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "over the shared limit: {} requested, {} of {} left{}", human_bytes(*.requested), human_bytes(self.remaining()),
+    human_bytes(*.limit), Processes(.processes)
+)]
+#[non_exhaustive]
+pub struct OverLimit {
+    /// Bytes requested.
+    pub requested: u64,
+    /// The limit, in bytes.
+    pub limit: u64,
+    /// Bytes charged by all living processes.
+    pub used: u64,
+    /// The processes, most bytes first.
+    pub processes: Vec<ProcessUsage>,
+}
+
+impl OverLimit {
+    /// Returns the bytes that are left.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+}
+
+/// What one process has charged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessUsage {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name, as the system shows it: at most 15 bytes.
+    pub name: String,
+    /// Bytes charged.
+    pub bytes: u64,
+    /// The tag that holds the most, at most 64 bytes of it; empty if there is none.
+    pub tag: String,
+    /// Bytes of that tag, when it was last reported.
+    pub tag_bytes: u64,
+}
+
+/// `1 GiB held by process 42 (python3), most of it by "kv-cache" (800 MiB)`.
+impl fmt::Display for ProcessUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} held by process {} ({})", human_bytes(self.bytes), self.pid, self.name)?;
+        if self.tag_bytes == 0 {
+            return Ok(());
+        }
+        let tag = if self.tag.is_empty() { "untagged" } else { &self.tag };
+        write!(f, ", most of it by \"{tag}\" ({})", human_bytes(self.tag_bytes))
+    }
+}
+
+/// Shows processes as `; 3 GiB held by process 42 (python3); ...`.
+struct Processes<'a>(&'a [ProcessUsage]);
+
+impl fmt::Display for Processes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|process| write!(f, "; {process}"))
+    }
+}

@@ -1,0 +1,188 @@
+//! [`SharedLimit`]: a member of an account, for the threads of this process.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use dmr_core::Process;
+use dmr_core::process::LeakedInChild;
+
+use crate::AccountUsage;
+use crate::config::SharedLimitConfig;
+use crate::error::{ChargeError, Problem, SharedLimitError};
+use crate::file::{self, AccountFile};
+use crate::member::{Largest, Member, Refused};
+use crate::table::Table;
+
+/// A member of an account: what this process has charged to the limit of a GPU.
+///
+/// A process can have several members; each has a record and charges of its own. A member that is dropped leaves the
+/// account, unless bytes are still charged: those stay charged until the process ends.
+///
+/// In a forked child of the process that joined, which has no GPU memory, nothing is charged or released, and calls
+/// that can fail return [`Problem::Forked`].
+pub struct SharedLimit {
+    config: SharedLimitConfig,
+    path: PathBuf,
+    made_in: Process,
+    gate: LeakedInChild<Gate>,
+}
+
+/// The member and its file, for one thread at a time.
+struct Gate {
+    /// `None` while a thread has it.
+    session: Mutex<Option<Session>>,
+    returned: Condvar,
+    /// Bytes that the next thread with the session releases.
+    owed: AtomicU64,
+}
+
+struct Session {
+    file: AccountFile,
+    member: Member,
+}
+
+/// How long a release waits.
+const PATIENCE_OF_RELEASE: Duration = Duration::from_millis(50);
+
+impl SharedLimit {
+    /// Joins the account of a GPU. The first living member sets the limit.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem`] has them all, and what to do; the most frequent is [`LimitDiffers`](Problem::LimitDiffers).
+    /// Nothing is charged then.
+    pub fn join(config: &SharedLimitConfig) -> Result<Self, SharedLimitError> {
+        let path = config.path(file::user())?;
+        let located = |problem| SharedLimitError { path: path.clone(), problem };
+        let (header, process) = file::identity(config).map_err(located)?;
+        let mut file = AccountFile::open(&path)?;
+        let member = match Member::join(&mut file, header, process, config.patience) {
+            Ok(member) => member,
+            // Another program removed the file after it was opened: the path leads to another one, or to none.
+            Err(Problem::Changed { .. }) => {
+                file = AccountFile::open(&path)?;
+                Member::join(&mut file, header, process, config.patience).map_err(located)?
+            }
+            Err(problem) => return Err(located(problem)),
+        };
+        let session = Mutex::new(Some(Session { file, member }));
+        let gate = Gate { session, returned: Condvar::new(), owed: AtomicU64::new(0) };
+        let (config, made_in) = (config.clone(), Process::current());
+        Ok(Self { config, made_in, path, gate: LeakedInChild::new(gate) })
+    }
+
+    /// Returns the limit, in bytes.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.config.limit
+    }
+
+    /// Returns the group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        &self.config.group
+    }
+
+    /// Charges `bytes`. `largest` is what others see of this process when they are refused.
+    ///
+    /// # Errors
+    ///
+    /// [`OverLimit`](ChargeError::OverLimit) if the bytes do not fit beside what all living processes have charged;
+    /// [`Account`](ChargeError::Account) if the account cannot be used, and after the
+    /// [lock timeout](SharedLimitConfig::with_lock_timeout). Nothing is charged then.
+    pub fn charge(&self, bytes: u64, largest: Largest<'_>) -> Result<(), ChargeError> {
+        let patience = self.config.patience;
+        self.with_session(patience, |Session { file, member }| {
+            member.charge(file, bytes, largest, patience).map_err(|refused| match refused {
+                Refused::OverLimit(refusal) => ChargeError::OverLimit(refusal),
+                Refused::Problem(problem) => self.error(problem).into(),
+            })
+        })?
+    }
+
+    /// Releases `bytes` that were charged. `largest` is what others see of this process from now on.
+    ///
+    /// If the account cannot be changed within 50 ms, the bytes stay charged and the next call of this member
+    /// releases them.
+    pub fn release(&self, bytes: u64, largest: Largest<'_>) {
+        if !self.made_in.is_current() {
+            return;
+        }
+        // First, so that they are not lost.
+        self.gate.owed.fetch_add(bytes, Ordering::Relaxed);
+        let patience = self.config.patience.min(PATIENCE_OF_RELEASE);
+        let _ = self.with_session(patience, |Session { file, member }| {
+            member.settle(file, largest, patience)
+        });
+    }
+
+    /// Returns what each living process has charged.
+    ///
+    /// # Errors
+    ///
+    /// Those of an account that cannot be read.
+    pub fn usage(&self) -> Result<AccountUsage, SharedLimitError> {
+        let patience = self.config.patience;
+        let processes = self
+            .with_session(patience, |Session { file, .. }| {
+                Table::lock(file, patience).map(|mut table| table.usage())
+            })?
+            .map_err(|problem| self.error(problem))?;
+        let SharedLimitConfig { uuid, limit, group, .. } = self.config.clone();
+        Ok(AccountUsage { uuid, limit, group, processes })
+    }
+
+    /// Waits until no other thread uses the member, and does so.
+    fn with_session<T>(
+        &self,
+        patience: Duration,
+        call: impl FnOnce(&mut Session) -> T,
+    ) -> Result<T, SharedLimitError> {
+        if !self.made_in.is_current() {
+            return Err(self.error(Problem::Forked));
+        }
+        let Gate { session, returned, owed } = &*self.gate;
+        let is_taken = |session: &mut Option<Session>| session.is_none();
+        let guard = session.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut guard, _) = returned
+            .wait_timeout_while(guard, patience, is_taken)
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(mut taken) = guard.take() else {
+            let holder = Some(std::process::id());
+            return Err(self.error(Problem::Busy { waited: patience, holder }));
+        };
+        // The lock is not held while the file is waited for.
+        drop(guard);
+        taken.member.owe(owed.swap(0, Ordering::Relaxed));
+        let result = call(&mut taken);
+        *session.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+        returned.notify_one();
+        Ok(result)
+    }
+
+    fn error(&self, problem: Problem) -> SharedLimitError {
+        SharedLimitError { path: self.path.clone(), problem }
+    }
+}
+
+impl Drop for SharedLimit {
+    fn drop(&mut self) {
+        let patience = self.config.patience;
+        // A record that cannot be emptied now is empty when the process has ended.
+        let _ =
+            self.with_session(patience, |Session { file, member }| member.leave(file, patience));
+    }
+}
+
+impl fmt::Debug for SharedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SharedLimitConfig { limit, group, .. } = &self.config;
+        f.debug_struct("SharedLimit")
+            .field("limit", limit)
+            .field("group", group)
+            .finish_non_exhaustive()
+    }
+}

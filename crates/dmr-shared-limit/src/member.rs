@@ -1,0 +1,195 @@
+//! The protocol of a member: join, charge, release, leave.
+//!
+//! All of it happens while the account is locked, and each write leaves an account in which the sum of the records is
+//! at most the limit: a member can be killed before and after every one of them.
+
+use std::time::Duration;
+
+use crate::error::{OverLimit, Problem};
+use crate::layout::{Header, ProcessId, Record, Text};
+use crate::storage::Storage;
+use crate::table::Table;
+
+/// The tag that holds the most of what a member has charged. Shown to other processes when they are refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Largest<'a> {
+    /// The name of the tag.
+    pub tag: &'a str,
+    /// Its bytes; 0 if there is no tag to show.
+    pub bytes: u64,
+}
+
+/// One member of an account, and what it has charged.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Member {
+    header: Header,
+    pub(crate) index: usize,
+    record: Record,
+    /// Bytes of the record that are released as soon as the account can be locked.
+    owed: u64,
+}
+
+/// Why a charge was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    OverLimit(Box<OverLimit>),
+    Problem(Problem),
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl Member {
+    /// Joins an account; sets its limit if it has no living member.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitDiffers`](Problem::LimitDiffers), [`Namespace`](Problem::Namespace), [`Full`](Problem::Full), and those
+    /// of reading and writing. The records of processes that have ended are emptied even so.
+    pub(crate) fn join(
+        storage: &mut impl Storage,
+        header: Header,
+        process: ProcessId,
+        patience: Duration,
+    ) -> Result<Self, Problem> {
+        let mut table = Table::lock(storage, patience)?;
+        if let Some(found) = table.header() {
+            if found.namespaces != header.namespaces {
+                return Err(Problem::Namespace);
+            }
+            if (found.uuid, found.group) != (header.uuid, header.group) {
+                return Err(Problem::Corrupt { what: "of another GPU or group" });
+            }
+            let found = *found;
+            // Before the limit changes: the dead may have charged more than the new one allows.
+            table.sweep(None)?;
+            if found.limit != header.limit && table.has_members() {
+                return Err(Problem::LimitDiffers {
+                    limit: found.limit,
+                    requested: header.limit,
+                    set_by: found.set_by,
+                    set_by_name: found.set_by_name.into(),
+                });
+            }
+        }
+        let index = table.free_index()?;
+        if !table.has_members() {
+            table.write_header(&header)?;
+        }
+        let (name, tag) = (header.set_by_name, Text::new(""));
+        let record = Record { process, bytes: 0, name, tag, tag_bytes: 0 };
+        table.write(index, &record)?;
+        Ok(Self { header, index, record, owed: 0 })
+    }
+
+    /// Charges `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`OverLimit`] if they do not fit beside what the living members have charged; and those of reading and
+    /// writing. Then nothing is charged.
+    pub(crate) fn charge(
+        &mut self,
+        storage: &mut impl Storage,
+        bytes: u64,
+        largest: Largest<'_>,
+        patience: Duration,
+    ) -> Result<(), Refused> {
+        let mut table = self.lock(storage, patience)?;
+        let sum = |table: &Table<'_, _>| {
+            self.charged().checked_add(bytes)?.checked_add(table.others(self.index))
+        };
+        let fits = |sum: Option<u64>| sum.is_some_and(|sum| sum <= self.header.limit);
+        if !fits(sum(&table)) {
+            table.sweep(Some(self.index))?;
+        }
+        if fits(sum(&table)) {
+            self.write(&mut table, self.charged() + bytes, largest)?;
+            return Ok(());
+        }
+        if self.owed > 0 {
+            self.write(&mut table, self.charged(), largest)?;
+        }
+        let used = self.charged().saturating_add(table.others(self.index));
+        let (limit, processes) = (self.header.limit, table.usage());
+        Err(Refused::OverLimit(Box::new(OverLimit { requested: bytes, limit, used, processes })))
+    }
+
+    /// Adds bytes that were charged and that the next call releases.
+    pub(crate) fn owe(&mut self, bytes: u64) {
+        self.owed = self.owed.saturating_add(bytes).min(self.record.bytes);
+    }
+
+    /// Releases what is owed. If the account cannot be changed now, the next call does it.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be changed now.
+    pub(crate) fn settle(
+        &mut self,
+        storage: &mut impl Storage,
+        largest: Largest<'_>,
+        patience: Duration,
+    ) -> Result<(), Problem> {
+        let mut table = self.lock(storage, patience)?;
+        self.write(&mut table, self.charged(), largest)
+    }
+
+    /// Leaves the account, unless something is still charged: that stays until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Self::settle); the record stays until the process ends.
+    pub(crate) fn leave(
+        &mut self,
+        storage: &mut impl Storage,
+        patience: Duration,
+    ) -> Result<(), Problem> {
+        let mut table = self.lock(storage, patience)?;
+        if self.charged() == 0 {
+            table.free(self.index)
+        } else {
+            self.write(&mut table, self.charged(), Largest::default())
+        }
+    }
+
+    /// Returns the bytes that are charged and not released.
+    pub(crate) const fn charged(&self) -> u64 {
+        self.record.bytes - self.owed
+    }
+
+    /// Locks the account, and errors unless it is the one that this member has joined.
+    fn lock<'a, S: Storage>(
+        &self,
+        storage: &'a mut S,
+        patience: Duration,
+    ) -> Result<Table<'a, S>, Problem> {
+        let table = Table::lock(storage, patience)?;
+        let agrees = |header: &Header| {
+            (header.limit, header.uuid, header.group)
+                == (self.header.limit, self.header.uuid, self.header.group)
+        };
+        let is_own = |record: &Record| record.process == self.record.process;
+        if table.header().is_some_and(agrees) && table.record(self.index).is_some_and(is_own) {
+            return Ok(table);
+        }
+        Err(Problem::Changed { what: "changed" })
+    }
+
+    /// Writes the record with what is charged from now on.
+    fn write<S: Storage>(
+        &mut self,
+        table: &mut Table<'_, S>,
+        bytes: u64,
+        largest: Largest<'_>,
+    ) -> Result<(), Problem> {
+        let (tag, tag_bytes) = (Text::new(largest.tag), largest.bytes.min(bytes));
+        let record = Record { bytes, tag, tag_bytes, ..self.record };
+        table.write(self.index, &record)?;
+        (self.record, self.owed) = (record, 0);
+        Ok(())
+    }
+}

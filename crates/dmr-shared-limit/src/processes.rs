@@ -1,0 +1,141 @@
+//! Processes, as `/proc` shows them: the calling one, and whether another one is alive.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+use crate::error::Problem;
+use crate::layout::{Namespaces, ProcessId, Text};
+
+/// The fields of `/proc/PID/stat` that identify a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    state: u8,
+    threads: u64,
+    start: u64,
+    /// 0 where it may not be read, and while the process starts or ends.
+    stack: u64,
+}
+
+/// Returns the calling process.
+pub(crate) fn current() -> Result<ProcessId, Problem> {
+    let missing = |what: &str| Problem::NoProcesses { what: what.to_owned() };
+    let pid = std::process::id();
+    let shown = fs::read_link("/proc/self").map_err(|_| missing("/proc/self cannot be read"))?;
+    if shown.as_os_str() != pid.to_string().as_str() {
+        return Err(missing("/proc shows another pid namespace"));
+    }
+    let stat = stat(pid).ok_or_else(|| missing("/proc/self/stat cannot be read"))?;
+    Ok(ProcessId { pid, start: stat.start, stack: stat.stack })
+}
+
+/// Returns the name of the calling process.
+pub(crate) fn name() -> Text<16> {
+    let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    Text::new(name.trim_end())
+}
+
+/// Returns the namespaces of the calling process.
+pub(crate) fn namespaces() -> Result<Namespaces, Problem> {
+    let inode =
+        |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).map(|namespace| namespace.ino());
+    let pid = inode("pid").map_err(|error| Problem::NoProcesses {
+        what: format!("/proc/self/ns/pid cannot be read ({error})"),
+    })?;
+    // Older kernels have no time namespaces.
+    Ok(Namespaces { pid, time: inode("time").unwrap_or(0) })
+}
+
+/// Returns whether a process may still have memory: `true` unless the system says that it has ended, that its
+/// pid has another process, or that it executes another program.
+pub(crate) fn is_alive(process: &ProcessId) -> bool {
+    let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
+    // `/proc` may hide a process that exists.
+    let exists = || test_kill_process(pid) != Err(Errno::SRCH);
+    match exists().then(|| stat(process.pid)) {
+        None => false,
+        Some(Some(stat)) => is_same(process, stat),
+        Some(None) => exists(),
+    }
+}
+
+fn is_same(process: &ProcessId, stat: Stat) -> bool {
+    // The main thread of a process can end before the others: a zombie with threads is alive.
+    let has_ended = matches!(stat.state, b'Z' | b'X') && stat.threads <= 1;
+    let has_executed = process.stack != 0 && stat.stack != 0 && process.stack != stat.stack;
+    process.start == stat.start && !has_ended && !has_executed
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Parses the text of `/proc/PID/stat`. Its second field is the name in parentheses, which may have spaces,
+/// parentheses, and bytes that are not UTF-8.
+fn parse(text: &[u8]) -> Option<Stat> {
+    let end_of_name = text.iter().rposition(|byte| *byte == b')')?;
+    let fields: Vec<&str> =
+        std::str::from_utf8(&text[end_of_name + 1..]).ok()?.split_whitespace().collect();
+    // proc(5) numbers the fields from 1, and the one after the name is the third.
+    let field = |number: usize| fields.get(number - 3).copied();
+    let number = |at: usize| field(at)?.parse().ok();
+    Some(Stat {
+        state: *field(3)?.as_bytes().first()?,
+        threads: number(20)?,
+        start: number(22)?,
+        stack: number(28)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] =
+        b"7 (a) b\xff) Z 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 2415 31 4 18 940 941 1407 0";
+
+    #[test]
+    fn a_name_may_have_spaces_and_parentheses() {
+        assert_eq!(parse(LINE), Some(Stat { state: b'Z', threads: 3, start: 2415, stack: 1407 }));
+        assert_eq!(parse(b"7 (a) R 1"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn a_pid_that_was_reused_is_another_process() {
+        let own = current().unwrap();
+        assert!(is_alive(&own));
+        assert!(!is_alive(&ProcessId { start: own.start + 1, ..own }));
+        // Also if it executes another program since.
+        assert!(own.stack != 0 && !is_alive(&ProcessId { stack: own.stack + 16, ..own }));
+        assert!(is_alive(&ProcessId { stack: 0, ..own }));
+    }
+
+    #[test]
+    fn a_zombie_with_threads_is_alive_and_one_without_has_ended() {
+        let process = ProcessId { pid: 7, start: 2415, stack: 1407 };
+        let stat = parse(LINE).unwrap();
+        // A zombie has no stack.
+        assert!(is_same(&process, Stat { stack: 0, ..stat }));
+        assert!(!is_same(&process, Stat { threads: 1, stack: 0, ..stat }));
+        assert!(!is_same(&process, Stat { start: 1, ..stat }));
+    }
+
+    #[test]
+    fn a_child_that_was_waited_for_has_ended_and_so_has_a_zombie() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let stat = stat(child.id()).unwrap();
+        let process = ProcessId { pid: child.id(), start: stat.start, stack: 0 };
+        assert!(is_alive(&process));
+        child.kill().unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while is_alive(&process) {
+            assert!(std::time::Instant::now() < until, "a zombie counts as alive");
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!is_alive(&process));
+    }
+}
