@@ -53,6 +53,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     ("dmr-testkit", &["dmr-core", "dmr-sim", "dmr-streams"]),
+    ("dmr-guide", &["dmr", "dmr-adaptors", "dmr-core", "dmr-sim", "dmr-testkit"]),
     (
         "dmr-bench",
         &[
@@ -107,7 +108,7 @@ const SIMULATOR: &str = "dmr-sim";
 /// Where the simulator may be on by default. A library that brings it would put a simulated driver
 /// into other people's programs.
 const MAY_ENABLE_SIMULATOR: &[&str] =
-    &["dmr-bench", "dmr-cli", "dmr-programs", "dmr-sanitize", "dmr-testkit"];
+    &["dmr-bench", "dmr-cli", "dmr-guide", "dmr-programs", "dmr-sanitize", "dmr-testkit"];
 
 /// Holds the graph.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -1,0 +1,104 @@
+//! The code blocks of the guide, compiled and run on the simulated driver.
+//!
+//! `cargo test -p dmr-guide --doc` runs every block of `docs/src/guide`, each in a process of its own. A
+//! block is a function that takes a runtime, or none; its last line, which the book hides, passes it to [`run`] or [`run_program`].
+
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+
+use dmr::DeviceRuntime;
+use dmr::cudarc::driver::CudaFunction;
+use dmr::cudarc::nvrtc::Ptx;
+use dmr_sim::{Footprint, Universe};
+
+/// Makes each page the documentation of a type, so that rustdoc runs its blocks, and lists them.
+macro_rules! pages {
+    ($($page:ident: $path:literal,)*) => {
+        $(
+            #[cfg(doctest)]
+            #[doc = include_str!($path)]
+            pub struct $page;
+        )*
+
+        #[cfg(test)]
+        const PAGES: &[(&str, &str)] = &[$(($path, include_str!($path)),)*];
+    };
+}
+
+pages! {
+    GettingStarted: "../../../docs/src/guide/getting-started.md",
+    OutOfMemory: "../../../docs/src/guide/out-of-memory.md",
+    Pool: "../../../docs/src/guide/pool.md",
+    Streams: "../../../docs/src/guide/streams.md",
+}
+
+/// What a block returns.
+pub type Outcome = Result<(), Box<dyn Error>>;
+
+/// Runs a block on a runtime of a simulated machine.
+///
+/// # Panics
+///
+/// As [`run_program`].
+pub fn run(block: impl FnOnce(&DeviceRuntime) -> Outcome) {
+    run_program(|| block(&DeviceRuntime::builder(0).build()?));
+}
+
+/// Runs a block that builds its own runtimes on a simulated machine, whose first device has ordinal 0.
+///
+/// # Panics
+///
+/// If the block fails, or if the simulated driver finds a race, a misuse of memory or a leak.
+pub fn run_program(block: impl FnOnce() -> Outcome) {
+    let machine = machine();
+    let folder = tempfile::tempdir().expect("a folder for the files that a block writes");
+    std::env::set_current_dir(&folder).expect("the block runs in that folder");
+    if let Err(error) = block() {
+        panic!("{error}");
+    }
+    let verdict = machine.finish();
+    assert!(verdict.is_clean(), "{verdict}");
+}
+
+/// Returns a simulated machine whose kernel `twice` doubles `f32` values. Its first device has ordinal 0 in a
+/// process that has made no machine before.
+///
+/// # Panics
+///
+/// If the simulated driver cannot be installed.
+#[must_use]
+pub fn machine() -> Universe {
+    let machine = Universe::new().expect("the simulated driver");
+    machine.register_kernel(
+        "twice",
+        |args| {
+            let bytes = u64::from(args.u32(2)) * 4;
+            Footprint::new().reads(args.u64(0), bytes).writes(args.u64(1), bytes)
+        },
+        |args, memory| {
+            let mut bytes = vec![0; args.u32(2) as usize * 4];
+            memory.read(args.u64(0), &mut bytes);
+            for value in bytes.chunks_exact_mut(4) {
+                let x = f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
+                value.copy_from_slice(&(x * 2.0).to_le_bytes());
+            }
+            memory.write(args.u64(1), &bytes);
+        },
+    );
+    machine
+}
+
+/// Loads the kernel `twice(x, y, n)`: `y[i] = 2 * x[i]` for `n` elements. The simulated driver needs only its
+/// parameters.
+///
+/// # Panics
+///
+/// If the module cannot be loaded.
+#[must_use]
+pub fn twice(gpu: &DeviceRuntime) -> CudaFunction {
+    const PTX: &str = ".version 7.0\n.target sm_50\n.address_size 64\n\
+        .visible .entry twice(.param .u64 x, .param .u64 y, .param .u32 n) { ret; }";
+    let module = gpu.device().context().load_module(Ptx::from_src(PTX)).expect("a module");
+    module.load_function("twice").expect("its kernel")
+}
