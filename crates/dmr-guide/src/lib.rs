@@ -27,10 +27,20 @@ macro_rules! pages {
 }
 
 pages! {
+    Benchmarks: "../../../docs/src/guide/benchmarks.md",
+    ComingFrom: "../../../docs/src/guide/coming-from.md",
+    Debugging: "../../../docs/src/guide/debugging.md",
+    Environment: "../../../docs/src/guide/environment.md",
+    Errors: "../../../docs/src/guide/errors.md",
     GettingStarted: "../../../docs/src/guide/getting-started.md",
+    GpuTests: "../../../docs/src/guide/gpu-tests.md",
     OutOfMemory: "../../../docs/src/guide/out-of-memory.md",
     Pool: "../../../docs/src/guide/pool.md",
+    Recipes: "../../../docs/src/guide/recipes.md",
+    Replay: "../../../docs/src/guide/replay.md",
+    Sanitizer: "../../../docs/src/guide/sanitizer.md",
     Streams: "../../../docs/src/guide/streams.md",
+    Testing: "../../../docs/src/guide/testing.md",
 }
 
 /// What a block returns.
@@ -101,4 +111,30 @@ pub fn twice(gpu: &DeviceRuntime) -> CudaFunction {
         .visible .entry twice(.param .u64 x, .param .u64 y, .param .u32 n) { ret; }";
     let module = gpu.device().context().load_module(Ptx::from_src(PTX)).expect("a module");
     module.load_function("twice").expect("its kernel")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PAGES;
+
+    #[test]
+    fn every_page_of_the_guide_is_compiled() {
+        let summary = include_str!("../../../docs/src/SUMMARY.md");
+        let listed = summary.split("](guide/").skip(1).filter_map(|rest| rest.split(')').next());
+        for page in listed {
+            let is_compiled = PAGES.iter().any(|(path, _)| path.ends_with(&format!("/{page}")));
+            assert!(is_compiled, "{page} is not in the list of dmr-guide");
+        }
+    }
+
+    #[test]
+    fn every_block_of_the_guide_is_run() {
+        for (path, text) in PAGES {
+            let fences = text.lines().filter(|line| line.starts_with("```rust"));
+            for fence in fences {
+                let is_skipped = fence.contains("ignore") || fence.contains("no_run");
+                assert!(!is_skipped, "{path} has a block that is not run: {fence}");
+            }
+        }
+    }
 }
