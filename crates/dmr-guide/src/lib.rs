@@ -127,6 +127,20 @@ mod tests {
         }
     }
 
+    /// The README shows a part of a function, which does not compile by itself.
+    #[test]
+    fn the_code_of_the_readme_is_run_in_the_guide() {
+        let code = |text: &'static str| {
+            let lines = text.lines().map(|line| line.split("//").next().unwrap_or(line).trim());
+            lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+        };
+        let blocks = include_str!("../../../README.md").split("```rust\n").skip(1);
+        let shown: Vec<_> = blocks.map(|rest| code(rest.split("```").next().unwrap())).collect();
+        assert_eq!(shown.len(), 1);
+        let page = code(include_str!("../../../docs/src/guide/getting-started.md"));
+        assert!(page.contains(&shown[0]), "not in getting-started.md:\n{}", shown[0]);
+    }
+
     #[test]
     fn every_block_of_the_guide_is_run() {
         for (path, text) in PAGES {
