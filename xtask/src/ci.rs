@@ -4,19 +4,21 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::package::{self, Changes};
-use crate::{clippy, deny, direct, docs, fmt, graph, loom, tidy};
+use crate::{alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, tidy};
 
 type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
 
 /// Runs all gates and says which failed.
 pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
     let package = || package::run(changes);
-    let gates: [(&str, Gate<'_>); 9] = [
+    let gates: [(&str, Gate<'_>); 11] = [
         ("fmt", &fmt::run),
         ("tidy", &tidy::run),
         ("graph", &graph::run),
         ("deny", &deny::run),
         ("clippy", &clippy::run),
+        ("alone", &alone::run),
+        ("cuda", &cuda::run),
         ("direct", &direct::run),
         ("docs", &docs::run),
         ("loom", &loom::run),

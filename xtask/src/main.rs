@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a gate's answer is what it prints")]
 
+mod alone;
 mod bench;
 mod bundle;
 mod ci;
 mod clippy;
 mod command;
+mod cuda;
 mod deny;
 mod direct;
 mod docs;
@@ -33,6 +35,8 @@ usage: cargo xtask <gate>
   graph     who may depend on whom
   deny      licences, duplicate versions and sources of dependencies (needs cargo-deny)
   clippy    no warning with all features, with none, and with each alone
+  alone     each published crate, with each of its features alone, in a program that depends on it
+  cuda      the facade compiles with cudarc's interface of each CUDA version from 12.0 on
   direct    a direct build of the facade links the direct backend alone, and works
   docs      the documentation builds without a warning
   loom      models of the lock-free parts hold in every order of steps
@@ -76,6 +80,8 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["graph"] => graph::run(),
         ["deny"] => deny::run(),
         ["clippy"] => clippy::run(),
+        ["alone"] => alone::run(),
+        ["cuda"] => cuda::run(),
         ["direct"] => direct::run(),
         ["docs"] => docs::run(),
         ["loom"] => loom::run(),
