@@ -4,21 +4,34 @@
 //! another thread had memory in its hands meanwhile ([`Transit`](crate::transit::Transit)).
 
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
-use dmr_streams::uses::FreeSlot;
+use dmr_streams::uses::{Dependencies, FreeSlot};
 
 use crate::PoolResource;
-use crate::arena::{Arena, Request};
-use crate::heap::{AcquiredChunk, ChunkId};
-use crate::resource::ChunkLocation;
+use crate::arena::{Arena, ChunkLocation, Request};
+use crate::deallocate::FreedChunk;
+use crate::heap::AcquiredChunk;
+use crate::transit::Hand;
 
 /// The most times that the ladder is climbed for one request.
 const TRIES: usize = 16;
 
-/// An acquired chunk, and the stream slot of its arena.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) arena: usize,
+/// A chunk that a search has acquired.
+#[derive(Debug)]
+pub(crate) struct Found<'p> {
+    pub(crate) arena: &'p Arena,
     pub(crate) chunk: AcquiredChunk,
+    /// The dependencies that the own stream was made to wait for; `None` for a chunk that was not lent.
+    after: Option<Dependencies>,
+    /// The hand that holds the chunk until it is a block's or free again; `None` for a chunk that nothing but
+    /// a lack of use slots can keep from becoming a block's.
+    hand: Option<Hand<'p>>,
+}
+
+/// A chunk for a block, and the use slot of the block.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    pub(crate) chunk: AcquiredChunk,
+    pub(crate) slot: FreeSlot,
 }
 
 /// How much the pool may reserve.
@@ -113,7 +126,7 @@ const LADDER: [LadderStep; 6] = [
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Acquires a chunk that the arena's stream may use at once, unless one was acquired `already`, and the
-    /// use slot for its block: the one that the chunk's last block has left, or a new one.
+    /// use slot of its block: the one that the chunk's last block has left, or a new one.
     #[inline(never)]
     pub(crate) fn acquire_slowly(
         &self,
@@ -121,7 +134,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         already: Option<AcquiredChunk>,
         request: Request,
         tag: AllocTag,
-    ) -> ResourceResult<(Found, FreeSlot)> {
+    ) -> ResourceResult<Placement> {
         let found = match already {
             Some(chunk) => own.found(chunk),
             None => self.climb_again(own, request).map_err(|error| {
@@ -131,27 +144,46 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 error.in_pool(request.bytes as usize, &self.own_usage(), self.estimated_shortage())
             })?,
         };
-        let Found { arena: at, chunk } = found;
-        let slot = self.arena_at(at).and_then(|arena| arena.lock().use_slot(chunk.id, tag));
-        let slot = slot.map_or_else(|| self.new_slot(at, chunk.id, own.home), Ok);
-        match slot {
-            Ok(slot) => {
-                if let Some(arena) = self.arena_at(at) {
-                    let mut state = arena.lock();
-                    state.add_block_record(chunk.id, tag);
-                    state.counts.add_block(request.bytes);
-                }
-                Ok((found, slot))
-            }
+        let kept = found.arena.lock().use_slot(found.chunk.id, tag);
+        let reserve = || self.uses().reserve(&self.owner, found.location().to_payload(), own.home);
+        let slot = match kept.map_or_else(reserve, Ok) {
+            Ok(slot) => slot,
             Err(error) => {
-                self.free_unused(found.location(), own.home);
-                Err(error)
+                self.put_back(found, own.home);
+                return Err(error);
             }
-        }
+        };
+        let Found { arena, chunk, hand, .. } = found;
+        let mut state = arena.lock();
+        state.add_block_record(chunk.id, tag);
+        state.counts.add_block(request.bytes);
+        drop(state);
+        hand.map(Hand::spend);
+        Ok(Placement { chunk, slot })
     }
 
-    fn new_slot(&self, arena: usize, chunk: ChunkId, home: StreamId) -> ResourceResult<FreeSlot> {
-        self.uses().reserve(&self.owner, ChunkLocation { arena, chunk }.to_payload(), home)
+    /// Frees a chunk that has not become a block's. The stream `home` is ordered after its uses.
+    #[cold]
+    pub(crate) fn put_back(&self, found: Found<'_>, home: StreamId) {
+        let Found { arena, chunk, after, hand } = found;
+        match after {
+            // As it was: no work was submitted for it.
+            Some(after) => {
+                let mut state = arena.lock();
+                if after.is_empty() {
+                    state.heap.release(chunk.id, chunk.since);
+                } else {
+                    state.push(chunk.id, after, chunk.since);
+                }
+            }
+            None => {
+                let location = ChunkLocation { arena: arena.home.slot(), chunk: chunk.id };
+                let after = Dependencies::default();
+                let (slot, deallocated, freed) = (None, 0, 0);
+                self.free_chunk(FreedChunk { location, home, after, slot, deallocated, freed });
+            }
+        }
+        drop(hand);
     }
 
     /// Climbs the ladder, and repeats that as long as the search may have missed memory in another thread's
@@ -162,7 +194,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// [`OutOfMemory`](ResourceError::OutOfMemory) if there is not enough, or upstream's error;
     /// [`StreamCapturing`](ResourceError::StreamCapturing) if the stream has begun to capture a graph.
     #[cold]
-    fn climb_again(&self, own: &Arena, request: Request) -> ResourceResult<Found> {
+    fn climb_again<'p>(&'p self, own: &'p Arena, request: Request) -> ResourceResult<Found<'p>> {
         let mut refused = None;
         for _ in 0..TRIES {
             let search = self.transit.search();
@@ -178,12 +210,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Climbs the ladder once. Stores the error of upstream in `refused`.
-    fn climb(
-        &self,
-        own: &Arena,
+    fn climb<'p>(
+        &'p self,
+        own: &'p Arena,
         request: Request,
         refused: &mut Option<ResourceError>,
-    ) -> ResourceResult<Option<Found>> {
+    ) -> ResourceResult<Option<Found<'p>>> {
         self.free_closed();
         self.decay_slack();
         if let Some(chunk) = self.acquire_done_with(own, request) {
@@ -191,7 +223,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         for step in LADDER {
             let found = match step {
-                LadderStep::Settle if own.lock().lives_on_loans() => self.map_at_home(own, request),
+                LadderStep::Settle if own.lock().restart_many_loans() => {
+                    self.map_at_home(own, request)
+                }
                 LadderStep::Settle => None,
                 LadderStep::Lend(Lend::NoWait) => self.lend_ready(own, request),
                 LadderStep::Lend(Lend::Wait) => self.lend_waiting(own, request),
@@ -216,13 +250,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 },
             };
             if let Some(found) = found {
-                own.lock().count_step(step, found.arena != own.home.slot());
+                own.lock().count_step(step, !std::ptr::eq(found.arena, own));
                 // A wait that the driver has refused, because the stream captures by now, ends the
                 // capture: then the caller needs the error, and not the memory that was found instead.
                 if step.may_wait()
                     && let Err(captures) = self.refuse_captured(own.home)
                 {
-                    self.free_unused(found.location(), own.home);
+                    self.put_back(found, own.home);
                     return Err(captures);
                 }
                 return Ok(Some(found));
@@ -247,7 +281,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// # Errors
     ///
     /// Upstream's, which gets a last request.
-    fn reclaim(&self, own: &Arena, request: Request) -> ResourceResult<Option<Found>> {
+    fn reclaim<'p>(
+        &'p self,
+        own: &'p Arena,
+        request: Request,
+    ) -> ResourceResult<Option<Found<'p>>> {
         if self.pages.is_none() {
             // What cannot go back stays, and the caller has an error to return.
             let _ = self.trim_own_to(0);
@@ -256,9 +294,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         let _ = self.wait_for_pending();
+        let hand = self.transit.open();
         if let Some(chunk) = self.settle_and_acquire(own, request) {
-            return Ok(Some(own.found(chunk)));
+            return Ok(Some(own.found(chunk).in_hand(hand)));
         }
+        drop(hand);
         if let Some(found) = self.lend_any(own.home, request) {
             return Ok(Some(found));
         }
@@ -271,16 +311,27 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 }
 
-impl Found {
-    fn location(self) -> ChunkLocation {
-        ChunkLocation { arena: self.arena, chunk: self.chunk.id }
+impl<'p> Found<'p> {
+    /// Moves the chunk into a hand, which was open when the chunk was acquired.
+    pub(crate) fn in_hand(self, hand: Hand<'p>) -> Self {
+        hand.hold();
+        Self { hand: Some(hand), ..self }
+    }
+
+    /// Notes that the own stream is made to wait for these dependencies of the chunk.
+    pub(crate) fn lent_after(self, after: Dependencies) -> Self {
+        Self { after: Some(after), ..self }
+    }
+
+    fn location(&self) -> ChunkLocation {
+        ChunkLocation { arena: self.arena.home.slot(), chunk: self.chunk.id }
     }
 }
 
 impl Arena {
     /// Returns a chunk of this arena as found.
-    pub(crate) fn found(&self, chunk: AcquiredChunk) -> Found {
-        Found { arena: self.home.slot(), chunk }
+    pub(crate) fn found(&self, chunk: AcquiredChunk) -> Found<'_> {
+        Found { arena: self, chunk, after: None, hand: None }
     }
 }
 

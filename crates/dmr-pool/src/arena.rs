@@ -1,21 +1,20 @@
 //! The memory that one stream was the first to have: its free and its pending chunks, and the spans
 //! that they are cut from.
 
-mod hints;
+mod pending;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dmr_core::{AllocTag, StreamId};
-use dmr_streams::SpinLock;
-use dmr_streams::uses::{Dependencies, DependencyOrder, FreeSlot, Pending, PendingQueue, UseTable};
+use dmr_streams::uses::{FreeSlot, PendingQueue};
+use dmr_streams::{SpinLock, SpinLockGuard};
 
 use crate::acquire::{LadderStep, StepCounts};
 use crate::counts::Counts;
-use crate::heap::{AcquiredChunk, ChunkId, Heap, UNIT, smallest_of_bin};
+use crate::heap::{ChunkId, Heap, UNIT, smallest_of_bin};
 use crate::span::Span;
-use hints::Hints;
-pub(crate) use hints::Locked;
 
 /// An arena. Its lock is never held across a driver call, nor while more than some thousand chunks
 /// are looked at; threads of other streams lock it only when their own arena has no room.
@@ -101,30 +100,54 @@ impl Request {
     }
 }
 
-/// When pending chunks are polled.
-struct Pace {
-    /// The number of chunks that become pending between two polls.
-    batch: usize,
-    /// The number of newest chunks that are not polled: the device has had no time for them.
-    young: usize,
+/// The state of the arena when it was last unlocked, approximately. Other threads read it without the
+/// lock; it has a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Hints {
+    /// A size in the bin of the largest free chunk; 0 if there is none.
+    largest: AtomicU32,
+    /// 1 if there are pending chunks.
+    pending: AtomicU32,
+    /// Bytes of live blocks, up to 1 part in 2 to the power of [`State::exactness`], or to
+    /// [`TOLERANCE`].
+    live: AtomicU64,
+    /// Bytes of all blocks so far, when the hints were last updated.
+    allocated: AtomicU64,
 }
 
-const PACE: Pace = Pace { batch: 16, young: 16 };
-/// The pace while the pending chunks are little memory: queries are expensive, and so are many
-/// events in turn.
-const PACE_OF_LITTLE: Pace = Pace { batch: 64, young: 8 };
-/// Units that are little memory: 16 MiB.
-const LITTLE: u64 = (16 << 20) / UNIT;
-/// The most chunks that become free with each that becomes pending: more than one, so that pending
-/// chunks do not gather.
-const AT_ONCE: usize = 2;
-/// The most pending chunks that are looked at while the arena is locked.
-const AT_A_TIME: usize = 512;
+/// A locked arena's state. Updates the hints when it is unlocked.
+pub(crate) struct Locked<'a> {
+    pub(crate) arena: &'a Arena,
+    state: SpinLockGuard<'a, State>,
+}
+
+/// Where a chunk is: its arena, and its index there. Kept in the block's slot of the use table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkLocation {
+    pub(crate) arena: usize,
+    pub(crate) chunk: ChunkId,
+}
+
+impl ChunkLocation {
+    #[inline]
+    pub(crate) fn to_payload(self) -> u64 {
+        (self.arena as u64) << u32::BITS | u64::from(self.chunk.get())
+    }
+
+    #[inline]
+    pub(crate) fn from_payload(payload: u64) -> Option<Self> {
+        let chunk = ChunkId::new(payload as u32)?;
+        Some(Self { arena: (payload >> u32::BITS) as usize, chunk })
+    }
+}
+
+/// Bytes by which the hint of an arena's live bytes may always be wrong, so that a small block that is
+/// allocated and freed again and again does not change the hint each time.
+const TOLERANCE: u64 = 256 << 10;
+
 /// Loans that cost about as much as moving a page does: each is a search of other arenas, with queries.
 const LOANS_OF_A_PAGE: u32 = 64;
-/// The most pending chunks that a search tries.
-const TRIES: usize = 256;
-
 impl Arena {
     /// Makes an arena whose hint of the live bytes is exact up to 1 part in 2 to the power of
     /// `exactness`, or up to the tolerance of small blocks.
@@ -141,14 +164,14 @@ impl Arena {
         locked
     }
 
-    /// Locks the arena, for [`State::acquire`] and [`State::release_for_reuse`] only: the chunk that was freed last may
-    /// not be in the heap yet.
+    /// Locks the arena, for [`Heap::acquire`] and [`Heap::release_for_reuse`] only: the chunk that was freed
+    /// last may not be merged yet.
     #[inline(always)]
     pub(crate) fn lock_for_block(&self) -> Locked<'_> {
         let state = self.state.lock();
         #[cfg(test)]
         crate::work::locked();
-        Locked { state, hints: &self.hints }
+        Locked { arena: self, state }
     }
 
     /// Locks the arena, unless another thread has locked it.
@@ -157,33 +180,7 @@ impl Arena {
         #[cfg(test)]
         crate::work::locked();
         state.heap.merge_recent();
-        Some(Locked { state, hints: &self.hints })
-    }
-
-    /// Returns the dependencies of its pending chunks. Unlocks the arena now and then.
-    pub(crate) fn pending_uses(&self) -> Dependencies {
-        let mut left = self.lock().pending.len();
-        let mut uses = Dependencies::default();
-        self.lock().pending.restart();
-        while left > 0 {
-            let mut state = self.lock();
-            for _ in 0..left.min(AT_A_TIME) {
-                let next = state.pending.advance().and_then(|entry| state.pending.get(entry));
-                next.into_iter().for_each(|pending| uses.add_all(&pending.after));
-            }
-            left = left.saturating_sub(AT_A_TIME);
-        }
-        uses
-    }
-
-    /// Frees all pending chunks that its stream may use without waiting. Unlocks the arena now and
-    /// then.
-    pub(crate) fn settle_everything(&self, uses: UseTable<'_>) {
-        let mut left = self.lock().pending.len();
-        while left > 0 {
-            self.lock().settle_all(self.home, uses);
-            left = left.saturating_sub(AT_A_TIME);
-        }
+        Some(Locked { arena: self, state })
     }
 
     /// Returns whether the arena may have a chunk for a request of `units`.
@@ -252,202 +249,96 @@ impl State {
         Some(&mut self.block_records.get_mut(row)?[at])
     }
 
-    /// Acquires a free chunk.
-    #[inline(always)]
-    pub(crate) fn acquire(&mut self, request: Request) -> Option<AcquiredChunk> {
-        self.heap.acquire(request.units)
-    }
-
-    /// Frees an acquired chunk.
-    #[inline(always)]
-    pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
-        if !self.heap.shelve(id, since) {
-            self.release_slowly(id, since);
-        }
-    }
-
-    /// Frees an acquired chunk as [`release`](Self::release) does, and holds it ready for the next request
-    /// of its size.
-    #[inline(always)]
-    pub(crate) fn release_for_reuse(&mut self, id: ChunkId, since: u64) {
-        if !self.heap.shelve(id, since) {
-            self.release_for_reuse_slowly(id, since);
-        }
-    }
-
-    #[inline(never)]
-    fn release_for_reuse_slowly(&mut self, id: ChunkId, since: u64) {
-        self.heap.release_for_reuse(id, since);
-    }
-
-    #[inline(never)]
-    fn release_slowly(&mut self, id: ChunkId, since: u64) {
-        self.heap.merge(id, since);
-    }
-
     /// Counts a step of the ladder that has found a chunk, which is in another arena if it is a loan.
     pub(crate) fn count_step(&mut self, step: LadderStep, is_loan: bool) {
         self.steps.count(step);
         self.loans += u32::from(is_loan);
     }
 
-    /// Returns whether the arena's stream has borrowed so many chunks that a page of its own costs less,
-    /// and restarts the count if it has.
-    pub(crate) fn lives_on_loans(&mut self) -> bool {
+    /// Restarts the count of borrowed chunks if it is so large that a page of the stream's own costs less;
+    /// returns whether it was.
+    pub(crate) fn restart_many_loans(&mut self) -> bool {
         let is_dear = self.loans >= LOANS_OF_A_PAGE;
         if is_dear {
             self.loans = 0;
         }
         is_dear
     }
+}
 
-    /// Makes an acquired chunk pending until the arena's stream is ordered after all of `after`. Other
-    /// streams may use it after that and after the work that had been submitted to the arena's stream up
-    /// to `since`.
-    #[inline]
-    pub(crate) fn push(&mut self, chunk: ChunkId, after: Dependencies, since: u64) {
-        if self.pending.is_empty() {
-            self.heap.set_changed();
-        }
-        self.pending_units += u64::from(self.heap.range(chunk).1);
-        let entry = self.pending.push(Pending { value: chunk, after });
-        self.heap.set_pending(chunk, since, entry);
-        self.unpolled += 1;
-    }
-
-    /// Frees the oldest pending chunks, up to a few, as long as `stream`, whose arena this is, is ordered
-    /// after their dependencies.
-    #[inline]
-    pub(crate) fn settle_some(&mut self, stream: StreamId, uses: UseTable<'_>) {
-        for _ in 0..AT_ONCE {
-            let Some(oldest) = self.pending.oldest() else { return };
-            if !self.settle(oldest, stream, uses) {
-                return;
-            }
-        }
-    }
-
-    /// Returns the dependencies to poll, if a poll is due: those of the newest chunk that is not young,
-    /// whose uses cover all earlier ones of their streams, and those of the oldest chunk.
-    #[inline]
-    pub(crate) fn due_for_poll(&mut self) -> Option<[Dependencies; 2]> {
-        let is_little = self.pending_units <= LITTLE;
-        let Pace { batch, young } = if is_little { PACE_OF_LITTLE } else { PACE };
-        if self.unpolled < batch || self.pending.len() < batch + young {
-            return None;
-        }
-        self.unpolled = 0;
-        let due = self.pending.newest_first().nth(young)?;
-        Some([due.after.clone(), self.pending.iter().next()?.after.clone()])
-    }
-
-    /// Looks at the next few hundred pending chunks, and frees those whose dependencies `stream`, whose
-    /// arena this is, is ordered after; returns whether there were any. The next call continues behind them.
-    pub(crate) fn settle_all(&mut self, stream: StreamId, uses: UseTable<'_>) -> bool {
-        let before = self.pending.len();
-        if before <= AT_A_TIME {
-            self.pending.restart();
-        }
-        for _ in 0..before.min(AT_A_TIME) {
-            let Some(next) = self.pending.advance() else { break };
-            self.settle(next, stream, uses);
-        }
-        self.pending.len() < before
-    }
-
-    /// Returns the dependencies of the newest pending chunks, some hundreds of them.
-    pub(crate) fn newest_uses(&self) -> Dependencies {
-        let newest = self.pending.newest_first().take(AT_A_TIME);
-        newest.map(|pending| &pending.after).collect()
-    }
-
-    /// Returns the dependencies of the oldest pending chunks, some hundreds of them.
-    pub(crate) fn oldest_uses(&self) -> Dependencies {
-        self.pending.iter().take(AT_A_TIME).map(|pending| &pending.after).collect()
-    }
-
-    /// Acquires a pending chunk that fits and whose dependencies and free number `predicate` accepts.
-    /// Tries only some of those that fit.
-    pub(crate) fn acquire_pending(
-        &mut self,
-        request: Request,
-        predicate: impl Fn(&Dependencies, u64) -> bool,
-    ) -> Option<Pending<ChunkId>> {
-        let units = request.units;
-        let (mut size, mut tries) = (units, 0);
-        let most = units.saturating_add(units / 8);
-        loop {
-            let mut found = None;
-            let mut larger = None;
-            for (chunk, entry) in self.heap.pending_of(size) {
-                #[cfg(test)]
-                crate::work::look();
-                let AcquiredChunk { units, since, .. } = self.heap.acquired(chunk);
-                if units > most || tries == TRIES {
-                    return None;
-                }
-                (tries, larger) = (tries + 1, Some(units + 1));
-                let is_accepted = |pending: &Pending<ChunkId>| predicate(&pending.after, since);
-                if self.pending.get(entry).is_some_and(is_accepted) {
-                    found = Some(entry);
-                    break;
-                }
-            }
-            match found {
-                Some(entry) => return self.remove_pending(entry),
-                None => size = larger?,
-            }
-        }
-    }
-
-    /// Finds the oldest pending chunk of at least `units` of which `part` returns a part. Returns
-    /// its index in the queue, and the part.
-    pub(crate) fn find_pending<T>(
-        &self,
-        units: u32,
-        part: impl Fn(ChunkId) -> Option<T>,
-    ) -> Option<(u32, T)> {
-        let mut oldest = None;
-        self.heap.visit_pending(units, |chunk, entry| {
-            let number = self.pending.number(entry);
-            if oldest.as_ref().is_none_or(|&(_, least, _)| number < least)
-                && let Some(part) = part(chunk)
-            {
-                oldest = Some((entry, number, part));
-            }
-        });
-        oldest.map(|(entry, _, part)| (entry, part))
-    }
-
-    /// Acquires the pending chunk with this index in the queue.
-    #[inline]
-    pub(crate) fn remove_pending(&mut self, entry: u32) -> Option<Pending<ChunkId>> {
-        let pending = self.pending.remove(entry)?;
-        if self.pending.is_empty() {
-            self.heap.set_changed();
-        }
-        self.heap.set_acquired(pending.value);
-        self.pending_units -= u64::from(self.heap.range(pending.value).1);
-        Some(pending)
-    }
-
-    /// Frees a pending chunk, if `stream` is ordered after its dependencies.
-    #[inline]
-    fn settle(&mut self, entry: u32, stream: StreamId, uses: UseTable<'_>) -> bool {
+impl Drop for Locked<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
         #[cfg(test)]
-        crate::work::look();
-        let Some(pending) = self.pending.get(entry) else { return false };
-        let order = uses.order_of(stream, &pending.after);
-        if order == DependencyOrder::Unordered {
-            return false;
+        crate::work::unlocks();
+        let live = self.state.counts.live();
+        if live.wrapping_sub(self.state.live_from) > self.state.live_range {
+            self.update_live(live);
         }
-        let Some(Pending { value: chunk, .. }) = self.remove_pending(entry) else { return false };
-        let since = match order {
-            // No stream has to be ordered after work that is known to be done.
-            DependencyOrder::Done => self.heap.acquired(chunk).since,
-            _ => uses.submitted(stream),
-        };
-        self.release(chunk, since);
-        true
+        if self.state.heap.has_changed() {
+            self.update_hints();
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Updates the hints that follow from the counts.
+    #[inline]
+    fn update_live(&mut self, live: u64) {
+        let (state, hints) = (&mut *self.state, &self.arena.hints);
+        hints.live.store(live, Ordering::Relaxed);
+        hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
+        let tolerance = (live >> state.exactness).max(TOLERANCE);
+        state.live_from = live.saturating_sub(tolerance);
+        state.live_range = live + tolerance - state.live_from;
+    }
+
+    /// Updates the hints that follow from the free and the pending chunks.
+    #[inline(never)]
+    fn update_hints(&mut self) {
+        let (state, hints) = (&mut *self.state, &self.arena.hints);
+        store_if_changed(&hints.largest, state.heap.largest());
+        store_if_changed(&hints.pending, u32::from(!state.pending.is_empty()));
+        hints.allocated.store(state.counts.allocated, Ordering::Relaxed);
+        state.heap.clear_changed();
+    }
+}
+
+/// Stores a hint if it has changed: each store costs the threads that read it a cache miss.
+#[inline]
+fn store_if_changed(hint: &AtomicU32, now: u32) {
+    if hint.load(Ordering::Relaxed) != now {
+        hint.store(now, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_of_the_use_table_holds_any_chunk_of_any_arena() {
+        for arena in [0, 1, StreamId::MAX_SLOTS - 1] {
+            for chunk in [1, 1 << 20, u32::MAX].map(|index| ChunkId::new(index).unwrap()) {
+                let location = ChunkLocation { arena, chunk };
+                assert_eq!(ChunkLocation::from_payload(location.to_payload()), Some(location));
+            }
+        }
     }
 }

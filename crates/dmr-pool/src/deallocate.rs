@@ -1,19 +1,17 @@
-//! Frees: where the chunk of a block goes, and what its memory depends on.
+//! Frees on the slow path: of chunks that other streams have used, and of blocks with an open window.
 
-use dmr_core::{
-    BlockId, BlockState, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
-};
-use dmr_streams::uses::{Dependencies, FreeSlot, Patience, Released};
+use dmr_core::{BlockId, DeviceMemoryResource, StreamId};
+use dmr_streams::uses::{Dependencies, FreeSlot, Patience};
 
 use crate::PoolResource;
-use crate::resource::ChunkLocation;
+use crate::arena::ChunkLocation;
 
 /// A block that was deallocated while a window was open.
 #[derive(Clone, Copy)]
 pub(crate) struct RetiredChunk {
-    id: BlockId,
-    payload: u64,
-    bytes: u64,
+    pub(crate) id: BlockId,
+    pub(crate) payload: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A chunk that no block has any more, on its way into its arena.
@@ -32,60 +30,9 @@ pub(crate) struct FreedChunk {
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Frees a block. On an error nothing has changed.
-    #[inline(always)]
-    pub(crate) fn free_block(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
-        let (id, home, bytes) = (block.id(), block.alloc_stream(), block.bytes() as u64);
-        block.require_part_depth(0)?;
-        self.refuse_free_on(home)?;
-        let mut after = Dependencies::default();
-        match self.uses().release(&self.owner, id, &mut after) {
-            Released::Free { payload, slot } => {
-                let Some(location) = ChunkLocation::from_payload(payload) else {
-                    return Ok(BlockState::Freed);
-                };
-                let is_own = location.arena == home.slot();
-                if !after.is_empty() || !is_own || self.observed.is_some() {
-                    let (deallocated, slot) = (bytes, Some(slot));
-                    let freed =
-                        FreedChunk { location, home, after, slot, deallocated, freed: bytes };
-                    self.free_used(freed);
-                } else if let Some(arena) = self.arena_at(location.arena) {
-                    let mut state = arena.lock_for_block();
-                    state.counts.freed += bytes;
-                    state.counts.returned += bytes;
-                    state.keep_slot(location.chunk, slot);
-                    state.release_for_reuse(location.chunk, self.uses().submitted(home));
-                }
-                Ok(BlockState::Freed)
-            }
-            Released::InUse { payload } => {
-                self.retire(RetiredChunk { id, payload, bytes });
-                Ok(BlockState::Retired)
-            }
-            Released::Stale => Err(ResourceError::use_after_free(id.generation())),
-            Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
-        }
-    }
-
-    /// Refuses a forked child, in which another thread may hold a lock, and a home stream that captures a
-    /// graph.
-    #[inline(always)]
-    fn refuse_free_on(&self, home: StreamId) -> ResourceResult<()> {
-        if !self.config.checks_capture {
-            return self.device().refuse_fork();
-        }
-        match self.streams.enter_home(home) {
-            Ok(home) => home.refuse_capture(),
-            // A block of another pool is refused by its slot, and the memory of a lost device is freed.
-            Err(ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Frees a chunk that other streams have used, or that another stream has borrowed.
     #[inline(never)]
-    fn free_used(&self, chunk: FreedChunk) {
+    pub(crate) fn free_used(&self, chunk: FreedChunk) {
         match &self.observed {
             Some(observed) => self.free_observed(observed, chunk),
             None => self.free_chunk(chunk),
@@ -109,13 +56,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             state.keep_slot(location.chunk, slot);
         }
         if after.is_empty() || uses.is_after(arena.home, &after) {
-            state.release(location.chunk, uses.submitted(arena.home));
+            state.heap.release(location.chunk, uses.submitted(arena.home));
             return;
         }
         // The borrowing stream is already ordered after the lender's work.
         let since = if is_borrowed { 0 } else { uses.submitted(arena.home) };
         state.push(location.chunk, after, since);
-        state.settle_some(arena.home, uses);
+        state.settle_some(uses);
         let polled = state.due_for_poll();
         drop(state);
         if let Some(polled) = polled {
@@ -123,19 +70,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 // On an error it is polled again later.
                 let _ = uses.poll(after);
             }
-            arena.lock().settle_some(arena.home, uses);
+            arena.lock().settle_some(uses);
         }
     }
 
-    /// Frees an acquired chunk that has not become a block. `home` is ordered after its uses.
-    #[cold]
-    pub(crate) fn free_unused(&self, location: ChunkLocation, home: StreamId) {
-        let after = Dependencies::default();
-        let chunk = FreedChunk { location, home, after, slot: None, deallocated: 0, freed: 0 };
-        self.free_chunk(chunk);
-    }
-
-    fn retire(&self, block: RetiredChunk) {
+    /// Keeps a block that was released in a window until the last one has closed.
+    pub(crate) fn retire(&self, block: RetiredChunk) {
         let location = ChunkLocation::from_payload(block.payload);
         if let Some(arena) = location.and_then(|location| self.arena_at(location.arena)) {
             arena.lock().counts.returned += block.bytes;

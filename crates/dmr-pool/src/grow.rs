@@ -31,12 +31,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// # Errors
     ///
     /// Upstream's. Nothing has changed then.
-    pub(crate) fn grow(
-        &self,
-        own: &Arena,
+    pub(crate) fn grow<'p>(
+        &'p self,
+        own: &'p Arena,
         request: Request,
         share: Share,
-    ) -> ResourceResult<Option<Found>> {
+    ) -> ResourceResult<Option<Found<'p>>> {
         if share == Share::Slack && !self.may_grow(request) {
             return Ok(None);
         }
@@ -102,7 +102,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    fn grow_segments(&self, own: &Arena, request: Request) -> ResourceResult<Option<Found>> {
+    fn grow_segments<'p>(
+        &'p self,
+        own: &'p Arena,
+        request: Request,
+    ) -> ResourceResult<Option<Found<'p>>> {
         let hand = self.transit.open();
         let Some(block) = self.allocate_segment(own, request, &hand)? else { return Ok(None) };
         let since = self.uses().submitted(own.home);
@@ -110,7 +114,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let alignment = self.config.alignment as u64;
         let first = state.add_block(block, alignment, request.is_dedicated, since);
         let chunk = state.heap.acquire_from(first, request.units);
-        Ok(Some(own.found(chunk)))
+        drop(state);
+        // What the request does not need was in the first hand, and is free.
+        Ok(Some(own.found(chunk).in_hand(self.transit.open())))
     }
 
     /// Allocates a large step from upstream, or less if it does not have that much. `None` if the pool

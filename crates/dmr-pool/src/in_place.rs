@@ -4,9 +4,8 @@ use dmr_core::size::checked_round_up;
 use dmr_core::{DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult};
 
 use crate::PoolResource;
-use crate::arena::{Arena, Request};
+use crate::arena::{Arena, ChunkLocation, Request};
 use crate::heap::{ChunkId, UNIT};
-use crate::resource::ChunkLocation;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Makes a block larger in place, as the trait's method says.
@@ -93,7 +92,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(true);
         }
         // The memory behind it may have been kept for requests of its size, or is not pending any more.
-        state.settle_all(arena.home, self.uses());
+        state.settle_all(self.uses());
         if state.heap.flush() && state.heap.extend(chunk, more_units, is_ready) {
             return Ok(true);
         }

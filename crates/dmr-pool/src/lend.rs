@@ -13,24 +13,24 @@ use crate::heap::AcquiredChunk;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Acquires a chunk that the own stream may use without a wait, of its own arena or of another.
-    pub(crate) fn lend_ready(&self, own: &Arena, request: Request) -> Option<Found> {
+    pub(crate) fn lend_ready<'p>(&'p self, own: &'p Arena, request: Request) -> Option<Found<'p>> {
         if let Some(chunk) = self.settle_and_acquire(own, request) {
             return Some(own.found(chunk));
         }
         let (uses, home) = (self.uses(), own.home);
-        self.lenders(home, request).find_map(|(arena, mut state)| {
-            let lender = arena.home.slot();
+        self.lenders(home, request).find_map(|mut state| {
+            let (arena, lender) = (state.arena, state.arena.home.slot());
             let is_after = |since| uses.is_after_number(home, lender, since);
             let ready = |after: &Dependencies, since| is_after(since) && uses.is_after(home, after);
             if let Some(Pending { value: chunk, .. }) = state.acquire_pending(request, ready) {
                 return Some(arena.found(state.heap.acquired(chunk)));
             }
-            state.settle_all(arena.home, uses);
-            let chunk = state.acquire(request)?;
+            state.settle_all(uses);
+            let chunk = state.heap.acquire(request.units)?;
             if is_after(chunk.since) {
                 return Some(arena.found(chunk));
             }
-            state.release(chunk.id, chunk.since);
+            state.heap.release(chunk.id, chunk.since);
             None
         })
     }
@@ -38,7 +38,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Acquires a chunk and makes the own stream wait for its dependencies: a chunk of its own arena, of
     /// the arena whose free chunk is hardly larger than the request, or of any. An arena whose stream can
     /// record no event now is skipped.
-    pub(crate) fn lend_waiting(&self, own: &Arena, request: Request) -> Option<Found> {
+    pub(crate) fn lend_waiting<'p>(
+        &'p self,
+        own: &'p Arena,
+        request: Request,
+    ) -> Option<Found<'p>> {
         if self.pages.is_some() {
             // A pending chunk keeps its neighbours from being merged.
             self.others(own.home).for_each(|arena| self.settle_newest(arena));
@@ -51,13 +55,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         {
             return Some(found);
         }
-        let lend = |(arena, state)| self.lend_from(arena, state, own.home, request);
-        self.lenders(own.home, request).find_map(lend)
+        self.lenders(own.home, request).find_map(|state| self.lend_from(state, own.home, request))
     }
 
     /// Acquires a chunk of any other arena, and waits for the locks of arenas.
-    pub(crate) fn lend_any(&self, home: StreamId, request: Request) -> Option<Found> {
-        self.others(home).find_map(|arena| self.lend_from(arena, arena.lock(), home, request))
+    pub(crate) fn lend_any(&self, home: StreamId, request: Request) -> Option<Found<'_>> {
+        self.others(home).find_map(|arena| self.lend_from(arena.lock(), home, request))
     }
 
     /// Frees the pending chunks of the own arena that other streams are done with, and acquires a chunk.
@@ -68,8 +71,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     ) -> Option<AcquiredChunk> {
         if self.pages.is_none() {
             let mut state = own.lock();
-            if state.settle_all(own.home, self.uses())
-                && let Some(chunk) = state.acquire(request)
+            if state.settle_all(self.uses())
+                && let Some(chunk) = state.heap.acquire(request.units)
             {
                 return Some(chunk);
             }
@@ -78,12 +81,12 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // A query costs about as much as a wait that a later step queues, so there is one.
             if let Some(newest) = newest {
                 let _ = self.uses().poll(&newest);
-                own.lock().settle_all(own.home, self.uses());
+                own.lock().settle_all(self.uses());
             }
         } else {
             self.settle_newest(own);
         }
-        own.lock().acquire(request)
+        own.lock().heap.acquire(request.units)
     }
 
     /// Polls the dependencies of the newest pending chunks of an arena, and frees those that its stream may
@@ -91,13 +94,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn settle_newest(&self, arena: &Arena) {
         let newest = arena.lock().newest_uses();
         self.uses().poll_each(&newest);
-        arena.lock().settle_all(arena.home, self.uses());
+        arena.lock().settle_all(self.uses());
     }
 
     /// Acquires a pending chunk of the own arena, and makes its stream wait for the dependencies. If none is
     /// large enough, makes it wait for those of many chunks, which may be neighbours.
-    fn wait_and_acquire(&self, own: &Arena, request: Request) -> Option<Found> {
-        if let Some(found) = self.lend_from(own, own.lock(), own.home, request) {
+    fn wait_and_acquire<'p>(&'p self, own: &'p Arena, request: Request) -> Option<Found<'p>> {
+        if let Some(found) = self.lend_from(own.lock(), own.home, request) {
             return Some(found);
         }
         let oldest = {
@@ -109,29 +112,28 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         };
         self.uses().wait_for(own.home, &oldest.newest_of_each_stream()).ok()?;
         let mut state = own.lock();
-        state.settle_all(own.home, self.uses());
-        Some(own.found(state.acquire(request)?))
+        state.settle_all(self.uses());
+        Some(own.found(state.heap.acquire(request.units)?))
     }
 
     /// Acquires a chunk of the arena whose free chunk is hardly larger than the request.
-    fn lend_closest(&self, home: StreamId, request: Request) -> Option<Found> {
-        let fit =
-            |(arena, mut state): (_, Locked<'_>)| Some((state.heap.fit(request.units)?, arena));
-        let fits = self.lenders(home, request).filter_map(fit);
-        let (_, arena) = fits.min_by_key(|(units, _): &(u32, &Arena)| *units)?;
-        self.lend_from(arena, arena.try_lock()?, home, request)
+    fn lend_closest(&self, home: StreamId, request: Request) -> Option<Found<'_>> {
+        let fits = self
+            .lenders(home, request)
+            .filter_map(|mut state| Some((state.heap.fit(request.units)?, state.arena)));
+        let (_, arena) = fits.min_by_key(|(units, _)| *units)?;
+        self.lend_from(arena.try_lock()?, home, request)
     }
 
     /// Acquires a chunk of this arena, and makes the stream `home` wait for its dependencies.
-    fn lend_from(
-        &self,
-        arena: &Arena,
-        mut state: Locked<'_>,
+    fn lend_from<'p>(
+        &'p self,
+        mut state: Locked<'p>,
         home: StreamId,
         request: Request,
-    ) -> Option<Found> {
-        let hand = self.transit.open();
-        let (chunk, pending) = match state.acquire(request) {
+    ) -> Option<Found<'p>> {
+        let (arena, hand) = (state.arena, self.transit.open());
+        let (chunk, pending) = match state.heap.acquire(request.units) {
             Some(chunk) => (chunk, Dependencies::default()),
             None => {
                 let Pending { value: chunk, after } =
@@ -139,21 +141,17 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 (state.heap.acquired(chunk), after)
             }
         };
-        hand.hold();
+        let found = arena.found(chunk).lent_after(pending.clone()).in_hand(hand);
         drop(state);
-        let mut after = pending.clone();
+        let mut after = pending;
         after.add(arena.home, chunk.since);
-        if self.uses().wait_for(home, &after).is_ok() {
-            hand.spend();
-            return Some(arena.found(chunk));
+        match self.uses().wait_for(home, &after) {
+            Ok(()) => Some(found),
+            Err(_) => {
+                self.put_back(found, home);
+                None
+            }
         }
-        let mut state = arena.lock();
-        if pending.is_empty() {
-            state.release(chunk.id, chunk.since);
-        } else {
-            state.push(chunk.id, pending, chunk.since);
-        }
-        None
     }
 
     /// Returns the arenas of other streams.
@@ -163,17 +161,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Locks and returns the other streams' arenas that may have a chunk for the request. Skips those that
     /// another thread has locked.
-    fn lenders(
-        &self,
-        home: StreamId,
-        request: Request,
-    ) -> impl Iterator<Item = (&Arena, Locked<'_>)> {
+    fn lenders(&self, home: StreamId, request: Request) -> impl Iterator<Item = Locked<'_>> {
         self.others(home).filter(move |arena| arena.may_have(request.units)).filter_map(|arena| {
             let state = arena.try_lock();
             if state.is_none() {
                 self.slack.count_conflict();
             }
-            Some((arena, state?))
+            state
         })
     }
 }

@@ -18,10 +18,9 @@ use dmr_core::{
 use dmr_streams::uses::Dependencies;
 
 use crate::PoolResource;
-use crate::arena::{Arena, Request};
+use crate::arena::{Arena, ChunkLocation, Request};
 use crate::deallocate::FreedChunk;
 use crate::heap::{AcquiredChunk, ChunkId};
-use crate::resource::ChunkLocation;
 use crate::span::Span;
 use crate::sync::{self, Mutex, MutexGuard};
 
@@ -162,7 +161,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             // What is not known to be done stays.
             let _ = self.wait_for_freed_regions();
         }
-        own.lock().acquire(request)
+        own.lock().heap.acquire(request.units)
     }
 
     /// Polls the freed regions, and frees the memory of those that the device is done with.
@@ -177,7 +176,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             observed.report_freed(region.address, region.generation);
             if let Some(arena) = self.arena_at(region.location.arena) {
                 // All work with it is complete, so no stream has to wait.
-                arena.lock().release(region.location.chunk, 0);
+                arena.lock().heap.release(region.location.chunk, 0);
             }
         }
     }

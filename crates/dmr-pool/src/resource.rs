@@ -1,4 +1,4 @@
-//! The resource: what happens on every allocation, and the accounting.
+//! The resource: what happens on every allocation and every free.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,14 +12,15 @@ use dmr_core::{
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
     UseTokens, UseTracking, VirtualMemory,
 };
-use dmr_streams::uses::{BlocksInUse, FreeSlot, UseTable};
+use dmr_streams::uses::{BlocksInUse, Dependencies, Released, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
 
 use crate::PoolConfig;
-use crate::arena::{Arena, Request};
-use crate::deallocate::RetiredChunk;
+use crate::acquire::Placement;
+use crate::arena::{Arena, ChunkLocation, Request};
+use crate::deallocate::{FreedChunk, RetiredChunk};
 use crate::grow::MAX_CHUNK;
-use crate::heap::{AcquiredChunk, ChunkId, UNIT};
+use crate::heap::UNIT;
 use crate::observed::Observed;
 use crate::pages::Pages;
 use crate::slack::Slack;
@@ -83,26 +84,6 @@ pub struct PoolResource<U: DeviceMemoryResource> {
     pub(crate) upstream_has: AtomicU64,
     /// Memory in the hands of threads.
     pub(crate) transit: LeakedInChild<Transit>,
-}
-
-/// Where a chunk is: its arena, and its index there. Kept in the block's slot of the use table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkLocation {
-    pub(crate) arena: usize,
-    pub(crate) chunk: ChunkId,
-}
-
-impl ChunkLocation {
-    #[inline]
-    pub(crate) fn to_payload(self) -> u64 {
-        (self.arena as u64) << u32::BITS | u64::from(self.chunk.get())
-    }
-
-    #[inline]
-    pub(crate) fn from_payload(payload: u64) -> Option<Self> {
-        let chunk = ChunkId::new(payload as u32)?;
-        Some(Self { arena: (payload >> u32::BITS) as usize, chunk })
-    }
 }
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
@@ -231,7 +212,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let stream = self.streams.enter(stream)?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
-        let (_, chunk, slot) = self.acquire(home, request, tag)?;
+        let Placement { chunk, slot } = self.acquire(home, request, tag)?;
         let generation = Generation::next();
         // A chunk's slot is of the use table of these streams.
         let slot = stream.occupy(slot, generation).unwrap_or(BlockSlot::NONE);
@@ -255,26 +236,77 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         })
     }
 
-    /// Acquires a free chunk that `home` may use at once, and a use slot for its block.
+    /// Acquires a free chunk that `home` may use at once, and the use slot of its block.
     #[inline(always)]
     fn acquire(
         &self,
         home: StreamId,
         request: Request,
         tag: AllocTag,
-    ) -> ResourceResult<(usize, AcquiredChunk, FreeSlot)> {
+    ) -> ResourceResult<Placement> {
         let arena = self.arena(home);
         let mut state = arena.lock_for_block();
-        let chunk = state.acquire(request);
+        let chunk = state.heap.acquire(request.units);
         if let Some(chunk) = chunk
             && let Some(slot) = state.use_slot(chunk.id, tag)
         {
             state.counts.add_block(request.bytes);
-            return Ok((home.slot(), chunk, slot));
+            return Ok(Placement { chunk, slot });
         }
         drop(state);
-        let (found, slot) = self.acquire_slowly(arena, chunk, request, tag)?;
-        Ok((found.arena, found.chunk, slot))
+        self.acquire_slowly(arena, chunk, request, tag)
+    }
+
+    /// Frees a block. On an error nothing has changed.
+    #[inline(always)]
+    fn free(&self, block: &DeviceBlock) -> ResourceResult<BlockState> {
+        let (id, home, bytes) = (block.id(), block.alloc_stream(), block.bytes() as u64);
+        block.require_part_depth(0)?;
+        self.refuse_free_on(home)?;
+        let mut after = Dependencies::default();
+        match self.uses().release(&self.owner, id, &mut after) {
+            Released::Free { payload, slot } => {
+                let Some(location) = ChunkLocation::from_payload(payload) else {
+                    return Ok(BlockState::Freed);
+                };
+                let is_own = location.arena == home.slot();
+                if !after.is_empty() || !is_own || self.observed.is_some() {
+                    let (deallocated, slot) = (bytes, Some(slot));
+                    let freed =
+                        FreedChunk { location, home, after, slot, deallocated, freed: bytes };
+                    self.free_used(freed);
+                } else if let Some(arena) = self.arena_at(location.arena) {
+                    let mut state = arena.lock_for_block();
+                    state.counts.freed += bytes;
+                    state.counts.returned += bytes;
+                    state.keep_slot(location.chunk, slot);
+                    let since = self.uses().submitted(home);
+                    state.heap.release_for_reuse(location.chunk, since);
+                }
+                Ok(BlockState::Freed)
+            }
+            Released::InUse { payload } => {
+                self.retire(RetiredChunk { id, payload, bytes });
+                Ok(BlockState::Retired)
+            }
+            Released::Stale => Err(ResourceError::use_after_free(id.generation())),
+            Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
+        }
+    }
+
+    /// Refuses a forked child, in which another thread may hold a lock, and a home stream that captures a
+    /// graph.
+    #[inline(always)]
+    fn refuse_free_on(&self, home: StreamId) -> ResourceResult<()> {
+        if !self.config.checks_capture {
+            return self.device().refuse_fork();
+        }
+        match self.streams.enter_home(home) {
+            Ok(home) => home.refuse_capture(),
+            // A block of another pool is refused by its slot, and the memory of a lost device is freed.
+            Err(ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Refuses a stream that captures a graph: what is captured is not ordered with anything outside of
@@ -324,7 +356,7 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        self.free_block(&block).map_err(|error| DeallocateError::new(error, block))
+        self.free(&block).map_err(|error| DeallocateError::new(error, block))
     }
 
     /// Adds free memory behind the block to it, if its home stream need not wait for that. Where the pool
@@ -360,15 +392,15 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        self.reap(|pool| pool.upstream.try_reap())
+        self.reap(U::try_reap)
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        self.reap(|pool| {
-            if !pool.device().is_lost() {
-                pool.wait_for_pending()?;
+        self.reap(|upstream| {
+            if !self.device().is_lost() {
+                self.wait_for_pending()?;
             }
-            pool.upstream.reap_pending()
+            upstream.reap_pending()
         })
     }
 
@@ -376,11 +408,11 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
         self.device().refuse_fork()?;
         let before = self.upstream.usage().reserved;
         self.free_closed();
-        let trimmed = match self.device().is_lost() {
-            true => Ok(()),
-            false => self.trim_all_to(keep_bytes),
-        };
-        trimmed.map(|()| before.saturating_sub(self.upstream.usage().reserved))
+        if !self.device().is_lost() {
+            let own = self.trim_own_to(keep_bytes);
+            own.and(self.upstream.trim_to(keep_bytes))?;
+        }
+        Ok(before.saturating_sub(self.upstream.usage().reserved))
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
@@ -411,42 +443,6 @@ impl<U: DeviceMemoryResource> UseTracking for PoolResource<U> {
     }
 }
 
-impl<U: DeviceMemoryResource> PoolResource<U> {
-    fn reap(&self, upstream: impl FnOnce(&Self) -> ResourceResult<u64>) -> ResourceResult<u64> {
-        self.device().refuse_fork()?;
-        let freed = self.free_closed();
-        if self.device().is_lost() {
-            // No memory is allocated again, so there is no need to find out what the device is done
-            // with.
-            return upstream(self).map(|_| freed);
-        }
-        self.free_done_regions();
-        let unmapped = self.unmap_leaving();
-        let trimmed = match self.reserved.load(Ordering::Relaxed) > self.config.release_threshold {
-            true => self.trim_own_to(self.config.release_threshold),
-            false => Ok(()),
-        };
-        unmapped.and(trimmed).and(upstream(self)).map(|_| freed)
-    }
-
-    /// Returns the usage except for `reserved`. In a forked child, nothing.
-    pub(crate) fn own_usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        // Another thread may have held a lock when the process was forked.
-        if self.device().is_forked() {
-            return usage;
-        }
-        for arena in self.arenas() {
-            let counts = arena.lock().counts;
-            usage.live += counts.allocated - counts.returned;
-            usage.retired += counts.returned - counts.freed;
-            usage.total_allocated += counts.allocated;
-            usage.total_freed += counts.freed;
-        }
-        usage
-    }
-}
-
 impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
     fn drop(&mut self) {
         self.release_all();
@@ -468,20 +464,5 @@ impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
 impl<U: DeviceMemoryResource> fmt::Debug for PoolResource<U> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_of_the_use_table_holds_any_chunk_of_any_arena() {
-        for arena in [0, 1, StreamId::MAX_SLOTS - 1] {
-            for chunk in [1, 1 << 20, u32::MAX].map(|index| ChunkId::new(index).unwrap()) {
-                let location = ChunkLocation { arena, chunk };
-                assert_eq!(ChunkLocation::from_payload(location.to_payload()), Some(location));
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::{Holder, PoolShortage};
-use dmr_core::{AllocTag, DeviceMemoryResource, StreamId};
+use dmr_core::{AllocTag, DeviceMemoryResource, StreamId, Usage};
 
 use crate::PoolResource;
 use crate::acquire::StepCounts;
@@ -102,6 +102,23 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
         let upstream_reserved = self.upstream.usage().reserved;
         PoolStats { upstream_reserved, ..self.own_stats() }
+    }
+
+    /// Returns the usage except for `reserved`. In a forked child, nothing.
+    pub(crate) fn own_usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        // Another thread may have held a lock when the process was forked.
+        if self.device().is_forked() {
+            return usage;
+        }
+        for arena in self.arenas() {
+            let counts = arena.lock().counts;
+            usage.live += counts.allocated - counts.returned;
+            usage.retired += counts.returned - counts.freed;
+            usage.total_allocated += counts.allocated;
+            usage.total_freed += counts.freed;
+        }
+        usage
     }
 
     /// Returns the statistics without `upstream_reserved`.

@@ -1,4 +1,4 @@
-//! The way of memory back to upstream. No lock is held while upstream is called.
+//! Memory back to upstream: reaps, trims and the end of the pool. No lock is held while upstream is called.
 
 use std::sync::atomic::Ordering;
 
@@ -10,11 +10,21 @@ use crate::arena::Arena;
 use crate::span::SpanMemory;
 
 impl<U: DeviceMemoryResource> PoolResource<U> {
-    /// Gives free memory back to upstream, as [`trim_own_to`](Self::trim_own_to) does, and trims
-    /// upstream.
-    pub(crate) fn trim_all_to(&self, bytes: u64) -> ResourceResult<()> {
-        let own = self.trim_own_to(bytes);
-        own.and(self.upstream.trim_to(bytes).map(drop))
+    /// Frees what other streams are done with, returns free memory above the release threshold to upstream,
+    /// and calls `reap_upstream`. Returns the bytes of the retired blocks that were freed.
+    pub(crate) fn reap(
+        &self,
+        reap_upstream: impl FnOnce(&U) -> ResourceResult<u64>,
+    ) -> ResourceResult<u64> {
+        self.device().refuse_fork()?;
+        let freed = self.free_closed();
+        // On a lost device no memory is allocated again, so there is no need to find out what it is done
+        // with.
+        let trimmed = match self.device().is_lost() {
+            true => Ok(()),
+            false => self.trim_own_to(self.config.release_threshold),
+        };
+        trimmed.and(reap_upstream(&self.upstream)).map(|_| freed)
     }
 
     /// Gives free memory back to upstream, as long as more than `bytes` bytes are reserved. Does
@@ -109,7 +119,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 };
                 if is_ordered {
                     let mut state = arena.lock();
-                    state.release(chunk, self.uses().submitted(arena.home));
+                    state.heap.release(chunk, self.uses().submitted(arena.home));
                 }
             }
         }

@@ -1,11 +1,14 @@
 //! An allocation does not miss memory that another thread is returning to upstream.
 
+#![allow(unsafe_code, reason = "captures begin and end in the driver")]
+
 mod support;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dmr_core::{Access, BlockState, DeviceMemoryResource};
+use cudarc::driver::{result, sys};
+use dmr_core::{Access, BlockState, DeviceMemoryResource, ResourceError, StreamId};
 use dmr_pool::PoolConfig;
 use support::stage::{ALL, Stage, tight};
 use support::{MIB, UPSTREAMS, Upstream};
@@ -82,6 +85,56 @@ fn retired_blocks_that_a_reap_frees_are_waited_for() {
         });
         stage.end();
     }
+}
+
+/// A stream is made to wait for the pool's only chunk, and begins to capture. Its allocation is refused; until
+/// then it has the chunk, which another thread needs.
+#[test]
+fn a_chunk_that_was_found_for_a_stream_that_begins_to_capture_is_waited_for() {
+    for upstream in UPSTREAMS {
+        let stage = || {
+            let stage = Stage::new(upstream, tight());
+            stage.pass(stage.streams()[0], ALL, 1);
+            stage
+        };
+        let counted = stage();
+        let looks = counted.calls("cuStreamIsCapturing", || {
+            counted.free(counted.allocate(counted.streams()[1], ALL));
+        });
+        counted.end();
+        let stage = stage();
+        let [_, b, c] = stage.streams();
+        thread::scope(|scope| {
+            // The last one is that of the free.
+            let hold = stage.universe().hold_nth("cuStreamIsCapturing", looks - 1);
+            let captures = scope.spawn(|| stage.try_allocate(b, ALL));
+            hold.wait_until_held();
+            begin_capture(&stage, b);
+            let allocates = scope.spawn(|| stage.try_allocate(c, ALL));
+            // Long enough to be refused.
+            thread::sleep(Duration::from_millis(50));
+            hold.release();
+            let refused = captures.join().unwrap().map(|block| block.bytes()).unwrap_err();
+            assert!(matches!(refused, ResourceError::StreamCapturing { .. }), "{refused}");
+            let block = allocates.join().unwrap();
+            stage.free(block.unwrap_or_else(|error| panic!("{upstream:?}: {error}")));
+        });
+        end_capture(&stage, b);
+        stage.end();
+    }
+}
+
+fn begin_capture(stage: &Stage, stream: StreamId) {
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    let stream = stage.rig.streams().resolve(stream).unwrap().cu_stream();
+    // SAFETY: the lease keeps the stream alive.
+    unsafe { result::stream::begin_capture(stream, mode) }.unwrap();
+}
+
+fn end_capture(stage: &Stage, stream: StreamId) {
+    let stream = stage.rig.streams().resolve(stream).unwrap().cu_stream();
+    // SAFETY: the lease keeps the stream alive.
+    unsafe { result::stream::end_capture(stream) }.unwrap();
 }
 
 #[test]

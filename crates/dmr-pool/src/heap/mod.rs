@@ -104,13 +104,6 @@ impl Heap {
         true
     }
 
-    /// Acquires a chunk of exactly this size from its shelf.
-    #[inline(always)]
-    pub(crate) fn acquire_shelved(&mut self, units: u32) -> Option<AcquiredChunk> {
-        let id = self.quick.pop(units)?;
-        Some(self.acquired(id))
-    }
-
     /// Acquires the smallest chunk of at least this size that is on no shelf, without its surplus if that
     /// is worth splitting off.
     #[inline(never)]
@@ -130,80 +123,6 @@ impl Heap {
         self.free_units -= u64::from(whole);
         self.has_changed |= Some(Bin::of(whole)) >= self.last_bin;
         Some(self.without_surplus(id, units))
-    }
-
-    /// Returns whether [`acquire_merged`](Self::acquire_merged) would return exactly the range of the recent
-    /// chunk if that were merged first.
-    #[inline]
-    fn is_best(&self, recent: ChunkId, units: u32) -> bool {
-        let &Chunk { units: size, before, after, .. } = &self.chunks[recent];
-        if size != units || before.is_some_and(|before| self.is_free(before)) {
-            return false;
-        }
-        let Some(after) = after.filter(|&after| self.is_free(after)) else { return true };
-        let merged = size + self.chunks[after].units;
-        let other = self.free.find(&self.chunks, units);
-        other.is_none_or(|other| other == after || self.chunks[other].units >= merged)
-    }
-
-    /// Acquires a chunk of at least this size.
-    #[inline(always)]
-    pub(crate) fn acquire(&mut self, units: u32) -> Option<AcquiredChunk> {
-        self.acquire_shelved(units).or_else(|| self.acquire_merged(units))
-    }
-
-    /// Frees an acquired chunk as the recent one, which serves the next request of its size. Call
-    /// [`merge_recent`](Self::merge_recent) before any other function than [`acquire`](Self::acquire) looks
-    /// at the free chunks.
-    #[inline]
-    pub(crate) fn release_for_reuse(&mut self, id: ChunkId, since: u64) {
-        self.merge_recent();
-        let chunk = &mut self.chunks[id];
-        chunk.since = since;
-        self.has_changed |= Some(Bin::of(self.merged_units(id))) > self.last_bin;
-        self.recent = Some(id);
-    }
-
-    /// Returns the units that a chunk has once it is merged with its free neighbours.
-    #[inline]
-    fn merged_units(&self, id: ChunkId) -> u32 {
-        let &Chunk { units, before, after, .. } = &self.chunks[id];
-        let free = |id: Option<ChunkId>| match id.map(|id| &self.chunks[id]) {
-            Some(chunk) if chunk.state == State::Free => chunk.units,
-            _ => 0,
-        };
-        units + free(before) + free(after)
-    }
-
-    /// Merges the recent chunk with its neighbours.
-    #[inline(always)]
-    pub(crate) fn merge_recent(&mut self) {
-        if let Some(id) = self.recent.take() {
-            self.merge(id, self.chunks[id].since);
-        }
-    }
-
-    /// Frees an acquired chunk onto the shelf of its size; it is merged with its neighbours when there is no
-    /// other memory. Returns `false`, and does nothing, if the shelf is full or the chunk too large.
-    #[inline(always)]
-    pub(crate) fn shelve(&mut self, id: ChunkId, since: u64) -> bool {
-        let chunk = &mut self.chunks[id];
-        let is_shelved = self.quick.push(chunk.units, id);
-        if is_shelved {
-            chunk.since = since;
-        }
-        is_shelved
-    }
-
-    /// Empties the shelves: merges their chunks with their neighbours. Returns whether there were
-    /// any.
-    pub(crate) fn flush(&mut self) -> bool {
-        let (mut any, mut shelf) = (false, 0);
-        while let Some(id) = self.quick.pop_any(&mut shelf) {
-            self.merge(id, self.chunks[id].since);
-            any = true;
-        }
-        any
     }
 
     /// Acquires a free chunk of at least this size, without its surplus if that is worth splitting off.
@@ -228,7 +147,7 @@ impl Heap {
     }
 
     /// Frees an acquired chunk and merges it with its free neighbours. Returns the merged chunk.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn merge(&mut self, id: ChunkId, since: u64) -> ChunkId {
         self.newest = self.newest.max(since);
         let chunk = &mut self.chunks[id];

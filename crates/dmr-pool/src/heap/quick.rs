@@ -1,9 +1,11 @@
-//! Shelves: chunks that were freed lately and are not merged, for the next request of their size.
+//! The fast path of a heap: chunks that were freed lately and are not merged, for the next request of their
+//! size. Small ones are on *shelves*; of large ones, the *recent* chunk is the one that was freed last.
 //!
-//! Programs allocate the same sizes again and again. With shelves, their chunks are not cut and merged
-//! each time.
+//! Programs allocate the same sizes again and again. So their chunks are not cut and merged each time.
 
-use super::chunk::ChunkId;
+use super::bins::Bin;
+use super::chunk::{Chunk, ChunkId, State};
+use super::{AcquiredChunk, Heap};
 
 const SHELVES: usize = 64;
 const SHELF_LEN: usize = 4;
@@ -94,6 +96,101 @@ impl Quick {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.iter().count()
+    }
+}
+
+impl Heap {
+    /// Acquires a chunk of at least this size.
+    #[inline(always)]
+    pub(crate) fn acquire(&mut self, units: u32) -> Option<AcquiredChunk> {
+        match self.quick.pop(units) {
+            Some(id) => Some(self.acquired(id)),
+            None => self.acquire_merged(units),
+        }
+    }
+
+    /// Frees an acquired chunk: onto a shelf, or merged with its free neighbours.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, id: ChunkId, since: u64) {
+        if !self.shelve(id, since) {
+            self.merge(id, since);
+        }
+    }
+
+    /// Frees an acquired chunk, and holds it ready for the next request of its size: on a shelf, or as the
+    /// recent chunk. Call [`merge_recent`](Self::merge_recent) before any other function than
+    /// [`acquire`](Self::acquire) looks at the free chunks.
+    #[inline(always)]
+    pub(crate) fn release_for_reuse(&mut self, id: ChunkId, since: u64) {
+        if !self.shelve(id, since) {
+            self.release_as_recent(id, since);
+        }
+    }
+
+    /// Frees an acquired chunk onto the shelf of its size; it is merged with its neighbours when there is no
+    /// other memory. Returns `false`, and does nothing, if the shelf is full or the chunk too large.
+    #[inline(always)]
+    pub(super) fn shelve(&mut self, id: ChunkId, since: u64) -> bool {
+        let chunk = &mut self.chunks[id];
+        let is_shelved = self.quick.push(chunk.units, id);
+        if is_shelved {
+            chunk.since = since;
+        }
+        is_shelved
+    }
+
+    /// Frees an acquired chunk as the recent one.
+    #[inline(never)]
+    pub(super) fn release_as_recent(&mut self, id: ChunkId, since: u64) {
+        self.merge_recent();
+        let chunk = &mut self.chunks[id];
+        chunk.since = since;
+        self.has_changed |= Some(Bin::of(self.merged_units(id))) > self.last_bin;
+        self.recent = Some(id);
+    }
+
+    /// Merges the recent chunk with its neighbours.
+    #[inline(always)]
+    pub(crate) fn merge_recent(&mut self) {
+        if let Some(id) = self.recent.take() {
+            self.merge(id, self.chunks[id].since);
+        }
+    }
+
+    /// Returns whether [`acquire_merged`](Self::acquire_merged) would return exactly the range of the recent
+    /// chunk if that were merged first.
+    #[inline]
+    pub(super) fn is_best(&self, recent: ChunkId, units: u32) -> bool {
+        let &Chunk { units: size, before, after, .. } = &self.chunks[recent];
+        if size != units || before.is_some_and(|before| self.is_free(before)) {
+            return false;
+        }
+        let Some(after) = after.filter(|&after| self.is_free(after)) else { return true };
+        let merged = size + self.chunks[after].units;
+        let other = self.free.find(&self.chunks, units);
+        other.is_none_or(|other| other == after || self.chunks[other].units >= merged)
+    }
+
+    /// Returns the units that a chunk has once it is merged with its free neighbours.
+    #[inline]
+    pub(super) fn merged_units(&self, id: ChunkId) -> u32 {
+        let &Chunk { units, before, after, .. } = &self.chunks[id];
+        let free = |id: Option<ChunkId>| match id.map(|id| &self.chunks[id]) {
+            Some(chunk) if chunk.state == State::Free => chunk.units,
+            _ => 0,
+        };
+        units + free(before) + free(after)
+    }
+
+    /// Empties the shelves: merges their chunks with their neighbours. Returns whether there were
+    /// any.
+    pub(crate) fn flush(&mut self) -> bool {
+        let (mut any, mut shelf) = (false, 0);
+        while let Some(id) = self.quick.pop_any(&mut shelf) {
+            self.merge(id, self.chunks[id].since);
+            any = true;
+        }
+        any
     }
 }
 

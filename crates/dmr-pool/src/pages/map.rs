@@ -54,13 +54,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// # Errors
     ///
     /// Upstream's. Nothing is lost: pages that were created stay the pool's.
-    pub(crate) fn grow_pages(
-        &self,
-        own: &Arena,
+    pub(crate) fn grow_pages<'p>(
+        &'p self,
+        own: &'p Arena,
         request: Request,
         share: Share,
-        paging: Paging<'_>,
-    ) -> ResourceResult<Option<Found>> {
+        paging: Paging<'p>,
+    ) -> ResourceResult<Option<Found<'p>>> {
         // What cannot be unmapped now is tried again.
         let _ = self.unmap_leaving();
         let host = |arena| Host::of(arena, request.units, paging.pages);
@@ -82,7 +82,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Maps one page at addresses of the own arena for a request that needs no more: a new one, or one
     /// that is free in another arena. `None` if there is none, or too many have been moved.
-    pub(crate) fn map_at_home(&self, own: &Arena, request: Request) -> Option<Found> {
+    pub(crate) fn map_at_home<'p>(&'p self, own: &'p Arena, request: Request) -> Option<Found<'p>> {
         let paging = self.paging()?;
         let at_home = Host::of(own, request.units, paging.pages);
         if at_home.missing > 1 || self.exceeds_move_budget(paging.pages, at_home.missing) {
@@ -94,14 +94,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.map_in(&at_home, own, request, sources, paging).ok().flatten()
     }
 
-    fn map_in(
-        &self,
-        host: &Host<'_>,
-        own: &Arena,
+    fn map_in<'p>(
+        &'p self,
+        host: &Host<'p>,
+        own: &'p Arena,
         request: Request,
         sources: Vec<Source>,
-        paging: Paging<'_>,
-    ) -> ResourceResult<Option<Found>> {
+        paging: Paging<'p>,
+    ) -> ResourceResult<Option<Found<'p>>> {
         if !self.may_find(host.missing, &sources, paging.pages) {
             return Ok(None);
         }
@@ -117,7 +117,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Ok(None);
         }
         let chunk = self.fill(window, own, request, sources, paging, &hand)?;
-        Ok(chunk.map(|chunk| host.found(host.lock().heap.acquired(chunk))))
+        let found = chunk.map(|chunk| host.found(host.lock().heap.acquired(chunk)));
+        // What the request does not need was in the first hand, and is free.
+        Ok(found.map(|found| found.in_hand(self.transit.open())))
     }
 
     /// Acquires the cheapest window of an arena.

@@ -118,7 +118,7 @@ proptest! {
                     }
                 }
                 Step::ReleaseForReuse(nth) if !acquired.is_empty() => {
-                    heap.release_for_reuse(acquired.swap_remove(nth % acquired.len()).id, clock);
+                    heap.release_as_recent(acquired.swap_remove(nth % acquired.len()).id, clock);
                 }
                 Step::Merge(nth) if !acquired.is_empty() => {
                     let chunk = acquired.swap_remove(nth % acquired.len());
@@ -161,8 +161,9 @@ fn a_chunk_that_is_shelved_serves_the_next_request_of_its_size_and_no_other() {
     shelved.retain(|chunk| heap.shelve(chunk.id, 2));
     assert!(shelved.len() >= 32, "{} sizes", shelved.len());
     for chunk in shelved {
-        assert_eq!(heap.acquire_shelved(chunk.units + 64), None);
-        assert_eq!(heap.acquire_shelved(chunk.units), Some(AcquiredChunk { since: 2, ..chunk }));
+        assert_eq!(heap.quick.pop(chunk.units + 64), None);
+        let served = heap.quick.pop(chunk.units).map(|id| heap.acquired(id));
+        assert_eq!(served, Some(AcquiredChunk { since: 2, ..chunk }));
     }
 }
 
