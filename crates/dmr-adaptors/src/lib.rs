@@ -30,7 +30,7 @@
 ))]
 mod forward;
 mod layer;
-#[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
+#[cfg(any(feature = "logging", feature = "statistics"))]
 mod per_thread;
 #[cfg(feature = "budget")]
 mod sync;

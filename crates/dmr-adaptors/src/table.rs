@@ -52,7 +52,6 @@ impl<T: Default> Table<T> {
     }
 
     /// The items that were made, with their indices.
-    #[cfg(any(feature = "logging", feature = "statistics", test))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> + Clone {
         let made = self.chunks.iter().enumerate().filter_map(|(i, chunk)| Some((i, chunk.get()?)));
         made.flat_map(|(i, items)| items.iter().zip(start(i)..).map(|(item, index)| (index, item)))

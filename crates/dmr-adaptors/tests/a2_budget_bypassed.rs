@@ -55,7 +55,7 @@ fn play<R: DeviceMemoryResource>(
     for step in steps {
         match *step {
             Step::Allocate { upstream: true, bytes } => {
-                live.extend(budget.get_ref().allocate(bytes, stream, TAG));
+                live.extend(budget.upstream().allocate(bytes, stream, TAG));
             }
             Step::Allocate { upstream: false, bytes } => {
                 if let Ok(block) = budget.allocate(bytes, stream, TAG) {
@@ -70,7 +70,7 @@ fn play<R: DeviceMemoryResource>(
                 let bytes = block.bytes() + more;
                 let before = block.bytes() as u64;
                 if upstream {
-                    budget.get_ref().try_grow(block, bytes).unwrap();
+                    budget.upstream().try_grow(block, bytes).unwrap();
                 } else if budget.try_grow(block, bytes).unwrap() {
                     let known = charged.entry(block.generation()).or_default();
                     *known = if *known == 0 { bytes as u64 - before } else { bytes as u64 };
@@ -80,7 +80,7 @@ fn play<R: DeviceMemoryResource>(
                 let block = live.swap_remove(block % live.len());
                 charged.remove(&block.generation());
                 match upstream {
-                    true => budget.get_ref().deallocate(block).unwrap(),
+                    true => budget.upstream().deallocate(block).unwrap(),
                     false => budget.deallocate(block).unwrap(),
                 };
             }
@@ -148,7 +148,7 @@ fn growth_upstream_does_not_make_room_in_the_budget() {
     let harness = FakeHarness::wrapped(true, |fake, _| BudgetLayer::new(LIMIT).layer(fake));
     let (budget, [stream, _]) = (harness.outermost(), harness.streams());
     let mut block = budget.allocate(KIB, stream, TAG).unwrap();
-    assert_eq!(budget.get_ref().try_grow(&mut block, 64 * KIB), Ok(true));
+    assert_eq!(budget.upstream().try_grow(&mut block, 64 * KIB), Ok(true));
     // It fits with all of its size, and is charged for that.
     assert_eq!(budget.try_grow(&mut block, 96 * KIB), Ok(true));
     assert_eq!(budget.budget().reserved_bytes(), 96 << 10);
@@ -156,7 +156,7 @@ fn growth_upstream_does_not_make_room_in_the_budget() {
     budget.deallocate(block).unwrap();
     budget.reap_pending().unwrap();
     let mut block = budget.allocate(KIB, stream, TAG).unwrap();
-    assert_eq!(budget.get_ref().try_grow(&mut block, 64 * KIB), Ok(true));
+    assert_eq!(budget.upstream().try_grow(&mut block, 64 * KIB), Ok(true));
     let other = budget.allocate(99 * KIB, stream, TAG).unwrap();
     budget.deallocate(block).unwrap();
     budget.reap_pending().unwrap();

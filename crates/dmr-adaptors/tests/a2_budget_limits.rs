@@ -223,12 +223,12 @@ fn the_resource_inside_comes_out_once_nothing_is_retired() {
         budget.allocate(100, backend.stream(), TAG).unwrap(),
     );
     budget.deallocate(block).unwrap();
-    let budget = budget.into_inner().expect_err("600 bytes are retired");
+    let budget = budget.into_upstream().expect_err("600 bytes are retired");
     assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (700, 600));
     // It is as good as before.
     assert!(budget.allocate(1000, backend.stream(), TAG).is_err());
     budget.reap_pending().unwrap();
-    let inner = budget.into_inner().expect("nothing is retired");
+    let inner = budget.into_upstream().expect("nothing is retired");
     assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (100, 0));
     assert!(Arc::ptr_eq(&inner, &backend));
     assert_eq!(Arc::strong_count(&backend), 2, "the budget's books do not keep it");

@@ -208,7 +208,7 @@ fn a_thread_that_is_being_torn_down_can_free_and_allocate() {
     impl Drop for Held {
         fn drop(&mut self) {
             self.0.deallocate(self.1.take().unwrap()).unwrap();
-            let block = self.0.allocate(900, self.0.get_ref().stream(), TAG).unwrap();
+            let block = self.0.allocate(900, self.0.upstream().stream(), TAG).unwrap();
             self.0.deallocate(block).unwrap();
         }
     }

@@ -73,11 +73,11 @@ fn a_budget_gets_back_what_a_growth_did_not_take() {
     assert_eq!(budget.reserved_bytes(), 2 << 10);
     resource.deallocate(neighbour).unwrap();
     resource.reap_pending().unwrap();
-    resource.get_ref().calls();
+    resource.upstream().calls();
     assert_eq!(resource.try_grow(&mut block, 1024 * KIB + 1), Ok(false), "beyond the limit");
     // Only for what the block is: nothing is reaped, nothing grows.
-    assert_eq!((resource.get_ref().calls().as_slice(), block.bytes()), (&["try_grow"][..], KIB));
-    resource.get_ref().fail("try_grow", failed());
+    assert_eq!((resource.upstream().calls().as_slice(), block.bytes()), (&["try_grow"][..], KIB));
+    resource.upstream().fail("try_grow", failed());
     assert_eq!(resource.try_grow(&mut block, 4 * KIB), Err(failed()));
     assert_eq!((block.bytes(), budget.reserved_bytes()), (KIB, 1 << 10));
     let (mut part, whole) = block.narrow(0, 256).unwrap();

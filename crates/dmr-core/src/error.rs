@@ -230,6 +230,17 @@ pub enum ResourceError {
         mappings: u32,
     },
 
+    /// The resource has no virtual memory, so it has no pages to create or map.
+    #[non_exhaustive]
+    #[error(
+        "the resource of device {device_ordinal} has no virtual memory: use one whose \
+         `virtual_memory` returns `Some`"
+    )]
+    NoVirtualMemory {
+        /// CUDA device ordinal.
+        device_ordinal: usize,
+    },
+
     /// A block was written where it must not be: what the debug guard found.
     #[error("{0}")]
     Corrupted(Box<Corruption>),
@@ -434,6 +445,12 @@ impl ResourceError {
     #[must_use]
     pub const fn still_mapped(memory: &PhysicalMemory, mappings: u32) -> Self {
         Self::StillMapped { bytes: memory.bytes(), mappings }
+    }
+
+    /// [`NoVirtualMemory`](Self::NoVirtualMemory).
+    #[must_use]
+    pub const fn no_virtual_memory(device_ordinal: usize) -> Self {
+        Self::NoVirtualMemory { device_ordinal }
     }
 
     /// [`DeviceLost`](Self::DeviceLost).

@@ -186,7 +186,7 @@ pub struct Failure {
 
 impl Failure {
     /// All kinds. The last one stands for unknown ones.
-    pub const KINDS: [&'static str; 18] = [
+    pub const KINDS: [&'static str; 19] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
@@ -203,6 +203,7 @@ impl Failure {
         "forked_process",
         "foreign_memory",
         "still_mapped",
+        "no_virtual_memory",
         "corrupted",
         "other",
     ];
@@ -236,6 +237,7 @@ impl From<&ResourceError> for Failure {
             E::ForkedProcess { .. } => "forked_process",
             E::ForeignMemory { .. } => "foreign_memory",
             E::StillMapped { .. } => "still_mapped",
+            E::NoVirtualMemory { .. } => "no_virtual_memory",
         };
         Self::new(kind, &error.to_string())
     }

@@ -1,67 +1,139 @@
-//! One account, and the shard of the calling thread.
+//! One account of a budget: how many bytes may still be charged to it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use dmr_core::process::LeakedInChild;
+use dmr_core::AllocTag;
 
-use super::books::AccountId;
-use super::shard::Shard;
-use super::tree::Tree;
-use crate::per_thread::PerThread;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicI64, AtomicU64, Mutex, Ordering, lock};
 
-/// An open account of a tree. Once it is dropped, nothing can be charged to it.
+/// Names an account in its tree. Never used twice.
+pub(super) type AccountId = u64;
+
+/// The largest number of bytes that is counted: higher limits and larger requests count as this.
+pub(super) const MAX_BYTES: u64 = i64::MAX as u64;
+
+/// An account. It *holds* of its parent what is charged to it, and at least its floor.
+///
+/// Limit and floor change under the lock of the tree, and so does the room of an account that has
+/// a parent. The room of the root changes by a single atomic instruction, with or without the lock.
 #[derive(Debug)]
 pub(super) struct Account {
-    pub(super) tree: Arc<Tree>,
     pub(super) id: AccountId,
-    shards: LeakedInChild<PerThread<Own>>,
-    /// Charged for blocks that were live when a resource was wrapped, in bytes.
-    earlier: AtomicU64,
-    /// An account is open for as long as those below it are.
-    _parent: Option<Arc<Self>>,
+    pub(super) parent: Option<Arc<Self>>,
+    name: Mutex<AllocTag>,
+    limit: AtomicU64,
+    floor: AtomicU64,
+    /// The limit less what is charged, in bytes. Negative after the limit was lowered.
+    room: CachePadded<AtomicI64>,
 }
-
-/// A thread's shard, made when the thread charges the account for the first time.
-type Own = OnceLock<Arc<CachePadded<Shard>>>;
 
 impl Account {
-    pub(super) fn new(tree: Arc<Tree>, id: AccountId, parent: Option<Arc<Self>>) -> Self {
-        let (shards, earlier) = (LeakedInChild::new(PerThread::new()), AtomicU64::new(0));
-        Self { tree, id, shards, earlier, _parent: parent }
+    /// `floor`: the bytes of a reservation.
+    pub(super) fn new(
+        id: AccountId,
+        parent: Option<Arc<Self>>,
+        name: AllocTag,
+        limit: u64,
+        floor: u64,
+    ) -> Self {
+        Self {
+            id,
+            parent,
+            name: Mutex::new(name),
+            limit: AtomicU64::new(limit),
+            floor: AtomicU64::new(floor),
+            room: CachePadded::new(AtomicI64::new(signed(limit))),
+        }
     }
 
-    /// This thread's shard. A thread that is being torn down has none.
+    pub(super) fn name(&self) -> AllocTag {
+        *lock(&self.name)
+    }
+
+    pub(super) fn set_name(&self, name: AllocTag) {
+        *lock(&self.name) = name;
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets the limit, under the lock of the tree.
+    pub(super) fn set_limit(&self, limit: u64) {
+        let before = self.limit.swap(limit, Ordering::Relaxed);
+        self.room.fetch_add(signed(limit) - signed(before), Ordering::AcqRel);
+    }
+
+    /// Returns the bytes that may still be charged to this account.
+    pub(super) fn room(&self) -> u64 {
+        unsigned(self.room.load(Ordering::Acquire))
+    }
+
+    /// Returns the bytes that are charged. Call it under the lock of the tree.
+    pub(super) fn charged(&self) -> u64 {
+        unsigned(signed(self.limit()).saturating_sub(self.room.load(Ordering::Acquire)))
+    }
+
+    /// Returns the bytes that this account holds of its parent. Call it under the lock of the tree.
+    pub(super) fn held(&self) -> u64 {
+        self.charged().max(self.floor())
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.floor.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_floor(&self, floor: u64) {
+        self.floor.store(floor, Ordering::Relaxed);
+    }
+
+    /// Returns the reserved bytes that no block uses.
+    pub(super) fn unused(&self) -> u64 {
+        self.floor().saturating_sub(self.charged())
+    }
+
+    /// Charges `bytes` to this account alone, if they fit. Zero bytes always fit.
+    ///
+    /// # Errors
+    ///
+    /// The room at the instant of the refusal, in bytes.
     #[inline]
-    pub(super) fn shard(&self) -> Option<&Shard> {
-        let own = self.shards.own()?;
-        Some(own.get().unwrap_or_else(|| self.make_shard(own)))
+    pub(super) fn charge(&self, bytes: u64) -> Result<(), u64> {
+        let bytes = signed(bytes);
+        let less = |room: i64| (bytes <= room || bytes == 0).then(|| room - bytes);
+        let before = self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        before.map(drop).map_err(unsigned)
     }
 
-    /// Adds to what was charged for blocks that were live before.
-    #[cold]
-    pub(super) fn add_earlier(&self, bytes: u64) {
-        self.earlier.fetch_add(bytes, Ordering::Relaxed);
+    /// Charges `bytes` to this account alone, also if that exceeds the limit.
+    pub(super) fn charge_anyway(&self, bytes: u64) {
+        self.room.fetch_sub(signed(bytes), Ordering::AcqRel);
     }
 
-    /// Takes up to `bytes` bytes of what was charged for blocks that were live before: for a block that
-    /// was charged nothing of its own.
-    #[cold]
-    pub(super) fn take_earlier(&self, bytes: u64) -> u64 {
-        let less = |earlier: u64| Some(earlier.saturating_sub(bytes));
-        let before = self.earlier.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        before.map_or(0, |before| before.min(bytes))
+    /// Releases bytes that were charged to this account.
+    #[inline]
+    pub(super) fn release(&self, bytes: u64) {
+        self.room.fetch_add(signed(bytes), Ordering::AcqRel);
     }
 
-    #[cold]
-    fn make_shard<'a>(&self, own: &'a Own) -> &'a Arc<CachePadded<Shard>> {
-        own.get_or_init(|| self.tree.shard(self.id))
+    /// Returns this account and all above it, from here to the root.
+    pub(super) fn ancestors(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(Some(self), |account| account.parent.as_ref())
+    }
+
+    /// Returns whether this account is `above` or below it.
+    pub(super) fn is_within(self: &Arc<Self>, above: &Arc<Self>) -> bool {
+        self.ancestors().any(|account| Arc::ptr_eq(account, above))
     }
 }
 
-impl Drop for Account {
-    fn drop(&mut self) {
-        self.tree.close(self.id);
-    }
+#[inline]
+const fn signed(bytes: u64) -> i64 {
+    if bytes > MAX_BYTES { i64::MAX } else { bytes as i64 }
+}
+
+#[inline]
+const fn unsigned(bytes: i64) -> u64 {
+    if bytes < 0 { 0 } else { bytes as u64 }
 }

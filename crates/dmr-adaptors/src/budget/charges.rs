@@ -1,71 +1,80 @@
-//! What each live block was charged, and to which account of a tree.
+//! What each live block was charged, to which account of a tree, and with which tag.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use dmr_core::process::LeakedInChild;
-use dmr_core::{BlockId, Generation, Process, StreamPoolId};
+use dmr_core::{AllocTag, BlockId, Generation, Process, StreamPoolId};
 
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 use crate::table::{LAST, Table};
 
-use super::books::AccountId;
+use super::account::AccountId;
 
 /// The charge of each block, so that a block gives back what was charged for it and nothing else:
-/// whatever its size is by then, and wherever it came from.
+/// whatever its size is by then, and whichever call allocated it.
 ///
-/// Only calls with a block change its charge, so no two threads change an entry at once. A block that
-/// passes several resources of one account has the sum.
+/// Only calls with a block change its charge, so no two threads change an entry at once. A block
+/// that passes several resources of one account has the sum.
 #[derive(Debug)]
 pub(super) struct Charges {
     /// The pool whose use table numbers the slots: that of the tree's first resource.
     streams: OnceLock<StreamPoolId>,
     /// By slot in the use table, which no two blocks have at a time.
     by_slot: Table<Entry>,
-    /// Of blocks without such a slot, and of a block that a second account is charged for.
-    others: LeakedInChild<[Mutex<HashMap<Key, u64>>; SHARDS]>,
+    /// Charges without such a slot, and of a block that a second account is charged for.
+    others: LeakedInChild<Mutex<HashMap<Key, Charge>>>,
     made_in: Process,
 }
 
-const SHARDS: usize = 16;
+/// What is charged for a block, or for memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charge {
+    pub(super) account: AccountId,
+    pub(super) bytes: u64,
+    pub(super) tag: AllocTag,
+}
 
-/// A block, for an account.
+/// What an account is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    generation: Generation,
-    account: AccountId,
+    pub(super) account: AccountId,
+    pub(super) streams: StreamPoolId,
+    pub(super) item: Item,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Item {
+    Block(Generation),
+    /// Physical memory, by its handle.
+    Memory(u64),
+    /// All blocks that were live when a resource was wrapped, and that are charged.
+    Existing,
 }
 
 /// A block of a resource, for an account.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     key: Key,
+    generation: u64,
     /// Where its charge is found; `None` for the map.
-    slot: Option<u32>,
+    slot: Option<usize>,
 }
 
 impl Place {
     /// `by_slot`: whether the blocks of the resource are found by their slot.
     #[inline]
-    pub(super) fn new(account: AccountId, block: BlockId, by_slot: bool) -> Self {
-        let slot = block.slot().index().filter(|index| by_slot && (*index as usize) < LAST);
-        Self { key: Key { generation: block.generation(), account }, slot }
+    pub(super) fn new(
+        account: AccountId,
+        streams: StreamPoolId,
+        block: BlockId,
+        by_slot: bool,
+    ) -> Self {
+        let slot = block.slot().index().map(|index| index as usize);
+        let key = Key { account, streams, item: Item::Block(block.generation()) };
+        let slot = slot.filter(|index| by_slot && *index < LAST);
+        Self { key, generation: block.generation().get(), slot }
     }
-}
-
-#[derive(Debug, Default)]
-struct Entry {
-    /// The number of the block's generation, or 0.
-    generation: AtomicU64,
-    account: AtomicU64,
-    bytes: AtomicU64,
-}
-
-/// The charge of a block that was not deallocated through a budget and is gone.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lost {
-    pub(super) account: AccountId,
-    pub(super) bytes: u64,
 }
 
 impl Charges {
@@ -83,98 +92,192 @@ impl Charges {
         *self.streams.get_or_init(|| streams) == streams
     }
 
-    /// Adds to the charge of a block. Returns the charge of a block that had the same slot before and was
-    /// deallocated elsewhere.
+    /// Adds to the charge of a block. Returns the charge of a block that had the same slot before
+    /// and was deallocated upstream.
     #[inline]
-    pub(super) fn add(&self, place: Place, bytes: u64) -> Option<Lost> {
-        let entry = place.slot.and_then(|slot| self.by_slot.get(slot as usize));
-        let Some(entry) = entry.filter(|entry| entry.generation.load(Ordering::Relaxed) == 0)
-        else {
-            return self.add_slowly(place, bytes);
+    pub(super) fn add(&self, place: Place, bytes: u64, tag: AllocTag) -> Option<Charge> {
+        let entry = place.slot.and_then(|slot| self.by_slot.get(slot));
+        let Some(entry) = entry.filter(|entry| entry.generation() == 0) else {
+            return self.add_slowly(place, bytes, tag);
         };
-        entry.generation.store(place.key.generation.get(), Ordering::Relaxed);
-        entry.account.store(place.key.account, Ordering::Relaxed);
-        entry.bytes.store(bytes, Ordering::Relaxed);
+        entry.set(place.generation, Charge { account: place.key.account, bytes, tag });
         None
     }
 
     /// Adds where there is no entry yet, where the entry has a charge, or in the map.
     #[cold]
     #[inline(never)]
-    fn add_slowly(&self, place: Place, bytes: u64) -> Option<Lost> {
+    fn add_slowly(&self, place: Place, bytes: u64, tag: AllocTag) -> Option<Charge> {
         let Some(slot) = place.slot else {
-            self.add_other(place.key, bytes);
+            self.add_other(place.key, bytes, tag);
             return None;
         };
-        let entry = self.by_slot.get_or_make(slot as usize);
-        let Key { generation, account } = place.key;
-        let known = entry.generation.load(Ordering::Relaxed);
-        let before = Lost {
-            account: entry.account.load(Ordering::Relaxed),
-            bytes: entry.bytes.load(Ordering::Relaxed),
+        let (entry, account) = (self.by_slot.get_or_make(slot), place.key.account);
+        let stale = match entry.read() {
+            Some((generation, known)) if generation == place.generation => {
+                if known.account == account {
+                    entry.bytes.store(known.bytes.saturating_add(bytes), Ordering::Release);
+                } else {
+                    self.add_other(place.key, bytes, tag);
+                }
+                return None;
+            }
+            stale => stale.map(|(_, charge)| charge),
         };
-        let is_its = known == generation.get();
-        if is_its && before.account != account {
-            self.add_other(place.key, bytes);
-            return None;
-        }
-        let own = if is_its { before.bytes } else { 0 };
-        entry.generation.store(generation.get(), Ordering::Relaxed);
-        entry.account.store(account, Ordering::Relaxed);
-        entry.bytes.store(own.saturating_add(bytes), Ordering::Relaxed);
-        (known != 0 && !is_its).then_some(before)
+        entry.clear();
+        entry.set(place.generation, Charge { account, bytes, tag });
+        stale
     }
 
-    fn add_other(&self, key: Key, bytes: u64) {
-        self.in_others(key, |charges| {
-            *charges.entry(key).or_default() += bytes;
-            Some(())
-        });
+    /// Adds to a charge in the map.
+    pub(super) fn add_other(&self, key: Key, bytes: u64, tag: AllocTag) {
+        if let Some(mut others) = self.others() {
+            let known = others.entry(key);
+            let known = known.or_insert(Charge { account: key.account, bytes: 0, tag });
+            known.bytes = known.bytes.saturating_add(bytes);
+        }
     }
 
     /// Returns what was charged for a block; `None` if that was nothing.
     pub(super) fn get(&self, place: Place) -> Option<u64> {
         match self.entry(place) {
             Some(entry) => Some(entry.bytes.load(Ordering::Relaxed)),
-            None => self.in_others(place.key, |charges| charges.get(&place.key).copied()),
+            None => Some(self.others()?.get(&place.key)?.bytes),
         }
     }
 
     /// Removes the charge of a block that is about to be deallocated; `None` if it has none.
     #[inline]
-    pub(super) fn take(&self, place: Place) -> Option<u64> {
+    pub(super) fn remove(&self, place: Place) -> Option<u64> {
         match self.entry(place) {
             Some(entry) => {
-                entry.generation.store(0, Ordering::Relaxed);
-                Some(entry.bytes.load(Ordering::Relaxed))
+                let bytes = entry.bytes.load(Ordering::Relaxed);
+                entry.clear();
+                Some(bytes)
             }
-            None => self.take_other(place.key),
+            None => self.remove_other(place.key, u64::MAX),
         }
     }
 
+    /// Removes up to `bytes` bytes of a charge in the map; `None` if there is none.
     #[cold]
     #[inline(never)]
-    fn take_other(&self, key: Key) -> Option<u64> {
-        self.in_others(key, |charges| charges.remove(&key))
+    pub(super) fn remove_other(&self, key: Key, bytes: u64) -> Option<u64> {
+        let mut others = self.others()?;
+        let charge = others.get_mut(&key)?;
+        let removed = charge.bytes.min(bytes);
+        charge.bytes -= removed;
+        if charge.bytes == 0 {
+            others.remove(&key);
+        }
+        Some(removed)
+    }
+
+    /// Calls `visit` for every charge, with the streams of the block; `None` for physical memory.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(Option<StreamPoolId>, Charge)) {
+        for (_, entry) in self.by_slot.iter() {
+            if let Some((_, charge)) = entry.read() {
+                visit(self.streams.get().copied(), charge);
+            }
+        }
+        for (key, charge) in self.others().iter().flat_map(|others| others.iter()) {
+            let is_memory = matches!(key.item, Item::Memory(_));
+            visit((!is_memory).then_some(key.streams), *charge);
+        }
     }
 
     #[inline]
     fn entry(&self, place: Place) -> Option<&Entry> {
-        let entry = self.by_slot.get(place.slot? as usize)?;
-        let is_its = entry.generation.load(Ordering::Relaxed) == place.key.generation.get()
+        let entry = self.by_slot.get(place.slot?)?;
+        let is_its = entry.generation() == place.generation
             && entry.account.load(Ordering::Relaxed) == place.key.account;
         is_its.then_some(entry)
     }
 
-    /// Looks in the map. `None` in a forked child, where another thread may have held the lock.
-    fn in_others<T>(
-        &self,
-        key: Key,
-        look: impl FnOnce(&mut HashMap<Key, u64>) -> Option<T>,
-    ) -> Option<T> {
-        if !self.made_in.is_current() {
-            return None;
-        }
-        look(&mut lock(&self.others[(key.generation.get() % SHARDS as u64) as usize]))
+    /// Locks the map. `None` in a forked child, where another thread may have held the lock.
+    fn others(&self) -> Option<crate::sync::MutexGuard<'_, HashMap<Key, Charge>>> {
+        self.made_in.is_current().then(|| lock(&self.others))
     }
+}
+
+/// The charge of the block in one slot. Written by the call that has the block, read by any thread.
+///
+/// A generation is never used twice. So a reader that finds the same one before and after it has
+/// read the rest has read one charge: a field of a later charge is stored after the 0 that ended
+/// the one before.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    /// The number of the block's generation, or 0.
+    generation: AtomicU64,
+    account: AtomicU64,
+    bytes: AtomicU64,
+    tag: AtomicU64,
+}
+
+impl Entry {
+    #[inline]
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Sets the charge of an empty entry.
+    #[inline]
+    pub(super) fn set(&self, generation: u64, charge: Charge) {
+        self.account.store(charge.account, Ordering::Release);
+        self.bytes.store(charge.bytes, Ordering::Release);
+        self.tag.store(tag_number(charge.tag) as u64, Ordering::Release);
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn clear(&self) {
+        self.generation.store(0, Ordering::Release);
+    }
+
+    /// Returns the generation and the charge; `None` if the entry is empty, or changes meanwhile.
+    pub(super) fn read(&self) -> Option<(u64, Charge)> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let account = self.account.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let tag = self.tag.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_one = generation != 0 && self.generation() == generation;
+        is_one.then(|| (generation, Charge { account, bytes, tag: tag_of(tag as usize) }))
+    }
+}
+
+/// The tags that entries name by number, at most this many.
+const MAX_TAGS: usize = 4096;
+
+/// How many places are tried for a tag. One that finds none free is [`AllocTag::OTHER`].
+const MAX_PROBES: usize = 64;
+
+/// By the address of the name, or in the first free place after that.
+static TAGS: [OnceLock<AllocTag>; MAX_TAGS] = [const { OnceLock::new() }; MAX_TAGS];
+
+/// Returns the number of a tag.
+#[inline]
+fn tag_number(tag: AllocTag) -> usize {
+    let address = tag.name().as_ptr() as usize;
+    // Names are rarely closer to each other than eight bytes.
+    let first = ((address >> 3) ^ (address >> 15)) % MAX_TAGS;
+    if TAGS[first].get().is_some_and(|known| is_same(*known, tag)) {
+        return first;
+    }
+    find_tag_number(tag, first)
+}
+
+#[cold]
+#[inline(never)]
+fn find_tag_number(tag: AllocTag, first: usize) -> usize {
+    let mut numbers = (first..MAX_TAGS).chain(0..first).take(MAX_PROBES);
+    numbers.find(|at| is_same(*TAGS[*at].get_or_init(|| tag), tag)).unwrap_or(MAX_TAGS)
+}
+
+fn tag_of(number: usize) -> AllocTag {
+    TAGS.get(number).and_then(OnceLock::get).copied().unwrap_or(AllocTag::OTHER)
+}
+
+fn is_same(known: AllocTag, tag: AllocTag) -> bool {
+    std::ptr::eq(known.name(), tag.name())
 }

@@ -25,25 +25,27 @@ impl BudgetLayer {
         Self { budget: budget.clone(), reap_pending: true, charge_existing: false }
     }
 
-    /// Whether an allocation that does not fit waits for retired blocks
-    /// ([`reap_pending`](DeviceMemoryResource::reap_pending)) before it is refused. It does unless
-    /// this says otherwise.
-    pub const fn with_reap_pending(mut self, waits: bool) -> Self {
-        self.reap_pending = waits;
+    /// Sets whether an allocation that does not fit waits for retired blocks
+    /// ([`reap_pending`](DeviceMemoryResource::reap_pending)) before it is refused (default:
+    /// `true`).
+    pub const fn with_reap_pending(mut self, reap_pending: bool) -> Self {
+        self.reap_pending = reap_pending;
         self
     }
 
     /// Sets whether blocks that are outstanding when the resource is wrapped are charged (default:
     /// `false`). What a tenant finds in a pool belongs to others.
     ///
-    /// Blocks that are charged go back through the budget like any other. No other thread may use
-    /// the resource while it is wrapped.
+    /// Such blocks are charged as a sum, without those that the budget is charged for already.
+    /// Afterwards, a block that passes through the budget and was never charged gives back its bytes
+    /// from that sum. So none may be allocated upstream, and no other thread may use the resource while
+    /// it is wrapped.
     pub const fn with_charge_existing(mut self, charge_existing: bool) -> Self {
         self.charge_existing = charge_existing;
         self
     }
 
-    /// The budget that it charges.
+    /// Returns the budget that the layer charges.
     #[must_use]
     pub const fn budget(&self) -> &Budget {
         &self.budget

@@ -2,31 +2,26 @@
 //!
 //! A [`Budget`] is an account; a [`BudgetLayer`] makes [`GlobalDeviceBudget`]s that charge it.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `handle`, `registry` | [`Budget`], and the one of each physical GPU |
-//! | `reservation` | [`Reservation`], and who waits for one |
-//! | `layer`, `resource` | [`BudgetLayer`], [`GlobalDeviceBudget`] |
-//! | `charges` | what was charged for each block |
-//! | `pages` | the same for pages |
-//! | `account`, `shard`, `tags` | one account, and what a thread has in hand of it |
-//! | `tree`, `books` | the lock, and the arithmetic under it |
-//! | `pending` | blocks that were given back and are still charged |
+//! | `handle` | [`Budget`], and the one of each physical GPU |
+//! | `reservation` | [`Reservation`], and the queue for one |
+//! | `layer`, `resource`, `pages` | [`BudgetLayer`]; [`GlobalDeviceBudget`], over blocks and over pages |
+//! | `account`, `tree` | the arithmetic of one account, and of an account with all above it |
+//! | `charges`, `pending` | what each live block was charged, and each block that is still retired |
+//! | `outer` | a limit around the root of a tree |
 
 mod account;
-mod books;
 mod charges;
 mod handle;
 mod layer;
 #[cfg(all(test, loom))]
 mod models;
+mod outer;
 mod pages;
 mod pending;
-mod registry;
 mod reservation;
 mod resource;
-mod shard;
-mod tags;
 mod tree;
 
 pub use handle::Budget;

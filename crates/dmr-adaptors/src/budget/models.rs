@@ -1,30 +1,19 @@
-//! Three threads on the shards and the books, under every order of their steps.
+//! Two and three threads on a tree of accounts and on an entry of a slot, under every order of
+//! their steps.
 
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
 use dmr_core::AllocTag;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-use super::books::ROOT;
-use super::shard::Shard;
+use super::Budget;
+use super::account::Account;
+use super::charges::Charge;
+use super::charges::Entry;
 use super::tree::Tree;
 
-type SharedShard = Arc<CachePadded<Shard>>;
-
-/// A tree, and a shard of its root with this credit for each of three threads.
-fn tree(limit: u64, credit: [u64; 3]) -> (Arc<Tree>, [SharedShard; 3]) {
-    let tree = Arc::new(Tree::new(limit));
-    let shards = [(); 3].map(|()| tree.shard(ROOT));
-    for (shard, credit) in shards.iter().zip(credit) {
-        if credit > 0 {
-            tree.charge(ROOT, Some(shard), credit, false).expect("room");
-            tree.release(ROOT, Some(shard), credit);
-        }
-    }
-    (tree, shards)
-}
+const TAG: AllocTag = AllocTag::new("model");
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -32,125 +21,126 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
+/// A root with `limit` bytes, and a part of it with as many.
+fn whole_and_part(limit: u64) -> (Budget, Budget) {
+    let whole = Budget::new(limit);
+    let part = whole.sub_budget(TAG, limit);
+    (whole, part)
+}
+
+/// Charges one byte, and releases it. Returns whether it was charged.
+fn charge_and_release(tree: &Tree, account: &Arc<Account>) -> bool {
+    let is_charged = tree.charge(account, 1, TAG).is_ok();
+    if is_charged {
+        tree.release(account, 1, TAG);
+    }
+    is_charged
+}
+
 #[test]
 fn loom_the_limit_is_never_exceeded_and_nothing_is_left_charged() {
     check(|| {
-        let (tree, shards) = tree(2, [0, 1, 1]);
+        let (whole, part) = whole_and_part(2);
         let out = Arc::new(AtomicU64::new(0));
-        let threads: Vec<_> = shards
+        let threads: Vec<_> = [&whole, &whole, &part]
             .into_iter()
-            .map(|shard| {
-                let (tree, out) = (Arc::clone(&tree), Arc::clone(&out));
+            .map(|budget| {
+                let (budget, out) = (budget.clone(), Arc::clone(&out));
                 thread::spawn(move || {
-                    if tree.charge(ROOT, Some(&shard), 1, false).is_ok() {
+                    if budget.tree.charge(&budget.account, 1, TAG).is_ok() {
                         assert!(out.fetch_add(1, Ordering::Relaxed) < 2);
                         out.fetch_sub(1, Ordering::Relaxed);
-                        tree.release(ROOT, Some(&shard), 1);
+                        budget.tree.release(&budget.account, 1, TAG);
                     }
                 })
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("a thread"));
-        assert_eq!(tree.books().expect("no fork").position(ROOT), (0, 2));
+        assert_eq!((whole.reserved_bytes(), part.reserved_bytes()), (0, 0));
     });
 }
 
-/// At most one byte of two is charged by others, but which shard has the credit for the other one
-/// changes: from the second to the first.
+/// The part has room for both requests, the whole for the smaller one: the larger one is refused,
+/// and must not make the smaller one fail meanwhile.
 #[test]
 fn loom_a_request_that_fits_at_every_instant_is_granted() {
     check(|| {
-        let (tree, [first, second, third]) = tree(2, [1, 1, 0]);
-        assert!(first.take(1));
-        let is_back = Arc::new(AtomicU64::new(0));
-        let frees = {
-            let (tree, is_back) = (Arc::clone(&tree), Arc::clone(&is_back));
-            thread::spawn(move || {
-                tree.release(ROOT, Some(&first), 1);
-                is_back.store(1, Ordering::Release);
-            })
+        let (whole, part) = whole_and_part(2);
+        whole.tree.charge(&whole.account, 1, TAG).expect("room");
+        let refused = {
+            let part = part.clone();
+            thread::spawn(move || assert!(part.tree.charge(&part.account, 2, TAG).is_err()))
         };
-        let takes = {
-            let tree = Arc::clone(&tree);
-            thread::spawn(move || {
-                if is_back.load(Ordering::Acquire) == 1 {
-                    tree.charge(ROOT, Some(&second), 1, false).expect("the second byte");
-                }
-            })
-        };
-        tree.charge(ROOT, Some(&third), 1, false).expect("it fits at every instant");
-        frees.join().expect("a thread");
-        takes.join().expect("a thread");
+        part.tree.charge(&part.account, 1, TAG).expect("it fits at every instant");
+        refused.join().expect("a thread");
+        assert_eq!((whole.reserved_bytes(), part.reserved_bytes()), (2, 1));
     });
 }
 
 #[test]
 fn loom_nothing_is_granted_after_the_limit_was_lowered() {
     check(|| {
-        let (tree, [first, second, _]) = tree(2, [1, 1, 0]);
+        let whole = Budget::new(2);
         let is_lowered = Arc::new(AtomicU64::new(0));
         let lowers = {
-            let (tree, is_lowered) = (Arc::clone(&tree), Arc::clone(&is_lowered));
+            let (whole, is_lowered) = (whole.clone(), Arc::clone(&is_lowered));
             thread::spawn(move || {
-                tree.books().expect("no fork").set_limit(ROOT, 0);
+                whole.set_limit(0);
                 is_lowered.store(1, Ordering::Release);
+                whole.reserved_bytes()
             })
         };
         let frees = {
-            let tree = Arc::clone(&tree);
-            thread::spawn(move || {
-                if tree.charge(ROOT, Some(&first), 1, false).is_ok() {
-                    tree.release(ROOT, Some(&first), 1);
-                }
-            })
+            let whole = whole.clone();
+            thread::spawn(move || charge_and_release(&whole.tree, &whole.account))
         };
         let was_lowered = is_lowered.load(Ordering::Acquire) == 1;
-        let granted = tree.charge(ROOT, Some(&second), 1, false).is_ok();
+        let granted = whole.tree.charge(&whole.account, 1, TAG).is_ok();
         assert!(!(was_lowered && granted));
-        lowers.join().expect("a thread");
+        let charged_then = lowers.join().expect("a thread");
         frees.join().expect("a thread");
+        // What is charged now was charged when the limit had been lowered.
+        assert!(whole.reserved_bytes() <= charged_then);
     });
 }
 
 #[test]
-fn loom_a_share_that_ends_while_blocks_come_back_leaves_nothing_charged() {
+fn loom_a_reservation_that_ends_while_a_block_is_freed_leaves_nothing_charged() {
     check(|| {
-        let (tree, [first, ..]) = tree(2, [1, 0, 0]);
-        let share = tree.books().expect("no fork").add(Some(ROOT), AllocTag::UNTAGGED, 2, 0);
-        tree.charge(share, None, 1, false).expect("room");
-        let ends = {
-            let tree = Arc::clone(&tree);
-            thread::spawn(move || tree.close(share))
-        };
+        let whole = Budget::new(3);
+        let reserved = whole.reserve(2, std::time::Duration::ZERO).expect("room");
+        let account = Arc::clone(&reserved.account);
+        whole.tree.charge(&account, 1, TAG).expect("it is reserved");
+        let ends = thread::spawn(move || drop(reserved));
         let frees = {
-            let tree = Arc::clone(&tree);
-            thread::spawn(move || tree.release(share, None, 1))
+            let whole = whole.clone();
+            thread::spawn(move || whole.tree.release(&account, 1, TAG))
         };
-        if tree.charge(ROOT, Some(&first), 1, false).is_ok() {
-            tree.release(ROOT, Some(&first), 1);
-        }
+        assert!(charge_and_release(&whole.tree, &whole.account), "one byte is always left");
         ends.join().expect("a thread");
         frees.join().expect("a thread");
-        assert_eq!(tree.books().expect("no fork").position(ROOT), (0, 2));
+        assert_eq!((whole.reserved_bytes(), whole.remaining()), (0, 3));
     });
 }
 
-/// Whether a give comes before or after its shard is closed, it is in one place.
+/// A block is freed, and another one gets its slot.
 #[test]
-fn loom_what_comes_back_while_a_shard_is_closed_is_there_for_the_next_request() {
+fn loom_an_entry_is_read_as_the_charge_of_one_block() {
     check(|| {
-        let (tree, [first, second, _]) = tree(2, [2, 0, 0]);
-        assert!(first.take(1));
-        let frees = {
-            let tree = Arc::clone(&tree);
-            thread::spawn(move || tree.release(ROOT, Some(&first), 1))
+        let entry = Arc::new(Entry::default());
+        let charge = |number| Charge { account: number, bytes: number, tag: TAG };
+        entry.set(1, charge(1));
+        let replaces = {
+            let entry = Arc::clone(&entry);
+            thread::spawn(move || {
+                entry.clear();
+                entry.set(2, charge(2));
+            })
         };
-        if tree.charge(ROOT, Some(&second), 2, false).is_ok() {
-            tree.release(ROOT, Some(&second), 2);
+        if let Some((generation, read)) = entry.read() {
+            assert_eq!((read.account, read.bytes), (generation, generation));
         }
-        frees.join().expect("a thread");
-        assert_eq!(tree.books().expect("no fork").position(ROOT), (0, 2));
-        tree.charge(ROOT, Some(&second), 2, false).expect("both are free");
-        assert_eq!(tree.books().expect("no fork").position(ROOT), (2, 0));
+        replaces.join().expect("a thread");
+        assert!(entry.read().is_some_and(|(generation, read)| generation == 2 && read.bytes == 2));
     });
 }

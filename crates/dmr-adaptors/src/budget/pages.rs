@@ -6,14 +6,16 @@ use dmr_core::{
 };
 
 use super::GlobalDeviceBudget;
-use super::resource::Charge;
+use super::account::MAX_BYTES;
+use super::charges::{Item, Key};
 
-/// The pages of the resource inside. Creating memory is charged as an allocation is, and refused
-/// in the same way; destroying it gives the bytes back. Addresses and mappings take no memory.
+/// The pages of the upstream resource. Creating memory is charged and refused as an allocation is;
+/// destroying it gives back what was charged for it: nothing if it was created upstream. Addresses
+/// and mappings take no memory.
 ///
-/// What was created before the budget was put there is not charged, and must not be destroyed
-/// through it. Where the resource inside has no pages every call is refused:
-/// [`virtual_memory`](DeviceMemoryResource::virtual_memory) answers `None` then.
+/// Where upstream has no pages, [`virtual_memory`](DeviceMemoryResource::virtual_memory) returns
+/// `None`, and every call here that can fail returns
+/// [`NoVirtualMemory`](ResourceError::NoVirtualMemory).
 impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> {
     fn granularity(&self) -> u64 {
         self.pages().map_or(1, VirtualMemory::granularity)
@@ -31,12 +33,11 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
     }
 
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
-        let pages = self.pages()?;
-        let shard = self.budget.account.shard();
-        self.charge(shard, bytes)?;
-        let charge = Charge { budget: &self.budget, shard, bytes };
+        let (pages, charged) = (self.pages()?, bytes.min(MAX_BYTES));
+        let charge = self.charge(charged, tag)?;
         let memory = pages.create(bytes, tag)?;
-        charge.keep(tag);
+        charge.keep();
+        self.budget().tree.charges.add_other(self.key(&memory), charged, tag);
         Ok(memory)
     }
 
@@ -45,13 +46,16 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
             Ok(pages) => pages,
             Err(error) => return Err(RefusedMemory::new(error, memory)),
         };
-        let (bytes, tag) = (memory.bytes(), memory.tag());
-        pages.destroy(memory)?;
-        let account = &self.budget.account;
-        let shard = account.shard();
-        account.tree.uncount(account.id, shard, tag, bytes);
-        account.tree.release(account.id, shard, bytes);
-        Ok(())
+        let (key, tag, tree) = (self.key(&memory), memory.tag(), &self.budget().tree);
+        // First: once the memory is destroyed other memory may have its handle.
+        let charged = tree.charges.remove_other(key, u64::MAX);
+        let result = pages.destroy(memory);
+        match (&result, charged) {
+            (_, None) => {}
+            (Ok(()), Some(bytes)) => tree.release(&self.budget().account, bytes, tag),
+            (Err(_), Some(bytes)) => tree.charges.add_other(key, bytes, tag),
+        }
+        result
     }
 
     fn map(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
@@ -65,15 +69,13 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
 
 impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     fn pages(&self) -> ResourceResult<&dyn VirtualMemory> {
-        const NOT_SUPPORTED: i32 = 801;
-        self.get_ref().virtual_memory().ok_or_else(|| {
-            let device = self.get_ref().device_ordinal();
-            ResourceError::driver(
-                "virtual_memory",
-                NOT_SUPPORTED,
-                "CUDA_ERROR_NOT_SUPPORTED",
-                device,
-            )
-        })
+        let device_ordinal = self.upstream().device_ordinal();
+        let missing = || ResourceError::no_virtual_memory(device_ordinal);
+        self.upstream().virtual_memory().ok_or_else(missing)
+    }
+
+    fn key(&self, memory: &PhysicalMemory) -> Key {
+        let (account, streams) = (self.budget().account.id, self.upstream().stream_pool());
+        Key { account, streams, item: Item::Memory(memory.handle()) }
     }
 }

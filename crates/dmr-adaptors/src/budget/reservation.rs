@@ -1,26 +1,27 @@
-//! [`Reservation`]: bytes taken out of a budget at once, by whoever waits for them longest.
+//! [`Reservation`]: bytes taken out of a budget at once, first come, first served.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dmr_core::sync::ignore_poison;
 use dmr_core::{ResourceError, ResourceResult};
 
 use super::Budget;
-use super::books::{AccountId, Books, ROOT, Refusal, Waiter};
-use super::tree::Tree;
+use super::account::Account;
+use super::tree::{RESERVED, Refusal, Refused, State, Tree};
 
-/// How often somebody who waits makes the resources let go of what is done with.
+/// How often a waiting reservation looks again, and reaps.
 const REAP_EVERY: Duration = Duration::from_millis(2);
 
 /// Bytes taken out of a budget, as a budget of their own, with the same name. Made by
 /// [`Budget::reserve`].
 ///
-/// What charges it draws on what was reserved, and is never refused because somebody else was
-/// faster. Dropped, its limit becomes 0 and what is unused goes back at once; what is still
-/// charged goes back as it is freed.
+/// Charges of this budget use the reserved bytes, so other allocations cannot make them fail. When
+/// it is dropped, its limit becomes 0 and unused bytes are released at once; bytes that are still
+/// charged are released as they are freed.
 #[derive(Debug)]
-#[must_use = "what is reserved goes back when this is dropped"]
+#[must_use = "what is reserved is released when this is dropped"]
 pub struct Reservation {
     budget: Budget,
 }
@@ -32,18 +33,19 @@ impl Budget {
     ///
     /// First come, first served: a reservation does not overtake one that waits for the same
     /// budget, or that waits for room in a budget that both are parts of. Ordinary allocations do
-    /// not queue. While anybody waits, allocations and frees of the whole tree take a lock, and the
-    /// waiting thread calls `try_reap` of the resources that charge it.
+    /// not queue. A waiting reservation looks again when bytes are released and every 2 ms, and
+    /// calls `try_reap` of the resources that charge the budget.
     ///
     /// # Errors
     ///
     /// [`OutOfBudget`](ResourceError::OutOfBudget): at once if `bytes` is more than a limit; else
     /// after the timeout, and at least one attempt to reap.
     pub fn reserve(&self, bytes: u64, timeout: Duration) -> ResourceResult<Reservation> {
-        let id = Queued { tree: &self.account.tree, account: self.account.id, bytes, ticket: None }
-            .wait(Instant::now().checked_add(timeout))
-            .map_err(|refusal| out_of_budget(refusal, bytes))?;
-        Ok(Reservation { budget: self.part(|_| id) })
+        let queued = Queued { tree: &self.tree, account: &self.account, bytes, ticket: None };
+        let reserved = queued.wait(Instant::now().checked_add(timeout));
+        let account =
+            reserved.map_err(|refused| out_of_budget(self.tree.refusal(refused), bytes))?;
+        Ok(Reservation { budget: Budget { tree: Arc::clone(&self.tree), account } })
     }
 }
 
@@ -57,11 +59,7 @@ impl Deref for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let account = &self.budget.account;
-        let Some(mut books) = account.tree.books() else { return };
-        books.set_limit(account.id, 0);
-        books.set_floor(account.id, 0);
-        account.tree.tell_waiters(&books);
+        self.budget.tree.end_reservation(&self.budget.account);
     }
 }
 
@@ -71,41 +69,45 @@ pub(super) fn out_of_budget(refusal: Refusal, bytes: u64) -> ResourceError {
     ResourceError::out_of_budget(name, requested, limit, remaining, pending, holders)
 }
 
-/// A request for a reservation, and its place in the queue.
+/// A reservation in the queue of its tree.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    ticket: u64,
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+/// A request for a reservation.
 struct Queued<'a> {
     tree: &'a Tree,
-    account: AccountId,
+    account: &'a Arc<Account>,
     bytes: u64,
+    /// Its place in the queue, if it waits.
     ticket: Option<u64>,
 }
 
 impl Queued<'_> {
-    /// The new account, when it is there.
-    fn wait(mut self, deadline: Option<Instant>) -> Result<AccountId, Refusal> {
+    /// Returns the new account once it has its bytes.
+    fn wait(mut self, deadline: Option<Instant>) -> Result<Arc<Account>, Refused> {
         let mut reaped: Option<Instant> = None;
         loop {
             let now = Instant::now();
             let is_over = deadline.is_some_and(|deadline| now >= deadline);
-            let releases = self.tree.releases();
-            let (changes, refusal) = {
-                let Some(mut books) = self.tree.books() else { return Err(Refusal::forked()) };
-                if let Some(over) = books.oversized(self.account, self.bytes) {
-                    return Err(books.refusal(over));
-                }
-                match self.admit(&mut books) {
-                    Ok(id) => return Ok(id),
-                    Err(full) => {
-                        let is_last = is_over && reaped.is_some();
-                        (books.changes, is_last.then(|| books.refusal(full)))
-                    }
-                }
+            let reaped_before = self.tree.reaped();
+            let refused = match self.admit() {
+                Ok(account) => return Ok(account),
+                Err(refused @ Refused::Forked) => return Err(refused),
+                Err(refused) => refused,
             };
+            if let Some(oversized) = self.tree.oversized(self.account, self.bytes, &refused) {
+                return Err(oversized);
+            }
             self.tree.poll();
-            if self.tree.releases() != releases {
+            if self.tree.reaped() != reaped_before {
                 continue;
             }
-            if let Some(refusal) = refusal {
-                return Err(refusal);
+            if is_over && reaped.is_some() {
+                return Err(refused);
             }
             if is_over || reaped.is_none_or(|at| now.duration_since(at) >= REAP_EVERY) {
                 reaped = Some(now);
@@ -113,67 +115,77 @@ impl Queued<'_> {
                 self.tree.poll();
             }
             if !is_over {
-                self.sleep(changes, deadline);
+                self.sleep(deadline);
             }
         }
     }
 
-    /// Takes the bytes, if it is this one's turn and they fit; else it is queued.
-    fn admit(&mut self, books: &mut Books) -> Result<AccountId, AccountId> {
-        let Self { account, bytes, .. } = *self;
-        let answer = match self.ahead(books) {
-            Some(full) => Err(full),
-            None => books.draw(account, bytes),
+    /// Takes the bytes if they fit and no earlier reservation waits for the same room; else joins
+    /// the queue.
+    fn admit(&mut self) -> Result<Arc<Account>, Refused> {
+        let Some(mut state) = self.tree.lock() else { return Err(Refused::Forked) };
+        let charged = match self.ahead(&state) {
+            Some(account) => Err(Refused::Full { remaining: account.room(), account }),
+            None => self.tree.charge_locked(self.account, self.bytes, RESERVED),
         };
-        if answer.is_ok() {
-            self.leave(books);
-        } else if self.ticket.is_none() {
-            let ticket = books.next_ticket();
-            books.waiters.push_back(Waiter { ticket, account, bytes });
-            self.ticket = Some(ticket);
-            // Nothing opens a shard again while somebody waits.
-            books.collect(ROOT);
+        match charged {
+            Ok(()) => {
+                self.leave(&mut state);
+                let (name, bytes) = (self.account.name(), self.bytes);
+                Ok(self.tree.add(&mut state, self.account, name, bytes, bytes))
+            }
+            Err(refused) => {
+                self.join(&mut state);
+                Err(refused)
+            }
         }
-        answer.map(|()| books.add(Some(account), books.name(account), bytes, bytes))
     }
 
-    /// Where somebody who came earlier must be served first: in the account where that one finds
-    /// no room, or anywhere if it does and only has to wake up.
-    fn ahead(&self, books: &Books) -> Option<AccountId> {
-        let earlier = books.waiters.iter().take_while(|waiter| Some(waiter.ticket) != self.ticket);
+    /// Returns the account for whose room an earlier reservation waits, if this one needs room
+    /// there too. That is the root if the earlier one fits and has only to wake up.
+    fn ahead(&self, state: &State) -> Option<Arc<Account>> {
+        let earlier = state.waiters.iter().take_while(|waiter| Some(waiter.ticket) != self.ticket);
+        let full = |waiter: &Waiter| self.tree.full(&waiter.account, waiter.bytes);
         earlier
-            .map(|waiter| books.full(waiter.account, waiter.bytes).unwrap_or(ROOT))
-            .find(|full| books.is_within(self.account, *full))
+            .map(|waiter| full(waiter).unwrap_or_else(|| Arc::clone(&self.tree.root)))
+            .find(|account| self.account.is_within(account))
     }
 
-    /// Until something has changed, it is time to reap, or the deadline.
-    fn sleep(&self, changes: u64, deadline: Option<Instant>) {
-        let Some(books) = self.tree.books() else { return };
-        if books.changes != changes {
-            return;
+    fn join(&mut self, state: &mut State) {
+        if self.ticket.is_none() {
+            let ticket = state.next_ticket;
+            state.next_ticket += 1;
+            let (account, bytes) = (Arc::clone(self.account), self.bytes);
+            state.waiters.push_back(Waiter { ticket, account, bytes });
+            self.ticket = Some(ticket);
+            self.tree.set_waiting(state);
         }
+    }
+
+    fn leave(&mut self, state: &mut State) {
+        if let Some(ticket) = self.ticket.take() {
+            state.waiters.retain(|waiter| waiter.ticket != ticket);
+            self.tree.set_waiting(state);
+            self.tree.notify_waiters();
+        }
+    }
+
+    /// Waits until bytes are released, it is time to reap, or the deadline.
+    fn sleep(&self, deadline: Option<Instant>) {
+        let Some(state) = self.tree.lock() else { return };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let time = left.map_or(REAP_EVERY, |left| left.min(REAP_EVERY));
-        let woken = self.tree.freed.wait_timeout(books, time);
-        drop(ignore_poison(woken));
-    }
-
-    fn leave(&mut self, books: &mut Books) {
-        if let Some(ticket) = self.ticket.take() {
-            books.waiters.retain(|waiter| waiter.ticket != ticket);
-            books.changes += 1;
-            self.tree.tell_waiters(books);
-        }
+        drop(ignore_poison(self.tree.released.wait_timeout(state, time)));
     }
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        if self.ticket.is_some() {
-            let tree = self.tree;
-            if let Some(mut books) = tree.books() {
-                self.leave(&mut books);
-            }
+        let tree = self.tree;
+        if self.ticket.is_some()
+            && let Some(mut state) = tree.lock()
+        {
+            self.leave(&mut state);
         }
     }
 }

@@ -7,23 +7,22 @@ use std::sync::Arc;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
-    ResourceResult, StreamId, Usage, VirtualMemory,
+    ResourceResult, StreamId, StreamPoolId, VirtualMemory,
 };
 
 use super::Budget;
-use super::charges::{Lost, Place};
-use super::pending::{Entry, Polled, Source};
+use super::account::{Account, MAX_BYTES};
+use super::charges::{Item, Key, Place};
+use super::pending::{Pending, PendingBlocks};
 use super::reservation::out_of_budget;
-use super::shard::Shard;
-use super::tags::BEFORE;
-use super::tree::{Refused, Tree};
+use super::tree::{EXISTING, Refused, Tree};
 use crate::forward::forward;
 
 /// Bounds what passes through it until it is freed: a hard limit on live and retired bytes.
 ///
 /// The limit is kept at every instant, under any number of threads: bytes are charged before the
-/// upstream resource is called, and released after it has freed them. An allocation that is under way
-/// counts, also if upstream refuses it in the end.
+/// upstream resource is called, and released after it has freed them. An allocation that is in
+/// progress counts, also if upstream refuses it in the end.
 ///
 /// # When a request is refused
 ///
@@ -39,16 +38,17 @@ use crate::forward::forward;
 ///
 /// Below a pool it bounds what the pool takes from the device; above a pool, what a tenant takes
 /// from the pool. Inside the debug guard it counts red zones and the quarantine, outside it does
-/// not, and the block comes back to the budget when its quarantine is over. A stack with two
-/// budgets of one tree charges the tree twice.
+/// not, and a block is charged until its quarantine is over. A stack with two budgets of one tree
+/// charges the tree twice.
 ///
 /// # Calls that bypass it
 ///
-/// What is allocated or grown directly upstream, with [`get_ref`](Self::get_ref) or a clone of an `Arc`, is
-/// not charged, and the limit does not bound it. A block gives back what its budget was charged for it:
-/// nothing if it was allocated upstream or by another budget, and not the bytes by which it grew there. When a block grows through
-/// the budget, it is charged for all of its size. A block that is deallocated upstream stays charged until
-/// another block gets its slot in the use table; without use tracking, as long as the budget lives.
+/// What is allocated or grown directly upstream, with [`upstream`](Self::upstream) or a clone of an
+/// `Arc`, is not charged, and the limit does not bound it. A block gives back what its budget was
+/// charged for it: nothing if it was allocated upstream or by another budget, and not the bytes by
+/// which it grew there. When a block grows through the budget, it is charged for all of its size. A
+/// block that is deallocated upstream stays charged until another block of the budget gets its slot
+/// in the use table; without use tracking, as long as the budget lives.
 ///
 /// # Dropping it
 ///
@@ -57,14 +57,15 @@ use crate::forward::forward;
 ///
 /// # Cost
 ///
-/// An allocation takes one atomic operation on a cache line of the calling thread, a free a store
-/// there; both count the tag. A thread takes bytes in advance, or keeps those that it frees, where
-/// there is plenty, and goes to a lock when they do not suffice; a refusal takes all of that back
-/// before it is final.
+/// An allocation and a free take one atomic operation each, on the counter that all threads share,
+/// and write the charge to an entry of the block's slot. In a part of a budget
+/// ([`sub_budget`](Budget::sub_budget), [`reserve`](Budget::reserve)) they also take a lock of the
+/// whole budget. Blocks without a slot in a use table are charged in a map with a lock.
 pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
-    source: Arc<Source<R>>,
-    registration: Registration,
-    pub(super) budget: Budget,
+    resource: Arc<R>,
+    pending: Arc<PendingBlocks>,
+    budget: Budget,
+    streams: StreamPoolId,
     /// Whether the charge of a block is found by the block's slot.
     by_slot: bool,
     reap_pending: bool,
@@ -72,51 +73,68 @@ pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
 
 impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     pub(super) fn new(
-        inner: R,
+        upstream: R,
         budget: &Budget,
         reap_pending: bool,
         charge_existing: bool,
     ) -> Self {
-        let out = if charge_existing { inner.usage() } else { Usage::default() };
-        let account = &budget.account;
-        account.add_earlier(out.live);
-        let source = Arc::new(Source::new(inner, account.id, out.retired));
-        if let Some(mut books) = account.tree.books() {
-            books.draw_anyway(account.id, out.outstanding());
+        let wrapped = Self::wrap(Arc::new(upstream), budget.clone(), reap_pending);
+        if charge_existing {
+            wrapped.charge_existing();
         }
-        account.tree.count_bytes(account.id, BEFORE, out.outstanding());
-        Self::registered(source, budget.clone(), reap_pending)
+        wrapped
     }
 
-    fn registered(source: Arc<Source<R>>, budget: Budget, reap_pending: bool) -> Self {
-        let registration = Registration::new(&source, &budget);
-        let streams = source.resource.stream_pool();
-        let by_slot = budget.account.tree.charges.add_resource(streams);
-        Self { source, registration, budget, by_slot, reap_pending }
+    fn wrap(resource: Arc<R>, budget: Budget, reap_pending: bool) -> Self {
+        let shared = Arc::clone(&resource) as Arc<dyn DeviceMemoryResource>;
+        let pending = Arc::new(PendingBlocks::new(&budget.account, &shared));
+        budget.tree.add_wrapped(&pending);
+        let streams = resource.stream_pool();
+        let by_slot = budget.tree.charges.add_resource(streams);
+        Self { resource, pending, budget, streams, by_slot, reap_pending }
     }
 
-    /// Returns the upstream resource, which is charged to no budget any more. Live blocks stay charged, as
-    /// when this is dropped.
+    /// Charges what is outstanding upstream and not charged yet.
+    fn charge_existing(&self) {
+        let (usage, Budget { tree, account }) = (self.resource.usage(), &self.budget);
+        let [charged, pending] = tree.charged_on(account, self.streams);
+        let live = usage.live.saturating_sub(charged).min(MAX_BYTES);
+        let retired = usage.retired.saturating_sub(pending).min(MAX_BYTES);
+        if live > 0 {
+            tree.charge_anyway(account, live, EXISTING);
+            tree.charges.add_other(self.existing(), live, EXISTING);
+        }
+        if retired > 0 {
+            tree.charge_anyway(account, retired, EXISTING);
+            let retired = Pending { id: None, bytes: retired, tag: EXISTING };
+            self.pending.push(retired, &*self.resource, tree);
+        }
+    }
+
+    /// Returns the upstream resource, which charges no budget any more. Live blocks stay charged,
+    /// as when this is dropped.
     ///
     /// # Errors
     ///
     /// This, unchanged: deallocated blocks are still retired, or another thread polls them.
     /// Call [`reap_pending`](DeviceMemoryResource::reap_pending), and try again.
-    pub fn into_inner(self) -> Result<R, Self> {
-        self.source.poll(self.tree());
-        if self.source.has_pending() {
+    pub fn into_upstream(self) -> Result<R, Self> {
+        self.pending.poll(&self.budget.tree);
+        if self.pending.bytes() > 0 {
             return Err(self);
         }
-        let Self { source, registration, budget, reap_pending, .. } = self;
-        drop(registration);
-        let alone = Arc::try_unwrap(source).map(Source::into_resource);
-        alone.map_err(|source| Self::registered(source, budget, reap_pending))
+        let (resource, budget) = (Arc::clone(&self.resource), self.budget.clone());
+        let reap_pending = self.reap_pending;
+        drop(self);
+        let unshared = Arc::try_unwrap(resource);
+        unshared.map_err(|resource| Self::wrap(resource, budget, reap_pending))
     }
 
-    /// Returns the upstream resource. Nothing is charged for what it allocates when it is called directly.
+    /// Returns the upstream resource. What it allocates when it is called directly is not charged.
     #[must_use]
-    pub fn get_ref(&self) -> &R {
-        &self.source.resource
+    #[inline]
+    pub fn upstream(&self) -> &R {
+        &self.resource
     }
 
     /// Returns the budget that this charges.
@@ -125,90 +143,94 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         &self.budget
     }
 
+    /// Returns where the charge of a block is.
     #[inline]
-    fn inner(&self) -> &R {
-        &self.source.resource
+    fn place(&self, block: &DeviceBlock) -> Place {
+        Place::new(self.budget.account.id, self.streams, block.id(), self.by_slot)
     }
 
-    fn tree(&self) -> &Tree {
-        &self.budget.account.tree
+    /// Returns where the sum of the charges of existing blocks is.
+    fn existing(&self) -> Key {
+        Key { account: self.budget.account.id, streams: self.streams, item: Item::Existing }
+    }
+
+    /// Adds to the charge of a block.
+    #[inline]
+    fn add_charge(&self, place: Place, bytes: u64, tag: AllocTag) {
+        if let Some(stale) = self.budget.tree.charges.add(place, bytes, tag) {
+            self.budget.tree.release_stale(stale);
+        }
+    }
+
+    /// Removes up to `bytes` bytes of the charge of existing blocks.
+    #[cold]
+    fn remove_existing(&self, bytes: usize) -> u64 {
+        let removed = self.budget.tree.charges.remove_other(self.existing(), bytes as u64);
+        removed.unwrap_or(0)
     }
 
     /// Keeps a deallocated block charged until upstream has freed it.
     #[inline(never)]
-    fn retire(&self, entry: Entry) {
-        let account = &self.budget.account;
-        self.source.push(entry, &account.tree, account.shard());
+    fn retire(&self, block: Pending) {
+        self.pending.push(block, &*self.resource, &self.budget.tree);
     }
 
-    /// Remembers what was charged for a block.
+    /// Charges `bytes`, after making room for them if need be.
     #[inline]
-    fn add_charge(&self, place: Place, bytes: u64) {
-        if let Some(lost) = self.tree().charges.add(place, bytes) {
-            self.release_lost(lost);
+    pub(super) fn charge(&self, bytes: u64, tag: AllocTag) -> ResourceResult<ChargeGuard<'_>> {
+        let Budget { tree, account } = &self.budget;
+        if let Err(refused) = tree.charge(account, bytes, tag) {
+            self.make_room(refused, bytes, tag)?;
         }
+        Ok(ChargeGuard { tree, account, bytes, tag })
     }
 
-    /// Returns where the charge of a block is.
-    #[inline]
-    fn place(&self, block: &DeviceBlock) -> Place {
-        Place::new(self.budget.account.id, block.id(), self.by_slot)
-    }
-
-    /// Gives back the charge of a block that was deallocated upstream. Its tag is not known any more.
+    /// Charges `bytes` that were refused, after reaping.
     #[cold]
-    fn release_lost(&self, lost: Lost) {
-        self.tree().uncount_bytes(lost.account, AllocTag::OTHER, lost.bytes);
-        self.tree().release(lost.account, None, lost.bytes);
-    }
-
-    /// Charges `bytes`.
-    #[inline]
-    pub(super) fn charge(&self, shard: Option<&Shard>, bytes: u64) -> ResourceResult<()> {
-        if shard.is_some_and(|shard| shard.take(bytes)) {
-            return Ok(());
-        }
-        self.make_room(shard, bytes)
-    }
-
-    /// Charges `bytes` that did not fit at first.
-    #[cold]
-    fn make_room(&self, shard: Option<&Shard>, bytes: u64) -> ResourceResult<()> {
-        let (tree, id) = (self.tree(), self.budget.account.id);
+    fn make_room(&self, mut refused: Refused, bytes: u64, tag: AllocTag) -> ResourceResult<()> {
+        let Budget { tree, account } = &self.budget;
+        // What was reaped before the first refusal is not known: so there is one more attempt.
+        let mut reaped = None;
         let mut steps = [Step::TryReap, Step::ReapPending].into_iter();
-        let mut step = steps.next();
         loop {
-            let releases = tree.releases();
-            let refusal = match tree.charge(id, shard, bytes, step.is_none()) {
-                Ok(()) => return Ok(()),
-                Err(Refused::Oversized(refusal)) => return Err(out_of_budget(refusal, bytes)),
-                Err(Refused::Full(refusal)) => refusal,
-                Err(Refused::Forked) => {
-                    return Err(ResourceError::forked_process(self.inner().device_ordinal()));
-                }
-            };
-            // Bytes that were freed before that instant, and were still charged, might have made it
-            // fit: the refusal stands only if there were none.
+            if let Some(error) = self.never_fits(&refused, bytes) {
+                return Err(error);
+            }
+            // Bytes that upstream had freed before the refusal, and that were still charged, might
+            // have made it fit: it stands only if there were none.
             tree.poll();
-            if tree.releases() != releases {
-                continue;
-            }
-            match (step, refusal) {
-                (Some(Step::TryReap), _) => {
-                    // Its error is not about this request; the next reap returns it.
-                    drop(self.inner().try_reap());
-                    tree.try_reap();
-                    tree.poll();
+            if reaped == Some(tree.reaped()) {
+                match steps.next() {
+                    Some(Step::TryReap) => {
+                        // Its error is not about this request; the next reap returns it.
+                        drop(self.resource.try_reap());
+                        tree.try_reap();
+                        tree.poll();
+                    }
+                    Some(Step::ReapPending) if self.reap_pending && tree.has_pending() => {
+                        drop(self.resource.reap_pending());
+                        tree.poll();
+                    }
+                    Some(Step::ReapPending) => {}
+                    None => return Err(out_of_budget(tree.refusal(refused), bytes)),
                 }
-                (Some(Step::ReapPending), _) if self.reap_pending && tree.has_pending() => {
-                    drop(self.inner().reap_pending());
-                    tree.poll();
-                }
-                (None, Some(refusal)) => return Err(out_of_budget(refusal, bytes)),
-                _ => {}
             }
-            step = steps.next();
+            reaped = Some(tree.reaped());
+            refused = match tree.charge(account, bytes, tag) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            };
         }
+    }
+
+    /// Returns the error for a request that exceeds a limit, and for any in a forked child.
+    fn never_fits(&self, refused: &Refused, bytes: u64) -> Option<ResourceError> {
+        let Budget { tree, account } = &self.budget;
+        if matches!(refused, Refused::Forked) {
+            return Some(ResourceError::forked_process(self.resource.device_ordinal()));
+        }
+        let oversized = tree.oversized(account, bytes, refused)?;
+        Some(out_of_budget(tree.refusal(oversized), bytes))
     }
 }
 
@@ -220,33 +242,24 @@ enum Step {
 }
 
 /// A charge that is released on drop, unless it is kept: also if upstream panics.
-pub(super) struct Charge<'a> {
-    pub(super) budget: &'a Budget,
-    pub(super) shard: Option<&'a Shard>,
-    pub(super) bytes: u64,
+pub(super) struct ChargeGuard<'a> {
+    tree: &'a Tree,
+    account: &'a Arc<Account>,
+    bytes: u64,
+    tag: AllocTag,
 }
 
-impl Charge<'_> {
-    /// Keeps the charge for a block that has grown by its bytes.
-    fn keep_growth(self, tag: AllocTag) {
-        let kept = ManuallyDrop::new(self);
-        let account = &kept.budget.account;
-        account.tree.count_growth(account.id, kept.shard, tag, kept.bytes);
-    }
-
-    /// Keeps the charge for a new block, or new memory.
+impl ChargeGuard<'_> {
+    /// Keeps the charge.
     #[inline]
-    pub(super) fn keep(self, tag: AllocTag) {
-        let kept = ManuallyDrop::new(self);
-        let account = &kept.budget.account;
-        account.tree.count(account.id, kept.shard, tag, kept.bytes);
+    pub(super) fn keep(self) {
+        let _kept = ManuallyDrop::new(self);
     }
 }
 
-impl Drop for Charge<'_> {
+impl Drop for ChargeGuard<'_> {
     fn drop(&mut self) {
-        let account = &self.budget.account;
-        account.tree.release(account.id, self.shard, self.bytes);
+        self.tree.release(self.account, self.bytes, self.tag);
     }
 }
 
@@ -259,15 +272,14 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let (shard, charged) = (self.budget.account.shard(), bytes as u64);
-        self.charge(shard, charged)?;
-        let charge = Charge { budget: &self.budget, shard, bytes: charged };
+        let charged = (bytes as u64).min(MAX_BYTES);
+        let charge = self.charge(charged, tag)?;
         // Taken apart and put together: so the compiler leaves the block where it is, and does not
         // copy it before its parts have reached the cache.
-        match self.inner().allocate(bytes, stream, tag) {
+        match self.resource.allocate(bytes, stream, tag) {
             Ok(block) => {
-                charge.keep(tag);
-                self.add_charge(self.place(&block), charged);
+                charge.keep();
+                self.add_charge(self.place(&block), charged, tag);
                 Ok(block)
             }
             Err(error) => Err(error),
@@ -276,27 +288,27 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let (id, tag, place) = (block.id(), block.tag(), self.place(&block));
+        let Budget { tree, account } = &self.budget;
+        let (id, place) = (block.id(), self.place(&block));
         // First: once the block is deallocated another one may have its slot.
-        let own = self.tree().charges.take(place);
-        let bytes = own.unwrap_or_else(|| self.budget.account.take_earlier(block.bytes() as u64));
-        match self.inner().deallocate(block) {
+        let own = tree.charges.remove(place);
+        let tag = if own.is_some() { block.tag() } else { EXISTING };
+        let bytes = own.unwrap_or_else(|| self.remove_existing(block.bytes()));
+        match self.resource.deallocate(block) {
             Ok(state) if bytes == 0 => Ok(state),
             Ok(BlockState::Freed) => {
-                let account = &self.budget.account;
-                let shard = account.shard();
-                account.tree.uncount(account.id, shard, tag, bytes);
-                account.tree.release(account.id, shard, bytes);
+                tree.release(account, bytes, tag);
                 Ok(BlockState::Freed)
             }
             Ok(state) => {
-                self.retire(Entry { id, bytes, tag });
+                self.retire(Pending { id: Some(id), bytes, tag });
                 Ok(state)
             }
             Err(refused) => {
                 match own {
-                    Some(_) => self.add_charge(place, bytes),
-                    None => self.budget.account.add_earlier(bytes),
+                    Some(_) => self.add_charge(place, bytes, tag),
+                    None if bytes > 0 => tree.charges.add_other(self.existing(), bytes, tag),
+                    None => {}
                 }
                 Err(refused)
             }
@@ -307,58 +319,56 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     /// resource reap, since the caller allocates next, which does.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         if bytes <= block.bytes() {
-            return self.inner().try_grow(block, bytes);
+            return self.resource.try_grow(block, bytes);
         }
-        let (account, tag) = (&self.budget.account, block.tag());
-        let place = self.place(block);
-        let own = account.tree.charges.get(place);
+        let Budget { tree, account } = &self.budget;
+        let (place, tag, bytes_before) = (self.place(block), block.tag(), block.bytes());
+        let own = tree.charges.get(place);
         // All of its size, also the bytes by which it grew upstream.
-        let more = (bytes as u64).saturating_sub(own.unwrap_or(block.bytes() as u64));
-        let shard = account.shard();
-        match account.tree.charge(account.id, shard, more, false) {
+        let charged = (bytes as u64).min(MAX_BYTES);
+        let more = charged.saturating_sub(own.unwrap_or(bytes_before as u64));
+        match tree.charge(account, more, tag) {
             Ok(()) => {}
             Err(Refused::Forked) => {
-                return Err(ResourceError::forked_process(self.inner().device_ordinal()));
+                return Err(ResourceError::forked_process(self.resource.device_ordinal()));
             }
-            Err(Refused::Oversized(_) | Refused::Full(_)) => {
+            Err(_) => {
                 // A block that upstream refuses is an error, whether or not there is room.
-                let own_bytes = block.bytes();
-                self.inner().try_grow(block, own_bytes)?;
+                self.resource.try_grow(block, bytes_before)?;
                 return Ok(false);
             }
         }
-        let charge = Charge { budget: &self.budget, shard, bytes: more };
-        let bytes_before = block.bytes() as u64;
-        let grown = self.inner().try_grow(block, bytes)?;
+        let charge = ChargeGuard { tree, account, bytes: more, tag };
+        let grown = self.resource.try_grow(block, bytes)?;
         if grown {
-            charge.keep_growth(tag);
+            charge.keep();
             // What was charged for it when the resource was wrapped is its own from now on.
-            let earlier = if own.is_none() { account.take_earlier(bytes_before) } else { 0 };
-            self.add_charge(place, earlier + more);
+            let existing = if own.is_none() { self.remove_existing(bytes_before) } else { 0 };
+            self.add_charge(place, existing + more, tag);
         }
         Ok(grown)
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        let reaped = self.inner().try_reap();
-        self.source.poll(self.tree());
+        let reaped = self.resource.try_reap();
+        self.pending.poll(&self.budget.tree);
         reaped
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        let reaped = self.inner().reap_pending();
-        self.source.poll(self.tree());
+        let reaped = self.resource.reap_pending();
+        self.pending.poll(&self.budget.tree);
         reaped
     }
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-        let trimmed = self.inner().trim_to(keep_bytes);
-        self.source.poll(self.tree());
+        let trimmed = self.resource.trim_to(keep_bytes);
+        self.pending.poll(&self.budget.tree);
         trimmed
     }
 
     forward!(
-        inner: is_retired,
+        upstream: is_retired,
         device_ordinal,
         stream_pool,
         bytes_outstanding,
@@ -368,30 +378,14 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
     /// Returns the budget's own, which charges for memory that is created.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.inner().virtual_memory().map(|_| self as _)
+        self.resource.virtual_memory().map(|_| self as _)
     }
 }
 
-/// The registration of a source in the books of its budget.
-struct Registration {
-    source: Arc<dyn Polled>,
-    budget: Budget,
-}
-
-impl Registration {
-    fn new<R: DeviceMemoryResource + 'static>(source: &Arc<Source<R>>, budget: &Budget) -> Self {
-        let (lists, weak) = (source.lists(), Arc::downgrade(source));
-        let account = &budget.account;
-        if let Some(mut books) = account.tree.books() {
-            books.sources.add(account.id, lists, weak);
-        }
-        Self { source: Arc::clone(source) as Arc<dyn Polled>, budget: budget.clone() }
-    }
-}
-
-impl Drop for Registration {
+impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
     fn drop(&mut self) {
-        self.budget.account.tree.leave(&self.source);
+        let resource = Arc::clone(&self.resource) as Arc<dyn DeviceMemoryResource>;
+        self.budget.tree.remove_wrapped(&self.pending, resource);
     }
 }
 
@@ -403,7 +397,7 @@ impl<R: DeviceMemoryResource + 'static> fmt::Debug for GlobalDeviceBudget<R> {
         if !name.is_untagged() {
             write!(f, "{:?}, ", name.name())?;
         }
-        write!(f, "{limit}, {:?})", self.inner())
+        write!(f, "{limit}, {:?})", self.resource)
     }
 }
 

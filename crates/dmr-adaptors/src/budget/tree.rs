@@ -1,52 +1,115 @@
-//! A tree of accounts that threads charge: their shards first, then the books.
+//! A tree of accounts: what is charged to one is charged to all above it, or to none.
 //!
-//! The order of locks: a list of retired blocks, then the books, then nothing. No lock is held
+//! The order of locks: the queue of pending blocks, the tree, the map of charges. No lock is held
 //! while a resource allocates, frees or reaps.
 
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
+use dmr_core::error::Holder;
 use dmr_core::process::LeakedInChild;
-use dmr_core::{AllocTag, Process};
+use dmr_core::{AllocTag, DeviceMemoryResource, Process, StreamPoolId};
 
-use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock};
 
-use super::books::{AccountId, Books, Refusal};
-use super::charges::Charges;
-use super::pending::Polled;
-use super::shard::Shard;
-use super::tags::TagSums;
+use super::account::{Account, AccountId};
+use super::charges::{Charge, Charges};
+use super::outer::OuterLimit;
+use super::pending::PendingBlocks;
+use super::reservation::Waiter;
 
-/// Accounts that draw on each other.
+/// The holder of reserved bytes that no block uses.
+pub(super) const RESERVED: AllocTag = AllocTag::new("(reserved)");
+
+/// The holder of bytes that were in use before the budget.
+pub(super) const EXISTING: AllocTag = AllocTag::new("(before the budget)");
+
+/// Accounts that charge each other, with a root.
+///
+/// A charge of the root is one atomic instruction. A charge of any other account takes the lock:
+/// so no thread sees bytes in a part that the whole then refuses, and every refusal is of bytes
+/// that are charged at that instant.
 #[derive(Debug)]
 pub(super) struct Tree {
     made_in: Process,
-    books: LeakedInChild<Mutex<Books>>,
+    pub(super) root: Arc<Account>,
+    outer: Option<Arc<dyn OuterLimit>>,
+    state: LeakedInChild<Mutex<State>>,
     pub(super) charges: Charges,
+    /// How often a pending block was released.
+    reaped: AtomicU64,
+    /// The number of reservations that wait.
+    waiting: AtomicU64,
     /// Notified when bytes are released while a reservation waits.
-    pub(super) freed: Condvar,
+    pub(super) released: Condvar,
+}
+
+/// What the lock of a tree guards, beside the accounts.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Those that something can charge, and those that hold bytes.
+    accounts: BTreeMap<AccountId, Arc<Account>>,
+    next_id: AccountId,
+    wrapped: Vec<Wrapped>,
+    /// Reservations that wait, first come, first served.
+    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) next_ticket: u64,
+}
+
+/// A resource that is wrapped, or was and has pending blocks.
+#[derive(Debug)]
+struct Wrapped {
+    pending: Arc<PendingBlocks>,
+    /// Keeps the resource after its budget was dropped, until nothing is pending.
+    kept: Option<Arc<dyn DeviceMemoryResource>>,
 }
 
 /// Why bytes were not charged.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// More than a limit on the way: it never fits.
-    Oversized(Refusal),
-    /// It did not fit, at an instant during the call. With numbers, if they were asked for.
-    Full(Option<Refusal>),
+    /// They did not fit into this account at an instant during the call.
+    Full { account: Arc<Account>, remaining: u64 },
+    /// The limit around the root refused them.
+    Outer(Box<Refusal>),
     /// This is a forked child.
     Forked,
 }
 
+/// The content of an [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget) error.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) name: AllocTag,
+    pub(super) limit: u64,
+    pub(super) remaining: u64,
+    pub(super) pending: u64,
+    pub(super) holders: Vec<Holder>,
+}
+
 impl Tree {
-    pub(super) fn new(limit: u64) -> Self {
-        let (books, freed) = (LeakedInChild::new(Mutex::new(Books::new(limit))), Condvar::new());
-        Self { made_in: Process::current(), books, charges: Charges::new(), freed }
+    pub(super) fn new(limit: u64, outer: Option<Arc<dyn OuterLimit>>) -> Self {
+        let root = Arc::new(Account::new(0, None, AllocTag::UNTAGGED, limit, 0));
+        let state = State {
+            accounts: BTreeMap::from([(root.id, Arc::clone(&root))]),
+            next_id: 1,
+            wrapped: Vec::new(),
+            waiters: VecDeque::new(),
+            next_ticket: 0,
+        };
+        Self {
+            made_in: Process::current(),
+            root,
+            outer,
+            state: LeakedInChild::new(Mutex::new(state)),
+            charges: Charges::new(),
+            reaped: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            released: Condvar::new(),
+        }
     }
 
-    /// Locks the books. `None` in a forked child, where the lock may be held for ever.
-    pub(super) fn books(&self) -> Option<MutexGuard<'_, Books>> {
-        (!self.is_forked()).then(|| lock(&self.books))
+    /// Locks the tree. `None` in a forked child, where another thread may have held the lock.
+    pub(super) fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        (!self.is_forked()).then(|| lock(&self.state))
     }
 
     /// Returns whether this is a forked child of the process that made the tree.
@@ -54,195 +117,371 @@ impl Tree {
         !self.made_in.is_current()
     }
 
-    /// Makes a shard of this account for one more thread.
-    pub(super) fn shard(&self, id: AccountId) -> Arc<CachePadded<Shard>> {
-        match self.books() {
-            Some(mut books) => books.add_shard(id),
-            None => Arc::new(CachePadded::new(Shard::new(0))),
-        }
-    }
-
-    /// Charges `bytes`; from the thread's own shard if that has them.
+    /// Charges `bytes` to an account and to all above it, or to none of them.
     #[inline]
     pub(super) fn charge(
         &self,
-        id: AccountId,
-        shard: Option<&Shard>,
+        account: &Arc<Account>,
         bytes: u64,
-        in_full: bool,
-    ) -> Result<(), Refused> {
-        if shard.is_some_and(|shard| shard.take(bytes)) {
-            return Ok(());
-        }
-        self.charge_in_books(id, shard, bytes, in_full)
-    }
-
-    #[cold]
-    fn charge_in_books(
-        &self,
-        id: AccountId,
-        shard: Option<&Shard>,
-        bytes: u64,
-        in_full: bool,
-    ) -> Result<(), Refused> {
-        let Some(mut books) = self.books() else { return Err(Refused::Forked) };
-        if let Some(over) = books.oversized(id, bytes) {
-            return Err(Refused::Oversized(books.refusal(over)));
-        }
-        if let Some(shard) = shard {
-            shard.close();
-            books.put_back(id, shard.collect());
-        }
-        if let Err(full) = books.draw(id, bytes) {
-            return Err(Refused::Full(in_full.then(|| books.refusal(full))));
-        }
-        if let Some(shard) = shard {
-            books.open(id, shard);
-        }
-        Ok(())
-    }
-
-    /// Releases a charge; into the thread's own shard if that is open.
-    #[inline]
-    pub(super) fn release(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
-        if !shard.is_some_and(|shard| shard.give(bytes)) {
-            self.release_in_books(id, shard, bytes);
-        }
-    }
-
-    #[cold]
-    fn release_in_books(&self, id: AccountId, shard: Option<&Shard>, bytes: u64) {
-        let Some(mut books) = self.books() else { return };
-        let credit = shard.map_or(0, |shard| {
-            shard.close();
-            shard.collect()
-        });
-        books.put_back(id, bytes.saturating_add(credit));
-        if let Some(shard) = shard {
-            books.open(id, shard);
-        }
-        self.tell_waiters(&books);
-    }
-
-    /// Closes an account: nothing is charged to it any more.
-    pub(super) fn close(&self, id: AccountId) {
-        let Some(mut books) = self.books() else { return };
-        books.close(id);
-        self.tell_waiters(&books);
-    }
-
-    /// Wakes waiting reservations, after a change that may let one through.
-    pub(super) fn tell_waiters(&self, books: &Books) {
-        if !books.waiters.is_empty() {
-            self.freed.notify_all();
-        }
-    }
-
-    /// Counts a block for its tag.
-    #[inline]
-    pub(super) fn count(&self, id: AccountId, shard: Option<&Shard>, tag: AllocTag, bytes: u64) {
-        match shard {
-            Some(shard) => shard.tags.add(tag, bytes),
-            None => self.in_books(id, |tags| tags.add(tag, bytes)),
-        }
-    }
-
-    /// Counts the bytes by which a block has grown for its tag.
-    pub(super) fn count_growth(
-        &self,
-        id: AccountId,
-        shard: Option<&Shard>,
         tag: AllocTag,
-        more_bytes: u64,
-    ) {
-        match shard {
-            Some(shard) => shard.tags.grow(tag, more_bytes),
-            None => self.count_bytes(id, tag, more_bytes),
+    ) -> Result<(), Refused> {
+        if self.is_forked() {
+            return Err(Refused::Forked);
         }
+        if account.parent.is_none() && self.outer.is_none() {
+            return self.charge_root(bytes, tag);
+        }
+        let _state = lock(&self.state);
+        self.charge_locked(account, bytes, tag)
     }
 
-    /// Removes a block of this tag from the counts.
+    /// Charges under the lock of the tree.
+    pub(super) fn charge_locked(
+        &self,
+        account: &Arc<Account>,
+        bytes: u64,
+        tag: AllocTag,
+    ) -> Result<(), Refused> {
+        let Some(parent) = &account.parent else { return self.charge_root(bytes, tag) };
+        let before = account.held();
+        account.charge(bytes).map_err(|room| Refused::full(account, room))?;
+        let above = self.charge_locked(parent, account.held() - before, tag);
+        if above.is_err() {
+            account.release(bytes);
+        }
+        above
+    }
+
+    /// Charges the root: under the lock of the tree if there is a limit around it.
     #[inline]
-    pub(super) fn uncount(&self, id: AccountId, shard: Option<&Shard>, tag: AllocTag, bytes: u64) {
-        match shard {
-            Some(shard) => shard.tags.remove(tag, bytes),
-            None => self.in_books(id, |tags| tags.remove(tag, bytes)),
+    fn charge_root(&self, bytes: u64, tag: AllocTag) -> Result<(), Refused> {
+        self.root.charge(bytes).map_err(|room| Refused::full(&self.root, room))?;
+        match &self.outer {
+            Some(outer) if bytes > 0 => outer.try_charge(bytes, tag).map_err(|refusal| {
+                self.root.release(bytes);
+                Refused::Outer(Box::new(refusal))
+            }),
+            _ => Ok(()),
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn in_books(&self, id: AccountId, change: impl FnOnce(&mut TagSums)) {
-        if let Some(mut books) = self.books()
-            && let Some(tags) = books.tags(id)
+    /// Charges `bytes` that are in use already, also if that exceeds a limit.
+    pub(super) fn charge_anyway(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
+        let Some(_state) = self.lock() else { return };
+        let (mut at, mut more) = (account, bytes);
+        while let Some(parent) = &at.parent {
+            let before = at.held();
+            at.charge_anyway(more);
+            (at, more) = (parent, at.held() - before);
+        }
+        self.root.charge_anyway(more);
+        self.outer.iter().for_each(|outer| outer.charge_anyway(more, tag));
+    }
+
+    /// Releases bytes that were charged to an account.
+    #[inline]
+    pub(super) fn release(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
+        if account.parent.is_none() {
+            self.release_root(bytes, tag);
+        } else if let Some(_state) = self.lock() {
+            self.release_locked(account, bytes, tag);
+        }
+        self.notify_waiters();
+    }
+
+    fn release_locked(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
+        let Some(parent) = &account.parent else { return self.release_root(bytes, tag) };
+        let before = account.held();
+        account.release(bytes);
+        self.release_locked(parent, before - account.held(), tag);
+    }
+
+    #[inline]
+    fn release_root(&self, bytes: u64, tag: AllocTag) {
+        if let Some(outer) = &self.outer
+            && bytes > 0
         {
-            change(tags);
+            outer.release(bytes, tag);
+        }
+        self.root.release(bytes);
+    }
+
+    /// Wakes waiting reservations. One that just begins to wait may miss it, and looks again by
+    /// itself.
+    #[inline]
+    pub(super) fn notify_waiters(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.released.notify_all();
         }
     }
 
-    /// Counts bytes without a block.
-    pub(super) fn count_bytes(&self, id: AccountId, tag: AllocTag, bytes: u64) {
-        self.in_books(id, |tags| tags.change(tag, bytes, 0));
+    /// Sets the number of reservations that wait, under the lock.
+    pub(super) fn set_waiting(&self, state: &State) {
+        self.waiting.store(state.waiters.len() as u64, Ordering::Relaxed);
     }
 
-    /// Removes bytes without a block from the counts.
-    pub(super) fn uncount_bytes(&self, id: AccountId, tag: AllocTag, bytes: u64) {
-        self.count_bytes(id, tag, bytes.wrapping_neg());
+    /// Returns the account, from `account` upwards, in which `bytes` more do not fit now. Call it
+    /// under the lock.
+    pub(super) fn full(&self, account: &Arc<Account>, bytes: u64) -> Option<Arc<Account>> {
+        let mut more = bytes;
+        for account in account.ancestors() {
+            if more > account.room() && more > 0 {
+                return Some(Arc::clone(account));
+            }
+            more = more.saturating_sub(account.unused());
+        }
+        let does_not_fit = |outer: &Arc<dyn OuterLimit>| more > outer.remaining();
+        self.outer.as_ref().is_some_and(does_not_fit).then(|| Arc::clone(&self.root))
     }
 
-    /// Releases what the resources that charge this tree have freed.
+    /// Returns a refusal if `bytes` exceed a limit, whatever is charged: also that of the limit
+    /// around the root, if it has refused them.
+    pub(super) fn oversized(
+        &self,
+        account: &Arc<Account>,
+        bytes: u64,
+        refused: &Refused,
+    ) -> Option<Refused> {
+        let mut more = bytes;
+        for account in account.ancestors() {
+            if more > account.limit() {
+                return Some(Refused::full(account, account.room()));
+            }
+            more = more.saturating_sub(account.floor());
+        }
+        match refused {
+            Refused::Outer(refusal) if more > refusal.limit => {
+                Some(Refused::Outer(Box::new(Refusal::clone(refusal))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Adds an account below `parent`.
+    pub(super) fn add(
+        &self,
+        state: &mut State,
+        parent: &Arc<Account>,
+        name: AllocTag,
+        limit: u64,
+        floor: u64,
+    ) -> Arc<Account> {
+        // An account that only this map refers to cannot be charged any more.
+        let is_in_use =
+            |account: &Arc<Account>| Arc::strong_count(account) > 1 || account.held() > 0;
+        state.accounts.retain(|_, account| is_in_use(account));
+        let parent = Some(Arc::clone(parent));
+        let account = Arc::new(Account::new(state.next_id, parent, name, limit, floor));
+        state.next_id += 1;
+        state.accounts.insert(account.id, Arc::clone(&account));
+        account
+    }
+
+    /// Sets the limit of an account.
+    pub(super) fn set_limit(&self, account: &Arc<Account>, limit: u64) {
+        let Some(state) = self.lock() else { return };
+        account.set_limit(limit);
+        drop(state);
+        self.notify_waiters();
+    }
+
+    /// Ends a reservation: its limit becomes 0, and its unused bytes are released.
+    pub(super) fn end_reservation(&self, account: &Arc<Account>) {
+        let Some(state) = self.lock() else { return };
+        let unused = account.unused();
+        account.set_limit(0);
+        account.set_floor(0);
+        if let Some(parent) = &account.parent {
+            self.release_locked(parent, unused, RESERVED);
+        }
+        drop(state);
+        self.notify_waiters();
+    }
+
+    /// Returns the bytes that are left of an account and of all above it.
+    pub(super) fn remaining(&self, account: &Arc<Account>) -> u64 {
+        let Some(_state) = self.lock() else { return 0 };
+        let (mut remaining, mut reserved) = (u64::MAX, 0_u64);
+        for account in account.ancestors() {
+            remaining = remaining.min(reserved.saturating_add(account.room()));
+            reserved = reserved.saturating_add(account.unused());
+        }
+        let outer = self.outer.iter().map(|outer| reserved.saturating_add(outer.remaining()));
+        outer.fold(remaining, u64::min)
+    }
+
+    /// Releases the charge of a block that was deallocated upstream.
+    #[cold]
+    pub(super) fn release_stale(&self, charge: Charge) {
+        let account = self.lock().and_then(|state| state.accounts.get(&charge.account).cloned());
+        if let Some(account) = account {
+            self.release(&account, charge.bytes, charge.tag);
+        }
+    }
+}
+
+/// What holds how much.
+impl Tree {
+    /// Returns the content of the error for a refusal. Call it without a lock.
+    pub(super) fn refusal(&self, refused: Refused) -> Refusal {
+        match refused {
+            Refused::Full { account, remaining } => Refusal {
+                name: account.name(),
+                limit: account.limit(),
+                remaining,
+                pending: self.pending_bytes(&account),
+                holders: self.holders(&account),
+            },
+            Refused::Outer(refusal) => *refusal,
+            Refused::Forked => Refusal {
+                name: AllocTag::UNTAGGED,
+                limit: 0,
+                remaining: 0,
+                pending: 0,
+                holders: Vec::new(),
+            },
+        }
+    }
+
+    /// Returns what holds an account, most bytes first. Call it without a lock.
+    pub(super) fn holders(&self, account: &Arc<Account>) -> Vec<Holder> {
+        let Some(state) = self.lock() else { return Vec::new() };
+        let mut sums = HashMap::new();
+        let mut add = |tag, bytes| {
+            let sum = sums.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
+            sum.bytes += bytes;
+            sum.blocks += u64::from(tag != EXISTING);
+        };
+        let within = state.within(account);
+        for below in within.iter().filter(|below| !Arc::ptr_eq(below, account)) {
+            if below.unused() > 0 {
+                add(RESERVED, below.unused());
+            }
+        }
+        let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
+        let wrapped = state.pending_within(account);
+        drop(state);
+        self.charges.for_each(|_, charge| {
+            if ids.contains(&charge.account) {
+                add(charge.tag, charge.bytes);
+            }
+        });
+        for pending in wrapped {
+            pending.for_each(|block| add(block.tag, block.bytes));
+        }
+        let mut holders: Vec<_> = sums.into_values().collect();
+        holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.tag.cmp(&b.tag)));
+        holders
+    }
+
+    /// Returns the bytes of pending blocks that are charged to an account or below it.
+    pub(super) fn pending_bytes(&self, account: &Arc<Account>) -> u64 {
+        let Some(state) = self.lock() else { return 0 };
+        state.pending_within(account).iter().map(|pending| pending.bytes()).sum()
+    }
+
+    /// Returns the bytes that an account and those below it are charged for live blocks, and for
+    /// pending ones, of resources on these streams.
+    pub(super) fn charged_on(&self, account: &Arc<Account>, streams: StreamPoolId) -> [u64; 2] {
+        let Some(state) = self.lock() else { return [0; 2] };
+        let ids: HashSet<_> = state.within(account).iter().map(|account| account.id).collect();
+        let mut pending = state.pending_within(account);
+        drop(state);
+        let mut live = 0;
+        self.charges.for_each(|known, charge| {
+            if known == Some(streams) && ids.contains(&charge.account) {
+                live += charge.bytes;
+            }
+        });
+        pending.retain(|pending| pending.streams == streams);
+        [live, pending.iter().map(|pending| pending.bytes()).sum()]
+    }
+}
+
+/// The resources that charge the tree.
+impl Tree {
+    pub(super) fn add_wrapped(&self, pending: &Arc<PendingBlocks>) {
+        if let Some(mut state) = self.lock() {
+            state.wrapped.push(Wrapped { pending: Arc::clone(pending), kept: None });
+        }
+    }
+
+    /// Removes a resource whose budget was dropped, once nothing of it is pending.
+    pub(super) fn remove_wrapped(
+        &self,
+        pending: &Arc<PendingBlocks>,
+        resource: Arc<dyn DeviceMemoryResource>,
+    ) {
+        pending.poll(self);
+        let Some(mut state) = self.lock() else { return };
+        let is_it = |wrapped: &Wrapped| Arc::ptr_eq(&wrapped.pending, pending);
+        if let Some(wrapped) = state.wrapped.iter_mut().find(|wrapped| is_it(wrapped)) {
+            wrapped.kept = Some(resource);
+        }
+        drop(state);
+        self.remove_unused();
+    }
+
+    /// Removes resources whose budgets were dropped and that have nothing pending, and drops them
+    /// without a lock.
+    fn remove_unused(&self) {
+        let Some(mut state) = self.lock() else { return };
+        let is_unused =
+            |wrapped: &mut Wrapped| wrapped.kept.is_some() && wrapped.pending.bytes() == 0;
+        let unused: Vec<_> = state.wrapped.extract_if(.., is_unused).collect();
+        drop(state);
+        drop(unused);
+    }
+
+    /// Releases the pending blocks that were freed upstream, of all resources.
     pub(super) fn poll(&self) {
-        for source in self.sources().iter().filter(|source| source.has_pending()) {
-            source.poll(self);
-        }
-        self.drop_what_is_over();
+        self.all_pending().iter().for_each(|pending| pending.poll(self));
+        self.remove_unused();
     }
 
-    /// Returns how often something that was retired was released, by any thread. What was freed before
-    /// this call, and is not counted yet, is counted by the end of the next poll.
-    pub(super) fn releases(&self) -> u64 {
-        self.books().map_or(0, |books| books.sources.releases())
-    }
-
-    /// Calls `try_reap` of all resources that charge this tree.
+    /// Calls `try_reap` of all resources that have pending blocks.
     pub(super) fn try_reap(&self) {
-        let sources = self.sources();
-        sources.iter().filter(|source| source.has_pending()).for_each(|source| source.try_reap());
+        self.all_pending().iter().for_each(|pending| pending.try_reap());
     }
 
     pub(super) fn has_pending(&self) -> bool {
-        self.sources().iter().any(|source| source.has_pending())
+        self.all_pending().iter().any(|pending| pending.bytes() > 0)
     }
 
-    /// Returns all sources, to poll them without the lock.
-    fn sources(&self) -> Vec<Arc<dyn Polled>> {
-        self.books().map_or_else(Vec::new, |books| books.sources.all())
+    fn all_pending(&self) -> Vec<Arc<PendingBlocks>> {
+        let of_all = |state: MutexGuard<'_, State>| {
+            state.wrapped.iter().map(|wrapped| Arc::clone(&wrapped.pending)).collect()
+        };
+        self.lock().map_or_else(Vec::new, of_all)
     }
 
-    /// Removes a source whose budget was dropped, once it has nothing pending.
-    pub(super) fn leave(&self, source: &Arc<dyn Polled>) {
-        if source.has_pending() {
-            source.poll(self);
-        }
-        if source.has_pending() {
-            if let Some(mut books) = self.books() {
-                books.sources.leave(source);
-            }
-        } else {
-            self.remove(source);
-        }
+    /// Counts the release of a pending block, after it.
+    pub(super) fn count_reaped(&self) {
+        self.reaped.fetch_add(1, Ordering::Release);
     }
 
-    /// Removes sources whose budgets were dropped and that have nothing pending.
-    fn drop_what_is_over(&self) {
-        let left = self.books().map_or_else(Vec::new, |books| books.sources.left());
-        left.iter().filter(|source| !source.has_pending()).for_each(|source| self.remove(source));
+    /// Returns how often a pending block was released, by any thread. A block that upstream has
+    /// freed before this call is counted by the end of the next poll.
+    pub(super) fn reaped(&self) -> u64 {
+        self.reaped.load(Ordering::Acquire)
+    }
+}
+
+impl State {
+    /// Returns `account` and all accounts below it.
+    fn within(&self, account: &Arc<Account>) -> Vec<Arc<Account>> {
+        self.accounts.values().filter(|below| below.is_within(account)).cloned().collect()
     }
 
-    /// Removes a source from the books, and drops it after the lock is released.
-    fn remove(&self, source: &Arc<dyn Polled>) {
-        let removed = self.books().map(|mut books| books.sources.remove(source));
-        drop(removed);
+    fn pending_within(&self, account: &Arc<Account>) -> Vec<Arc<PendingBlocks>> {
+        let all = self.wrapped.iter().map(|wrapped| &wrapped.pending);
+        all.filter(|pending| pending.account.is_within(account)).cloned().collect()
+    }
+}
+
+impl Refused {
+    fn full(account: &Arc<Account>, remaining: u64) -> Self {
+        Self::Full { account: Arc::clone(account), remaining }
     }
 }
 
@@ -255,8 +494,11 @@ mod tests {
 
     const NAME: AllocTag = AllocTag::new("query");
 
+    /// Adds an account, which forgets those that are not in use, and counts them without it.
     fn accounts(budget: &Budget) -> usize {
-        budget.account.tree.books().expect("no fork").accounts()
+        drop(budget.sub_budget(NAME, 0));
+        drop(budget.sub_budget(NAME, 0));
+        budget.tree.lock().expect("no fork").accounts.len() - 1
     }
 
     #[test]
@@ -275,12 +517,15 @@ mod tests {
     fn an_account_whose_bytes_outlive_it_is_forgotten_with_the_last_of_them() {
         let whole = Budget::new(1000);
         let share = whole.sub_budget(NAME, 10);
-        let (tree, id) = (Arc::clone(&share.account.tree), share.account.id);
-        tree.charge(id, None, 10, false).expect("room");
+        let account = Arc::clone(&share.account);
+        whole.tree.charge(&account, 10, NAME).expect("room");
         drop(share);
-        tree.release(id, None, 4);
+        whole.tree.release(&account, 4, NAME);
+        let id = account.id;
+        drop(account);
         assert_eq!((accounts(&whole), whole.reserved_bytes()), (2, 6));
-        tree.release(id, None, 6);
+        let stale = Charge { account: id, bytes: 6, tag: NAME };
+        whole.tree.release_stale(stale);
         assert_eq!((accounts(&whole), whole.reserved_bytes()), (1, 0));
     }
 }

@@ -48,6 +48,9 @@ mod tests {
             }
             E::ForeignMemory { .. } => ("of device 4", ": use them with the one that did"),
             E::StillMapped { .. } => ("at 2 addresses", ": unmap them first"),
+            E::NoVirtualMemory { .. } => {
+                ("of device 3", ": use one whose `virtual_memory` returns")
+            }
             E::Corrupted(_) => ("tag \"rows\"", "; to find the kernel, run compute-sanitizer"),
             E::DeviceLost { .. } => ("device 3 is lost", "; restart the process"),
             E::ForkedProcess { .. } => ("device 3", ": start the child as a new process"),
@@ -82,6 +85,7 @@ mod tests {
             E::PartOfBlock { generation, ptr: 0x700, bytes: 10 },
             E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
             E::StillMapped { bytes: 10, mappings: 2 },
+            E::no_virtual_memory(3),
             E::Corrupted(Box::new(corruption)),
             E::device_lost(3, "cuEventQuery", 700),
             E::forked_process(3),
@@ -97,7 +101,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 17, "an error of each variant");
+        assert_eq!(variants.len(), 18, "an error of each variant");
     }
 
     #[test]
