@@ -186,3 +186,97 @@ impl fmt::Debug for SharedLimit {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::error::ProcessUsage;
+    use crate::layout::{Header, Namespaces, ProcessId};
+
+    const LIMIT: u64 = 1000;
+
+    struct Account {
+        config: SharedLimitConfig,
+        header: Header,
+        process: ProcessId,
+        _directory: tempfile::TempDir,
+    }
+
+    /// Returns an account that no process has joined, and this process.
+    fn account() -> Account {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let config = SharedLimitConfig::new([1; 16], LIMIT).with_directory(directory.path());
+        let (header, process) = file::identity(&config).unwrap();
+        Account { config, header, process, _directory: directory }
+    }
+
+    /// Joins as if this process were another one, and charges everything.
+    fn charge_all(account: &Account, header: Header, process: ProcessId) {
+        let mut file = AccountFile::open(&account.config.path(file::user()).unwrap()).unwrap();
+        let patience = Duration::ZERO;
+        let mut member = Member::join(&mut file, header, process, patience).unwrap();
+        member.charge(&mut file, header.limit, Largest::default(), patience).unwrap();
+    }
+
+    #[test]
+    fn the_bytes_of_an_ended_process_are_released_although_its_pid_has_another_process() {
+        let account = account();
+        let former = ProcessId { start: account.process.start - 1, ..account.process };
+        let header = Header { limit: LIMIT * 2, ..account.header };
+        charge_all(&account, header, former);
+        // The limit of the ended process is not in force any more.
+        let limit = SharedLimit::join(&account.config).unwrap();
+        assert_eq!(limit.usage().unwrap().used(), 0);
+        limit.charge(LIMIT, Largest::default()).unwrap();
+        assert_eq!(limit.usage().unwrap().used(), LIMIT);
+    }
+
+    #[test]
+    fn a_process_that_ends_while_others_are_members_is_swept_when_a_charge_does_not_fit() {
+        let account = account();
+        let limit = SharedLimit::join(&account.config).unwrap();
+        let former = ProcessId { start: account.process.start - 1, ..account.process };
+        charge_all(&account, account.header, former);
+        assert_eq!(
+            limit.usage().unwrap().processes,
+            [ProcessUsage {
+                pid: account.process.pid,
+                name: account.header.set_by_name.into(),
+                ..ProcessUsage::default()
+            }]
+        );
+        limit.charge(LIMIT, Largest::default()).unwrap();
+    }
+
+    #[test]
+    fn an_account_of_another_namespace_is_refused_and_left_alone() {
+        let own = account().header.namespaces;
+        let others =
+            [Namespaces { pid: own.pid + 1, ..own }, Namespaces { time: own.time + 1, ..own }];
+        for namespaces in others {
+            let account = account();
+            // No process that is seen from here.
+            let process = ProcessId { start: 1, ..account.process };
+            charge_all(&account, Header { namespaces, ..account.header }, process);
+            let path = account.config.path(file::user()).unwrap();
+            let before = std::fs::read(&path).unwrap();
+            let error = SharedLimit::join(&account.config).unwrap_err();
+            assert_eq!(error.problem, Problem::Namespace);
+            assert!(error.to_string().contains("--pid=host"), "{error}");
+            let listed = crate::accounts(path.parent()).unwrap();
+            assert_eq!(
+                listed,
+                [Err(SharedLimitError { path: path.clone(), problem: Problem::Namespace })]
+            );
+            assert_eq!(std::fs::read(path).unwrap(), before);
+        }
+    }
+
+    #[test]
+    fn an_account_under_the_name_of_another_gpu_is_damage() {
+        let account = account();
+        charge_all(&account, Header { uuid: [2; 16], ..account.header }, account.process);
+        let problem = SharedLimit::join(&account.config).unwrap_err().problem;
+        assert_eq!(problem, Problem::Corrupt { what: "of another GPU or group" });
+    }
+}
