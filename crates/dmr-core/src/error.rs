@@ -4,10 +4,10 @@ mod messages;
 mod problems;
 
 pub use crate::corruption::{Corruption, CorruptionKind};
-pub use crate::shortage::{Holder, Limit, PoolShortage};
+pub use crate::shortage::{Holder, Limit, PoolShortage, ProcessHolder, SharedShortage};
 pub use problems::{SizeProblem, StreamProblem};
 
-use crate::shortage::{Held, Named, Pooled, advice, lack};
+use crate::shortage::{Held, Named, Pooled, SharedBy, advice, lack};
 use crate::size::human_bytes;
 use crate::{Access, AllocTag, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
@@ -60,10 +60,10 @@ pub enum ResourceError {
     /// The budget has no room.
     #[non_exhaustive]
     #[error(
-        "out of budget{}: {} requested, {} of {} left{}, {} pending: call reap_pending or raise the \
+        "out of budget{}: {} requested, {} of {} left{}{}, {} pending: call reap_pending or raise the \
          limit",
         Named(.budget), human_bytes(*.requested as u64), human_bytes(*.remaining), human_bytes(*.limit),
-        Held(.holders), human_bytes(*.pending)
+        Held(.holders), SharedBy(.shared), human_bytes(*.pending)
     )]
     OutOfBudget {
         /// Whose budget, where it has a name.
@@ -78,6 +78,8 @@ pub enum ResourceError {
         pending: u64,
         /// Who holds the most, largest first.
         holders: Box<[Holder]>,
+        /// The processes that share the limit, if a shared limit refused the request.
+        shared: Option<Box<SharedShortage>>,
     },
 
     /// The CUDA driver refused a call.
@@ -334,9 +336,9 @@ impl ResourceError {
                 }
             }
             // To the budget, all of it is the pool's.
-            Self::OutOfBudget { budget, limit, remaining, pending, .. } => {
+            Self::OutOfBudget { budget, limit, remaining, pending, shared, .. } => {
                 let (requested, holders) = (asked, shortage.holders);
-                Self::OutOfBudget { budget, requested, limit, remaining, pending, holders }
+                Self::OutOfBudget { budget, requested, limit, remaining, pending, holders, shared }
             }
             other => other,
         }
@@ -352,8 +354,18 @@ impl ResourceError {
         pending: u64,
         holders: Vec<Holder>,
     ) -> Self {
-        let holders = holders.into_boxed_slice();
-        Self::OutOfBudget { budget, requested, limit, remaining, pending, holders }
+        let (holders, shared) = (holders.into_boxed_slice(), None);
+        Self::OutOfBudget { budget, requested, limit, remaining, pending, holders, shared }
+    }
+
+    /// Adds the processes that share the limit to an [`OutOfBudget`](Self::OutOfBudget); returns other errors
+    /// unchanged.
+    #[must_use]
+    pub fn shared_by(mut self, by: SharedShortage) -> Self {
+        if let Self::OutOfBudget { shared, .. } = &mut self {
+            *shared = Some(Box::new(by));
+        }
+        self
     }
 
     /// [`Driver`](Self::Driver).
@@ -494,7 +506,7 @@ mod tests {
 
     #[test]
     fn errors_stay_small_enough_to_return_by_value() {
-        assert!(size_of::<ResourceError>() <= 72, "{}", size_of::<ResourceError>());
+        assert!(size_of::<ResourceError>() <= 80, "{}", size_of::<ResourceError>());
     }
 
     /// Below a pool there is one holder of everything; who has what, the pool knows.
@@ -509,7 +521,11 @@ mod tests {
             ResourceError::out_of_budget(budget, 50, 100, 0, 0, vec![holder("pool", 100)]);
         let expected = ResourceError::out_of_budget(budget, 7, 100, 0, 0, inside);
         let usage = crate::Usage::default();
-        assert_eq!(refused.in_pool(7, &usage, shortage.clone()), expected);
+        assert_eq!(refused.clone().in_pool(7, &usage, shortage.clone()), expected);
+        let processes = vec![ProcessHolder { pid: 42, bytes: 100, ..ProcessHolder::default() }];
+        let shared = SharedShortage { processes: processes.into(), problem: None };
+        let refused = refused.shared_by(shared.clone()).in_pool(7, &usage, shortage.clone());
+        assert_eq!(refused, expected.shared_by(shared));
         let other = ResourceError::device_lost(0, "cuEventQuery", 700);
         assert_eq!(other.clone().in_pool(7, &usage, shortage), other);
     }

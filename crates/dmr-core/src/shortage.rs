@@ -17,6 +17,32 @@ pub struct Holder {
     pub blocks: u64,
 }
 
+/// What one process has charged to a limit that processes share: part of
+/// [`OutOfBudget`](crate::ResourceError::OutOfBudget).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessHolder {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name, as the system shows it: at most 15 bytes.
+    pub name: Box<str>,
+    /// Bytes charged.
+    pub bytes: u64,
+    /// The tag that holds the most, at most 64 bytes of it.
+    pub tag: Box<str>,
+    /// Bytes of that tag when it was last reported; 0 if there is none.
+    pub tag_bytes: u64,
+}
+
+/// The state of a limit that processes share, and that refused a request: part of
+/// [`OutOfBudget`](crate::ResourceError::OutOfBudget).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedShortage {
+    /// The processes, most bytes first.
+    pub processes: Box<[ProcessHolder]>,
+    /// Why the limit cannot be used, and what to do; `None` if it has no room.
+    pub problem: Option<Box<str>>,
+}
+
 /// The state of a pool that has no free chunk for a request: part of
 /// [`OutOfMemory`](crate::ResourceError::OutOfMemory). All sizes are bytes, rounded up as the pool cuts
 /// chunks.
@@ -104,6 +130,34 @@ impl fmt::Display for Held<'_> {
         for (i, Holder { tag, bytes, blocks }) in self.0.iter().enumerate() {
             let (lead, size) = (if i == 0 { ';' } else { ',' }, human_bytes(*bytes));
             write!(f, "{lead} {size} held by \"{tag}\" ({blocks} blocks)")?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows a process as `1 GiB held by process 42 (python3), most of it by "kv-cache" (800 MiB)`.
+impl fmt::Display for ProcessHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} held by process {} ({})", human_bytes(self.bytes), self.pid, self.name)?;
+        if self.tag_bytes == 0 {
+            return Ok(());
+        }
+        let tag = if self.tag.is_empty() { "untagged" } else { &*self.tag };
+        write!(f, ", most of it by \"{tag}\" ({})", human_bytes(self.tag_bytes))
+    }
+}
+
+/// Shows the state of a limit that processes share, in the middle of a message.
+pub(crate) struct SharedBy<'a>(pub(crate) &'a Option<Box<SharedShortage>>);
+
+impl fmt::Display for SharedBy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(SharedShortage { processes, problem }) = self.0.as_deref() else { return Ok(()) };
+        if let Some(problem) = problem {
+            write!(f, "; the limit is shared by processes and cannot be used: {problem}")?;
+        }
+        for (i, process) in processes.iter().enumerate() {
+            write!(f, "; {}{process}", if i == 0 { "shared by processes: " } else { "" })?;
         }
         Ok(())
     }

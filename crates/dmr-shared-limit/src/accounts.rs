@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dmr_core::error::ProcessHolder;
+
 use crate::config::{directory, prefix};
-use crate::error::{Problem, ProcessUsage, SharedLimitError};
+use crate::error::{Problem, SharedLimitError};
 use crate::file::{AccountFile, check_namespaces, user};
 use crate::layout::Header;
 use crate::table::Table;
@@ -20,7 +22,7 @@ pub struct AccountUsage {
     /// The limit, in bytes.
     pub limit: u64,
     /// The living processes, most bytes first; empty if all have ended.
-    pub processes: Vec<ProcessUsage>,
+    pub processes: Vec<ProcessHolder>,
 }
 
 impl AccountUsage {
@@ -28,6 +30,12 @@ impl AccountUsage {
     #[must_use]
     pub fn used(&self) -> u64 {
         self.processes.iter().map(|process| process.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes that are left.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.limit.saturating_sub(self.used())
     }
 }
 
@@ -69,7 +77,9 @@ fn read(path: PathBuf) -> Result<Option<AccountUsage>, SharedLimitError> {
             return Ok(None);
         };
         table.header().map_or(Ok(()), check_namespaces)?;
-        Ok(Some(AccountUsage { uuid, group: group.into(), limit, processes: table.usage() }))
+        table.leave_out_dead();
+        let processes = table.holders();
+        Ok(Some(AccountUsage { uuid, group: group.into(), limit, processes }))
     };
     usage().map_err(|problem| SharedLimitError { path: path.clone(), problem })
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dmr_core::error::ProcessHolder;
 use dmr_core::size::human_bytes;
 
 /// Why an account cannot be used.
@@ -189,7 +190,7 @@ pub struct OverLimit {
     /// Bytes charged by all living processes.
     pub used: u64,
     /// The processes, most bytes first.
-    pub processes: Vec<ProcessUsage>,
+    pub processes: Vec<ProcessHolder>,
 }
 
 impl OverLimit {
@@ -200,36 +201,8 @@ impl OverLimit {
     }
 }
 
-/// What one process has charged.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProcessUsage {
-    /// Its pid.
-    pub pid: u32,
-    /// Its name, as the system shows it: at most 15 bytes.
-    pub name: String,
-    /// Bytes charged.
-    pub bytes: u64,
-    /// The tag that holds the most, at most 64 bytes of it; empty if there is none.
-    pub tag: String,
-    /// Bytes of that tag, when it was last reported.
-    pub tag_bytes: u64,
-}
-
-/// `1 GiB held by process 42 (python3), most of it by "kv-cache" (800 MiB)`.
-impl fmt::Display for ProcessUsage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} held by process {} ({})", human_bytes(self.bytes), self.pid, self.name)?;
-        if self.tag_bytes == 0 {
-            return Ok(());
-        }
-        let tag = if self.tag.is_empty() { "untagged" } else { &self.tag };
-        write!(f, ", most of it by \"{tag}\" ({})", human_bytes(self.tag_bytes))
-    }
-}
-
 /// Shows processes as `; 3 GiB held by process 42 (python3); ...`.
-struct Processes<'a>(&'a [ProcessUsage]);
+struct Processes<'a>(&'a [ProcessHolder]);
 
 impl fmt::Display for Processes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

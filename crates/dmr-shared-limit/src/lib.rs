@@ -21,7 +21,7 @@
 //!     Err(ChargeError::OverLimit(refusal)) => {
 //!         assert_eq!(refusal.remaining(), 2 << 30);
 //!         assert_eq!(refusal.processes[0].pid, std::process::id());
-//!         assert_eq!(refusal.processes[0].tag, "kv-cache");
+//!         assert_eq!(&*refusal.processes[0].tag, "kv-cache");
 //!     }
 //!     other => panic!("{other:?}"),
 //! }
@@ -65,6 +65,6 @@ mod table;
 
 pub use accounts::{AccountUsage, accounts};
 pub use config::SharedLimitConfig;
-pub use error::{ChargeError, OverLimit, Problem, ProcessUsage, SharedLimitError};
+pub use error::{ChargeError, OverLimit, Problem, SharedLimitError};
 pub use limit::SharedLimit;
 pub use member::Largest;

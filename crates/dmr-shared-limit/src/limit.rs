@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ struct Gate {
     /// `None` while a thread has it.
     session: Mutex<Option<Session>>,
     returned: Condvar,
-    /// Bytes that the next thread with the session releases.
-    owed: AtomicU64,
+    /// Bytes by which the next thread with the session changes what is charged.
+    change: AtomicI64,
 }
 
 struct Session {
@@ -44,8 +44,8 @@ struct Session {
     member: Member,
 }
 
-/// How long a release waits.
-const PATIENCE_OF_RELEASE: Duration = Duration::from_millis(50);
+/// How long a change waits that cannot be refused.
+const PATIENCE_OF_CHANGE: Duration = Duration::from_millis(50);
 
 impl SharedLimit {
     /// Joins the account of a GPU. The first living member sets the limit.
@@ -69,7 +69,7 @@ impl SharedLimit {
             Err(problem) => return Err(located(problem)),
         };
         let session = Mutex::new(Some(Session { file, member }));
-        let gate = Gate { session, returned: Condvar::new(), owed: AtomicU64::new(0) };
+        let gate = Gate { session, returned: Condvar::new(), change: AtomicI64::new(0) };
         let (config, made_in) = (config.clone(), Process::current());
         Ok(Self { config, made_in, path, gate: LeakedInChild::new(gate) })
     }
@@ -108,12 +108,22 @@ impl SharedLimit {
     /// If the account cannot be changed within 50 ms, the bytes stay charged and the next call of this member
     /// releases them.
     pub fn release(&self, bytes: u64, largest: Largest<'_>) {
+        self.change(0_i64.saturating_sub_unsigned(bytes), largest);
+    }
+
+    /// Charges `bytes` that are in use already, also if that exceeds the limit; then nothing more is charged until it
+    /// fits. If the account cannot be changed within 50 ms, the next call of this member charges them.
+    pub fn charge_existing(&self, bytes: u64, largest: Largest<'_>) {
+        self.change(0_i64.saturating_add_unsigned(bytes), largest);
+    }
+
+    fn change(&self, bytes: i64, largest: Largest<'_>) {
         if !self.made_in.is_current() {
             return;
         }
-        // First, so that they are not lost.
-        self.gate.owed.fetch_add(bytes, Ordering::Relaxed);
-        let patience = self.config.patience.min(PATIENCE_OF_RELEASE);
+        // First, so that it is not lost.
+        self.gate.change.fetch_add(bytes, Ordering::Relaxed);
+        let patience = self.config.patience.min(PATIENCE_OF_CHANGE);
         let _ = self.with_session(patience, |Session { file, member }| {
             member.settle(file, largest, patience)
         });
@@ -128,9 +138,11 @@ impl SharedLimit {
         let patience = self.config.patience;
         let processes = self
             .with_session(patience, |Session { file, .. }| {
-                Table::lock(file, patience).map(|mut table| table.usage())
+                let mut table = Table::lock(file, patience)?;
+                table.leave_out_dead();
+                Ok(table.holders())
             })?
-            .map_err(|problem| self.error(problem))?;
+            .map_err(|problem: Problem| self.error(problem))?;
         let SharedLimitConfig { uuid, limit, group, .. } = self.config.clone();
         Ok(AccountUsage { uuid, limit, group, processes })
     }
@@ -144,7 +156,7 @@ impl SharedLimit {
         if !self.made_in.is_current() {
             return Err(self.error(Problem::Forked));
         }
-        let Gate { session, returned, owed } = &*self.gate;
+        let Gate { session, returned, change } = &*self.gate;
         let is_taken = |session: &mut Option<Session>| session.is_none();
         let guard = session.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut guard, _) = returned
@@ -156,7 +168,7 @@ impl SharedLimit {
         };
         // The lock is not held while the file is waited for.
         drop(guard);
-        taken.member.owe(owed.swap(0, Ordering::Relaxed));
+        taken.member.change(change.swap(0, Ordering::Relaxed));
         let result = call(&mut taken);
         *session.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
         returned.notify_one();
@@ -190,7 +202,8 @@ impl fmt::Debug for SharedLimit {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::error::ProcessUsage;
+    use dmr_core::error::ProcessHolder;
+
     use crate::layout::{Header, Namespaces, ProcessId};
 
     const LIMIT: u64 = 1000;
@@ -239,10 +252,10 @@ mod tests {
         charge_all(&account, account.header, former);
         assert_eq!(
             limit.usage().unwrap().processes,
-            [ProcessUsage {
+            [ProcessHolder {
                 pid: account.process.pid,
-                name: account.header.set_by_name.into(),
-                ..ProcessUsage::default()
+                name: String::from(account.header.set_by_name).into(),
+                ..ProcessHolder::default()
             }]
         );
         limit.charge(LIMIT, Largest::default()).unwrap();

@@ -25,8 +25,8 @@ pub(crate) struct Member {
     header: Header,
     pub(crate) index: usize,
     record: Record,
-    /// Bytes of the record that are released as soon as the account can be locked.
-    owed: u64,
+    /// Bytes charged. Differs from the record while a change waits for the lock of the account.
+    pub(crate) held: u64,
 }
 
 /// Why a charge was refused.
@@ -82,7 +82,7 @@ impl Member {
         let (name, tag) = (header.set_by_name, Text::new(""));
         let record = Record { process, bytes: 0, name, tag, tag_bytes: 0 };
         table.write(index, &record)?;
-        Ok(Self { header, index, record, owed: 0 })
+        Ok(Self { header, index, record, held: 0 })
     }
 
     /// Charges `bytes`.
@@ -99,31 +99,33 @@ impl Member {
         patience: Duration,
     ) -> Result<(), Refused> {
         let mut table = self.lock(storage, patience)?;
+        let Header { limit, .. } = self.header;
         let sum = |table: &Table<'_, _>| {
-            self.charged().checked_add(bytes)?.checked_add(table.others(self.index))
+            self.held.checked_add(bytes)?.checked_add(table.others(self.index))
         };
-        let fits = |sum: Option<u64>| sum.is_some_and(|sum| sum <= self.header.limit);
+        let fits = |sum: Option<u64>| sum.is_some_and(|sum| sum <= limit);
         if !fits(sum(&table)) {
             table.sweep(Some(self.index))?;
         }
         if fits(sum(&table)) {
-            self.write(&mut table, self.charged() + bytes, largest)?;
-            return Ok(());
+            return Ok(self.write(&mut table, self.held + bytes, largest)?);
         }
-        if self.owed > 0 {
-            self.write(&mut table, self.charged(), largest)?;
+        if self.held != self.record.bytes {
+            self.write(&mut table, self.held, largest)?;
         }
-        let used = self.charged().saturating_add(table.others(self.index));
-        let (limit, processes) = (self.header.limit, table.usage());
+        let used = self.held.saturating_add(table.others(self.index));
+        // Only the living are left.
+        let processes = table.holders();
         Err(Refused::OverLimit(Box::new(OverLimit { requested: bytes, limit, used, processes })))
     }
 
-    /// Adds bytes that were charged and that the next call releases.
-    pub(crate) fn owe(&mut self, bytes: u64) {
-        self.owed = self.owed.saturating_add(bytes).min(self.record.bytes);
+    /// Changes what is charged by bytes that were released, or that are in use although they may not fit. The next
+    /// call writes it.
+    pub(crate) fn change(&mut self, bytes: i64) {
+        self.held = self.held.saturating_add_signed(bytes);
     }
 
-    /// Releases what is owed. If the account cannot be changed now, the next call does it.
+    /// Writes what is charged. If the account cannot be changed now, the next call does it.
     ///
     /// # Errors
     ///
@@ -135,7 +137,7 @@ impl Member {
         patience: Duration,
     ) -> Result<(), Problem> {
         let mut table = self.lock(storage, patience)?;
-        self.write(&mut table, self.charged(), largest)
+        self.write(&mut table, self.held, largest)
     }
 
     /// Leaves the account, unless something is still charged: that stays until the process ends.
@@ -149,16 +151,11 @@ impl Member {
         patience: Duration,
     ) -> Result<(), Problem> {
         let mut table = self.lock(storage, patience)?;
-        if self.charged() == 0 {
+        if self.held == 0 {
             table.free(self.index)
         } else {
-            self.write(&mut table, self.charged(), Largest::default())
+            self.write(&mut table, self.held, Largest::default())
         }
-    }
-
-    /// Returns the bytes that are charged and not released.
-    pub(crate) const fn charged(&self) -> u64 {
-        self.record.bytes - self.owed
     }
 
     /// Locks the account, and errors unless it is the one that this member has joined.
@@ -189,7 +186,7 @@ impl Member {
         let (tag, tag_bytes) = (Text::new(largest.tag), largest.bytes.min(bytes));
         let record = Record { bytes, tag, tag_bytes, ..self.record };
         table.write(self.index, &record)?;
-        (self.record, self.owed) = (record, 0);
+        (self.record, self.held) = (record, bytes);
         Ok(())
     }
 }

@@ -144,7 +144,7 @@ impl State {
             }
             (Call::Release(bytes), Some(member)) => {
                 held -= bytes;
-                member.owe(bytes);
+                member.change(-(bytes as i64));
                 let _ = member.settle(&mut steps, largest, patience);
             }
             (Call::Leave, Some(left)) => {
@@ -227,7 +227,7 @@ impl State {
             let others = records.iter().enumerate().filter(|(index, _)| *index != member.index);
             let others: u64 =
                 others.filter_map(|(_, record)| *record).filter(is_alive).map(|r| r.bytes).sum();
-            let left = limit - others - member.charged();
+            let left = limit - others - member.held;
             let mut steps = Steps {
                 state: &mut state,
                 is_locked: false,

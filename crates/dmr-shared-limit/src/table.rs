@@ -1,8 +1,11 @@
 //! An account while it is locked: its header and its records.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::error::{Problem, ProcessUsage};
+use dmr_core::error::ProcessHolder;
+
+use crate::error::Problem;
 use crate::layout::{
     FREE, HEADER_BYTES, Header, MAX_MEMBERS, RECORD_BYTES, Record, Unreadable, VERSION, offset_of,
 };
@@ -96,26 +99,32 @@ impl<'a, S: Storage> Table<'a, S> {
         Ok(())
     }
 
-    /// Returns what each living process has charged, most bytes first.
-    pub(crate) fn usage(&mut self) -> Vec<ProcessUsage> {
-        let mut found: Vec<ProcessUsage> = Vec::new();
-        for record in self.records.iter().flatten() {
-            if !self.storage.is_alive(&record.process) {
-                continue;
+    /// Leaves out the records of processes that have ended, without a change of the account.
+    pub(crate) fn leave_out_dead(&mut self) {
+        for record in &mut self.records {
+            if record.is_some_and(|record| !self.storage.is_alive(&record.process)) {
+                *record = None;
             }
-            let more = ProcessUsage {
+        }
+    }
+
+    /// Returns what each process has charged, most bytes first.
+    pub(crate) fn holders(&self) -> Vec<ProcessHolder> {
+        let mut found: Vec<ProcessHolder> = Vec::new();
+        for record in self.records.iter().flatten() {
+            let more = ProcessHolder {
                 pid: record.process.pid,
-                name: record.name.into(),
+                name: String::from(record.name).into(),
                 bytes: record.bytes,
-                tag: record.tag.into(),
+                tag: String::from(record.tag).into(),
                 tag_bytes: record.tag_bytes,
             };
-            match found.iter_mut().find(|usage| usage.pid == more.pid) {
-                Some(usage) => merge(usage, more),
+            match found.iter_mut().find(|holder| holder.pid == more.pid) {
+                Some(holder) => merge(holder, more),
                 None => found.push(more),
             }
         }
-        found.sort_by_key(|usage| (u64::MAX - usage.bytes, usage.pid));
+        found.sort_by_key(|holder| (Reverse(holder.bytes), holder.pid));
         found
     }
 }
@@ -127,10 +136,10 @@ impl<S: Storage> Drop for Table<'_, S> {
 }
 
 /// Adds another member of the same process.
-fn merge(usage: &mut ProcessUsage, more: ProcessUsage) {
-    usage.bytes = usage.bytes.saturating_add(more.bytes);
-    if more.tag_bytes > usage.tag_bytes {
-        (usage.tag, usage.tag_bytes) = (more.tag, more.tag_bytes);
+fn merge(holder: &mut ProcessHolder, more: ProcessHolder) {
+    holder.bytes = holder.bytes.saturating_add(more.bytes);
+    if more.tag_bytes > holder.tag_bytes {
+        (holder.tag, holder.tag_bytes) = (more.tag, more.tag_bytes);
     }
 }
 

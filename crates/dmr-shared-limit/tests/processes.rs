@@ -296,10 +296,25 @@ fn two_members_of_a_process_have_charges_of_their_own_and_are_shown_as_one() {
     one.charge(1, Largest::default()).unwrap_err();
     let usage = one.usage().unwrap();
     assert_eq!((usage.processes.len(), usage.used()), (1, LIMIT));
-    assert_eq!((usage.processes[0].tag.as_str(), usage.processes[0].tag_bytes), ("b", 5 * GIB));
+    assert_eq!((&*usage.processes[0].tag, usage.processes[0].tag_bytes), ("b", 5 * GIB));
     two.release(5 * GIB, Largest::default());
     drop(two);
     one.charge(5 * GIB, Largest::default()).unwrap();
+}
+
+#[test]
+fn bytes_that_are_in_use_already_are_charged_and_nothing_more_until_it_fits() {
+    let directory = directory();
+    let (one, two) = (join(directory.path(), LIMIT), join(directory.path(), LIMIT));
+    one.charge(6 * GIB, Largest::default()).unwrap();
+    two.charge_existing(3 * GIB, tagged("(before the budget)", 3 * GIB));
+    assert_eq!((one.usage().unwrap().used(), one.usage().unwrap().remaining()), (9 * GIB, 0));
+    one.charge(0, Largest::default()).unwrap_err();
+    one.release(GIB, Largest::default());
+    one.charge(1, Largest::default()).unwrap_err();
+    two.release(GIB, Largest::default());
+    one.charge(GIB, Largest::default()).unwrap();
+    two.charge(1, Largest::default()).unwrap_err();
 }
 
 #[test]

@@ -20,7 +20,10 @@ mod tests {
     use std::collections::HashSet;
     use std::mem::discriminant;
 
-    use crate::error::{Corruption, CorruptionKind, Holder, Limit, SizeProblem, StreamProblem};
+    use crate::error::{
+        Corruption, CorruptionKind, Holder, Limit, ProcessHolder, SharedShortage, SizeProblem,
+        StreamProblem,
+    };
     use crate::{Access, AllocTag, Generation, ResourceError, StreamId, Usage};
 
     /// What an error is about, and its advice, both as in its message. A new variant does not compile
@@ -164,6 +167,27 @@ mod tests {
              (312 blocks), 1 MiB held by \"untagged\" (1 blocks), 1.2 GiB pending: call \
              reap_pending or raise the limit"
         );
+        let process = |pid, name: &str, bytes, tag: &str, tag_bytes| ProcessHolder {
+            pid,
+            name: name.into(),
+            bytes,
+            tag: tag.into(),
+            tag_bytes,
+        };
+        let error = ResourceError::out_of_budget(AllocTag::UNTAGGED, 7, 8 << 30, 6, 0, Vec::new());
+        let processes =
+            [process(42, "python3", 6 << 30, "kv-cache", 5 << 30), process(7, "tests", 1, "", 0)];
+        let shared = SharedShortage { processes: processes.into(), problem: None };
+        assert_eq!(
+            error.clone().shared_by(shared).to_string(),
+            "out of budget: 7 B requested, 6 B of 8 GiB left; shared by processes: 6 GiB held by process 42 \
+             (python3), most of it by \"kv-cache\" (5 GiB); 1 B held by process 7 (tests), 0 B pending: call \
+             reap_pending or raise the limit"
+        );
+        let problem = Some("locked for 5s".into());
+        let error = error.shared_by(SharedShortage { problem, ..SharedShortage::default() });
+        let expected = "6 B of 8 GiB left; the limit is shared by processes and cannot be used: locked for 5s, 0 B";
+        assert!(error.to_string().contains(expected), "{error}");
     }
 
     #[test]
