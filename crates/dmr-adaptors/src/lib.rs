@@ -30,12 +30,14 @@
 ))]
 mod forward;
 mod layer;
-#[cfg(any(feature = "logging", feature = "statistics"))]
+#[cfg(feature = "logging")]
 mod per_thread;
 #[cfg(feature = "budget")]
 mod sync;
-#[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
+#[cfg(any(feature = "budget", feature = "logging"))]
 mod table;
+#[cfg(any(feature = "logging", feature = "statistics"))]
+mod thread_number;
 
 #[cfg(feature = "aligned")]
 pub mod aligned;

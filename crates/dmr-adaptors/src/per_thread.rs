@@ -43,7 +43,7 @@ impl<T: Default> PerThread<T> {
     }
 
     /// The values of all threads, also of those that have ended.
-    #[cfg(any(feature = "logging", feature = "statistics", test))]
+    #[cfg(any(feature = "logging", test))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.values.iter().map(|(_, value)| &**value)
     }

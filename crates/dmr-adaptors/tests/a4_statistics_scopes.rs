@@ -1,4 +1,4 @@
-//! A scope counts what its thread does while it is open, and adds to the one around it.
+//! A scope counts what its thread does while it is open, also in the scopes inside it.
 
 #![cfg(feature = "statistics")]
 
@@ -37,7 +37,7 @@ fn a_scope_counts_from_its_push_to_its_pop() {
 }
 
 #[test]
-fn an_inner_scope_counts_alone_and_is_added_to_the_outer_one() {
+fn a_scope_counts_what_the_scopes_inside_it_count() {
     let harness = harness();
     let (resource, [x, _]) = (harness.outermost(), harness.streams());
     let outer = resource.push(AllocTag::new("outer"));
@@ -46,18 +46,17 @@ fn an_inner_scope_counts_alone_and_is_added_to_the_outer_one() {
     let second = resource.allocate(50, x, TAG).unwrap();
     resource.deallocate(second).unwrap();
     resource.deallocate(first).unwrap();
-    assert_eq!(outer.so_far().bytes, counter(0, 150, 150), "open scopes inside are included");
+    assert_eq!(outer.so_far().bytes, counter(0, 150, 150));
     assert_eq!(inner.pop().bytes, counter(-100, 50, 50));
     let third = resource.allocate(120, x, TAG).unwrap();
     let counted = outer.pop();
-    // The inner peak comes on top of what the outer one held when the inner one began.
     assert_eq!(counted.bytes, counter(120, 150, 270));
     assert_eq!((counted.allocations, counted.frees), (counter(1, 2, 3), 2));
     resource.deallocate(third).unwrap();
 }
 
 #[test]
-fn a_dropped_scope_is_popped_and_an_outer_pop_takes_the_inner_ones_along() {
+fn a_dropped_scope_is_popped_and_a_popped_scope_ends_those_inside_it() {
     let harness = harness();
     let (resource, [x, _]) = (harness.outermost(), harness.streams());
     let outer = resource.push(AllocTag::new("outer"));
@@ -72,7 +71,7 @@ fn a_dropped_scope_is_popped_and_an_outer_pop_takes_the_inner_ones_along() {
     let next = resource.push(AllocTag::new("next"));
     drop(innermost);
     let block = resource.allocate(3, x, TAG).unwrap();
-    assert_eq!(next.pop().bytes, counter(3, 3, 3), "a scope that is gone takes nothing along");
+    assert_eq!(next.pop().bytes, counter(3, 3, 3), "a scope that has ended ends no other");
     resource.deallocate(block).unwrap();
 }
 

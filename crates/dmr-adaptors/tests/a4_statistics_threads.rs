@@ -1,12 +1,12 @@
-//! Statistics of many threads: sums are exact when all is quiet, peaks within their bound.
+//! Statistics of many threads: sums and peaks are exact, and a snapshot is of one instant.
 
 #![cfg(feature = "statistics")]
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::statistics::{Statistics, StatisticsLayer, StatisticsResource};
+use dmr_adaptors::statistics::{Counter, Statistics, StatisticsLayer, StatisticsResource};
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
 use dmr_testkit::fake::{FakeHarness, FakeResource};
@@ -16,8 +16,8 @@ const TAGS: [AllocTag; 3] = [AllocTag::new("a"), AllocTag::new("b"), AllocTag::U
 
 type Counted = StatisticsResource<Arc<FakeResource>>;
 
-fn harness(layer: StatisticsLayer) -> FakeHarness<Counted> {
-    FakeHarness::wrapped(true, |fake, _| layer.layer(fake))
+fn harness() -> FakeHarness<Counted> {
+    FakeHarness::wrapped(true, |fake, _| StatisticsLayer::new().layer(fake))
 }
 
 struct Random(u64);
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What the threads did and hold, added up the plain way.
+/// The sums of what the threads did, and the blocks that they hold.
 #[derive(Default)]
 struct Sums {
     allocated: u64,
@@ -85,10 +85,10 @@ fn mixed(resource: &Counted, streams: [StreamId; 2]) -> Sums {
                 sums.allocations += done.allocations;
                 sums.frees += done.frees;
                 sums.held.append(&mut done.held);
-                // What the neighbour has not taken is held too.
+                // Blocks that the neighbour has not received are held, too.
                 sums.held.extend(from.try_iter());
                 drop(sums);
-                // The neighbour may still send; keep the channel until all are done.
+                // The neighbour may still send: the channel stays open until all threads have ended.
                 LEFT.lock().unwrap().push(from);
             });
         }
@@ -125,8 +125,8 @@ fn assert_agrees(statistics: &Statistics, sums: &Sums) {
 }
 
 #[test]
-fn sums_are_exact_when_all_is_quiet_also_of_blocks_freed_on_other_threads() {
-    let harness = harness(StatisticsLayer::new());
+fn sums_are_exact_when_no_call_is_in_progress_also_of_blocks_freed_on_other_threads() {
+    let harness = harness();
     let resource = harness.outermost();
     let sums = mixed(resource, harness.streams());
     assert_agrees(&resource.snapshot(), &sums);
@@ -142,9 +142,9 @@ fn sums_are_exact_when_all_is_quiet_also_of_blocks_freed_on_other_threads() {
 }
 
 #[test]
-fn a_reading_while_threads_are_at_work_is_never_absurd() {
-    let harness = harness(StatisticsLayer::new().with_peak_precision(10_000));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+fn a_snapshot_is_of_one_instant_while_threads_allocate() {
+    let harness = harness();
+    let (resource, streams) = (harness.outermost(), harness.streams());
     let (threads, each) = (4, 4000_u64);
     let barrier = Barrier::new(threads + 1);
     std::thread::scope(|scope| {
@@ -153,7 +153,8 @@ fn a_reading_while_threads_are_at_work_is_never_absurd() {
             scope.spawn(move || {
                 barrier.wait();
                 for _ in 0..2000 {
-                    let block = resource.allocate(each as usize, x, TAGS[i % 3]).unwrap();
+                    let block =
+                        resource.allocate(each as usize, streams[i % 2], TAGS[i % 3]).unwrap();
                     resource.deallocate(block).unwrap();
                     resource.try_reap().unwrap();
                 }
@@ -165,78 +166,193 @@ fn a_reading_while_threads_are_at_work_is_never_absurd() {
             let now = resource.snapshot();
             assert!(now.bytes.total >= total && now.bytes.peak >= peak, "{now}");
             (peak, total) = (now.bytes.peak, now.bytes.total);
-            // In one reading a thread can be seen with a block it allocated and one it has freed.
-            assert!(now.bytes.current <= 2 * threads as u64 * each, "{now}");
-            let bound = threads as u64 * (each + 10_000);
-            assert!(peak <= bound, "{peak} {bound}");
+            assert!(now.bytes.current <= peak && peak <= threads as u64 * each, "{now}");
+            assert_eq!(now.allocations.total - now.frees, now.allocations.current, "{now}");
+            let tags = now.by_tag.iter().map(|t| [t.bytes.current, t.bytes.total, t.frees]);
+            let streams = now.by_stream.iter().map(|s| [s.bytes.current, s.bytes.total, s.frees]);
+            let sum = |sum: [u64; 3], one: [u64; 3]| std::array::from_fn(|i| sum[i] + one[i]);
+            let all = [now.bytes.current, now.bytes.total, now.frees];
+            assert_eq!([tags.fold([0; 3], sum), streams.fold([0; 3], sum)], [all; 2], "{now}");
         }
     });
     assert_eq!(resource.snapshot().bytes.current, 0);
 }
 
-/// The true peak, counted with one lock around the call: the order of calls is then one order.
-fn peaks(layer: StatisticsLayer, threads: usize, seed: u64) -> (u64, u64) {
-    let harness = harness(layer);
-    let (resource, [x, y]) = (harness.outermost(), harness.streams());
-    let truth = Mutex::new((0_u64, 0_u64));
-    let barrier = Barrier::new(threads);
+/// The peaks of bytes and of blocks: overall, of each tag of [`TAGS`], of each stream.
+type Peaks = [[u64; 2]; 6];
+
+fn counted_peaks(statistics: &Statistics, streams: [StreamId; 2]) -> Peaks {
+    let peaks = |bytes: Counter, blocks: Counter| [bytes.peak, blocks.peak];
+    let tag = |tag: AllocTag| {
+        let found = statistics.by_tag.iter().find(|t| t.tag == tag);
+        found.map_or([0; 2], |t| peaks(t.bytes, t.allocations))
+    };
+    let stream = |stream: StreamId| {
+        let found = statistics.by_stream.iter().find(|s| s.slot == stream.slot());
+        found.map_or([0; 2], |s| peaks(s.bytes, s.allocations))
+    };
+    let [a, b, c] = TAGS.map(tag);
+    let [x, y] = streams.map(stream);
+    [peaks(statistics.bytes, statistics.allocations), a, b, c, x, y]
+}
+
+/// Counters of the test, for the same blocks.
+#[derive(Debug, Default)]
+struct Shadow {
+    current: [[AtomicU64; 2]; 6],
+    peak: [[AtomicU64; 2]; 6],
+}
+
+impl Shadow {
+    fn indices(tag: usize, stream: usize) -> [usize; 3] {
+        [0, 1 + tag, 4 + stream]
+    }
+
+    fn add(&self, bytes: u64, tag: usize, stream: usize) {
+        for i in Self::indices(tag, stream) {
+            for (unit, amount) in [bytes, 1].into_iter().enumerate() {
+                let before = self.current[i][unit].fetch_add(amount, Ordering::SeqCst);
+                self.peak[i][unit].fetch_max(before + amount, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn subtract(&self, bytes: u64, tag: usize, stream: usize) {
+        for i in Self::indices(tag, stream) {
+            for (unit, amount) in [bytes, 1].into_iter().enumerate() {
+                self.current[i][unit].fetch_sub(amount, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn peaks(&self) -> Peaks {
+        std::array::from_fn(|i| {
+            std::array::from_fn(|unit| self.peak[i][unit].load(Ordering::SeqCst))
+        })
+    }
+}
+
+/// One shadow counts a block from before `allocate` until after `deallocate`, the other from after `allocate`
+/// until before `deallocate`: every true peak is between theirs. With a lock around each call they are equal.
+fn peaks_of_a_random_program(seed: u64, one_call_at_a_time: bool) -> [Peaks; 3] {
+    let harness = harness();
+    let (resource, streams) = (harness.outermost(), harness.streams());
+    let (least, most) = (Shadow::default(), Shadow::default());
+    let (turn, barrier) = (Mutex::new(()), Barrier::new(THREADS));
     std::thread::scope(|scope| {
-        for i in 0..threads {
-            let (truth, barrier) = (&truth, &barrier);
+        for i in 0..THREADS {
+            let (least, most, turn, barrier) = (&least, &most, &turn, &barrier);
             scope.spawn(move || {
                 let mut random = Random(seed * 64 + i as u64 + 1);
-                let mut held: Vec<DeviceBlock> = Vec::new();
+                let mut held: Vec<(DeviceBlock, usize, usize)> = Vec::new();
+                let free = |(block, tag, stream): (DeviceBlock, usize, usize)| {
+                    let bytes = block.bytes() as u64;
+                    least.subtract(bytes, tag, stream);
+                    resource.deallocate(block).unwrap();
+                    most.subtract(bytes, tag, stream);
+                    resource.try_reap().unwrap();
+                };
                 barrier.wait();
-                for _ in 0..400 {
-                    // Swarming: all grow for a while, then all shrink.
-                    let mut truth = truth.lock().unwrap();
-                    let grows = truth.0 < 1 << 20 && random.below(3) != 0;
-                    if grows || held.is_empty() {
-                        let bytes = 1 + random.below(9000);
-                        held.push(resource.allocate(bytes, [x, y][i % 2], TAGS[0]).unwrap());
-                        truth.0 += bytes as u64;
-                        truth.1 = truth.1.max(truth.0);
+                for step in 0..600 {
+                    let turn = one_call_at_a_time.then(|| turn.lock().unwrap());
+                    // All threads grow for a while, then all shrink.
+                    let grows = (random.below(3) == 0) != ((step / 50) % 2 == 0);
+                    if grows && held.len() < 24 || held.is_empty() {
+                        let (tag, stream) = (random.below(3), random.below(2));
+                        let bytes = 1 + random.below(5000);
+                        most.add(bytes as u64, tag, stream);
+                        let block = resource.allocate(bytes, streams[stream], TAGS[tag]).unwrap();
+                        least.add(bytes as u64, tag, stream);
+                        held.push((block, tag, stream));
                     } else {
-                        let block = held.swap_remove(random.below(held.len()));
-                        truth.0 -= block.bytes() as u64;
-                        resource.deallocate(block).unwrap();
-                        resource.try_reap().unwrap();
+                        free(held.swap_remove(random.below(held.len())));
                     }
-                    drop(truth);
+                    drop(turn);
                     if random.below(4) == 0 {
                         std::thread::yield_now();
                     }
                 }
                 for block in held {
-                    let mut truth = truth.lock().unwrap();
-                    truth.0 -= block.bytes() as u64;
-                    resource.deallocate(block).unwrap();
+                    let _turn = one_call_at_a_time.then(|| turn.lock().unwrap());
+                    free(block);
                 }
             });
         }
     });
-    let (_, peak) = truth.into_inner().unwrap();
-    (resource.snapshot().bytes.peak, peak)
+    [least.peaks(), counted_peaks(&resource.snapshot(), streams), most.peaks()]
 }
 
 #[test]
-fn a_peak_of_several_threads_is_within_its_bound() {
-    for (seed, precision) in (0..).zip([0, 1000, 20_000, 200_000, 0, 50_000]) {
-        for threads in [2, 5] {
-            let layer = StatisticsLayer::new().with_peak_precision(precision);
-            let (counted, truth) = peaks(layer, threads, seed);
-            let n = threads as u64;
-            assert!(counted + (n - 1) * precision >= truth, "{counted} {truth} {precision}");
-            assert!(counted <= truth + n * precision, "{counted} {truth} {precision}");
+fn every_peak_of_eight_threads_is_between_the_bounds_of_the_calls_in_progress() {
+    for seed in 0..6 {
+        let [least, counted, most] = peaks_of_a_random_program(seed, false);
+        for i in 0..6 {
+            for unit in 0..2 {
+                let (low, peak, high) = (least[i][unit], counted[i][unit], most[i][unit]);
+                assert!(low <= peak && peak <= high, "{seed} {i} {unit}: {low} {peak} {high}");
+            }
         }
     }
 }
 
 #[test]
-fn peaks_that_were_reset_are_within_their_bound_again() {
-    let precision = 4000;
-    let harness = harness(StatisticsLayer::new().with_peak_precision(precision));
-    let (resource, [x, _]) = (harness.outermost(), harness.streams());
+fn every_peak_of_eight_threads_is_exact_where_the_order_of_calls_is_known() {
+    for seed in 0..4 {
+        let [least, counted, most] = peaks_of_a_random_program(seed, true);
+        assert_eq!((counted, counted), (least, most));
+    }
+}
+
+#[test]
+fn blocks_that_eight_threads_hold_at_once_are_the_peak() {
+    let harness = harness();
+    let (resource, streams) = (harness.outermost(), harness.streams());
+    let barrier = Barrier::new(THREADS);
+    // Each phase: the bytes of the smallest block. Thread i holds i blocks of i times as many bytes.
+    let phases = [7_u64, 100, 1000, 999, 1, 1001, 500];
+    let sum = |of: fn(u64) -> u64| (1..=THREADS as u64).map(of).sum::<u64>();
+    let (squares, blocks) = (sum(|i| i * i), sum(|i| i));
+    std::thread::scope(|scope| {
+        for i in 1..=THREADS {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let mut highest = 0;
+                for unit in phases {
+                    let allocate = |_| {
+                        let bytes = unit as usize * i;
+                        resource.allocate(bytes, streams[i % 2], TAGS[i % 3]).unwrap()
+                    };
+                    let held: Vec<DeviceBlock> = (0..i).map(allocate).collect();
+                    barrier.wait();
+                    highest = highest.max(unit);
+                    let now = resource.snapshot();
+                    assert_eq!(
+                        (now.bytes.current, now.bytes.peak),
+                        (unit * squares, highest * squares)
+                    );
+                    assert_eq!((now.allocations.current, now.allocations.peak), (blocks, blocks));
+                    let [_, of_tags @ .., x, y] = counted_peaks(&now, streams);
+                    let of_tags =
+                        of_tags.into_iter().fold([0; 2], |sum, p| [sum[0] + p[0], sum[1] + p[1]]);
+                    assert_eq!(of_tags, [highest * squares, blocks]);
+                    assert_eq!([x[0] + y[0], x[1] + y[1]], [highest * squares, blocks]);
+                    barrier.wait();
+                    for block in held {
+                        resource.deallocate(block).unwrap();
+                    }
+                    resource.reap_pending().unwrap();
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    assert_eq!(resource.snapshot().bytes.current, 0);
+}
+
+#[test]
+fn peaks_that_were_reset_start_from_what_is_current() {
+    let harness = harness();
+    let (resource, streams @ [x, _]) = (harness.outermost(), harness.streams());
     let grow_and_shrink = |bytes: usize| {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -248,18 +364,18 @@ fn peaks_that_were_reset_are_within_their_bound_again() {
     grow_and_shrink(1_000_000);
     let held = resource.allocate(30_000, x, TAGS[0]).unwrap();
     resource.reset_peaks();
+    assert_eq!(counted_peaks(&resource.snapshot(), streams)[..2], [[30_000, 1]; 2]);
     grow_and_shrink(100_000);
-    let peak = resource.snapshot().bytes.peak;
-    assert!(peak.abs_diff(130_000) <= 2 * precision, "{peak}");
-    assert_eq!(resource.snapshot().by_tag[0].bytes.peak, peak);
+    let [overall, of_tag, _, _, of_stream, _] = counted_peaks(&resource.snapshot(), streams);
+    assert_eq!([overall, of_tag, of_stream], [[130_000, 2]; 3]);
     resource.deallocate(held).unwrap();
 }
 
 #[test]
 fn threads_that_come_and_go_lose_nothing() {
-    let harness = harness(StatisticsLayer::new());
+    let harness = harness();
     let (resource, [x, _]) = (harness.outermost(), harness.streams());
-    let live = AtomicI64::new(0);
+    let live = AtomicU64::new(0);
     for round in 0..200 {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -267,12 +383,12 @@ fn threads_that_come_and_go_lose_nothing() {
                 if round % 2 == 0 {
                     resource.deallocate(block).unwrap();
                 } else {
-                    live.fetch_add(block.bytes() as i64, Ordering::Relaxed);
+                    live.fetch_add(block.bytes() as u64, Ordering::Relaxed);
                 }
             });
         });
     }
     let all = resource.snapshot();
-    assert_eq!(all.bytes.current, live.into_inner().unsigned_abs());
+    assert_eq!(all.bytes.current, live.into_inner());
     assert_eq!((all.allocations.total, all.frees), (200, 100));
 }

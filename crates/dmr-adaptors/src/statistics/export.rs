@@ -1,11 +1,11 @@
-//! Statistics through the `metrics` facade.
+//! Publishes statistics through the `metrics` facade.
 
 use dmr_core::DeviceMemoryResource;
-use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Label, Unit, counter, describe_counter, describe_gauge, gauge};
 
-use super::{Counter, StatisticsResource};
+use super::StatisticsResource;
 
-// Over all, labelled `resource` and `device`.
+// Overall, with the labels `resource` and `device`.
 const BYTES: &str = "dmr_bytes";
 const BYTES_PEAK: &str = "dmr_bytes_peak";
 const BYTES_RETIRED: &str = "dmr_bytes_retired";
@@ -16,7 +16,7 @@ const ALLOCATIONS: &str = "dmr_allocations_total";
 const FREES: &str = "dmr_frees_total";
 const FAILURES: &str = "dmr_allocation_failures_total";
 
-// For each tag, labelled `tag` besides.
+// Of each tag, with the label `tag` as well.
 const TAG_BYTES: &str = "dmr_tag_bytes";
 const TAG_BYTES_PEAK: &str = "dmr_tag_bytes_peak";
 const TAG_BLOCKS: &str = "dmr_tag_blocks";
@@ -25,73 +25,63 @@ const TAG_ALLOCATIONS: &str = "dmr_tag_allocations_total";
 const TAG_FREES: &str = "dmr_tag_frees_total";
 const TAG_FAILURES: &str = "dmr_tag_allocation_failures_total";
 
-/// Tells the current recorder of `metrics` the units and meanings of what
-/// [`StatisticsResource::export`] publishes.
+/// Describes the metrics that [`StatisticsResource::export`] publishes, with their units, to the current
+/// recorder of `metrics`.
 pub fn describe_metrics() {
-    for (over_all, by_tag, meaning) in [
-        (BYTES, TAG_BYTES, "Bytes handed out"),
-        (BYTES_PEAK, TAG_BYTES_PEAK, "Most bytes that were handed out at one time"),
+    describe_gauge!(BYTES_RETIRED, Unit::Bytes, "Bytes freed that device work may still use");
+    describe_gauge!(BYTES_RESERVED, Unit::Bytes, "Bytes reserved from the driver");
+    for (overall, by_tag, unit, meaning) in [
+        (BYTES, TAG_BYTES, Unit::Bytes, "Bytes allocated and not freed"),
+        (BYTES_PEAK, TAG_BYTES_PEAK, Unit::Bytes, "Peak of the bytes allocated and not freed"),
+        (BLOCKS, TAG_BLOCKS, Unit::Count, "Blocks allocated and not freed"),
     ] {
-        describe_gauge!(over_all, Unit::Bytes, meaning);
-        describe_gauge!(by_tag, Unit::Bytes, meaning);
+        describe_gauge!(overall, unit, meaning);
+        describe_gauge!(by_tag, unit, meaning);
     }
-    describe_gauge!(BYTES_RETIRED, Unit::Bytes, "Bytes given back that device work may still need");
-    describe_gauge!(BYTES_RESERVED, Unit::Bytes, "Bytes taken from the driver");
-    describe_gauge!(BLOCKS, Unit::Count, "Blocks handed out");
-    describe_gauge!(TAG_BLOCKS, Unit::Count, "Blocks handed out");
-    for (over_all, by_tag, unit, meaning) in [
-        (ALLOCATED_BYTES, TAG_ALLOCATED_BYTES, Unit::Bytes, "Bytes ever handed out"),
-        (ALLOCATIONS, TAG_ALLOCATIONS, Unit::Count, "Blocks ever handed out"),
-        (FREES, TAG_FREES, Unit::Count, "Blocks given back"),
+    for (overall, by_tag, unit, meaning) in [
+        (ALLOCATED_BYTES, TAG_ALLOCATED_BYTES, Unit::Bytes, "Sum of the bytes of all allocations"),
+        (ALLOCATIONS, TAG_ALLOCATIONS, Unit::Count, "Allocations"),
+        (FREES, TAG_FREES, Unit::Count, "Frees"),
         (FAILURES, TAG_FAILURES, Unit::Count, "Allocations that failed"),
     ] {
-        describe_counter!(over_all, unit, meaning);
+        describe_counter!(overall, unit, meaning);
         describe_counter!(by_tag, unit, meaning);
     }
 }
 
 impl<R: DeviceMemoryResource> StatisticsResource<R> {
-    /// Publishes what was counted so far through the current recorder of `metrics`.
+    /// Publishes a [`snapshot`](Self::snapshot) and the upstream resource's usage through the current
+    /// recorder of `metrics`.
     ///
-    /// Nothing calls it but the user: do so as often as the metrics are wanted. Labels are
-    /// `resource` (the name given here, to tell several adaptors of one device apart), `device`
-    /// (the CUDA ordinal), and `tag` on the `dmr_tag_` metrics. Gauges are in bytes and blocks;
-    /// counters are set to absolute values.
+    /// Call it as often as the metrics are read; nothing else publishes them. The labels are `resource`
+    /// (`name`, which tells several statistics of one device apart), `device` (the CUDA ordinal) and, for the
+    /// metrics `dmr_tag_*`, `tag`. Gauges are in bytes and blocks; counters are set to absolute values.
     pub fn export(&self, name: &'static str) {
         let (statistics, usage) = (self.snapshot(), self.usage());
         let device = self.device_ordinal().to_string();
-        let set = |metric, value: u64| {
-            gauge!(metric, "resource" => name, "device" => device.clone()).set(value as f64);
-        };
-        let count = |metric, value| {
-            counter!(metric, "resource" => name, "device" => device.clone()).absolute(value);
-        };
-        let Counter { current, peak, total } = statistics.bytes;
-        set(BYTES, current);
-        set(BYTES_PEAK, peak);
+        let overall = [Label::new("resource", name), Label::new("device", device)];
+        let set = |metric, value: u64| gauge!(metric, overall.iter()).set(value as f64);
+        let count = |metric, value| counter!(metric, overall.iter()).absolute(value);
+        set(BYTES, statistics.bytes.current);
+        set(BYTES_PEAK, statistics.bytes.peak);
         set(BYTES_RETIRED, usage.retired);
         set(BYTES_RESERVED, usage.reserved);
         set(BLOCKS, statistics.allocations.current);
-        count(ALLOCATED_BYTES, total);
+        count(ALLOCATED_BYTES, statistics.bytes.total);
         count(ALLOCATIONS, statistics.allocations.total);
         count(FREES, statistics.frees);
         count(FAILURES, statistics.failures);
 
         for of_tag in &statistics.by_tag {
-            let tag = of_tag.tag.to_string();
-            let labels = || {
-                let (device, tag) = (device.clone(), tag.clone());
-                vec![("resource", name.to_owned()), ("device", device), ("tag", tag)]
-            };
-            let labels = || labels().iter().map(Into::into).collect::<Vec<metrics::Label>>();
-            let Counter { current, peak, total } = of_tag.bytes;
-            gauge!(TAG_BYTES, labels()).set(current as f64);
-            gauge!(TAG_BYTES_PEAK, labels()).set(peak as f64);
-            gauge!(TAG_BLOCKS, labels()).set(of_tag.allocations.current as f64);
-            counter!(TAG_ALLOCATED_BYTES, labels()).absolute(total);
-            counter!(TAG_ALLOCATIONS, labels()).absolute(of_tag.allocations.total);
-            counter!(TAG_FREES, labels()).absolute(of_tag.frees);
-            counter!(TAG_FAILURES, labels()).absolute(of_tag.failures);
+            let mut labels = overall.to_vec();
+            labels.push(Label::new("tag", of_tag.tag.to_string()));
+            gauge!(TAG_BYTES, labels.iter()).set(of_tag.bytes.current as f64);
+            gauge!(TAG_BYTES_PEAK, labels.iter()).set(of_tag.bytes.peak as f64);
+            gauge!(TAG_BLOCKS, labels.iter()).set(of_tag.allocations.current as f64);
+            counter!(TAG_ALLOCATED_BYTES, labels.iter()).absolute(of_tag.bytes.total);
+            counter!(TAG_ALLOCATIONS, labels.iter()).absolute(of_tag.allocations.total);
+            counter!(TAG_FREES, labels.iter()).absolute(of_tag.frees);
+            counter!(TAG_FAILURES, labels.iter()).absolute(of_tag.failures);
         }
     }
 }

@@ -1,21 +1,21 @@
-//! [`StatisticsResource`]: current, peak, total and count, over all, by tag, by stream, by scope.
+//! [`StatisticsResource`] counts allocations and frees: current, peak and total, overall, by tag, by stream
+//! and by scope.
 //!
-//! Each thread counts for itself, so that counting costs a few nanoseconds however many threads
-//! there are; [`snapshot`](StatisticsResource::snapshot) adds them up.
+//! A block counts from the call of `allocate` that returned it to the call of `deallocate` that took it, with
+//! the bytes that were requested. A block that grows in place adds bytes, and no allocation. Bytes that were
+//! freed and that device work may still use are [`Usage::retired`](dmr_core::Usage::retired) of the upstream
+//! resource.
 //!
-//! What is counted is what was handed out through this adaptor and not given back, in bytes as
-//! asked. A block that grows in place counts its new bytes, and no allocation. Bytes that were given back and that device work may still need are
-//! [`Usage::retired`](dmr_core::Usage::retired) of the resource, which the adaptor forwards.
+//! Every call counts under one lock, so that peaks are exact and a [`snapshot`](StatisticsResource::snapshot)
+//! is of one instant. The lock is never held during a call to the upstream resource.
 //!
-//! **Inside or outside.** Outside a pool it counts what the program asks for; below a pool, what
-//! the pool takes from the driver. Outside an adaptor that tries again, an allocation that was
-//! rescued is one allocation; inside, each try that failed counts as a failure.
+//! **Inside or outside.** Outside a pool it counts what the program allocates; inside, what the pool takes
+//! from the driver. Outside an adaptor that retries, a rescued allocation is one allocation; inside, each
+//! failed attempt is one failure.
 
 mod counts;
 #[cfg(feature = "metrics")]
 mod export;
-mod gauge;
-mod meter;
 mod report;
 mod scope;
 
@@ -28,119 +28,83 @@ use dmr_core::{
 
 use crate::ResourceLayer;
 use crate::forward::forward;
-use counts::{Counts, Item};
-use meter::{Precision, Step};
+use counts::{Counts, Event};
 
 #[cfg(feature = "metrics")]
 pub use export::describe_metrics;
-pub use report::{Counter, Statistics, StreamStatistics, TagStatistics};
-pub use scope::{ScopeCounter, ScopeStatistics, StatisticsScope};
+pub use report::{
+    Counter, ScopeCounter, ScopeStatistics, Statistics, StreamStatistics, TagStatistics,
+};
+pub use scope::StatisticsScope;
 
 /// Makes a [`StatisticsResource`].
 #[derive(Clone, Copy, Debug, Default)]
-#[must_use = "a layer does nothing until it is put around a resource"]
-pub struct StatisticsLayer {
-    peak_precision: Option<u64>,
-}
-
-/// Bytes that a thread may keep back at any rate.
-const LEAST_BYTES: i64 = 256 << 10;
-/// Blocks that a thread may keep back at any rate.
-const LEAST_BLOCKS: i64 = 8;
-/// So many blocks of the size that is just counted, too: a large block that comes and goes is told
-/// to nobody.
-const BLOCKS_OF_THE_SIZE: i64 = 4;
+#[non_exhaustive]
+#[must_use = "a layer does nothing until it wraps a resource"]
+pub struct StatisticsLayer;
 
 impl StatisticsLayer {
-    /// Peaks are exact while one thread makes all calls. With *n* threads, a thread keeps back up
-    /// to an *n*-th of a quarter of the peak over all (at least 256 KiB and 8 blocks, and four
-    /// blocks of the size that is just counted), so that they are off by about a quarter of it at
-    /// the very worst, where no block is that large, and by far less as a rule:
-    /// [`with_peak_precision`](Self::with_peak_precision) says how that adds up.
+    /// Makes the layer. It has no settings.
     pub const fn new() -> Self {
-        Self { peak_precision: None }
-    }
-
-    /// How many bytes a thread keeps back before it tells the others: fewer make the peaks more
-    /// exact and cost more.
-    ///
-    /// The bound: while one thread makes all calls, every peak is exact, at every reading. With
-    /// *n* threads (the most that were alive at one time), a peak read at a quiescent moment is
-    /// too low by at most what *n* − 1 threads keep back and too high by at most what *n* do,
-    /// against the highest sum of blocks handed out whose `deallocate` had not returned. This
-    /// holds over all and for each tag and stream, with the same number of bytes.
-    ///
-    /// `0` makes the peaks exact, of blocks too, and lets all threads write one cache line.
-    /// Without this setting, a thread works out how much it may keep back when it tells; one that
-    /// has told nothing since fewer threads counted may keep back as much as was right then.
-    pub const fn with_peak_precision(self, bytes: u64) -> Self {
-        Self { peak_precision: Some(bytes) }
-    }
-
-    fn precision(self) -> Precision {
-        match self.peak_precision {
-            None => {
-                let (bytes, blocks, times) = (LEAST_BYTES, LEAST_BLOCKS, BLOCKS_OF_THE_SIZE);
-                Precision::AtLeast(Step { bytes, blocks, times })
-            }
-            Some(0) => Precision::Fixed(Step { bytes: 0, blocks: 0, times: 0 }),
-            Some(bytes) => {
-                let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-                Precision::FixedBytes(Step { bytes, blocks: LEAST_BLOCKS, times: 0 })
-            }
-        }
+        Self
     }
 }
 
 impl<R: DeviceMemoryResource> ResourceLayer<R> for StatisticsLayer {
     type Resource = StatisticsResource<R>;
 
-    fn layer(&self, inner: R) -> StatisticsResource<R> {
-        StatisticsResource { inner, counts: Counts::new(self.precision()) }
+    fn layer(&self, upstream: R) -> StatisticsResource<R> {
+        StatisticsResource { upstream, counts: Counts::new() }
     }
 }
 
-/// Counts what passes through it; see the [module](self).
+/// Counts the allocations and frees that pass through it; see the [module](self).
 ///
-/// Nothing that is counted changes what a call answers.
+/// Counting never changes what a call returns. In a forked child nothing is counted.
 pub struct StatisticsResource<R> {
-    inner: R,
+    upstream: R,
     counts: Counts,
 }
 
 impl<R> StatisticsResource<R> {
-    /// What was counted so far. Exact at every quiescent moment, peaks as
-    /// [`StatisticsLayer::with_peak_precision`] says; otherwise calls in progress may be missing.
+    /// Returns the counts of one instant: the sums over tags and over streams are the overall counts. A call
+    /// in progress on another thread is counted, or not yet.
     ///
-    /// Takes time in proportion to threads × (tags + streams). In a forked child it is empty.
+    /// Copies the counts of each tag and stream, while other calls wait. Empty in a forked child.
     #[must_use]
     pub fn snapshot(&self) -> Statistics {
-        self.counts.snapshot()
+        let copied = self.counts.lock().map(|counters| counters.statistics());
+        copied.map_or_else(Statistics::default, Statistics::sorted)
     }
 
-    /// Starts all peaks again from what is current, as exactly as peaks are.
+    /// Sets each peak to what is current. Scopes keep theirs.
     pub fn reset_peaks(&self) {
-        self.counts.reset_peaks();
+        if let Some(mut counters) = self.counts.lock() {
+            counters.reset_peaks();
+        }
     }
 
-    /// Opens a scope: from now on, what the calling thread does through this resource is counted
-    /// in it too. It ends when it is popped or dropped.
+    /// Opens a scope, which counts what the calling thread does through this resource until the scope is
+    /// popped or dropped.
     pub fn push(&self, tag: AllocTag) -> StatisticsScope<'_> {
         StatisticsScope::open(&self.counts, tag)
     }
 
-    /// The resource inside.
-    pub const fn get_ref(&self) -> &R {
-        &self.inner
+    /// Returns the upstream resource.
+    pub const fn upstream(&self) -> &R {
+        &self.upstream
     }
 
-    /// The resource inside, without the counts.
-    pub fn into_inner(self) -> R {
-        self.inner
+    /// Returns the upstream resource, and drops the counts.
+    pub fn into_upstream(self) -> R {
+        self.upstream
     }
 
-    const fn inner(&self) -> &R {
-        &self.inner
+    #[inline]
+    fn count(&self, event: Event, tag: AllocTag, stream: Option<StreamId>) {
+        if let Some(mut counters) = self.counts.lock() {
+            counters.count(event, tag, stream);
+        }
     }
 }
 
@@ -153,15 +117,16 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        // Taken apart and put together: so the compiler leaves the answer where it is, and does not
-        // copy it before its parts have reached the cache.
-        match self.inner.allocate(bytes, stream, tag) {
+        // Matched and rebuilt, not passed on: the compiler then leaves the block where upstream wrote it.
+        match self.upstream.allocate(bytes, stream, tag) {
             Ok(block) => {
-                self.counts.allocated(Item::from(&block));
+                let allocated = Event::Allocated(block.bytes() as u64);
+                self.count(allocated, block.tag(), Some(block.alloc_stream()));
                 Ok(block)
             }
             Err(error) => {
-                self.counts.failed(tag);
+                // Not counted by stream: the stream itself may be what was refused.
+                self.count(Event::Failed, tag, None);
                 Err(error)
             }
         }
@@ -169,10 +134,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let item = Item::from(&block);
-        match self.inner.deallocate(block) {
+        let (bytes, tag, stream) = (block.bytes() as u64, block.tag(), block.alloc_stream());
+        match self.upstream.deallocate(block) {
             Ok(state) => {
-                self.counts.freed(item);
+                self.count(Event::Freed(bytes), tag, Some(stream));
                 Ok(state)
             }
             Err(refused) => Err(refused),
@@ -181,16 +146,16 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
 
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         let before = block.bytes();
-        let grown = self.inner.try_grow(block, bytes)?;
+        let is_grown = self.upstream.try_grow(block, bytes)?;
         let more = block.bytes().saturating_sub(before);
         if more > 0 {
-            self.counts.grown(Item::growth(block, more as u64));
+            self.count(Event::Grown(more as u64), block.tag(), Some(block.alloc_stream()));
         }
-        Ok(grown)
+        Ok(is_grown)
     }
 
     forward!(
-        inner: is_retired,
+        upstream: is_retired,
         device_ordinal,
         stream_pool,
         bytes_outstanding,
@@ -199,14 +164,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         reap_pending,
         trim_to,
         use_tracking,
-        // Past it: blocks are counted, pages are not.
+        // Not wrapped: blocks are counted, pages are not.
         virtual_memory,
     );
 }
 
 impl<R: fmt::Debug> fmt::Debug for StatisticsResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Statistics({:?})", self.inner)
+        write!(f, "Statistics({:?})", self.upstream)
     }
 }
 

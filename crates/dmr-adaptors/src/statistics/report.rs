@@ -1,108 +1,171 @@
-//! What the statistics say.
+//! What a snapshot and a scope return.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use dmr_core::AllocTag;
 use dmr_core::size::human_bytes;
 
-/// A number that goes up and down, in bytes or in blocks.
+use super::counts::Counters;
+
+/// A number of bytes or blocks that goes up and down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// What it is now.
+    /// The current value.
     pub current: u64,
-    /// The most it has been since the start, or since the peaks were
-    /// [reset](super::StatisticsResource::reset_peaks).
+    /// The highest value since the start, or since
+    /// [`reset_peaks`](super::StatisticsResource::reset_peaks). Exact: the counter had this value.
     pub peak: u64,
-    /// All that was ever added. Never decreases.
+    /// The sum of all that was added. Never decreases.
     pub total: u64,
 }
 
-/// What passed through a [`StatisticsResource`](super::StatisticsResource) so far.
-///
-/// A block counts from when `allocate` returned it until `deallocate` took it. `current` and
-/// `total` are exact at every quiescent moment (no call in progress); for `peak`, see
-/// [`StatisticsLayer::with_peak_precision`](super::StatisticsLayer::with_peak_precision).
+impl From<ScopeCounter> for Counter {
+    /// A counter is below zero only after blocks were freed that another resource allocated: then it is 0.
+    fn from(counter: ScopeCounter) -> Self {
+        let ScopeCounter { current, peak, total } = counter;
+        Self { current: current.max(0).unsigned_abs(), peak, total }
+    }
+}
+
+/// The counts of a [`StatisticsResource`](super::StatisticsResource) at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Bytes, as asked for.
+    /// Bytes, as requested.
     pub bytes: Counter,
     /// Blocks.
     pub allocations: Counter,
-    /// Blocks given back.
+    /// Blocks freed.
     pub frees: u64,
     /// Allocations that failed.
     pub failures: u64,
-    /// The same for each tag, the one with the most current bytes first.
+    /// The counts of each tag, the one with the most current bytes first.
     pub by_tag: Vec<TagStatistics>,
-    /// The same for each stream, the one with the most current bytes first.
+    /// The counts of each stream, the one with the most current bytes first.
     pub by_stream: Vec<StreamStatistics>,
 }
 
-/// What was allocated with one tag.
+/// The counts of one tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagStatistics {
     /// The tag.
     pub tag: AllocTag,
-    /// Bytes, as asked for.
+    /// Bytes, as requested.
     pub bytes: Counter,
     /// Blocks.
     pub allocations: Counter,
-    /// Blocks given back.
+    /// Blocks freed.
     pub frees: u64,
     /// Allocations that failed.
     pub failures: u64,
 }
 
-/// What was allocated on one home stream, whoever leased it. Failures are not told apart by
-/// stream, because the stream itself may be what was refused.
+/// The counts of one home stream, over all its leases. Failures are not counted by stream, because the stream
+/// itself may be the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamStatistics {
     /// The stream's slot in the resource's pool ([`StreamId::slot`](dmr_core::StreamId::slot)).
     pub slot: usize,
-    /// Bytes, as asked for.
+    /// Bytes, as requested.
     pub bytes: Counter,
     /// Blocks.
     pub allocations: Counter,
-    /// Blocks given back.
+    /// Blocks freed.
     pub frees: u64,
 }
 
-/// A line over all, then one for each tag and each stream.
+impl StreamStatistics {
+    pub(super) fn is_used(&self) -> bool {
+        self.allocations.total != 0 || self.frees != 0
+    }
+}
+
+impl Statistics {
+    /// Puts the tags and the streams with the most current bytes first.
+    pub(super) fn sorted(mut self) -> Self {
+        self.by_tag.sort_by_key(|of_tag| (Reverse(of_tag.bytes.current), of_tag.tag));
+        self.by_stream.sort_by_key(|of_stream| (Reverse(of_stream.bytes.current), of_stream.slot));
+        self
+    }
+}
+
+/// The counts of a scope. Exact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScopeStatistics {
+    /// The scope's tag.
+    pub tag: AllocTag,
+    /// Bytes, as requested.
+    pub bytes: ScopeCounter,
+    /// Blocks.
+    pub allocations: ScopeCounter,
+    /// Blocks freed.
+    pub frees: u64,
+    /// Allocations that failed.
+    pub failures: u64,
+}
+
+impl ScopeStatistics {
+    pub(super) fn new(tag: AllocTag, counted: Counters) -> Self {
+        let Counters { bytes, blocks, frees, failures } = counted;
+        Self { tag, bytes, allocations: blocks, frees, failures }
+    }
+}
+
+/// A number of bytes or blocks that goes up and down from zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScopeCounter {
+    /// What was added less what was removed: below zero if the scope freed more than it allocated.
+    pub current: i64,
+    /// The highest value of `current`, at least zero.
+    pub peak: u64,
+    /// The sum of all that was added.
+    pub total: u64,
+}
+
+impl ScopeCounter {
+    #[inline]
+    pub(super) fn add(&mut self, amount: u64) {
+        self.current = self.current.wrapping_add_unsigned(amount);
+        self.total = self.total.wrapping_add(amount);
+        self.peak = self.peak.max(self.current.max(0).unsigned_abs());
+    }
+
+    #[inline]
+    pub(super) fn subtract(&mut self, amount: u64) {
+        self.current = self.current.wrapping_sub_unsigned(amount);
+    }
+
+    pub(super) fn reset_peak(&mut self) {
+        self.peak = self.current.max(0).unsigned_abs();
+    }
+}
+
+/// One line overall, then one for each tag and each stream.
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        line(f, &"all", &self.bytes, &self.allocations)?;
+        write!(f, "all: {}", line(&self.bytes, &self.allocations))?;
         write!(f, ", {} failed", self.failures)?;
         for of_tag in &self.by_tag {
-            f.write_str("\n  ")?;
-            line(
-                f,
-                &format_args!("tag {:?}", of_tag.tag.name()),
-                &of_tag.bytes,
-                &of_tag.allocations,
-            )?;
+            let line = line(&of_tag.bytes, &of_tag.allocations);
+            write!(f, "\n  tag {:?}: {line}", of_tag.tag.name())?;
             if of_tag.failures != 0 {
                 write!(f, ", {} failed", of_tag.failures)?;
             }
         }
         for of_stream in &self.by_stream {
-            f.write_str("\n  ")?;
-            let name = format_args!("stream {}", of_stream.slot);
-            line(f, &name, &of_stream.bytes, &of_stream.allocations)?;
+            let line = line(&of_stream.bytes, &of_stream.allocations);
+            write!(f, "\n  stream {}: {line}", of_stream.slot)?;
         }
         Ok(())
     }
 }
 
-fn line(
-    f: &mut fmt::Formatter<'_>,
-    name: &dyn fmt::Display,
-    bytes: &Counter,
-    blocks: &Counter,
-) -> fmt::Result {
+fn line(bytes: &Counter, blocks: &Counter) -> String {
     let [current, peak, total] = [bytes.current, bytes.peak, bytes.total].map(human_bytes);
     let (count, most, all) = (blocks.current, blocks.peak, blocks.total);
-    write!(f, "{name}: {current} in {count} blocks, peak {peak} in {most}, total {total} in {all}")
+    format!("{current} in {count} blocks, peak {peak} in {most}, total {total} in {all}")
 }
