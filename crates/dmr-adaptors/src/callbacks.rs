@@ -1,8 +1,7 @@
-//! [`FailureCallbackResource`]: when memory runs out, reap, ask the user's callbacks, try again.
+//! [`FailureCallbackResource`]: when memory runs out, reaps, calls the program's callbacks, and tries again.
 //!
-//! **Inside or outside.** Outside a budget it answers to
-//! [`OutOfBudget`](ResourceError::OutOfBudget) too, and what a callback frees counts for the
-//! budget. Inside a budget, the budget has refused before a callback hears of it.
+//! **Inside or outside.** Outside a budget it also handles [`OutOfBudget`](ResourceError::OutOfBudget), and
+//! bytes that a callback frees are free in the budget. Inside, the budget refuses before a callback is called.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,33 +16,33 @@ use dmr_core::{
 use crate::ResourceLayer;
 use crate::forward::forward;
 
-/// An allocation that found no room, as a callback sees it.
+/// A failed allocation, as a callback sees it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AllocationFailure<'a> {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: usize,
-    /// The stream named by the caller.
+    /// The stream that the caller named.
     pub stream: StreamId,
-    /// Who asked.
+    /// The tag of the allocation.
     pub tag: AllocTag,
     /// CUDA device ordinal.
     pub device_ordinal: usize,
-    /// Why the last try failed: out of memory, or out of budget.
+    /// The error of the last attempt: out of memory, or out of budget.
     pub error: &'a ResourceError,
-    /// How many times this callback has been asked about this allocation, this time included.
-    /// What ends an endless loop: decline when it is too many.
+    /// The number of calls of this callback for this allocation, including this one. Decline at some number,
+    /// or the allocation may never return.
     pub asked: u32,
-    /// How many times any callback has, this time included.
+    /// The number of calls of all callbacks for this allocation, including this one.
     pub attempt: u32,
 }
 
-/// What a callback answers.
+/// What a callback returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Response {
-    /// There may be room now: try again, and ask me again if there is not.
+    /// Tries again, and calls the same callback again if that fails.
     Retry,
-    /// I have nothing to give: ask the next callback.
+    /// Continues with the next callback.
     Decline,
 }
 
@@ -51,25 +50,25 @@ type Callback = Arc<dyn Fn(&AllocationFailure<'_>) -> Response + Send + Sync>;
 
 /// Makes a [`FailureCallbackResource`].
 #[derive(Clone)]
-#[must_use = "a layer does nothing until it is put around a resource"]
+#[must_use = "a layer does nothing until it wraps a resource"]
 pub struct FailureCallbackLayer {
     callbacks: Vec<Callback>,
     waits: bool,
 }
 
 impl FailureCallbackLayer {
-    /// No callbacks yet: only reaps, and waits for what is retired.
+    /// Makes a layer without callbacks, which reaps and waits only.
     pub const fn new() -> Self {
         Self { callbacks: Vec::new(), waits: true }
     }
 
-    /// Adds a callback, which is asked after those that were added before.
+    /// Adds a callback, to be called after those that were added before.
     ///
-    /// It runs on the thread whose allocation failed, with no lock held, and on several threads
-    /// at once. It may allocate, free and reap through the whole stack; an allocation that fails
-    /// inside it fails at once, without asking the callbacks of this resource again. A panic in
-    /// it is a [`Decline`](Response::Decline) and is counted
-    /// ([`callback_panics`](FailureCallbackResource::callback_panics)).
+    /// It runs on the thread whose allocation failed, without a lock, and on several threads at once. It may
+    /// allocate, free and reap through the whole stack; an allocation that fails inside it returns its error
+    /// at once, without a call of this resource's callbacks. A panic of the callback is caught, counted
+    /// ([`callback_panics`](FailureCallbackResource::callback_panics)) and treated as
+    /// [`Decline`](Response::Decline).
     pub fn with_callback(
         mut self,
         callback: impl Fn(&AllocationFailure<'_>) -> Response + Send + Sync + 'static,
@@ -78,9 +77,8 @@ impl FailureCallbackLayer {
         self
     }
 
-    /// Whether to wait for device work when memory that was given back is not free yet
-    /// (`reap_pending`). `true` if this is not called; `false` makes `allocate` never wait for
-    /// work, and fail or ask callbacks earlier.
+    /// Sets whether a failed allocation waits for device work that still uses freed memory (`reap_pending`).
+    /// The default is `true`. With `false`, `allocate` never waits for device work.
     pub const fn with_waiting(mut self, waits: bool) -> Self {
         self.waits = waits;
         self
@@ -103,165 +101,133 @@ impl fmt::Debug for FailureCallbackLayer {
 impl<R: DeviceMemoryResource> ResourceLayer<R> for FailureCallbackLayer {
     type Resource = FailureCallbackResource<R>;
 
-    fn layer(&self, inner: R) -> FailureCallbackResource<R> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        FailureCallbackResource {
-            inner,
-            callbacks: self.callbacks.as_slice().into(),
-            waits: self.waits,
-            number: MADE.fetch_add(1, Ordering::Relaxed),
-            panics: AtomicU64::new(0),
-        }
+    fn layer(&self, upstream: R) -> FailureCallbackResource<R> {
+        FailureCallbackResource { upstream, layer: self.clone(), panics: AtomicU64::new(0) }
     }
 }
 
-/// Rescues allocations that found no room.
+/// Retries allocations that are out of memory or out of budget.
 ///
-/// When `allocate` is out of memory or out of budget: `try_reap` and try again; `reap_pending`
-/// and try again; then ask the callbacks in order. After each [`Retry`](Response::Retry) all
-/// three tries are made again, and the same callback is asked again if they fail. If all decline,
-/// the answer is the error of the last try. Any other error is answered at once.
+/// It makes these attempts, until one succeeds: after `try_reap`; after `reap_pending`; and after each
+/// [`Retry`](Response::Retry) of a callback, at once, after `try_reap` and after `reap_pending`. Callbacks are
+/// called in order. When all have declined, the error of the last attempt is returned. Any other error is
+/// returned at once.
 pub struct FailureCallbackResource<R> {
-    inner: R,
-    callbacks: Arc<[Callback]>,
-    waits: bool,
-    /// Tells this resource from others in a thread's list of those that it is rescuing for.
-    number: u64,
+    upstream: R,
+    layer: FailureCallbackLayer,
     panics: AtomicU64,
 }
 
 impl<R> FailureCallbackResource<R> {
-    /// How many times a callback has panicked.
+    /// Returns how often a callback has panicked.
     #[must_use]
     pub fn callback_panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// The resource inside.
-    pub const fn get_ref(&self) -> &R {
-        &self.inner
+    /// Returns the upstream resource.
+    pub const fn upstream(&self) -> &R {
+        &self.upstream
     }
 
-    /// The resource inside, without the callbacks.
-    pub fn into_inner(self) -> R {
-        self.inner
+    /// Returns the upstream resource, and drops the callbacks.
+    pub fn into_upstream(self) -> R {
+        self.upstream
     }
-
-    const fn inner(&self) -> &R {
-        &self.inner
-    }
-}
-
-/// What one call of `allocate` asks for.
-#[derive(Clone, Copy)]
-struct Request {
-    bytes: usize,
-    stream: StreamId,
-    tag: AllocTag,
 }
 
 impl<R: DeviceMemoryResource> FailureCallbackResource<R> {
+    /// Retries an allocation that failed with `error`.
     #[cold]
-    fn rescue(&self, request: Request, error: ResourceError) -> ResourceResult<DeviceBlock> {
-        let Some(_inside) = Inside::enter(self.number) else { return Err(error) };
-        let mut error = match self.reap_and_try(request)? {
-            Ok(block) => return Ok(block),
-            Err(no_room) => no_room,
-        };
+    fn rescue(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+        error: ResourceError,
+    ) -> ResourceResult<DeviceBlock> {
+        let Some(_rescue) = Rescue::begin(&self.panics) else { return Err(error) };
+        let device_ordinal = self.upstream.device_ordinal();
+        let allocate = || self.upstream.allocate(bytes, stream, tag);
+        let mut result = self.retry_after_reaping(allocate);
         let mut attempt = 0_u32;
-        for callback in &*self.callbacks {
+        for callback in &self.layer.callbacks {
             let mut asked = 0_u32;
-            loop {
-                (attempt, asked) = (attempt.saturating_add(1), asked.saturating_add(1));
-                if self.ask(callback, request, &error, asked, attempt) == Response::Decline {
+            while let Err(error) = &result
+                && is_no_room(error)
+            {
+                (asked, attempt) = (asked.saturating_add(1), attempt.saturating_add(1));
+                let failure =
+                    AllocationFailure { bytes, stream, tag, device_ordinal, error, asked, attempt };
+                if self.call(callback, &failure) == Response::Decline {
                     break;
                 }
-                error = match self.try_once(request)? {
-                    Ok(block) => return Ok(block),
-                    Err(_) => match self.reap_and_try(request)? {
-                        Ok(block) => return Ok(block),
-                        Err(no_room) => no_room,
-                    },
-                };
+                result = allocate();
+                if matches!(&result, Err(error) if is_no_room(error)) {
+                    result = self.retry_after_reaping(allocate);
+                }
             }
         }
-        Err(error)
+        result
     }
 
-    fn ask(
+    /// Allocates after `try_reap`, and if there is still no room, after `reap_pending`.
+    fn retry_after_reaping(
         &self,
-        callback: &Callback,
-        request: Request,
-        error: &ResourceError,
-        asked: u32,
-        attempt: u32,
-    ) -> Response {
-        let Request { bytes, stream, tag } = request;
-        let device_ordinal = self.inner.device_ordinal();
-        let failure =
-            AllocationFailure { bytes, stream, tag, device_ordinal, error, asked, attempt };
-        catch_unwind(AssertUnwindSafe(|| callback(&failure))).unwrap_or_else(|_| {
+        allocate: impl Fn() -> ResourceResult<DeviceBlock>,
+    ) -> ResourceResult<DeviceBlock> {
+        // An error of the reap is ignored: the allocation after it returns what is wrong.
+        let _ = self.upstream.try_reap();
+        match allocate() {
+            Err(error) if is_no_room(&error) && self.layer.waits => {
+                let _ = self.upstream.reap_pending();
+                allocate()
+            }
+            result => result,
+        }
+    }
+
+    fn call(&self, callback: &Callback, failure: &AllocationFailure<'_>) -> Response {
+        catch_unwind(AssertUnwindSafe(|| callback(failure))).unwrap_or_else(|_| {
             self.panics.fetch_add(1, Ordering::Relaxed);
             Response::Decline
         })
     }
-
-    /// Frees what is done and tries; waits for the rest, if it may, and tries again.
-    fn reap_and_try(&self, request: Request) -> ResourceResult<Try> {
-        // Reaping that fails leaves what there was; the try that follows says what is the matter.
-        let _ = self.inner.try_reap();
-        let answer = self.try_once(request)?;
-        if answer.is_ok() || !self.waits {
-            return Ok(answer);
-        }
-        let _ = self.inner.reap_pending();
-        self.try_once(request)
-    }
-
-    fn try_once(&self, request: Request) -> ResourceResult<Try> {
-        match self.inner.allocate(request.bytes, request.stream, request.tag) {
-            Ok(block) => Ok(Ok(block)),
-            Err(error) if is_no_room(&error) => Ok(Err(error)),
-            Err(other) => Err(other),
-        }
-    }
 }
-
-/// A block, or why there was no room.
-type Try = Result<DeviceBlock, ResourceError>;
 
 const fn is_no_room(error: &ResourceError) -> bool {
     matches!(error, ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
 }
 
 thread_local! {
-    /// The resources that this thread is inside a rescue of.
-    static RESCUING: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The resources for which this thread is in a rescue. Each is named by the address of its counter of
+    /// panics, which differs from that of a resource inside it.
+    static RESCUING: RefCell<Vec<*const AtomicU64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it lives, the thread is inside a rescue of one resource.
-struct Inside(u64);
+/// Marks the thread as in a rescue for one resource, until it is dropped.
+struct Rescue;
 
-impl Inside {
-    /// `None` if the thread is inside already, or is ending and cannot know.
-    fn enter(number: u64) -> Option<Self> {
-        let entered = RESCUING.try_with(|rescuing| {
+impl Rescue {
+    /// Returns `None` if the thread is in a rescue for this resource already, or has lost its thread-locals.
+    fn begin(resource: *const AtomicU64) -> Option<Self> {
+        let is_new = RESCUING.try_with(|rescuing| {
             let mut rescuing = rescuing.borrow_mut();
-            let is_new = !rescuing.contains(&number);
+            let is_new = !rescuing.contains(&resource);
             if is_new {
-                rescuing.push(number);
+                rescuing.push(resource);
             }
             is_new
         });
-        // Not `then_some`: a mark that is made and dropped would take the outer one away.
-        entered.is_ok_and(|is_new| is_new).then(|| Self(number))
+        // Not `then_some`: dropping the eager value would end the outer rescue.
+        is_new.is_ok_and(|is_new| is_new).then(|| Self)
     }
 }
 
-impl Drop for Inside {
+impl Drop for Rescue {
     fn drop(&mut self) {
-        // A thread that has lost its list has nothing to be taken off.
-        let _ = RESCUING.try_with(|rescuing| rescuing.borrow_mut().retain(|n| *n != self.0));
+        // Rescues end in the reverse of the order in which they began.
+        let _ = RESCUING.try_with(|rescuing| rescuing.borrow_mut().pop());
     }
 }
 
@@ -273,15 +239,15 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        match self.inner.allocate(bytes, stream, tag) {
-            Err(error) if is_no_room(&error) => self.rescue(Request { bytes, stream, tag }, error),
-            answer => answer,
+        match self.upstream.allocate(bytes, stream, tag) {
+            Err(error) if is_no_room(&error) => self.rescue(bytes, stream, tag, error),
+            result => result,
         }
     }
 
     forward!(
-        inner: deallocate,
-        // A block that does not grow is no failure: it is `false`, not an error.
+        upstream: deallocate,
+        // Not rescued: a block that cannot grow in place returns `false`, which is no error.
         try_grow,
         is_retired,
         device_ordinal,
@@ -292,14 +258,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
         reap_pending,
         trim_to,
         use_tracking,
-        // Past it: the callbacks help blocks, a pool that maps pages has its own ways.
+        // Not rescued: a pool that maps pages reaps and retries itself.
         virtual_memory,
     );
 }
 
 impl<R: fmt::Debug> fmt::Debug for FailureCallbackResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FailureCallbacks({}, {:?})", self.callbacks.len(), self.inner)
+        write!(f, "FailureCallbacks({}, {:?})", self.layer.callbacks.len(), self.upstream)
     }
 }
 

@@ -155,13 +155,13 @@ fn a_block_that_the_inner_resource_does_not_take_back_can_be_used_and_given_back
         let mut block = resource.allocate(1001, x, TAG).unwrap();
         let (id, before) = (block.id(), resource.usage());
         for _ in 0..2 {
-            resource.get_ref().fail("deallocate", wrong.clone());
+            resource.upstream().fail("deallocate", wrong.clone());
             let refusal = resource.deallocate(block).unwrap_err();
             assert_eq!(refusal.error, wrong);
             block = refusal.block;
             assert_eq!((block.id(), block.bytes()), (id, 1001));
             assert_eq!(resource.usage(), before);
-            assert_eq!(resource.get_ref().calls().last(), Some(&"deallocate"));
+            assert_eq!(resource.upstream().calls().last(), Some(&"deallocate"));
             harness.fill(x, &block, 7).unwrap();
             assert_eq!(harness.check(x, &block, 7).unwrap(), None);
         }
@@ -216,9 +216,9 @@ fn the_inner_resource_comes_out_when_nothing_is_handed_out() {
     let [x, _] = harness.streams();
     let resource = to(512).layer(Arc::clone(harness.fake()));
     let block = resource.allocate(10, x, TAG).unwrap();
-    let resource = resource.into_inner().unwrap_err();
+    let resource = resource.into_upstream().unwrap_err();
     let state = resource.deallocate(block).unwrap();
-    assert!(state == BlockState::Retired && resource.into_inner().is_ok());
+    assert!(state == BlockState::Retired && resource.into_upstream().is_ok());
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_failed_reap_is_answered_and_what_was_freed_is_counted() {
     let block = resource.allocate(700, x, TAG).unwrap();
     resource.deallocate(block).unwrap();
     let wrong = ResourceError::driver("cuEventQuery", 999, "CUDA_ERROR_UNKNOWN", 0);
-    resource.get_ref().fail("reap_pending", wrong.clone());
+    resource.upstream().fail("reap_pending", wrong.clone());
     assert_eq!(resource.reap_pending().unwrap_err(), wrong);
     assert_eq!(resource.usage().retired, 700);
     // Freed behind its back.

@@ -91,7 +91,7 @@ fn a_stack_says_what_it_is_in_one_line() {
     let harness = harness(layer);
     let text = format!("FailureCallbacks(1, {:?})", harness.fake());
     assert_eq!(harness.outermost().to_string(), text);
-    assert_eq!(Arc::strong_count(harness.outermost().get_ref()), 2);
+    assert_eq!(Arc::strong_count(harness.outermost().upstream()), 2);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn what_was_given_back_is_reaped_before_anybody_is_asked() {
     let first = resource.allocate(1000, x, TAG).unwrap();
     harness.fill(x, &first, 1).unwrap();
     resource.deallocate(first).unwrap();
-    (0..2).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
+    (0..2).for_each(|_| resource.upstream().fail("allocate", no_memory()));
     let second = resource.allocate(10, y, TAG).unwrap();
     assert_eq!((asked.load(Ordering::Relaxed), resource.usage().retired), (0, 0));
     resource.deallocate(second).unwrap();
@@ -122,10 +122,10 @@ fn without_waiting_work_in_flight_is_left_alone() {
     let first = resource.allocate(1000, x, TAG).unwrap();
     harness.fill(x, &first, 1).unwrap();
     resource.deallocate(first).unwrap();
-    resource.get_ref().calls();
-    (0..2).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
+    resource.upstream().calls();
+    (0..2).for_each(|_| resource.upstream().fail("allocate", no_memory()));
     assert_eq!(resource.allocate(10, y, TAG).unwrap_err(), no_memory());
-    assert_eq!(resource.get_ref().calls(), ["allocate", "try_reap", "allocate"]);
+    assert_eq!(resource.upstream().calls(), ["allocate", "try_reap", "allocate"]);
     assert_eq!(resource.usage().retired, 1000);
     let second = resource.allocate(10, y, TAG).unwrap();
     resource.deallocate(second).unwrap();
@@ -149,7 +149,7 @@ fn reaping_comes_first_then_waiting_then_the_callbacks() {
         .with_callback(writes("second", 2))
         .with_callback(writes("third", 1));
     let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
-    let scripted = resource.get_ref();
+    let scripted = resource.upstream();
 
     // Everybody declines in the end: the last error is the answer.
     for n in 0..12 {
@@ -191,12 +191,12 @@ fn other_errors_are_answered_at_once() {
     });
     let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
     let lost = ResourceError::device_lost(0, "cuMemAllocAsync", 719);
-    resource.get_ref().fail("allocate", lost.clone());
+    resource.upstream().fail("allocate", lost.clone());
     assert_eq!(resource.allocate(10, stream, TAG).unwrap_err(), lost);
-    assert_eq!(resource.get_ref().calls(), ["allocate"]);
+    assert_eq!(resource.upstream().calls(), ["allocate"]);
     // Also when the device is lost while a rescue is under way.
-    (0..3).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
-    resource.get_ref().fail("allocate", lost.clone());
+    (0..3).for_each(|_| resource.upstream().fail("allocate", no_memory()));
+    resource.upstream().fail("allocate", lost.clone());
     assert_eq!(resource.allocate(10, stream, TAG).unwrap_err(), lost);
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
@@ -206,9 +206,9 @@ fn reaping_that_fails_does_not_stop_the_rescue() {
     let harness = FakeHarness::new(false);
     let resource = FailureCallbackLayer::new().layer(Scripted::new(Arc::clone(harness.fake())));
     let wrong = ResourceError::driver("cuEventQuery", 999, "CUDA_ERROR_UNKNOWN", 0);
-    resource.get_ref().fail("try_reap", wrong.clone());
-    resource.get_ref().fail("reap_pending", wrong);
-    (0..2).for_each(|_| resource.get_ref().fail("allocate", no_memory()));
+    resource.upstream().fail("try_reap", wrong.clone());
+    resource.upstream().fail("reap_pending", wrong);
+    (0..2).for_each(|_| resource.upstream().fail("allocate", no_memory()));
     let block = resource.allocate(10, harness.streams()[0], TAG).unwrap();
     resource.deallocate(block).unwrap();
 }

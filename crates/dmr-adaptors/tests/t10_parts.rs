@@ -80,7 +80,7 @@ fn an_aligned_block_is_taken_at_its_depth_and_at_no_other() {
         let layer = AlignedLayer::new(4096).unwrap().with_threshold(threshold);
         let aligned = ResourceBuilder::new(driver_pool(&rig)).layer(layer).build();
         parts_are_refused(&aligned, &rig);
-        assert_eq!(aligned.get_ref().bytes_outstanding(), 0);
+        assert_eq!(aligned.upstream().bytes_outstanding(), 0);
         drop(aligned);
         rig.assert_clean();
     }

@@ -196,7 +196,7 @@ fn a_child_is_refused_by_layers_stacked_by_hand() {
         let asked = Arc::clone(&aligned);
         let ask_log = move |call: fn(&LoggingResource<AsyncCudaResource>) -> bool| {
             let asked = Arc::clone(&asked);
-            move || call(asked.get_ref())
+            move || call(asked.upstream())
         };
         let asks = vec![
             Ask::new("log: flush", ask_log(|log| log.flush().is_err())),
