@@ -1,6 +1,7 @@
 //! The code blocks of the guide, compiled and run on the simulated driver.
 //!
-//! `cargo test -p dmr-guide --doc` runs every block of `docs/src/guide`, each in a process of its own. A
+//! `cargo test -p dmr-guide --doc` runs every block of `docs/src/guide` and of the simulator's README, each in a process
+//! of its own. A
 //! block is a function that takes a runtime, or none; its last line, which the book hides, passes it to [`run`] or [`run_program`].
 
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ macro_rules! pages {
 }
 
 pages! {
+    DmrSim: "../../dmr-sim/README.md",
     Benchmarks: "../../../docs/src/guide/benchmarks.md",
     ComingFrom: "../../../docs/src/guide/coming-from.md",
     Debugging: "../../../docs/src/guide/debugging.md",
