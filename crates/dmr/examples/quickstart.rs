@@ -2,18 +2,15 @@
 //!
 //! `cargo run -p dmr --example quickstart`
 
-#![allow(unsafe_code, reason = "cudarc's copy takes device addresses")]
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::error::Error;
-use std::sync::Arc;
 
-use dmr::cudarc::driver::result;
 use dmr::prelude::*;
 use dmr_sim::{Driver, Universe};
 
-const BYTES: usize = 64 << 20;
-const PATTERN: u32 = 0xD0_0D_F0_0D;
+const WORDS: usize = 16 << 20;
+const VALUE: u32 = 0xD0_0D_F0_0D;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let simulated = match dmr_sim::select()? {
@@ -22,30 +19,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));
 
-    let runtime = DeviceRuntime::try_get(ordinal)?;
-    let (memory, stream) = (runtime.resource(), runtime.streams().acquire()?);
-    println!(
-        "driver   {}",
-        if simulated.is_some() { "simulated" } else { runtime.device().name() }
-    );
+    let gpu = DeviceRuntime::try_get(ordinal)?;
+    let name = if simulated.is_some() { "simulated" } else { gpu.device().name() };
+    println!("driver   {name}");
 
-    let source = memory.allocate(BYTES, stream.id(), AllocTag::new("source"))?;
-    let copy = memory.allocate(BYTES, stream.id(), AllocTag::new("copy"))?;
+    let (a, b) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
+    let mut source = DeviceBuffer::<u32>::uninit_tagged(gpu, &a, WORDS, AllocTag::new("source"))?;
+    let mut copy = DeviceBuffer::<u32>::uninit_tagged(gpu, &b, WORDS, AllocTag::new("copy"))?;
+    let memory = gpu.resource();
     println!("holds    {memory:?}: {} MiB in 2 blocks", memory.usage().live >> 20);
 
-    let ops = PatternOps::new(Arc::clone(runtime.streams()))?;
-    ops.fill_pattern(&source, 0..BYTES, PATTERN, stream.id())?;
-    // SAFETY: both blocks have BYTES bytes and are alive until the stream is synchronised below.
-    unsafe {
-        let stream = stream.stream().cu_stream();
-        result::memcpy_dtod_async(copy.ptr(), source.ptr(), BYTES, stream)?;
-    }
-    ops.check_pattern(&copy, 0..BYTES, PATTERN, stream.id(), 0)?;
-    let wrong = ops.collect()?;
-    println!("checked  {} MiB copied on the stream, {} wrong", BYTES >> 20, wrong.len());
+    source.fill(VALUE, &a)?;
+    copy.copy_from(&source, &b)?; // `b` waits for the fill on `a`
+    drop(source); // freed when `b` has read it
+    let wrong = copy.to_host(&b)?.iter().filter(|word| **word != VALUE).count();
+    println!("checked  {} MiB copied, {wrong} words are wrong", copy.size_in_bytes() >> 20);
 
-    memory.deallocate(source)?;
-    memory.deallocate(copy)?;
+    drop(copy);
     memory.reap_pending()?;
     println!("freed    {} MiB", memory.usage().total_freed >> 20);
     if let Some(universe) = simulated {

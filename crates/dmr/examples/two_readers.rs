@@ -1,26 +1,22 @@
 //! Two streams read a buffer, the first of them slowly; a third stream overwrites it.
 //!
-//! cudarc's slice remembers one read: the second reader takes the place of the first, the writer
-//! waits for the second alone, and the slow reader finds what the writer wrote. This library
-//! remembers the latest read of every stream.
+//! cudarc's slice remembers one read: the second reader replaces the first, the writer waits for the second
+//! alone, and the slow reader finds what the writer wrote. This library remembers the latest read of every
+//! stream.
 //!
 //! `cargo run -p dmr --example two_readers [ROUNDS]`
 
-#![allow(unsafe_code, reason = "the driver's copies take device addresses")]
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::error::Error;
 use std::sync::Arc;
 
-use dmr::cudarc::driver::result;
 use dmr::prelude::*;
 use dmr_sim::{Driver, Policy, Universe};
 
 const BYTES: usize = 1 << 20;
-/// What the readers should find.
+/// What the readers should find; the writer writes zeros.
 const OLD: u8 = 1;
-/// What is written over it.
-const NEW: u8 = 0;
 const SLOW_NANOSECONDS: u64 = 20_000_000;
 
 struct Machine {
@@ -49,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 impl Machine {
     fn new() -> Result<Self, Box<dyn Error>> {
         let simulated = match dmr_sim::select()? {
-            // Work runs as late as it may: what nothing waits for comes last.
+            // Work runs as late as possible: work that nothing waits for comes last.
             Driver::Simulated(_) => Some(Universe::builder().policy(Policy::Lazy).build()?),
             _ => None,
         };
@@ -65,11 +61,11 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Plays the rounds and prints a line; answers in how many the slow reader found wrong bytes
-    /// or, on the simulator, a race was reported.
+    /// Plays the rounds and prints a line. Returns the number of rounds in which the slow reader found wrong
+    /// bytes or, on the simulator, a race was reported.
     fn judge(
         &self,
-        who: &str,
+        name: &str,
         rounds: u32,
         play: impl Fn(&Self) -> Result<Vec<u8>, Box<dyn Error>>,
     ) -> Result<u32, Box<dyn Error>> {
@@ -85,11 +81,13 @@ impl Machine {
             Some(_) => format!(", {} races reported", races() - races_before),
             None => String::new(),
         };
-        println!("{who:<15} the slow reader found wrong bytes {wrong} of {rounds} times{reported}");
+        println!(
+            "{name:<15} the slow reader found wrong bytes {wrong} of {rounds} times{reported}"
+        );
         Ok(wrong_or_raced)
     }
 
-    /// As cudarc's safe interface has it, which orders streams by an event in each slice.
+    /// With cudarc's slices, which order streams by two events in each slice.
     fn with_cudarc(&self) -> Result<Vec<u8>, Box<dyn Error>> {
         let streams = [&self.slow, &self.quick, &self.writer].map(StreamLease::stream);
         let [slow, quick, writer] = streams;
@@ -107,76 +105,24 @@ impl Machine {
         Ok(slow.clone_dtoh(&slow_copy)?)
     }
 
-    /// The same work, each piece of it declared.
+    /// The same work with buffers.
     fn with_dmr(&self) -> Result<Vec<u8>, Box<dyn Error>> {
-        let allocate = |stream: &StreamLease| {
-            self.runtime.resource().allocate(BYTES, stream.id(), AllocTag::new("two_readers"))
-        };
-        let mut shared = allocate(&self.writer)?;
-        let mut slow_copy = allocate(&self.slow)?;
-        let mut quick_copy = allocate(&self.quick)?;
-        self.fill(&self.writer, &mut shared, OLD)?;
-        self.runtime.device().synchronize()?;
+        let (gpu, slow, quick, writer) = (&self.runtime, &self.slow, &self.quick, &self.writer);
+        let mut shared = DeviceBuffer::from_host(gpu, writer, &vec![OLD; BYTES])?;
+        let mut slow_copy = DeviceBuffer::<u8>::zeroed(gpu, slow, BYTES)?;
+        let mut quick_copy = DeviceBuffer::<u8>::zeroed(gpu, quick, BYTES)?;
+        gpu.device().synchronize()?;
 
         self.delay_the_slow_reader()?;
-        self.copy(&self.slow, &shared, &mut slow_copy)?;
-        self.copy(&self.quick, &shared, &mut quick_copy)?;
-        self.fill(&self.writer, &mut shared, NEW)?;
-        self.writer.stream().synchronize()?;
+        slow_copy.copy_from(&shared, slow)?;
+        quick_copy.copy_from(&shared, quick)?;
+        shared.fill_zero(writer)?;
+        writer.stream().synchronize()?;
 
-        let mut found = vec![NEW; BYTES];
-        self.read_back(&self.slow, &slow_copy, &mut found)?;
-        for block in [shared, slow_copy, quick_copy] {
-            self.runtime.resource().deallocate(block)?;
-        }
-        Ok(found)
+        Ok(slow_copy.to_host(slow)?)
     }
 
     fn delay_the_slow_reader(&self) -> ResourceResult<()> {
         self.ops.delay(self.slow.id(), SLOW_NANOSECONDS)
-    }
-
-    fn fill(
-        &self,
-        on: &StreamLease,
-        block: &mut DeviceBlock,
-        byte: u8,
-    ) -> Result<(), Box<dyn Error>> {
-        let mut launch = LaunchRecorder::new_strict(on.id());
-        let target = launch.write(block).device_ptr();
-        // SAFETY: the block has BYTES bytes, and its use is declared.
-        Ok(launch.launch(&self.runtime, |stream| unsafe {
-            result::memset_d8_async(target, byte, BYTES, stream.cu_stream())
-        })?)
-    }
-
-    fn copy(
-        &self,
-        on: &StreamLease,
-        from: &DeviceBlock,
-        to: &mut DeviceBlock,
-    ) -> Result<(), Box<dyn Error>> {
-        let mut launch = LaunchRecorder::new_strict(on.id());
-        let (source, target) = (launch.read(from).device_ptr(), launch.write(to).device_ptr());
-        // SAFETY: both blocks have BYTES bytes, and their uses are declared.
-        Ok(launch.launch(&self.runtime, |stream| unsafe {
-            result::memcpy_dtod_async(target, source, BYTES, stream.cu_stream())
-        })?)
-    }
-
-    fn read_back(
-        &self,
-        on: &StreamLease,
-        from: &DeviceBlock,
-        to: &mut [u8],
-    ) -> Result<(), Box<dyn Error>> {
-        let mut launch = LaunchRecorder::new_strict(on.id());
-        let source = launch.read(from).device_ptr();
-        Ok(launch.launch(&self.runtime, |stream| {
-            // SAFETY: the block has BYTES bytes, and so has `to`, which outlives the copy: it is
-            // over when the stream is synchronised.
-            unsafe { result::memcpy_dtoh_async(to, source, stream.cu_stream()) }?;
-            stream.synchronize()
-        })?)
     }
 }
