@@ -23,16 +23,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = if simulated.is_some() { "simulated" } else { gpu.device().name() };
     println!("driver   {name}");
 
-    let (a, b) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
-    let mut source = DeviceBuffer::<u32>::uninit_tagged(gpu, &a, WORDS, AllocTag::new("source"))?;
-    let mut copy = DeviceBuffer::<u32>::uninit_tagged(gpu, &b, WORDS, AllocTag::new("copy"))?;
+    let stream = gpu.streams().acquire()?;
+    let mut source =
+        DeviceBuffer::<u32>::uninit_tagged(gpu, &stream, WORDS, AllocTag::new("source"))?;
+    let mut copy = DeviceBuffer::<u32>::uninit_tagged(gpu, &stream, WORDS, AllocTag::new("copy"))?;
     let memory = gpu.resource();
     println!("holds    {memory:?}: {} MiB in 2 blocks", memory.usage().live >> 20);
 
-    source.fill(VALUE, &a)?;
-    copy.copy_from(&source, &b)?; // `b` waits for the fill on `a`
-    drop(source); // freed when `b` has read it
-    let wrong = copy.to_host(&b)?.iter().filter(|word| **word != VALUE).count();
+    source.fill(VALUE, &stream)?;
+    copy.copy_from(&source, &stream)?;
+    drop(source); // freed after the copy
+    let wrong = copy.to_host(&stream)?.iter().filter(|word| **word != VALUE).count();
     println!("checked  {} MiB copied, {wrong} words are wrong", copy.size_in_bytes() >> 20);
 
     drop(copy);
