@@ -13,7 +13,7 @@ pub trait AtExit: Send + Sync {
     /// Does the work. Called once, on the thread that ends the process; other threads may still run.
     ///
     /// It must return after a bounded time, whatever other threads do and whatever the calling thread has
-    /// locked. Thread-locals with a destructor are gone already. A panic is caught.
+    /// locked. Thread-locals with a destructor are already destroyed. A panic is caught.
     fn at_exit(&self);
 }
 

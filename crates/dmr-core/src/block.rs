@@ -7,8 +7,8 @@ use crate::{AllocTag, Generation, ResourceError, ResourceResult, StreamId};
 /// One allocation of device memory, or a [part](DeviceBlock::narrow) of one.
 ///
 /// Linear: neither `Clone` nor `Copy`. [`deallocate`](crate::DeviceMemoryResource::deallocate) of the
-/// resource that allocated it takes it back. Dropping it instead leaks the memory, visibly in
-/// [`usage`](crate::DeviceMemoryResource::usage).
+/// resource that allocated it consumes it. Dropping it instead leaks the memory, which
+/// [`usage`](crate::DeviceMemoryResource::usage) goes on counting as live.
 #[must_use = "dropping a block leaks its memory: pass it to `deallocate`"]
 pub struct DeviceBlock {
     // The fields of `BlockParts` in one cache line: blocks are moved.
@@ -26,15 +26,14 @@ pub struct DeviceBlock {
 
 const _: () = assert!(size_of::<DeviceBlock>() <= 64);
 
-/// Everything a resource states about a block that it makes: the argument of
-/// [`DeviceBlock::from_parts`].
+/// The properties of a block that a resource makes: the argument of [`DeviceBlock::from_parts`].
 #[derive(Clone, Copy, Debug)]
 pub struct BlockParts {
     /// Device address (a `CUdeviceptr`).
     pub ptr: u64,
     /// Requested bytes.
     pub bytes: usize,
-    /// Bytes set aside for the block, at least `bytes`.
+    /// Bytes reserved for the block, at least `bytes`.
     pub reserved_bytes: usize,
     /// Alignment of `ptr` in bytes: a power of two, at least 256.
     pub alignment: usize,
@@ -121,7 +120,7 @@ impl DeviceBlock {
         if self.part_depth == depth { Ok(()) } else { Err(ResourceError::part_of_block(self)) }
     }
 
-    /// Returns what the resource has stated about the block.
+    /// Returns all properties of the block.
     #[must_use]
     #[inline]
     pub const fn parts(&self) -> BlockParts {
@@ -154,7 +153,7 @@ impl DeviceBlock {
         self.bytes
     }
 
-    /// Bytes set aside for the block, at least [`bytes`](Self::bytes). Only `bytes` of them may be used.
+    /// Bytes reserved for the block, at least [`bytes`](Self::bytes). Only `bytes` of them may be used.
     #[must_use]
     #[inline]
     pub const fn reserved_bytes(&self) -> usize {

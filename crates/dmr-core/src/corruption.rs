@@ -41,7 +41,7 @@ impl fmt::Display for Corruption {
         let what = match self.kind {
             CorruptionKind::Overrun => "written past its end",
             CorruptionKind::Underrun => "written before its start",
-            CorruptionKind::WriteAfterFree => "written after it was given back",
+            CorruptionKind::WriteAfterFree => "written after it was deallocated",
         };
         let (generation, tag, size) = (self.generation, self.tag, human_bytes(self.bytes as u64));
         let (stream, offset) = (self.alloc_stream, self.offset);

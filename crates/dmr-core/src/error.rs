@@ -1,4 +1,4 @@
-//! What can go wrong, to which block or stream, and what to do about it.
+//! Errors: what failed, for which block or stream, and what to do.
 
 mod messages;
 mod problems;
@@ -11,12 +11,12 @@ use crate::shortage::{Held, Named, Pooled, SharedBy, advice, lack};
 use crate::size::human_bytes;
 use crate::{Access, AllocTag, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
-/// What the methods of a resource answer.
+/// The result of a resource's methods.
 pub type ResourceResult<T> = Result<T, ResourceError>;
 
-/// Why a call on a resource failed.
+/// The error of a call on a resource.
 ///
-/// A failed call leaves the accounting and the ledger as they were (contract T4). Variants are
+/// A failed call changes neither the accounting nor the ledger (contract T4). Variants are
 /// `#[non_exhaustive]`: match on what you need and end with `..`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -25,13 +25,13 @@ pub enum ResourceError {
     #[non_exhaustive]
     #[error("cannot allocate {requested} bytes: {problem}")]
     InvalidSize {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: usize,
         /// What is wrong with that number.
         problem: SizeProblem,
     },
 
-    /// The device has no room, or a limit of a configuration allows no more.
+    /// The device has not enough free memory, or a configured limit refuses the request.
     #[non_exhaustive]
     #[error(
         "{}; this resource holds {} live and {} retired{}: {}",
@@ -39,25 +39,25 @@ pub enum ResourceError {
         human_bytes(*.live), human_bytes(*.retired), Pooled(.pool), advice(.limit)
     )]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: usize,
         /// CUDA device ordinal.
         device_ordinal: usize,
-        /// Bytes free on the device, as the driver says; 0 if it could not be asked.
+        /// Free bytes of the device, as the driver reports them; 0 if the driver reports none.
         free: u64,
-        /// Bytes the device has; 0 if it could not be asked.
+        /// All bytes of the device; 0 if the driver reports none.
         total: u64,
-        /// Bytes this resource has handed out.
+        /// Bytes of this resource's live blocks.
         live: u64,
-        /// Bytes given back to this resource that device work may still need.
+        /// Bytes of this resource's retired blocks: deallocated, and still used by device work.
         retired: u64,
-        /// What the resource keeps, if it is a pool.
+        /// The state of the pool, if the resource is one.
         pool: Option<Box<PoolShortage>>,
-        /// The limit that refused; `None` if the device has no room.
+        /// The limit that refused the request; `None` if the device has not enough memory.
         limit: Option<Box<Limit>>,
     },
 
-    /// The budget has no room.
+    /// The request exceeds what is left of a budget.
     #[non_exhaustive]
     #[error(
         "out of budget{}: {} requested, {} of {} left{}{}, {} pending: call reap_pending or raise the \
@@ -66,17 +66,17 @@ pub enum ResourceError {
         Held(.holders), SharedBy(.shared), human_bytes(*.pending)
     )]
     OutOfBudget {
-        /// Whose budget, where it has a name.
+        /// The name of the budget; untagged if it has none.
         budget: AllocTag,
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: usize,
         /// Bytes of the whole budget.
         limit: u64,
         /// Bytes of the budget that are left.
         remaining: u64,
-        /// Bytes that were given back but that device work may still need.
+        /// Bytes that were deallocated and that device work may still use.
         pending: u64,
-        /// Who holds the most, largest first.
+        /// The tags that hold the most, largest first.
         holders: Box<[Holder]>,
         /// The processes that share the limit, if a shared limit refused the request.
         shared: Option<Box<SharedShortage>>,
@@ -108,13 +108,13 @@ pub enum ResourceError {
         problem: StreamProblem,
     },
 
-    /// A fixed number of things is all in use.
+    /// All of a fixed number of things are in use.
     #[non_exhaustive]
     #[error("all {limit} {what} are in use: return one, or configure more")]
     Capacity {
-        /// What there is no more of, plural.
+        /// The things, in the plural.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         limit: usize,
     },
 
@@ -129,13 +129,13 @@ pub enum ResourceError {
         generation: Generation,
         /// The stream whose window is open.
         holder: StreamId,
-        /// The stream that asked.
+        /// The stream of the refused use.
         requested: StreamId,
-        /// The access that was asked for.
+        /// The access of the refused use.
         access: Access,
     },
 
-    /// The stream is capturing a graph, where this call would be left out or is illegal.
+    /// The stream is capturing a graph, which cannot contain this call.
     #[non_exhaustive]
     #[error(
         "{stream} is capturing a graph, so memory cannot be allocated, freed or tracked on it: end \
@@ -146,14 +146,14 @@ pub enum ResourceError {
         stream: StreamId,
     },
 
-    /// The block was freed before.
+    /// The block was deallocated before.
     #[non_exhaustive]
     #[error(
-        "use after free: block {generation} was given back, and its address may have another block \
-         now: keep the block until its last use"
+        "use after free: block {generation} was deallocated, and its address may belong to another \
+         block now: keep the block until its last use"
     )]
     UseAfterFree {
-        /// The block that is no more.
+        /// The deallocated block.
         generation: Generation,
     },
 
@@ -177,22 +177,22 @@ pub enum ResourceError {
     #[non_exhaustive]
     #[error(
         "block {generation} of device {block_device} was not allocated by this resource \
-         (device {device_ordinal}): give it back to the one that made it"
+         (device {device_ordinal}): pass it to the resource that allocated it"
     )]
     ForeignBlock {
         /// The block.
         generation: Generation,
         /// The device it is on.
         block_device: usize,
-        /// The device of the resource that was asked.
+        /// The device of this resource.
         device_ordinal: usize,
     },
 
-    /// The block is a part of the block that the resource allocated.
+    /// The block is a part of a block that the resource allocated.
     #[non_exhaustive]
     #[error(
         "this is a part of block {generation} ({} of it at {ptr:#x}): restore the whole, then deallocate \
-         or grow that (a part that an adaptor allocated is restored by that adaptor)",
+         or grow that (an adaptor restores the parts that it has allocated)",
         human_bytes(*.bytes as u64)
     )]
     PartOfBlock {
@@ -208,18 +208,18 @@ pub enum ResourceError {
     #[non_exhaustive]
     #[error(
         "{} of physical memory of device {memory_device} were not created by this resource \
-         (device {device_ordinal}): use them with the one that did", human_bytes(*.bytes)
+         (device {device_ordinal}): use them with the resource that created them", human_bytes(*.bytes)
     )]
     ForeignMemory {
         /// Bytes of the memory.
         bytes: u64,
         /// The device it is on.
         memory_device: usize,
-        /// The device of the resource that was asked.
+        /// The device of this resource.
         device_ordinal: usize,
     },
 
-    /// Physical memory is to be given back while addresses still lead to it.
+    /// Physical memory cannot be destroyed while it is mapped.
     #[non_exhaustive]
     #[error(
         "{} of physical memory are still mapped at {mappings} addresses: unmap them first",
@@ -228,7 +228,7 @@ pub enum ResourceError {
     StillMapped {
         /// Bytes of the memory.
         bytes: u64,
-        /// At how many addresses it is mapped.
+        /// The number of addresses at which it is mapped.
         mappings: u32,
     },
 
@@ -243,11 +243,11 @@ pub enum ResourceError {
         device_ordinal: usize,
     },
 
-    /// A block was written where it must not be: what the debug guard found.
+    /// The debug guard has found a write outside of a block, or after it was deallocated.
     #[error("{0}")]
     Corrupted(Box<Corruption>),
 
-    /// The device is gone for good, after a sticky driver error.
+    /// The device is lost, after a sticky driver error: no call of this process can use it again.
     #[non_exhaustive]
     #[error(
         "device {device_ordinal} is lost: {call} returned {code}; restart the process to use it again"
@@ -255,13 +255,13 @@ pub enum ResourceError {
     DeviceLost {
         /// CUDA device ordinal.
         device_ordinal: usize,
-        /// The driver's function that first said so.
+        /// The driver's function that first reported it.
         call: &'static str,
         /// The `CUresult`.
         code: i32,
     },
 
-    /// This process is a fork of the one that opened the device: CUDA does not survive that.
+    /// This process is a forked child of the one that opened the device, and CUDA does not survive a fork.
     #[non_exhaustive]
     #[error(
         "device {device_ordinal} was opened before this process was forked, and CUDA does not \
@@ -274,26 +274,26 @@ pub enum ResourceError {
 }
 
 impl ResourceError {
-    /// [`InvalidSize`](Self::InvalidSize) for zero bytes.
+    /// Makes an [`InvalidSize`](Self::InvalidSize) for zero bytes.
     #[must_use]
     pub const fn zero_size() -> Self {
         Self::InvalidSize { requested: 0, problem: SizeProblem::Zero }
     }
 
-    /// [`InvalidSize`](Self::InvalidSize) for a size that overflows when rounded up.
+    /// Makes an [`InvalidSize`](Self::InvalidSize) for a size that overflows when rounded up.
     #[must_use]
     pub const fn size_overflow(requested: usize) -> Self {
         Self::InvalidSize { requested, problem: SizeProblem::Overflow }
     }
 
-    /// [`InvalidSize`](Self::InvalidSize) for more than the device has.
+    /// Makes an [`InvalidSize`](Self::InvalidSize) for more bytes than the device has.
     #[must_use]
     pub const fn beyond_device(requested: usize, device_bytes: u64) -> Self {
         Self::InvalidSize { requested, problem: SizeProblem::BeyondDevice { device_bytes } }
     }
 
-    /// [`OutOfMemory`](Self::OutOfMemory): `free` and `total` as the driver says, `usage` as the
-    /// resource says.
+    /// Makes an [`OutOfMemory`](Self::OutOfMemory): `free` and `total` are the driver's figures, `usage` is
+    /// the resource's.
     #[must_use]
     pub const fn out_of_memory(
         requested: usize,
@@ -315,14 +315,14 @@ impl ResourceError {
         self
     }
 
-    /// What upstream of a pool has answered, in the words of the pool: what was asked of the pool,
-    /// what it has handed out and keeps, and who holds the most of it. Errors that are not about
-    /// room are as they were.
+    /// Replaces the figures in an error of a pool's upstream by those of the pool: the bytes requested from
+    /// the pool, its usage, and the tags that hold the most. Returns errors other than
+    /// [`OutOfMemory`](Self::OutOfMemory) and [`OutOfBudget`](Self::OutOfBudget) unchanged.
     #[must_use]
-    pub fn in_pool(self, asked: usize, usage: &crate::Usage, shortage: PoolShortage) -> Self {
+    pub fn in_pool(self, requested: usize, usage: &crate::Usage, shortage: PoolShortage) -> Self {
         match self {
             Self::OutOfMemory { device_ordinal, free, total, limit, .. } => {
-                let (requested, live, retired) = (asked, usage.live, usage.retired);
+                let (live, retired) = (usage.live, usage.retired);
                 let pool = Some(Box::new(shortage));
                 Self::OutOfMemory {
                     requested,
@@ -335,16 +335,16 @@ impl ResourceError {
                     limit,
                 }
             }
-            // To the budget, all of it is the pool's.
+            // A budget below a pool sees the pool as the only holder.
             Self::OutOfBudget { budget, limit, remaining, pending, shared, .. } => {
-                let (requested, holders) = (asked, shortage.holders);
+                let holders = shortage.holders;
                 Self::OutOfBudget { budget, requested, limit, remaining, pending, holders, shared }
             }
             other => other,
         }
     }
 
-    /// [`OutOfBudget`](Self::OutOfBudget).
+    /// Makes an [`OutOfBudget`](Self::OutOfBudget).
     #[must_use]
     pub fn out_of_budget(
         budget: AllocTag,
@@ -368,7 +368,7 @@ impl ResourceError {
         self
     }
 
-    /// [`Driver`](Self::Driver).
+    /// Makes a [`Driver`](Self::Driver).
     #[must_use]
     pub const fn driver(
         call: &'static str,
@@ -379,25 +379,25 @@ impl ResourceError {
         Self::Driver { call, code, name, device_ordinal }
     }
 
-    /// [`StreamMisuse`](Self::StreamMisuse).
+    /// Makes a [`StreamMisuse`](Self::StreamMisuse).
     #[must_use]
     pub const fn stream_misuse(stream: StreamId, problem: StreamProblem) -> Self {
         Self::StreamMisuse { stream, problem }
     }
 
-    /// [`StreamMisuse`](Self::StreamMisuse) from a resource that does not track uses.
+    /// Makes a [`StreamMisuse`](Self::StreamMisuse) for a resource that does not track uses.
     #[must_use]
     pub const fn not_tracked(stream: StreamId) -> Self {
         Self::stream_misuse(stream, StreamProblem::NotTracked)
     }
 
-    /// [`Capacity`](Self::Capacity).
+    /// Makes a [`Capacity`](Self::Capacity).
     #[must_use]
     pub const fn capacity(what: &'static str, limit: usize) -> Self {
         Self::Capacity { what, limit }
     }
 
-    /// [`WindowConflict`](Self::WindowConflict).
+    /// Makes a [`WindowConflict`](Self::WindowConflict).
     #[must_use]
     pub const fn window_conflict(
         generation: Generation,
@@ -408,93 +408,93 @@ impl ResourceError {
         Self::WindowConflict { generation, holder, requested, access }
     }
 
-    /// [`StreamCapturing`](Self::StreamCapturing).
+    /// Makes a [`StreamCapturing`](Self::StreamCapturing).
     #[must_use]
     pub const fn stream_capturing(stream: StreamId) -> Self {
         Self::StreamCapturing { stream }
     }
 
-    /// [`UseAfterFree`](Self::UseAfterFree).
+    /// Makes a [`UseAfterFree`](Self::UseAfterFree).
     #[must_use]
     pub const fn use_after_free(generation: Generation) -> Self {
         Self::UseAfterFree { generation }
     }
 
-    /// [`OutOfBounds`](Self::OutOfBounds).
+    /// Makes an [`OutOfBounds`](Self::OutOfBounds).
     #[must_use]
     pub const fn out_of_bounds(block: &DeviceBlock, offset: usize, len: usize) -> Self {
         Self::OutOfBounds { generation: block.generation(), offset, len, bytes: block.bytes() }
     }
 
-    /// [`ForeignBlock`](Self::ForeignBlock), from a resource of `device_ordinal`.
+    /// Makes a [`ForeignBlock`](Self::ForeignBlock), from a resource of `device_ordinal`.
     #[must_use]
     pub const fn foreign_block(block: &DeviceBlock, device_ordinal: usize) -> Self {
         let (generation, block_device) = (block.generation(), block.device_ordinal());
         Self::ForeignBlock { generation, block_device, device_ordinal }
     }
 
-    /// [`PartOfBlock`](Self::PartOfBlock).
+    /// Makes a [`PartOfBlock`](Self::PartOfBlock).
     #[must_use]
     pub const fn part_of_block(part: &DeviceBlock) -> Self {
         let (generation, ptr, bytes) = (part.generation(), part.ptr(), part.bytes());
         Self::PartOfBlock { generation, ptr, bytes }
     }
 
-    /// [`InvalidSize`](Self::InvalidSize) for what is not a multiple of `granularity` bytes.
+    /// Makes an [`InvalidSize`](Self::InvalidSize) for a size that is not a multiple of `granularity` bytes.
     #[must_use]
     pub const fn not_granular(requested: usize, granularity: u64) -> Self {
         Self::InvalidSize { requested, problem: SizeProblem::NotGranular { granularity } }
     }
 
-    /// [`ForeignMemory`](Self::ForeignMemory), from a resource of `device_ordinal`.
+    /// Makes a [`ForeignMemory`](Self::ForeignMemory), from a resource of `device_ordinal`.
     #[must_use]
     pub const fn foreign_memory(memory: &PhysicalMemory, device_ordinal: usize) -> Self {
         let (bytes, memory_device) = (memory.bytes(), memory.device_ordinal());
         Self::ForeignMemory { bytes, memory_device, device_ordinal }
     }
 
-    /// [`StillMapped`](Self::StillMapped).
+    /// Makes a [`StillMapped`](Self::StillMapped).
     #[must_use]
     pub const fn still_mapped(memory: &PhysicalMemory, mappings: u32) -> Self {
         Self::StillMapped { bytes: memory.bytes(), mappings }
     }
 
-    /// [`NoVirtualMemory`](Self::NoVirtualMemory).
+    /// Makes a [`NoVirtualMemory`](Self::NoVirtualMemory).
     #[must_use]
     pub const fn no_virtual_memory(device_ordinal: usize) -> Self {
         Self::NoVirtualMemory { device_ordinal }
     }
 
-    /// [`DeviceLost`](Self::DeviceLost).
+    /// Makes a [`DeviceLost`](Self::DeviceLost).
     #[must_use]
     pub const fn device_lost(device_ordinal: usize, call: &'static str, code: i32) -> Self {
         Self::DeviceLost { device_ordinal, call, code }
     }
 
-    /// [`ForkedProcess`](Self::ForkedProcess).
+    /// Makes a [`ForkedProcess`](Self::ForkedProcess).
     #[must_use]
     pub const fn forked_process(device_ordinal: usize) -> Self {
         Self::ForkedProcess { device_ordinal }
     }
 }
 
-/// A block could not be given back: why, and the block.
+/// The error of [`deallocate`](crate::DeviceMemoryResource::deallocate), with the block.
 ///
-/// No memory is lost: try again later, or give the block to the right resource.
+/// No memory is lost: call `deallocate` again later, or that of the resource that allocated the block.
 #[derive(Debug, thiserror::Error)]
-#[error("{block} could not be given back: {error}")]
+#[error("{block} could not be deallocated: {error}")]
 #[non_exhaustive]
 #[must_use = "the block is inside: dropping this error leaks its memory"]
 pub struct DeallocateError {
-    /// Why.
+    /// The cause.
     #[source]
     pub error: ResourceError,
-    /// The block, as it was.
+    /// The block, unchanged.
     pub block: DeviceBlock,
 }
 
 impl DeallocateError {
-    /// The answer of a resource that keeps the block with its owner.
+    /// Makes the error, which contains the block.
     pub fn new(error: ResourceError, block: DeviceBlock) -> Box<Self> {
         Box::new(Self { error, block })
     }
@@ -509,7 +509,7 @@ mod tests {
         assert!(size_of::<ResourceError>() <= 80, "{}", size_of::<ResourceError>());
     }
 
-    /// Below a pool there is one holder of everything; who has what, the pool knows.
+    /// A budget below a pool has one holder, the pool; the pool has the holders of its blocks.
     #[test]
     fn in_a_pool_the_holders_are_the_pools() {
         let holder = |name, bytes| Holder { tag: AllocTag::new(name), bytes, blocks: 1 };

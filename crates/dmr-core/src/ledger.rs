@@ -1,4 +1,4 @@
-//! Which waits a use of a block needs, and what is remembered of it: pure code, no driver, no
+//! The waits that a use of a block needs, and the record of its past uses: pure code, no driver, no
 //! locks.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::Access;
 /// Bits of a [`UseId`] that hold the sequence number; the stream slot is above them.
 const SEQ_BITS: u32 = 52;
 
-/// A use, by number: the slot of its stream and its sequence number there.
+/// The id of a use: the slot of its stream and its sequence number there.
 ///
 /// The slot stands for the stream and not for a lease of it: two leases of one slot are one CUDA
 /// stream, on which work is ordered without an event. A ledger belongs to one stream pool, so the slot
@@ -26,8 +26,8 @@ impl UseId {
     /// The largest sequence number.
     pub const MAX_SEQ: u64 = (1 << SEQ_BITS) - 1;
 
-    /// The use number `seq` of the stream in `slot`. A larger number than [`MAX_SEQ`](Self::MAX_SEQ)
-    /// becomes that: at one use per nanosecond a stream has as many after 52 days.
+    /// Makes the id of use number `seq` of the stream in `slot`. A number above [`MAX_SEQ`](Self::MAX_SEQ)
+    /// becomes `MAX_SEQ`, which a stream reaches after 52 days at one use per nanosecond.
     #[must_use]
     #[inline]
     pub const fn new(slot: usize, seq: u64) -> Self {
@@ -35,35 +35,35 @@ impl UseId {
         Self((slot as u64) << SEQ_BITS | seq)
     }
 
-    /// The use in a word that [`get`](Self::get) returned; `None` for 0.
+    /// Returns the use in a word that [`get`](Self::get) returned; `None` for 0.
     #[must_use]
     #[inline]
     pub const fn from_word(word: u64) -> Option<Self> {
         if word == 0 { None } else { Some(Self(word)) }
     }
 
-    /// Both numbers in one word, which is never 0.
+    /// Returns both numbers in one word, which is never 0.
     #[must_use]
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The slot of its stream.
+    /// Returns the slot of its stream.
     #[must_use]
     #[inline]
     pub const fn slot(self) -> usize {
         (self.0 >> SEQ_BITS) as usize
     }
 
-    /// Its sequence number.
+    /// Returns its sequence number.
     #[must_use]
     #[inline]
     pub const fn seq(self) -> u64 {
         self.0 & Self::MAX_SEQ
     }
 
-    /// Whether a wait for this use is a wait for `other`, by stream order alone.
+    /// Returns whether a wait for this use is also a wait for `other`, by stream order alone.
     #[must_use]
     #[inline]
     pub const fn covers(self, other: Self) -> bool {
@@ -77,30 +77,30 @@ impl fmt::Debug for UseId {
     }
 }
 
-/// What is remembered of the uses of one block: the last write, and the latest read of each
-/// stream since that write.
+/// The uses of one block that later uses may have to wait for: the last write, and the latest read of
+/// each stream since that write.
 ///
-/// The one hard question is what may be forgotten. Every method keeps this invariant:
+/// Every method keeps this invariant:
 ///
 /// > Every finished use is an entry, or ordered before one, or known to be done; and every read in
 /// > the set is ordered after the last write.
 ///
-/// Two rules are enough for it, and each is sound for one reason only:
+/// Two rules keep it:
 ///
 /// - A read replaces the earlier read *of its own stream*, because stream order puts the one after the
-///   other. It never replaces another stream's read: nothing orders two reads, and a second reader
+///   other. It never replaces another stream's read: two reads are not ordered, so the second reader
 ///   would hide the first.
-/// - A write replaces everything, because its stream waited for everything.
+/// - A write replaces all entries, because its stream has waited for all of them.
 ///
-/// The second rule is a duty of the caller. The waits that [`waits`](Self::waits) returns are
-/// queued on the stream *before the event of the entry is recorded*, and no conflicting use of
-/// another stream is committed in between (an open window refuses it). A use that is declared
+/// The caller is responsible for the second rule. It queues the waits that [`waits`](Self::waits) returns
+/// on the stream *before it records the event of the entry*, and commits no conflicting use of
+/// another stream in between (an open window refuses it). A use that is declared
 /// only after its work was submitted needs the same waits, between the work and the event.
 ///
-/// Because of the second half of the invariant, reads stand for the write before them: a stream that
-/// waits for one of them, or is the stream of one, comes after the write and does not wait for it again.
+/// By the second half of the invariant, a wait for a read includes the write before it: a stream that
+/// waits for one of the reads, or has made one, comes after the write and does not wait for it again.
 ///
-/// There are at most as many entries as streams, plus one, however many uses happen.
+/// However many uses happen, there are at most as many entries as streams, plus one.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     last_write: Option<UseId>,
@@ -111,27 +111,27 @@ pub struct Ledger {
 const INLINE_READS: usize = 2;
 
 impl Ledger {
-    /// The ledger of a block that no work needs to be waited for.
+    /// Makes a ledger without entries: the next use waits for nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The ledger of a block just allocated: that counts as a write on its home stream.
+    /// Makes the ledger of a new block: its allocation counts as a write on its home stream.
     #[must_use]
     pub fn allocated(home: UseId) -> Self {
         Self { last_write: Some(home), reads: SmallVec::new() }
     }
 
-    /// Makes it what [`allocated`](Self::allocated) returns, and keeps its memory on the host heap:
-    /// for the next block.
+    /// Makes this the ledger that [`allocated`](Self::allocated) returns, and keeps its memory on the host
+    /// heap for the next block.
     #[inline(always)]
     pub fn restart(&mut self, home: UseId) {
         self.forget();
         self.last_write = Some(home);
     }
 
-    /// Forgets everything, and keeps its memory on the host heap: for the next block.
+    /// Removes all entries, and keeps the ledger's memory on the host heap for the next block.
     #[inline(always)]
     pub fn forget(&mut self) {
         if !self.reads.is_empty() {
@@ -140,10 +140,10 @@ impl Ledger {
         self.last_write = None;
     }
 
-    /// What the stream in `slot` must wait for before it uses the block.
+    /// Returns the uses that the stream in `slot` must wait for before it uses the block.
     ///
     /// A read waits for the last write. A write waits for the latest read of every other stream,
-    /// or for the last write if nothing has read since. Nothing of the stream itself is in it.
+    /// or for the last write if there is no read since. Uses of the stream itself are not included.
     #[inline]
     pub fn waits(&self, slot: usize, access: Access) -> impl Iterator<Item = UseId> {
         let after_the_write = if access.writes() {
@@ -156,8 +156,8 @@ impl Ledger {
         reads.iter().copied().chain(write).filter(move |entry| entry.slot() != slot)
     }
 
-    /// Calls `visit` with each of [`waits`](Self::waits): the shorter way where nothing has read since
-    /// the last write, which is what most uses find.
+    /// Calls `visit` with each use that [`waits`](Self::waits) returns; faster in the common case of no
+    /// read since the last write.
     #[inline(always)]
     pub fn visit_waits(&self, slot: usize, access: Access, mut visit: impl FnMut(UseId)) {
         if !self.reads.is_empty() {
@@ -167,16 +167,16 @@ impl Ledger {
         }
     }
 
-    /// What the free of the block must come after, on whichever streams that is.
+    /// Returns the uses, of all streams, that the free of the block must come after: the latest read of
+    /// every stream, or the last write if there is no read since.
     ///
-    /// The latest read of every stream, or the last write if nothing has read since. Where all
-    /// of it is on one stream, a free queued there waits for nothing.
+    /// If all of them are on one stream, a free queued there waits for no other stream.
     pub fn free_waits(&self) -> impl Iterator<Item = UseId> {
         let write = self.last_write.filter(|_| self.reads.is_empty());
         self.reads.iter().copied().chain(write)
     }
 
-    /// Calls `visit` with each of [`free_waits`](Self::free_waits).
+    /// Calls `visit` with each use that [`free_waits`](Self::free_waits) returns.
     #[inline]
     pub fn visit_free_waits(&self, mut visit: impl FnMut(UseId)) {
         for read in self.reads.as_slice() {
@@ -187,7 +187,7 @@ impl Ledger {
         }
     }
 
-    /// Remembers a finished use, unless a later use of the same stream was committed first and covers
+    /// Records a finished use, unless a later use of the same stream was committed first and covers
     /// it.
     #[inline]
     pub fn commit(&mut self, access: Access, used: UseId) {
@@ -212,13 +212,13 @@ impl Ledger {
         }
     }
 
-    /// Forgets the entries for which `keep` returns `false`: the caller has found that they are done.
+    /// Removes the entries for which `keep` returns `false`: the caller has found that they are done.
     pub fn retain(&mut self, mut keep: impl FnMut(UseId) -> bool) {
         self.reads.retain(|read| keep(*read));
         self.last_write = self.last_write.filter(|write| keep(*write));
     }
 
-    /// All entries: reads first, then the last write.
+    /// Returns all entries: reads first, then the last write.
     pub fn entries(&self) -> impl Iterator<Item = UseId> {
         self.reads.iter().copied().chain(self.last_write)
     }

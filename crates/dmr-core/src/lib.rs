@@ -1,26 +1,26 @@
 //! Trait, types and errors of stream-ordered GPU device memory. No CUDA in here.
 //!
-//! The crate answers one question: *what does a device memory resource promise?* The answer is
-//! [`DeviceMemoryResource`]; everything else is a word of that sentence.
+//! The crate defines what a device memory resource promises: [`DeviceMemoryResource`], its types and
+//! its errors.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`resource`] | the trait and its forwarding to `&R`, `Box<R>`, `Arc<R>` |
 //! | [`block`] | [`DeviceBlock`], one allocation, and [`BlockId`], its `Copy` identity |
 //! | [`part`] | [`WholeBlock`]: parts of a block, and restoring the whole |
-//! | [`virtual_memory`] | [`VirtualMemory`], addresses and pages apart |
-//! | [`stream`] | [`StreamId`], the opaque name of a stream |
+//! | [`virtual_memory`] | [`VirtualMemory`]: reserved addresses, physical memory, mappings |
+//! | [`stream`] | [`StreamId`], the opaque id of a stream |
 //! | [`usage`] | [`Usage`], the accounting of a resource |
 //! | [`uses`] | [`Access`], and the tokens between preparing and finishing a use |
 //! | [`tracking`] | [`UseTracking`]: preparing and finishing uses |
-//! | [`ledger`] | which waits a use needs, and what is remembered of it: pure code |
+//! | [`ledger`] | the waits that a use needs, and the record of past uses: pure code |
 //! | [`error`] | [`ResourceError`], [`DeallocateError`] |
-//! | [`tag`] | [`AllocTag`], who asked |
+//! | [`tag`] | [`AllocTag`], the purpose of an allocation |
 //! | [`record`] | [`AllocationRecord`], one row of a log or a trace |
 //! | [`at_exit`] | hooks for a normal end of the process |
-//! | [`observer`] | [`MemoryObserver`], told what a pool carves up |
+//! | [`observer`] | [`MemoryObserver`], to which a pool reports its blocks |
 //! | [`sync`] | locks without poison |
-//! | [`process`] | [`Process`], to tell a forked child |
+//! | [`process`] | [`Process`], which detects a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
 

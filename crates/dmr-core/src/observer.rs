@@ -29,8 +29,8 @@ pub trait MemoryObserver: Debug + Send + Sync {
     /// when it runs.
     ///
     /// If so, a region is freed when its block is deallocated and no window on it is open. The device may
-    /// still use it, and its memory may at once become a region of a stream that comes after that use: the
-    /// pool orders memory as it does without an observer. If not, a region is freed when all work with the
+    /// still use it, and the pool may at once allocate its memory on a stream that comes after that use, as
+    /// it does without an observer. If not, a region is freed when all work with the
     /// block is known to be done, and only then does the pool allocate its memory again.
     fn follows_streams(&self) -> bool {
         false

@@ -1,4 +1,4 @@
-//! The device operations that guards and verifiers need, without naming CUDA.
+//! The device operations that guards and verifiers need, without CUDA types.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use crate::{DeviceBlock, ResourceResult, StreamId};
 /// Fills and checks device memory with patterns, ordered on streams.
 ///
 /// A pattern is a 32-bit word: byte `i` of a block is byte `i % 4` of the word, little-endian. A
-/// check runs on the device and only its verdict comes back.
+/// check runs on the device, and only its result is copied to the host.
 pub trait DeviceOps: Debug + Send + Sync {
     /// Submits a fill of `range` (bytes from the block's start) to `stream`.
     ///
@@ -24,8 +24,8 @@ pub trait DeviceOps: Debug + Send + Sync {
         stream: StreamId,
     ) -> ResourceResult<()>;
 
-    /// Submits a check of `range` (bytes from the block's start) to `stream`. A mismatch is
-    /// answered by a later [`collect`](Self::collect), under `key`.
+    /// Submits a check of `range` (bytes from the block's start) to `stream`. A later
+    /// [`collect`](Self::collect) returns a mismatch, with `key`.
     ///
     /// # Errors
     ///
@@ -39,18 +39,18 @@ pub trait DeviceOps: Debug + Send + Sync {
         key: u64,
     ) -> ResourceResult<()>;
 
-    /// Waits for all checks submitted so far and answers the mismatches since the last call, in
+    /// Waits for all checks submitted so far and returns the mismatches since the last call, in
     /// the order of submission.
     ///
     /// # Errors
     ///
     /// Driver errors; [`StreamCapturing`](crate::ResourceError::StreamCapturing) while a stream
-    /// with a check under way captures a graph. The verdicts are kept for the next call.
+    /// with a check in progress captures a graph. The results are kept for the next call.
     fn collect(&self) -> ResourceResult<Vec<PatternMismatch>>;
 
     /// Makes a library stream wait for the work submitted to a block's home stream so far, and returns
-    /// it: for a layer's own work on the block. No program captures that stream, so the work becomes
-    /// part of no graph, also if the home stream begins to capture at any time. Without library streams
+    /// it: for a layer's own work on the block. A user cannot capture that stream, so the work never becomes
+    /// part of a graph, even if the home stream begins to capture. Without library streams
     /// this is the home stream itself.
     ///
     /// # Errors
@@ -63,13 +63,13 @@ pub trait DeviceOps: Debug + Send + Sync {
     }
 
     /// Makes a block's home stream wait for the work submitted to its library stream so far. Returns
-    /// `false` if the home stream is retired, and so can wait for nothing.
+    /// `false` if the home stream is retired, and so cannot wait.
     ///
     /// # Errors
     ///
     /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool;
     /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a graph;
-    /// driver errors, among them that it began to capture during this call, which has ended the capture.
+    /// driver errors, also if it began to capture during this call, which has ended the capture.
     fn join_home_stream(&self, _block: &DeviceBlock) -> ResourceResult<bool> {
         Ok(true)
     }
@@ -90,7 +90,7 @@ pub trait DeviceOps: Debug + Send + Sync {
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()>;
 }
 
-/// A check that found another byte than it should have.
+/// A byte that differs from the pattern of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternMismatch {
     /// The key given to [`check_pattern`](DeviceOps::check_pattern).

@@ -5,11 +5,11 @@ use std::ops::Range;
 use crate::size::BLOCK_ALIGNMENT;
 use crate::{BlockId, BlockParts, DeviceBlock, DeviceOps, ResourceResult, StreamId};
 
-/// A block that was narrowed, until [`restore`](Self::restore) gets its part back.
+/// A block that was narrowed, until [`restore`](Self::restore) consumes its part.
 ///
 /// Kept by an adaptor that returns a part of a larger block from `allocate`. Its memory stays allocated:
-/// resources refuse the part, so only the restored block can be deallocated or grow. Until then the
-/// whole can be looked at, and nothing else:
+/// resources refuse the part, so only the restored block can be deallocated or grown. Until then the
+/// whole has read-only methods:
 ///
 /// ```compile_fail,E0599
 /// # use dmr_core::{DeviceMemoryResource, WholeBlock};
@@ -34,16 +34,16 @@ pub struct WholeBlock {
     part: Range<u64>,
 }
 
-/// The largest alignment that a part has, as a power of two: 2 MiB, a large page.
+/// The binary logarithm of a part's largest alignment: 2 MiB, a large page.
 const MAX_ALIGNMENT_LOG2: u32 = 21;
 
 impl DeviceBlock {
     /// Splits the block into its part of `bytes` bytes at `offset`, which can be used like a block, and
-    /// the whole, which gets the part back.
+    /// the whole, which consumes the part later.
     ///
     /// The part has the identity of the whole (generation, home stream, tag) and one more
-    /// [`part_depth`](Self::part_depth). A part can be narrowed again. No resource takes it in
-    /// `deallocate` or `try_grow`, except for the adaptor that returned it from `allocate`:
+    /// [`part_depth`](Self::part_depth). A part can be narrowed again. `deallocate` and `try_grow` refuse
+    /// it, except those of the adaptor that returned it from `allocate`:
     /// [`restore`](WholeBlock::restore) the whole first.
     ///
     /// # Errors
@@ -70,25 +70,25 @@ impl DeviceBlock {
 }
 
 impl WholeBlock {
-    /// The identity of the whole block.
+    /// Returns the identity of the whole block.
     #[must_use]
     pub const fn id(&self) -> BlockId {
         self.block.id()
     }
 
-    /// Device address of the whole block.
+    /// Returns the device address of the whole block.
     #[must_use]
     pub const fn ptr(&self) -> u64 {
         self.block.ptr()
     }
 
-    /// Requested bytes of the whole block.
+    /// Returns the requested bytes of the whole block.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.block.bytes()
     }
 
-    /// Bytes set aside for the whole block.
+    /// Returns the reserved bytes of the whole block.
     #[must_use]
     pub const fn reserved_bytes(&self) -> usize {
         self.block.reserved_bytes()

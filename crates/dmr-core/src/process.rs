@@ -18,7 +18,7 @@ pub use closed::ClosedInChild;
 
 /// The process in which a value was made. Stored with the value, it detects a forked child.
 ///
-/// A child has no GPU, and a lock of its parent may be held for ever by a thread that the child does not
+/// A child has no GPU, and a lock of its parent may be held forever by a thread that the child does not
 /// have. So each type with device memory stores a `Process`, and checks it before it takes a lock or calls
 /// the driver: a call that can fail returns
 /// [`ForkedProcess`](ResourceError::ForkedProcess), and one that cannot returns zero, `false` or

@@ -13,12 +13,11 @@ use crate::ResourceError;
 
 /// A source of device memory, ordered on streams.
 ///
-/// Backends talk to the driver, pools sub-allocate another resource, adaptors wrap one. All of
-/// them are used from many threads at once, as `&R`, `Box<R>`, `Arc<R>` or
-/// `Arc<dyn DeviceMemoryResource>`.
+/// Backends call the driver, pools sub-allocate another resource, adaptors wrap one. All of them can be
+/// used from many threads at once, as `&R`, `Box<R>`, `Arc<R>` or `Arc<dyn DeviceMemoryResource>`.
 ///
-/// An adaptor must forward every method; `#[deny(clippy::missing_trait_methods)]` on its `impl` makes the
-/// compiler say so.
+/// An adaptor must forward every method; with `#[deny(clippy::missing_trait_methods)]` on its `impl`
+/// clippy reports a method that is missing.
 ///
 /// In a forked child of the process that made the resource there is no GPU memory: methods that can
 /// fail return [`ForkedProcess`](ResourceError::ForkedProcess), the others zero or `false`, and no
@@ -27,7 +26,7 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// Allocates `bytes` bytes for use on `stream`.
     ///
     /// The memory may be used by work submitted to `stream` after this returns. Its content is
-    /// undefined. [`StreamId::DEFAULT`] means the pool's own first stream.
+    /// undefined. [`StreamId::DEFAULT`] is the first stream of the resource's own pool.
     ///
     /// # Errors
     ///
@@ -35,7 +34,7 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// rounded up, and for more than the device has;
     /// [`OutOfMemory`](ResourceError::OutOfMemory);
     /// [`StreamMisuse`](ResourceError::StreamMisuse) for a stream of another pool or a returned
-    /// lease; [`Driver`](ResourceError::Driver). Nothing has changed then.
+    /// lease; [`Driver`](ResourceError::Driver). After an error nothing has changed.
     fn allocate(
         &self,
         bytes: usize,
@@ -43,16 +42,16 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock>;
 
-    /// Gives a block back. It is freed after all work submitted to its home stream so far, and
-    /// after every use that was recorded.
+    /// Deallocates a block. Its memory is freed after all work submitted to its home stream so far, and
+    /// after every recorded use.
     ///
-    /// Answers what has become of it: [`Freed`](BlockState::Freed) if nothing stands between its
-    /// memory and the next owner; otherwise the resource keeps it for now, and
-    /// [`is_retired`](Self::is_retired) says how long.
+    /// Returns the new state of the block: [`Freed`](BlockState::Freed) if its memory can be allocated
+    /// again at once. Otherwise the resource keeps the block, and [`is_retired`](Self::is_retired) returns
+    /// `true` until its memory is freed.
     ///
     /// # Errors
     ///
-    /// The block is inside of the error: nothing is lost, nothing has changed.
+    /// The error contains the block, and nothing has changed.
     /// [`PartOfBlock`](ResourceError::PartOfBlock) for a [part](DeviceBlock::narrow) of the block that was
     /// allocated: restore the whole, and deallocate that.
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>>;
@@ -71,7 +70,7 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Nothing has changed then. [`PartOfBlock`](ResourceError::PartOfBlock) for a
+    /// After an error nothing has changed. [`PartOfBlock`](ResourceError::PartOfBlock) for a
     /// [part](DeviceBlock::narrow) of the block that was allocated;
     /// [`InvalidSize`](ResourceError::InvalidSize), as for [`allocate`](Self::allocate);
     /// [`ForeignBlock`](ResourceError::ForeignBlock);
@@ -82,92 +81,89 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
         Ok(bytes <= block.bytes())
     }
 
-    /// Whether this block was given back and is kept until device work, or a quarantine, is done
+    /// Returns whether this block was deallocated and is kept until device work, or a quarantine, is done
     /// with it. `false` for a block that is live, freed, or another resource's.
     ///
-    /// Makes no driver call and frees nothing: whoever waits for an answer reaps.
+    /// Makes no driver call and frees nothing: to make progress, reap.
     fn is_retired(&self, block: BlockId) -> bool;
 
-    /// The CUDA ordinal of the device that the memory is on.
+    /// Returns the CUDA ordinal of the device that the memory is on.
     fn device_ordinal(&self) -> usize;
 
-    /// The pool whose streams this resource accepts.
+    /// Returns the pool whose streams this resource accepts.
     fn stream_pool(&self) -> StreamPoolId;
 
-    /// Bytes asked for in blocks that are live or retired. Exact at every quiescent moment.
+    /// Returns the requested bytes of all live and retired blocks. Exact while no call is in progress.
     fn bytes_outstanding(&self) -> u64 {
         self.usage().outstanding()
     }
 
-    /// The whole accounting, in bytes. Exact at every quiescent moment.
+    /// Returns the accounting, in bytes. Exact while no call is in progress.
     fn usage(&self) -> Usage;
 
-    /// Frees what has completed; answers the bytes (as asked for) that it freed.
+    /// Frees the retired blocks whose work has completed. Returns their requested bytes.
     ///
     /// Never waits, except on the direct backend, where the driver's own free does.
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver): what could not be freed is still retired and accounted
-    /// for; call again. [`ForkedProcess`](ResourceError::ForkedProcess). On a lost device it
-    /// succeeds, and makes no call to the driver: the memory of everything retired is gone with the
-    /// context, and counts as freed. Only the call that finds the device lost may return an error.
+    /// [`Driver`](ResourceError::Driver): blocks that could not be freed are still retired and counted;
+    /// call again. [`ForkedProcess`](ResourceError::ForkedProcess). On a lost device it succeeds, and
+    /// makes no driver call: the memory of all retired blocks is lost with the context, and counts as
+    /// freed. Only the call that detects the loss may return an error.
     fn try_reap(&self) -> ResourceResult<u64>;
 
-    /// Waits for everything retired whose windows are closed, and frees it; answers the bytes
-    /// (as asked for) that it freed.
+    /// Waits for the work of all retired blocks whose windows are closed, and frees them. Returns their
+    /// requested bytes.
     ///
     /// # Errors
     ///
     /// As [`try_reap`](Self::try_reap).
     fn reap_pending(&self) -> ResourceResult<u64>;
 
-    /// Gives memory that serves no block back to the driver, as long as more than `keep_bytes`
-    /// bytes are reserved. Returns the bytes by which `reserved` of [`usage`](Self::usage) has
-    /// decreased.
+    /// Returns unused memory to the driver while more than `keep_bytes` bytes are reserved. Returns the
+    /// bytes by which `reserved` of [`usage`](Self::usage) has decreased.
     ///
     /// First frees what has completed, as [`try_reap`](Self::try_reap) does. Waits no longer than
     /// that, except for up to a millisecond until frees that it has queued itself have executed.
-    /// Memory of live and retired blocks stays, and so does free memory that device work may still
-    /// use: call [`reap_pending`](Self::reap_pending) before, or trim again later. A resource takes
-    /// and gives back memory in pieces (segments, pages): a piece with such memory in it stays as a
-    /// whole.
+    /// Memory of live and retired blocks stays reserved, and so does free memory that device work may
+    /// still use: call [`reap_pending`](Self::reap_pending) before, or trim again later. Memory is
+    /// reserved and returned in whole segments or pages: one that has such memory in it stays.
     ///
     /// A resource with an upstream frees its memory there, and then makes the same call on the
-    /// upstream, with the same `keep_bytes`: what it has reserved is a part of what the upstream
-    /// has. So at most `keep_bytes` bytes stay reserved through the whole stack, besides pieces
-    /// that are in use. Where several resources share an upstream, everything that the upstream has
-    /// counts.
+    /// upstream, with the same `keep_bytes`: the bytes that it has reserved are a part of those of its
+    /// upstream. So at most `keep_bytes` bytes stay reserved through the whole stack, besides segments
+    /// and pages that are in use. Where several resources share an upstream, all bytes of the upstream
+    /// count.
     ///
-    /// On a lost device it succeeds, and makes no call to the driver. The default body is for a
-    /// resource that keeps no free memory.
+    /// On a lost device it succeeds, and makes no driver call. The default body is for a resource that
+    /// keeps no free memory.
     ///
     /// # Errors
     ///
-    /// The first of [`try_reap`](Self::try_reap) or of the driver
-    /// ([`Driver`](ResourceError::Driver)). Everything else was given back all the same; the rest
+    /// The first error of [`try_reap`](Self::try_reap) or of the driver
+    /// ([`Driver`](ResourceError::Driver)). All other memory was returned all the same; the rest
     /// is still reserved: call again.
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let _ = keep_bytes;
         Ok(0)
     }
 
-    /// Returns what tracks the uses of this resource's blocks, so that they can be used on other streams
-    /// than their home streams; `None` if nothing does. The answer is always the same. See
-    /// [`UseTrackingExt`](crate::UseTrackingExt) for calls that need no look at it.
+    /// Returns the use tracking of this resource's blocks, with which they can be used on other streams
+    /// than their home streams; `None` if there is none. Every call returns the same. The methods of
+    /// [`UseTrackingExt`](crate::UseTrackingExt) make this call themselves.
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
         None
     }
 
-    /// Addresses and pages apart, for a pool that places pages itself. `None`: this resource, or
-    /// what it stands on, has blocks only. The answer is always the same.
+    /// Returns the virtual memory management of this resource, for a pool that maps pages itself; `None`
+    /// if this resource or its upstream has blocks only. Every call returns the same.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }
 }
 
-/// Forwards every method: a method that is added and forgotten here does not compile under
-/// clippy.
+/// Forwards every method: clippy refuses an implementation that lacks one.
 macro_rules! forward_to_pointee {
     ($($pointer:ty),+) => {$(
         #[deny(clippy::missing_trait_methods)]

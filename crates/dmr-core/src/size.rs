@@ -1,8 +1,8 @@
-//! Sizes that a resource accepts, and how they round up.
+//! Checks and rounding of sizes, and sizes in messages.
 
 use crate::ResourceError;
 
-/// The alignment of every block, in bytes: what `cuMemAlloc` promises.
+/// The minimum alignment of a block, in bytes: that of `cuMemAlloc`.
 pub const BLOCK_ALIGNMENT: usize = 256;
 
 /// Rounds `bytes` up to a multiple of `alignment` (a power of two).
@@ -30,7 +30,7 @@ pub fn human_bytes(bytes: u64) -> String {
     }
     let mut scaled = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What rounds to 1024.0 of a unit is 1 of the next.
+    // A value that rounds to 1024.0 is shown as 1 of the next unit.
     while scaled >= 1023.95 && unit + 1 < UNITS.len() {
         scaled /= 1024.0;
         unit += 1;
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_show_bytes_as_people_write_them() {
+    fn sizes_in_messages_have_the_largest_unit_that_fits() {
         let shown: Vec<_> = [1, 1000, 4 << 10, 1025, 4 << 20, 2_254_857_830, 8 << 30]
             .into_iter()
             .map(human_bytes)

@@ -1,4 +1,4 @@
-//! The opaque name of a stream: which pool issued it, which slot, which lease.
+//! The opaque id of a stream: its pool, its slot there, its lease.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,11 +8,11 @@ const SLOT_BITS: u32 = 12;
 const LEASE_BITS: u32 = 28;
 const POOL_BITS: u32 = 64 - SLOT_BITS - LEASE_BITS;
 
-/// The name of a stream, issued by a stream pool.
+/// The id of a stream, issued by a stream pool.
 ///
-/// Opaque and `Copy`: it holds no handle and keeps nothing alive. A pool accepts only the ids it
-/// issued, and only while their lease is held; any other id is
-/// [`StreamMisuse`](crate::ResourceError::StreamMisuse), never a silently different stream.
+/// Opaque and `Copy`: it holds no handle and keeps nothing alive. A pool accepts only ids that it
+/// issued, and only while their lease is held; for any other id a call returns
+/// [`StreamMisuse`](crate::ResourceError::StreamMisuse) and never uses a different stream.
 ///
 /// Two ids with the same pool and [`slot`](Self::slot) name the same CUDA stream, even when
 /// their leases differ.
@@ -20,22 +20,22 @@ const POOL_BITS: u32 = 64 - SLOT_BITS - LEASE_BITS;
 pub struct StreamId(u64);
 
 impl StreamId {
-    /// The pool's own first non-blocking stream, whichever pool is asked.
+    /// The first non-blocking stream of the pool that gets this id, whichever pool that is.
     ///
-    /// It is resolved on entry and never stored. It is *not* CUDA's legacy null stream.
+    /// A call resolves it on entry and never stores it. It is *not* CUDA's legacy null stream.
     pub const DEFAULT: Self = Self(0);
 
-    /// No pool has issued it: what messages name a stream by that was refused before it had an
-    /// id. Every pool refuses it.
+    /// An id that no pool issues. In messages it names a stream that was refused before it got an id.
+    /// Every pool refuses it.
     pub const UNISSUED: Self = Self(u64::MAX);
 
-    /// How many slots a pool can have.
+    /// The maximum number of slots of a pool.
     pub const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
     /// The largest lease number of a slot. A slot that reaches it is not leased again.
     pub const MAX_LEASE: u32 = (1 << LEASE_BITS) - 1;
 
-    /// Names a lease of a slot. For stream pools; everybody else gets ids from a pool.
+    /// Makes the id of a lease of a slot. Only stream pools do this; users get ids from a pool.
     ///
     /// Returns `None` if `slot` or `lease` is out of range.
     #[must_use]
@@ -48,7 +48,7 @@ impl StreamId {
         Some(Self(pool | (slot as u64) << LEASE_BITS | lease as u64))
     }
 
-    /// The pool that issued this id; `None` for [`StreamId::DEFAULT`].
+    /// Returns the pool that issued this id; `None` for [`StreamId::DEFAULT`].
     #[must_use]
     #[inline]
     pub const fn pool(self) -> Option<StreamPoolId> {
@@ -58,28 +58,28 @@ impl StreamId {
         }
     }
 
-    /// The slot in its pool: the small number that messages call "stream N".
+    /// Returns the slot in its pool: the small number that messages call "stream N".
     #[must_use]
     #[inline]
     pub const fn slot(self) -> usize {
         ((self.0 >> LEASE_BITS) & ((1 << SLOT_BITS) - 1)) as usize
     }
 
-    /// The lease of the slot.
+    /// Returns the lease number of the slot.
     #[must_use]
     #[inline]
     pub const fn lease(self) -> u32 {
         (self.0 & Self::MAX_LEASE as u64) as u32
     }
 
-    /// Whether this is [`StreamId::DEFAULT`].
+    /// Returns whether this is [`StreamId::DEFAULT`].
     #[must_use]
     #[inline]
     pub const fn is_default(self) -> bool {
         self.0 == 0
     }
 
-    /// The id as one number, for logs. Not meaningful outside this process.
+    /// Returns the id as one number, for logs. It has no meaning outside this process.
     #[must_use]
     #[inline]
     pub const fn as_u64(self) -> u64 {
@@ -116,11 +116,11 @@ impl fmt::Debug for StreamId {
 pub struct StreamPoolId(NonZeroU32);
 
 impl StreamPoolId {
-    /// A new identity, or `None` once the process has made 2²⁴ − 2 pools.
+    /// Returns a new identity, or `None` once the process has made 2²⁴ − 2 pools.
     #[must_use]
     pub fn next() -> Option<Self> {
         static ISSUED: AtomicU32 = AtomicU32::new(0);
-        // All ones is no pool's: `UNISSUED` has them.
+        // All ones are reserved for `UNISSUED`.
         let last = (1 << POOL_BITS) - 2;
         ISSUED
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |issued| {

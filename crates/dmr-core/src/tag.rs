@@ -1,4 +1,4 @@
-//! Who asked for an allocation.
+//! Names for the purpose of an allocation.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,38 +7,37 @@ use std::sync::Mutex;
 use crate::process::PerProcess;
 use crate::sync::lock;
 
-/// A name for what an allocation is for: "hash-table", "kv-cache".
+/// The purpose of an allocation: "hash-table", "kv-cache".
 ///
-/// `Copy`, two words, free to carry along. Names known at compile time need no call at run time
-/// ([`AllocTag::new`]); names made at run time are interned once ([`AllocTag::intern`]).
-/// Tags compare by name.
+/// `Copy`, two words. A name that is a literal needs no call at run time ([`AllocTag::new`]); names made at
+/// run time are interned once ([`AllocTag::intern`]). Tags compare by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AllocTag(&'static str);
 
 impl AllocTag {
-    /// No tag was given.
+    /// The tag of an allocation without one.
     pub const UNTAGGED: Self = Self("");
 
-    /// What [`intern`](Self::intern) answers for a new name once it holds
-    /// [`MAX_INTERNED`](Self::MAX_INTERNED) of them.
+    /// The tag that [`intern`](Self::intern) returns for a new name once it holds
+    /// [`MAX_INTERNED`](Self::MAX_INTERNED) names.
     pub const OTHER: Self = Self("(other)");
 
-    /// How many different names a process can intern.
+    /// The maximum number of different names that a process can intern.
     pub const MAX_INTERNED: usize = 1 << 16;
 
-    /// How long an interned name can be, in bytes; a longer one is cut at a character boundary.
+    /// The maximum length of an interned name, in bytes; a longer one is cut at a character boundary.
     pub const MAX_LEN: usize = 128;
 
-    /// A tag whose name is known at compile time.
+    /// Makes a tag from a literal.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
         Self(name)
     }
 
-    /// A tag whose name is made at run time.
+    /// Returns a tag whose name is made at run time.
     ///
-    /// The first call for a name copies it and keeps the copy for the life of the process; keep the
-    /// tag rather than calling again, this takes a lock. What it keeps is bounded:
+    /// The first call for a name copies it and keeps the copy for the life of the process. Every call
+    /// takes a lock: keep the tag rather than calling again. The process keeps at most
     /// [`MAX_INTERNED`](Self::MAX_INTERNED) names of [`MAX_LEN`](Self::MAX_LEN) bytes; after that,
     /// new names become [`AllocTag::OTHER`]. A forked child starts with none.
     #[must_use]
@@ -49,8 +48,8 @@ impl AllocTag {
             return Self::UNTAGGED;
         }
         let mut names = lock(NAMES.get());
-        if let Some(known) = names.get(name) {
-            return Self(known);
+        if let Some(interned) = names.get(name) {
+            return Self(interned);
         }
         if names.len() == Self::MAX_INTERNED {
             return Self::OTHER;
@@ -60,13 +59,13 @@ impl AllocTag {
         Self(kept)
     }
 
-    /// The name; empty for [`AllocTag::UNTAGGED`].
+    /// Returns the name; empty for [`AllocTag::UNTAGGED`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.0
     }
 
-    /// Whether this is [`AllocTag::UNTAGGED`].
+    /// Returns whether this is [`AllocTag::UNTAGGED`].
     #[must_use]
     pub const fn is_untagged(self) -> bool {
         self.0.is_empty()
@@ -91,7 +90,7 @@ impl fmt::Debug for AllocTag {
     }
 }
 
-/// `str::floor_char_boundary` is newer than our Rust floor.
+/// `str::floor_char_boundary`, which is newer than the minimum Rust version.
 trait FloorCharBoundary {
     fn floor_char_boundary_at(&self, len: usize) -> usize;
 }

@@ -23,15 +23,15 @@ pub trait UseTracking {
     /// uses are no error.
     fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()>;
 
-    /// Records the uses, whose work has been submitted by now, with at most one event, and closes their
-    /// windows, which it removes from `tokens`.
+    /// Records the uses, whose work has been submitted by now, with at most one event, closes their
+    /// windows, and removes the windows from `tokens`.
     ///
     /// # Errors
     ///
-    /// As [`prepare`](Self::prepare); no work is left unprotected. No uses are no error.
+    /// As [`prepare`](Self::prepare); later uses wait for the work all the same. No uses are no error.
     fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()>;
 
-    /// Closes windows without recording a use, and removes them from `tokens`: nothing was submitted.
+    /// Closes windows without recording a use, for work that was not submitted, and removes them from `tokens`.
     ///
     /// # Errors
     ///
@@ -39,8 +39,8 @@ pub trait UseTracking {
     fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()>;
 }
 
-/// The steps of a use on a resource that may track uses or not. One that does not returns
-/// [`StreamMisuse`](ResourceError::StreamMisuse) for every use, never a silent `Ok`.
+/// The steps of a use on a resource that may or may not track uses. If it does not, every use returns
+/// [`StreamMisuse`](ResourceError::StreamMisuse).
 pub trait UseTrackingExt: DeviceMemoryResource {
     /// Returns whether uses on other streams than the home stream can be declared.
     fn supports_block_use_tracking(&self) -> bool {
@@ -104,10 +104,10 @@ pub trait UseTrackingExt: DeviceMemoryResource {
         }
     }
 
-    /// Records work that was submitted to `stream` already, and that reads and writes the block.
+    /// Records work that was already submitted to `stream`, and that reads and writes the block.
     ///
-    /// What the work had to come after, it had to be ordered after by its submitter. The stream waits for
-    /// it here all the same, after the work, so that what is recorded stands for every earlier use.
+    /// The caller has ordered the work after the earlier uses of the block. The stream waits for them here
+    /// all the same, after the work, so that a wait for the recorded use is a wait for every earlier use.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ pub trait UseTrackingExt: DeviceMemoryResource {
 
 impl<R: DeviceMemoryResource + ?Sized> UseTrackingExt for R {}
 
-/// Refuses tokens, which a resource that does not track has not made.
+/// Refuses tokens of windows, which a resource that does not track uses has not opened.
 fn refuse(tokens: &UseTokens) -> ResourceResult<()> {
     if tokens.is_empty() { Ok(()) } else { Err(ResourceError::not_tracked(tokens.stream())) }
 }

@@ -11,8 +11,8 @@ pub struct Usage {
     pub live: u64,
     /// Requested bytes of retired blocks: deallocated, and not freed because device work may use them.
     pub retired: u64,
-    /// Bytes that this resource and its upstream have from the driver, in use or not. Includes everything
-    /// that an upstream has, also where several resources share it.
+    /// Bytes that this resource and its upstream have reserved from the driver, in use or not. If several
+    /// resources share an upstream, each of them includes all bytes of the upstream.
     pub reserved: u64,
     /// Requested bytes of all successful allocations so far. Never decreases.
     pub total_allocated: u64,

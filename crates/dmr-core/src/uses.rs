@@ -1,10 +1,10 @@
-//! What device work does to a block, and the tokens between preparing and finishing a use.
+//! Reads and writes of a block by device work, and the tokens between preparing and finishing a use.
 
 use smallvec::SmallVec;
 
 use crate::{BlockId, BlockSlot, Generation, StreamId};
 
-/// What device work does to the memory of a block.
+/// The kind of access of device work to the memory of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Reads it.
@@ -16,28 +16,28 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether the work reads.
+    /// Returns whether the work reads.
     #[must_use]
     #[inline]
     pub const fn reads(self) -> bool {
         matches!(self, Self::Read | Self::ReadWrite)
     }
 
-    /// Whether the work writes.
+    /// Returns whether the work writes.
     #[must_use]
     #[inline]
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::ReadWrite)
     }
 
-    /// Whether two uses by different streams must be ordered: at least one of them writes.
+    /// Returns whether two uses by different streams must be ordered: at least one of them writes.
     #[must_use]
     #[inline]
     pub const fn conflicts_with(self, other: Self) -> bool {
         self.writes() || other.writes()
     }
 
-    /// One access that stands for both.
+    /// Returns the access that includes both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         match (self.reads() || other.reads(), self.writes() || other.writes()) {
@@ -48,17 +48,17 @@ impl Access {
     }
 }
 
-/// One block and what a launch does to it.
+/// A block that a launch uses, and the kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockUse {
     /// The block.
     pub block: BlockId,
-    /// What the launch does to it.
+    /// The launch's access to it.
     pub access: Access,
 }
 
 impl BlockUse {
-    /// A use of `block`.
+    /// Makes a use of `block`.
     #[must_use]
     pub const fn new(block: BlockId, access: Access) -> Self {
         Self { block, access }
@@ -80,21 +80,21 @@ impl UseToken {
     /// The largest ticket.
     pub const MAX_TICKET: u32 = u32::MAX >> 2;
 
-    /// The generation of the block in use.
+    /// Returns the generation of the block in use.
     #[must_use]
     #[inline]
     pub const fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The index of the block in the resource's table of blocks.
+    /// Returns the index of the block in the resource's table of blocks.
     #[must_use]
     #[inline]
     pub const fn slot(&self) -> BlockSlot {
         self.slot
     }
 
-    /// What the work does.
+    /// Returns the access of the work.
     #[must_use]
     #[inline]
     pub const fn access(&self) -> Access {
@@ -105,7 +105,7 @@ impl UseToken {
         }
     }
 
-    /// The number by which the resource finds the window among those that are open on the block.
+    /// Returns the number by which the resource finds the window among the open windows of the block.
     #[must_use]
     #[inline]
     pub const fn ticket(&self) -> u32 {
@@ -115,9 +115,9 @@ impl UseToken {
 
 /// The open windows of one launch, on one stream.
 ///
-/// Linear: goes back through [`UseTracking::finish`](crate::UseTracking::finish) or
-/// [`cancel`](crate::UseTracking::cancel). Forgetting it can leak the blocks, never corrupt them. Only a
-/// resource can add a window, which is `unsafe`:
+/// Linear: [`UseTracking::finish`](crate::UseTracking::finish) or
+/// [`cancel`](crate::UseTracking::cancel) closes the windows. Dropping it instead can leak the blocks, never
+/// corrupt them. Only a resource can add a window, which is `unsafe`:
 ///
 /// ```compile_fail,E0133
 /// # use dmr_core::{Access, BlockId, StreamId, UseTokens};
@@ -137,22 +137,22 @@ pub struct UseTokens {
 const _: () = assert!(size_of::<UseTokens>() <= 152);
 
 impl UseTokens {
-    /// No windows yet, on `stream`. Up to 8 need no allocation on the host heap.
+    /// Makes tokens without windows, for `stream`. Up to 8 windows need no allocation on the host heap.
     #[inline]
     pub fn new(stream: StreamId) -> Self {
         Self { stream, tokens: SmallVec::new() }
     }
 
     /// Adds a window that is open on [`stream`](Self::stream). `ticket` is the number by which the resource
-    /// that opened the window finds it among those that are open on the block; of a larger number than
-    /// [`MAX_TICKET`](UseToken::MAX_TICKET) the upper bits are lost.
+    /// that opened the window finds it among the open windows of the block; the upper bits of a number above
+    /// [`MAX_TICKET`](UseToken::MAX_TICKET) are lost.
     ///
     /// # Safety
     ///
     /// The caller is that resource, has just opened the window on this stream, and adds it once. A token
-    /// closes its window, which is all that keeps memory from being freed, or given to the host, while
-    /// the device uses it. Or nothing ever depends on the window: the resource keeps no memory, or no
-    /// window at all.
+    /// closes its window, and only the window prevents memory from being freed, or read and written by the
+    /// host, while the device uses it. The caller may also be a resource that has no memory, or no windows,
+    /// so that nothing depends on the token.
     #[inline]
     #[allow(unsafe_code, reason = "opening windows is what a resource does")]
     pub unsafe fn push(&mut self, block: BlockId, access: Access, ticket: u32) {
@@ -161,15 +161,15 @@ impl UseTokens {
         self.tokens.push(UseToken { generation, slot, ticket_and_access });
     }
 
-    /// The using stream.
+    /// Returns the stream of the launch.
     #[must_use]
     #[inline]
     pub const fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// Names the using stream anew, for a resource that has resolved it. Returns `false`, and changes
-    /// nothing, if a window is open and it is another one.
+    /// Replaces the stream of the launch, for a resource that has resolved it. Returns `false`, and changes
+    /// nothing, if a window is open on another stream.
     #[must_use]
     #[inline]
     pub fn resolve(&mut self, stream: StreamId) -> bool {
@@ -192,27 +192,27 @@ impl UseTokens {
         self.tokens.clear();
     }
 
-    /// How many windows are open.
+    /// Returns the number of open windows.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether no window is open.
+    /// Returns whether no window is open.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The windows.
+    /// Returns the windows.
     #[inline]
     pub fn as_slice(&self) -> &[UseToken] {
         &self.tokens
     }
 
-    /// The windows.
+    /// Returns an iterator over the windows.
     #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, UseToken> {
         self.tokens.iter()

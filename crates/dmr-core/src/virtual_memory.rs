@@ -5,7 +5,7 @@ use std::fmt::{self, Debug};
 use crate::size::human_bytes;
 use crate::{AllocTag, ResourceError, ResourceResult};
 
-/// Addresses and physical memory apart, for a pool that maps memory itself.
+/// The driver's virtual memory management, for a pool that maps memory itself.
 ///
 /// All sizes and addresses, in bytes, are multiples of [`granularity`](Self::granularity). The driver
 /// takes tens of microseconds to create, map, unmap or destroy a piece of memory, nearly independent of
@@ -21,7 +21,7 @@ use crate::{AllocTag, ResourceError, ResourceResult};
 /// An adaptor that forwards it passes every call to its upstream. An adaptor that charges for memory
 /// charges [`create`](Self::create) and credits [`destroy`](Self::destroy).
 pub trait VirtualMemory: Debug + Send + Sync {
-    /// Returns what sizes and addresses are multiples of: bytes, a power of two.
+    /// Returns the granularity of sizes and addresses: bytes, a power of two.
     fn granularity(&self) -> u64;
 
     /// Reserves `bytes` bytes of addresses. They take no memory, and are not counted.
@@ -53,7 +53,7 @@ pub trait VirtualMemory: Debug + Send + Sync {
     /// changed.
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory>;
 
-    /// Destroys memory that is not mapped anywhere: the device has it again at once.
+    /// Destroys memory that is not mapped anywhere: the device can use it again at once.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ pub struct RefusedRange {
 }
 
 impl RefusedRange {
-    /// Makes the error that returns the range to its owner.
+    /// Makes the error, which contains the range.
     pub fn new(error: ResourceError, range: AddressRange) -> Box<Self> {
         Box::new(Self { error, range })
     }
@@ -224,7 +224,7 @@ pub struct RefusedMemory {
 }
 
 impl RefusedMemory {
-    /// Makes the error that returns the memory to its owner.
+    /// Makes the error, which contains the memory.
     pub fn new(error: ResourceError, memory: PhysicalMemory) -> Box<Self> {
         Box::new(Self { error, memory })
     }

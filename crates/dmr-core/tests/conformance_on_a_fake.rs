@@ -1,5 +1,5 @@
 //! The conformance suite on fakes in host memory: a correct resource passes, a broken one fails
-//! at the check that says what is broken.
+//! at the check of what is broken.
 
 use dmr_core::conformance::{CHECKS, Harness, Report, check_forwarding, run, run_all};
 use dmr_core::{
@@ -16,7 +16,7 @@ mod not_tracking {
     dmr_core::conformance_tests!(dmr_testkit::fake::FakeHarness::new(false));
 }
 
-/// Each way to be broken, whether the fake tracks uses, and the check that has to find it.
+/// Each fault, whether the fake tracks uses, and the check that must find it.
 const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::HomeIsAlwaysTheFirstStream, false, "an_allocation_names_its_stream"),
     (Fault::StoresDefault, false, "the_default_stream_is_resolved_and_never_stored"),
@@ -27,35 +27,35 @@ const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::WrapsOversize, false, "sizes_that_overflow_are_refused"),
     (Fault::ClampsToTheDevice, false, "sizes_beyond_the_device_are_refused"),
     (Fault::Misaligns, false, "blocks_are_aligned"),
-    (Fault::BlocksForgetTheirTag, false, "a_block_says_what_was_asked"),
+    (Fault::BlocksForgetTheirTag, false, "a_block_has_the_requested_properties"),
     (Fault::Overlaps, false, "live_blocks_never_overlap"),
     (Fault::ReusesGenerations, false, "generations_are_never_reused"),
     (Fault::ScribblesOnReap, false, "contents_survive_until_deallocate"),
     (Fault::FreesWithoutWaiting, false, "freed_memory_is_not_written_late"),
     (Fault::CountsRefusedAllocations, false, "running_out_of_memory_changes_nothing"),
-    (Fault::TakesForeignBlocks, false, "a_block_of_another_resource_is_given_back"),
-    (Fault::CountsRefusedBlocks, false, "a_block_of_another_resource_is_given_back"),
-    (Fault::GivesBackAnotherBlock, false, "a_block_of_another_resource_is_given_back"),
+    (Fault::TakesForeignBlocks, false, "a_block_of_another_resource_is_returned_in_the_error"),
+    (Fault::CountsRefusedBlocks, false, "a_block_of_another_resource_is_returned_in_the_error"),
+    (Fault::ReturnsAnotherBlock, false, "a_block_of_another_resource_is_returned_in_the_error"),
     (Fault::ReapsLiveBlocks, false, "a_dropped_block_leaks_visibly"),
-    (Fault::CountsRoundedBytes, false, "usage_counts_bytes_as_asked"),
-    (Fault::OutstandingIsLiveOnly, false, "usage_counts_bytes_as_asked"),
-    (Fault::ReservesLessThanIsLive, false, "usage_counts_bytes_as_asked"),
-    (Fault::ReapLosesAccounting, false, "usage_counts_bytes_as_asked"),
+    (Fault::CountsRoundedBytes, false, "usage_counts_requested_bytes"),
+    (Fault::OutstandingIsLiveOnly, false, "usage_counts_requested_bytes"),
+    (Fault::ReservesLessThanIsLive, false, "usage_counts_requested_bytes"),
+    (Fault::ReapLosesAccounting, false, "usage_counts_requested_bytes"),
     (Fault::LosesAFreeNowAndThen, false, "usage_is_exact_through_a_random_sequence"),
     (Fault::CountersRace, false, "usage_is_exact_after_eight_threads"),
     (Fault::TotalsGoBack, false, "totals_never_decrease"),
-    (Fault::AnswersReservedBytesOnReap, false, "reaping_answers_the_bytes_it_freed"),
+    (Fault::ReturnsReservedBytesOnReap, false, "reaping_returns_the_bytes_it_freed"),
     (Fault::ReapPendingDoesNotWait, false, "reap_pending_leaves_only_live_blocks"),
-    (Fault::TrimsLiveBlocks, false, "trimming_gives_back_only_what_serves_no_block"),
-    (Fault::ReturnsTooMuchOnTrim, false, "trimming_gives_back_only_what_serves_no_block"),
-    (Fault::CallsLiveBlocksRetired, false, "retired_blocks_are_known"),
-    (Fault::SaysFreedTooEarly, false, "retired_blocks_are_known"),
+    (Fault::TrimsLiveBlocks, false, "trimming_returns_only_unused_memory"),
+    (Fault::ReturnsTooMuchOnTrim, false, "trimming_returns_only_unused_memory"),
+    (Fault::CallsLiveBlocksRetired, false, "is_retired_reports_retired_blocks"),
+    (Fault::ReturnsFreedTooEarly, false, "is_retired_reports_retired_blocks"),
     (Fault::TakesParts, false, "a_part_is_refused_and_its_whole_can_be_freed"),
     (Fault::GrowsParts, false, "a_part_is_refused_and_its_whole_can_be_freed"),
     (Fault::GrowsUncounted, false, "growing_is_counted_exactly_or_changes_nothing"),
     (Fault::CountsRefusedGrowth, false, "growing_is_counted_exactly_or_changes_nothing"),
     (Fault::GrowsOverNeighbours, false, "growing_is_counted_exactly_or_changes_nothing"),
-    (Fault::RefusesWhatItClaims, true, "tracking_is_honoured_or_refused_loudly"),
+    (Fault::RefusesWhatItClaims, true, "uses_are_tracked_or_refused"),
     (Fault::RefusesNoUses, true, "no_uses_are_no_error"),
     (Fault::TracksOnForeignStreams, true, "a_use_on_a_wrong_stream_is_refused"),
     (Fault::TokensKeepDefault, true, "a_use_on_the_default_stream_is_resolved"),
@@ -73,11 +73,11 @@ const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::RefusesASecondReader, true, "readers_share_a_block"),
     (Fault::PreparesInPart, true, "preparing_several_blocks_is_all_or_nothing"),
     (Fault::CancelKeepsTheWindow, true, "a_cancelled_use_leaves_no_window"),
-    (Fault::FreesInsideAWindow, true, "a_block_given_back_inside_a_window_outlives_it"),
+    (Fault::FreesInsideAWindow, true, "a_block_deallocated_inside_a_window_outlives_it"),
 ];
 
 #[test]
-fn every_broken_fake_fails_at_the_check_that_says_what_is_broken() {
+fn every_broken_fake_fails_at_the_check_of_what_is_broken() {
     for &(fault, tracks, expected) in BROKEN {
         let report = run(expected, || FakeHarness::broken(tracks, Some(fault)));
         assert!(!report.is_ok(), "{fault:?} passes {expected}");
@@ -131,12 +131,12 @@ fn the_forwarding_check_passes_pointers_and_finds_what_an_adaptor_forgets() {
         for method in forgotten {
             assert!(missed.contains(&format!("{method} (0 calls)")), "{method}: {missed}");
         }
-        assert!(missed.contains("virtual_memory (answers None)"), "{missed}");
+        assert!(missed.contains("virtual_memory (returns None)"), "{missed}");
         assert_eq!(harness.resource().usage().outstanding(), 0);
     }
 }
 
-/// An adaptor that forwards only what the trait has no body for.
+/// An adaptor that forwards only the methods without a default body.
 #[derive(Debug)]
 struct Forgetful<R>(R);
 

@@ -1,5 +1,5 @@
 //! References, boxes and `Arc`s of a resource forward every method, once, with its arguments and
-//! its answer.
+//! its result.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ enum Call {
     VirtualMemory,
 }
 
-/// Answers every call with something that no default body would answer, and writes it down.
+/// A resource that records every call and returns values that no default body returns.
 #[derive(Clone, Debug)]
 struct Spy {
     calls: Arc<Mutex<Vec<Call>>>,
@@ -45,7 +45,7 @@ impl Spy {
         self.calls.lock().unwrap().push(call);
     }
 
-    /// The calls since the last time.
+    /// Returns the recorded calls, and clears them.
     fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut *self.calls.lock().unwrap())
     }
@@ -69,7 +69,7 @@ fn block(alloc_stream: StreamId) -> DeviceBlock {
         state: BlockState::Live,
         part_depth: 0,
     };
-    // SAFETY: nobody uses the memory of these blocks, there is none.
+    // SAFETY: no work uses these addresses, which have no memory.
     #[allow(unsafe_code, reason = "making blocks is what a resource does")]
     unsafe {
         DeviceBlock::from_parts(parts)
@@ -97,7 +97,7 @@ impl DeviceMemoryResource for Spy {
     }
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.called(Call::TryGrow(block.id(), bytes));
-        // SAFETY: nobody uses the memory of these blocks, there is none.
+        // SAFETY: no work uses these addresses, which have no memory.
         #[allow(unsafe_code, reason = "growing blocks is what a resource does")]
         unsafe {
             block.set_sizes(bytes, bytes);
@@ -148,7 +148,7 @@ impl DeviceMemoryResource for Spy {
     }
 }
 
-/// Refuses each call with an error of its own.
+/// Use tracking whose calls all fail, each with an error of its own.
 impl UseTracking for Spy {
     fn prepare(&self, _: &[BlockUse], _: &mut UseTokens) -> ResourceResult<()> {
         Err(refusal("prepare"))
@@ -161,7 +161,7 @@ impl UseTracking for Spy {
     }
 }
 
-/// Has pages of 44 bytes, and none of them.
+/// Virtual memory with pages of 44 bytes, whose calls all fail.
 impl VirtualMemory for Spy {
     fn granularity(&self) -> u64 {
         44

@@ -1,5 +1,4 @@
-//! The ledger against its model: a graph of everything that was submitted, searched by brute
-//! force.
+//! The ledger compared with a model: a graph of all submitted work, searched by brute force.
 
 use std::collections::HashSet;
 
@@ -20,7 +19,7 @@ fn sorted(uses: impl Iterator<Item = UseId>) -> Vec<UseId> {
     uses
 }
 
-/// A ledger after `uses`, in order, of a block at home on A.
+/// Returns a ledger after `uses`, in this order, of a block whose home stream is A.
 fn after(uses: &[(Access, UseId)]) -> Ledger {
     let mut ledger = Ledger::allocated(ALLOCATION);
     for &(access, used) in uses {
@@ -97,7 +96,7 @@ fn a_write_replaces_everything() {
 
 #[test]
 fn a_use_that_is_committed_late_does_not_replace_a_later_one() {
-    // Two threads on one stream: the second to submit is the first to commit.
+    // Two threads on one stream: the thread that submits second commits first.
     let [late, later] = [UseId::new(B, 1), UseId::new(B, 2)];
     let ledger = after(&[(Read, later), (Read, late)]);
     assert_eq!(sorted(ledger.waits(C, Write)), [later]);
@@ -147,10 +146,10 @@ fn a_ledger_that_was_restarted_is_that_of_a_new_block() {
 enum Step {
     /// Prepare a use, if no open window of another stream conflicts.
     Open { stream: u32, access: Access },
-    /// Take an open window (by its position) one stage on: submit, number, record, commit. So
-    /// several threads interleave, on one stream too.
+    /// Advance an open window (by its position) by one stage: submit, number, record, commit. So
+    /// several threads interleave, also on one stream.
     Advance(usize),
-    /// The host learns that an event is complete, and the ledger is told.
+    /// The host finds an event complete, and removes its entries from the ledger.
     Learn(usize),
 }
 
@@ -183,7 +182,7 @@ struct Window {
     stage: Stage,
 }
 
-/// A use that is in the ledger, or was.
+/// A use that is, or was, in the ledger.
 #[derive(Clone, Debug)]
 struct Use {
     stream: u32,
@@ -204,12 +203,12 @@ fn event_of(uses: &[Use], used: UseId) -> Node {
     uses.iter().find(|it| it.id() == used).unwrap().event
 }
 
-/// Everything that ever happened, and what must come before what.
+/// All submitted work, and its order.
 struct Model {
     ledger: Ledger,
-    /// Whether a stream may have several windows at a time, as several threads on it would.
+    /// Whether a stream may have several open windows, as with several threads.
     nesting: bool,
-    /// Of each node, those just before it: on its stream, and the event it waits for.
+    /// The direct predecessors of each node: on its stream, and the event that it waits for.
     before: Vec<Vec<Node>>,
     last_on_stream: Vec<Option<Node>>,
     next_order: Vec<u64>,
@@ -246,7 +245,7 @@ impl Model {
         node
     }
 
-    /// All that is ordered before `ends`, and `ends`.
+    /// Returns all nodes that are ordered before `ends`, and `ends`.
     fn reachable(&self, ends: impl IntoIterator<Item = Node>) -> HashSet<Node> {
         let mut found = HashSet::new();
         let mut todo: Vec<_> = ends.into_iter().collect();
@@ -321,7 +320,7 @@ impl Model {
         self.uses.push(used);
     }
 
-    /// Every earlier use that conflicts is ordered before `work`, or known to be done.
+    /// Asserts that every earlier use that conflicts is ordered before `work`, or known to be done.
     fn check_order(&self, stream: u32, access: Access, work: Node) {
         let ordered = self.reachable([work]);
         for earlier in self.uses.iter().filter(|u| u.access.conflicts_with(access)) {
@@ -332,7 +331,7 @@ impl Model {
         }
     }
 
-    /// Nothing is asked for that is not the last write or a latest read since.
+    /// Asserts that each wait is for the last write or for a latest read since.
     fn check_waits(&self, stream: u32, access: Access, waits: &[UseId]) {
         let performed = self.reachable(self.last_on_stream[stream as usize]);
         for wait in waits {
@@ -351,7 +350,7 @@ impl Model {
             });
             assert!(!superseded, "{waited:?} is neither the last write nor a latest read");
             // Windows of one stream can record and commit in another order than they took their
-            // numbers: there, an event may be after more than the ledger knows.
+            // numbers: there, an event may come after more uses than the ledger records.
             if !self.nesting {
                 assert!(!performed.contains(&event), "a wait that was performed before");
                 assert!(!self.complete.contains(&event), "a wait for what is done");

@@ -1,4 +1,4 @@
-//! A fake tool with NVTX's memory extension: it records its calls, and what is wrong with them.
+//! A fake tool with NVTX's memory extension: it records its calls, and the errors in them.
 //!
 //! It reads its arguments by the offsets of the C headers of NVTX 3, on a 64-bit machine, and does not use
 //! the structures of `dmr-nvtx`.
@@ -81,13 +81,13 @@ struct State {
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 static SESSION: Mutex<()> = Mutex::new(());
 
-/// One test's turn with the tool of the process.
+/// Exclusive use of the tool of the process by one test.
 #[derive(Debug)]
 pub struct Session(
     #[expect(dead_code, reason = "held for others to wait")] MutexGuard<'static, ()>,
 );
 
-/// Waits for the turn of this test, and begins with a tool that has recorded nothing.
+/// Waits until no other test uses the tool, and clears its recorded calls.
 pub fn session() -> Session {
     let turn = lock(&SESSION);
     *lock(&STATE) = Some(State::default());
@@ -101,12 +101,12 @@ impl Session {
         with(|state| state.refuses_heaps = true);
     }
 
-    /// Returns the calls so far, and forgets them.
+    /// Returns the recorded calls, and clears them.
     pub fn take_calls(&self) -> Vec<Call> {
         with(|state| std::mem::take(&mut state.calls)).into_iter().map(|(_, call)| call).collect()
     }
 
-    /// Returns the calls of this thread so far, and forgets them.
+    /// Returns the recorded calls of this thread, and clears them.
     pub fn take_own_calls(&self) -> Vec<Call> {
         let own = thread::current().id();
         with(|state| state.calls.extract_if(.., |(thread, _)| *thread == own).collect::<Vec<_>>())

@@ -2,12 +2,11 @@
 
 use crate::Rig;
 
-/// Runs `scenario` on what `prepare` made, again and again: the first time its first driver call
-/// fails with `code`, then its second, and so on, until it makes no more. Each time on a fresh
-/// simulated machine. Answers how many calls were failed.
+/// Runs `scenario` once for each driver call that it makes, and makes that call fail with `code`. Each run
+/// is on a new simulated machine, with a value that `prepare` makes. Returns the number of calls that failed.
 ///
-/// Only one call fails in each run, so the scenario can repeat what failed and must then succeed;
-/// it says itself what must hold afterwards.
+/// Only one call fails in each run, so the scenario can repeat the failed call, which must then succeed.
+/// The scenario itself checks the state afterwards.
 pub fn for_each_driver_call<T>(
     code: i32,
     prepare: impl Fn(&Rig) -> T,

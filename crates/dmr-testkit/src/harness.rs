@@ -1,4 +1,4 @@
-//! What the conformance suite needs around a resource.
+//! The harness of the conformance suite around a resource.
 
 use dmr_core::conformance::Harness;
 use dmr_core::{DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceResult, StreamId};
@@ -6,10 +6,10 @@ use dmr_streams::{StreamLease, StreamPool, StreamPoolConfig};
 
 use crate::Rig;
 
-/// A [`Harness`] on a [`Rig`], around a fresh resource that works on the rig's streams.
+/// A [`Harness`] on a [`Rig`], around a new resource that works on the rig's streams.
 #[derive(Debug)]
 pub struct ResourceHarness<R> {
-    // Dropped in this order: the rig is the last to go.
+    // Fields are dropped in this order: the rig last.
     resource: R,
     streams: [StreamLease; 2],
     foreign: StreamId,
@@ -18,7 +18,7 @@ pub struct ResourceHarness<R> {
 }
 
 impl<R: DeviceMemoryResource> ResourceHarness<R> {
-    /// A harness around the resource that `make` makes.
+    /// Makes a harness around the resource that `make` returns.
     pub fn new(rig: Rig, make: impl FnOnce(&Rig) -> R) -> Self {
         let resource = make(&rig);
         let streams = [rig.stream(), rig.stream()];
@@ -28,7 +28,7 @@ impl<R: DeviceMemoryResource> ResourceHarness<R> {
         Self { resource, streams, foreign: other.default_stream(), returned, rig }
     }
 
-    /// What it runs on.
+    /// Returns the rig that it runs on.
     pub fn rig(&self) -> &Rig {
         &self.rig
     }

@@ -2,14 +2,14 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on whichever driver |
-//! | [`harness`] | [`ResourceHarness`]: what the conformance suite needs around a resource |
+//! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on the driver that the process uses |
+//! | [`harness`] | [`ResourceHarness`]: the harness of the conformance suite around a resource |
 //! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
-//! | [`fake_tool`] | a tool with NVTX's memory extension, which keeps what it is told |
+//! | [`fake_tool`] | a tool with NVTX's memory extension, which records its calls |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
-//! | [`repository`] | where traces are, in the sources and in a device bundle |
+//! | [`repository`] | paths of traces, in the sources and in a device bundle |
 //!
-//! Used from `tests/` and `examples/` only. It panics where a test would.
+//! For `tests/` and `examples/` only: it panics where a test would.
 
 pub mod fake;
 pub mod fake_tool;

@@ -1,4 +1,4 @@
-//! A device, a stream pool and device operations: on a GPU where there is one, else simulated.
+//! A device, a stream pool and device operations: on a GPU if there is one, otherwise simulated.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use dmr_streams::{Device, PatternOps, StreamLease, StreamPool, StreamPoolConfig}
 
 use crate::ResourceHarness;
 
-/// What one test runs on. On the simulator each rig has a universe of its own.
+/// The device, streams and operations of one test. On the simulator each rig has a universe of its own.
 #[derive(Debug)]
 pub struct Rig {
-    // Dropped in this order: the universe is the last to go.
+    // Fields are dropped in this order: the universe last.
     ops: Arc<PatternOps>,
     streams: Arc<StreamPool>,
     universe: Option<Universe>,
 }
 
-/// How a [`Rig`] is made.
+/// The configuration of a [`Rig`].
 #[derive(Clone, Debug, Default)]
 pub struct RigConfig {
-    /// How the stream pool is made.
+    /// The configuration of the stream pool.
     pub streams: StreamPoolConfig,
-    /// The universe to be in; made if there is none. A rig that has one is simulated.
+    /// The universe; by default a new one. A rig with a universe is simulated.
     pub universe: Option<Universe>,
-    /// Never on a GPU: for tests that count calls, inject faults or ask for race reports.
+    /// Never on a GPU: for tests that count calls, inject faults or read race reports.
     pub simulated: bool,
 }
 
 impl Rig {
-    /// A rig on whichever driver the process uses.
+    /// Makes a rig on the driver that the process uses.
     pub fn new() -> Self {
         Self::with(RigConfig::default())
     }
 
-    /// A rig on the simulated driver.
+    /// Makes a rig on the simulated driver.
     pub fn simulated() -> Self {
         Self::with(RigConfig { simulated: true, ..RigConfig::default() })
     }
 
-    /// A rig in this universe, on its first device.
+    /// Makes a rig in this universe, on its first device.
     pub fn in_universe(universe: &Universe) -> Self {
         Self::with(RigConfig { universe: Some(universe.clone()), ..RigConfig::default() })
     }
 
-    /// A rig as configured.
+    /// Makes a rig with this configuration.
     pub fn with(config: RigConfig) -> Self {
         let universe = config.universe.or_else(|| {
             let simulated = config.simulated
@@ -58,17 +58,17 @@ impl Rig {
         Self { ops, streams, universe }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         self.streams.device()
     }
 
-    /// Its CUDA ordinal.
+    /// Returns the CUDA ordinal of the device.
     pub fn ordinal(&self) -> usize {
         self.device().ordinal()
     }
 
-    /// Its streams.
+    /// Returns the stream pool.
     pub fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
     }
@@ -78,22 +78,22 @@ impl Rig {
         self.streams.acquire().expect("a stream")
     }
 
-    /// Fills and checks.
+    /// Returns the operations that fill and check memory.
     pub fn ops(&self) -> &Arc<PatternOps> {
         &self.ops
     }
 
-    /// The simulated machine. Only for tests that are always simulated.
+    /// Returns the simulated machine. Only for tests that are always simulated.
     pub fn universe(&self) -> &Universe {
         self.universe.as_ref().expect("this test asks for the simulator: make its rig simulated")
     }
 
-    /// The simulated machine, unless this is a GPU.
+    /// Returns the simulated machine; `None` on a GPU.
     pub fn simulator(&self) -> Option<&Universe> {
         self.universe.as_ref()
     }
 
-    /// What the conformance suite needs around the resource that `make` makes.
+    /// Makes the harness of the conformance suite around the resource that `make` returns.
     pub fn harness<R: DeviceMemoryResource>(
         self,
         make: impl FnOnce(&Self) -> R,
@@ -106,15 +106,15 @@ impl Rig {
         self.ops.delay(stream.into(), 20_000_000).expect("a delay");
     }
 
-    /// What the race detector has found so far: an error that describes it.
+    /// Returns an error that describes the races found so far, if there are any.
     pub fn verdict(&self) -> Result<(), String> {
         let reports = self.universe.iter().flat_map(Universe::reports);
         let described: Vec<_> = reports.map(|report| report.to_string()).collect();
         if described.is_empty() { Ok(()) } else { Err(described.join("\n")) }
     }
 
-    /// Waits for everything; then no race was found, no check has failed, and nothing that the
-    /// test allocated is left. The rig ends here, and what the test holds of it must be gone.
+    /// Waits for all work, and asserts that there was no race, that no check has failed, and that no
+    /// memory of the test is left. The test must have dropped everything else that uses the rig.
     pub fn assert_clean(self) {
         self.device().synchronize().expect("the device's work");
         let wrong = self.ops.collect().expect("the verdicts of the checks");

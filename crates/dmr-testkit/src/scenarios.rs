@@ -1,5 +1,5 @@
-//! Small programs on several streams, one for each kind of dependency. They are right if the use
-//! table orders them, and wrong without any one of the waits that it needs.
+//! Small programs on several streams, one for each kind of dependency. A program is correct with all waits
+//! of the use table, and has a race without any one of them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::Rig;
 
 const BYTES: usize = 4096;
 
-/// What a scenario plays on: a resource that tracks uses, and three streams.
+/// A resource that tracks uses, and three streams, on which scenarios are run.
 pub struct Stage {
     ops: Arc<PatternOps>,
     resource: Arc<dyn DeviceMemoryResource>,
@@ -23,13 +23,13 @@ pub struct Stage {
 /// A program on a [`Stage`].
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// What it shows.
+    /// The dependency that it has.
     pub name: &'static str,
-    /// Plays it. All that it allocated has been given back when it returns, also after an error.
+    /// Runs it. It has deallocated all of its blocks when it returns, also after an error.
     pub play: fn(&Stage) -> ResourceResult<()>,
 }
 
-/// One for each kind of dependency.
+/// All scenarios, one for each kind of dependency.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "a read after a write", play: read_after_write },
     Scenario { name: "a write after a read", play: write_after_read },
@@ -45,8 +45,8 @@ pub const SCENARIOS: &[Scenario] = &[
 ];
 
 impl Stage {
-    /// Leases the streams and loads the kernels, so that a scenario makes only the calls that are
-    /// its own.
+    /// Leases the streams and loads the kernels, so that a scenario makes only its own
+    /// driver calls.
     pub fn new(rig: &Rig, resource: Arc<dyn DeviceMemoryResource>) -> Self {
         let (ops, leases) = (Arc::clone(rig.ops()), [rig.stream(), rig.stream(), rig.stream()]);
         let stage = Self { ops, resource, leases };
@@ -59,17 +59,17 @@ impl Stage {
         stage
     }
 
-    /// The resource.
+    /// Returns the resource.
     pub fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
         &self.resource
     }
 
-    /// The three streams.
+    /// Returns the three streams.
     pub fn streams(&self) -> [StreamId; 3] {
         [0, 1, 2].map(|index| self.leases[index].id())
     }
 
-    /// Waits for all work, reaps, and answers the first wrong bytes that a check has found.
+    /// Waits for all work, reaps, and asserts that no check has found a wrong byte.
     pub fn settle(&self) -> ResourceResult<()> {
         for stream in self.streams() {
             self.ops.synchronize(stream)?;
@@ -84,7 +84,7 @@ impl Stage {
         self.resource.allocate(BYTES, stream, AllocTag::new("scenario"))
     }
 
-    /// Gives a block back; a failed try gives it back to us, so it is tried again.
+    /// Deallocates a block; a failed call returns the block, which is deallocated again.
     fn free(&self, block: DeviceBlock) -> ResourceResult<()> {
         let mut refused = match self.resource.deallocate(block) {
             Ok(_) => return Ok(()),
@@ -112,7 +112,7 @@ impl Stage {
         })
     }
 
-    /// Prepares, submits and finishes. Work that failed may have been submitted in part.
+    /// Prepares uses, submits work and finishes the uses. Work that failed may have been submitted in part.
     fn launch(
         &self,
         stream: StreamId,
@@ -144,15 +144,15 @@ impl Stage {
         self.ops.check_pattern(block, 0..BYTES, pattern, stream, u64::from(byte))
     }
 
-    /// Allocates on `home`, plays with the block, and gives it back whatever happened.
+    /// Allocates a block on `home`, calls `run` with it, and deallocates it, also after an error.
     fn with_block(
         &self,
         home: StreamId,
-        play: impl FnOnce(&DeviceBlock) -> ResourceResult<()>,
+        run: impl FnOnce(&DeviceBlock) -> ResourceResult<()>,
     ) -> ResourceResult<()> {
         let block = self.allocate(home)?;
-        let played = play(&block);
-        played.and(self.free(block))
+        let result = run(&block);
+        result.and(self.free(block))
     }
 }
 

@@ -9,7 +9,7 @@ use dmr_testkit::fake::FakeHarness;
 
 const WORD: u32 = 0x4433_2211;
 
-/// Offsets, from `start`, at which the bytes differ from the word's.
+/// Returns key and offset of each mismatch that the checks of `at` find.
 fn wrong(harness: &FakeHarness, at: impl Fn(&dyn DeviceOps)) -> Vec<(u64, usize)> {
     let ops = harness.ops();
     at(&**ops);
@@ -37,11 +37,11 @@ fn a_pattern_is_laid_by_the_offset_in_the_block() {
         ops.check_pattern(&block, 21..22, WORD, stream, 7).unwrap();
     });
     assert_eq!(found, [(4, 21), (7, 21)]);
-    assert_eq!(wrong(&harness, |_| {}), [], "a mismatch is answered once");
+    assert_eq!(wrong(&harness, |_| {}), [], "a mismatch is returned once");
 }
 
 #[test]
-fn a_check_sees_what_its_own_stream_did_and_nothing_that_it_does_not_wait_for() {
+fn a_check_runs_after_its_own_stream_and_after_nothing_that_it_does_not_wait_for() {
     let harness = FakeHarness::new(false);
     let [stream, other] = harness.streams();
     let block = harness.resource().allocate(8, stream, AllocTag::UNTAGGED).unwrap();

@@ -7,7 +7,7 @@ use crate::{
     StreamId, Usage, UseTrackingExt,
 };
 
-pub(super) fn usage_counts_bytes_as_asked(s: &Subject<'_>) -> Outcome {
+pub(super) fn usage_counts_requested_bytes(s: &Subject<'_>) -> Outcome {
     let sizes = [1, 255, ODD, LARGE];
     let (mut blocks, mut sum) = (Vec::new(), 0);
     for bytes in sizes {
@@ -28,11 +28,11 @@ pub(super) fn usage_counts_bytes_as_asked(s: &Subject<'_>) -> Outcome {
     }
     s.reap_pending()?;
     let usage = s.usage()?;
-    ensure!(usage.outstanding() == 0, "everything was given back and reaped: {usage:?}");
+    ensure!(usage.outstanding() == 0, "all blocks were deallocated and reaped: {usage:?}");
     Ok(())
 }
 
-/// What the usage must be after a sequence of calls by one thread.
+/// The expected usage after a sequence of calls by one thread.
 #[derive(Default)]
 struct Expected {
     live: u64,
@@ -92,13 +92,13 @@ pub(super) fn usage_is_exact_through_a_random_sequence(s: &Subject<'_>) -> Outco
     expected.live = 0;
     s.reap_pending()?;
     let usage = expected.holds(s, "the end")?;
-    ensure!(usage.retired == 0, "everything was given back and reaped: {usage:?}");
+    ensure!(usage.retired == 0, "all blocks were deallocated and reaped: {usage:?}");
     Ok(())
 }
 
 const THREADS: usize = 8;
 
-/// What one thread did, and what it still holds.
+/// The result of one thread, with the blocks that it still holds.
 struct Done {
     allocated: u64,
     held: Vec<DeviceBlock>,
@@ -136,13 +136,13 @@ pub(super) fn usage_is_exact_after_eight_threads(s: &Subject<'_>) -> Outcome {
     s.deallocate_all(held)?;
     s.reap_pending()?;
     let usage = s.usage()?;
-    ensure!(usage.outstanding() == 0, "everything was given back and reaped: {usage:?}");
+    ensure!(usage.outstanding() == 0, "all blocks were deallocated and reaped: {usage:?}");
     Ok(())
 }
 
-pub(super) fn retired_blocks_are_known(s: &Subject<'_>) -> Outcome {
+pub(super) fn is_retired_reports_retired_blocks(s: &Subject<'_>) -> Outcome {
     let mut numbers = Numbers::seeded(11);
-    let mut given_back: Vec<(BlockId, u64)> = Vec::new();
+    let mut deallocated: Vec<(BlockId, u64)> = Vec::new();
     for round in 0..24 {
         let (home, other) = if numbers.below(2) == 0 { (s.a, s.b) } else { (s.b, s.a) };
         let block = s.allocate(1 + numbers.below(4 * ODD), home)?;
@@ -155,27 +155,27 @@ pub(super) fn retired_blocks_are_known(s: &Subject<'_>) -> Outcome {
             let finished = s.resource.finish_uses(tokens);
             finished.map_err(|e| Failure::new(format!("finish_uses failed: {e}")))?;
         }
-        ensure!(!s.resource.is_retired(id), "{block} is live, and is_retired says true");
-        let answer = s.resource.deallocate(block).map_err(|e| Failure::new(e.to_string()))?;
-        match (answer, s.resource.is_retired(id)) {
-            (BlockState::Retired | BlockState::Quarantined, _) => given_back.push((id, bytes)),
+        ensure!(!s.resource.is_retired(id), "{block} is live, and is_retired returns true");
+        let state = s.resource.deallocate(block).map_err(|e| Failure::new(e.to_string()))?;
+        match (state, s.resource.is_retired(id)) {
+            (BlockState::Retired | BlockState::Quarantined, _) => deallocated.push((id, bytes)),
             (BlockState::Freed, false) => {}
-            answer => {
-                let why = format!("deallocate and is_retired answer {answer:?}");
+            contradiction => {
+                let why = format!("deallocate and is_retired return {contradiction:?}");
                 return Err(Failure::new(why));
             }
         }
         if round % 7 == 6 {
             s.try_reap()?;
         }
-        let retired = given_back.iter().filter(|(id, _)| s.resource.is_retired(*id));
+        let retired = deallocated.iter().filter(|(id, _)| s.resource.is_retired(*id));
         let sum: u64 = retired.map(|(_, bytes)| bytes).sum();
         let usage = s.usage()?;
-        ensure!(usage.retired == sum, "is_retired names {sum} bytes, but {usage:?}");
+        ensure!(usage.retired == sum, "is_retired reports {sum} bytes, but {usage:?}");
     }
     s.reap_pending()?;
-    let left = given_back.iter().filter(|(id, _)| s.resource.is_retired(*id)).count();
-    ensure!(left == 0, "everything was reaped, and is_retired still names {left} blocks");
+    let left = deallocated.iter().filter(|(id, _)| s.resource.is_retired(*id)).count();
+    ensure!(left == 0, "everything was reaped, and is_retired still reports {left} blocks");
     Ok(())
 }
 
@@ -185,7 +185,7 @@ fn mixed_operations(resource: &dyn DeviceMemoryResource, stream: StreamId, seed:
     let mut done = Done { allocated: 0, held: Vec::new(), failure: None };
     let mut last = (0, 0);
     for _ in 0..40 {
-        let answer = match numbers.below(8) {
+        let result = match numbers.below(8) {
             0 => resource.try_reap().map(drop),
             1..=3 if !done.held.is_empty() => {
                 let block = done.held.swap_remove(numbers.below(done.held.len()));
@@ -206,7 +206,7 @@ fn mixed_operations(resource: &dyn DeviceMemoryResource, stream: StreamId, seed:
             done.failure = Some(format!("the totals went from {last:?} back to {totals:?}"));
         }
         last = totals;
-        if let Err(error) = answer {
+        if let Err(error) = result {
             done.failure = Some(format!("a call of one of {THREADS} threads failed: {error}"));
         }
     }
@@ -219,7 +219,7 @@ pub(super) fn totals_never_decrease(s: &Subject<'_>) -> Outcome {
         let usage = s.usage()?;
         ensure!(
             usage.total_allocated >= last.total_allocated && usage.total_freed >= last.total_freed,
-            "{what} took a total back, from {last:?} to {usage:?}"
+            "{what} has decreased a total, from {last:?} to {usage:?}"
         );
         last = usage;
         Ok(())
@@ -239,7 +239,7 @@ pub(super) fn totals_never_decrease(s: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-pub(super) fn reaping_answers_the_bytes_it_freed(s: &Subject<'_>) -> Outcome {
+pub(super) fn reaping_returns_the_bytes_it_freed(s: &Subject<'_>) -> Outcome {
     for waiting in [false, true] {
         let live = s.allocate(ODD, s.b)?;
         for bytes in [ODD, LARGE, 1] {
@@ -249,12 +249,12 @@ pub(super) fn reaping_answers_the_bytes_it_freed(s: &Subject<'_>) -> Outcome {
         }
         s.settle()?;
         let before = s.usage()?;
-        let answer = if waiting { s.reap_pending()? } else { s.try_reap()? };
+        let reaped = if waiting { s.reap_pending()? } else { s.try_reap()? };
         let after = s.usage()?;
         let freed = after.total_freed - before.total_freed.min(after.total_freed);
         ensure!(
-            answer == freed && before.live == after.live,
-            "reaping answers {answer}; the usage went from {before:?} to {after:?}"
+            reaped == freed && before.live == after.live,
+            "reaping returns {reaped}; the usage went from {before:?} to {after:?}"
         );
         s.deallocate(live)?;
         s.settle()?;
@@ -273,7 +273,7 @@ pub(super) fn reap_pending_leaves_only_live_blocks(s: &Subject<'_>) -> Outcome {
         s.deallocate(block)?;
     }
     s.fill(s.a, &live, 2)?;
-    // It waits by itself: nothing was settled.
+    // Not settled before: `reap_pending` itself has to wait.
     s.reap_pending()?;
     let usage = s.usage()?;
     ensure!(
@@ -284,6 +284,6 @@ pub(super) fn reap_pending_leaves_only_live_blocks(s: &Subject<'_>) -> Outcome {
     s.deallocate(live)?;
     s.reap_pending()?;
     let usage = s.usage()?;
-    ensure!(usage.outstanding() == 0, "everything was given back and reaped: {usage:?}");
+    ensure!(usage.outstanding() == 0, "all blocks were deallocated and reaped: {usage:?}");
     Ok(())
 }

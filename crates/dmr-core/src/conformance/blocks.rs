@@ -1,23 +1,23 @@
-//! Blocks: what they say, and that their memory is theirs.
+//! Properties of blocks, and exclusive use of their memory.
 
 use std::collections::HashSet;
 
 use super::support::{LARGE, Numbers, ODD, Outcome, Subject, TAG, ensure};
 use crate::{BlockState, DeviceBlock};
 
-pub(super) fn a_block_says_what_was_asked(s: &Subject<'_>) -> Outcome {
+pub(super) fn a_block_has_the_requested_properties(s: &Subject<'_>) -> Outcome {
     for bytes in [1, 255, 256, ODD, LARGE] {
         let block = s.allocate(bytes, s.b)?;
-        let says_so = block.bytes() == bytes
+        let has_them = block.bytes() == bytes
             && block.reserved_bytes() >= bytes
             && block.device_ordinal() == s.resource.device_ordinal()
             && block.tag() == TAG
             && block.state() == BlockState::Live;
-        let said = format!("{block:?}");
+        let found = format!("{block:?}");
         s.deallocate(block)?;
         ensure!(
-            says_so,
-            "asked for {bytes} bytes on device {}: {said}",
+            has_them,
+            "{bytes} bytes were requested on device {}: {found}",
             s.resource.device_ordinal()
         );
     }
@@ -28,7 +28,7 @@ pub(super) fn live_blocks_never_overlap(s: &Subject<'_>) -> Outcome {
     let mut numbers = Numbers::seeded(1);
     let mut blocks: Vec<(DeviceBlock, u8)> = Vec::new();
     for round in 0..32_u8 {
-        // Holes, so that memory is handed out a second time.
+        // Makes holes, so that memory is allocated a second time.
         if round % 4 == 3 {
             let (block, _) = blocks.swap_remove(numbers.below(blocks.len()));
             s.deallocate(block)?;
@@ -59,7 +59,7 @@ pub(super) fn generations_are_never_reused(s: &Subject<'_>) -> Outcome {
         let block = s.allocate(ODD, s.a)?;
         let (generation, fresh) = (block.generation(), seen.insert(block.generation()));
         ensure!(block.id().generation() == generation, "a block and its id disagree");
-        // Most go back at once, so that their addresses return.
+        // Most are deallocated at once, so that their addresses are allocated again.
         if round % 8 == 0 {
             held.push(block)
         } else {
@@ -77,7 +77,7 @@ pub(super) fn contents_survive_until_deallocate(s: &Subject<'_>) -> Outcome {
     let block = s.allocate(LARGE, s.a)?;
     s.fill(s.a, &block, 0xa1)?;
     s.expect(s.a, &block, 0xa1)?;
-    // Neighbours come and go meanwhile, and reaping is none of the block's business.
+    // Allocating, deallocating and reaping other blocks does not affect the block.
     for _ in 0..4 {
         let other = s.allocate(LARGE, s.b)?;
         s.fill(s.b, &other, 0xb2)?;
@@ -86,7 +86,7 @@ pub(super) fn contents_survive_until_deallocate(s: &Subject<'_>) -> Outcome {
     }
     s.reap_pending()?;
     s.expect(s.a, &block, 0xa1)?;
-    // With everything done in between, the other stream may use it too.
+    // When all work is done, the other stream may use it, too.
     s.settle()?;
     s.expect(s.b, &block, 0xa1)?;
     s.fill(s.b, &block, 0xb1)?;
@@ -95,7 +95,7 @@ pub(super) fn contents_survive_until_deallocate(s: &Subject<'_>) -> Outcome {
     s.deallocate(block)
 }
 
-/// Work on the home stream needs no recorder: what is allocated next, anywhere, comes after it.
+/// Work on the home stream needs no recorder: a later allocation on any stream comes after it.
 pub(super) fn freed_memory_is_not_written_late(s: &Subject<'_>) -> Outcome {
     let one_way = [(s.a, s.b), (s.b, s.a), (s.a, s.a)];
     for (byte, (before, after)) in (1..).zip(one_way) {

@@ -1,4 +1,4 @@
-//! The list of checks, and what runs them.
+//! The list of checks, and the functions that run them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,22 +8,22 @@ use super::{
     tracking, trimming, windows,
 };
 
-/// One promise of the contract, put to a resource.
+/// The test of one promise of the contract.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Check {
-    /// What it checks, as a sentence: `zero_bytes_are_refused`.
+    /// The promise as a sentence: `zero_bytes_are_refused`.
     pub name: &'static str,
-    /// The promise's id in the contract: `T3`. `T` alone stands for the trait's own docs.
+    /// The id of the promise in the contract: `T3`. `T` alone is the documentation of the trait.
     pub promise: &'static str,
     run: Run,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Run {
-    /// With a fresh harness.
+    /// With a new harness.
     One(fn(&Subject<'_>) -> Outcome),
-    /// With two, alive at the same time.
+    /// With two new harnesses that live at the same time.
     Two(fn(&Subject<'_>, &Subject<'_>) -> Outcome),
 }
 
@@ -42,25 +42,25 @@ macro_rules! __conformance_checks {
             One "T3" sizes sizes_that_overflow_are_refused,
             One "T3" sizes sizes_beyond_the_device_are_refused,
             One "T3" sizes blocks_are_aligned,
-            One "T" blocks a_block_says_what_was_asked,
+            One "T" blocks a_block_has_the_requested_properties,
             One "T" blocks live_blocks_never_overlap,
             One "T" blocks generations_are_never_reused,
             One "T" blocks contents_survive_until_deallocate,
             One "T" blocks freed_memory_is_not_written_late,
             One "T4" failures running_out_of_memory_changes_nothing,
-            Two "T4" failures a_block_of_another_resource_is_given_back,
+            Two "T4" failures a_block_of_another_resource_is_returned_in_the_error,
             One "T4" failures a_dropped_block_leaks_visibly,
-            One "T6" accounting usage_counts_bytes_as_asked,
+            One "T6" accounting usage_counts_requested_bytes,
             One "T6" accounting usage_is_exact_through_a_random_sequence,
             One "T6" accounting usage_is_exact_after_eight_threads,
             One "T6" accounting totals_never_decrease,
-            One "T7" accounting reaping_answers_the_bytes_it_freed,
+            One "T7" accounting reaping_returns_the_bytes_it_freed,
             One "T7" accounting reap_pending_leaves_only_live_blocks,
-            One "T7" accounting retired_blocks_are_known,
-            One "T9" trimming trimming_gives_back_only_what_serves_no_block,
+            One "T7" accounting is_retired_reports_retired_blocks,
+            One "T9" trimming trimming_returns_only_unused_memory,
             One "T10" growing a_part_is_refused_and_its_whole_can_be_freed,
             One "T11" growing growing_is_counted_exactly_or_changes_nothing,
-            One "T5" tracking tracking_is_honoured_or_refused_loudly,
+            One "T5" tracking uses_are_tracked_or_refused,
             One "R4" tracking no_uses_are_no_error,
             One "T2" tracking a_use_on_a_wrong_stream_is_refused,
             One "T1" tracking a_use_on_the_default_stream_is_resolved,
@@ -78,7 +78,7 @@ macro_rules! __conformance_checks {
             One "U6" windows readers_share_a_block,
             One "U6" windows preparing_several_blocks_is_all_or_nothing,
             One "U6" windows a_cancelled_use_leaves_no_window,
-            One "U7" windows a_block_given_back_inside_a_window_outlives_it,
+            One "U7" windows a_block_deallocated_inside_a_window_outlives_it,
         }
     };
 }
@@ -95,9 +95,9 @@ macro_rules! list {
 }
 __conformance_checks!(list);
 
-/// Makes a `#[test]` of every check of the [conformance suite](crate::conformance), named after
-/// it. The argument is an expression that makes a fresh [`Harness`]; it is evaluated for each.
-/// Once in a module.
+/// Makes a `#[test]` of every check of the [conformance suite](crate::conformance), with the name of the
+/// check. The argument is an expression that makes a new [`Harness`]; it is evaluated for each test. A
+/// module can contain this macro once.
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
@@ -120,16 +120,16 @@ macro_rules! __conformance_test {
     )+};
 }
 
-/// Runs every check, each with fresh harnesses from `make`.
+/// Runs every check, each with new harnesses from `make`.
 ///
-/// Does not panic: a check during which `make` or the harness panics has failed.
+/// Does not panic: a panic of `make` or of the harness fails the check.
 pub fn run_all<H: Harness>(mut make: impl FnMut() -> H) -> Report {
     Report::new(CHECKS.iter().map(|check| run_check(check, &mut make)).collect())
 }
 
-/// Runs the check called `name`. The report has failed if there is none.
+/// Runs the check with this name. Without such a check, the report is a failure.
 ///
-/// Does not panic, as [`run_all`].
+/// Does not panic: see [`run_all`].
 pub fn run<H: Harness>(name: &str, mut make: impl FnMut() -> H) -> Report {
     match CHECKS.iter().find(|check| check.name == name) {
         Some(check) => Report::new(vec![run_check(check, &mut make)]),

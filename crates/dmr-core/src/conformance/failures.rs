@@ -1,9 +1,9 @@
-//! Calls that fail, and what they leave behind: T4.
+//! Failed calls change nothing: T4.
 
 use super::support::{Failure, ODD, Outcome, Subject, TAG, ensure, ensure_refused};
 use crate::{DeallocateError, ResourceError};
 
-/// Into how many blocks the device is divided to run out of memory.
+/// The number of blocks that fill the device.
 const PARTS: u64 = 8;
 
 pub(super) fn running_out_of_memory_changes_nothing(s: &Subject<'_>) -> Outcome {
@@ -16,7 +16,7 @@ pub(super) fn running_out_of_memory_changes_nothing(s: &Subject<'_>) -> Outcome 
             Err(error) => refused = Some(error),
         }
     }
-    // The device is full: give it back before anything is judged.
+    // The device is full: deallocates before any result is judged.
     let count = blocks.len() as u64;
     let full = s.resource.usage();
     let again = s.resource.allocate(bytes, s.b, TAG).map(|block| blocks.push(block));
@@ -33,10 +33,10 @@ pub(super) fn running_out_of_memory_changes_nothing(s: &Subject<'_>) -> Outcome 
         )));
     };
     ensure!(count > 0, "no block of {bytes} bytes fits, an eighth of the device: {error}");
-    for answer in [Err(error), again] {
+    for result in [Err(error), again] {
         ensure_refused!(
             format!("a block of {bytes} bytes on a full device"),
-            answer,
+            result,
             ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. }
         );
     }
@@ -48,23 +48,23 @@ pub(super) fn running_out_of_memory_changes_nothing(s: &Subject<'_>) -> Outcome 
         (full.live, full.total_allocated) == (after.live, after.total_allocated),
         "a refused allocation changed the usage from {full:?} to {after:?}"
     );
-    ensure!(empty.outstanding() == 0, "everything was given back: {empty:?}");
+    ensure!(empty.outstanding() == 0, "all blocks were deallocated: {empty:?}");
     let block = s.allocate(bytes, s.a)?;
     s.deallocate(block)?;
     s.settle()?;
     s.reap_pending().map(drop)
 }
 
-pub(super) fn a_block_of_another_resource_is_given_back(
+pub(super) fn a_block_of_another_resource_is_returned_in_the_error(
     owner: &Subject<'_>,
     stranger: &Subject<'_>,
 ) -> Outcome {
-    // The stranger has a block of its own, alike in all but identity.
+    // The stranger has a block of its own, which differs only in its identity.
     let its_own = stranger.allocate(ODD, stranger.a)?;
     let block = owner.allocate(ODD, owner.a)?;
     let (id, before) = (block.id(), stranger.usage()?);
     let Err(refusal) = stranger.resource.deallocate(block) else {
-        return Err(Failure::new("a block of another resource was taken, and is lost"));
+        return Err(Failure::new("a block of another resource was deallocated, and is lost"));
     };
     let DeallocateError { error, block } = *refusal;
     let after = stranger.usage()?;
@@ -73,14 +73,14 @@ pub(super) fn a_block_of_another_resource_is_given_back(
         Err::<(), _>(error),
         ResourceError::ForeignBlock { .. } | ResourceError::StreamMisuse { .. }
     );
-    ensure!(block.id() == id, "{id:?} was given back as {:?}", block.id());
+    ensure!(block.id() == id, "{id:?} was returned as {:?}", block.id());
     ensure!(before == after, "the refusal changed the usage from {before:?} to {after:?}");
     owner.deallocate(block)?;
     stranger.deallocate(its_own)?;
     for s in [owner, stranger] {
         s.reap_pending()?;
         let usage = s.usage()?;
-        ensure!(usage.outstanding() == 0, "everything was given back: {usage:?}");
+        ensure!(usage.outstanding() == 0, "all blocks were deallocated: {usage:?}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! That an adaptor forwards every method: T5.
+//! The check that an adaptor forwards every method: T5.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,8 +12,8 @@ use crate::{
     UseTracking, VirtualMemory,
 };
 
-/// Puts an adaptor around a [`Spy`] and calls every method once: each has to reach the spy
-/// exactly once, whatever else the adaptor calls besides.
+/// Puts an adaptor around a [`Spy`] and calls every method once: each call must reach the spy
+/// exactly once. The adaptor may make other calls besides.
 ///
 /// A method that an adaptor does not forward has the trait's own body: no uses are tracked, or the result
 /// comes from `usage`. That looks right until the adaptor is stacked on a resource that tracks uses. An
@@ -24,13 +24,13 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Says which methods did not come through, or which call failed.
+/// The methods that did not reach the spy exactly once, or the call that failed.
 pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     harness: &'a dyn Harness,
     wrap: impl FnOnce(Spy<'a>) -> R,
 ) -> Result<(), String> {
     let calls = Calls::default();
-    let outer = wrap(Spy { inner: harness.resource(), calls: calls.clone() });
+    let outer = wrap(Spy { upstream: harness.resource(), calls: calls.clone() });
     let mut missed = Missed { calls, methods: Vec::new() };
     let [stream, other] = harness.streams();
 
@@ -97,12 +97,12 @@ struct Missed {
 impl Missed {
     fn once<T>(&mut self, method: &'static str, call: impl FnOnce() -> T) -> T {
         let before = self.calls.count(method);
-        let answer = call();
+        let result = call();
         let calls = self.calls.count(method) - before;
         if calls != 1 {
             self.methods.push(format!("{method} ({calls} calls)"));
         }
-        answer
+        result
     }
 
     fn verdict(self) -> Result<(), String> {
@@ -113,14 +113,14 @@ impl Missed {
     }
 }
 
-/// A resource that counts what it is asked, and asks another.
+/// A resource that counts its calls and forwards them to another.
 #[derive(Debug)]
 pub struct Spy<'a> {
-    inner: &'a dyn DeviceMemoryResource,
+    upstream: &'a dyn DeviceMemoryResource,
     pub(super) calls: Calls,
 }
 
-/// What a spy was asked, by name.
+/// The names of the methods that were called on a spy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls(Arc<Mutex<Vec<&'static str>>>);
 
@@ -144,62 +144,62 @@ impl DeviceMemoryResource for Spy<'_> {
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
         self.calls.add("allocate");
-        self.inner.allocate(bytes, stream, tag)
+        self.upstream.allocate(bytes, stream, tag)
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.calls.add("deallocate");
-        self.inner.deallocate(block)
+        self.upstream.deallocate(block)
     }
 
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.calls.add("try_grow");
-        self.inner.try_grow(block, bytes)
+        self.upstream.try_grow(block, bytes)
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
         self.calls.add("is_retired");
-        self.inner.is_retired(block)
+        self.upstream.is_retired(block)
     }
 
     fn device_ordinal(&self) -> usize {
         self.calls.add("device_ordinal");
-        self.inner.device_ordinal()
+        self.upstream.device_ordinal()
     }
 
     fn stream_pool(&self) -> StreamPoolId {
         self.calls.add("stream_pool");
-        self.inner.stream_pool()
+        self.upstream.stream_pool()
     }
 
     fn bytes_outstanding(&self) -> u64 {
         self.calls.add("bytes_outstanding");
-        self.inner.bytes_outstanding()
+        self.upstream.bytes_outstanding()
     }
 
     fn usage(&self) -> Usage {
         self.calls.add("usage");
-        self.inner.usage()
+        self.upstream.usage()
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
         self.calls.add("try_reap");
-        self.inner.try_reap()
+        self.upstream.try_reap()
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.calls.add("reap_pending");
-        self.inner.reap_pending()
+        self.upstream.reap_pending()
     }
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         self.calls.add("trim_to");
-        self.inner.trim_to(keep_bytes)
+        self.upstream.trim_to(keep_bytes)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
         self.calls.add("use_tracking");
-        self.inner.use_tracking().map(|_| self as _)
+        self.upstream.use_tracking().map(|_| self as _)
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
@@ -209,7 +209,7 @@ impl DeviceMemoryResource for Spy<'_> {
 
 impl Spy<'_> {
     fn tracking(&self, tokens: &UseTokens) -> ResourceResult<&dyn UseTracking> {
-        self.inner.use_tracking().ok_or_else(|| ResourceError::not_tracked(tokens.stream()))
+        self.upstream.use_tracking().ok_or_else(|| ResourceError::not_tracked(tokens.stream()))
     }
 }
 

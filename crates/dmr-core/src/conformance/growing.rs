@@ -15,7 +15,7 @@ pub(super) fn a_part_is_refused_and_its_whole_can_be_freed(s: &Subject<'_>) -> O
         let (id, before) = (block.id(), s.usage()?);
         let (part, whole) = narrow(block, offset, bytes)?;
         let part = refused_part(s, part, &before)?;
-        // A part of the part, of the same bytes.
+        // A part of the part, of the same size.
         let (inner, outer) = narrow(part, 0, bytes)?;
         let inner = refused_part(s, inner, &before)?;
         let part = outer.restore(inner).map_err(|_| Failure::new("a refused part has changed"))?;
@@ -35,7 +35,7 @@ pub(super) fn a_part_is_refused_and_its_whole_can_be_freed(s: &Subject<'_>) -> O
     Ok(())
 }
 
-/// Narrows a block, which has room for the part.
+/// Narrows a block, which is large enough for the part.
 fn narrow(
     block: DeviceBlock,
     offset: usize,
@@ -48,7 +48,7 @@ fn narrow(
 
 /// Checks that a part is neither deallocated nor made larger, and that nothing changes.
 fn refused_part(s: &Subject<'_>, mut part: DeviceBlock, before: &Usage) -> Outcome<DeviceBlock> {
-    let as_it_was = format!("{part:?}");
+    let unchanged = format!("{part:?}");
     let Err(refusal) = s.resource.deallocate(part) else {
         return Err(Failure::new("a part of a block was deallocated, and the rest is lost"));
     };
@@ -64,7 +64,7 @@ fn refused_part(s: &Subject<'_>, mut part: DeviceBlock, before: &Usage) -> Outco
     }
     let after = s.usage()?;
     ensure!(after == *before, "a refused part changed the usage from {before:?} to {after:?}");
-    ensure!(format!("{part:?}") == as_it_was, "a refused part was {as_it_was} and is {part:?}");
+    ensure!(format!("{part:?}") == unchanged, "a refused part was {unchanged} and is {part:?}");
     Ok(part)
 }
 
@@ -73,7 +73,7 @@ pub(super) fn growing_is_counted_exactly_or_changes_nothing(s: &Subject<'_>) -> 
     for bytes in [1, ODD, LARGE] {
         let mut block = s.allocate(bytes, s.a)?;
         s.fill(s.a, &block, 0x11)?;
-        // With room behind the block, and with none.
+        // With free memory behind the block, and without.
         grow(s, &mut block, bytes)?;
         grow(s, &mut block, bytes + 256)?;
         let neighbour = s.allocate(bytes, s.a)?;
@@ -100,9 +100,9 @@ pub(super) fn growing_is_counted_exactly_or_changes_nothing(s: &Subject<'_>) -> 
 /// Grows a block, and checks what `try_grow` returns against the block and the accounting.
 fn grow(s: &Subject<'_>, block: &mut DeviceBlock, wanted: usize) -> Outcome {
     let (id, bytes, before) = (block.id(), block.bytes(), s.usage()?);
-    let answer = s.resource.try_grow(block, wanted);
+    let result = s.resource.try_grow(block, wanted);
     let after = s.usage()?;
-    let grown = match answer {
+    let grown = match result {
         Ok(grown) => grown,
         Err(ResourceError::InvalidSize { .. }) if wanted > bytes => false,
         Err(error) => {

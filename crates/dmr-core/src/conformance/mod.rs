@@ -7,17 +7,16 @@
 //! dmr_core::conformance_tests!(MyHarness::new());
 //! ```
 //!
-//! Or run them by hand: [`run_all`] answers a [`Report`], [`run`] runs one by name, [`CHECKS`]
-//! lists them. None of these panics.
+//! Without the test harness of cargo: [`run_all`] returns a [`Report`], [`run`] runs one check by name,
+//! [`CHECKS`] lists them. None of these panics.
 //!
-//! Every check names the promise of the contract that it holds the resource to. A check of use
-//! tracking, on a resource that does not track, checks that the resource says so: nothing passes
-//! by being skipped. [`check_forwarding`] is for adaptors: it counts what reaches the inner
-//! resource.
+//! Every check names the promise of the contract that it tests. On a resource that does not track uses, a
+//! check of use tracking tests that the resource refuses every use: no check is skipped.
+//! [`check_forwarding`] is for adaptors: it counts the calls that reach the upstream resource.
 //!
-//! The suite asks little of the harness: two streams, and work on them. It finds a missing order
-//! by its effect (the wrong bytes come out) where the device is slow or the harness runs work as
-//! late as it may, and by [`Harness::verdict`] where there is a race detector.
+//! The suite needs little from the harness: two streams, and work on them. It detects a missing order
+//! by its effect (wrong bytes) where the device is slow or the harness runs work as late as it may, and by
+//! [`Harness::verdict`] where there is a race detector.
 //!
 //! [`conformance_tests!`]: crate::conformance_tests
 
@@ -43,33 +42,33 @@ pub use check::{CHECKS, Check, run, run_all};
 pub use forwarding::{Spy, check_forwarding};
 pub use report::{CheckResult, Report};
 
-/// What the suite needs around a resource: streams, device work, and a verdict.
+/// A resource under test, with streams, device work, and the verdict of a race detector.
 ///
 /// A harness may run on a GPU, on the simulated driver, or over a fake in host memory. Each check
-/// gets a fresh one, and one check makes two that live at the same time. A check leaks one small
-/// block on purpose, and one takes all memory of the device and gives it back: on a real device,
+/// gets a new harness, and one check makes two that live at the same time. One check leaks a small
+/// block on purpose, and one allocates all memory of the device and deallocates it: on a real device,
 /// run the suite alone.
 pub trait Harness {
-    /// The resource under test. Fresh: nothing outstanding.
+    /// Returns the resource under test, which has no live or retired blocks yet.
     fn resource(&self) -> &dyn DeviceMemoryResource;
 
-    /// Two different streams of the resource's pool.
+    /// Returns two different streams of the resource's pool.
     fn streams(&self) -> [StreamId; 2];
 
-    /// A stream of another pool.
+    /// Returns a stream of another pool.
     fn foreign_stream(&self) -> StreamId;
 
-    /// A stream of the resource's pool whose lease was returned.
+    /// Returns a stream of the resource's pool whose lease was returned.
     fn returned_stream(&self) -> StreamId;
 
-    /// Bytes the device has.
+    /// Returns the memory of the device, in bytes.
     fn device_bytes(&self) -> u64;
 
     /// Submits work to `stream` that overwrites the whole block with `byte`.
     fn fill(&self, stream: StreamId, block: &DeviceBlock, byte: u8) -> ResourceResult<()>;
 
     /// Submits work to `stream` that compares the whole block with `byte`, waits for it, and
-    /// answers the offset of the first byte that differs.
+    /// returns the offset of the first byte that differs.
     fn check(
         &self,
         stream: StreamId,
@@ -83,6 +82,6 @@ pub trait Harness {
     /// Waits for all device work.
     fn settle(&self) -> ResourceResult<()>;
 
-    /// What a race detector found so far: `Err` describes it. `Ok` where there is none.
+    /// Returns `Err` with a description if a race detector has found a race, `Ok` also where there is none.
     fn verdict(&self) -> Result<(), String>;
 }

@@ -1,8 +1,8 @@
-//! That uses on several streams are ordered: U1, U2, U9, U10.
+//! Order of uses on several streams: U1, U2, U9, U10.
 //!
-//! A use is seen to be ordered after another by what else its stream sees. Where the earlier use
-//! only reads, its stream also writes a *witness*: a block of its own, that is never declared. A
-//! stream that waited for the use sees the witness written.
+//! A check detects the order of two uses by the bytes that the later one reads. Where the earlier use
+//! only reads, its stream also writes a *witness*: a block of its own, whose use is never declared. A
+//! stream that has waited for the use reads the written bytes in the witness.
 
 use super::support::{LARGE, Outcome, Subject};
 use super::tracking::refuses;
@@ -30,7 +30,7 @@ pub(super) fn a_write_waits_for_a_write_on_another_stream(s: &Subject<'_>) -> Ou
     let block = s.allocate(LARGE, s.a)?;
     s.used(&block, s.b, Write, || slow_fill(s, s.b, &block, 1))?;
     s.used(&block, s.a, Write, || s.fill(s.a, &block, 2))?;
-    // Seen now and when everything is done: an earlier write that runs late is found.
+    // Read now and when all work is done, to detect an earlier write that runs late.
     s.expect(s.a, &block, 2)?;
     s.settle()?;
     s.expect(s.a, &block, 2)?;
@@ -45,7 +45,7 @@ pub(super) fn a_write_waits_for_a_read_on_another_stream(s: &Subject<'_>) -> Out
     for (byte, write) in [(1, Write), (2, ReadWrite)] {
         s.used(&block, s.b, Read, || slow_fill(s, s.b, &witness, byte))?;
         s.used(&block, s.a, write, || s.expect(s.a, &witness, byte))?;
-        // Through the block, so that the next witness is written after this one was read.
+        // Orders the next write of the witness after this read of it.
         s.used(&block, s.b, ReadWrite, || Ok(()))?;
     }
     s.deallocate_all([block, witness])
@@ -74,7 +74,7 @@ pub(super) fn a_use_recorded_afterwards_is_waited_for(s: &Subject<'_>) -> Outcom
     s.deallocate(block)
 }
 
-/// Two streams that only read may each record it afterwards, and neither waited for the other.
+/// Two streams that only read may each record their use afterwards, and neither has waited for the other.
 pub(super) fn a_recorded_use_does_not_hide_an_earlier_one(s: &Subject<'_>) -> Outcome {
     if !s.tracks() {
         return refuses(s);

@@ -1,4 +1,4 @@
-//! That an adaptor forwards what concerns pages: the pages of a [`Spy`], which are only numbers.
+//! The check that an adaptor forwards virtual memory management: to a [`Spy`], whose pages are only numbers.
 
 use super::Spy;
 use super::forwarding::Calls;
@@ -12,18 +12,18 @@ const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 40;
 const HANDLE: u64 = 7;
 
-/// Which of the calls on pages do not come through, each once and with its answer.
+/// Returns the methods that do not reach the spy exactly once, or whose result is changed.
 pub(super) fn missed_pages(calls: &Calls, pages: Option<&dyn VirtualMemory>) -> Vec<String> {
     let Some(pages) = pages else {
-        return vec!["virtual_memory (answers None)".into()];
+        return vec!["virtual_memory (returns None)".into()];
     };
     let mut missed = Vec::new();
-    let mut check = |method: &str, is_answer: bool| {
+    let mut check = |method: &str, is_unchanged: bool| {
         let count = calls.count(method);
         if count != 1 {
             missed.push(format!("{method} ({count} calls)"));
-        } else if !is_answer {
-            missed.push(format!("{method} (another answer)"));
+        } else if !is_unchanged {
+            missed.push(format!("{method} (another result)"));
         }
     };
     let granularity = pages.granularity();
@@ -55,7 +55,7 @@ impl VirtualMemory for Spy<'_> {
 
     fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
         self.calls.add("reserve");
-        // SAFETY: nobody looks at these addresses.
+        // SAFETY: no work accesses these addresses.
         #[allow(unsafe_code, reason = "addresses of nothing")]
         Ok(unsafe { AddressRange::from_parts(BASE, bytes) })
     }
@@ -67,7 +67,7 @@ impl VirtualMemory for Spy<'_> {
 
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
         self.calls.add("create");
-        // SAFETY: it is mapped nowhere but by the spy, which does nothing.
+        // SAFETY: only the spy maps it, which does nothing.
         #[allow(unsafe_code, reason = "memory that does not exist")]
         Ok(unsafe { PhysicalMemory::from_parts(HANDLE, bytes, 0, tag) })
     }

@@ -1,22 +1,22 @@
-//! What a run of the suite found.
+//! The results of a run of the suite.
 
 use std::fmt;
 
-/// What a run of the suite found. Its `Display` says which checks failed, and why.
+/// The results of a run of the suite. Its `Display` lists the failed checks, with the reasons.
 #[derive(Clone)]
 pub struct Report {
     results: Vec<CheckResult>,
 }
 
-/// What one check found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckResult {
     /// The check's name.
     pub name: &'static str,
-    /// The promise that it checks: `T3`.
+    /// The id of the promise that it checks: `T3`.
     pub promise: &'static str,
-    /// Why it failed; `None` if it passed.
+    /// The reason why it failed; `None` if it passed.
     pub why: Option<String>,
 }
 
@@ -30,29 +30,29 @@ impl Report {
         Self::new(vec![CheckResult { name: "(unknown)", promise: "", why }])
     }
 
-    /// All results, in the order of the run.
+    /// Returns all results, in the order of the run.
     #[must_use]
     pub fn results(&self) -> &[CheckResult] {
         &self.results
     }
 
-    /// The checks that passed.
+    /// Returns the checks that passed.
     pub fn passed(&self) -> impl Iterator<Item = &CheckResult> {
         self.results.iter().filter(|result| result.why.is_none())
     }
 
-    /// The checks that failed.
+    /// Returns the checks that failed.
     pub fn failed(&self) -> impl Iterator<Item = &CheckResult> {
         self.results.iter().filter(|result| result.why.is_some())
     }
 
-    /// Whether every check passed.
+    /// Returns whether every check passed.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.failed().next().is_none()
     }
 
-    /// The report as the answer of a `#[test]`.
+    /// Converts the report to the return value of a `#[test]`.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// As `Display`: it is what a test that answers `Err` prints.
+/// Formats like `Display`: a test that returns `Err` prints its `Debug`.
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

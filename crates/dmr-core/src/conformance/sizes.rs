@@ -29,7 +29,7 @@ pub(super) fn sizes_beyond_the_device_are_refused(s: &Subject<'_>) -> Outcome {
     Ok(())
 }
 
-/// A budget may answer before the device does: it has even less to give.
+/// A budget, whose limit is smaller, may refuse the size before the device does.
 fn is_too_large(s: &Subject<'_>, bytes: usize) -> Outcome {
     let before = s.usage()?;
     ensure_refused!(

@@ -1,4 +1,4 @@
-//! What the checks share: the resource with its streams, and words for what went wrong.
+//! Support of the checks: the resource with its streams, and failure messages.
 
 use std::any::Any;
 
@@ -8,10 +8,10 @@ use crate::{
     ResourceError, ResourceResult, StreamId, Usage, UseTokens, UseTrackingExt,
 };
 
-/// A size that no rounding leaves alone.
+/// A size in bytes that every rounding changes.
 pub(super) const ODD: usize = 1001;
 
-/// A size at which work takes a moment.
+/// A size in bytes at which work takes some time.
 pub(super) const LARGE: usize = (256 << 10) + 1;
 
 pub(super) const TAG: AllocTag = AllocTag::new("conformance");
@@ -44,10 +44,10 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// Fails the check unless the call was refused with an error of this kind.
+/// Fails the check unless the result is an error of this kind.
 macro_rules! ensure_refused {
-    ($what:expr, $answer:expr, $kind:pat $(if $guard:expr)?) => {
-        match $answer {
+    ($what:expr, $result:expr, $kind:pat $(if $guard:expr)?) => {
+        match $result {
             Err($kind) $(if $guard)? => {}
             Err(other) => return Err($crate::conformance::support::Failure::new(
                 format!("{} failed with the wrong kind of error: {other:?}", $what)
@@ -76,7 +76,7 @@ impl<'a> Subject<'a> {
         Ok(Self { harness, resource, a, b })
     }
 
-    /// After a check: all work is done, and none of it raced.
+    /// Ends a check: waits for all work, and fails if there was a race.
     pub(super) fn conclude(&self) -> Outcome {
         self.settle()?;
         self.harness.verdict().map_err(|race| Failure::new(format!("race: {race}")))
@@ -102,7 +102,7 @@ impl<'a> Subject<'a> {
         self.harness.fill(stream, block, byte).map_err(|e| failed("fill", e))
     }
 
-    /// The whole block is `byte`, as work on `stream` sees it.
+    /// Fails unless work on `stream` reads `byte` in the whole block.
     pub(super) fn expect(&self, stream: StreamId, block: &DeviceBlock, byte: u8) -> Outcome {
         match self.harness.check(stream, block, byte).map_err(|e| failed("check", e))? {
             None => Ok(()),
@@ -128,7 +128,7 @@ impl<'a> Subject<'a> {
         self.resource.reap_pending().map_err(|e| failed("reap_pending", e))
     }
 
-    /// The accounting, which agrees with itself at every quiescent moment.
+    /// Returns the accounting, and fails if its figures contradict each other.
     pub(super) fn usage(&self) -> Outcome<Usage> {
         let (usage, outstanding) = (self.resource.usage(), self.resource.bytes_outstanding());
         ensure!(
@@ -173,7 +173,7 @@ impl<'a> Subject<'a> {
         self.resource.cancel_uses(tokens).map_err(|e| failed("cancel_uses", e))
     }
 
-    /// A whole use: prepared, submitted by `work`, finished.
+    /// Prepares a use, submits `work`, and finishes the use.
     pub(super) fn used(
         &self,
         block: &DeviceBlock,
@@ -192,10 +192,10 @@ impl<'a> Subject<'a> {
             .map_err(|e| failed(&format!("record_block_use({stream})"), e))
     }
 
-    /// An allocation that has to be refused. Should it succeed, the memory is not kept.
+    /// Makes an allocation that must be refused. If it succeeds, deallocates the block.
     pub(super) fn refused(&self, bytes: usize, stream: StreamId) -> ResourceResult<()> {
         self.resource.allocate(bytes, stream, TAG).map(|block| {
-            // It is a failure already, whatever becomes of the block.
+            // The check fails anyway.
             let _ = self.resource.deallocate(block);
         })
     }
@@ -205,13 +205,13 @@ fn failed(what: &str, error: ResourceError) -> Failure {
     Failure::new(format!("{what} failed: {error}"))
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(super) fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 pub(super) struct Numbers(u64);
 
 impl Numbers {
@@ -219,7 +219,7 @@ impl Numbers {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

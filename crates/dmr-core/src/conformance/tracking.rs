@@ -1,9 +1,9 @@
-//! Whether uses are tracked, and that the answer is loud: T5, with T1, T2 and U12 for uses.
+//! Use tracking, or a refusal of every use: T5, with T1, T2 and U12 for uses.
 
 use super::support::{ODD, Outcome, Subject, ensure, ensure_refused};
 use crate::{Access, BlockUse, ResourceError, StreamId, UseTokens, UseTrackingExt};
 
-pub(super) fn tracking_is_honoured_or_refused_loudly(s: &Subject<'_>) -> Outcome {
+pub(super) fn uses_are_tracked_or_refused(s: &Subject<'_>) -> Outcome {
     if !s.tracks() {
         return refuses(s);
     }
@@ -16,16 +16,16 @@ pub(super) fn tracking_is_honoured_or_refused_loudly(s: &Subject<'_>) -> Outcome
     s.deallocate(block)
 }
 
-/// Every method that tracks uses says that it does not, and nothing happens.
+/// Checks that every method of use tracking returns an error, and changes nothing.
 pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
-    ensure!(!s.tracks(), "the resource says that it tracks uses");
+    ensure!(!s.tracks(), "the resource has use tracking");
     let block = s.allocate(ODD, s.a)?;
     let (id, access) = (block.id(), Access::Read);
     let uses = [BlockUse::new(id, access)];
     let tokens = || {
         let mut tokens = UseTokens::new(s.b);
         #[allow(unsafe_code, reason = "makes a token that has no window")]
-        // SAFETY: the resource says that it has no windows.
+        // SAFETY: the resource does not track uses, so it has no windows.
         unsafe {
             tokens.push(id, access, 0);
         }
@@ -33,7 +33,7 @@ pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
     };
     let before = s.usage()?;
     let r = s.resource;
-    let answers = [
+    let results = [
         ("record_block_use", r.record_block_use(&block, s.b)),
         ("prepare_block_use", r.prepare_block_use(id, s.b, access).map(drop)),
         ("prepare_uses", r.prepare_uses(&uses, s.b).map(drop)),
@@ -42,10 +42,10 @@ pub(super) fn refuses(s: &Subject<'_>) -> Outcome {
     ];
     let after = s.usage()?;
     s.deallocate(block)?;
-    for (method, answer) in answers {
+    for (method, result) in results {
         ensure_refused!(
             format!("{method}, on a resource that does not track uses,"),
-            answer,
+            result,
             ResourceError::StreamMisuse { .. }
         );
     }
@@ -69,15 +69,15 @@ pub(super) fn a_use_on_a_wrong_stream_is_refused(s: &Subject<'_>) -> Outcome {
     let uses = [BlockUse::new(block.id(), Access::Write)];
     for wrong in [s.harness.foreign_stream(), s.harness.returned_stream()] {
         let r = s.resource;
-        let answers = [
+        let results = [
             ("record_block_use", r.record_block_use(&block, wrong)),
             ("prepare_block_use", r.prepare_block_use(block.id(), wrong, Access::Write).map(drop)),
             ("prepare_uses", r.prepare_uses(&uses, wrong).map(drop)),
         ];
-        for (method, answer) in answers {
+        for (method, result) in results {
             ensure_refused!(
                 format!("{method} on {wrong:?}"),
-                answer,
+                result,
                 ResourceError::StreamMisuse { .. }
             );
         }
@@ -120,7 +120,7 @@ pub(super) fn a_stale_id_is_use_after_free(s: &Subject<'_>) -> Outcome {
     s.settle()?;
     s.reap_pending()?;
     is_use_after_free(s, stale)?;
-    // Whatever lives at that address now.
+    // Another block may be at that address now.
     let blocks = [s.allocate(ODD, s.a)?, s.allocate(ODD, s.b)?];
     is_use_after_free(s, stale)?;
     s.deallocate_all(blocks)
@@ -132,11 +132,11 @@ fn is_use_after_free(s: &Subject<'_>, stale: crate::BlockId) -> Outcome {
             let one = s.resource.prepare_block_use(stale, stream, access).map(drop);
             let uses = [BlockUse::new(stale, access)];
             let several = s.resource.prepare_uses(&uses, stream).map(drop);
-            for answer in [one, several] {
+            for result in [one, several] {
                 let expected = stale.generation();
                 ensure_refused!(
-                    format!("a use of block {expected}, which was given back,"),
-                    answer,
+                    format!("a use of block {expected}, which was deallocated,"),
+                    result,
                     ResourceError::UseAfterFree { generation, .. } if generation == expected
                 );
             }

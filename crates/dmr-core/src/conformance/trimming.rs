@@ -1,8 +1,8 @@
-//! Giving memory back to the driver: T9.
+//! Returning unused memory to the driver: T9.
 
 use super::support::{Failure, LARGE, Outcome, Subject, ensure};
 
-pub(super) fn trimming_gives_back_only_what_serves_no_block(s: &Subject<'_>) -> Outcome {
+pub(super) fn trimming_returns_only_unused_memory(s: &Subject<'_>) -> Outcome {
     let live = s.allocate(LARGE, s.a)?;
     s.fill(s.a, &live, 1)?;
     for stream in [s.a, s.b] {
@@ -11,7 +11,7 @@ pub(super) fn trimming_gives_back_only_what_serves_no_block(s: &Subject<'_>) -> 
         s.fill(stream, &block, 2)?;
         s.deallocate(block)?;
     }
-    // While work is under way, and twice when it is done.
+    // While work is in progress, and twice when it is done.
     trim(s, 0)?;
     s.settle()?;
     s.reap_pending()?;
@@ -35,16 +35,16 @@ pub(super) fn trimming_gives_back_only_what_serves_no_block(s: &Subject<'_>) -> 
 /// Trims, and compares the usage before and after.
 fn trim(s: &Subject<'_>, keep_bytes: u64) -> Outcome<u64> {
     let before = s.usage()?;
-    let given_back = s.resource.trim_to(keep_bytes);
-    let given_back = given_back.map_err(|e| Failure::new(format!("trim_to failed: {e}")))?;
+    let trimmed = s.resource.trim_to(keep_bytes);
+    let trimmed = trimmed.map_err(|e| Failure::new(format!("trim_to failed: {e}")))?;
     let after = s.usage()?;
     ensure!(
         (before.live, before.total_allocated) == (after.live, after.total_allocated),
         "trimming touched a live block: the usage went from {before:?} to {after:?}"
     );
     ensure!(
-        before.reserved.checked_sub(after.reserved) == Some(given_back),
-        "trimming returned {given_back} bytes; the usage went from {before:?} to {after:?}"
+        before.reserved.checked_sub(after.reserved) == Some(trimmed),
+        "trimming returned {trimmed} bytes; the usage went from {before:?} to {after:?}"
     );
-    Ok(given_back)
+    Ok(trimmed)
 }

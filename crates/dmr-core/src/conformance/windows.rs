@@ -15,10 +15,10 @@ pub(super) fn a_conflicting_window_is_refused(s: &Subject<'_>) -> Outcome {
     {
         let token = s.prepare(block.id(), s.b, held)?;
         is_conflict(s, block.id(), s.a, asked, s.b)?;
-        // Asking did not close it, and the answer does not change.
+        // The refused call has not closed the window, and a second call is refused as well.
         is_conflict(s, block.id(), s.a, asked, s.b)?;
         s.finish(token)?;
-        // Now it is free.
+        // No window is open any more.
         s.used(&block, s.a, asked, || Ok(()))?;
     }
     s.deallocate(block)
@@ -33,10 +33,10 @@ fn is_conflict(
 ) -> Outcome {
     let one = s.resource.prepare_block_use(block, stream, asked).map(drop);
     let several = s.resource.prepare_uses(&[BlockUse::new(block, asked)], stream).map(drop);
-    for answer in [one, several] {
+    for result in [one, several] {
         ensure_refused!(
             format!("{asked:?} on {stream} while {held_by} has a conflicting window open"),
-            answer,
+            result,
             ResourceError::WindowConflict { generation, holder, requested, access, .. }
                 if (generation, holder, requested, access)
                     == (block.generation(), held_by, stream, asked)
@@ -56,7 +56,7 @@ pub(super) fn windows_on_one_stream_nest(s: &Subject<'_>) -> Outcome {
     s.fill(s.b, &block, 1)?;
     s.finish(inner)?;
     s.finish(tokens)?;
-    // The outer one is still open, and it writes.
+    // The outer window is still open, and its use writes.
     is_conflict(s, block.id(), s.a, Read, s.b)?;
     s.finish(outer)?;
     s.used(&block, s.a, Read, || s.expect(s.a, &block, 1))?;
@@ -83,9 +83,9 @@ pub(super) fn preparing_several_blocks_is_all_or_nothing(s: &Subject<'_>) -> Out
         return refuses(s);
     }
     let [first, held, last] = [s.allocate(ODD, s.a)?, s.allocate(ODD, s.a)?, s.allocate(ODD, s.a)?];
-    let gone = s.allocate(ODD, s.a)?;
-    let stale = gone.id();
-    s.deallocate(gone)?;
+    let freed = s.allocate(ODD, s.a)?;
+    let stale = freed.id();
+    s.deallocate(freed)?;
 
     let window = s.prepare(held.id(), s.b, Write)?;
     let writes = |ids: [BlockId; 3]| ids.map(|id| BlockUse::new(id, Write));
@@ -127,7 +127,7 @@ pub(super) fn a_cancelled_use_leaves_no_window(s: &Subject<'_>) -> Outcome {
     s.deallocate(block)
 }
 
-pub(super) fn a_block_given_back_inside_a_window_outlives_it(s: &Subject<'_>) -> Outcome {
+pub(super) fn a_block_deallocated_inside_a_window_outlives_it(s: &Subject<'_>) -> Outcome {
     if !s.tracks() {
         return refuses(s);
     }
@@ -135,7 +135,7 @@ pub(super) fn a_block_given_back_inside_a_window_outlives_it(s: &Subject<'_>) ->
     let token = s.prepare(first.id(), s.b, Write)?;
     s.delay(s.b)?;
     s.fill(s.b, &first, 0xf0)?;
-    // Where it is, as long as it is there: the block itself is gone.
+    // `deallocate` consumes the block, so the addresses are kept.
     let address = first.ptr()..first.ptr() + first.bytes() as u64;
     s.deallocate(first)?;
     let still_retired = |when: &str| {
@@ -146,7 +146,7 @@ pub(super) fn a_block_given_back_inside_a_window_outlives_it(s: &Subject<'_>) ->
         );
         Ok(())
     };
-    still_retired("given back")?;
+    still_retired("deallocated")?;
     s.try_reap()?;
     still_retired("reaped")?;
     s.settle()?;
@@ -162,7 +162,7 @@ pub(super) fn a_block_given_back_inside_a_window_outlives_it(s: &Subject<'_>) ->
     s.reap_pending()?;
     let usage = s.usage()?;
     if taken {
-        return Err(Failure::new("its memory was handed out again while the window was open"));
+        return Err(Failure::new("its memory was allocated again while the window was open"));
     }
     ensure!(usage.outstanding() == 0, "the window is closed, and all was reaped: {usage:?}");
     Ok(())

@@ -31,7 +31,7 @@ mod tests {
     fn expected(error: &ResourceError) -> (&'static str, &'static str) {
         use ResourceError as E;
         match error {
-            E::InvalidSize { .. } => ("cannot allocate 7 bytes", ": ask for at least one byte"),
+            E::InvalidSize { .. } => ("cannot allocate 7 bytes", ": request at least one byte"),
             E::OutOfMemory { .. } => {
                 ("on device 3", ": free blocks, call reap_pending, or request less")
             }
@@ -45,11 +45,15 @@ mod tests {
             }
             E::UseAfterFree { .. } => ("block", ": keep the block until its last use"),
             E::OutOfBounds { .. } => ("has 10 bytes", ": use a range inside of the block"),
-            E::ForeignBlock { .. } => ("of device 4", ": give it back to the one that made it"),
+            E::ForeignBlock { .. } => {
+                ("of device 4", ": pass it to the resource that allocated it")
+            }
             E::PartOfBlock { .. } => {
                 ("this is a part of block", ": restore the whole, then deallocate or grow that")
             }
-            E::ForeignMemory { .. } => ("of device 4", ": use them with the one that did"),
+            E::ForeignMemory { .. } => {
+                ("of device 4", ": use them with the resource that created them")
+            }
             E::StillMapped { .. } => ("at 2 addresses", ": unmap them first"),
             E::NoVirtualMemory { .. } => {
                 ("of device 3", ": use one whose `virtual_memory` returns")
@@ -125,10 +129,10 @@ mod tests {
     #[test]
     fn each_problem_of_a_size_or_a_stream_says_what_to_do() {
         for (problem, advice) in [
-            (SizeProblem::Zero, "ask for at least one byte"),
+            (SizeProblem::Zero, "request at least one byte"),
             (SizeProblem::Overflow, "request less"),
             (SizeProblem::BeyondDevice { device_bytes: 9 }, "request less"),
-            (SizeProblem::NotGranular { granularity: 4 }, "round it up"),
+            (SizeProblem::NotGranular { granularity: 4 }, "round the size up"),
         ] {
             assert!(problem.to_string().contains(advice), "{problem}");
         }
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_out_of_budget_message_says_who_and_what_to_do() {
+    fn an_out_of_budget_message_names_the_holders_and_says_what_to_do() {
         let holder = |name, bytes, blocks| Holder { tag: AllocTag::new(name), bytes, blocks };
         let error = ResourceError::out_of_budget(
             AllocTag::UNTAGGED,

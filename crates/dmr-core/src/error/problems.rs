@@ -1,32 +1,32 @@
-//! What is wrong with a size or a stream.
+//! Reasons why a size or a stream is refused.
 
-/// What is wrong with a size.
+/// The reason why a size is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SizeProblem {
     /// Zero bytes.
-    #[error("ask for at least one byte")]
+    #[error("request at least one byte")]
     Zero,
     /// It overflows when rounded up to the alignment.
     #[error("the size overflows when rounded up to the alignment; request less")]
     Overflow,
-    /// More than the device has.
+    /// More bytes than the device has.
     #[error("the device has {device_bytes} bytes in all; request less")]
     #[non_exhaustive]
     BeyondDevice {
-        /// Bytes the device has.
+        /// All bytes of the device.
         device_bytes: u64,
     },
-    /// Not a multiple of what the device maps at once.
-    #[error("addresses and pages come in multiples of {granularity} bytes; round it up")]
+    /// Not a multiple of the granularity of mappings.
+    #[error("addresses and pages are multiples of {granularity} bytes; round the size up")]
     #[non_exhaustive]
     NotGranular {
-        /// Bytes that sizes are multiples of.
+        /// The granularity, in bytes.
         granularity: u64,
     },
 }
 
-/// What is wrong with a stream.
+/// The reason why a stream is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamProblem {
@@ -47,13 +47,13 @@ pub enum StreamProblem {
     /// The legacy null stream, which is used only by name.
     #[error("it is CUDA's legacy null stream; adopt it by name with `adopt_legacy`")]
     LegacyDefault,
-    /// It is one of the streams that the pool made itself.
+    /// It is one of the pool's own streams, and cannot be adopted.
     #[error("it is the pool's own stream; use the id of its lease")]
     PoolsOwn,
-    /// It is adopted already.
-    #[error("it is adopted already; use the id of that lease")]
+    /// The pool has already adopted it.
+    #[error("the pool has already adopted it; use the id of that lease")]
     AlreadyAdopted,
-    /// It is the pool's own.
+    /// It is one of the pool's own streams, and cannot be retired.
     #[error("it is the pool's own stream, which the pool keeps; only adopted streams are retired")]
     NotAdopted,
     /// A launch that uses it is prepared, and neither finished nor cancelled.
@@ -81,7 +81,7 @@ pub enum StreamProblem {
 }
 
 impl StreamProblem {
-    /// [`OpenWindow`](Self::OpenWindow), of a block whose generation has this number.
+    /// Makes an [`OpenWindow`](Self::OpenWindow), of a block whose generation has this number.
     #[must_use]
     pub const fn open_window(block: u64) -> Self {
         Self::OpenWindow { block }

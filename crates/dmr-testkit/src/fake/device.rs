@@ -1,4 +1,4 @@
-//! Streams of operations over a byte array. Nothing runs before somebody waits for it.
+//! Streams of operations over a byte array. An operation runs only when it is waited for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ pub(super) enum Op {
     Delay,
 }
 
-/// Bytes of the device and what they are to be: byte `i` is byte `(phase + i) % 4` of the word.
+/// A range of the device's bytes and its pattern: byte `i` is byte `(phase + i) % 4` of the word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
     pub(super) at: usize,
@@ -47,12 +47,12 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// The event, as a ledger remembers it.
+    /// Returns the use in a ledger that stands for the event.
     pub(super) fn id(self) -> UseId {
         UseId::new(self.stream, self.position)
     }
 
-    /// The event of a use in a ledger.
+    /// Returns the event of a use in a ledger.
     pub(super) fn of(used: UseId) -> Self {
         Self { stream: used.slot(), position: used.seq() }
     }
@@ -98,7 +98,7 @@ impl Device {
     }
 
     pub(super) fn run_all(&mut self) {
-        // The last stream first: not the order of submission.
+        // The last stream first, which is not the order of submission.
         for stream in (0..self.streams.len()).rev() {
             self.run_until(self.record(stream));
         }
@@ -106,28 +106,28 @@ impl Device {
 }
 
 impl Pattern {
-    /// Every byte of the range the same.
+    /// Makes the pattern of a range whose bytes are all the same.
     pub(super) fn of_byte(at: usize, len: usize, byte: u8) -> Self {
         Self { at, len, word: u32::from_le_bytes([byte; 4]), phase: 0 }
     }
 
-    /// The word turned so that the range starts with its first byte.
-    fn turned(self) -> [u8; 4] {
+    /// Returns the bytes of the word, rotated so that the first one is the first of the range.
+    fn rotated(self) -> [u8; 4] {
         let mut word = self.word.to_le_bytes();
         word.rotate_left(self.phase % 4);
         word
     }
 
     fn fill(self, memory: &mut [u8]) {
-        let word = self.turned();
+        let word = self.rotated();
         for part in memory[self.at..self.at + self.len].chunks_mut(4) {
             part.copy_from_slice(&word[..part.len()]);
         }
     }
 
-    /// The first byte of the range that is another.
+    /// Returns the index of the first byte of the range that differs from the pattern.
     pub(super) fn first_wrong(self, memory: &[u8]) -> Option<usize> {
-        let word = self.turned();
+        let word = self.rotated();
         let mut parts = memory[self.at..self.at + self.len].chunks(4).enumerate();
         parts.find_map(|(index, part)| {
             let wrong = part.iter().zip(word).position(|(byte, right)| *byte != right)?;

@@ -1,12 +1,12 @@
-//! What can be wrong with a resource.
+//! Faults of a resource.
 
-/// One thing that is wrong with a [`FakeResource`](super::FakeResource).
+/// A fault of a [`FakeResource`](super::FakeResource).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Trimming returns more bytes than it has given back.
+    /// Trimming reports more bytes than it has returned to the device.
     ReturnsTooMuchOnTrim,
-    /// Reaping answers the reserved bytes instead of those asked.
-    AnswersReservedBytesOnReap,
+    /// Reaping returns the reserved bytes instead of the requested ones.
+    ReturnsReservedBytesOnReap,
     /// Every block is untagged.
     BlocksForgetTheirTag,
     /// `is_retired` is true of live blocks.
@@ -23,11 +23,11 @@ pub enum Fault {
     CountsRefusedBlocks,
     /// A growth that is refused is counted as live.
     CountsRefusedGrowth,
-    /// Usage is in reserved bytes instead of those asked.
+    /// Usage is in reserved bytes instead of requested ones.
     CountsRoundedBytes,
-    /// A finished read is not remembered.
+    /// A finished read is not recorded.
     ForgetsReads,
-    /// An allocation is no write on its home stream.
+    /// An allocation does not count as a write on its home stream.
     ForgetsTheAllocation,
     /// A free waits for the home stream only.
     FreeIgnoresUses,
@@ -35,8 +35,8 @@ pub enum Fault {
     FreesInsideAWindow,
     /// A free waits for nothing.
     FreesWithoutWaiting,
-    /// A refused block comes back with another generation.
-    GivesBackAnotherBlock,
+    /// The error contains the refused block with another generation.
+    ReturnsAnotherBlock,
     /// A block grows over the blocks behind it.
     GrowsOverNeighbours,
     /// A part of a block grows like a block.
@@ -49,7 +49,7 @@ pub enum Fault {
     IgnoresConflicts,
     /// A read replaces all reads of other streams.
     KeepsOneReader,
-    /// Every sixteenth call's `deallocate` is not subtracted from the live bytes.
+    /// Every sixteenth `deallocate` is not subtracted from the live bytes.
     LosesAFreeNowAndThen,
     /// Blocks are aligned to 64 bytes.
     Misaligns,
@@ -73,14 +73,14 @@ pub enum Fault {
     RefusesNesting,
     /// `prepare_uses` of no uses is refused.
     RefusesNoUses,
-    /// It says that it tracks uses, and refuses them.
+    /// It has use tracking, which refuses every use.
     RefusesWhatItClaims,
     /// `usage` has fewer bytes reserved than live.
     ReservesLessThanIsLive,
-    /// The generations of freed blocks are given out again.
+    /// The generations of freed blocks are used again.
     ReusesGenerations,
-    /// `deallocate` answers `Freed` for what is only retired.
-    SaysFreedTooEarly,
+    /// `deallocate` returns `Freed` for blocks that are retired.
+    ReturnsFreedTooEarly,
     /// Reaping writes into live blocks.
     ScribblesOnReap,
     /// Preparing a use waits for nothing.
@@ -93,11 +93,11 @@ pub enum Fault {
     TakesForeignStreams,
     /// Streams of returned leases are accepted.
     TakesReturnedStreams,
-    /// Uses of blocks that are gone are prepared.
+    /// Uses of deallocated blocks are prepared.
     TakesStaleIds,
     /// Zero bytes are rounded up to a block.
     TakesZeroBytes,
-    /// A token on the default stream says `StreamId::DEFAULT`.
+    /// Tokens for the default stream keep `StreamId::DEFAULT`.
     TokensKeepDefault,
     /// A free is subtracted from `total_allocated`.
     TotalsGoBack,

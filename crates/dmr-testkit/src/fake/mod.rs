@@ -1,7 +1,7 @@
-//! A device in host memory, with streams that do as little as they may, and a resource on it.
+//! A device in host memory, whose streams run work as late as they may, and a resource on it.
 //!
-//! Work runs only when somebody waits for it, so an order that nobody asked for shows in the
-//! bytes. No driver is involved, neither a simulated one.
+//! Work runs only when it is waited for, so a missing order shows in the bytes. There is no driver, not
+//! even a simulated one.
 
 mod device;
 mod fault;
@@ -29,15 +29,15 @@ pub use resource::FakeResource;
 /// Bytes of the device.
 pub const DEVICE_BYTES: usize = 16 << 20;
 
-/// Where the device's memory starts.
+/// The first address of the device's memory.
 const BASE: u64 = 0x7000_0000;
 
-/// Slots of the streams that the pool has: the default stream and two others.
+/// The number of stream slots of the pool: the default stream and two others.
 const STREAMS: usize = 3;
 
 type SharedDevice = Arc<Mutex<Device>>;
 
-/// A fake device of its own, and a resource on it: a [`FakeResource`], or what was put around one.
+/// A fake device of its own, and a resource on it: a [`FakeResource`], or a stack on one.
 #[derive(Debug)]
 pub struct FakeHarness<R = Arc<FakeResource>> {
     device: SharedDevice,
@@ -49,13 +49,13 @@ pub struct FakeHarness<R = Arc<FakeResource>> {
 }
 
 impl FakeHarness {
-    /// A correct resource. `tracks`: whether it tracks uses.
+    /// Makes a correct resource. `tracks`: whether it tracks uses.
     #[must_use]
     pub fn new(tracks: bool) -> Self {
         Self::broken(tracks, None)
     }
 
-    /// A resource that is correct but for one fault.
+    /// Makes a resource with at most one fault.
     #[must_use]
     pub fn broken(tracks: bool, fault: Option<Fault>) -> Self {
         Self::make(tracks, fault, |fake, _| fake)
@@ -63,7 +63,7 @@ impl FakeHarness {
 }
 
 impl<R: DeviceMemoryResource> FakeHarness<R> {
-    /// What `wrap` makes of a correct resource, and of operations on its device.
+    /// Makes a correct resource, and the stack that `wrap` builds on it with operations on its device.
     pub fn wrapped(
         tracks: bool,
         wrap: impl FnOnce(Arc<FakeResource>, Arc<dyn DeviceOps>) -> R,
@@ -71,17 +71,17 @@ impl<R: DeviceMemoryResource> FakeHarness<R> {
         Self::make(tracks, None, wrap)
     }
 
-    /// The innermost resource.
+    /// Returns the innermost resource.
     pub fn fake(&self) -> &Arc<FakeResource> {
         &self.fake
     }
 
-    /// Operations on the device, those that the resource was wrapped with.
+    /// Returns the operations on the device, the ones that `wrap` got.
     pub fn ops(&self) -> &Arc<FakeOps> {
         &self.ops
     }
 
-    /// The whole resource. As [`Harness::resource`], with its type.
+    /// Returns the outermost resource: like [`Harness::resource`], with its type.
     pub fn outermost(&self) -> &R {
         &self.resource
     }
@@ -101,7 +101,7 @@ impl<R: DeviceMemoryResource> FakeHarness<R> {
     }
 }
 
-/// Streams are leased once; lease 0 is over.
+/// Returns the id of a stream. Each slot is leased once, with number 1; lease 0 was returned.
 fn leased(pool: StreamPoolId, slot: usize) -> StreamId {
     StreamId::from_parts(pool, slot, 1).expect("a stream's id")
 }
@@ -156,13 +156,13 @@ impl<R: DeviceMemoryResource> Harness for FakeHarness<R> {
         Ok(())
     }
 
-    /// Streams run as late as they may, so what is not ordered shows in the bytes.
+    /// Returns `Ok`: streams run as late as they may, so a missing order shows in the bytes.
     fn verdict(&self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Where the block starts on the device, if all of it is there.
+/// Returns the offset of the block on the device, if all of it is inside.
 fn offset(block: &DeviceBlock) -> ResourceResult<usize> {
     let at = block.ptr().wrapping_sub(BASE) as usize;
     let inside = at.checked_add(block.bytes()).is_some_and(|end| end <= DEVICE_BYTES);

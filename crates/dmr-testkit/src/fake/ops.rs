@@ -15,21 +15,21 @@ use super::{SharedDevice, offset};
 
 /// [`DeviceOps`] on the streams of a [`FakeHarness`](super::FakeHarness).
 ///
-/// A fill or a check runs when its stream has to, not before; [`collect`](DeviceOps::collect) runs
+/// A fill or a check runs as late as it may; [`collect`](DeviceOps::collect) runs
 /// the streams as far as its checks need.
 pub struct FakeOps {
     device: SharedDevice,
     pool: StreamPoolId,
-    /// In the order of submission.
-    pending: Mutex<Vec<Pending>>,
+    /// The checks, in the order of submission.
+    pending: Mutex<Vec<PendingCheck>>,
 }
 
-struct Pending {
+struct PendingCheck {
     key: u64,
-    /// Where the checked range starts in its block.
+    /// The start of the checked range in its block.
     start: usize,
     verdict: Verdict,
-    /// After the check.
+    /// The event after the check.
     event: Event,
 }
 
@@ -38,7 +38,7 @@ impl FakeOps {
         Self { device, pool, pending: Mutex::default() }
     }
 
-    /// The slot of a stream of the harness.
+    /// Returns the slot of a stream of the harness.
     fn slot(&self, stream: StreamId) -> ResourceResult<usize> {
         if stream.is_default() {
             return Ok(0);
@@ -53,7 +53,7 @@ impl FakeOps {
         Err(ResourceError::stream_misuse(stream, problem))
     }
 
-    /// The point after the operation.
+    /// Submits an operation, and returns the event after it.
     fn submit(&self, slot: usize, op: Op) -> Event {
         let mut device = lock(&self.device);
         device.submit(slot, op);
@@ -86,7 +86,7 @@ impl DeviceOps for FakeOps {
         let verdict = Verdict::default();
         let mut pending = lock(&self.pending);
         let event = self.submit(slot, Op::Check(pattern, Arc::clone(&verdict)));
-        pending.push(Pending { key, start: range.start, verdict, event });
+        pending.push(PendingCheck { key, start: range.start, verdict, event });
         Ok(())
     }
 
@@ -94,7 +94,7 @@ impl DeviceOps for FakeOps {
         let mut pending = lock(&self.pending);
         let mut device = lock(&self.device);
         pending.iter().for_each(|check| device.run_until(check.event));
-        Ok(pending.drain(..).filter_map(Pending::mismatch).collect())
+        Ok(pending.drain(..).filter_map(PendingCheck::mismatch).collect())
     }
 
     fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
@@ -112,14 +112,14 @@ impl fmt::Debug for FakeOps {
     }
 }
 
-impl Pending {
+impl PendingCheck {
     fn mismatch(self) -> Option<PatternMismatch> {
         let wrong = (*self.verdict.get()?)?;
         Some(PatternMismatch { key: self.key, offset: self.start + wrong })
     }
 }
 
-/// The range of the block as bytes of the device.
+/// Returns the range of the block as a pattern of the device's bytes.
 fn part_of(block: &DeviceBlock, range: &Range<usize>, word: u32) -> ResourceResult<Pattern> {
     let at = offset(block)?;
     if range.start > range.end || range.end > block.bytes() {

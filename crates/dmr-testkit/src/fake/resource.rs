@@ -18,8 +18,7 @@ use super::{BASE, DEVICE_BYTES, Fault, SharedDevice, leased};
 
 const ORDINAL: usize = 0;
 
-/// The innermost resource of a [`FakeHarness`](super::FakeHarness): correct but for the fault it was
-/// made with.
+/// The innermost resource of a [`FakeHarness`](super::FakeHarness): correct, or with one fault.
 pub struct FakeResource {
     device: SharedDevice,
     pub(super) pool: StreamPoolId,
@@ -43,7 +42,7 @@ pub(super) struct Held {
     pub(super) bytes: usize,
     pub(super) reserved: usize,
     pub(super) home: StreamId,
-    /// The point on the home stream at which it was given back.
+    /// The event on the home stream at which it was deallocated.
     pub(super) retired: Option<Event>,
     pub(super) ledger: Ledger,
     pub(super) windows: Vec<Window>,
@@ -56,7 +55,7 @@ pub(super) struct Window {
     pub(super) access: Access,
 }
 
-/// As the innermost name of a stack.
+/// Shows the innermost name of a stack.
 impl fmt::Debug for FakeResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Fake")
@@ -105,8 +104,8 @@ impl FakeResource {
         Err(ResourceError::stream_misuse(stream, problem))
     }
 
-    /// Memory for a new block: of a retired block that `home` is ordered after anyway, else the
-    /// first gap that is large enough.
+    /// Returns the offset of memory for a new block: that of a retired block that `home` is ordered after
+    /// anyway, else the first gap that is large enough.
     fn place(&self, state: &mut State, reserved: usize, home: StreamId) -> Option<usize> {
         let taken_over = state.blocks.iter().find(|(_, held)| {
             held.retired.is_some()
@@ -141,7 +140,7 @@ impl FakeResource {
         (at + reserved <= DEVICE_BYTES).then_some(at)
     }
 
-    /// Forgets a retired block.
+    /// Frees a block.
     pub(super) fn free(&self, state: &mut State, generation: Generation) -> Option<Held> {
         let held = state.blocks.remove(&generation)?;
         let bytes = self.counted(held.bytes, held.reserved);
@@ -189,16 +188,15 @@ impl FakeResource {
         let mut freed = 0;
         for generation in done {
             if let Some(held) = self.free(state, generation) {
-                let rounded = self.has(Fault::AnswersReservedBytesOnReap);
+                let rounded = self.has(Fault::ReturnsReservedBytesOnReap);
                 freed += if rounded { held.reserved } else { held.bytes } as u64;
             }
         }
         freed
     }
 
-    /// Reads the accounting, lets everybody else run, and writes it: what a resource does that
-    /// counts without care.
-    fn count_carelessly(&self, bytes: u64) {
+    /// Reads the accounting, lets other threads run, and writes it, so that their changes are lost.
+    fn count_with_a_race(&self, bytes: u64) {
         let live = self.state().usage.live;
         std::thread::sleep(std::time::Duration::from_micros(50));
         self.state().usage.live = live + bytes;
@@ -240,7 +238,7 @@ impl DeviceMemoryResource for FakeResource {
         state.usage.total_allocated += counted;
         if self.has(Fault::CountersRace) {
             drop(state);
-            self.count_carelessly(counted);
+            self.count_with_a_race(counted);
         } else {
             state.usage.live += counted;
         }
@@ -258,7 +256,7 @@ impl DeviceMemoryResource for FakeResource {
             part_depth: 0,
         };
         // SAFETY: the range was free and is held until `deallocate`; it is an index into the
-        // fake's byte array, which nobody dereferences. Broken fakes break this on purpose.
+        // fake's byte array, which is never dereferenced. Broken fakes break this on purpose.
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]
         Ok(unsafe { DeviceBlock::from_parts(parts) })
     }
@@ -281,7 +279,7 @@ impl DeviceMemoryResource for FakeResource {
                 state.usage.total_allocated += block.bytes() as u64;
             }
             let refusal = ResourceError::foreign_block(&block, ORDINAL);
-            if self.has(Fault::GivesBackAnotherBlock) {
+            if self.has(Fault::ReturnsAnotherBlock) {
                 let mut parts = block.into_parts();
                 parts.generation = Generation::next();
                 // SAFETY: it is the same memory. The new generation is the fault.
@@ -297,7 +295,11 @@ impl DeviceMemoryResource for FakeResource {
             state.usage.live = state.usage.live.saturating_sub(counted);
         }
         state.usage.retired += counted;
-        Ok(if self.has(Fault::SaysFreedTooEarly) { BlockState::Freed } else { BlockState::Retired })
+        Ok(if self.has(Fault::ReturnsFreedTooEarly) {
+            BlockState::Freed
+        } else {
+            BlockState::Retired
+        })
     }
 
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
@@ -342,7 +344,7 @@ impl DeviceMemoryResource for FakeResource {
         Ok(self.reap(&mut self.state(), true))
     }
 
-    /// It keeps nothing but what is retired.
+    /// Trims: only retired blocks keep memory.
     fn trim_to(&self, _: u64) -> ResourceResult<u64> {
         Ok(self.trim())
     }

@@ -1,4 +1,4 @@
-//! Sizes of the fake's blocks: which are refused, how many bytes they reserve, how many are counted.
+//! Sizes of the fake's blocks: refused sizes, reserved bytes, counted bytes.
 
 use dmr_core::size::checked_round_up;
 use dmr_core::{ResourceError, ResourceResult};

@@ -8,7 +8,7 @@ use super::resource::{FakeResource, Held, State, Window};
 use super::{Fault, leased};
 
 impl FakeResource {
-    /// Whether a use may be prepared now.
+    /// Returns an error unless a use may be prepared now.
     pub(super) fn admit(
         &self,
         state: &State,

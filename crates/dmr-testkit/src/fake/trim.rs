@@ -1,9 +1,9 @@
-//! Trimming the fake resource, which keeps nothing but what is retired.
+//! Trimming of the fake resource: only retired blocks keep memory.
 
 use super::{FakeResource, Fault};
 
 impl FakeResource {
-    /// Frees what is complete; returns by how many bytes `reserved` has sunk.
+    /// Frees the blocks whose work has completed; returns by how many bytes `reserved` has decreased.
     pub(super) fn trim(&self) -> u64 {
         let mut state = self.state();
         let before = state.usage.reserved;
