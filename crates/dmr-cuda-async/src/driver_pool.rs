@@ -34,11 +34,11 @@ pub struct HighWater {
 
 impl DriverPool {
     pub(crate) fn new(device: &Device, config: &AsyncConfig) -> ResourceResult<Self> {
-        let _relaxed = device.relaxed()?;
         let properties = Properties::new(device, config);
         // SAFETY: the properties have the driver's layout.
-        let handle = unsafe { mem_pool::create((&raw const properties).cast()) }
-            .map_err(|error| device.driver_error("cuMemPoolCreate", error))?;
+        let create = || unsafe { mem_pool::create((&raw const properties).cast()) };
+        let failed = |error| device.driver_error("cuMemPoolCreate", error);
+        let handle = device.relaxed(|_| create().map_err(failed))?;
         let pool = Self { device: device.clone(), handle, max_bytes: config.max_bytes };
         pool.set_bytes(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, config.release_threshold)?;
         // The driver's own default is on.
@@ -97,10 +97,8 @@ impl DriverPool {
     /// executed yet stays.
     pub(crate) fn trim_to(&self, keep_bytes: u64) -> ResourceResult<()> {
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
-        let _relaxed = self.device.relaxed()?;
         // SAFETY: the pool is alive.
-        unsafe { mem_pool::trim_to(self.handle, keep) }
-            .map_err(|error| self.device.driver_error("cuMemPoolTrimTo", error))
+        self.call("cuMemPoolTrimTo", || unsafe { mem_pool::trim_to(self.handle, keep) })
     }
 
     pub(crate) fn reserved(&self) -> ResourceResult<HighWater> {
@@ -122,17 +120,16 @@ impl DriverPool {
     }
 
     pub(crate) fn reset_high_water_marks(&self) -> ResourceResult<()> {
-        let _relaxed = self.device.relaxed()?;
         self.set_bytes(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
         self.set_bytes(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
     }
 
     fn bytes(&self, attribute: Attribute) -> ResourceResult<u64> {
-        let _relaxed = self.device.relaxed()?;
         let mut bytes: u64 = 0;
+        let value = (&raw mut bytes).cast();
         // SAFETY: the pool is alive; the type of these attributes is a 64-bit integer.
-        unsafe { mem_pool::get_attribute(self.handle, attribute, (&raw mut bytes).cast()) }
-            .map_err(|error| self.device.driver_error("cuMemPoolGetAttribute", error))?;
+        let get = || unsafe { mem_pool::get_attribute(self.handle, attribute, value) };
+        self.call("cuMemPoolGetAttribute", get)?;
         Ok(bytes)
     }
 
@@ -146,17 +143,24 @@ impl DriverPool {
     /// `value` points to a value of the attribute's type.
     unsafe fn set(&self, attribute: Attribute, value: *mut c_void) -> ResourceResult<()> {
         // SAFETY: the pool is alive; the value is the caller's obligation.
-        unsafe { mem_pool::set_attribute(self.handle, attribute, value) }
-            .map_err(|error| self.device.driver_error("cuMemPoolSetAttribute", error))
+        let set = || unsafe { mem_pool::set_attribute(self.handle, attribute, value) };
+        self.call("cuMemPoolSetAttribute", set)
+    }
+
+    /// Makes a driver call that captures of other streams forbid.
+    fn call(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<(), DriverError>,
+    ) -> ResourceResult<()> {
+        self.device.relaxed(|_| call().map_err(|error| self.device.driver_error(name, error)))
     }
 }
 
 impl Drop for DriverPool {
     fn drop(&mut self) {
-        if let Ok(_relaxed) = self.device.relaxed() {
-            // SAFETY: made by `new`, destroyed once. Blocks that are not freed stay valid.
-            let _: Result<(), DriverError> = unsafe { mem_pool::destroy(self.handle) };
-        }
+        // SAFETY: made by `new`, destroyed once. Blocks that are not freed stay valid.
+        let _ = self.call("cuMemPoolDestroy", || unsafe { mem_pool::destroy(self.handle) });
     }
 }
 

@@ -99,7 +99,7 @@ impl DirectCudaResource {
         lock(&self.state)
     }
 
-    fn alloc(&self, bytes: usize, _: &RelaxedCapture<'_>) -> ResourceResult<u64> {
+    fn allocate_bytes(&self, bytes: usize, _: &RelaxedCapture<'_>) -> ResourceResult<u64> {
         // SAFETY: the context is current on this thread.
         unsafe { result::malloc_sync(bytes) }.map_err(|error| {
             if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
@@ -111,17 +111,8 @@ impl DirectCudaResource {
         })
     }
 
-    /// Relaxes the thread's capture mode for frees; `None` on a lost device, whose memory is gone with the
-    /// context.
-    fn relaxed(&self) -> ResourceResult<Option<RelaxedCapture<'_>>> {
-        match self.device().relaxed() {
-            Ok(relaxed) => Ok(Some(relaxed)),
-            Err(ResourceError::DeviceLost { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Frees everything that was retired before the call; waits for another thread that is freeing blocks.
+    /// Makes no driver call without `relaxed`, on a lost device, whose memory is gone with the context.
     /// Returns the bytes that this call has freed.
     ///
     /// # Errors
@@ -155,8 +146,10 @@ impl DirectCudaResource {
     }
 
     fn reap(&self) -> ResourceResult<u64> {
-        let relaxed = self.relaxed()?;
-        self.free_retired(relaxed.as_ref())
+        match self.device().check() {
+            Err(ResourceError::DeviceLost { .. }) => self.free_retired(None),
+            _ => self.device().relaxed(|relaxed| self.free_retired(Some(relaxed))),
+        }
     }
 }
 
@@ -173,11 +166,11 @@ impl DeviceMemoryResource for DirectCudaResource {
             return Err(ResourceError::beyond_device(bytes, total));
         }
         let stream = self.streams.enter(stream)?;
-        let relaxed = self.device().relaxed()?;
-        // A block that cannot be freed stays retired: this one may be allocated all the same.
-        let _ = self.free_retired(Some(&relaxed));
-        let ptr = self.alloc(bytes, &relaxed)?;
-        drop(relaxed);
+        let ptr = self.device().relaxed(|relaxed| {
+            // A block that cannot be freed stays retired: this one may be allocated all the same.
+            let _ = self.free_retired(Some(relaxed));
+            self.allocate_bytes(bytes, relaxed)
+        })?;
         let generation = Generation::next();
         {
             let mut state = self.state();
@@ -276,9 +269,8 @@ impl DeviceMemoryResource for DirectCudaResource {
 
 impl Drop for DirectCudaResource {
     fn drop(&mut self) {
-        if let Ok(relaxed) = self.relaxed() {
-            let _ = self.free_retired(relaxed.as_ref());
-        }
+        // In a forked child nothing is freed.
+        let _ = self.reap();
     }
 }
 

@@ -8,7 +8,6 @@ use cudarc::driver::{CudaContext, sys};
 use dmr_core::process::LeakedInChild;
 use dmr_core::{Process, ResourceError, ResourceResult};
 
-use crate::adopt::PER_THREAD;
 use crate::{DeviceError, DriverVersion, library};
 
 pub use crate::library::device_count;
@@ -205,55 +204,6 @@ impl Device {
         Ok(())
     }
 
-    /// Makes a driver call on a stream of this device, whose other arguments are of this device, too:
-    /// events, pools, addresses. All of them belong to a context, so the context need not be current. Only
-    /// if the call fails is the context checked; if it was not current, it is bound, and the call is made
-    /// once more.
-    ///
-    /// CUDA's default streams belong to the current context: for them it is bound first.
-    ///
-    /// For a process that has not been forked since the device was opened ([`check`](Self::check)).
-    ///
-    /// # Errors
-    ///
-    /// The call's.
-    #[inline]
-    pub(crate) fn call_on<T>(
-        &self,
-        stream: sys::CUstream,
-        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
-    ) -> Result<T, DriverError> {
-        // Null, and the handles of the driver's two default streams.
-        let is_of_any_context = stream as usize <= PER_THREAD;
-        if is_of_any_context {
-            return self.call_on_default(stream, call);
-        }
-        call(stream).or_else(|error| self.call_again(stream, call, error))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn call_on_default<T>(
-        &self,
-        stream: sys::CUstream,
-        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
-    ) -> Result<T, DriverError> {
-        self.make_current().map_err(|(_, error)| error)?;
-        call(stream)
-    }
-
-    /// Repeats a call that has failed, if the context was not current.
-    #[cold]
-    #[inline(never)]
-    fn call_again<T>(
-        &self,
-        stream: sys::CUstream,
-        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
-        error: DriverError,
-    ) -> Result<T, DriverError> {
-        if self.make_current() == Ok(true) { call(stream) } else { Err(error) }
-    }
-
     /// Waits for all work submitted to the device by this context.
     ///
     /// For programs and tests that capture no graph: the driver refuses this call while any stream of the
@@ -293,7 +243,7 @@ impl Device {
 
     /// Makes the context current, and returns whether it was not.
     #[inline]
-    fn make_current(&self) -> Result<bool, (&'static str, DriverError)> {
+    pub(crate) fn make_current(&self) -> Result<bool, (&'static str, DriverError)> {
         let context = self.context().cu_ctx();
         let current = result::ctx::get_current().map_err(|error| ("cuCtxGetCurrent", error))?;
         if current == Some(context) {

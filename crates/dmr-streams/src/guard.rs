@@ -10,7 +10,7 @@ use dmr_core::error::StreamProblem;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::holds::Holds;
-use crate::relaxed::RelaxedMode;
+use crate::relaxed::in_relaxed_mode;
 use crate::{Device, StreamPool};
 
 /// The driver's function that says whether a stream is capturing a graph.
@@ -123,6 +123,7 @@ impl<'p> StreamGuard<'p> {
     }
 
     /// Returns whether the stream is one of CUDA's default streams.
+    #[inline]
     pub(crate) fn is_default_of_cuda(&self) -> bool {
         self.stream.cu_stream() as usize <= crate::adopt::PER_THREAD
     }
@@ -142,7 +143,10 @@ impl<'p> StreamGuard<'p> {
     }
 
     /// Makes a driver call on the stream, whose other arguments belong to its device, too: events, pools,
-    /// addresses. Binds the device's context only if the call needs it.
+    /// addresses. All of them belong to a context, so the context need not be current. Only if the call fails
+    /// is the context checked; if it was not current, it is bound, and the call is made once more.
+    ///
+    /// CUDA's default streams belong to the current context: for them it is bound first.
     ///
     /// # Errors
     ///
@@ -152,11 +156,38 @@ impl<'p> StreamGuard<'p> {
         &self,
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
     ) -> Result<T, DriverError> {
-        self.device().call_on(self.stream.cu_stream(), call)
+        if self.is_default_of_cuda() {
+            return self.call_on_default(call);
+        }
+        call(self.stream.cu_stream()).or_else(|error| self.call_again(call, error))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn call_on_default<T>(
+        &self,
+        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        self.device().make_current().map_err(|(_, error)| error)?;
+        call(self.stream.cu_stream())
+    }
+
+    /// Repeats a call that has failed, if the context was not current.
+    #[cold]
+    #[inline(never)]
+    fn call_again<T>(
+        &self,
+        call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
+        error: DriverError,
+    ) -> Result<T, DriverError> {
+        match self.device().make_current() {
+            Ok(true) => call(self.stream.cu_stream()),
+            _ => Err(error),
+        }
     }
 
     /// As [`call`](Self::call), for a call that captures of other streams forbid
-    /// ([`RelaxedCapture`](crate::RelaxedCapture)). Makes two more driver calls, of 10 ns each.
+    /// ([`Device::relaxed`]). Makes two more driver calls, of 10 ns each.
     ///
     /// # Errors
     ///
@@ -166,8 +197,7 @@ impl<'p> StreamGuard<'p> {
         &self,
         call: impl Fn(sys::CUstream) -> Result<T, DriverError>,
     ) -> Result<T, DriverError> {
-        let _relaxed = RelaxedMode::new()?;
-        self.call(call)
+        in_relaxed_mode(|| self.call(call))?
     }
 
     /// Refuses a stream that is capturing a graph, in which work would be left out. Asks the driver, which

@@ -53,22 +53,23 @@ impl StreamPool {
     }
 
     fn wait_for_all(&self, until: Option<Instant>) -> ResourceResult<Waited> {
-        let relaxed = self.device().relaxed()?;
-        let mut waited = Waited::default();
-        for (slot, known) in self.stream_slots() {
-            if known.stream.get().is_none() {
-                continue;
-            }
-            match self.enter_home(self.permanent_id(slot))? {
-                HomeStream::Live(stream) => wait_for_stream(&stream, &relaxed, until, &mut waited)?,
-                HomeStream::Retired => {
-                    if let Some(last) = self.progress().event_now(self, slot)? {
-                        waited.any_busy |= !wait_for_event(last.driver_event(), &relaxed, until)?;
+        self.device().relaxed(|relaxed| {
+            let mut waited = Waited::default();
+            for (slot, known) in self.stream_slots() {
+                if known.stream.get().is_none() {
+                    continue;
+                }
+                match self.enter_home(self.permanent_id(slot))? {
+                    HomeStream::Live(stream) => waited.wait_for_stream(&stream, relaxed, until)?,
+                    HomeStream::Retired => {
+                        if let Some(last) = self.progress().event_now(self, slot)? {
+                            waited.wait_for_event(last.driver_event(), relaxed, until)?;
+                        }
                     }
                 }
             }
-        }
-        Ok(waited)
+            Ok(waited)
+        })
     }
 }
 
@@ -80,9 +81,8 @@ impl StreamGuard<'_> {
     ///
     /// [`Driver`](dmr_core::ResourceError::Driver), which may come from work submitted earlier.
     pub fn synchronize(&self) -> ResourceResult<()> {
-        let _relaxed = self.device().relaxed()?;
         // SAFETY: the stream is alive while there is a guard.
-        self.call(|stream| unsafe { result::stream::synchronize(stream) })
+        self.call_relaxed(|stream| unsafe { result::stream::synchronize(stream) })
             .map_err(|error| self.device().driver_error("cuStreamSynchronize", error))
     }
 }
@@ -96,38 +96,39 @@ struct Waited {
     any_busy: bool,
 }
 
-fn wait_for_stream(
-    stream: &StreamGuard<'_>,
-    relaxed: &RelaxedCapture<'_>,
-    until: Option<Instant>,
-    waited: &mut Waited,
-) -> ResourceResult<()> {
-    let event = DriverEvent::new(stream.device())?;
-    let recorded = event.record(stream);
-    // An event that a graph has captured stands for no work of the stream.
-    if stream.is_capturing()? {
-        waited.any_captures = true;
-        return Ok(());
-    }
-    recorded.map_err(|error| stream.device().driver_error("cuEventRecord", error))?;
-    waited.any_busy |= !wait_for_event(&event, relaxed, until)?;
-    Ok(())
-}
-
-/// Returns whether the work before the record is done in time.
-fn wait_for_event(
-    event: &DriverEvent,
-    relaxed: &RelaxedCapture<'_>,
-    until: Option<Instant>,
-) -> ResourceResult<bool> {
-    if let Some(until) = until {
-        while !event.query(relaxed)? {
-            if Instant::now() >= until {
-                return Ok(false);
-            }
-            std::thread::sleep(POLL);
+impl Waited {
+    fn wait_for_stream(
+        &mut self,
+        stream: &StreamGuard<'_>,
+        relaxed: &RelaxedCapture<'_>,
+        until: Option<Instant>,
+    ) -> ResourceResult<()> {
+        let event = DriverEvent::new(stream.device())?;
+        let recorded = event.record(stream);
+        // An event that a graph has captured stands for no work of the stream.
+        if stream.is_capturing()? {
+            self.any_captures = true;
+            return Ok(());
         }
+        recorded.map_err(|error| stream.device().driver_error("cuEventRecord", error))?;
+        self.wait_for_event(&event, relaxed, until)
     }
-    event.synchronize(relaxed)?;
-    Ok(true)
+
+    fn wait_for_event(
+        &mut self,
+        event: &DriverEvent,
+        relaxed: &RelaxedCapture<'_>,
+        until: Option<Instant>,
+    ) -> ResourceResult<()> {
+        if let Some(until) = until {
+            while !event.query(relaxed)? {
+                if Instant::now() >= until {
+                    self.any_busy = true;
+                    return Ok(());
+                }
+                std::thread::sleep(POLL);
+            }
+        }
+        event.synchronize(relaxed)
+    }
 }

@@ -7,7 +7,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
 use dmr_core::ResourceResult;
 
-use crate::{Device, RelaxedCapture, StreamGuard};
+use crate::{Device, StreamGuard};
 
 /// The number of checks that can be submitted before their results must be fetched.
 pub(crate) const RESULT_SLOTS: usize = 1 << 16;
@@ -51,20 +51,21 @@ unsafe impl Sync for Kernels {}
 impl Kernels {
     /// Compiles the kernels and makes the results buffer, with [`NOTHING_WRONG`] in all slots.
     pub(crate) fn load(device: &Device, stream: Arc<CudaStream>) -> ResourceResult<Self> {
-        let relaxed = device.relaxed()?;
         let failed = |call| move |error| device.driver_error(call, error);
-        // SAFETY: PTX text that ends with a zero byte.
-        let module = unsafe { result::module::load_data(PTX.as_ptr().cast()) }
-            .map_err(failed("cuModuleLoadData"))?;
-        let null = std::ptr::null_mut();
-        let mut kernels =
-            Self { device: device.clone(), stream, module, check: null, spin: null, results: 0 };
-        kernels.check = kernels.function(c"dmr_check_pattern")?;
-        kernels.spin = kernels.function(c"dmr_spin")?;
-        // SAFETY: the context is current; `drop` frees it.
-        kernels.results =
-            unsafe { result::malloc_sync(RESULT_BYTES) }.map_err(failed("cuMemAlloc"))?;
-        drop(relaxed);
+        let kernels = device.relaxed(|_| {
+            // SAFETY: PTX text that ends with a zero byte.
+            let module = unsafe { result::module::load_data(PTX.as_ptr().cast()) }
+                .map_err(failed("cuModuleLoadData"))?;
+            let null = std::ptr::null_mut();
+            let device = device.clone();
+            let mut kernels = Self { device, stream, module, check: null, spin: null, results: 0 };
+            kernels.check = kernels.function(c"dmr_check_pattern")?;
+            kernels.spin = kernels.function(c"dmr_spin")?;
+            // SAFETY: the context is current; `drop` frees it.
+            kernels.results =
+                unsafe { result::malloc_sync(RESULT_BYTES) }.map_err(failed("cuMemAlloc"))?;
+            Ok(kernels)
+        })?;
         kernels.reset()?;
         Ok(kernels)
     }
@@ -106,25 +107,34 @@ impl Kernels {
 
     /// Sets all results to [`NOTHING_WRONG`], and waits until they are set.
     pub(crate) fn reset(&self) -> ResourceResult<()> {
-        let relaxed = self.device.relaxed()?;
         // SAFETY: `load` allocated the buffer with this size, and no check is in flight.
-        unsafe {
-            result::memset_d8_async(self.results, 0xFF, RESULT_BYTES, self.stream.cu_stream())
-        }
-        .map_err(|error| self.device.driver_error("cuMemsetD8Async", error))?;
-        synchronize(&relaxed, &self.stream)
+        let reset = |on| unsafe { result::memset_d8_async(self.results, 0xFF, RESULT_BYTES, on) };
+        self.synchronously("cuMemsetD8Async", reset)
     }
 
     /// Fetches the first `count` results. Their checks must have completed.
     pub(crate) fn fetch(&self, count: usize) -> ResourceResult<Vec<u64>> {
-        let relaxed = self.device.relaxed()?;
         let mut fetched = vec![NOTHING_WRONG; count.min(RESULT_SLOTS)];
         // SAFETY: the results buffer is at least this long. The destination outlives the copy: a copy to
         // pageable memory has ended when the call returns.
-        unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, self.stream.cu_stream()) }
-            .map_err(|error| self.device.driver_error("cuMemcpyDtoHAsync", error))?;
-        synchronize(&relaxed, &self.stream)?;
+        let fetch = |on| unsafe { result::memcpy_dtoh_async(&mut fetched, self.results, on) };
+        self.synchronously("cuMemcpyDtoHAsync", fetch)?;
         Ok(fetched)
+    }
+
+    /// Submits work to the private stream with this driver call, and waits for it.
+    fn synchronously(
+        &self,
+        call: &'static str,
+        submit: impl FnOnce(sys::CUstream) -> Result<(), DriverError>,
+    ) -> ResourceResult<()> {
+        let (device, stream) = (&self.device, self.stream.cu_stream());
+        device.relaxed(|_| {
+            submit(stream).map_err(|error| device.driver_error(call, error))?;
+            // SAFETY: the stream is alive as long as `self`.
+            unsafe { result::stream::synchronize(stream) }
+                .map_err(|error| device.driver_error("cuStreamSynchronize", error))
+        })
     }
 
     fn function(&self, name: &'static CStr) -> ResourceResult<sys::CUfunction> {
@@ -158,19 +168,15 @@ impl Kernels {
 impl Drop for Kernels {
     /// Frees the results and unloads the module. None of its kernels is running.
     fn drop(&mut self) {
-        let Ok(_relaxed) = self.device.relaxed() else { return };
-        if self.results != 0 {
-            // SAFETY: allocated by `load`, and no kernel uses it.
-            let _: Result<(), DriverError> = unsafe { result::free_sync(self.results) };
-        }
-        // SAFETY: loaded by `load`, and none of its kernels is running.
-        let _: Result<(), DriverError> = unsafe { result::module::unload(self.module) };
+        // What cannot be freed is leaked.
+        let _ = self.device.relaxed(|_| {
+            if self.results != 0 {
+                // SAFETY: allocated by `load`, and no kernel uses it.
+                let _: Result<(), DriverError> = unsafe { result::free_sync(self.results) };
+            }
+            // SAFETY: loaded by `load`, and none of its kernels is running.
+            let _: Result<(), DriverError> = unsafe { result::module::unload(self.module) };
+            Ok(())
+        });
     }
-}
-
-/// Waits for a stream.
-fn synchronize(relaxed: &RelaxedCapture<'_>, stream: &CudaStream) -> ResourceResult<()> {
-    // SAFETY: the stream is alive for as long as it is borrowed.
-    unsafe { result::stream::synchronize(stream.cu_stream()) }
-        .map_err(|error| relaxed.device().driver_error("cuStreamSynchronize", error))
 }

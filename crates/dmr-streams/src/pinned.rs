@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::progress::Event;
 use crate::uses::{BlocksInUse, Dependencies, Patience, Pending, PendingFrees, Released};
-use crate::{BlockOwner, Device, HomeStream, RelaxedCapture, StreamPool};
+use crate::{BlockOwner, Device, HomeStream, StreamPool};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
 const PORTABLE: u32 = 1;
@@ -116,18 +116,17 @@ impl StreamPool {
         // Memory that cannot be freed stays retired; this allocation does not fail for it.
         let _ = ORPHANS.get().reap(Patience::Poll);
         let _ = self.try_reap_pinned();
-        let relaxed = device.relaxed()?;
         // SAFETY: the memory is written below, before it is read.
-        let start = unsafe { result::malloc_host(bytes, PORTABLE) }
-            .map_err(|error| device.driver_error("cuMemHostAlloc", error))?
-            .cast::<u8>();
+        let allocate = || unsafe { result::malloc_host(bytes, PORTABLE) };
+        let failed = |error| device.driver_error("cuMemHostAlloc", error);
+        let start = device.relaxed(|_| allocate().map_err(failed))?.cast::<u8>();
         let ptr = start.expose_provenance() as u64;
         let generation = Generation::next();
         let slot = match self.uses().insert(self.pinned_owner(), generation, &home, 0) {
             Ok(slot) => slot,
             Err(error) => {
                 // Returns that error, which says more than one of the free.
-                let _ = free_host(&relaxed, ptr);
+                let _ = free_host(device, ptr);
                 return Err(error);
             }
         };
@@ -198,7 +197,7 @@ impl StreamPool {
                 Patience::Poll if !self.uses().poll(after)? => return Ok(false),
                 Patience::Poll => {}
             }
-            free_host(&self.device().relaxed()?, value.id.ptr())?;
+            free_host(self.device(), value.id.ptr())?;
             freed += value.bytes as u64;
             Ok(true)
         });
@@ -352,27 +351,29 @@ impl Orphan {
             Ok(false) => return Ok(None),
             Ok(true) => {}
         }
-        free_host(&self.device.relaxed()?, self.ptr)?;
+        free_host(&self.device, self.ptr)?;
         Ok(Some(self.bytes as u64))
     }
 
     fn is_done(&mut self, patience: Patience) -> ResourceResult<bool> {
-        let relaxed = self.device.relaxed()?;
-        while let Some(event) = self.events.last() {
-            match patience {
-                Patience::Wait => event.driver_event().synchronize(&relaxed)?,
-                Patience::Poll if !event.driver_event().query(&relaxed)? => return Ok(false),
-                Patience::Poll => {}
+        let events = &mut self.events;
+        self.device.relaxed(|relaxed| {
+            while let Some(event) = events.last() {
+                match patience {
+                    Patience::Wait => event.driver_event().synchronize(relaxed)?,
+                    Patience::Poll if !event.driver_event().query(relaxed)? => return Ok(false),
+                    Patience::Poll => {}
+                }
+                events.pop();
             }
-            self.events.pop();
-        }
-        Ok(true)
+            Ok(true)
+        })
     }
 }
 
 /// Frees pinned memory. No device work uses it.
-fn free_host(relaxed: &RelaxedCapture<'_>, ptr: u64) -> ResourceResult<()> {
+fn free_host(device: &Device, ptr: u64) -> ResourceResult<()> {
     // SAFETY: allocated by `allocate_pinned`, and not freed before.
-    unsafe { result::free_host(with_exposed_provenance_mut(ptr as usize)) }
-        .map_err(|error| relaxed.device().driver_error("cuMemFreeHost", error))
+    let free = || unsafe { result::free_host(with_exposed_provenance_mut(ptr as usize)) };
+    device.relaxed(|_| free().map_err(|error| device.driver_error("cuMemFreeHost", error)))
 }

@@ -88,7 +88,7 @@ impl Progress {
 
     /// Queries an event: returns whether it is done.
     pub(crate) fn query(&self, device: &Device, event: &Event) -> ResourceResult<bool> {
-        let queried = event.driver_event().query(&device.relaxed()?);
+        let queried = device.relaxed(|relaxed| event.driver_event().query(relaxed));
         let is_done = self.discard_captured(event, queried)?;
         if is_done {
             self.has_completed(event);
@@ -98,7 +98,7 @@ impl Progress {
 
     /// Waits until an event is done.
     pub(crate) fn synchronize(&self, device: &Device, event: &Event) -> ResourceResult<()> {
-        let waited = event.driver_event().synchronize(&device.relaxed()?);
+        let waited = device.relaxed(|relaxed| event.driver_event().synchronize(relaxed));
         self.discard_captured(event, waited)?;
         self.has_completed(event);
         Ok(())

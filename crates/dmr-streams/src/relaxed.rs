@@ -9,64 +9,60 @@ use dmr_core::ResourceResult;
 
 use crate::Device;
 
-/// Lets the calling thread make driver calls that a capture forbids: queries and synchronisation of
-/// events and streams, `cuMemAlloc`, `cuMemFree`, page-locked memory, memory pools of the driver.
+/// The right to make driver calls that a capture forbids, during a call of [`Device::relaxed`]: queries and
+/// synchronisation of events and streams, `cuMemAlloc`, `cuMemFree`, page-locked memory, memory pools of the
+/// driver.
 ///
-/// While a thread captures a graph in global mode, such a call of any thread fails, and ends that capture
-/// as invalid; in thread-local mode, such a call of that thread does. While this exists, the driver does not
-/// check for captures; the caller makes sure that the call concerns no stream and no event that captures.
+/// It cannot be kept:
 ///
-/// The device's context is current meanwhile. Dropping this restores the thread's capture mode.
-#[must_use = "the calls are forbidden again once this is dropped"]
+/// ```compile_fail
+/// # use dmr_streams::Device;
+/// # fn keep(device: &Device) {
+/// let kept = device.relaxed(|relaxed| Ok(relaxed));
+/// # }
+/// ```
 pub struct RelaxedCapture<'d> {
     device: &'d Device,
-    _mode: RelaxedMode,
-}
-
-/// The relaxed capture mode of the calling thread, without a context. Dropping it restores the mode.
-pub(crate) struct RelaxedMode {
-    before: CUstreamCaptureMode,
     /// The mode belongs to the thread.
     _of_this_thread: PhantomData<*const ()>,
 }
 
+/// The calling thread's capture mode from before. Dropping it restores the mode.
+struct ModeBefore(CUstreamCaptureMode);
+
 impl Device {
-    /// Binds the device's context, and lets the calling thread make calls that a capture forbids until the
-    /// returned value is dropped. Costs two driver calls that take 10 ns each, besides those of
-    /// [`bind`](Self::bind).
+    /// Binds the device's context, and makes `calls` that a capture forbids. Costs two driver calls that take
+    /// 10 ns each, besides those of [`bind`](Self::bind).
+    ///
+    /// While a thread captures a graph in global mode, such a call of any thread fails, and ends that capture
+    /// as invalid; in thread-local mode, such a call of that thread does. During `calls` the driver does not
+    /// check for captures; the caller makes sure that they concern no stream and no event that captures.
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind).
+    /// As [`bind`](Self::bind), and those of `calls`.
     #[inline]
-    pub fn relaxed(&self) -> ResourceResult<RelaxedCapture<'_>> {
+    pub fn relaxed<T>(
+        &self,
+        calls: impl FnOnce(&RelaxedCapture<'_>) -> ResourceResult<T>,
+    ) -> ResourceResult<T> {
         self.bind()?;
-        let mode = RelaxedMode::new()
-            .map_err(|error| self.driver_error("cuThreadExchangeStreamCaptureMode", error))?;
-        Ok(RelaxedCapture { device: self, _mode: mode })
+        in_relaxed_mode(|| calls(&RelaxedCapture { device: self, _of_this_thread: PhantomData }))
+            .map_err(|error| self.driver_error("cuThreadExchangeStreamCaptureMode", error))?
     }
 }
 
-impl<'d> RelaxedCapture<'d> {
-    /// Returns the device whose context is current.
-    #[must_use]
-    pub fn device(&self) -> &'d Device {
-        self.device
-    }
+/// Makes `calls` in the calling thread's relaxed capture mode, and restores the mode.
+#[inline]
+pub(crate) fn in_relaxed_mode<T>(calls: impl FnOnce() -> T) -> Result<T, DriverError> {
+    let _before = ModeBefore(exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?);
+    Ok(calls())
 }
 
-impl RelaxedMode {
-    #[inline]
-    pub(crate) fn new() -> Result<Self, DriverError> {
-        let before = exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
-        Ok(Self { before, _of_this_thread: PhantomData })
-    }
-}
-
-impl Drop for RelaxedMode {
+impl Drop for ModeBefore {
     #[inline]
     fn drop(&mut self) {
-        let _ = exchange(self.before);
+        let _ = exchange(self.0);
     }
 }
 
