@@ -162,13 +162,13 @@ struct Worker<'a> {
     held: Vec<Held>,
     bytes: u64,
     most: u64,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl<'a> Worker<'a> {
     fn new(shared: &'a Shared, nth: usize, soak: Soak) -> Self {
         let most = soak.limit / 10 * 9 / soak.threads as u64;
-        let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(nth as u64 + 1) | 1;
+        let random = fastrand::Rng::with_seed(nth as u64);
         Self { shared, nth, held: Vec::new(), bytes: 0, most, random }
     }
 
@@ -186,9 +186,9 @@ impl<'a> Worker<'a> {
     }
 
     fn step(&mut self) -> Result<(), BenchError> {
-        match self.below(4096) {
+        match self.random.u64(..4096) {
             0 => drop(self.shared.pool.try_reap()?),
-            1 => drop(self.shared.pool.trim_to(self.below(self.most))?),
+            1 => drop(self.shared.pool.trim_to(self.random.u64(..self.most.max(1)))?),
             2..=5 => self.shared.collect()?,
             6..=1200 if !self.held.is_empty() => self.read_elsewhere()?,
             1201..=1400 if !self.held.is_empty() => self.exchange(),
@@ -200,8 +200,8 @@ impl<'a> Worker<'a> {
     }
 
     fn allocate(&mut self) -> Result<(), BenchError> {
-        let power = self.below(15);
-        let bytes = (256_u64 << power) + self.below(256 << power);
+        let power = self.random.u64(..15);
+        let bytes = (256_u64 << power) + self.random.u64(..256 << power);
         let home = self.shared.streams[self.nth];
         let block = match self.shared.pool.allocate(bytes as usize, home, TAG) {
             Ok(block) => block,
@@ -222,7 +222,7 @@ impl<'a> Worker<'a> {
         if self.held.is_empty() {
             return Ok(());
         }
-        let at = self.below(self.held.len() as u64) as usize;
+        let at = self.random.usize(..self.held.len());
         let held = self.held.swap_remove(at);
         self.bytes -= held.block.bytes() as u64;
         self.shared.give_back(held)
@@ -230,8 +230,8 @@ impl<'a> Worker<'a> {
 
     /// Another stream reads a block, and is known to.
     fn read_elsewhere(&mut self) -> Result<(), BenchError> {
-        let at = self.below(self.held.len() as u64) as usize;
-        let on = self.shared.streams[self.below(self.shared.streams.len() as u64) as usize];
+        let at = self.random.usize(..self.held.len());
+        let on = self.shared.streams[self.random.usize(..self.shared.streams.len())];
         let Held { block, pattern } = &self.held[at];
         let uses = [BlockUse::new(block.id(), Access::Read)];
         let tokens = self.shared.pool.prepare_uses(&uses, on)?;
@@ -242,7 +242,7 @@ impl<'a> Worker<'a> {
 
     /// A block goes to whoever comes next, and one of somebody else's comes.
     fn exchange(&mut self) {
-        let at = self.below(self.held.len() as u64) as usize;
+        let at = self.random.usize(..self.held.len());
         let mine = self.held.swap_remove(at);
         self.bytes -= mine.block.bytes() as u64;
         let theirs = {
@@ -255,13 +255,5 @@ impl<'a> Worker<'a> {
             self.bytes += theirs.block.bytes() as u64;
             self.held.push(theirs);
         }
-    }
-
-    /// A number below `limit` (xorshift64*, after S. Vigna).
-    fn below(&mut self, limit: u64) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit.max(1)
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Config {
 
 pub(crate) struct Machine {
     pub(crate) config: Config,
-    pub(crate) random: SplitMix64,
+    pub(crate) random: fastrand::Rng,
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Vec<Context>,
     /// Never shrinks: an index is a stream's component in every clock.
@@ -251,7 +251,7 @@ impl Machine {
             per_thread: HashMap::new(),
         };
         Self {
-            random: SplitMix64(config.seed),
+            random: fastrand::Rng::with_seed(config.seed),
             devices: (0..config.devices).map(device).collect(),
             contexts: Vec::new(),
             streams: Vec::new(),
@@ -409,22 +409,5 @@ impl HostKnowledge {
             HostOrder::Linearised => &mut self.shared,
             HostOrder::PerThread => self.per_thread.entry(std::thread::current().id()).or_default(),
         }
-    }
-}
-
-/// Sebastiano Vigna's SplitMix64: small, and good enough to pick an order.
-pub(crate) struct SplitMix64(u64);
-
-impl SplitMix64 {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which is not 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
     }
 }

@@ -8,8 +8,9 @@
 //! | [`fake_tool`] | a tool with NVTX's memory extension, which records its calls |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
 //! | [`repository`] | paths of traces, in the sources and in a device bundle |
+//! | `split_mix` | [`SplitMix64`]: random numbers of sequences that have a definition |
 //!
-//! For `tests/` and `examples/` only: it panics where a test would.
+//! For `tests/`, `examples/` and unpublished crates only: it panics where a test would.
 
 pub mod fake;
 pub mod fake_tool;
@@ -18,7 +19,9 @@ pub mod harness;
 pub mod repository;
 pub mod rig;
 pub mod scenarios;
+mod split_mix;
 
 pub use faults::for_each_driver_call;
 pub use harness::ResourceHarness;
 pub use rig::{Rig, RigConfig};
+pub use split_mix::SplitMix64;

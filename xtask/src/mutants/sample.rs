@@ -26,15 +26,15 @@ pub(super) fn shard(mutants: Vec<Mutant>, shard: Shard) -> Vec<Mutant> {
     mutants.into_iter().skip(shard.index).step_by(shard.count).collect()
 }
 
-/// Hashes a name (FNV-1a, then the finaliser of SplitMix64), the same way in every version of Rust.
+/// Returns a random number that depends on the name and the seed only: a mutant that is added or removed does
+/// not change the order of the others.
 fn rank(name: &str, seed: u64) -> u64 {
+    // FNV-1a.
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;
     let hash = name
         .bytes()
         .fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    let mixed = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    fastrand::Rng::with_seed(hash).u64(..)
 }
 
 #[cfg(test)]
@@ -60,8 +60,8 @@ mod tests {
         reversed.reverse();
         assert_eq!(sample(reversed, Some(5), 1), chosen);
         assert_ne!(sample(mutants(100), Some(5), 2), chosen);
-        // On every machine and with every version of Rust.
-        assert_eq!(lines(&chosen), ["86", "40", "65", "19", "38"]);
+        // On every machine, with this version of the generator.
+        assert_eq!(lines(&chosen), ["75", "45", "33", "46", "76"]);
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Prints the results as two tables in Markdown, and each problem as a sentence.
 
+use comfy_table::Table;
+use comfy_table::presets::ASCII_MARKDOWN;
+
 use super::outcome::Outcome;
 use super::rows::{Row, Subject};
 
@@ -66,24 +69,9 @@ fn table<const N: usize>(
     header: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) {
-    let rows: Vec<_> = rows.collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].len());
-        cells.chain([header[column].len()]).max().unwrap_or(0)
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut line = |cells: [&str; N]| {
-        for (cell, width) in cells.iter().zip(widths) {
-            text.push_str(&format!("| {cell:width$} "));
-        }
-        text.push_str("|\n");
-    };
-    line(header);
-    let dashes = widths.map(|width| "-".repeat(width));
-    line(dashes.each_ref().map(String::as_str));
-    for row in &rows {
-        line(row.each_ref().map(String::as_str));
-    }
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(header).add_rows(rows);
+    text.push_str(&format!("{table}\n"));
 }
 
 #[cfg(test)]
@@ -117,12 +105,12 @@ mod tests {
             render(&[(&tests[0], Some(&clean)), (&tests[1], None), (&controls[0], Some(&red))]);
         let expected = "\
 | tool      | stack          | tests | kernels checked | findings | canary  | result      |
-| --------- | -------------- | ----- | --------------- | -------- | ------- | ----------- |
+|-----------|----------------|-------|-----------------|----------|---------|-------------|
 | memcheck  | direct-tracked | 73    | 1500            | 0        | overrun | as expected |
 | initcheck | direct-tracked | -     | -               | -        | -       | not run     |
 
 | control | tool     | stack  | class | reported as | result |
-| ------- | -------- | ------ | ----- | ----------- | ------ |
+|---------|----------|--------|-------|-------------|--------|
 | leak    | memcheck | direct | leak  | overrun     | RED    |
 
 control.leak: reported as overrun, expected leak";

@@ -1,5 +1,7 @@
 //! W3: log-uniform sizes of 256 B to 16 MiB, at most 64 live blocks, one sequence per thread.
 
+use dmr_testkit::SplitMix64;
+
 use super::Sequence;
 
 /// The seed of every published figure.
@@ -10,12 +12,12 @@ const MOST_LIVE: u64 = 64;
 /// What thread number `thread` does. Blocks left at the end are not freed by it.
 #[must_use]
 pub fn multistream(seed: u64, thread: u64, ops: usize) -> Sequence {
-    let mut draws = SplitMix64(SplitMix64(seed.wrapping_add(thread)).draw());
+    let mut draws = SplitMix64::new(SplitMix64::new(seed.wrapping_add(thread)).next_u64());
     let mut sequence = Sequence::new(1);
     let mut live: Vec<(usize, u64)> = Vec::new();
     for _ in 0..ops {
         // Always two draws, whatever becomes of them.
-        let (coin, value) = (draws.draw(), draws.draw());
+        let (coin, value) = (draws.next_u64(), draws.next_u64());
         let count = live.len() as u64;
         if count == 0 || (count < MOST_LIVE && coin >> 63 == 0) {
             let octave = 8 + (((value >> 32) * 16) >> 32);
@@ -28,19 +30,6 @@ pub fn multistream(seed: u64, thread: u64, ops: usize) -> Sequence {
         }
     }
     sequence
-}
-
-/// The generator of the peers' programs.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! A table as aligned Markdown; columns and rows with nothing in them are left out.
 
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
+
 /// Cells by row and column.
 #[derive(Debug)]
 pub(super) struct Grid {
@@ -64,31 +67,15 @@ impl Grid {
     }
 }
 
-/// Names to the left, figures to the right.
+/// Renders the lines, of which the first is the header: names to the left, figures to the right.
 fn aligned(lines: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = lines.iter().map(|line| line[column].chars().count());
-        cells.max().unwrap_or(0).max(2)
-    };
-    let widths: Vec<_> = (0..lines[0].len()).map(width).collect();
-    let mut text = String::new();
-    for (nth, line) in lines.iter().enumerate() {
-        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            text.push_str(&match column {
-                0 => format!("| {cell:<width$} |"),
-                _ => format!(" {cell:>width$} |"),
-            });
-        }
-        text.push('\n');
-        if nth == 0 {
-            for (column, width) in widths.iter().enumerate() {
-                text.push_str(&match column {
-                    0 => format!("| {:-<width$} |", ""),
-                    _ => format!(" {:->1$}: |", "", width - 1),
-                });
-            }
-            text.push('\n');
-        }
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN);
+    if let Some((header, rows)) = lines.split_first() {
+        table.set_header(header).add_rows(rows);
     }
-    text
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
 }
