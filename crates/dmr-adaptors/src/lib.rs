@@ -30,11 +30,9 @@
 ))]
 mod forward;
 mod layer;
-#[cfg(feature = "logging")]
-mod per_thread;
 #[cfg(feature = "budget")]
 mod sync;
-#[cfg(any(feature = "budget", feature = "logging"))]
+#[cfg(feature = "budget")]
 mod table;
 #[cfg(any(feature = "logging", feature = "statistics"))]
 mod thread_number;

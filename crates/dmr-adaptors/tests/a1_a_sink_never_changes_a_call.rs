@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use a1::{Recycler, SinkFn, churn};
 use dmr_adaptors::logging::{
-    InMemorySink, LogRecord, LoggingResource, LoggingSink, NullSink, SinkError,
+    AllocationRecord, InMemorySink, LoggingResource, LoggingSink, NullSink, SinkError,
 };
 use dmr_core::{AllocTag, DeviceMemoryResource};
 
@@ -20,8 +20,8 @@ fn logged(sink: Arc<dyn LoggingSink>) -> LoggingResource<Recycler> {
 #[test]
 fn a_record_that_is_refused_is_dropped_and_counted() {
     let resource = logged(Arc::new(SinkFn(|_: &_| Err(SinkError::other("not today")))));
-    churn(&resource, resource.get_ref().stream(1), 3);
-    resource.allocate(0, resource.get_ref().stream(1), AllocTag::UNTAGGED).unwrap_err();
+    churn(&resource, resource.upstream().stream(1), 3);
+    resource.allocate(0, resource.upstream().stream(1), AllocTag::UNTAGGED).unwrap_err();
     assert_eq!(resource.try_reap(), Ok(17));
     resource.reap_pending().unwrap_err();
     assert_eq!(resource.dropped_records(), 9);
@@ -37,7 +37,7 @@ fn a_sink_that_panics_costs_one_record_each_time_and_the_call_succeeds() {
             3 => std::panic::resume_unwind(Box::new(PanicsWhenDropped)),
             _ => Ok(()),
         })));
-    churn(&resource, resource.get_ref().stream(1), 3);
+    churn(&resource, resource.upstream().stream(1), 3);
     assert_eq!(resource.dropped_records(), 3);
 }
 
@@ -45,7 +45,7 @@ fn a_sink_that_panics_costs_one_record_each_time_and_the_call_succeeds() {
 struct FlushPanics;
 
 impl LoggingSink for FlushPanics {
-    fn record(&self, _: &LogRecord) -> Result<(), SinkError> {
+    fn record(&self, _: &AllocationRecord) -> Result<(), SinkError> {
         Ok(())
     }
 
@@ -57,11 +57,11 @@ impl LoggingSink for FlushPanics {
 #[test]
 fn a_sink_that_panics_in_a_flush_fails_the_flush_and_nothing_else() {
     let resource = logged(Arc::new(FlushPanics));
-    churn(&resource, resource.get_ref().stream(1), 3);
+    churn(&resource, resource.upstream().stream(1), 3);
     for _ in 0..2 {
         assert!(matches!(resource.flush(), Err(SinkError::Panicked)));
     }
-    churn(&resource, resource.get_ref().stream(1), 3);
+    churn(&resource, resource.upstream().stream(1), 3);
     assert_eq!(resource.dropped_records(), 0);
 }
 
@@ -77,18 +77,18 @@ impl Drop for PanicsWhenDropped {
 fn a_bound_keeps_the_first_records_and_the_others_count_as_dropped() {
     let sink = Arc::new(InMemorySink::bounded(3));
     let resource = logged(sink.clone());
-    churn(&resource, resource.get_ref().stream(1), 4);
+    churn(&resource, resource.upstream().stream(1), 4);
     assert_eq!((sink.len(), resource.dropped_records()), (3, 5));
     assert_eq!(sink.records()[0].ptr, sink.records()[1].ptr);
     sink.clear();
-    churn(&resource, resource.get_ref().stream(1), 1);
+    churn(&resource, resource.upstream().stream(1), 1);
     assert_eq!((sink.len(), resource.dropped_records()), (2, 5));
 }
 
 #[test]
 fn a_sink_without_records_takes_everything() {
     let resource = logged(Arc::new(NullSink));
-    churn(&resource, resource.get_ref().stream(1), 100);
+    churn(&resource, resource.upstream().stream(1), 100);
     assert_eq!((resource.dropped_records(), resource.flush().is_ok()), (0, true));
 }
 
@@ -103,7 +103,7 @@ fn a_thread_that_is_being_torn_down_still_logs() {
 
     impl Drop for AtTheEnd {
         fn drop(&mut self) {
-            churn(&self.0, self.0.get_ref().stream(1), 2);
+            churn(&self.0, self.0.upstream().stream(1), 2);
             ENDED.store(true, Ordering::Release);
         }
     }
@@ -120,7 +120,7 @@ fn a_thread_that_is_being_torn_down_still_logs() {
     std::thread::spawn(move || {
         // One destructor runs before those of the log, one after.
         FIRST.set(Some(AtTheEnd(Arc::clone(&theirs))));
-        churn(&theirs, theirs.get_ref().stream(1), 1);
+        churn(&theirs, theirs.upstream().stream(1), 1);
         LAST.set(Some(AtTheEnd(theirs)));
     })
     .join()

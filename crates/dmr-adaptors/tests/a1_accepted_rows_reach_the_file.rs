@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use a1::{Recycler, SinkFn, check_order, churn, rows};
 use dmr_adaptors::logging::{
-    BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, InMemorySink, LogFormat, LogRecord,
+    AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, InMemorySink,
     LoggingResource, LoggingSink, SinkError,
 };
 
@@ -21,14 +21,9 @@ fn logged(path: &Path, config: CsvSinkConfig) -> LoggingResource<Recycler> {
     LoggingResource::new(Recycler::new(), Arc::new(CsvSink::with_config(path, config).unwrap()))
 }
 
-const CONFIGS: [CsvSinkConfig; 4] = [
-    CsvSinkConfig::new(),
-    CsvSinkConfig::new().with_gzip(true),
-    CsvSinkConfig::new().with_format(LogFormat::Rmm),
-    CsvSinkConfig::new().with_format(LogFormat::Rmm).with_gzip(true),
-];
+const CONFIGS: [CsvSinkConfig; 2] = [CsvSinkConfig::new(), CsvSinkConfig::new().with_gzip(true)];
 
-/// What the child process is told: which config, and the file.
+/// The arguments of the child process: which config, and the file.
 const CHILD: &str = "DMR_LOGGING_ABORTS";
 const CHILD_THREADS: usize = 3;
 const CHILD_ROUNDS: usize = 5000;
@@ -47,9 +42,7 @@ fn every_flushed_row_survives_an_abort_right_after_the_flush() {
         assert!(!status.success() && status.code().is_none_or(|code| code > 128), "{status}");
         let rows = rows(&path);
         assert_eq!(rows.len(), 2 * CHILD_THREADS * CHILD_ROUNDS, "{config:?}");
-        if config.format == LogFormat::Dmr {
-            check_order(&rows);
-        }
+        check_order(&rows);
     }
 }
 
@@ -61,7 +54,7 @@ fn flush_and_abort() {
     let (config, path) = told.split_once(' ').unwrap();
     let config = CONFIGS[config.parse::<usize>().unwrap()];
     let resource = Arc::new(logged(Path::new(path), config));
-    let stream = resource.get_ref().stream(1);
+    let stream = resource.upstream().stream(1);
     let ended = Arc::clone(&resource);
     std::thread::spawn(move || churn(&ended, stream, CHILD_ROUNDS)).join().unwrap();
     let (done, parked) = (Arc::new(AtomicBool::new(false)), Arc::clone(&resource));
@@ -89,7 +82,7 @@ fn each_flush_leaves_a_file_that_can_be_read() {
         let resource = logged(&path, config);
         assert_eq!(rows(&path).len(), 0, "{config:?}");
         for flush in 1..4 {
-            churn(&resource, resource.get_ref().stream(1), 100);
+            churn(&resource, resource.upstream().stream(1), 100);
             resource.flush().unwrap();
             resource.flush().unwrap();
             assert_eq!(rows(&path).len(), flush * 200, "{config:?}");
@@ -103,7 +96,7 @@ fn dropping_the_last_owner_writes_everything() {
     for (nth, config) in CONFIGS.into_iter().enumerate() {
         let path = folder.path().join(format!("{nth}.csv"));
         let resource = logged(&path, config);
-        let stream = resource.get_ref().stream(1);
+        let stream = resource.upstream().stream(1);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| churn(&resource, stream, 3000));
@@ -120,7 +113,7 @@ fn rows_reach_the_file_by_themselves() {
     let path = folder.path().join("log.csv");
     let soon = BackgroundConfig::new().with_flush_interval(Duration::from_millis(20));
     let resource = logged(&path, CsvSinkConfig::new().with_background(soon));
-    churn(&resource, resource.get_ref().stream(1), 10);
+    churn(&resource, resource.upstream().stream(1), 10);
     let start = Instant::now();
     while rows(&path).len() < 20 {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -129,11 +122,11 @@ fn rows_reach_the_file_by_themselves() {
 }
 
 #[test]
-fn what_a_thread_left_in_its_ring_when_it_ended_is_written() {
+fn rows_of_threads_that_have_ended_are_written() {
     let kept = Arc::new(InMemorySink::new());
     let sink = BackgroundSink::new(Arc::clone(&kept), BackgroundConfig::new()).unwrap();
     let resource = LoggingResource::new(Recycler::new(), Arc::new(sink));
-    let stream = resource.get_ref().stream(1);
+    let stream = resource.upstream().stream(1);
     for _ in 0..50 {
         std::thread::scope(|scope| {
             scope.spawn(|| churn(&resource, stream, 10)).join().unwrap();
@@ -149,7 +142,7 @@ fn flushes_of_many_threads_all_return() {
     let kept = Arc::new(InMemorySink::new());
     let sink = BackgroundSink::new(Arc::clone(&kept), BackgroundConfig::new()).unwrap();
     let resource = LoggingResource::new(Recycler::new(), Arc::new(sink));
-    let stream = resource.get_ref().stream(1);
+    let stream = resource.upstream().stream(1);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -167,8 +160,8 @@ fn flushes_of_many_threads_all_return() {
 fn what_the_inner_sink_refuses_is_counted_and_the_next_flush_says_why() {
     let refuses = Arc::new(AtomicBool::new(true));
     let asked = Arc::clone(&refuses);
-    let inner = SinkFn(move |record: &LogRecord| match asked.load(Ordering::Relaxed) {
-        true if record.action == dmr_adaptors::logging::LogAction::Deallocate => {
+    let inner = SinkFn(move |record: &AllocationRecord| match asked.load(Ordering::Relaxed) {
+        true if record.action == dmr_adaptors::logging::RecordAction::Deallocate => {
             std::panic::resume_unwind(Box::new("broken"))
         }
         true => Err(SinkError::other("disk on fire")),
@@ -176,7 +169,7 @@ fn what_the_inner_sink_refuses_is_counted_and_the_next_flush_says_why() {
     });
     let sink = Arc::new(BackgroundSink::new(inner, BackgroundConfig::new()).unwrap());
     let resource = LoggingResource::new(Recycler::new(), sink.clone());
-    let stream = resource.get_ref().stream(1);
+    let stream = resource.upstream().stream(1);
     churn(&resource, stream, 2);
     let said = resource.flush().unwrap_err().to_string();
     assert_eq!(said, "4 records were taken and then lost; the first because: disk on fire");
@@ -193,7 +186,7 @@ fn a_sink_that_is_dropped_on_its_own_thread_ends() {
     type Owner = OnceLock<std::sync::Mutex<Option<Arc<dyn LoggingSink>>>>;
     let (owner, ended) = (Arc::new(Owner::new()), Arc::new(AtomicBool::new(false)));
     let (owned, end) = (Arc::clone(&owner), Arc::clone(&ended));
-    let inner = SinkFn(move |_: &LogRecord| {
+    let inner = SinkFn(move |_: &AllocationRecord| {
         if let Some(owner) = owned.get() {
             drop(owner.lock().unwrap().take());
         }
@@ -203,7 +196,7 @@ fn a_sink_that_is_dropped_on_its_own_thread_ends() {
     let sink: Arc<dyn LoggingSink> =
         Arc::new(BackgroundSink::new(inner, BackgroundConfig::new()).unwrap());
     let resource = LoggingResource::new(Recycler::new(), sink.clone());
-    churn(&resource, resource.get_ref().stream(1), 1);
+    churn(&resource, resource.upstream().stream(1), 1);
     drop(resource);
     owner.set(std::sync::Mutex::new(Some(sink))).ok().unwrap();
     let start = Instant::now();

@@ -13,18 +13,14 @@ use std::time::{Duration, Instant};
 
 use a1::{Recycler, SinkFn, check_order, churn, rows};
 use dmr_adaptors::logging::{
-    BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, LogFormat, LogRecord, LoggingResource,
+    AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, LoggingResource,
 };
 
 /// The arguments of the child process: how to end, which config, and the file.
 const CHILD: &str = "DMR_LOGGING_EXITS";
 const ROUNDS: usize = 5000;
 
-const CONFIGS: [CsvSinkConfig; 3] = [
-    CsvSinkConfig::new(),
-    CsvSinkConfig::new().with_gzip(true),
-    CsvSinkConfig::new().with_format(LogFormat::Rmm).with_gzip(true),
-];
+const CONFIGS: [CsvSinkConfig; 2] = [CsvSinkConfig::new(), CsvSinkConfig::new().with_gzip(true)];
 
 /// Runs the child, and says how long it took.
 fn end(how: &str, config: usize, path: &Path) -> (Output, Duration) {
@@ -45,9 +41,7 @@ fn check(how: &str, code: i32, expected: usize) {
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         let rows = rows(&path);
         assert_eq!(rows.len(), expected, "{how}, {config:?}");
-        if config.format == LogFormat::Dmr {
-            check_order(&rows);
-        }
+        check_order(&rows);
     }
 }
 
@@ -102,7 +96,7 @@ fn child() {
     let log = LOG.get_or_init(|| {
         Arc::new(match how {
             "exits-stuck" => {
-                let stuck = SinkFn(|_: &LogRecord| {
+                let stuck = SinkFn(|_: &AllocationRecord| {
                     loop {
                         std::thread::park();
                     }
@@ -116,7 +110,7 @@ fn child() {
             ),
         })
     });
-    let stream = log.get_ref().stream(1);
+    let stream = log.upstream().stream(1);
     match how {
         "returns" => churn(log, stream, ROUNDS),
         "exits-stuck" => {

@@ -47,7 +47,7 @@ impl Visit for Line {
 fn each_call_is_an_event_with_the_columns_of_a_row() {
     let lines = Arc::<Mutex<Vec<String>>>::default();
     let resource = LoggingResource::new(Recycler::new(), Arc::new(TracingSink));
-    let stream = resource.get_ref().stream(6);
+    let stream = resource.upstream().stream(6);
     tracing::subscriber::set_global_default(Lines(Arc::clone(&lines))).unwrap();
     let block = with_query(8, || resource.allocate(10, stream, AllocTag::new("t"))).unwrap();
     let generation = block.generation().get();

@@ -1,4 +1,4 @@
-//! What a command answers to the shell.
+//! Exit codes, and the failure of a command.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -20,17 +20,17 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command ended without an answer.
+/// A failure that ends a command before its output.
 #[derive(Debug)]
 pub struct Failure {
-    /// How it ends.
+    /// The exit code.
     pub exit: Exit,
-    /// Why, and what to do.
+    /// The reason, and what to do.
     pub message: String,
 }
 
 impl Failure {
-    /// The command cannot be carried out.
+    /// Makes a failure with exit code 2: the command cannot be carried out.
     pub fn unusable(reason: impl fmt::Display) -> Self {
         Self { exit: Exit::Unusable, message: reason.to_string() }
     }

@@ -3,9 +3,10 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`replay`] | `dmr replay`: makes the calls of a trace again |
+//! | [`sort`] | `dmr sort`: writes the rows of a log in the order of their calls |
 //! | [`info`] | `dmr info`: driver, devices, features, variables |
 //! | [`driver`] | which driver the command runs on, and what it found |
-//! | [`exit`] | what a command answers to the shell |
+//! | [`exit`] | exit codes and failures |
 //!
 //! [`replay::replay`] takes the resource through a hook, so that a program can replay traces on
 //! a stack of its own.
@@ -17,6 +18,7 @@ pub mod exit;
 pub mod info;
 mod progress;
 pub mod replay;
+pub mod sort;
 mod source;
 
 use std::io::{self, Write};
@@ -26,7 +28,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Exit, Failure};
 
-/// Stream-ordered GPU memory: replay allocation traces, show devices.
+/// Stream-ordered GPU memory: replay allocation traces, sort logs, show devices.
 #[derive(Debug, Parser)]
 #[command(name = "dmr", version, arg_required_else_help = true)]
 #[command(after_help = "Without a GPU the command runs on a simulated CUDA driver. \
@@ -42,6 +44,8 @@ pub struct Cli {
 pub enum Command {
     /// Makes the calls of an allocation trace again: times them, checks them
     Replay(replay::ReplayArgs),
+    /// Writes the rows of a log in the order of their calls, in this project's format or in RMM's
+    Sort(sort::SortArgs),
     /// Shows the driver, its devices, and what this program was built with
     Info(info::InfoArgs),
 }
@@ -51,23 +55,24 @@ pub enum Command {
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Replay(args) => replay::run(&args),
+        Command::Sort(args) => sort::run(&args),
         Command::Info(args) => info::run(&args),
     };
     match outcome {
         Ok(output) => output.print(),
         Err(Failure { exit, message }) => {
-            tell(&message);
+            print_error(&message);
             exit.into()
         }
     }
 }
 
-/// What a command has to say, and how it ends.
+/// The output of a command, and whether it succeeded.
 #[derive(Debug)]
 pub struct Output {
-    /// For standard output.
+    /// The text for standard output.
     pub text: String,
-    /// Why it failed, for standard error; empty if it did not.
+    /// The text for standard error if a check failed; empty otherwise.
     pub complaint: String,
 }
 
@@ -76,22 +81,22 @@ impl Output {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush()) {
             Ok(()) => {}
-            // The reader has seen enough.
+            // The reader closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => {
-                tell(&format!("standard output: {error}"));
+                print_error(&format!("standard output: {error}"));
                 return Exit::Unusable.into();
             }
         }
         if self.complaint.is_empty() {
             return Exit::Fine.into();
         }
-        tell(&self.complaint);
+        print_error(&self.complaint);
         Exit::Failed.into()
     }
 }
 
-/// Without standard error there is nobody left to tell.
-fn tell(message: &str) {
+/// Writes to standard error; if that fails, the message is lost.
+fn print_error(message: &str) {
     let _ = writeln!(io::stderr(), "dmr: {message}");
 }

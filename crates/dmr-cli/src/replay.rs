@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use dmr::DeviceRuntimeBuilder;
 use dmr::dmr_adaptors::budget::Budget;
-use dmr::dmr_adaptors::logging::{CsvSinkConfig, LogFormat};
+use dmr::dmr_adaptors::logging::CsvSinkConfig;
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::{PatternOps, StreamLease, StreamPool};
 use dmr_trace::{
@@ -20,7 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::progress::Watch;
 use crate::{Output, bytes, source};
 
-/// What `dmr replay` is told.
+/// The arguments of `dmr replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
     /// The trace: CSV, gzip or not; this project's format or RMM's log
@@ -42,11 +41,6 @@ pub struct ReplayArgs {
     /// in .gz
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-
-    /// The log's columns: this project's, which replay in full, or RMM's
-    #[arg(long, value_name = "FORMAT", requires = "log")]
-    #[arg(value_parser = PossibleValuesParser::new(["dmr", "rmm"]), default_value = "dmr")]
-    pub log_format: String,
 
     /// Put red zones, poison and a quarantine around every block
     #[arg(long)]
@@ -200,9 +194,8 @@ impl ReplayArgs {
             builder = builder.budget_on(&Budget::new(bytes));
         }
         if let Some(path) = &self.log {
-            let format = if self.log_format == "rmm" { LogFormat::Rmm } else { LogFormat::Dmr };
             let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
-            let config = CsvSinkConfig::new().with_format(format).with_gzip(is_gzip);
+            let config = CsvSinkConfig::new().with_gzip(is_gzip);
             builder = builder.log_csv_with(path, config);
         }
         if self.guard {

@@ -1,6 +1,6 @@
 //! The built command, as a shell meets it: what it prints and how it exits.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -241,6 +241,98 @@ fn a_log_overwrites_any_other_file() {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let written = std::fs::read_to_string(&log).unwrap();
         assert!(written.contains("allocate") && !written.contains("earlier"), "{written}");
+    }
+}
+
+const LOG: &str = "order,time_ns,thread,action,ptr,bytes,stream\n\
+    7,3000000,2,free,0x20,64,1\n\
+    5,1000000,1,allocate,0x20,64,1\n\
+    6,2000000,1,reap,0,0,0\n\
+    8,4000000,1,allocate,0x20,96,0\n";
+
+#[test]
+fn sort_writes_a_log_in_the_order_of_its_calls_in_both_formats() {
+    let (folder, log) = file(LOG.as_bytes());
+    let output_file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (own, gzip, rmm) =
+        (output_file("own.csv"), output_file("own.csv.gz"), output_file("rmm.csv"));
+    for args in [&[&own[..]][..], &[&gzip], &[&rmm, "--format", "rmm"]] {
+        let output = dmr(&[&["sort", &log], args].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "4 rows are sorted\n");
+    }
+    let text = std::fs::read_to_string(own).unwrap();
+    let orders: Vec<_> = text.lines().map(|line| line.split(',').next().unwrap()).collect();
+    assert_eq!(orders, ["order", "5", "6", "7", "8"]);
+    let mut unzipped = String::new();
+    let file = std::fs::File::open(gzip).unwrap();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut unzipped).unwrap();
+    assert_eq!(unzipped, text);
+    assert_eq!(
+        std::fs::read_to_string(rmm).unwrap(),
+        "Thread,Time,Action,Pointer,Size,Stream\n\
+         1,00:00:00.001000,allocate,0x20,64,0x1\n\
+         2,00:00:00.003000,free,0x20,64,0x1\n\
+         1,00:00:00.004000,allocate,0x20,96,0\n"
+    );
+    let replayed = dmr(&["replay", &log, "--verify", "--resource", "async"]);
+    let text = stdout(&replayed);
+    assert!(text.contains("3 operations") && text.contains("1 left over"), "{text}");
+}
+
+#[test]
+fn sort_leaves_its_log_alone_and_says_what_it_left_out() {
+    let (folder, log) = file(format!("{LOG}nonsense\n").as_bytes());
+    let output = dmr(&["sort", &log, &log]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("name another file"), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), format!("{LOG}nonsense\n"));
+
+    let sorted = folder.path().join("sorted.csv");
+    let output = dmr(&["sort", &log, sorted.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).starts_with("bad row  line 6: "), "{}", stdout(&output));
+    assert!(stderr(&output).ends_with(": 1 bad row is left out\n"), "{}", stderr(&output));
+    let none = folder.path().join("no-such-folder/sorted.csv");
+    let output = dmr(&["sort", &log, none.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("sorted.csv: cannot be written: "), "{}", stderr(&output));
+}
+
+/// As of a process that was killed while it wrote its log.
+#[test]
+fn sort_saves_the_rows_of_a_log_that_breaks_off() {
+    let rows: String = (0..5000).map(|n| format!("{},free,{},\n", 9000 - n, n * 37)).collect();
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(format!("order,action,ptr,bytes\n{rows}").as_bytes()).unwrap();
+    let whole = gzip.finish().unwrap();
+    let (folder, log) = file(&whole[..whole.len() / 2]);
+    let sorted = folder.path().join("sorted.csv");
+    let output = dmr(&["sort", &log, sorted.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("cannot be read any further"), "{}", stderr(&output));
+    assert!(stderr(&output).contains(" rows before are in "), "{}", stderr(&output));
+    assert!(std::fs::read_to_string(sorted).unwrap().lines().count() > 1000);
+}
+
+/// A small log is sorted in memory.
+#[cfg(unix)]
+#[test]
+fn a_large_log_that_finds_no_temporary_folder_is_an_error_that_names_the_folder() {
+    let rows: String = (0..600_000).map(|n| format!("{n},free,{n:#x},,a tag\n")).collect();
+    let small = rows.lines().take(10).map(|row| format!("{row}\n")).collect();
+    for (rows, code) in [(small, 0), (rows, 2)] {
+        let (folder, log) = file(format!("order,action,ptr,bytes,tag\n{rows}").as_bytes());
+        let sorted = folder.path().join("sorted.csv");
+        let output = Command::new(program())
+            .args(["sort", &log, sorted.to_str().unwrap()])
+            .env("TMPDIR", "/no/such/folder")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        let names =
+            stderr(&output).contains("cannot be sorted in a temporary file in /no/such/folder");
+        assert_eq!(names, code == 2, "{}", stderr(&output));
     }
 }
 

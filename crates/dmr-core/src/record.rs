@@ -55,19 +55,21 @@ impl RecordAction {
 /// One call on a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationRecord {
-    /// The number of the record in its log, counted from 0.
+    /// The position of the call among the others: rows are written in any order, and a reader sorts them by
+    /// this number. In a log it is the time stamp.
     pub order: u64,
     /// Wall-clock nanoseconds: in a log since the epoch, in a trace since its start.
     pub time_ns: u64,
-    /// The calling thread.
+    /// The calling thread: in a log a small number, unique in the process.
     pub thread: u64,
     /// The method that was called.
     pub action: RecordAction,
-    /// The block's address, or any id that pairs an allocation with its free.
+    /// The block's address, or any id that pairs an allocation with its free; 0 where there is no block.
     pub ptr: u64,
-    /// Requested bytes; for a growth, the block's bytes afterwards.
+    /// Requested bytes; for a growth, the block's bytes afterwards; for a reap, the bytes that it freed.
     pub bytes: u64,
-    /// The stream.
+    /// The stream: in a log the slot of the block's home stream in its pool, for an allocation that failed
+    /// that of the stream of the request, and 0 for a reap.
     pub stream: u64,
     /// CUDA device ordinal.
     pub device: u32,
@@ -77,8 +79,9 @@ pub struct AllocationRecord {
     pub query_id: u64,
     /// The block's generation; 0 where it is not known.
     pub generation: u64,
-    /// The error of the call; `None` if it succeeded.
-    pub failure: Option<Failure>,
+    /// The error of the call; `None` if it succeeded. Boxed, so that the record of a call that succeeded stays
+    /// small.
+    pub failure: Option<Box<Failure>>,
 }
 
 impl AllocationRecord {
@@ -290,7 +293,7 @@ mod tests {
             tag: AllocTag::new("a \"b\", c"),
             query_id: 5,
             generation: 9,
-            failure: Some(Failure::new("out_of_memory", "no\r\nroom")),
+            failure: Some(Box::new(Failure::new("out_of_memory", "no\r\nroom"))),
         };
         assert_eq!(
             record.csv_row().to_string(),

@@ -45,6 +45,21 @@ pub enum TraceError {
         source: io::Error,
     },
 
+    /// The rows of a log cannot be sorted: the temporary file that holds them cannot be written or read.
+    #[non_exhaustive]
+    #[error(
+        "{trace}: cannot be sorted in a temporary file in {folder}: {source}; make room there, or name \
+         another folder in the environment variable that sets it (TMPDIR)"
+    )]
+    Sort {
+        /// The trace.
+        trace: String,
+        /// The folder of temporary files.
+        folder: String,
+        /// The error of the file.
+        source: io::Error,
+    },
+
     /// A line is longer than a line of a trace can be.
     #[non_exhaustive]
     #[error("{trace}: line {line}: longer than {MAX_LINE} bytes: this is not a trace")]

@@ -1,14 +1,14 @@
 //! Allocation traces of GPU programs: read them, write them, replay them on any resource.
 //!
 //! A trace is a CSV file, gzip or not, with one row per call: what was allocated and freed, on
-//! which stream. [`TraceReader`] reads it, a row at a time, whatever its size; [`Replay`] makes
-//! the same calls on a [`DeviceMemoryResource`](dmr_core::DeviceMemoryResource), times each of
-//! them, checks what it is given, and answers a [`Summary`].
+//! which stream. [`TraceReader`] reads it in the order of the calls, in bounded memory, whatever its size;
+//! [`Replay`] makes the same calls on a [`DeviceMemoryResource`](dmr_core::DeviceMemoryResource), times
+//! each of them, checks the blocks, and returns a [`Summary`].
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`reader`] | [`TraceReader`]: rows, from the project's own format and from RMM's log |
-//! | [`writer`] | [`RecordWriter`]: the project's own format |
+//! | [`reader`] | [`TraceReader`]: sorted rows, from the project's own format and from RMM's log |
+//! | [`writer`] | [`RecordWriter`]: both formats |
 //! | [`row`] | [`RowProblem`]: what is wrong with a row that cannot be read |
 //! | [`replay`] | [`Replay`]: the calls of a trace, made again, timed and checked |
 //! | [`summary`] | [`Summary`]: what a replay found, and its table |
@@ -33,6 +33,7 @@ mod output;
 pub mod reader;
 pub mod replay;
 pub mod row;
+mod sort;
 mod source;
 pub mod summary;
 mod table;
@@ -45,7 +46,7 @@ pub use reader::{BadRow, TraceReader, TraceRow};
 pub use replay::{Replay, ReplayError, ReplayObserver, ReplayOptions, ReplayStreams};
 pub use row::RowProblem;
 pub use summary::Summary;
-pub use writer::RecordWriter;
+pub use writer::{RecordWriter, TraceFormat};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -32,6 +32,11 @@ impl Lines {
         self.number
     }
 
+    /// The line that was read last.
+    pub(crate) fn last(&self) -> &[u8] {
+        &self.line
+    }
+
     /// The next line, which ends in one `\n` whatever the file has there; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, LineError> {
         self.line.clear();

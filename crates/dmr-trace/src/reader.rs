@@ -1,8 +1,8 @@
-//! Reads a trace row by row, in bounded memory.
+//! Reads a trace row by row, in the order of its calls, in bounded memory.
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::iter::FusedIterator;
 use std::path::Path;
 
@@ -11,21 +11,28 @@ use dmr_core::AllocationRecord;
 use serde::Serialize;
 
 use crate::error::HeaderProblem;
-use crate::header::Header;
+use crate::header::{Column, Header};
 use crate::lines::{LineError, Lines, MAX_LINE};
 use crate::row::{Fields, RowParser, shown};
+use crate::sort::{Key, Merge, Sorter};
 use crate::source::{self, Consumed};
 use crate::{Noted, RowProblem, TraceError};
 
-/// An iterator over the rows of a trace.
+/// An iterator over the rows of a trace, in the order of the calls.
 ///
 /// Reads the project's own CSV (columns found by header, in any order; needed are `action`, `ptr`
 /// and `bytes`) and RMM's log (`Thread,Time,Action,Pointer,Size,Stream`), plain or gzip. Blank
-/// lines and lines that start with `#` are passed over. Memory stays bounded whatever the file
-/// holds: a line has at most 64 KiB, and of what is wrong the first [`Noted::KEPT`] are kept.
+/// lines and lines that start with `#` are passed over.
 ///
-/// A row that cannot be read is counted ([`bad_rows`](Self::bad_rows)) and passed over; a trace
-/// that cannot be read any further is an error, after which there are no more rows.
+/// A trace with a column `order` is sorted by it before its first row is returned; rows of one order stay
+/// in the order of the file. Without that column the order is that of the file.
+///
+/// Memory stays bounded whatever the file holds: a line has at most 64 KiB, of bad rows the first
+/// [`Noted::KEPT`] are kept, and sorting takes 64 MiB and a thousandth of the file, and for a log of more
+/// than 16 MiB a temporary file of its size.
+///
+/// A row that cannot be read is counted ([`bad_rows`](Self::bad_rows)) and passed over. If a trace cannot
+/// be read any further, the rows before are returned and then the error; after it there are no more rows.
 pub struct TraceReader {
     trace: String,
     size: Option<u64>,
@@ -36,7 +43,16 @@ pub struct TraceReader {
     parser: RowParser,
     rows: u64,
     bad_rows: Noted<BadRow>,
+    /// The rows of a trace with a column `order`, from the first call of `next` on.
+    sorted: Option<Sorted>,
     ended: bool,
+}
+
+/// The rows of a trace in sorted order, and then the error at which reading stopped.
+struct Sorted {
+    merge: Merge,
+    line: Vec<u8>,
+    error: Option<TraceError>,
 }
 
 /// A row of a trace, and where it stands.
@@ -132,6 +148,7 @@ impl TraceReader {
             parser: RowParser::default(),
             rows: 0,
             bad_rows: Noted::default(),
+            sorted: None,
             ended: false,
         })
     }
@@ -166,7 +183,7 @@ impl TraceReader {
         self.size
     }
 
-    /// The next row that can be read; `None` at the end.
+    /// Returns the next row of the file that can be read; `None` at the end.
     fn read_row(&mut self) -> Result<Option<TraceRow>, TraceError> {
         loop {
             let line = match self.lines.next() {
@@ -180,21 +197,63 @@ impl TraceReader {
                 continue;
             }
             self.rows += 1;
-            let expected = self.header.fields();
-            let parsed = match self.csv.split(line) {
-                Ok(fields) if fields.ends.len() == expected => {
-                    self.parser.parse(&self.header, &fields)
-                }
-                Ok(_) | Err(SplitError::TooManyFields) => Err(RowProblem::FieldCount { expected }),
-                Err(SplitError::OpenQuote) => Err(RowProblem::OpenQuote),
-                Err(SplitError::LineBreak) => Err(RowProblem::LineBreak),
-            };
+            let parsed = parse(&mut self.csv, &self.header, &mut self.parser, line);
             let line = self.lines.number();
             match parsed {
                 Ok(record) => return Ok(Some(TraceRow { line, record })),
                 Err(problem) => self.bad_rows.note(BadRow { line, problem }),
             }
         }
+    }
+
+    /// Returns the next row in sorted order.
+    fn sorted_row(&mut self) -> Result<Option<TraceRow>, TraceError> {
+        if self.sorted.is_none() {
+            self.sorted = Some(self.sort()?);
+        }
+        let Some(sorted) = &mut self.sorted else { return Ok(None) };
+        let line = match sorted.merge.next(&mut sorted.line) {
+            Ok(Some(line)) => line,
+            Ok(None) => return sorted.error.take().map_or(Ok(None), Err),
+            Err(source) => return Err(cannot_sort(&self.trace, source)),
+        };
+        // It was parsed before it was sorted.
+        let record = parse(&mut self.csv, &self.header, &mut self.parser, &sorted.line);
+        Ok(record.ok().map(|record| TraceRow { line, record }))
+    }
+
+    /// Reads the whole file.
+    fn sort(&mut self) -> Result<Sorted, TraceError> {
+        let mut sorter = Sorter::new();
+        let error = loop {
+            match self.read_row() {
+                Ok(Some(TraceRow { line, record })) => {
+                    let key = Key { order: record.order, line };
+                    let pushed = sorter.push(key, self.lines.last());
+                    pushed.map_err(|source| cannot_sort(&self.trace, source))?;
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        self.parser = RowParser::default();
+        let merge = sorter.finish().map_err(|source| cannot_sort(&self.trace, source))?;
+        Ok(Sorted { merge, line: Vec::new(), error })
+    }
+}
+
+fn parse(
+    csv: &mut Csv,
+    header: &Header,
+    parser: &mut RowParser,
+    line: &[u8],
+) -> Result<AllocationRecord, RowProblem> {
+    let expected = header.fields();
+    match csv.split(line) {
+        Ok(fields) if fields.ends.len() == expected => parser.parse(header, &fields),
+        Ok(_) | Err(SplitError::TooManyFields) => Err(RowProblem::FieldCount { expected }),
+        Err(SplitError::OpenQuote) => Err(RowProblem::OpenQuote),
+        Err(SplitError::LineBreak) => Err(RowProblem::LineBreak),
     }
 }
 
@@ -205,7 +264,10 @@ impl Iterator for TraceReader {
         if self.ended {
             return None;
         }
-        let row = self.read_row();
+        let row = match self.header.index(Column::Order) {
+            Some(_) => self.sorted_row(),
+            None => self.read_row(),
+        };
         self.ended = !matches!(row, Ok(Some(_)));
         row.transpose()
     }
@@ -231,6 +293,11 @@ fn cannot_read(trace: String, line: u64, error: LineError) -> TraceError {
         LineError::Io(source) => TraceError::Read { trace, line, source },
         LineError::TooLong => TraceError::LineTooLong { trace, line },
     }
+}
+
+fn cannot_sort(trace: &str, source: io::Error) -> TraceError {
+    let folder = std::env::temp_dir().display().to_string();
+    TraceError::Sort { trace: trace.to_owned(), folder, source }
 }
 
 /// Splits lines into fields, in buffers of its own.

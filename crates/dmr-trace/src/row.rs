@@ -92,7 +92,10 @@ impl RowParser {
         let (action, failed) = action(field(Column::Action))?;
         let failure = match (failed, text(field(Column::Result), Column::Result)?) {
             (false, "" | RESULT_OK) => None,
-            (_, kind) => Some(Failure::new(kind, text(field(Column::Message), Column::Message)?)),
+            (_, kind) => {
+                let message = text(field(Column::Message), Column::Message)?;
+                Some(Box::new(Failure::new(kind, message)))
+            }
         };
         // A call that failed, or a reap, has no block: what stands in its place does not matter.
         let has_block = failure.is_none() && action != RecordAction::Reap;

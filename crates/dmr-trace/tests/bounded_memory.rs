@@ -41,7 +41,7 @@ static COUNTING: Counting = Counting;
 /// One at a time: the counters are the process's.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A trace that is never in memory whole: row `n` is what `row` says.
+/// A trace that is never in memory whole: row `n` is what `row` returns.
 struct Generated<F> {
     row: F,
     rows: u64,
@@ -66,15 +66,23 @@ impl<F: Fn(u64) -> String> Read for Generated<F> {
     }
 }
 
-/// Replays and answers how much memory that took at most.
+/// Replays, and returns the most memory that it took.
 fn replay(
     rows: u64,
+    row: impl Fn(u64) -> String + Send + 'static,
+) -> (Result<Summary, ReplayError>, usize) {
+    replay_with(rows, b"action,ptr,bytes,stream,tag\n", row)
+}
+
+fn replay_with(
+    rows: u64,
+    header: &[u8],
     row: impl Fn(u64) -> String + Send + 'static,
 ) -> (Result<Summary, ReplayError>, usize) {
     let _alone = lock(&ALONE);
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
-    let buffer = b"action,ptr,bytes,stream,tag\n".to_vec();
+    let buffer = header.to_vec();
     let trace = TraceReader::new("generated", Generated { row, rows, next: 0, buffer, at: 0 });
     let fake = Fake::forgetful();
     let options = ReplayOptions::new().max_live_blocks(50_000);
@@ -93,6 +101,19 @@ fn two_million_rows_take_no_more_memory_than_a_chunk() {
     });
     assert_eq!(summary.unwrap().ops, 2_000_000);
     assert!(peak < 8 * MIB, "{peak} bytes");
+}
+
+/// Written backwards, in pairs: no row is where it belongs.
+#[test]
+fn two_million_rows_that_have_to_be_sorted_take_no_more_memory_than_a_run() {
+    let header = b"order,action,ptr,bytes,stream,tag\n";
+    let (summary, peak) = replay_with(2_000_000, header, |n| match (1_999_999 - n, n / 2) {
+        (order, pair) if n % 2 == 0 => format!("{order},free,{pair},4096,0,\n"),
+        (order, pair) => format!("{order},allocate,{pair},4096,0,tag\n"),
+    });
+    let summary = summary.unwrap();
+    assert_eq!((summary.ops, summary.unmatched_frees.count), (2_000_000, 0));
+    assert!(peak < 64 * MIB, "{peak} bytes");
 }
 
 #[test]

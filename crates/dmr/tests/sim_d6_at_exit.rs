@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dmr::dmr_adaptors::logging::{CsvSink, LogRecord, LoggingSink, SinkError};
+use dmr::dmr_adaptors::logging::{AllocationRecord, CsvSink, LoggingSink, SinkError};
 use dmr::dmr_core::{Generation, MemoryObserver};
 use dmr::prelude::*;
 use dmr_sim::Universe;
@@ -227,7 +227,7 @@ fn allocate(gpu: &DeviceRuntime, stream: StreamId) -> DeviceBlock {
 struct Exits;
 
 impl LoggingSink for Exits {
-    fn record(&self, _: &LogRecord) -> Result<(), SinkError> {
+    fn record(&self, _: &AllocationRecord) -> Result<(), SinkError> {
         std::process::exit(3)
     }
 

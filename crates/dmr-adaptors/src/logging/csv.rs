@@ -1,44 +1,50 @@
-//! A log file that is written on a thread of its own.
+//! A log file, plain or gzip, that is written on a thread of its own.
 
-use std::fmt;
-use std::io;
-use std::path::Path;
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
 
-use super::file::LogFile;
-use super::{BackgroundConfig, BackgroundSink, LogRecord, LoggingSink, SinkError, WhenFull};
+use dmr_core::AllocationRecord;
+use dmr_core::record::COLUMNS;
+use dmr_core::sync::lock;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
-/// Writes records to a CSV file, on a background thread.
+use super::{BackgroundConfig, BackgroundSink, LoggingSink, SinkError, WhenFull};
+
+/// Writes records to a CSV file, on a writer thread.
 ///
-/// A [`BackgroundSink`] around a file: what is said there of threads, order and forks holds here.
-/// `dmr replay` and `dmr_trace` read the file, plain or gzip.
+/// A [`BackgroundSink`] around a file: its documentation says which threads work and what holds in a
+/// forked child. The rows of different threads are not in the order of their calls; readers
+/// (`dmr replay`, `dmr sort`, `dmr_trace`) sort them by the column `order`.
 ///
-/// A row is in the hands of the operating system once [`flush`](LoggingSink::flush) has returned,
-/// the last owner has dropped the sink or the process has ended normally, and otherwise about a
-/// second after it was recorded ([`flush_interval`](BackgroundConfig::flush_interval)). A process
-/// that aborts or is killed loses rows younger than that, and may leave half a row at the end. Of a
-/// gzip file everything up to the last of these moments can be read: each ends a gzip
-/// member. Nothing is synchronised to the disk: a power cut can cost more.
+/// A row is handed to the operating system before [`flush`](LoggingSink::flush) returns, before the last
+/// owner has dropped the sink and before the process ends normally, and otherwise about a second after it
+/// was recorded ([`flush_interval`](BackgroundConfig::flush_interval)). A process that aborts or is killed
+/// loses younger rows, and may leave half a row at the end. A gzip file can be read up to the last of
+/// these moments, because each ends a gzip member. Nothing is synchronised to the disk: a power cut can
+/// cost more.
 ///
-/// If the file cannot be written, up to a mebibyte of rows is kept and tried again; further rows
-/// are lost, and the next flush says how many and why.
+/// If the file cannot be written, up to a mebibyte of rows is kept and tried again; further rows are
+/// lost, and the next flush returns how many and why.
 pub struct CsvSink(BackgroundSink<LogFile>);
 
-/// How a [`CsvSink`] writes.
+/// The configuration of a [`CsvSink`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct CsvSinkConfig {
     /// Whether the file is compressed.
     pub gzip: bool,
-    /// Which columns it has.
-    pub format: LogFormat,
-    /// How records get to the background thread.
+    /// The queues to the writer thread.
     pub background: BackgroundConfig,
 }
 
 impl CsvSinkConfig {
-    /// The project's own columns, not compressed.
+    /// Returns a file that is not compressed, behind the default queues.
     pub const fn new() -> Self {
-        Self { gzip: false, format: LogFormat::Dmr, background: BackgroundConfig::new() }
+        Self { gzip: false, background: BackgroundConfig::new() }
     }
 
     /// Sets [`gzip`](Self::gzip).
@@ -47,15 +53,9 @@ impl CsvSinkConfig {
         self
     }
 
-    /// Sets [`format`](Self::format).
-    pub const fn with_format(mut self, format: LogFormat) -> Self {
-        self.format = format;
-        self
-    }
-
-    /// Sets [`BackgroundConfig::ring_records`].
-    pub const fn with_ring_records(mut self, records: usize) -> Self {
-        self.background = self.background.with_ring_records(records);
+    /// Sets [`BackgroundConfig::queue_records`].
+    pub const fn with_queue_records(mut self, records: usize) -> Self {
+        self.background = self.background.with_queue_records(records);
         self
     }
 
@@ -72,21 +72,8 @@ impl CsvSinkConfig {
     }
 }
 
-/// The columns of a log file, and how they are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LogFormat {
-    /// Everything that is known of a call: [`COLUMNS`](dmr_core::record::COLUMNS).
-    #[default]
-    Dmr,
-    /// The log of RMM's logging adaptor, `Thread,Time,Action,Pointer,Size,Stream`, for its replay
-    /// program. Times are of the day, in UTC, to the microsecond. It has no rows for reaps, growth in
-    /// place, nor frees that failed.
-    Rmm,
-}
-
 impl CsvSink {
-    /// A log in the project's own format. A file that is there is replaced.
+    /// Creates a file that is not compressed. An existing file is replaced.
     ///
     /// # Errors
     ///
@@ -95,18 +82,18 @@ impl CsvSink {
         Self::with_config(path, CsvSinkConfig::new())
     }
 
-    /// [`create`](Self::create), as configured.
+    /// Creates a file, as configured. An existing file is replaced.
     ///
     /// # Errors
     ///
     /// As [`create`](Self::create).
     pub fn with_config(path: impl AsRef<Path>, config: CsvSinkConfig) -> io::Result<Self> {
-        let file = LogFile::create(path.as_ref(), config.format, config.gzip)?;
+        let file = LogFile::create(path.as_ref(), config.gzip)?;
         BackgroundSink::new(file, config.background).map(Self)
     }
 
-    /// How many records were taken and could not be written, so far. The next
-    /// [`flush`](LoggingSink::flush) says why.
+    /// Returns how many records were accepted and could not be written, so far. The next
+    /// [`flush`](LoggingSink::flush) returns why.
     #[must_use]
     pub fn lost_records(&self) -> u64 {
         self.0.lost_records()
@@ -115,7 +102,7 @@ impl CsvSink {
 
 impl LoggingSink for CsvSink {
     #[inline]
-    fn record(&self, record: &LogRecord) -> Result<(), SinkError> {
+    fn record(&self, record: &AllocationRecord) -> Result<(), SinkError> {
         self.0.record(record)
     }
 
@@ -126,6 +113,92 @@ impl LoggingSink for CsvSink {
 
 impl fmt::Debug for CsvSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CsvSink({:?})", self.0.get_ref())
+        write!(f, "CsvSink({:?})", self.0.sink().path)
+    }
+}
+
+/// A file that records are written to, on the thread that calls it.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    rows: Mutex<Rows>,
+}
+
+/// Rows on their way into the file.
+#[derive(Debug)]
+struct Rows {
+    file: File,
+    gzip: bool,
+    /// Rows that are still text.
+    text: String,
+    /// Whole rows, compressed or not; the first `written` bytes of them are in the file.
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+/// Rows are written when they have this many bytes.
+const BATCH: usize = 64 << 10;
+/// While the file cannot be written, this many bytes are kept; after that, rows are refused.
+const KEPT: usize = 1 << 20;
+
+impl LogFile {
+    fn create(path: &Path, gzip: bool) -> io::Result<Self> {
+        let (file, text) = (File::create(path)?, COLUMNS.join(",") + "\n");
+        let mut rows = Rows { file, gzip, text, bytes: Vec::new(), written: 0 };
+        // A file without rows is a log already.
+        rows.write()?;
+        Ok(Self { path: path.to_owned(), rows: Mutex::new(rows) })
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        lock(&self.rows)
+    }
+}
+
+impl LoggingSink for LogFile {
+    fn record(&self, record: &AllocationRecord) -> Result<(), SinkError> {
+        let mut rows = self.rows();
+        if rows.text.len() >= BATCH || rows.bytes.len() >= KEPT {
+            let written = rows.write();
+            if rows.bytes.len() >= KEPT {
+                written?;
+            }
+        }
+        writeln!(rows.text, "{}", record.csv_row()).map_err(SinkError::other)
+    }
+
+    fn flush(&self) -> Result<(), SinkError> {
+        Ok(self.rows().write()?)
+    }
+}
+
+impl Rows {
+    /// Writes all rows. After an error, the next call goes on where this one stopped.
+    fn write(&mut self) -> io::Result<()> {
+        self.encode()?;
+        while self.written < self.bytes.len() {
+            match self.file.write(&self.bytes[self.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.written += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    /// Moves the text to the bytes, as a gzip member of its own where the file is compressed.
+    fn encode(&mut self) -> io::Result<()> {
+        if !self.gzip {
+            self.bytes.extend_from_slice(self.text.as_bytes());
+        } else if !self.text.is_empty() {
+            let mut member = GzEncoder::new(&mut self.bytes, Compression::fast());
+            member.write_all(self.text.as_bytes())?;
+            member.finish()?;
+        }
+        self.text.clear();
+        Ok(())
     }
 }

@@ -1,15 +1,15 @@
-//! On whose behalf memory is allocated: a query id for each thread.
+//! Query ids: which query of the program a thread allocates for.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 thread_local! {
-    // Without a destructor, so that it can be read until the thread is gone.
+    // Without a destructor, so that a thread can read it until it is gone.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs `body` with `id` as the query of this thread, and restores the one before, also when
-/// `body` panics. Threads that `body` starts have no query of their own accord.
+/// Runs `body` with `id` as the query of this thread, and restores the query before, also when `body`
+/// panics. Threads that `body` starts have no query.
 ///
 /// ```
 /// use dmr_adaptors::logging::{current_query, with_query};
@@ -22,25 +22,25 @@ pub fn with_query<T>(id: u64, body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// The query of this thread; 0 outside every scope.
+/// Returns the query of this thread; 0 outside every scope.
 #[must_use]
 pub fn current_query() -> u64 {
     CURRENT.get()
 }
 
-/// From [`enter`](Self::enter) until it is dropped, this thread works for a query.
+/// The scope of a query: from [`enter`](Self::enter) until it is dropped, this thread works for the query.
 ///
-/// Scopes nest: drop them in the reverse order, as blocks do by themselves.
+/// Scopes nest: drop them in the reverse order, as the end of a block of code does.
 #[derive(Debug)]
 #[must_use = "the scope ends where this is dropped"]
 pub struct QueryScope {
     previous: u64,
-    /// It belongs to the thread that entered.
+    /// The scope stays on the thread that entered it.
     not_send: PhantomData<*const ()>,
 }
 
 impl QueryScope {
-    /// Makes `id` the query of this thread. 0 stands for none.
+    /// Makes `id` the query of this thread; 0 for none.
     pub fn enter(id: u64) -> Self {
         Self { previous: CURRENT.replace(id), not_send: PhantomData }
     }

@@ -1,22 +1,23 @@
 //! The adaptor that logs, and its layer.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use dmr_core::record::Failure;
 use dmr_core::{
-    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Process,
-    ResourceError, ResourceResult, StreamId,
+    AllocTag, AllocationRecord, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    Process, ResourceError, ResourceResult, StreamId,
 };
 
-use super::calls::{CallTime, thread_number};
+use super::clock::stamp;
 use super::query::current_query;
-use super::{LogAction, LogRecord, LogResult, LoggingSink, SinkError};
+use super::sink::catch_panic;
+use super::{LoggingSink, RecordAction, SinkError};
 use crate::ResourceLayer;
 use crate::forward::forward;
+use crate::thread_number::thread_number;
 
 /// Makes [`LoggingResource`]s that share a sink.
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ pub struct LoggingLayer {
 }
 
 impl LoggingLayer {
-    /// A layer whose resources record into `sink`.
+    /// Returns a layer whose resources record into `sink`.
     pub const fn new(sink: Arc<dyn LoggingSink>) -> Self {
         Self { sink }
     }
@@ -35,145 +36,111 @@ impl LoggingLayer {
 impl<R: DeviceMemoryResource> ResourceLayer<R> for LoggingLayer {
     type Resource = LoggingResource<R>;
 
-    fn layer(&self, inner: R) -> LoggingResource<R> {
-        LoggingResource::new(inner, Arc::clone(&self.sink))
+    fn layer(&self, upstream: R) -> LoggingResource<R> {
+        LoggingResource::new(upstream, Arc::clone(&self.sink))
     }
 }
 
-/// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, ok or failed, and every
-/// `try_grow` that made its block larger or failed.
+/// Records every `allocate`, `deallocate`, `try_reap` and `reap_pending`, whether it succeeds or fails, and
+/// every `try_grow` that makes its block larger or fails.
 ///
-/// Trims are not recorded. It never changes what a call returns, and never fails one. In a forked
-/// child it records nothing and calls no sink: what it would have recorded there counts as dropped.
-/// It records the calls that it forwards: outside of a budget or a pool those of the program,
-/// inside those that they make on their upstream.
+/// Trims are not recorded. It never changes what a call returns, and never fails one. In a forked child
+/// it calls no sink: the records count as dropped. It records the calls that reach it: around a budget or
+/// a pool those of the program, below it those that it makes on its upstream.
 pub struct LoggingResource<R> {
-    inner: R,
+    upstream: R,
     sink: Arc<dyn LoggingSink>,
     made_in: Process,
-    /// By thread, so that threads whose records are dropped do not slow each other down.
-    dropped: Box<[CachePadded<AtomicU64>; STRIPES]>,
+    /// On a line of its own: calls read the fields above.
+    dropped: CachePadded<AtomicU64>,
 }
 
-const STRIPES: usize = 16;
-
 impl<R> LoggingResource<R> {
-    /// Records the calls on `inner` into `sink`.
-    pub fn new(inner: R, sink: Arc<dyn LoggingSink>) -> Self {
-        Self { inner, sink, made_in: Process::current(), dropped: Box::default() }
+    /// Wraps `upstream`, and records the calls into `sink`.
+    pub fn new(upstream: R, sink: Arc<dyn LoggingSink>) -> Self {
+        Self { upstream, sink, made_in: Process::current(), dropped: CachePadded::default() }
     }
 
-    /// How many records the sink did not take, so far.
+    /// Returns how many records the sink did not take, so far.
     pub fn dropped_records(&self) -> u64 {
-        self.dropped.iter().map(|dropped| dropped.load(Ordering::Relaxed)).sum()
+        self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Brings every record that was taken before this call to where it is going.
+    /// Writes every record that the sink took before this call to its destination.
     ///
     /// # Errors
     ///
     /// As [`LoggingSink::flush`]. [`Panicked`](SinkError::Panicked) if the sink panics, and
     /// [`Closed`](SinkError::Closed) in a forked child.
     pub fn flush(&self) -> Result<(), SinkError> {
-        if self.is_forked() {
+        if !self.made_in.is_current() {
             return Err(SinkError::Closed);
         }
-        unless_it_panics(|| self.sink.flush())
+        catch_panic(|| self.sink.flush())
     }
 
-    /// Where the records go.
+    /// Returns the sink.
     pub fn sink(&self) -> &Arc<dyn LoggingSink> {
         &self.sink
     }
 
-    /// The resource inside.
-    pub const fn get_ref(&self) -> &R {
-        &self.inner
+    /// Returns the resource that is logged.
+    pub const fn upstream(&self) -> &R {
+        &self.upstream
     }
 
-    /// The resource inside, no longer logged.
-    pub fn into_inner(self) -> R {
-        self.inner
+    /// Returns the resource, no longer logged.
+    pub fn into_upstream(self) -> R {
+        self.upstream
     }
 
-    fn inner(&self) -> &R {
-        &self.inner
-    }
-
-    fn log(&self, record: &LogRecord) {
-        if unless_it_panics(|| self.sink.record(record)).is_err() {
-            self.count_dropped(record.thread);
+    #[inline]
+    fn log(&self, record: &AllocationRecord) {
+        // In a forked child any lock of the sink may be held for ever.
+        let is_taken =
+            self.made_in.is_current() && catch_panic(|| self.sink.record(record)).is_ok();
+        if !is_taken {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    fn count_dropped(&self, thread: u64) {
-        let stripe = thread as usize % STRIPES;
-        self.dropped[stripe].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether this is a forked child, where any lock of the log or its sink may be held for ever.
-    fn is_forked(&self) -> bool {
-        !self.made_in.is_current()
     }
 }
 
 impl<R: DeviceMemoryResource> LoggingResource<R> {
-    fn log_reap(&self, answer: &ResourceResult<u64>) {
-        if self.is_forked() {
-            return self.count_dropped(0);
-        }
-        let time = CallTime::take();
-        let freed = answer.as_ref().map_or(0, |freed| *freed);
-        self.log(&LogRecord {
-            bytes: freed,
-            result: result_of(answer.as_ref()),
-            ..self.without_block(&time, LogAction::Reap)
-        });
-    }
-
-    /// Logs a growth that took place, or failed. Its time is that of its return: the memory that it took
-    /// was freed earlier.
-    fn log_growth(&self, block: &DeviceBlock, bytes: usize, grown: &ResourceResult<bool>) {
-        if self.is_forked() {
-            return self.count_dropped(0);
-        }
-        let time = CallTime::take();
-        self.log(&LogRecord {
-            bytes: bytes as u64,
-            result: result_of(grown.as_ref()),
-            ..of_block(&time, LogAction::Grow, block)
-        });
-    }
-
-    #[cold]
-    fn log_failure(&self, bytes: usize, stream: StreamId, tag: AllocTag, error: &ResourceError) {
-        if self.is_forked() {
-            return self.count_dropped(0);
-        }
-        let time = CallTime::take();
-        self.log(&LogRecord {
-            bytes: bytes as u64,
-            stream,
-            tag,
-            result: result_of(Err::<(), _>(error)),
-            ..self.without_block(&time, LogAction::Allocate)
-        });
-    }
-
-    fn without_block(&self, time: &CallTime, action: LogAction) -> LogRecord {
-        LogRecord {
-            time_ns: time.ns(),
+    /// Makes a record that has no block, stamped with the time of this call.
+    fn record(&self, action: RecordAction, error: Option<&ResourceError>) -> AllocationRecord {
+        let time_ns = stamp();
+        AllocationRecord {
+            order: time_ns,
+            time_ns,
             thread: thread_number(),
             action,
             ptr: 0,
             bytes: 0,
-            stream: StreamId::DEFAULT,
-            device: ordinal(self.inner.device_ordinal()),
+            stream: 0,
+            device: ordinal(self.upstream.device_ordinal()),
             tag: AllocTag::UNTAGGED,
             query_id: current_query(),
             generation: 0,
-            result: Ok(()),
+            failure: error.map(failure),
         }
+    }
+
+    #[cold]
+    fn log_failed_allocation(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+        error: &ResourceError,
+    ) {
+        let record = self.record(RecordAction::Allocate, Some(error));
+        let (bytes, stream) = (bytes as u64, stream.slot() as u64);
+        self.log(&AllocationRecord { bytes, stream, tag, ..record });
+    }
+
+    fn log_reap(&self, freed: &ResourceResult<u64>) {
+        let record = self.record(RecordAction::Reap, freed.as_ref().err());
+        self.log(&AllocationRecord { bytes: *freed.as_ref().unwrap_or(&0), ..record });
     }
 }
 
@@ -185,117 +152,103 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        // The time is taken after the memory was: whoever freed it has an earlier one.
-        match self.inner.allocate(bytes, stream, tag) {
+        // Stamped after upstream: the free that made room has an earlier stamp.
+        match self.upstream.allocate(bytes, stream, tag) {
             Ok(block) => {
-                let time = CallTime::take();
-                self.log(&of_block(&time, LogAction::Allocate, &block));
+                self.log(&record_of(RecordAction::Allocate, &block));
                 Ok(block)
             }
             Err(error) => {
-                self.log_failure(bytes, stream, tag, &error);
+                self.log_failed_allocation(bytes, stream, tag, &error);
                 Err(error)
             }
         }
     }
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        if self.is_forked() {
-            self.count_dropped(0);
-            return self.inner.deallocate(block);
-        }
-        // Taken before the memory is given back: whoever is given it has a later time.
-        let time = CallTime::take();
-        let mut record = of_block(&time, LogAction::Deallocate, &block);
-        match self.inner.deallocate(block) {
+        // Stamped before upstream: an allocation that reuses the address has a later stamp.
+        let mut record = record_of(RecordAction::Deallocate, &block);
+        match self.upstream.deallocate(block) {
             Ok(state) => {
                 self.log(&record);
                 Ok(state)
             }
             Err(refused) => {
-                record.result = result_of(Err::<(), _>(&refused.error));
+                record.failure = Some(failure(&refused.error));
                 self.log(&record);
                 Err(refused)
             }
         }
     }
 
+    /// A growth is stamped after upstream: the memory that it took was freed earlier.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         let before = block.bytes();
-        let grown = self.inner.try_grow(block, bytes);
+        let grown = self.upstream.try_grow(block, bytes);
         if grown.is_err() || block.bytes() != before {
-            self.log_growth(block, bytes, &grown);
+            let failure = grown.as_ref().err().map(failure);
+            let record = record_of(RecordAction::Grow, block);
+            self.log(&AllocationRecord { bytes: bytes as u64, failure, ..record });
         }
         grown
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        let answer = self.inner.try_reap();
-        self.log_reap(&answer);
-        answer
+        let freed = self.upstream.try_reap();
+        self.log_reap(&freed);
+        freed
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        let answer = self.inner.reap_pending();
-        self.log_reap(&answer);
-        answer
+        let freed = self.upstream.reap_pending();
+        self.log_reap(&freed);
+        freed
     }
 
     forward!(
-        inner: is_retired,
+        upstream: is_retired,
         device_ordinal,
         stream_pool,
         bytes_outstanding,
         usage,
         trim_to,
         use_tracking,
-        // Past it: blocks are logged, pages are not.
+        // Not wrapped: blocks are logged, pages are not.
         virtual_memory,
     );
 }
 
+/// Makes the record of a call on `block`, stamped with the time of this call.
 #[inline]
-fn of_block(time: &CallTime, action: LogAction, block: &DeviceBlock) -> LogRecord {
-    LogRecord {
-        time_ns: time.ns(),
+fn record_of(action: RecordAction, block: &DeviceBlock) -> AllocationRecord {
+    let time_ns = stamp();
+    AllocationRecord {
+        order: time_ns,
+        time_ns,
         thread: thread_number(),
         action,
         ptr: block.ptr(),
         bytes: block.bytes() as u64,
-        stream: block.alloc_stream(),
+        stream: block.alloc_stream().slot() as u64,
         device: ordinal(block.device_ordinal()),
         tag: block.tag(),
         query_id: current_query(),
         generation: block.generation().get(),
-        result: Ok(()),
+        failure: None,
     }
-}
-
-/// Calls the sink, and returns an error if it panics. State that a panic leaves inconsistent is the
-/// sink's own.
-fn unless_it_panics(call: impl FnOnce() -> Result<(), SinkError>) -> Result<(), SinkError> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|thrown| {
-        // Dropping what was thrown may panic again; then it is leaked.
-        std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(thrown))));
-        Err(SinkError::Panicked)
-    })
 }
 
 fn ordinal(device: usize) -> u32 {
     u32::try_from(device).unwrap_or(u32::MAX)
 }
 
-#[inline]
-fn result_of<T>(answer: Result<T, &ResourceError>) -> LogResult {
-    match answer {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Box::new(Failure::from(error))),
-    }
+fn failure(error: &ResourceError) -> Box<Failure> {
+    Box::new(Failure::from(error))
 }
 
 impl<R: fmt::Debug> fmt::Debug for LoggingResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Logging({:?})", self.inner)
+        write!(f, "Logging({:?})", self.upstream)
     }
 }
 

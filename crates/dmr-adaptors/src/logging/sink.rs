@@ -1,35 +1,36 @@
-//! Where records go: the trait, its errors, and the sink that keeps nothing.
+//! The trait of sinks, its errors, and the sink that keeps nothing.
 
 use std::fmt::Debug;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::LogRecord;
+use dmr_core::AllocationRecord;
 
-/// Takes the records of any number of [`LoggingResource`](super::LoggingResource)s, from any
-/// thread.
+/// Takes the records of any number of [`LoggingResource`](super::LoggingResource)s, from any thread, in
+/// any order: [`order`](AllocationRecord::order) sorts them.
 ///
-/// It is called inside `allocate` and `deallocate`, so what takes time there slows them down: put
-/// it behind a [`BackgroundSink`](super::BackgroundSink). It may refuse a record, or panic: that
-/// costs the record and nothing else.
+/// It is called inside `allocate` and `deallocate`, so a slow sink slows them down: put it behind a
+/// [`BackgroundSink`](super::BackgroundSink). It may refuse a record, or panic: that costs the record
+/// and nothing else.
 pub trait LoggingSink: Debug + Send + Sync {
-    /// Takes a record, and numbers it.
+    /// Takes a record.
     ///
     /// # Errors
     ///
     /// The record was not taken; the resource counts it as dropped.
-    fn record(&self, record: &LogRecord) -> Result<(), SinkError>;
+    fn record(&self, record: &AllocationRecord) -> Result<(), SinkError>;
 
-    /// Brings every record that was taken before this call to where it is going.
+    /// Writes every record that was taken before this call to its destination.
     ///
     /// # Errors
     ///
-    /// Some may not be there.
+    /// Some records may not be there.
     fn flush(&self) -> Result<(), SinkError>;
 }
 
 impl<S: LoggingSink + ?Sized> LoggingSink for Arc<S> {
-    fn record(&self, record: &LogRecord) -> Result<(), SinkError> {
+    fn record(&self, record: &AllocationRecord) -> Result<(), SinkError> {
         (**self).record(record)
     }
 
@@ -38,15 +39,15 @@ impl<S: LoggingSink + ?Sized> LoggingSink for Arc<S> {
     }
 }
 
-/// Why a sink did not take a record, or could not bring it where it was going.
+/// The error of a sink that did not take a record, or could not write it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// It holds as many records as it may.
+    /// The sink holds as many records as it may.
     #[error("the sink is full: raise its bound, or take records out")]
     Full,
 
-    /// The thread that writes its records is not there: it has ended, this is it, or the process
+    /// The writer thread of the sink does not run: it has ended, it is the calling thread, or the process
     /// is a fork of the one that started it.
     #[error("the thread that writes the records of this sink is not there: make a new sink")]
     Closed,
@@ -59,24 +60,24 @@ pub enum SinkError {
     #[error("the sink panicked: replace it")]
     Panicked,
 
-    /// Records that had been taken did not get where they were going.
+    /// Records were accepted and then lost.
     #[non_exhaustive]
     #[error("{records} records were taken and then lost; the first because: {first}")]
     Lost {
-        /// How many, since the last time that this was said.
+        /// How many, since the last flush that returned this error.
         records: u64,
-        /// Why the first of them.
+        /// The error of the first of them.
         #[source]
         first: Box<SinkError>,
     },
 
-    /// What a sink of your own says.
+    /// An error of a sink of the program.
     #[error("{0}")]
     Other(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
 impl SinkError {
-    /// [`Other`](Self::Other), from any error or message.
+    /// Makes [`Other`](Self::Other) from any error or message.
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Other(error.into().into())
     }
@@ -88,12 +89,21 @@ impl From<io::Error> for SinkError {
     }
 }
 
+/// Calls a sink, and returns an error if it panics. Its state after a panic is the sink's own matter.
+pub(super) fn catch_panic(call: impl FnOnce() -> Result<(), SinkError>) -> Result<(), SinkError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+        // Dropping the payload may panic again; then it is leaked.
+        std::mem::forget(catch_unwind(AssertUnwindSafe(|| drop(payload))));
+        Err(SinkError::Panicked)
+    })
+}
+
 /// Takes every record and keeps none: for measuring what a log costs without a sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NullSink;
 
 impl LoggingSink for NullSink {
-    fn record(&self, _: &LogRecord) -> Result<(), SinkError> {
+    fn record(&self, _: &AllocationRecord) -> Result<(), SinkError> {
         Ok(())
     }
 
@@ -106,8 +116,8 @@ impl LoggingSink for NullSink {
 mod tests {
     use super::*;
 
-    /// The advice of a message; none for an error of a sink's own. A new variant does not compile
-    /// without.
+    /// The advice in the message of an error; none for an error of the program. A new variant does not
+    /// compile without.
     fn advice_of(error: &SinkError) -> &'static str {
         match error {
             SinkError::Full => ": raise its bound, or take records out",
@@ -127,7 +137,7 @@ mod tests {
             io::Error::other("no space").into(),
             SinkError::Panicked,
             SinkError::Lost { records: 3, first: Box::new(SinkError::Full) },
-            SinkError::other("mine"),
+            SinkError::other("of the program"),
         ] {
             let message = error.to_string();
             assert!(message.contains(advice_of(&error)), "{message}");

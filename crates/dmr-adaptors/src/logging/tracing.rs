@@ -1,14 +1,15 @@
 //! A sink that emits `tracing` events.
 
+use dmr_core::AllocationRecord;
 use tracing::{debug, trace, warn};
 
-use super::{LogAction, LogRecord, LoggingSink, SinkError};
+use super::{LoggingSink, RecordAction, SinkError};
 
 /// Emits each record as a `tracing` event, on the thread that made the call.
 ///
 /// The target is `dmr::alloc`. Allocations, growths and frees are `TRACE`, reaps `DEBUG`, and calls that
-/// failed `WARN`. Fields have the names of the columns of a log; an event has its own time and
-/// thread, so those are left out.
+/// failed `WARN`. Fields have the names of the columns of a log, without time, order and thread: an event
+/// has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TracingSink;
 
@@ -19,7 +20,7 @@ macro_rules! emit {
             action = $record.action.as_str(),
             ptr = format_args!("{:#x}", $record.ptr),
             bytes = $record.bytes,
-            stream = $record.stream.slot(),
+            stream = $record.stream,
             device = $record.device,
             tag = $record.tag.name(),
             query_id = $record.query_id,
@@ -30,13 +31,13 @@ macro_rules! emit {
 }
 
 impl LoggingSink for TracingSink {
-    fn record(&self, record: &LogRecord) -> Result<(), SinkError> {
-        match (&record.result, record.action) {
-            (Err(failure), _) => {
+    fn record(&self, record: &AllocationRecord) -> Result<(), SinkError> {
+        match (&record.failure, record.action) {
+            (Some(failure), _) => {
                 emit!(warn, record, result = failure.kind, "{}", failure.message);
             }
-            (Ok(()), LogAction::Reap) => emit!(debug, record, result = "ok"),
-            (Ok(()), _) => emit!(trace, record, result = "ok"),
+            (None, RecordAction::Reap) => emit!(debug, record, result = "ok"),
+            (None, _) => emit!(trace, record, result = "ok"),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the tests of the log share: a resource that hands out addresses again at once, and sinks.
+//! Shared by the tests of the log: a resource that reuses addresses at once, and sinks.
 
 #![allow(dead_code, unreachable_pub, reason = "each test executable uses a part of it")]
 #![allow(unsafe_code, reason = "a resource makes blocks")]
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmr_adaptors::logging::{LogRecord, LoggingSink, SinkError};
+use dmr_adaptors::logging::{LoggingSink, SinkError};
 use dmr_core::record::RecordAction;
 use dmr_core::{
     AllocTag, AllocationRecord, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError,
@@ -17,8 +17,8 @@ use dmr_core::{
 };
 use dmr_trace::TraceReader;
 
-/// Hands the address that was freed last to whoever comes next, on any thread: a log that is a
-/// little out of order has an address that is live twice. There is no memory behind it.
+/// Reuses the address that was freed last for the next allocation of any thread, so that a log that is a
+/// little out of order has an address that is live twice. Its blocks have no memory.
 #[derive(Debug)]
 pub struct Recycler {
     pool: StreamPoolId,
@@ -62,7 +62,7 @@ impl DeviceMemoryResource for Recycler {
             state: BlockState::Live,
             part_depth: 0,
         };
-        // SAFETY: nobody uses the memory, there is none.
+        // SAFETY: no test uses the memory, there is none.
         Ok(unsafe { DeviceBlock::from_parts(parts) })
     }
 
@@ -108,7 +108,7 @@ pub fn churn(resource: &dyn DeviceMemoryResource, stream: StreamId, times: usize
     }
 }
 
-/// Does with each record what a function says.
+/// A sink that calls a function for each record.
 pub struct SinkFn<F>(pub F);
 
 impl<F> std::fmt::Debug for SinkFn<F> {
@@ -117,8 +117,8 @@ impl<F> std::fmt::Debug for SinkFn<F> {
     }
 }
 
-impl<F: Fn(&LogRecord) -> Result<(), SinkError> + Send + Sync> LoggingSink for SinkFn<F> {
-    fn record(&self, record: &LogRecord) -> Result<(), SinkError> {
+impl<F: Fn(&AllocationRecord) -> Result<(), SinkError> + Send + Sync> LoggingSink for SinkFn<F> {
+    fn record(&self, record: &AllocationRecord) -> Result<(), SinkError> {
         (self.0)(record)
     }
 
@@ -127,7 +127,7 @@ impl<F: Fn(&LogRecord) -> Result<(), SinkError> + Send + Sync> LoggingSink for S
     }
 }
 
-/// The rows of a log file, all of which have to be readable.
+/// Returns the rows of a log file, sorted by their order. All of them have to be readable.
 pub fn rows(path: &Path) -> Vec<AllocationRecord> {
     let mut reader = TraceReader::open(path).unwrap();
     let rows = reader.by_ref().map(|row| row.unwrap().record).collect();
@@ -135,15 +135,17 @@ pub fn rows(path: &Path) -> Vec<AllocationRecord> {
     rows
 }
 
-/// Checks that the rows are numbered, in time order, and that no address is live twice. Answers
-/// how many addresses are live at the end.
+/// Checks that the rows are sorted by order and in time order, that no two rows of a thread have the same
+/// order, and that no address is live twice. Returns how many addresses are live at the end.
 pub fn check_order(rows: &[AllocationRecord]) -> usize {
-    let mut live = HashMap::new();
-    let mut last = 0;
-    for (row, order) in rows.iter().zip(0..) {
-        assert_eq!(row.order, order, "{row:?}");
-        assert!(row.time_ns >= last, "the time goes back: {row:?}");
-        last = row.time_ns;
+    let (mut live, mut last_of_thread) = (HashMap::new(), HashMap::new());
+    let mut last = (0, 0);
+    for row in rows {
+        let this = (row.order, row.time_ns);
+        assert!(this.0 >= last.0 && this.1 >= last.1, "{last:?} is before {row:?}");
+        last = this;
+        let before = last_of_thread.insert(row.thread, row.order);
+        assert_ne!(before, Some(row.order), "{row:?}");
         match row.action {
             RecordAction::Allocate => {
                 let other = live.insert(row.ptr, row.generation);

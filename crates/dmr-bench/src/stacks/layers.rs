@@ -39,7 +39,7 @@ impl Log {
         let folder = tempfile::tempdir().map_err(BenchError::new)?;
         let path = folder.path().join("log.csv");
         let config =
-            CsvSinkConfig::new().with_ring_records(LOG_RING).with_when_full(WhenFull::Drop);
+            CsvSinkConfig::new().with_queue_records(LOG_RING).with_when_full(WhenFull::Drop);
         let sink = CsvSink::with_config(&path, config).map_err(BenchError::new)?;
         Ok((Arc::new(sink), folder, path))
     }
