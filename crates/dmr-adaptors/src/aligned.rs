@@ -88,8 +88,8 @@ pub struct AlignedResource<R> {
 struct Accounts {
     /// The upstream resource's block of each live block.
     live: HashMap<Generation, WholeBlock>,
-    /// Each retired block and its requested bytes.
-    retired: HashMap<Generation, (BlockId, u64)>,
+    /// The retired blocks, each with its requested bytes.
+    retired: Vec<(BlockId, u64)>,
     /// In requested bytes; `reserved` is not kept.
     usage: Usage,
 }
@@ -134,11 +134,7 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
         let generation = block.generation();
         let mut accounts = self.accounts();
         let Some(whole) = accounts.live.remove(&generation) else {
-            let error = if accounts.retired.contains_key(&generation) {
-                ResourceError::use_after_free(generation)
-            } else {
-                ResourceError::foreign_block(&block, self.upstream.device_ordinal())
-            };
+            let error = ResourceError::foreign_block(&block, self.upstream.device_ordinal());
             return Err(DeallocateError::new(error, block));
         };
         whole.restore(block).map_err(|(whole, block)| {
@@ -164,7 +160,7 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
     fn settle(&self) -> u64 {
         let mut accounts = self.accounts();
         let mut freed = 0;
-        accounts.retired.retain(|_, (id, bytes)| {
+        accounts.retired.retain(|(id, bytes)| {
             let is_retired = self.upstream.is_retired(*id);
             freed += if is_retired { 0 } else { *bytes };
             is_retired
@@ -226,7 +222,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
             accounts.usage.total_freed += bytes;
         } else {
             accounts.usage.retired += bytes;
-            accounts.retired.insert(id.generation(), (id, bytes));
+            accounts.retired.push((id, bytes));
         }
         Ok(state)
     }

@@ -145,37 +145,42 @@ fn sums_are_exact_when_no_call_is_in_progress_also_of_blocks_freed_on_other_thre
 fn a_snapshot_is_of_one_instant_while_threads_allocate() {
     let harness = harness();
     let (resource, streams) = (harness.outermost(), harness.streams());
-    let (threads, each) = (4, 4000_u64);
-    let barrier = Barrier::new(threads + 1);
+    // Tags make snapshots long, so that most calls are made during one.
+    for n in 0..500 {
+        resource.allocate(0, streams[0], AllocTag::intern(&format!("tag {n}"))).unwrap_err();
+    }
+    let (threads, calls, each) = (4, 1000, 4000_u64);
+    let at_work = AtomicU64::new(threads);
     std::thread::scope(|scope| {
-        for i in 0..threads {
-            let barrier = &barrier;
+        for i in 0..threads as usize {
+            let at_work = &at_work;
             scope.spawn(move || {
-                barrier.wait();
-                for _ in 0..2000 {
-                    let block =
-                        resource.allocate(each as usize, streams[i % 2], TAGS[i % 3]).unwrap();
+                for _ in 0..calls {
+                    let (stream, tag) = (streams[i % 2], TAGS[i % 3]);
+                    let block = resource.allocate(each as usize, stream, tag).unwrap();
                     resource.deallocate(block).unwrap();
                     resource.try_reap().unwrap();
                 }
+                at_work.fetch_sub(1, Ordering::Release);
             });
         }
-        barrier.wait();
         let (mut peak, mut total) = (0, 0);
-        while total < threads as u64 * 2000 * each {
+        while at_work.load(Ordering::Acquire) > 0 {
             let now = resource.snapshot();
-            assert!(now.bytes.total >= total && now.bytes.peak >= peak, "{now}");
+            assert!(now.bytes.total >= total && now.bytes.peak >= peak, "{:?}", now.bytes);
             (peak, total) = (now.bytes.peak, now.bytes.total);
-            assert!(now.bytes.current <= peak && peak <= threads as u64 * each, "{now}");
-            assert_eq!(now.allocations.total - now.frees, now.allocations.current, "{now}");
+            assert!(now.bytes.current <= peak && peak <= threads * each, "{:?}", now.bytes);
+            assert_eq!(now.allocations.total - now.frees, now.allocations.current);
             let tags = now.by_tag.iter().map(|t| [t.bytes.current, t.bytes.total, t.frees]);
             let streams = now.by_stream.iter().map(|s| [s.bytes.current, s.bytes.total, s.frees]);
             let sum = |sum: [u64; 3], one: [u64; 3]| std::array::from_fn(|i| sum[i] + one[i]);
-            let all = [now.bytes.current, now.bytes.total, now.frees];
-            assert_eq!([tags.fold([0; 3], sum), streams.fold([0; 3], sum)], [all; 2], "{now}");
+            let overall = [now.bytes.current, now.bytes.total, now.frees];
+            assert_eq!([tags.fold([0; 3], sum), streams.fold([0; 3], sum)], [overall; 2]);
         }
     });
-    assert_eq!(resource.snapshot().bytes.current, 0);
+    let end = resource.snapshot();
+    let all = threads * calls;
+    assert_eq!((end.bytes.current, end.bytes.total, end.frees), (0, all * each, all));
 }
 
 /// The peaks of bytes and of blocks: overall, of each tag of [`TAGS`], of each stream.
