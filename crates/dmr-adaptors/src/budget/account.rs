@@ -37,14 +37,9 @@ impl Account {
         limit: u64,
         floor: u64,
     ) -> Self {
-        Self {
-            id,
-            parent,
-            name: Mutex::new(name),
-            limit: AtomicU64::new(limit),
-            floor: AtomicU64::new(floor),
-            room: CachePadded::new(AtomicI64::new(signed(limit))),
-        }
+        let (room, name) = (AtomicI64::new(signed(limit)), Mutex::new(name));
+        let (limit, floor) = (AtomicU64::new(limit), AtomicU64::new(floor));
+        Self { id, parent, name, limit, floor, room: CachePadded::new(room) }
     }
 
     pub(super) fn name(&self) -> AllocTag {
@@ -59,25 +54,9 @@ impl Account {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the limit, under the lock of the tree.
     pub(super) fn set_limit(&self, limit: u64) {
         let before = self.limit.swap(limit, Ordering::Relaxed);
         self.room.fetch_add(signed(limit) - signed(before), Ordering::AcqRel);
-    }
-
-    /// Returns the bytes that may still be charged to this account.
-    pub(super) fn room(&self) -> u64 {
-        unsigned(self.room.load(Ordering::Acquire))
-    }
-
-    /// Returns the bytes that are charged. Call it under the lock of the tree.
-    pub(super) fn charged(&self) -> u64 {
-        unsigned(signed(self.limit()).saturating_sub(self.room.load(Ordering::Acquire)))
-    }
-
-    /// Returns the bytes that this account holds of its parent. Call it under the lock of the tree.
-    pub(super) fn held(&self) -> u64 {
-        self.charged().max(self.floor())
     }
 
     pub(super) fn floor(&self) -> u64 {
@@ -86,6 +65,21 @@ impl Account {
 
     pub(super) fn set_floor(&self, floor: u64) {
         self.floor.store(floor, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that may still be charged to this account.
+    pub(super) fn room(&self) -> u64 {
+        unsigned(self.room.load(Ordering::Acquire))
+    }
+
+    /// Returns the bytes that are charged. Call it under the lock of the tree, as the next two.
+    pub(super) fn charged(&self) -> u64 {
+        unsigned(signed(self.limit()).saturating_sub(self.room.load(Ordering::Acquire)))
+    }
+
+    /// Returns the bytes that this account holds of its parent.
+    pub(super) fn held(&self) -> u64 {
+        self.charged().max(self.floor())
     }
 
     /// Returns the reserved bytes that no block uses.
@@ -106,15 +100,11 @@ impl Account {
         before.map(drop).map_err(unsigned)
     }
 
-    /// Charges `bytes` to this account alone, also if that exceeds the limit.
-    pub(super) fn charge_anyway(&self, bytes: u64) {
-        self.room.fetch_sub(signed(bytes), Ordering::AcqRel);
-    }
-
-    /// Releases bytes that were charged to this account.
+    /// Charges `bytes` to this account alone, also if that exceeds the limit; releases them if they
+    /// are negative.
     #[inline]
-    pub(super) fn release(&self, bytes: u64) {
-        self.room.fetch_add(signed(bytes), Ordering::AcqRel);
+    pub(super) fn adjust(&self, bytes: i64) {
+        self.room.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// Returns this account and all above it, from here to the root.
@@ -128,8 +118,9 @@ impl Account {
     }
 }
 
+/// Returns bytes as a signed number, at most [`MAX_BYTES`].
 #[inline]
-const fn signed(bytes: u64) -> i64 {
+pub(super) const fn signed(bytes: u64) -> i64 {
     if bytes > MAX_BYTES { i64::MAX } else { bytes as i64 }
 }
 

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use dmr_core::process::LeakedInChild;
-use dmr_core::{AllocTag, BlockId, Generation, Process, StreamPoolId};
+use dmr_core::{AllocTag, Generation, Process, StreamPoolId};
 
-use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
-use crate::table::{LAST, Table};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence, lock};
+use crate::table::Table;
 
 use super::account::AccountId;
 
@@ -45,36 +45,12 @@ pub(super) struct Key {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Item {
-    Block(Generation),
+    /// A block, and its slot if its charge is found by that.
+    Block(Generation, Option<u32>),
     /// Physical memory, by its handle.
     Memory(u64),
     /// All blocks that were live when a resource was wrapped, and that are charged.
     Existing,
-}
-
-/// A block of a resource, for an account.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    key: Key,
-    generation: u64,
-    /// Where its charge is found; `None` for the map.
-    slot: Option<usize>,
-}
-
-impl Place {
-    /// `by_slot`: whether the blocks of the resource are found by their slot.
-    #[inline]
-    pub(super) fn new(
-        account: AccountId,
-        streams: StreamPoolId,
-        block: BlockId,
-        by_slot: bool,
-    ) -> Self {
-        let slot = block.slot().index().map(|index| index as usize);
-        let key = Key { account, streams, item: Item::Block(block.generation()) };
-        let slot = slot.filter(|index| by_slot && *index < LAST);
-        Self { key, generation: block.generation().get(), slot }
-    }
 }
 
 impl Charges {
@@ -92,77 +68,69 @@ impl Charges {
         *self.streams.get_or_init(|| streams) == streams
     }
 
-    /// Adds to the charge of a block. Returns the charge of a block that had the same slot before
+    /// Adds to the charge of an item. Returns the charge of a block that had the same slot before
     /// and was deallocated upstream.
     #[inline]
-    pub(super) fn add(&self, place: Place, bytes: u64, tag: AllocTag) -> Option<Charge> {
-        let entry = place.slot.and_then(|slot| self.by_slot.get(slot));
-        let Some(entry) = entry.filter(|entry| entry.generation() == 0) else {
-            return self.add_slowly(place, bytes, tag);
-        };
-        entry.set(place.generation, Charge { account: place.key.account, bytes, tag });
-        None
+    pub(super) fn add(&self, key: Key, bytes: u64, tag: AllocTag) -> Option<Charge> {
+        let Key { account, item, .. } = key;
+        if let Item::Block(generation, Some(slot)) = item
+            && let Some(entry) = self.by_slot.get(slot as usize)
+            && entry.generation() == 0
+        {
+            entry.set(generation.get(), Charge { account, bytes, tag });
+            return None;
+        }
+        self.add_slowly(key, bytes, tag)
     }
 
     /// Adds where there is no entry yet, where the entry has a charge, or in the map.
     #[cold]
     #[inline(never)]
-    fn add_slowly(&self, place: Place, bytes: u64, tag: AllocTag) -> Option<Charge> {
-        let Some(slot) = place.slot else {
-            self.add_other(place.key, bytes, tag);
-            return None;
-        };
-        let (entry, account) = (self.by_slot.get_or_make(slot), place.key.account);
-        let stale = match entry.read() {
-            Some((generation, known)) if generation == place.generation => {
-                if known.account == account {
-                    entry.bytes.store(known.bytes.saturating_add(bytes), Ordering::Release);
-                } else {
-                    self.add_other(place.key, bytes, tag);
-                }
-                return None;
+    fn add_slowly(&self, key: Key, bytes: u64, tag: AllocTag) -> Option<Charge> {
+        let mut charge = Charge { account: key.account, bytes, tag };
+        if let Item::Block(generation, Some(slot)) = key.item {
+            let entry = self.by_slot.get_or_make(slot as usize);
+            let known = entry.read();
+            let own = known.filter(|(of, _)| *of == generation.get()).map(|(_, charge)| charge);
+            if own.is_none_or(|own| own.account == key.account) {
+                charge.bytes = charge.bytes.saturating_add(own.map_or(0, |own| own.bytes));
+                entry.clear();
+                entry.set(generation.get(), charge);
+                return known.map(|(_, stale)| stale).filter(|_| own.is_none());
             }
-            stale => stale.map(|(_, charge)| charge),
-        };
-        entry.clear();
-        entry.set(place.generation, Charge { account, bytes, tag });
-        stale
-    }
-
-    /// Adds to a charge in the map.
-    pub(super) fn add_other(&self, key: Key, bytes: u64, tag: AllocTag) {
+        }
         if let Some(mut others) = self.others() {
-            let known = others.entry(key);
-            let known = known.or_insert(Charge { account: key.account, bytes: 0, tag });
+            let known = others.entry(key).or_insert(Charge { bytes: 0, ..charge });
             known.bytes = known.bytes.saturating_add(bytes);
         }
+        None
     }
 
-    /// Returns what was charged for a block; `None` if that was nothing.
-    pub(super) fn get(&self, place: Place) -> Option<u64> {
-        match self.entry(place) {
+    /// Returns what was charged for an item; `None` if that was nothing.
+    pub(super) fn get(&self, key: Key) -> Option<u64> {
+        match self.entry(key) {
             Some(entry) => Some(entry.bytes.load(Ordering::Relaxed)),
-            None => Some(self.others()?.get(&place.key)?.bytes),
+            None => Some(self.others()?.get(&key)?.bytes),
         }
     }
 
-    /// Removes the charge of a block that is about to be deallocated; `None` if it has none.
+    /// Removes the charge of an item, or up to `bytes` bytes of it if it is in the map; `None` if
+    /// it has none.
     #[inline]
-    pub(super) fn remove(&self, place: Place) -> Option<u64> {
-        match self.entry(place) {
+    pub(super) fn remove(&self, key: Key, bytes: u64) -> Option<u64> {
+        match self.entry(key) {
             Some(entry) => {
                 let bytes = entry.bytes.load(Ordering::Relaxed);
                 entry.clear();
                 Some(bytes)
             }
-            None => self.remove_other(place.key, u64::MAX),
+            None => self.remove_other(key, bytes),
         }
     }
 
-    /// Removes up to `bytes` bytes of a charge in the map; `None` if there is none.
     #[cold]
     #[inline(never)]
-    pub(super) fn remove_other(&self, key: Key, bytes: u64) -> Option<u64> {
+    fn remove_other(&self, key: Key, bytes: u64) -> Option<u64> {
         let mut others = self.others()?;
         let charge = others.get_mut(&key)?;
         let removed = charge.bytes.min(bytes);
@@ -187,15 +155,16 @@ impl Charges {
     }
 
     #[inline]
-    fn entry(&self, place: Place) -> Option<&Entry> {
-        let entry = self.by_slot.get(place.slot?)?;
-        let is_its = entry.generation() == place.generation
-            && entry.account.load(Ordering::Relaxed) == place.key.account;
+    fn entry(&self, key: Key) -> Option<&Entry> {
+        let Item::Block(generation, Some(slot)) = key.item else { return None };
+        let entry = self.by_slot.get(slot as usize)?;
+        let is_its = entry.generation() == generation.get()
+            && entry.account.load(Ordering::Relaxed) == key.account;
         is_its.then_some(entry)
     }
 
     /// Locks the map. `None` in a forked child, where another thread may have held the lock.
-    fn others(&self) -> Option<crate::sync::MutexGuard<'_, HashMap<Key, Charge>>> {
+    fn others(&self) -> Option<MutexGuard<'_, HashMap<Key, Charge>>> {
         self.made_in.is_current().then(|| lock(&self.others))
     }
 }

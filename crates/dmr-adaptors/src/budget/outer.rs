@@ -8,16 +8,16 @@ use super::tree::Refusal;
 
 /// A limit that bounds what is charged to the root of a tree of accounts.
 ///
-/// A tree calls it where its root is charged and released ([`Tree::charge_root`] and
-/// [`Tree::release_root`](super::tree::Tree::release_root)) and nowhere else. No method may call
-/// the driver or a resource. `try_charge` is called under the lock of the tree, so that no thread
-/// of this process sees bytes in the root that are then refused; `release` may be called by any
-/// number of threads at once. No method is called in a forked child.
+/// A tree calls it where it charges and releases its root, and nowhere else: in
+/// [`Tree::charge_locked`] and [`Tree::adjust_locked`], under the lock of the tree. So no thread of
+/// this process sees bytes in the root that are then refused. No method may call the driver, a
+/// resource or the budget, and none is called in a forked child.
 ///
 /// Releases add up to the charges. Tags need not: what a block takes of a reservation was charged
 /// as `(reserved)` before.
 ///
-/// [`Tree::charge_root`]: super::tree::Tree::charge_root
+/// [`Tree::charge_locked`]: super::tree::Tree::charge_locked
+/// [`Tree::adjust_locked`]: super::tree::Tree::adjust_locked
 pub(super) trait OuterLimit: Debug + Send + Sync {
     /// Charges `bytes`, if they fit.
     ///

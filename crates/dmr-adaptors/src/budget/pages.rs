@@ -5,9 +5,9 @@ use dmr_core::{
     ResourceError, ResourceResult, VirtualMemory,
 };
 
-use super::GlobalDeviceBudget;
 use super::account::MAX_BYTES;
-use super::charges::{Item, Key};
+use super::charges::Item;
+use super::{Budget, GlobalDeviceBudget};
 
 /// The pages of the upstream resource. Creating memory is charged and refused as an allocation is;
 /// destroying it gives back what was charged for it: nothing if it was created upstream. Addresses
@@ -37,7 +37,7 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
         let charge = self.charge(charged, tag)?;
         let memory = pages.create(bytes, tag)?;
         charge.keep();
-        self.budget().tree.charges.add_other(self.key(&memory), charged, tag);
+        self.add_charge(self.key(Item::Memory(memory.handle())), charged, tag);
         Ok(memory)
     }
 
@@ -46,14 +46,15 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
             Ok(pages) => pages,
             Err(error) => return Err(RefusedMemory::new(error, memory)),
         };
-        let (key, tag, tree) = (self.key(&memory), memory.tag(), &self.budget().tree);
+        let Budget { tree, account } = self.budget();
+        let (key, tag) = (self.key(Item::Memory(memory.handle())), memory.tag());
         // First: once the memory is destroyed other memory may have its handle.
-        let charged = tree.charges.remove_other(key, u64::MAX);
+        let charged = tree.charges.remove(key, u64::MAX);
         let result = pages.destroy(memory);
         match (&result, charged) {
             (_, None) => {}
-            (Ok(()), Some(bytes)) => tree.release(&self.budget().account, bytes, tag),
-            (Err(_), Some(bytes)) => tree.charges.add_other(key, bytes, tag),
+            (Ok(()), Some(bytes)) => tree.release(account, bytes, tag),
+            (Err(_), Some(bytes)) => self.add_charge(key, bytes, tag),
         }
         result
     }
@@ -72,10 +73,5 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         let device_ordinal = self.upstream().device_ordinal();
         let missing = || ResourceError::no_virtual_memory(device_ordinal);
         self.upstream().virtual_memory().ok_or_else(missing)
-    }
-
-    fn key(&self, memory: &PhysicalMemory) -> Key {
-        let (account, streams) = (self.budget().account.id, self.upstream().stream_pool());
-        Key { account, streams, item: Item::Memory(memory.handle()) }
     }
 }

@@ -1,12 +1,12 @@
 //! Blocks that were deallocated and are still retired upstream: charged until upstream frees them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::{AllocTag, BlockId, DeviceMemoryResource, StreamPoolId};
 
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 use super::account::Account;
 use super::tree::Tree;
@@ -31,38 +31,45 @@ const POLLED_PER_PUSH: usize = 2;
 #[derive(Debug)]
 pub(super) struct PendingBlocks {
     pub(super) account: Arc<Account>,
-    pub(super) streams: StreamPoolId,
-    resource: Weak<dyn DeviceMemoryResource>,
+    resource: Arc<dyn DeviceMemoryResource>,
     queue: LeakedInChild<Mutex<VecDeque<Pending>>>,
     /// Bytes of the queue. Lowered after the bytes are released.
     bytes: AtomicU64,
+    is_dropped: AtomicBool,
 }
 
 impl PendingBlocks {
-    pub(super) fn new(account: &Arc<Account>, resource: &Arc<dyn DeviceMemoryResource>) -> Self {
-        Self {
-            account: Arc::clone(account),
-            streams: resource.stream_pool(),
-            resource: Arc::downgrade(resource),
-            queue: LeakedInChild::default(),
-            bytes: AtomicU64::new(0),
-        }
+    pub(super) fn new(account: &Arc<Account>, resource: Arc<dyn DeviceMemoryResource>) -> Self {
+        let (account, queue) = (Arc::clone(account), LeakedInChild::default());
+        let (bytes, is_dropped) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { account, resource, queue, bytes, is_dropped }
+    }
+
+    /// Returns the pool whose streams the resource accepts.
+    pub(super) fn streams(&self) -> StreamPoolId {
+        self.resource.stream_pool()
+    }
+
+    /// Sets that the budget around the resource was dropped.
+    pub(super) fn set_dropped(&self) {
+        self.is_dropped.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the budget around the resource was dropped, and nothing is pending.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_dropped.load(Ordering::Acquire) && self.bytes() == 0
     }
 
     /// Adds a block, and looks at the oldest ones.
-    pub(super) fn push(&self, block: Pending, resource: &dyn DeviceMemoryResource, tree: &Tree) {
+    pub(super) fn push(&self, block: Pending, tree: &Tree) {
         // Another thread may have held the lock when the process was forked.
         if tree.is_forked() {
             return;
         }
         let mut queue = lock(&self.queue);
         for _ in 0..POLLED_PER_PUSH.min(queue.len()) {
-            let Some(oldest) = queue.pop_front() else { break };
-            if oldest.is_retired(resource) {
-                queue.push_back(oldest);
-            } else {
-                self.release(oldest, tree);
-            }
+            let kept = queue.pop_front().filter(|oldest| self.keeps(oldest, tree));
+            queue.extend(kept);
         }
         queue.push_back(block);
         self.bytes.fetch_add(block.bytes, Ordering::Release);
@@ -70,26 +77,31 @@ impl PendingBlocks {
 
     /// Releases the blocks that the resource has freed.
     pub(super) fn poll(&self, tree: &Tree) {
-        if tree.is_forked() || self.bytes() == 0 {
-            return;
+        if !tree.is_forked() && self.bytes() > 0 {
+            lock(&self.queue).retain(|block| self.keeps(block, tree));
         }
-        let Some(resource) = self.resource.upgrade() else { return };
-        lock(&self.queue).retain(|block| {
-            let is_retired = block.is_retired(&*resource);
-            if !is_retired {
-                self.release(*block, tree);
-            }
-            is_retired
-        });
+    }
+
+    /// Returns whether a block of the queue, whose lock is held, is still retired; releases it if
+    /// not.
+    fn keeps(&self, block: &Pending, tree: &Tree) -> bool {
+        let is_retired = match block.id {
+            Some(id) => self.resource.is_retired(id),
+            None => self.resource.usage().retired > 0,
+        };
+        if !is_retired {
+            tree.release(&self.account, block.bytes, block.tag);
+            tree.count_reaped();
+            self.bytes.fetch_sub(block.bytes, Ordering::Release);
+        }
+        is_retired
     }
 
     /// Calls `try_reap` of the resource if blocks are pending.
     pub(super) fn try_reap(&self) {
-        if self.bytes() > 0
-            && let Some(resource) = self.resource.upgrade()
-        {
+        if self.bytes() > 0 {
             // Its error is not about the calling request; the next reap returns it.
-            drop(resource.try_reap());
+            drop(self.resource.try_reap());
         }
     }
 
@@ -101,21 +113,5 @@ impl PendingBlocks {
     /// Calls `visit` for every pending block.
     pub(super) fn for_each(&self, visit: impl FnMut(&Pending)) {
         lock(&self.queue).iter().for_each(visit);
-    }
-
-    /// Releases a block of the queue, whose lock is held.
-    fn release(&self, block: Pending, tree: &Tree) {
-        tree.release(&self.account, block.bytes, block.tag);
-        tree.count_reaped();
-        self.bytes.fetch_sub(block.bytes, Ordering::Release);
-    }
-}
-
-impl Pending {
-    fn is_retired(&self, resource: &dyn DeviceMemoryResource) -> bool {
-        match self.id {
-            Some(id) => resource.is_retired(id),
-            None => resource.usage().retired > 0,
-        }
     }
 }

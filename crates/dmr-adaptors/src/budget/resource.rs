@@ -12,11 +12,12 @@ use dmr_core::{
 
 use super::Budget;
 use super::account::{Account, MAX_BYTES};
-use super::charges::{Item, Key, Place};
+use super::charges::{Item, Key};
 use super::pending::{Pending, PendingBlocks};
 use super::reservation::out_of_budget;
 use super::tree::{EXISTING, Refused, Tree};
 use crate::forward::forward;
+use crate::table::LAST;
 
 /// Bounds what passes through it until it is freed: a hard limit on live and retired bytes.
 ///
@@ -86,9 +87,9 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     }
 
     fn wrap(resource: Arc<R>, budget: Budget, reap_pending: bool) -> Self {
-        let shared = Arc::clone(&resource) as Arc<dyn DeviceMemoryResource>;
-        let pending = Arc::new(PendingBlocks::new(&budget.account, &shared));
-        budget.tree.add_wrapped(&pending);
+        let pending = PendingBlocks::new(&budget.account, Arc::clone(&resource) as _);
+        let pending = Arc::new(pending);
+        budget.tree.add_pending(&pending);
         let streams = resource.stream_pool();
         let by_slot = budget.tree.charges.add_resource(streams);
         Self { resource, pending, budget, streams, by_slot, reap_pending }
@@ -102,12 +103,12 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         let retired = usage.retired.saturating_sub(pending).min(MAX_BYTES);
         if live > 0 {
             tree.charge_anyway(account, live, EXISTING);
-            tree.charges.add_other(self.existing(), live, EXISTING);
+            self.add_charge(self.key(Item::Existing), live, EXISTING);
         }
         if retired > 0 {
             tree.charge_anyway(account, retired, EXISTING);
             let retired = Pending { id: None, bytes: retired, tag: EXISTING };
-            self.pending.push(retired, &*self.resource, tree);
+            self.pending.push(retired, tree);
         }
     }
 
@@ -143,21 +144,23 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         &self.budget
     }
 
-    /// Returns where the charge of a block is.
+    /// Returns the key of what this budget is charged for an item of its resource.
     #[inline]
-    fn place(&self, block: &DeviceBlock) -> Place {
-        Place::new(self.budget.account.id, self.streams, block.id(), self.by_slot)
+    pub(super) fn key(&self, item: Item) -> Key {
+        Key { account: self.budget.account.id, streams: self.streams, item }
     }
 
-    /// Returns where the sum of the charges of existing blocks is.
-    fn existing(&self) -> Key {
-        Key { account: self.budget.account.id, streams: self.streams, item: Item::Existing }
+    #[inline]
+    fn key_of(&self, block: &DeviceBlock) -> Key {
+        let slot =
+            block.id().slot().index().filter(|index| self.by_slot && (*index as usize) < LAST);
+        self.key(Item::Block(block.generation(), slot))
     }
 
-    /// Adds to the charge of a block.
+    /// Adds to the charge of an item.
     #[inline]
-    fn add_charge(&self, place: Place, bytes: u64, tag: AllocTag) {
-        if let Some(stale) = self.budget.tree.charges.add(place, bytes, tag) {
+    pub(super) fn add_charge(&self, key: Key, bytes: u64, tag: AllocTag) {
+        if let Some(stale) = self.budget.tree.charges.add(key, bytes, tag) {
             self.budget.tree.release_stale(stale);
         }
     }
@@ -165,14 +168,14 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     /// Removes up to `bytes` bytes of the charge of existing blocks.
     #[cold]
     fn remove_existing(&self, bytes: usize) -> u64 {
-        let removed = self.budget.tree.charges.remove_other(self.existing(), bytes as u64);
-        removed.unwrap_or(0)
+        let key = self.key(Item::Existing);
+        self.budget.tree.charges.remove(key, bytes as u64).unwrap_or(0)
     }
 
     /// Keeps a deallocated block charged until upstream has freed it.
     #[inline(never)]
     fn retire(&self, block: Pending) {
-        self.pending.push(block, &*self.resource, &self.budget.tree);
+        self.pending.push(block, &self.budget.tree);
     }
 
     /// Charges `bytes`, after making room for them if need be.
@@ -189,31 +192,32 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     #[cold]
     fn make_room(&self, mut refused: Refused, bytes: u64, tag: AllocTag) -> ResourceResult<()> {
         let Budget { tree, account } = &self.budget;
-        // What was reaped before the first refusal is not known: so there is one more attempt.
-        let mut reaped = None;
-        let mut steps = [Step::TryReap, Step::ReapPending].into_iter();
+        let (mut step, mut reaped) = (0, None);
         loop {
-            if let Some(error) = self.never_fits(&refused, bytes) {
-                return Err(error);
+            if matches!(refused, Refused::Forked) {
+                return Err(ResourceError::forked_process(self.resource.device_ordinal()));
+            }
+            if let Some(oversized) = tree.oversized(account, bytes, &refused) {
+                return Err(out_of_budget(tree.refusal(oversized), bytes));
             }
             // Bytes that upstream had freed before the refusal, and that were still charged, might
             // have made it fit: it stands only if there were none.
             tree.poll();
             if reaped == Some(tree.reaped()) {
-                match steps.next() {
-                    Some(Step::TryReap) => {
+                match step {
+                    0 => {
                         // Its error is not about this request; the next reap returns it.
                         drop(self.resource.try_reap());
                         tree.try_reap();
-                        tree.poll();
                     }
-                    Some(Step::ReapPending) if self.reap_pending && tree.has_pending() => {
+                    1 if self.reap_pending && tree.has_pending() => {
                         drop(self.resource.reap_pending());
-                        tree.poll();
                     }
-                    Some(Step::ReapPending) => {}
-                    None => return Err(out_of_budget(tree.refusal(refused), bytes)),
+                    1 => {}
+                    _ => return Err(out_of_budget(tree.refusal(refused), bytes)),
                 }
+                step += 1;
+                tree.poll();
             }
             reaped = Some(tree.reaped());
             refused = match tree.charge(account, bytes, tag) {
@@ -222,23 +226,6 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
             };
         }
     }
-
-    /// Returns the error for a request that exceeds a limit, and for any in a forked child.
-    fn never_fits(&self, refused: &Refused, bytes: u64) -> Option<ResourceError> {
-        let Budget { tree, account } = &self.budget;
-        if matches!(refused, Refused::Forked) {
-            return Some(ResourceError::forked_process(self.resource.device_ordinal()));
-        }
-        let oversized = tree.oversized(account, bytes, refused)?;
-        Some(out_of_budget(tree.refusal(oversized), bytes))
-    }
-}
-
-/// A step before a request is refused.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    TryReap,
-    ReapPending,
 }
 
 /// A charge that is released on drop, unless it is kept: also if upstream panics.
@@ -279,7 +266,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         match self.resource.allocate(bytes, stream, tag) {
             Ok(block) => {
                 charge.keep();
-                self.add_charge(self.place(&block), charged, tag);
+                self.add_charge(self.key_of(&block), charged, tag);
                 Ok(block)
             }
             Err(error) => Err(error),
@@ -289,9 +276,9 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let Budget { tree, account } = &self.budget;
-        let (id, place) = (block.id(), self.place(&block));
+        let (id, key) = (block.id(), self.key_of(&block));
         // First: once the block is deallocated another one may have its slot.
-        let own = tree.charges.remove(place);
+        let own = tree.charges.remove(key, u64::MAX);
         let tag = if own.is_some() { block.tag() } else { EXISTING };
         let bytes = own.unwrap_or_else(|| self.remove_existing(block.bytes()));
         match self.resource.deallocate(block) {
@@ -305,10 +292,9 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
                 Ok(state)
             }
             Err(refused) => {
-                match own {
-                    Some(_) => self.add_charge(place, bytes, tag),
-                    None if bytes > 0 => tree.charges.add_other(self.existing(), bytes, tag),
-                    None => {}
+                if bytes > 0 {
+                    let key = own.map_or_else(|| self.key(Item::Existing), |_| key);
+                    self.add_charge(key, bytes, tag);
                 }
                 Err(refused)
             }
@@ -322,8 +308,8 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             return self.resource.try_grow(block, bytes);
         }
         let Budget { tree, account } = &self.budget;
-        let (place, tag, bytes_before) = (self.place(block), block.tag(), block.bytes());
-        let own = tree.charges.get(place);
+        let (key, tag, bytes_before) = (self.key_of(block), block.tag(), block.bytes());
+        let own = tree.charges.get(key);
         // All of its size, also the bytes by which it grew upstream.
         let charged = (bytes as u64).min(MAX_BYTES);
         let more = charged.saturating_sub(own.unwrap_or(bytes_before as u64));
@@ -344,7 +330,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             charge.keep();
             // What was charged for it when the resource was wrapped is its own from now on.
             let existing = if own.is_none() { self.remove_existing(bytes_before) } else { 0 };
-            self.add_charge(place, existing + more, tag);
+            self.add_charge(key, existing + more, tag);
         }
         Ok(grown)
     }
@@ -384,8 +370,9 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
 impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
     fn drop(&mut self) {
-        let resource = Arc::clone(&self.resource) as Arc<dyn DeviceMemoryResource>;
-        self.budget.tree.remove_wrapped(&self.pending, resource);
+        self.pending.poll(&self.budget.tree);
+        self.pending.set_dropped();
+        self.budget.tree.remove_dropped();
     }
 }
 

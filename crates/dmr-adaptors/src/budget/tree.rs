@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use dmr_core::error::Holder;
 use dmr_core::process::LeakedInChild;
-use dmr_core::{AllocTag, DeviceMemoryResource, Process, StreamPoolId};
+use dmr_core::{AllocTag, Process, StreamPoolId};
 
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock};
 
-use super::account::{Account, AccountId};
+use super::account::{Account, AccountId, signed};
 use super::charges::{Charge, Charges};
 use super::outer::OuterLimit;
 use super::pending::PendingBlocks;
@@ -50,18 +50,12 @@ pub(super) struct State {
     /// Those that something can charge, and those that hold bytes.
     accounts: BTreeMap<AccountId, Arc<Account>>,
     next_id: AccountId,
-    wrapped: Vec<Wrapped>,
+    /// Of each resource that is wrapped, and of those that have pending blocks although their budget
+    /// was dropped.
+    pending: Vec<Arc<PendingBlocks>>,
     /// Reservations that wait, first come, first served.
     pub(super) waiters: VecDeque<Waiter>,
     pub(super) next_ticket: u64,
-}
-
-/// A resource that is wrapped, or was and has pending blocks.
-#[derive(Debug)]
-struct Wrapped {
-    pending: Arc<PendingBlocks>,
-    /// Keeps the resource after its budget was dropped, until nothing is pending.
-    kept: Option<Arc<dyn DeviceMemoryResource>>,
 }
 
 /// Why bytes were not charged.
@@ -76,7 +70,7 @@ pub(super) enum Refused {
 }
 
 /// The content of an [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget) error.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Refusal {
     pub(super) name: AllocTag,
     pub(super) limit: u64,
@@ -91,7 +85,7 @@ impl Tree {
         let state = State {
             accounts: BTreeMap::from([(root.id, Arc::clone(&root))]),
             next_id: 1,
-            wrapped: Vec::new(),
+            pending: Vec::new(),
             waiters: VecDeque::new(),
             next_ticket: 0,
         };
@@ -125,85 +119,68 @@ impl Tree {
         bytes: u64,
         tag: AllocTag,
     ) -> Result<(), Refused> {
-        if self.is_forked() {
-            return Err(Refused::Forked);
+        if account.parent.is_none() && self.outer.is_none() && !self.is_forked() {
+            return account.charge(bytes).map_err(|room| Refused::full(account, room));
         }
-        if account.parent.is_none() && self.outer.is_none() {
-            return self.charge_root(bytes, tag);
-        }
-        let _state = lock(&self.state);
+        let Some(_state) = self.lock() else { return Err(Refused::Forked) };
         self.charge_locked(account, bytes, tag)
     }
 
     /// Charges under the lock of the tree.
+    #[inline(never)]
     pub(super) fn charge_locked(
         &self,
         account: &Arc<Account>,
         bytes: u64,
         tag: AllocTag,
     ) -> Result<(), Refused> {
-        let Some(parent) = &account.parent else { return self.charge_root(bytes, tag) };
         let before = account.held();
         account.charge(bytes).map_err(|room| Refused::full(account, room))?;
-        let above = self.charge_locked(parent, account.held() - before, tag);
+        let above = match (&account.parent, &self.outer) {
+            (Some(parent), _) => self.charge_locked(parent, account.held() - before, tag),
+            (None, Some(outer)) if bytes > 0 => {
+                outer.try_charge(bytes, tag).map_err(|refusal| Refused::Outer(Box::new(refusal)))
+            }
+            _ => Ok(()),
+        };
         if above.is_err() {
-            account.release(bytes);
+            account.adjust(-signed(bytes));
         }
         above
     }
 
-    /// Charges the root: under the lock of the tree if there is a limit around it.
-    #[inline]
-    fn charge_root(&self, bytes: u64, tag: AllocTag) -> Result<(), Refused> {
-        self.root.charge(bytes).map_err(|room| Refused::full(&self.root, room))?;
-        match &self.outer {
-            Some(outer) if bytes > 0 => outer.try_charge(bytes, tag).map_err(|refusal| {
-                self.root.release(bytes);
-                Refused::Outer(Box::new(refusal))
-            }),
-            _ => Ok(()),
-        }
-    }
-
     /// Charges `bytes` that are in use already, also if that exceeds a limit.
     pub(super) fn charge_anyway(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
-        let Some(_state) = self.lock() else { return };
-        let (mut at, mut more) = (account, bytes);
-        while let Some(parent) = &at.parent {
-            let before = at.held();
-            at.charge_anyway(more);
-            (at, more) = (parent, at.held() - before);
+        if let Some(_state) = self.lock() {
+            self.adjust_locked(account, signed(bytes), tag);
         }
-        self.root.charge_anyway(more);
-        self.outer.iter().for_each(|outer| outer.charge_anyway(more, tag));
     }
 
     /// Releases bytes that were charged to an account.
     #[inline]
     pub(super) fn release(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
-        if account.parent.is_none() {
-            self.release_root(bytes, tag);
+        if account.parent.is_none() && self.outer.is_none() {
+            account.adjust(-signed(bytes));
         } else if let Some(_state) = self.lock() {
-            self.release_locked(account, bytes, tag);
+            self.adjust_locked(account, -signed(bytes), tag);
         }
         self.notify_waiters();
     }
 
-    fn release_locked(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
-        let Some(parent) = &account.parent else { return self.release_root(bytes, tag) };
+    /// Charges `bytes` under the lock, also if that exceeds a limit; releases them if they are
+    /// negative.
+    #[inline(never)]
+    fn adjust_locked(&self, account: &Arc<Account>, bytes: i64, tag: AllocTag) {
         let before = account.held();
-        account.release(bytes);
-        self.release_locked(parent, before - account.held(), tag);
-    }
-
-    #[inline]
-    fn release_root(&self, bytes: u64, tag: AllocTag) {
-        if let Some(outer) = &self.outer
-            && bytes > 0
-        {
-            outer.release(bytes, tag);
+        account.adjust(bytes);
+        match (&account.parent, &self.outer) {
+            (Some(parent), _) => {
+                self.adjust_locked(parent, signed(account.held()) - signed(before), tag);
+            }
+            (None, Some(outer)) if bytes > 0 => outer.charge_anyway(bytes.unsigned_abs(), tag),
+            (None, Some(outer)) if bytes < 0 => outer.release(bytes.unsigned_abs(), tag),
+            _ => {}
         }
-        self.root.release(bytes);
     }
 
     /// Wakes waiting reservations. One that just begins to wait may miss it, and looks again by
@@ -292,7 +269,7 @@ impl Tree {
         account.set_limit(0);
         account.set_floor(0);
         if let Some(parent) = &account.parent {
-            self.release_locked(parent, unused, RESERVED);
+            self.adjust_locked(parent, -signed(unused), RESERVED);
         }
         drop(state);
         self.notify_waiters();
@@ -333,13 +310,7 @@ impl Tree {
                 holders: self.holders(&account),
             },
             Refused::Outer(refusal) => *refusal,
-            Refused::Forked => Refusal {
-                name: AllocTag::UNTAGGED,
-                limit: 0,
-                remaining: 0,
-                pending: 0,
-                holders: Vec::new(),
-            },
+            Refused::Forked => Refusal::default(),
         }
     }
 
@@ -359,14 +330,14 @@ impl Tree {
             }
         }
         let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
-        let wrapped = state.pending_within(account);
+        let pending = state.pending_within(account);
         drop(state);
         self.charges.for_each(|_, charge| {
             if ids.contains(&charge.account) {
                 add(charge.tag, charge.bytes);
             }
         });
-        for pending in wrapped {
+        for pending in pending {
             pending.for_each(|block| add(block.tag, block.bytes));
         }
         let mut holders: Vec<_> = sums.into_values().collect();
@@ -393,50 +364,33 @@ impl Tree {
                 live += charge.bytes;
             }
         });
-        pending.retain(|pending| pending.streams == streams);
+        pending.retain(|pending| pending.streams() == streams);
         [live, pending.iter().map(|pending| pending.bytes()).sum()]
     }
 }
 
 /// The resources that charge the tree.
 impl Tree {
-    pub(super) fn add_wrapped(&self, pending: &Arc<PendingBlocks>) {
+    pub(super) fn add_pending(&self, pending: &Arc<PendingBlocks>) {
         if let Some(mut state) = self.lock() {
-            state.wrapped.push(Wrapped { pending: Arc::clone(pending), kept: None });
+            state.pending.push(Arc::clone(pending));
         }
     }
 
-    /// Removes a resource whose budget was dropped, once nothing of it is pending.
-    pub(super) fn remove_wrapped(
-        &self,
-        pending: &Arc<PendingBlocks>,
-        resource: Arc<dyn DeviceMemoryResource>,
-    ) {
-        pending.poll(self);
+    /// Removes the resources whose budgets were dropped and that have no pending blocks, and drops
+    /// them without a lock.
+    pub(super) fn remove_dropped(&self) {
         let Some(mut state) = self.lock() else { return };
-        let is_it = |wrapped: &Wrapped| Arc::ptr_eq(&wrapped.pending, pending);
-        if let Some(wrapped) = state.wrapped.iter_mut().find(|wrapped| is_it(wrapped)) {
-            wrapped.kept = Some(resource);
-        }
+        let is_over = |pending: &mut Arc<PendingBlocks>| pending.is_over();
+        let over: Vec<_> = state.pending.extract_if(.., is_over).collect();
         drop(state);
-        self.remove_unused();
-    }
-
-    /// Removes resources whose budgets were dropped and that have nothing pending, and drops them
-    /// without a lock.
-    fn remove_unused(&self) {
-        let Some(mut state) = self.lock() else { return };
-        let is_unused =
-            |wrapped: &mut Wrapped| wrapped.kept.is_some() && wrapped.pending.bytes() == 0;
-        let unused: Vec<_> = state.wrapped.extract_if(.., is_unused).collect();
-        drop(state);
-        drop(unused);
+        drop(over);
     }
 
     /// Releases the pending blocks that were freed upstream, of all resources.
     pub(super) fn poll(&self) {
         self.all_pending().iter().for_each(|pending| pending.poll(self));
-        self.remove_unused();
+        self.remove_dropped();
     }
 
     /// Calls `try_reap` of all resources that have pending blocks.
@@ -449,10 +403,7 @@ impl Tree {
     }
 
     fn all_pending(&self) -> Vec<Arc<PendingBlocks>> {
-        let of_all = |state: MutexGuard<'_, State>| {
-            state.wrapped.iter().map(|wrapped| Arc::clone(&wrapped.pending)).collect()
-        };
-        self.lock().map_or_else(Vec::new, of_all)
+        self.lock().map_or_else(Vec::new, |state| state.pending.clone())
     }
 
     /// Counts the release of a pending block, after it.
@@ -474,12 +425,13 @@ impl State {
     }
 
     fn pending_within(&self, account: &Arc<Account>) -> Vec<Arc<PendingBlocks>> {
-        let all = self.wrapped.iter().map(|wrapped| &wrapped.pending);
-        all.filter(|pending| pending.account.is_within(account)).cloned().collect()
+        let is_within = |pending: &&Arc<PendingBlocks>| pending.account.is_within(account);
+        self.pending.iter().filter(is_within).cloned().collect()
     }
 }
 
 impl Refused {
+    #[cold]
     fn full(account: &Arc<Account>, remaining: u64) -> Self {
         Self::Full { account: Arc::clone(account), remaining }
     }
