@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
 use dmr_core::conformance::Harness;
+use dmr_core::error::Holder;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, Generation, StreamId};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
@@ -86,7 +87,10 @@ fn play<R: DeviceMemoryResource>(
             }
         }
         budget.reap_pending().unwrap();
-        check(budget.budget().reserved_bytes(), charged.values().sum());
+        let reserved = budget.budget().reserved_bytes();
+        check(reserved, charged.values().sum());
+        let held: u64 = budget.budget().holders().iter().map(|holder| holder.bytes).sum();
+        assert_eq!(held, reserved, "what is charged is held: {:?}", budget.budget().holders());
     }
     for block in live {
         budget.deallocate(block).unwrap();
@@ -199,4 +203,46 @@ fn a_block_that_was_live_before_the_budget_and_grows_gives_back_all_that_was_cha
     budget.deallocate(block).unwrap();
     budget.reap_pending().unwrap();
     assert_eq!((budget.budget().reserved_bytes(), budget.budget().holders().len()), (0, 0));
+}
+
+#[test]
+fn a_block_that_is_deallocated_upstream_is_held_by_its_tag_until_another_gets_its_slot() {
+    let rig = Rig::simulated();
+    let stream = rig.stream();
+    let upstream = AsyncCudaResource::new(rig.streams().clone(), AsyncConfig::new()).unwrap();
+    let budget = BudgetLayer::new(LIMIT).layer(upstream);
+    let holder = |tag, bytes: u64| Holder { tag, bytes, blocks: 1 };
+    let block = budget.allocate(10 * KIB, stream.id(), TAG).unwrap();
+    budget.upstream().deallocate(block).unwrap();
+    budget.reap_pending().unwrap();
+    assert_eq!(budget.budget().holders(), [holder(TAG, 10 << 10)]);
+    let other = AllocTag::new("other");
+    let block = budget.allocate(KIB, stream.id(), other).unwrap();
+    assert_eq!(budget.budget().holders(), [holder(other, 1 << 10)]);
+    assert_eq!(budget.budget().reserved_bytes(), 1 << 10);
+    budget.deallocate(block).unwrap();
+    budget.reap_pending().unwrap();
+    assert_eq!((budget.budget().reserved_bytes(), budget.budget().holders().len()), (0, 0));
+}
+
+/// One charge is found by the slot of the block, the other one in the map.
+#[test]
+fn a_block_that_passes_two_parts_of_a_budget_is_held_by_both() {
+    let rig = Rig::simulated();
+    let stream = rig.stream();
+    let upstream = AsyncCudaResource::new(rig.streams().clone(), AsyncConfig::new()).unwrap();
+    let whole = Budget::new(LIMIT);
+    let [inner, outer] =
+        ["inner", "outer"].map(|name| whole.sub_budget(AllocTag::new(name), LIMIT));
+    let stack = BudgetLayer::on(&outer).layer(BudgetLayer::on(&inner).layer(upstream));
+    let block = stack.allocate(10 * KIB, stream.id(), TAG).unwrap();
+    for (budget, kib, blocks) in [(&inner, 10, 1), (&outer, 10, 1), (&whole, 20, 2)] {
+        assert_eq!(budget.reserved_bytes(), kib << 10);
+        assert_eq!(budget.holders(), [Holder { tag: TAG, bytes: kib << 10, blocks }]);
+    }
+    stack.deallocate(block).unwrap();
+    stack.reap_pending().unwrap();
+    for budget in [&inner, &outer, &whole] {
+        assert_eq!((budget.reserved_bytes(), budget.holders().len()), (0, 0));
+    }
 }

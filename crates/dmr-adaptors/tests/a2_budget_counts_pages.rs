@@ -1,6 +1,8 @@
 //! Pages are charged when they are created and until they are destroyed, beside blocks.
 #![cfg(feature = "budget")]
 
+mod a2_support;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -232,4 +234,28 @@ fn a_tenants_pages_are_charged_to_the_whole() {
     destroy(a, held);
     destroy(b, b.create(10 * PAGE, TAG).unwrap());
     assert_eq!(whole.reserved_bytes(), 0);
+}
+
+#[test]
+fn memory_gives_back_what_was_charged_for_it_and_none_that_was_created_upstream() {
+    let inner = Pages::new(u64::MAX, u64::MAX);
+    let budget = BudgetLayer::new(10 * PAGE).layer(Arc::clone(&inner));
+    let pages = budget.virtual_memory().unwrap();
+    let held = pages.create(4 * PAGE, TAG).unwrap();
+    let uncharged = inner.create(3 * PAGE, TAG).unwrap();
+    destroy(pages, uncharged);
+    assert_eq!(budget.budget().reserved_bytes(), 4 * PAGE);
+    assert!(pages.create(7 * PAGE, TAG).is_err(), "it would exceed the limit");
+    destroy(pages, held);
+    assert_eq!((budget.budget().reserved_bytes(), budget.budget().holders().len()), (0, 0));
+}
+
+#[test]
+fn a_resource_without_pages_has_none_in_a_budget_either() {
+    let backend = a2_support::Backend::new();
+    let budget = BudgetLayer::new(10 * PAGE).layer(backend);
+    assert!(budget.virtual_memory().is_none());
+    let error = VirtualMemory::create(&budget, PAGE, TAG).unwrap_err();
+    assert!(matches!(error, ResourceError::NoVirtualMemory { .. }), "{error}");
+    assert_eq!(budget.budget().reserved_bytes(), 0);
 }

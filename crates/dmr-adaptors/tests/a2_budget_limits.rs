@@ -125,6 +125,31 @@ fn it_starts_from_what_is_out_where_that_is_asked_for() {
 }
 
 #[test]
+fn what_is_out_is_charged_once_however_often_the_resource_is_wrapped() {
+    let backend = Arc::new(Backend::new().keeping(true));
+    let stream = backend.stream();
+    let live = backend.allocate(300, stream, TAG).unwrap();
+    let retired = backend.allocate(200, stream, TAG).unwrap();
+    backend.deallocate(retired).unwrap();
+    let whole = Budget::new(1000);
+    let wrap =
+        |budget| BudgetLayer::on(budget).with_charge_existing(true).layer(Arc::clone(&backend));
+    let first = wrap(&whole);
+    let own = first.allocate(100, stream, TAG).unwrap();
+    let again = wrap(&whole);
+    assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (600, 200));
+    // A part that did not have these blocks is charged for them.
+    let part = whole.sub_budget(AllocTag::new("part"), 1000);
+    drop(wrap(&part));
+    assert_eq!((part.reserved_bytes(), whole.reserved_bytes()), (600, 1200));
+    again.deallocate(live).unwrap();
+    first.deallocate(own).unwrap();
+    first.reap_pending().unwrap();
+    again.reap_pending().unwrap();
+    assert_eq!(whole.reserved_bytes() - part.reserved_bytes(), 0);
+}
+
+#[test]
 fn what_was_retired_before_the_budget_stays_charged_until_it_is_freed() {
     let backend = Arc::new(Backend::new().keeping(false));
     let stream = backend.stream();
