@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Problem, SharedLimitError};
 
 /// The account to join, and its limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a configuration does nothing until `SharedLimit::join`"]
 pub struct SharedLimitConfig {
     pub(crate) uuid: [u8; 16],

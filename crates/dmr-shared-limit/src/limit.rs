@@ -3,11 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use dmr_core::Process;
 use dmr_core::process::LeakedInChild;
+use dmr_core::sync::{ignore_poison, lock};
 
 use crate::AccountUsage;
 use crate::config::SharedLimitConfig;
@@ -158,10 +159,8 @@ impl SharedLimit {
         }
         let Gate { session, returned, change } = &*self.gate;
         let is_taken = |session: &mut Option<Session>| session.is_none();
-        let guard = session.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut guard, _) = returned
-            .wait_timeout_while(guard, patience, is_taken)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (mut guard, _) =
+            ignore_poison(returned.wait_timeout_while(lock(session), patience, is_taken));
         let Some(mut taken) = guard.take() else {
             let holder = Some(std::process::id());
             return Err(self.error(Problem::Busy { waited: patience, holder }));
@@ -170,7 +169,7 @@ impl SharedLimit {
         drop(guard);
         taken.member.change(change.swap(0, Ordering::Relaxed));
         let result = call(&mut taken);
-        *session.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+        *lock(session) = Some(taken);
         returned.notify_one();
         Ok(result)
     }

@@ -75,6 +75,11 @@ pub enum RuntimeError {
         problem: String,
     },
 
+    /// The limit that processes share cannot be joined.
+    #[cfg(feature = "shared")]
+    #[error(transparent)]
+    SharedLimit(#[from] dmr_shared_limit::SharedLimitError),
+
     /// Two settings of the builder exclude each other, or one needs another.
     #[non_exhaustive]
     #[error("the runtime cannot be built: {problem}")]

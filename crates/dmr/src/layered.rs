@@ -24,6 +24,29 @@ mod budget {
         }
     }
 
+    #[cfg(feature = "shared")]
+    impl DeviceRuntimeBuilder {
+        /// Bounds what all processes of the user take from the GPU together: `bytes` bytes, live and retired, never
+        /// exceeded. All of them must request the same limit. With the pool that is what their pools keep,
+        /// page by page. The bytes of a process that has ended are released when another one needs them.
+        ///
+        /// A refusal names the processes that hold the most; `dmr info` lists them all. Linux only; see
+        /// [`Budget::shared`].
+        pub fn shared_budget(mut self, bytes: u64) -> Self {
+            self.layers.budget = Some(BudgetChoice::Shared { limit: bytes, group: None });
+            self
+        }
+
+        /// Bounds what the processes of the user that name this group take from the GPU together, as
+        /// [`shared_budget`](Self::shared_budget) does for those that name none. A group name has 1 to 64 characters:
+        /// ASCII letters, digits, `.`, `_` and `-`.
+        pub fn shared_budget_of(mut self, group: impl Into<String>, bytes: u64) -> Self {
+            let group = Some(group.into());
+            self.layers.budget = Some(BudgetChoice::Shared { limit: bytes, group });
+            self
+        }
+    }
+
     impl DeviceRuntime {
         /// The account that its allocations are charged to.
         #[must_use]

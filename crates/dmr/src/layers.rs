@@ -19,6 +19,8 @@ use dmr_adaptors::guard::{DebugGuardLayer, DebugGuardResource};
 use dmr_adaptors::logging::{CsvSink, CsvSinkConfig, LoggingLayer, LoggingResource, LoggingSink};
 #[cfg(feature = "statistics")]
 use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
+#[cfg(feature = "shared")]
+use dmr_shared_limit::SharedLimitConfig;
 
 /// A resource whose type is not known: what a runtime allocates from, and what its layers wrap.
 pub type SharedResource = Arc<dyn DeviceMemoryResource>;
@@ -59,6 +61,12 @@ pub(crate) struct Handles {
 pub(crate) enum BudgetChoice {
     /// The account of the GPU, whoever else in this process reaches it.
     OfTheDevice(u64),
+    /// The account of the GPU that the processes of the user share, or those of a group.
+    #[cfg(feature = "shared")]
+    Shared {
+        limit: u64,
+        group: Option<String>,
+    },
     Given(Budget),
 }
 
@@ -101,6 +109,14 @@ impl Layers {
                 // All that this process has of the GPU.
                 BudgetChoice::OfTheDevice(limit) => {
                     (Budget::for_device(streams.device().uuid()?, limit), true)
+                }
+                #[cfg(feature = "shared")]
+                BudgetChoice::Shared { limit, group } => {
+                    let mut config = SharedLimitConfig::new(streams.device().uuid()?, limit);
+                    if let Some(group) = group {
+                        config = config.with_group(group);
+                    }
+                    (Budget::shared(&config)?, true)
                 }
             };
             let layer = BudgetLayer::on(&budget).with_charge_existing(charge_existing);

@@ -32,6 +32,7 @@
 //! | `nvrtc` | no | `cudarc::nvrtc::Ptx`, `CudaContext::load_module`; only compiling needs the NVRTC library |
 //! | `nvtx` | no | blocks and declared uses for Compute Sanitizer, names for Nsight Systems; brings `direct` |
 //! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs; brings `async` |
+//! | `shared` | yes | `shared_budget`: one hard limit per GPU for all processes of a user; Linux |
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
 //!
@@ -109,6 +110,8 @@ pub use dmr_launch;
 pub use dmr_nvtx;
 #[cfg(feature = "pool")]
 pub use dmr_pool;
+#[cfg(feature = "shared")]
+pub use dmr_shared_limit;
 pub use dmr_streams;
 
 /// What most programs need: `use dmr::prelude::*`.

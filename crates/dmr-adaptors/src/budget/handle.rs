@@ -10,6 +10,7 @@ use dmr_core::process::PerProcess;
 use dmr_core::size::human_bytes;
 
 use super::account::Account;
+#[cfg(any(feature = "shared", test))]
 use super::outer::OuterLimit;
 use super::tree::Tree;
 
@@ -41,7 +42,7 @@ impl Budget {
     }
 
     /// A budget of `limit` bytes whose charges also have to fit into a limit around it.
-    #[allow(dead_code, reason = "the limit of several processes is not connected yet")]
+    #[cfg(any(feature = "shared", test))]
     pub(super) fn within(limit: u64, outer: Arc<dyn OuterLimit>) -> Self {
         Self::of(Arc::new(Tree::new(limit, Some(outer))))
     }
@@ -70,7 +71,7 @@ impl Budget {
         budget
     }
 
-    fn of(tree: Arc<Tree>) -> Self {
+    pub(super) fn of(tree: Arc<Tree>) -> Self {
         let account = Arc::clone(&tree.root);
         Self { tree, account }
     }

@@ -9,7 +9,7 @@
 //! | `layer`, `resource`, `pages` | [`BudgetLayer`]; [`GlobalDeviceBudget`], over blocks and over pages |
 //! | `account`, `tree` | the arithmetic of one account, and of an account with all above it |
 //! | `charges`, `pending` | what each live block was charged, and each block that is still retired |
-//! | `outer` | a limit around the root of a tree |
+//! | `outer`, `shared` | a limit around the root of a tree; the one that processes share |
 
 mod account;
 mod charges;
@@ -22,6 +22,8 @@ mod pages;
 mod pending;
 mod reservation;
 mod resource;
+#[cfg(feature = "shared")]
+mod shared;
 mod tree;
 
 pub use handle::Budget;

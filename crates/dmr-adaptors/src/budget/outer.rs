@@ -68,6 +68,7 @@ mod tests {
                 remaining: self.limit - charged,
                 pending: 0,
                 holders: vec![Holder { tag: NEIGHBOUR, bytes: charged, blocks: 1 }],
+                shared: None,
             })
         }
 

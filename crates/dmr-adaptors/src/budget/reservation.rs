@@ -64,9 +64,13 @@ impl Drop for Reservation {
 }
 
 pub(super) fn out_of_budget(refusal: Refusal, bytes: u64) -> ResourceError {
-    let Refusal { name, limit, remaining, pending, holders } = refusal;
+    let Refusal { name, limit, remaining, pending, holders, shared } = refusal;
     let requested = usize::try_from(bytes).unwrap_or(usize::MAX);
-    ResourceError::out_of_budget(name, requested, limit, remaining, pending, holders)
+    let error = ResourceError::out_of_budget(name, requested, limit, remaining, pending, holders);
+    match shared {
+        Some(shared) => error.shared_by(*shared),
+        None => error,
+    }
 }
 
 /// A reservation in the queue of its tree.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use dmr_core::error::Holder;
+use dmr_core::error::{Holder, SharedShortage};
 use dmr_core::process::LeakedInChild;
 use dmr_core::{AllocTag, Process, StreamPoolId};
 
@@ -77,6 +77,8 @@ pub(super) struct Refusal {
     pub(super) remaining: u64,
     pub(super) pending: u64,
     pub(super) holders: Vec<Holder>,
+    /// The processes that share the limit around the root.
+    pub(super) shared: Option<Box<SharedShortage>>,
 }
 
 impl Tree {
@@ -308,8 +310,11 @@ impl Tree {
                 remaining,
                 pending: self.pending_bytes(&account),
                 holders: self.holders(&account),
+                shared: None,
             },
-            Refused::Outer(refusal) => *refusal,
+            Refused::Outer(refusal) => {
+                Refusal { pending: self.pending_bytes(&self.root), ..*refusal }
+            }
             Refused::Forked => Refusal::default(),
         }
     }
