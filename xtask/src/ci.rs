@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: every gate, cheap ones first; a red one does not hide the next.
+//! `cargo xtask ci`: runs every gate, cheap ones first, also after one has failed.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::{alone, clippy, cuda, deny, direct, docs, fmt, graph, loom, tidy};
 
 type Gate<'a> = &'a dyn Fn() -> Result<(), Failure>;
 
-/// Runs all gates and says which failed.
+/// Runs all gates and lists those that failed.
 pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
     let package = || package::run(changes);
     let gates: [(&str, Gate<'_>); 11] = [

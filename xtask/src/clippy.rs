@@ -4,8 +4,8 @@ use crate::command;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// The whole workspace with every target first, then the combinations that feature unification
-/// would hide there.
+/// Checks the whole workspace with every target, then the combinations that feature unification
+/// hides there.
 pub(crate) fn run() -> Result<(), Failure> {
     clippy(&["--workspace", "--all-targets", "--all-features"])?;
     let workspace = Workspace::load()?;

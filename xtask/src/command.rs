@@ -5,15 +5,15 @@ use std::process::Command;
 
 use crate::failure::Failure;
 
-/// The root of the repository that cargo runs this program from: checkouts may share a target
-/// folder, so where it was built says nothing.
+/// Returns the root of the repository that cargo runs this program from: checkouts may share a target
+/// folder, so the folder at build time may be another checkout's.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR");
     let here = here.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     here.parent().unwrap_or(&here).to_owned()
 }
 
-/// Cargo, as the one that started this program.
+/// Makes a command of the cargo that has started this program.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -21,7 +21,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command whose output is for the reader.
+/// Runs a command whose output is shown to the user.
 pub(crate) fn show(command: &mut Command) -> Result<(), Failure> {
     let line = line(command);
     println!("$ {line}");
@@ -29,7 +29,7 @@ pub(crate) fn show(command: &mut Command) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(Failure::Command { line }) }
 }
 
-/// Runs a command whose output is for this program.
+/// Runs a command and returns its output.
 pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
     let line = line(command);
     let output = command.output().map_err(|error| cannot_start(&line, &error))?;

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 
 const MISSING: &str = "cargo-deny is not installed: run `cargo install --locked cargo-deny`";
 
-/// Needs cargo-deny. Advisories are not a gate: they change without a commit.
+/// Runs cargo-deny. Advisories are not a gate: they change without a commit.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut probe = command::cargo(&["deny", "--version"]);
     let found = probe.stdout(Stdio::null()).stderr(Stdio::null()).status();

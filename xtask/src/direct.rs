@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::command;
 use crate::failure::{Failure, Violation, none_of};
 
-/// The facade with the direct backend alone, as arguments of cargo.
+/// The arguments of cargo for the facade with the direct backend alone.
 const BUILD: &[&str] = &["-p", "dmr", "--no-default-features", "--features", "direct"];
 
 const OTHER_BACKENDS: &[&str] = &["dmr-cuda-async", "dmr-cuda-virtual", "dmr-pool"];
@@ -14,10 +14,10 @@ const OTHER_BACKENDS: &[&str] = &["dmr-cuda-async", "dmr-cuda-virtual", "dmr-poo
 /// The crates that a direct build must have.
 const NEEDED: &[&str] = &["dmr-buffer", "dmr-cuda-direct", "dmr-launch"];
 
-/// The variable that chooses a backend, with the one that programs of several streams need.
+/// The variable that selects a backend, with the backend that programs of several streams need.
 const TRACKED: (&str, &str) = ("DMR_BACKEND", "direct-tracked");
 
-/// Each example, with the variable that it needs.
+/// Each example, with the environment variable that it needs.
 const EXAMPLES: &[(&str, Option<(&str, &str)>)] =
     &[("quickstart", None), ("double", Some(TRACKED)), ("two_readers", Some(TRACKED))];
 

@@ -3,7 +3,7 @@
 use crate::command;
 use crate::failure::Failure;
 
-/// As docs.rs builds it, with all features.
+/// Builds the documentation with all features, like docs.rs.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut doc = command::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     command::show(doc.env("RUSTDOCFLAGS", "-D warnings"))

@@ -1,43 +1,43 @@
-//! How a gate fails: a command said no, a rule is broken, or the gate could not run.
+//! Failures of a gate: a command failed, a rule is broken, or the gate could not run.
 
 use std::fmt;
 
-/// Why a gate is red.
+/// The reason why a gate failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A command answered with an error, which it has printed itself.
+    /// A command failed, and has printed its error itself.
     Command {
         /// The command line.
         line: String,
     },
     /// Rules of this repository are broken.
     Violations(Vec<Violation>),
-    /// The gate could not run: what is missing and what to do.
+    /// The gate could not run: the reason, and what to do.
     Setup(String),
 }
 
 /// One place where a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Violation {
-    /// The file, relative to the repository's root, with the line if one is to blame.
+    /// The file, relative to the repository's root, with the line if there is one.
     pub(crate) place: String,
-    /// What is wrong and what to do.
+    /// The broken rule, and what to do.
     pub(crate) message: String,
 }
 
 impl Violation {
-    /// A violation by a file, or by a crate, as a whole.
+    /// Makes a violation of a whole file or crate.
     pub(crate) fn of(place: &str, message: impl Into<String>) -> Self {
         Self { place: place.to_owned(), message: message.into() }
     }
 
-    /// A violation on one line, counted from zero.
+    /// Makes a violation on one line, counted from zero.
     pub(crate) fn on_line(file: &str, index: usize, message: impl Into<String>) -> Self {
         Self { place: format!("{file}:{}", index + 1), message: message.into() }
     }
 }
 
-/// `Ok` without violations; otherwise all of them, sorted.
+/// Returns `Ok` without violations; otherwise all of them, sorted.
 pub(crate) fn none_of(mut violations: Vec<Violation>) -> Result<(), Failure> {
     if violations.is_empty() {
         return Ok(());

@@ -3,7 +3,7 @@
 use crate::command;
 use crate::failure::Failure;
 
-/// Changes nothing; `cargo fmt` does.
+/// Checks the format and changes nothing: `cargo fmt` formats.
 pub(crate) fn run() -> Result<(), Failure> {
     command::show(&mut command::cargo(&["fmt", "--all", "--", "--check"]))
 }

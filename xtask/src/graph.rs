@@ -1,7 +1,7 @@
-//! `cargo xtask graph`: who may depend on whom.
+//! `cargo xtask graph`: the allowed dependencies between the crates.
 //!
-//! A crate that is not in the table, and an entry without a crate, are violations too: whoever adds
-//! a crate decides where it stands.
+//! A crate that is not in the table, and an entry without a crate, are violations too: a new crate needs an
+//! entry.
 
 use std::collections::BTreeSet;
 
@@ -105,12 +105,12 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 
 const SIMULATOR: &str = "dmr-sim";
 
-/// Where the simulator may be on by default. A library that brings it would put a simulated driver
+/// The crates that may enable the simulator by default. A library that does so would put a simulated driver
 /// into other people's programs.
 const MAY_ENABLE_SIMULATOR: &[&str] =
     &["dmr-bench", "dmr-cli", "dmr-guide", "dmr-programs", "dmr-sanitize", "dmr-testkit"];
 
-/// Holds the graph.
+/// Checks the graph.
 pub(crate) fn run() -> Result<(), Failure> {
     none_of(violations(&Workspace::load()?))
 }
@@ -151,14 +151,14 @@ fn check_dependency(
     let name = dependency.name.as_str();
     let message = match dependency.kind {
         Kind::Normal | Kind::Build if !allowed.contains(&name) => {
-            format!("depends on {name}: a layer that it must not know")
+            format!("depends on {name}: a layer that it must not use")
         }
         // A simulator that knew the library would come with a second copy of it in the library's
         // tests.
         Kind::Dev if package.name == SIMULATOR => {
-            format!("dev-depends on {name}: the simulator knows no other crate")
+            format!("dev-depends on {name}: the simulator uses no other crate")
         }
-        // A version would ask for a crate that is not in the registry when this one is packaged.
+        // With a version, packaging would look in the registry for a crate that is not there.
         Kind::Dev if !allowed.contains(&name) && dependency.req != "*" => {
             format!("dev-depends on {name} {}: give a path and no version", dependency.req)
         }
@@ -167,7 +167,7 @@ fn check_dependency(
     found.push(Violation::of(&package.name, message));
 }
 
-/// Whether a user of the crate gets the simulator without asking for it.
+/// Returns whether the crate has the simulator with its default features.
 fn enables_simulator(package: &Package) -> bool {
     let mut simulators = package
         .dependencies
@@ -186,7 +186,7 @@ fn enables_simulator(package: &Package) -> bool {
         .any(|entry| entry.trim_start_matches("dep:").split('/').next() == Some(SIMULATOR))
 }
 
-/// Everything that a feature turns on, through other features of the crate as well.
+/// Returns all entries that a feature enables, also through other features of the crate.
 fn closure_of<'a>(package: &'a Package, feature: &'a str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut waiting = vec![feature];
@@ -213,7 +213,7 @@ mod tests {
         package
     }
 
-    /// Every crate of the table with nothing in it, except for those given.
+    /// Returns the violations of a workspace with these crates, and an empty one for each other entry.
     fn messages(given: &[Value]) -> Vec<String> {
         let names: Vec<_> = given.iter().map(|package| &package["name"]).collect();
         let mut packages = given.to_vec();
@@ -253,7 +253,7 @@ mod tests {
     fn core_must_not_know_the_layers_above_it() {
         let core =
             package("dmr-core", &[dependency("dmr-streams", None, "^0.1", false)], json!({}));
-        assert_eq!(one(core), "dmr-core: depends on dmr-streams: a layer that it must not know");
+        assert_eq!(one(core), "dmr-core: depends on dmr-streams: a layer that it must not use");
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         let facade = |optional, features| {
             package("dmr", &[dependency("dmr-sim", None, "^0.1.0", optional)], features)
         };
-        let not_allowed = "dmr: depends on dmr-sim: a layer that it must not know";
+        let not_allowed = "dmr: depends on dmr-sim: a layer that it must not use";
         let by_default = "dmr: dmr-sim is always there or on by default: make it opt-in";
         let through_another =
             json!({ "default": ["tests"], "tests": ["sim"], "sim": ["dep:dmr-sim"] });
@@ -314,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_nobody_placed_is_refused() {
+    fn a_crate_without_an_entry_is_refused() {
         assert!(one(package("dmr-new", &[], json!({}))).contains("decide what it may depend on"));
     }
 
     #[test]
-    fn the_table_names_no_crate_that_is_gone() {
+    fn an_entry_without_a_crate_is_refused() {
         let workspace = example::workspace(&[]);
         assert_eq!(violations(&workspace).len(), MAY_DEPEND_ON.len());
     }

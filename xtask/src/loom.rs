@@ -1,13 +1,13 @@
-//! `cargo xtask loom`: the lock-free parts, under every order of their threads' steps.
+//! `cargo xtask loom`: models of the lock-free parts, in every order of their threads' steps.
 
 use crate::command;
 use crate::failure::Failure;
 
-/// The crates whose unit tests have loom models, and the features that these are in.
+/// The crates whose unit tests have loom models, and the features of the modelled code.
 const MODELLED: &[(&str, &str)] =
     &[("dmr-streams", ""), ("dmr-adaptors", "budget"), ("dmr-pool", "")];
 
-/// In a target folder of its own: the flag would have everything built again, there and back.
+/// Runs the models in a target folder of their own, because the flag rebuilds all crates.
 pub(crate) fn run() -> Result<(), Failure> {
     for (package, features) in MODELLED {
         let which = ["-p", package, "--features", features, "loom"];

@@ -1,6 +1,6 @@
 //! The gates of this workspace: `cargo xtask ci`, or one of them by name.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a gate's answer is what it prints")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a gate prints its result")]
 
 mod alone;
 mod bench;
@@ -29,31 +29,31 @@ use crate::failure::Failure;
 const USAGE: &str = "\
 usage: cargo xtask <gate>
 
-  ci        all gates below, one after the other; says at the end which failed
+  ci        all gates below, one after the other; lists at the end those that failed
   fmt       the code is formatted
-  tidy      the repository's own lints: sources, manifests, pages
-  graph     who may depend on whom
+  tidy      the repository's own lints: sources, manifests, pages, words
+  graph     allowed dependencies between the crates
   deny      licences, duplicate versions and sources of dependencies (needs cargo-deny)
   clippy    no warning with all features, with none, and with each alone
   alone     each published crate, with each of its features alone, in a program that depends on it
   cuda      the facade compiles with cudarc's interface of each CUDA version from 12.0 on
-  direct    a direct build of the facade links the direct backend alone, and works
+  direct    a direct build of the facade has the direct backend alone, and its tests pass
   docs      the documentation builds without a warning
-  loom      models of the lock-free parts hold in every order of steps
+  loom      models of the lock-free parts pass in every order of steps
   package   every published crate packages and builds from its package
 
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
-  mutants   how many faults in the bookkeeping the tests notice (needs cargo-mutants)
+  mutants   the share of faults in the bookkeeping that the tests detect (needs cargo-mutants)
   bundle    tests, examples and programs for a machine without Rust and without the sources
   sanitize  device tests and planted faults under Compute Sanitizer (needs a GPU and that tool)
 
   --instructions [PART...]    bench: the table of instructions only, of steps with PART in the name
   --sample N | --all, --seed S, --shard K/N, --timeout SECONDS
-                              mutants: how many, which, which part of them, when tests hang
-  --out DIR, --package NAME   bundle: where it goes, whose tests and examples
+                              mutants: number, seed and part of the sample; time limit of tests
+  --out DIR, --package NAME   bundle: its folder; the crates of its tests and examples
   --tool PATH, --rows TEXT, --fresh, --timeout SECONDS, --programs DIR, --out DIR
-                              sanitize: the tool; which rows, again or not, for how long; ready
-                              programs; where results go
+                              sanitize: the tool; rows to run, also those with a result; time
+                              limit of a row; built programs; folder of the results
   --bundle                    sanitize: pack the programs for a GPU machine without Rust
   --allow-dirty   package, ci: package with uncommitted changes";
 

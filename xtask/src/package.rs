@@ -6,7 +6,7 @@ use crate::command;
 use crate::failure::Failure;
 use crate::workspace::{Package, Workspace};
 
-/// What to do with changes that are not committed.
+/// The treatment of uncommitted changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changes {
     /// Package them.
@@ -28,13 +28,13 @@ pub(crate) fn run(changes: Changes) -> Result<(), Failure> {
         package.arg("--allow-dirty");
     }
     let outcome = command::show(&mut package);
-    // What is left of it is in the way of nobody.
+    // A folder that cannot be removed does no harm.
     let _ = std::fs::remove_dir_all(&folder);
     outcome
 }
 
-/// A folder that no run had before. Cargo passes the packages to each other through a registry
-/// inside it, and knows an unpacked package by that registry's path and the version: in the same
+/// Returns the path of a new folder. Cargo passes the packages to each other through a registry
+/// inside it, and identifies an unpacked package by that registry's path and the version: in the same
 /// folder, after a change, it would build against the packages of an earlier run.
 fn fresh_folder(workspace: &Workspace) -> PathBuf {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();

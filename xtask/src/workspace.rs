@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about the crates of this workspace.
+//! The crates of this workspace, from `cargo metadata`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub(crate) struct Workspace {
     /// In the order of `cargo metadata`.
     pub(crate) packages: Vec<Package>,
-    /// Where cargo puts what it builds.
+    /// Cargo's target folder.
     pub(crate) target_directory: PathBuf,
 }
 
@@ -22,13 +22,13 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
-    /// Where its manifest is.
+    /// The path of its manifest.
     pub(crate) manifest_path: String,
     /// `Some(vec![])` for a crate that is never published.
     pub(crate) publish: Option<Vec<String>>,
-    /// What it asks for, of all kinds.
+    /// Its dependencies, of all kinds.
     pub(crate) dependencies: Vec<Dependency>,
-    /// Its features, those that optional dependencies imply included.
+    /// Its features, including those that optional dependencies imply.
     pub(crate) features: BTreeMap<String, Vec<String>>,
     pub(crate) description: Option<String>,
     pub(crate) documentation: Option<String>,
@@ -44,18 +44,18 @@ pub(crate) struct Package {
 /// One dependency of a crate.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dependency {
-    /// The crate that is depended on.
+    /// The name of the crate.
     pub(crate) name: String,
-    /// What for.
+    /// The kind of the dependency.
     #[serde(deserialize_with = "kind_or_normal")]
     pub(crate) kind: Kind,
-    /// The versions that will do; `*` where none is named.
+    /// The accepted versions; `*` where none is named.
     pub(crate) req: String,
-    /// Only there if a feature asks for it.
+    /// Whether only a feature brings it.
     pub(crate) optional: bool,
 }
 
-/// What a dependency is for.
+/// The kind of a dependency.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -68,7 +68,7 @@ pub(crate) enum Kind {
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     pub(crate) fn load() -> Result<Self, Failure> {
         let arguments = ["metadata", "--no-deps", "--format-version", "1"];
         let text = command::capture(&mut command::cargo(&arguments))?;
@@ -76,25 +76,25 @@ impl Workspace {
             .map_err(|error| Failure::Setup(format!("cargo metadata: {error}")))
     }
 
-    /// The crate of that name.
+    /// Returns the crate with this name.
     pub(crate) fn package(&self, name: &str) -> Option<&Package> {
         self.packages.iter().find(|package| package.name == name)
     }
 }
 
 impl Package {
-    /// Whether it goes to the registry.
+    /// Returns whether it is published to the registry.
     pub(crate) fn is_published(&self) -> bool {
         self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
     }
 }
 
-/// Cargo says `null` for a normal dependency.
+/// Reads a kind. Cargo writes `null` for a normal dependency.
 fn kind_or_normal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(Kind::Normal))
 }
 
-/// Workspaces as cargo would describe them, for the tests of the gates.
+/// Workspaces in the format of `cargo metadata`, for the tests of the gates.
 #[cfg(test)]
 pub(crate) mod example {
     use serde_json::{Value, json};
@@ -106,7 +106,7 @@ pub(crate) mod example {
         serde_json::from_value(workspace).expect("as cargo describes it")
     }
 
-    /// A published crate in `crates/`, complete, without dependencies and features.
+    /// Makes a complete published crate in `crates/`, without dependencies and features.
     pub(crate) fn package(name: &str) -> Value {
         json!({
             "name": name, "manifest_path": format!("crates/{name}/Cargo.toml"), "publish": null,

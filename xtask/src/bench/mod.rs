@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what calls cost the host, on the simulated driver, in time and in
+//! `cargo xtask bench`: host cost of calls on the simulated driver, in time and in
 //! instructions.
 
 mod profile;
@@ -14,8 +14,8 @@ use crate::workspace::Workspace;
 
 const PACKAGE: &str = "dmr-bench";
 
-/// Operations of the two runs of a step. The difference is that of warm operations, and a multiple
-/// of what is done once in a power of two of them.
+/// The numbers of operations in the two runs of a step. The difference has warm operations only, and is a
+/// multiple of each power of two up to it, for work that is done once per group of operations.
 const FEW: u64 = 1_024;
 const MANY: u64 = 3_072;
 
@@ -70,13 +70,13 @@ fn count(program: &Path, step: &str, times: u64, target: &Path) -> Result<Count,
         .map_err(|error| Failure::Setup(format!("{step}: {}: {error}", out.display())))
 }
 
-/// The names of the steps in what `dmr-bench list` prints; with `parts`, those that contain one.
+/// Returns the names of the steps in the output of `dmr-bench list`; with `parts`, those that contain one.
 fn steps<'a>(list: &'a str, parts: &[&str]) -> impl Iterator<Item = &'a str> {
     let is_asked_for = |step: &&str| parts.is_empty() || parts.iter().any(|it| step.contains(it));
     list.lines().filter_map(|line| line.strip_prefix("step ")).filter(is_asked_for)
 }
 
-/// A row of the table: a single operation. Locked instructions have a decimal place where some
+/// Formats a row of the table: the cost of one operation. Locked instructions have a decimal place where some
 /// operations have more of them than others.
 fn row(step: &str, few: Count, many: Count) -> String {
     let per_operation = |few: u64, many: u64, parts: u64| {
@@ -93,7 +93,7 @@ fn row(step: &str, few: Count, many: Count) -> String {
     format!("| `{step}` | {ours} | {locked} | {driver} |")
 }
 
-/// `12,345`.
+/// Formats a number as `12,345`.
 fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,31 +1,31 @@
-//! Reads the profile that callgrind wrote of one step: instructions of ours, instructions of the
-//! simulated driver, and locked instructions of ours.
+//! Reads callgrind's profile of one step: instructions of the library, instructions of the
+//! simulated driver, and locked instructions of the library.
 //!
 //! With `--separate-callers` callgrind counts a function once for each stack of callers and writes
-//! the stack into the name: `callee'caller'caller of that'...`. So each line of the profile says
-//! where it was executed, and is counted once: recursion, and functions that both sides call, need
+//! the stack into the name: `callee'caller'caller of that'...`. So each line of the profile has the stack
+//! that executed it, and is counted once: recursion, and functions that both sides call, need
 //! no rule of their own.
 
-/// Callers that callgrind keeps of each function. Real stacks have about 40.
+/// The number of callers that callgrind keeps of each function. Real stacks have about 40.
 pub(super) const MAX_FRAMES: usize = 64;
 
-/// The function that makes one operation. What is executed elsewhere is not counted: start-up, the
+/// The function that makes one operation. Code outside of it is not counted: start-up, the
 /// end of the process, other threads.
 const STEP: &str = "dmr_bench::steps::Step::once";
 
-/// A frame of the simulated driver. The outermost one is the entry point that cudarc calls, and
-/// everything below that is the driver's, whichever crate its function is in.
+/// The start of the names of the simulated driver's functions. The outermost one is the entry point that cudarc
+/// calls, and all code that it calls counts as the driver's, whatever its crate.
 const DRIVER: &str = "dmr_sim::";
 
-/// What callgrind counts with `--collect-bus=yes`: instructions, and those that lock the bus.
+/// The events that callgrind counts with `--collect-bus=yes`: instructions, and those that lock the bus.
 const EVENTS: &str = "events: Ir Ge";
 
-/// What a run of a step executed.
+/// The instructions of a run of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     /// Instructions outside of driver calls.
     pub(super) ours: u64,
-    /// Those of them that read, modify and write memory atomically.
+    /// Instructions outside of driver calls that read, modify and write memory atomically.
     pub(super) locked: u64,
     /// Instructions inside of driver calls.
     pub(super) driver: u64,
@@ -36,7 +36,7 @@ impl Count {
     ///
     /// # Errors
     ///
-    /// Says why the profile cannot be read exactly: it has no locked instructions, no operation, or
+    /// The reason why the profile cannot be read exactly: it has no locked instructions, no operation, or
     /// a stack that callgrind cut off.
     pub(super) fn of(profile: &str) -> Result<Self, String> {
         if !profile.lines().any(|line| line == EVENTS) {
@@ -49,7 +49,7 @@ impl Count {
             if let Some(stack) = line.strip_prefix("fn=") {
                 side = Side::of(stack)?;
             } else if line.starts_with("calls=") {
-                // The next line has what the callee cost, which is counted at the callee.
+                // The next line has the cost of the callee, which is counted at the callee.
                 lines.next();
             } else if let Some((instructions, locked)) = cost(line) {
                 match side {
@@ -63,13 +63,13 @@ impl Count {
             }
         }
         if count.ours == 0 {
-            return Err(format!("no instruction of ours inside of `{STEP}`"));
+            return Err(format!("no instruction of the library inside of `{STEP}`"));
         }
         Ok(count)
     }
 }
 
-/// Where an instruction is executed.
+/// The part of the program that executes an instruction.
 enum Side {
     /// Not in the step.
     Outside,
@@ -92,7 +92,7 @@ impl Side {
     }
 }
 
-/// Both costs in a line `position instructions locked`, where zeros at the end are left out; `None`
+/// Returns both costs in a line `position instructions locked`, where zeros at the end are left out; `None`
 /// for any other line.
 fn cost(line: &str) -> Option<(u64, u64)> {
     if !line.starts_with(|c: char| c.is_ascii_digit()) {
@@ -110,8 +110,8 @@ mod tests {
     const ALLOCATE: &str = "dmr_pool::allocate'dmr_bench::steps::Step::once'dmr_bench::main";
     const ENTRY: &str = "dmr_sim::driver::event::cuEventQuery";
 
-    /// A function with its stack, its own costs, and what it calls: the callees and the inclusive
-    /// costs of the calls, which are for readers of call graphs.
+    /// A function with its stack, its own costs, and its calls: the callees and the inclusive
+    /// costs of the calls, which are not counted.
     type Function<'a> = (&'a str, &'a str, &'a [(&'a str, u64)]);
 
     fn profile(functions: &[Function<'_>]) -> String {
@@ -204,9 +204,11 @@ mod tests {
         let error = |text: &str| Count::of(text).unwrap_err();
         let deep = "f'".repeat(MAX_FRAMES) + ALLOCATE;
         assert!(error(&profile(&[(&deep, "1", &[])])).contains("may be cut off"));
-        assert!(error(&profile(&[("main", "1", &[])])).contains("no instruction of ours"));
+        assert!(error(&profile(&[("main", "1", &[])])).contains("no instruction of the library"));
         let only_driver = format!("{ENTRY}'{ALLOCATE}");
-        assert!(error(&profile(&[(&only_driver, "1", &[])])).contains("no instruction of ours"));
+        assert!(
+            error(&profile(&[(&only_driver, "1", &[])])).contains("no instruction of the library")
+        );
         let unlocked = profile(&[(ALLOCATE, "1", &[])]).replace(EVENTS, "events: Ir");
         assert!(error(&unlocked).contains("Ir Ge"));
     }

@@ -1,10 +1,10 @@
-//! The executables that cargo says it has built.
+//! The executables that cargo has built, from its messages.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// What an executable is there for.
+/// The kind of an executable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A test harness: unit tests or an integration test.
@@ -22,15 +22,15 @@ pub(crate) struct Artifact {
     pub(crate) package: String,
     /// The name of the test, example or binary.
     pub(crate) target: String,
-    /// Whether its tests are those inside the crate.
+    /// Whether it has the unit tests of the crate.
     pub(crate) is_unit_test: bool,
     pub(crate) role: Role,
     pub(crate) executable: PathBuf,
 }
 
 impl Artifact {
-    /// Where it is in the bundle. Unit tests of a library and its binary have one crate and one
-    /// name, so the kind is part of theirs.
+    /// Returns its path in the bundle. Unit tests of a library and of its binary can have one crate and one
+    /// name, so their names contain the kind.
     pub(crate) fn place(&self) -> PathBuf {
         let Self { package, target, .. } = self;
         match self.role {
@@ -42,7 +42,7 @@ impl Artifact {
     }
 }
 
-/// Those in cargo's JSON messages, one a line; other messages are passed over.
+/// Returns the executables in cargo's JSON messages, one a line; other messages are ignored.
 pub(crate) fn from_messages(messages: &str) -> Vec<Artifact> {
     let parsed = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     parsed.filter_map(Message::artifact).collect()
@@ -82,7 +82,7 @@ impl Message {
             false if is("bin") => Role::Program,
             false => return None,
         };
-        // A crate's folder has its name.
+        // The folder of a crate has the name of the crate.
         let folder = self.manifest_path?.parent()?.file_name()?.to_string_lossy().into_owned();
         let is_unit_test = role == Role::Test && !is("test");
         let name =

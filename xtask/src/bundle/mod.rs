@@ -1,4 +1,4 @@
-//! `cargo xtask bundle`: everything that runs, for a machine with a driver but neither Rust nor
+//! `cargo xtask bundle`: tests, examples and programs for a machine with a driver but neither Rust nor
 //! the sources.
 
 pub(crate) mod artifacts;
@@ -17,27 +17,27 @@ use crate::workspace::Workspace;
 const FOLDER: &str = "dmr-bundle";
 const SCRIPT: &str = include_str!("run.sh");
 
-/// The programs that are measured, that a user runs, or that tests run: package and binary.
+/// The programs of benchmarks, of users and of tests: package and binary.
 const PROGRAMS: &[(&str, &str)] =
     &[("dmr-cli", "dmr"), ("dmr-bench", "dmr-bench"), ("dmr-sanitize", "control")];
 
-/// Tests of places in source lines, by package and name: a bundle has no line tables.
+/// Tests that need line tables, which a bundle does not have, by package and name.
 const OF_LINES: &[(&str, &str)] = &[("dmr-sim", "cuboid")];
 
-/// This program's own tests are about the sources.
+/// The package without tests in the bundle: its tests read the sources.
 const WITHOUT: &str = "xtask";
 
-/// What `bundle` was told.
+/// The options of `bundle`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Where the bundle goes; `target/bundle` if nowhere is named.
+    /// The folder of the bundle; `None` is `target/bundle`.
     out: Option<PathBuf>,
-    /// Whose tests and examples; everyone's if nobody is named.
+    /// The crates whose tests and examples are packed; all crates if this is empty.
     packages: Vec<String>,
 }
 
 impl Options {
-    /// From `--out DIR` and any number of `--package NAME`.
+    /// Parses `--out DIR` and any number of `--package NAME`.
     pub(crate) fn parse(arguments: &[&str]) -> Result<Self, Failure> {
         let mut options = Self::default();
         for pair in arguments.chunks(2) {
@@ -64,7 +64,7 @@ impl Options {
     }
 }
 
-/// Builds, collects, strips and packs; says what is in it and how large it is.
+/// Builds, collects, strips and packs; prints the content and the size.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let tests = build(&[&["test", "--no-run"], &options.selection()[..]].concat())?;
     let packages: Vec<&str> = PROGRAMS.iter().flat_map(|(package, _)| ["-p", package]).collect();
@@ -114,19 +114,19 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 /// Builds, and returns the executables that cargo names.
 pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Artifact>, Failure> {
     let arguments = [arguments, &["--message-format", "json-render-diagnostics"]].concat();
-    // Cargo's progress is for the reader: a build of everything takes minutes.
+    // Cargo's progress is shown: a build of all crates takes minutes.
     let mut cargo = command::cargo(&arguments);
     let messages = command::capture(cargo.stderr(Stdio::inherit()))?;
     Ok(artifacts::from_messages(&messages))
 }
 
-/// Asks the executable itself.
+/// Returns whether the executable lists no test.
 fn lists_no_test(executable: &Path) -> Result<bool, Failure> {
     let list = command::capture(Command::new(executable).args(["--list", "--format", "terse"]))?;
     Ok(!list.lines().any(|line| line.ends_with(": test")))
 }
 
-/// Says which file could not be read, written or the like.
+/// Makes the failure of an operation on a file.
 pub(crate) fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::Setup(format!("cannot {what} {}: {error}", path.display()))
 }

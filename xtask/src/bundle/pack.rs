@@ -1,4 +1,4 @@
-//! Files into the bundle: stripped, executable, and packed in the end.
+//! Copies files into the bundle, strips executables, and packs the bundle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use super::cannot;
 use crate::command;
 use crate::failure::Failure;
 
-/// What a bundle may have at most, packed.
+/// The maximum size of a packed bundle.
 const MOST_BYTES: u64 = 60 << 20;
 
-/// The executables have most of their code in common: a dictionary that holds several of them
-/// matters more than effort.
+/// The options of xz. The executables have most of their code in common: a dictionary larger than several of
+/// them reduces the size more than a higher preset.
 const XZ_OPTIONS: &str = "--lzma2=preset=3,dict=128MiB";
 
 /// A packed bundle.
@@ -23,7 +23,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Small enough to be carried to another machine.
+    /// Returns an error unless it is small enough to be copied to another machine.
     pub(crate) fn check_size(&self) -> Result<(), Failure> {
         if self.bytes <= MOST_BYTES {
             return Ok(());
@@ -33,7 +33,7 @@ impl Archive {
     }
 }
 
-/// Copies an executable without its debug information. Symbols stay: what a panic says needs them.
+/// Copies an executable without its debug information. Symbols stay: backtraces need them.
 pub(crate) fn executable(from: &Path, to: &Path) -> Result<(), Failure> {
     copy(from, to)?;
     if has("strip") {
@@ -55,7 +55,7 @@ pub(crate) fn traces(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a script that can be started.
+/// Writes an executable script.
 pub(crate) fn script(text: &str, to: &Path) -> Result<(), Failure> {
     fs::write(to, text).map_err(|error| cannot("write", to, &error))?;
     #[cfg(unix)]
@@ -67,7 +67,7 @@ pub(crate) fn script(text: &str, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Packs a folder of `parent`: with xz if it is there, else with gzip.
+/// Packs a folder of `parent`: with xz if it is installed, otherwise with gzip.
 pub(crate) fn archive(parent: &Path, folder: &str) -> Result<Archive, Failure> {
     let (flag, suffix) = if has("xz") { ("-J", "tar.xz") } else { ("-z", "tar.gz") };
     let path = parent.join(format!("{folder}.{suffix}"));
@@ -89,7 +89,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::copy(from, to).map(drop).map_err(|error| cannot("copy", from, &error))
 }
 
-/// Whether there is such a program.
+/// Returns whether a program is installed.
 fn has(program: &str) -> bool {
     let mut command = Command::new(program);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());

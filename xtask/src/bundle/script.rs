@@ -11,13 +11,13 @@ const PASSES: &str = "echo 'test result: ok. 3 passed; 0 failed'";
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// One test at a time writes scripts and starts them: a process that another thread starts just then
-/// would inherit a script that is still open for writing, and Linux runs no such file.
+/// Serializes the tests that write and start scripts: a process that another thread starts at that time
+/// would inherit a script that is still open for writing, and Linux refuses to run such a file.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A bundle of which everything passes, but for what is given: path and shell script.
+/// Makes a bundle in which all executables pass, except for the given ones: path and shell script.
 fn run(given: &[(&str, &str)], arguments: &[&str]) -> Output {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! `cargo xtask mutants`: whether the tests notice faults that cargo-mutants puts into the
+//! `cargo xtask mutants`: the share of faults that the tests detect, which cargo-mutants puts into the
 //! bookkeeping.
 //!
 //! Mutants are made of the current commit, in a clone inside the target folder, so that neither
-//! the working tree nor its builds are touched. Outcomes are kept by commit: a run that is repeated
-//! goes on where it was interrupted.
+//! the working tree nor its builds are touched. Outcomes are kept by commit: a repeated run
+//! continues where it was interrupted.
 
 mod options;
 mod outcomes;
@@ -24,11 +24,11 @@ use crate::workspace::Workspace;
 
 const MISSING: &str = "cargo-mutants is not installed: run `cargo install --locked cargo-mutants`";
 
-/// Exit codes of cargo-mutants after which it has tested every mutant: all were caught, some were
+/// The exit codes with which cargo-mutants has tested every mutant: all were caught, some were
 /// missed, some timed out.
 const TESTED: [i32; 3] = [0, 2, 3];
 
-/// Tests a sample of mutants, as far as that is not done, and prints the score.
+/// Tests the mutants of a sample that were not tested before, and prints the score.
 pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
     let options = Options::parse(arguments)?;
     let mut probe = command::cargo(&["mutants", "--version"]);
@@ -57,11 +57,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where mutants are made and tested.
+/// The folders in which mutants are made and tested.
 struct Sandbox {
     /// A clone of the repository.
     clone: PathBuf,
-    /// What is built there; also by later runs.
+    /// The target folder of the clone, which later runs use again.
     build: PathBuf,
     /// A folder for each run of cargo-mutants at this commit.
     runs: PathBuf,
@@ -113,8 +113,8 @@ impl Sandbox {
         timeout: Option<u64>,
     ) -> Result<(), Failure> {
         let run = self.next_run()?;
-        // With `--iterate` cargo-mutants leaves out what is listed here. Its option `--re` would
-        // let some kinds of mutants through.
+        // With `--iterate` cargo-mutants skips the mutants that are listed here. Its option `--re` does
+        // not skip all kinds of mutants.
         let list: String = others.iter().map(|mutant| format!("{}\n", mutant.name)).collect();
         let path = run.join("mutants.out/previously_caught.txt");
         std::fs::write(&path, list).map_err(|error| cannot("write", &path, &error))?;
@@ -147,7 +147,7 @@ impl Sandbox {
         Ok(folder)
     }
 
-    /// Cargo-mutants in the clone, on the files of a target.
+    /// Makes a command of cargo-mutants in the clone, on the files of a target.
     fn cargo_mutants(&self, target: &Target) -> Command {
         let mut command = command::cargo(&["mutants"]);
         command.current_dir(&self.clone).arg("--dir").arg(&self.clone);

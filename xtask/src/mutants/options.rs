@@ -8,18 +8,18 @@ const USAGE: &str =
 /// The options of `mutants`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// How many mutants to test; `None` for all.
+    /// The number of mutants to test; `None` for all.
     pub(super) sample: Option<usize>,
-    /// Which sample.
+    /// The seed of the sample.
     pub(super) seed: u64,
-    /// Which part of the sample.
+    /// The part of the sample to test.
     pub(super) shard: Shard,
-    /// Seconds after which the tests of a mutant count as hanging; `None` for five times what
-    /// they take without a mutant.
+    /// The seconds after which the tests of a mutant count as hanging; `None` for five times their
+    /// time without a mutant.
     pub(super) timeout: Option<u64>,
 }
 
-/// Every mutant whose position in the sample is `index` modulo `count`.
+/// The mutants whose position in the sample is `index` modulo `count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shard {
     pub(super) index: usize,
@@ -60,7 +60,7 @@ impl Options {
 }
 
 impl Shard {
-    /// `0/4` is the first of four.
+    /// Parses `K/N`: `0/4` is the first of four.
     fn parse(text: &str) -> Option<Self> {
         let (index, count) = text.split_once('/')?;
         let shard = Self { index: index.parse().ok()?, count: count.parse().ok()? };

@@ -1,4 +1,4 @@
-//! What became of mutants: the lists that cargo-mutants writes as it goes, and the score.
+//! Outcomes of mutants: the lists that cargo-mutants writes while it runs, and the score.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::sample::Mutant;
 use crate::failure::Failure;
 
-/// What became of one mutant.
+/// The outcome of one mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// A test failed.
@@ -16,12 +16,12 @@ pub(super) enum Outcome {
     TimedOut,
     /// All tests passed.
     Missed,
-    /// The change does not compile, so it says nothing about the tests.
+    /// The change does not compile, and does not count.
     Unviable,
 }
 
 /// The files of cargo-mutants, with the name of one mutant in each line. Lines are added when a
-/// mutant has been tested, so an interrupted run leaves those that it has finished.
+/// mutant has been tested, so an interrupted run leaves the outcomes of the mutants that it has tested.
 const LISTS: [(&str, Outcome); 4] = [
     ("caught.txt", Outcome::Caught),
     ("timeout.txt", Outcome::TimedOut),
@@ -34,7 +34,7 @@ const LISTS: [(&str, Outcome); 4] = [
 pub(super) struct Outcomes(BTreeMap<String, Outcome>);
 
 impl Outcomes {
-    /// Collects what all runs below a folder have found so far; nothing if there is no folder.
+    /// Collects the outcomes of all runs below a folder so far; none if there is no folder.
     pub(super) fn load(runs: &Path) -> Result<Self, Failure> {
         let mut outcomes = Self::default();
         if !runs.exists() {
@@ -52,12 +52,12 @@ impl Outcomes {
         Ok(outcomes)
     }
 
-    /// Whether this mutant needs no other test.
+    /// Returns whether this mutant was tested.
     pub(super) fn has(&self, mutant: &Mutant) -> bool {
         self.0.contains_key(&mutant.name)
     }
 
-    /// Adds up what became of these mutants.
+    /// Counts the outcomes of these mutants.
     pub(super) fn score(&self, mutants: &[Mutant]) -> Score {
         let mut score = Score::default();
         for mutant in mutants {
@@ -80,7 +80,7 @@ impl Outcomes {
     }
 }
 
-/// How many mutants the tests notice.
+/// The number of mutants with each outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Score {
     pub(super) caught: usize,
@@ -92,8 +92,8 @@ pub(super) struct Score {
 }
 
 impl Score {
-    /// Tenths of a percent of the viable mutants that were noticed, rounded down, so that 100 %
-    /// means all; `None` if none was viable.
+    /// Returns the share of viable mutants that the tests detect, in tenths of a percent, rounded down, so
+    /// that 100 % means all; `None` if none was viable.
     pub(super) fn per_mille(&self) -> Option<usize> {
         let noticed = self.caught + self.timed_out;
         (noticed * 1000).checked_div(noticed + self.missed.len())

@@ -1,4 +1,4 @@
-//! Which mutants are tested: a seeded sample, and a shard of it.
+//! The selection of mutants: a seeded sample, and a shard of it.
 
 use serde::Deserialize;
 

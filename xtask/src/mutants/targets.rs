@@ -1,4 +1,4 @@
-//! What is mutated, and which tests must notice.
+//! The files with mutants, and the tests that must detect them.
 
 /// Files of one crate, and the packages whose tests are run for each of their mutants.
 pub(super) struct Target {
@@ -6,7 +6,7 @@ pub(super) struct Target {
     pub(super) package: &'static str,
     /// Globs, from the root of the repository.
     pub(super) files: &'static [&'static str],
-    /// The crate itself, and crates that depend on it and whose tests check it.
+    /// The crates whose tests are run: the crate itself, and crates that depend on it and test it.
     pub(super) tested_by: &'static [&'static str],
 }
 

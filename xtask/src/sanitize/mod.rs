@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
     check(&options, &Search::new(options.tool.as_deref()))
 }
 
-/// Looks for the GPU and the tool before it builds anything.
+/// Finds the GPU and the tool, and then builds the programs.
 fn check(options: &Options, search: &Search) -> Result<(), Failure> {
     let (machine, tool) = search.find()?;
     let folder = match (&options.out, &options.programs) {

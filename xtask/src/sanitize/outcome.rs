@@ -1,4 +1,4 @@
-//! Judges a row by what the program printed and what the tool reported.
+//! Judges a row by the output of the program and the report of the tool.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use super::process::End;
 use super::records::{self, ApiError, Finding, Report};
 use super::rows::{Row, Subject, Tool};
 
-/// How the lines that programs print for the runner start.
+/// The prefix of the lines that programs print for the runner.
 const LINE: &str = "dmr-sanitize: ";
 
-/// What one process under the tool has written, and how it ended.
+/// The output of one process under the tool, and its exit status.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence<'a> {
     pub(super) end: End,
-    /// What the program printed.
+    /// The program's output.
     pub(super) printed: &'a str,
     /// The tool's text.
     pub(super) log: &'a str,
@@ -30,11 +30,11 @@ pub(super) struct Outcome {
     pub(super) tests: u64,
     /// Launches that the tool checked.
     pub(super) kernels: u64,
-    /// What the tool found, without the canary and without expected API errors.
+    /// The tool's findings, without the canary and without expected API errors.
     pub(super) findings: Vec<Finding>,
     /// The class of the canary, if the tool reported it.
     pub(super) canary: Option<String>,
-    /// Why the row is red; empty if it is clean.
+    /// The reasons why the row is red; empty if it is clean.
     pub(super) problems: Vec<String>,
 }
 
@@ -103,8 +103,8 @@ fn tool_error(line: &str) -> Option<&str> {
     (is_error && !error.contains("Race reported") && !error.contains("hazard")).then_some(error)
 }
 
-/// The tool ends its log with the number of its records, launches included. Another number means that
-/// one of its two files lacks something.
+/// Compares the numbers of records. The tool ends its log with the number, launches included; if its results
+/// have another number, one of the two files is incomplete.
 fn check_summary(log: &str, records: u64, outcome: &mut Outcome) {
     let counts = log.lines().filter_map(|line| {
         let (_, count) = line.strip_prefix("========= ")?.split_once(" SUMMARY: ")?;
@@ -209,7 +209,7 @@ fn said<'a>(printed: &'a str, what: &'a str) -> impl Iterator<Item = &'a str> {
     printed.lines().filter_map(move |line| line.strip_prefix(LINE)?.strip_prefix(what))
 }
 
-/// Returns the errors that the program provoked on purpose: how many, by call and error.
+/// Returns the number of errors that the program provoked on purpose, by call and error.
 fn expected_api_errors(printed: &str, outcome: &mut Outcome) -> BTreeMap<ApiError, u64> {
     let mut expected = BTreeMap::new();
     for line in said(printed, "expect api-error ") {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Exited(ExitStatus),
@@ -55,7 +55,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<End> {
 /// Kills the process with its group, so that no child is left.
 fn kill(child: &mut Child) {
     let group = format!("-{}", child.id());
-    // Errors: there is nothing left to kill.
+    // An error means that the group has ended.
     let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
     let _ = child.kill();
     let _ = child.wait();

@@ -7,7 +7,7 @@ use quick_xml::de::Deserializer;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-/// How the names of the canary's kernels start.
+/// The prefix of the names of the canary's kernels.
 const CANARY: &str = "dmr_canary";
 
 /// The tool's report about one program and its children.
@@ -19,7 +19,7 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     /// The classes of the findings in the canary's kernels.
     pub(super) canary: Vec<String>,
-    /// How many records there are, launches with the rest: what the tool counts as errors.
+    /// The number of records, launches included: the tool's number of errors.
     pub(super) records: u64,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Finding {
     pub(super) class: String,
-    /// The tool's words, and the kernel if the tool names one.
+    /// The tool's description, and the kernel if the tool names one.
     pub(super) text: String,
     /// The device address, in hexadecimal, if the tool's record has one.
     pub(super) address: Option<String>,
-    /// The driver call that failed, if that is the finding.
+    /// The failed driver call, if the finding is about one.
     pub(super) api_error: Option<ApiError>,
 }
 
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// How far an address is from the nearest allocation.
+/// The distance of an address from the nearest allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Distance {
     OneByteAfter,
@@ -118,7 +118,7 @@ fn distances(log: &str) -> BTreeMap<String, Distance> {
     distances
 }
 
-/// What is in the file. A root element, or an element in it, that is not known is an error.
+/// The content of the file. An unknown root element, or an unknown element in it, is an error.
 #[derive(Deserialize)]
 enum Document {
     ComputeSanitizerOutput(Output),
@@ -201,7 +201,7 @@ impl Record {
         Finding { class: class.to_owned(), text, address, api_error }
     }
 
-    /// The class of a finding, in this project's words.
+    /// Returns this project's class of a finding.
     fn class(
         &self,
         api_error: Option<&ApiError>,
@@ -234,9 +234,9 @@ fn is_invalid_free(ApiError { call, error }: &ApiError) -> bool {
     matches!(&**call, "cuMemFree" | "cuMemFreeAsync") && error == "CUDA_ERROR_INVALID_VALUE"
 }
 
-/// The classes by which a tool may report a planted fault of a class. The tool sees that memory is not
-/// allocated, and not whether it ever was; it forgets a block that is freed before it reports, and
-/// then how far from the block the address was. So where it reports the very address of the fault
+/// Returns the classes by which a tool may report a planted fault of a class. The tool detects that memory is
+/// not allocated, and not whether it ever was; if a block is freed before the report, the tool no longer has its
+/// distance from the address. So where the tool reports the exact address of the fault
 /// (`is_located`), `not-allocated` is enough.
 pub(super) fn accepted(planted: &str, is_located: bool) -> Vec<&str> {
     match planted {
@@ -280,7 +280,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_class_of_fault_is_told_from_the_others() {
+    fn every_kind_of_record_has_its_class() {
         for (xml, expected) in [
             (sample!("use-before-alloc"), "use-before-alloc"),
             (sample!("use-after-free"), "use-after-free"),

@@ -17,7 +17,7 @@ use crate::bundle::cannot;
 use crate::command;
 use crate::failure::Failure;
 
-/// What a result depends on. With another value the row runs again.
+/// The inputs of a result. If one of them changes, the row runs again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Provenance {
     /// The hash of the program's content, in hexadecimal.
@@ -63,7 +63,7 @@ fn digest(path: &Path) -> Result<(String, usize), Failure> {
 #[derive(Serialize, Deserialize)]
 struct Entry {
     id: String,
-    /// When the row finished, in UTC.
+    /// The time at which the row finished, in UTC.
     date: String,
     provenance: Provenance,
     outcome: Outcome,
@@ -86,13 +86,13 @@ impl Store {
         Self { path, results }
     }
 
-    /// The result of a row, if it is one of this program, command and machine.
+    /// Returns the result of a row, if it is one of this program, command and machine.
     pub(super) fn get(&self, row: &Row, provenance: &Provenance) -> Option<&Outcome> {
         let (stored, outcome) = self.results.get(&row.id())?;
         (stored == provenance).then_some(outcome)
     }
 
-    /// Adds a result, on disk first.
+    /// Adds a result, to the file first.
     pub(super) fn add(
         &mut self,
         row: &Row,

@@ -12,7 +12,7 @@ use super::tool::Search;
 use crate::bundle::pack;
 use crate::bundle::script::alone;
 
-/// Plays compute-sanitizer: the program writes what the tool would report.
+/// A script in place of compute-sanitizer: the program writes the report of the tool.
 const TOOL: &str = r#"#!/bin/sh
 case "$1" in
     --version) echo "Version 2026.4.0.0 (build 1)"; exit ;;
@@ -68,14 +68,14 @@ impl Scene {
         Search { nvidia_smi: self.path("nvidia-smi"), tools: vec![self.path("compute-sanitizer")] }
     }
 
-    /// Runs; `Err` has the sentence for the reader.
+    /// Runs; `Err` has the message.
     fn run(&self, arguments: &[&str]) -> Result<(), String> {
         let mut options = Options::parse(arguments).unwrap();
         options.programs = Some(self.folder.path().to_owned());
         check(&options, &self.search()).map_err(|failure| failure.to_string())
     }
 
-    /// How often programs were started under the tool.
+    /// Returns how many programs were started under the tool.
     fn started(&self) -> usize {
         let text = std::fs::read_to_string(self.path("started")).unwrap_or_default();
         text.lines().count()

@@ -1,4 +1,4 @@
-//! The table of dependencies has each crate that a manifest asks for, and no other.
+//! The table of dependencies has each crate that a manifest names, and no other.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::workspace::Workspace;
 const TABLE: &str = "docs/src/decisions/0005-dependencies.md";
 
 pub(super) fn violations(tree: &Tree, workspace: &Workspace) -> Vec<Violation> {
-    let asked_for: BTreeSet<&str> = workspace
+    let named: BTreeSet<&str> = workspace
         .packages
         .iter()
         .flat_map(|package| &package.dependencies)
@@ -18,16 +18,16 @@ pub(super) fn violations(tree: &Tree, workspace: &Workspace) -> Vec<Violation> {
         .collect();
     let explained: BTreeSet<&str> =
         tree.text(TABLE).unwrap_or_default().lines().filter_map(first_cell).collect();
-    let missing = asked_for
+    let missing = named
         .difference(&explained)
         .map(|name| Violation::of(TABLE, format!("does not say what `{name}` is for")));
     let stale = explained
-        .difference(&asked_for)
+        .difference(&named)
         .map(|name| Violation::of(TABLE, format!("`{name}` is not a dependency any more")));
     missing.chain(stale).collect()
 }
 
-/// The name in a row that starts with a name in code.
+/// Returns the name in a row that starts with a name in code.
 fn first_cell(row: &str) -> Option<&str> {
     row.strip_prefix("| `")?.split('`').next()
 }
@@ -53,12 +53,12 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_that_nobody_explained_is_found() {
+    fn a_dependency_without_a_row_is_found() {
         assert_eq!(messages("text\n"), ["does not say what `libc` is for"]);
     }
 
     #[test]
-    fn a_row_for_a_dependency_that_is_gone_is_found() {
+    fn a_row_for_a_removed_dependency_is_found() {
         let page = "| `libc` | x |\n| `rand` | x |\n";
         assert_eq!(messages(page), ["`rand` is not a dependency any more"]);
     }

@@ -6,8 +6,8 @@ use crate::failure::Violation;
 
 const MARK: &str = "#[non_exhaustive]";
 
-/// Looks at each public type that derives `thiserror::Error`, and at each of its variants that has
-/// named fields. (A variant without a name for its field is that field: it gets no more.)
+/// Checks each public type that derives `thiserror::Error`, and each of its variants that has
+/// named fields. (A variant with an unnamed field gets no further fields.)
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs") {
@@ -45,13 +45,13 @@ fn check(path: &str, text: &str, found: &mut Vec<Violation>) {
     }
 }
 
-/// `Name` of `pub enum Name {` and of `pub struct Name {`, with or without parameters.
+/// Returns `Name` of `pub enum Name {` and of `pub struct Name {`, with or without parameters.
 fn type_name(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("pub enum ").or_else(|| line.strip_prefix("pub struct "))?;
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// `Name` of `    Name {`.
+/// Returns `Name` of `    Name {`.
 fn variant_with_fields(line: &str) -> Option<&str> {
     let name = line.strip_prefix("    ")?.strip_suffix(" {")?;
     let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
@@ -59,7 +59,7 @@ fn variant_with_fields(line: &str) -> Option<&str> {
     is_name.then_some(name)
 }
 
-/// The documentation and the attributes of the item on a line, trimmed: the lines above it, up to
+/// Returns the documentation and the attributes of the item on a line, trimmed: the lines above it, up to
 /// one that begins or ends another item of the same indentation.
 fn before<'t>(lines: &[&'t str], index: usize, indent: &str) -> Vec<&'t str> {
     let is_of_another = |line: &&&str| {

@@ -1,4 +1,4 @@
-//! Every crate keeps the workspace's lints; every published one says what a registry shows of it.
+//! Every crate has the workspace's lints; every published one has the fields that a registry shows.
 
 use super::tree::Tree;
 use crate::command;

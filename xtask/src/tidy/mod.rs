@@ -12,7 +12,7 @@ use crate::failure::{Failure, none_of};
 use crate::workspace::Workspace;
 use tree::Tree;
 
-/// Holds the lints over every file that git knows or would add.
+/// Runs the lints on every file that git tracks or would add.
 pub(crate) fn run() -> Result<(), Failure> {
     let (tree, workspace) = (Tree::load()?, Workspace::load()?);
     let mut found = sources::violations(&tree);

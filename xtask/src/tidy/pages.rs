@@ -1,4 +1,4 @@
-//! Pages and READMEs point at what exists, and the tables in them are whole.
+//! Links and paths in pages and READMEs exist, and their tables are complete.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ const BOOK: &str = "docs/src/";
 const SUMMARY: &str = "docs/src/SUMMARY.md";
 const VARIABLES: &str = "docs/src/guide/environment.md";
 
-/// A code span that starts so is a path of the repository.
+/// The starts of code spans that are paths of the repository.
 const FOLDERS: &[&str] = &[".cargo/", ".ci/", ".github/", "crates/", "docs/", "traces/", "xtask/"];
 
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
@@ -46,7 +46,7 @@ fn check_links(tree: &Tree, path: &str, text: &str, found: &mut Vec<Violation>) 
     }
 }
 
-/// A path in code, such as the name of a test file, exists.
+/// Checks that a path in code, such as that of a test file, exists.
 fn check_paths(tree: &Tree, path: &str, text: &str, found: &mut Vec<Violation>) {
     for (index, line) in prose(text) {
         for span in code_spans(line) {
@@ -60,7 +60,7 @@ fn check_paths(tree: &Tree, path: &str, text: &str, found: &mut Vec<Violation>) 
     }
 }
 
-/// Each page of the book is in its table of contents. (That the entries exist, `check_links` says.)
+/// Checks that each page of the book is in its table of contents. (`check_links` checks that the entries exist.)
 fn check_summary(tree: &Tree, found: &mut Vec<Violation>) {
     let summary = tree.text(SUMMARY).unwrap_or_default();
     let listed: BTreeSet<String> = summary
@@ -75,7 +75,7 @@ fn check_summary(tree: &Tree, found: &mut Vec<Violation>) {
     }
 }
 
-/// The table of environment variables and the code agree, in both directions.
+/// Checks that the table of environment variables and the code agree, in both directions.
 fn check_variables(tree: &Tree, found: &mut Vec<Violation>) {
     let mut read = BTreeSet::new();
     for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with("crates/")) {
@@ -93,8 +93,8 @@ fn check_variables(tree: &Tree, found: &mut Vec<Violation>) {
     }
 }
 
-/// Names of the library's variables right after the quote: up to the same quote, or to the `=` of
-/// an assignment.
+/// Returns the names of the library's variables directly after the quote: up to the same quote, or to the
+/// `=` of an assignment.
 fn variables(text: &str, quote: char) -> impl Iterator<Item = &str> {
     text.split(quote).filter_map(|part| {
         let name = part.split('=').next().unwrap_or(part);
@@ -105,7 +105,7 @@ fn variables(text: &str, quote: char) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The lines of a page outside fenced code, with their index.
+/// Returns the lines of a page outside fenced code, with their index.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter(move |(_, line)| {
@@ -123,14 +123,14 @@ fn code_spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// The targets of `[text](target)`, and of a line `[name]: target`.
+/// Returns the targets of `[text](target)`, and of a line `[name]: target`.
 fn link_targets(line: &str) -> impl Iterator<Item = &str> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let definition = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
     inline.chain(definition.map(|(_, target)| target.trim()))
 }
 
-/// The path from the root of a link in `page`; `None` if it leaves the repository.
+/// Returns the path from the root of a link in `page`; `None` if it leaves the repository.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

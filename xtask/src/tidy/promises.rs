@@ -1,5 +1,5 @@
-//! Each promise that the contract says is kept has a row on the safety page: the files that test
-//! it, and a fault that they would notice.
+//! Each kept promise of the contract has a row on the safety page: the files that test
+//! it, and a fault that they would detect.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use crate::failure::Violation;
 const CONTRACT: &str = "docs/src/contract.md";
 const SAFETY: &str = "docs/src/safety.md";
 
-/// What the last cell of a promise's row may say.
+/// The allowed values of the last cell of a promise's row.
 const KEPT: &[&str] = &["now", "part"];
 const NOT_YET: &str = "later";
 
 /// The contract has one row `| T1 | promise | now |` for each promise, and the safety page one row
-/// `| T1 | files | fault |` for each that is kept. (The lint on pages checks that the files exist.)
+/// `| T1 | files | fault |` for each kept one. (The lint on pages checks that the files exist.)
 pub(super) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     let kept = kept_promises(tree, &mut found);
@@ -65,7 +65,7 @@ fn checked_promises<'t>(tree: &'t Tree, found: &mut Vec<Violation>) -> BTreeSet<
     checked
 }
 
-/// Whether a cell has the path of a source file in code.
+/// Returns whether a cell has the path of a source file in code.
 fn names_a_test(cell: &str) -> bool {
     let mut spans = cell.split('`').skip(1).step_by(2);
     spans.any(|span| span.starts_with("crates/") && span.ends_with(".rs"))
@@ -73,10 +73,10 @@ fn names_a_test(cell: &str) -> bool {
 
 /// A row of a table whose first cell is a promise's id.
 struct Row<'t> {
-    /// Of the line in its page, from zero.
+    /// The index of the line in its page, from zero.
     index: usize,
     id: &'t str,
-    /// Those after the id.
+    /// The cells after the id.
     cells: Vec<&'t str>,
 }
 

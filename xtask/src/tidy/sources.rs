@@ -1,9 +1,9 @@
-//! What every source file keeps to.
+//! Rules for every source file.
 
 use super::tree::Tree;
 use crate::failure::Violation;
 
-/// More lines of code than this, comments and blank lines left out, are more than one idea.
+/// The maximum number of lines of code in a file, without comments and blank lines.
 const MOST_CODE_LINES: usize = 400;
 
 /// The files that may be longer, and why.
@@ -13,21 +13,21 @@ const LONG_FILES: &[(&str, &str)] = &[];
 const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-bench/", "submits work to the driver by hand, as the reference"),
     ("crates/dmr-buffer/", "copies between host and device memory"),
-    ("crates/dmr-core/", "one `unsafe fn` each: what makes blocks, addresses and memory"),
+    ("crates/dmr-core/", "one `unsafe fn` each that makes blocks, addresses and memory"),
     ("crates/dmr-cuda-async/", "calls the driver"),
     ("crates/dmr-cuda-direct/", "calls the driver"),
     ("crates/dmr-cuda-virtual/", "calls the driver"),
     ("crates/dmr-nvtx/", "calls the functions of a tool"),
     ("crates/dmr-pool/", "makes blocks of the memory that it carves up"),
     ("crates/dmr-sanitize/", "commits faults, which a tool must report"),
-    ("crates/dmr-sim/", "is the driver: C functions, an object file in memory"),
+    ("crates/dmr-sim/", "implements the driver: C functions, an object file in memory"),
     ("crates/dmr-streams/", "calls the driver"),
-    ("crates/dmr-programs/", "submits work in windows of blocks that were given back; forks"),
+    ("crates/dmr-programs/", "submits work in windows of deallocated blocks; forks"),
     ("crates/dmr-testkit/", "its fake resource makes blocks"),
 ];
 
-/// Markers of unfinished work, and the attribute that takes a test out of the run. Taken apart, so
-/// that this file does not have them.
+/// Markers of unfinished work, and the attribute that excludes a test from the run. Split, so
+/// that this file does not contain them.
 const LEFT_OVERS: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -41,7 +41,7 @@ const LEFT_OVERS: &[&str] = &[
 
 const IGNORED: &str = concat!("#[ig", "nore");
 
-/// What a test says that is no test by itself, but runs in a child process of its file's tests.
+/// The attribute of a function that another test of its file runs in a child process.
 const RUN_BY_OTHERS: &str = concat!("#[ig", "nore = \"run by ");
 const RUNS_THEM: &str = "\"--ignored\"";
 
@@ -49,7 +49,7 @@ const RUNS_THEM: &str = "\"--ignored\"";
 const BUILD_PATHS: &[&str] = &[concat!("CARGO_MANIFEST", "_DIR"), concat!("fi", "le!()")];
 
 /// The files that may name the folder of the sources: one checks for a bundle first, and one compares
-/// it with places in debug information, which are of the build machine as well.
+/// it with paths in debug information, which are of the build machine as well.
 const WITH_BUILD_PATHS: &[&str] =
     &["crates/dmr-testkit/src/repository.rs", "crates/dmr-sim/src/label.rs"];
 
@@ -109,8 +109,8 @@ fn check_unsafe(path: &str, text: &str, found: &mut Vec<Violation>) {
     }
 }
 
-/// A unit test that used the testkit would see two copies of its own crate. The random programs are a
-/// library for tests, above the testkit.
+/// Refuses unit tests that use the testkit: such a test would link two copies of its own crate. The random
+/// programs are a library for tests that depends on the testkit.
 fn check_testkit(path: &str, text: &str, found: &mut Vec<Violation>) {
     let may_use_it = path.starts_with("xtask/") || path.starts_with("crates/dmr-programs/");
     if !path.contains("/src/") || may_use_it {
@@ -152,7 +152,7 @@ fn check_left_overs(path: &str, text: &str, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the marker stands there by itself, not as a part of a longer word.
+/// Returns whether the line has the marker as a whole word.
 fn has_word(line: &str, marker: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(marker).any(|(at, _)| {
@@ -178,19 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_what_it_is_for_is_fine() {
+    fn a_file_whose_first_line_is_a_doc_comment_is_fine() {
         assert_eq!(messages("crates/dmr/src/a.rs", "//! One idea.\n\nfn f() {}\n"), [""; 0]);
     }
 
     #[test]
-    fn a_file_starts_with_what_it_is_for() {
+    fn a_file_starts_with_a_doc_comment() {
         assert!(one("crates/dmr/src/a.rs", "fn f() {}\n").contains("the first line"));
         assert!(one("crates/dmr/src/a.rs", "// A comment.\n").contains("the first line"));
         assert!(one("crates/dmr-streams/src/a.ptx", ".version 7.0\n").contains("the first line"));
     }
 
     #[test]
-    fn a_file_has_at_most_400_lines_of_code_whatever_it_says_about_them() {
+    fn a_file_has_at_most_400_lines_of_code_without_comments() {
         let code = |lines| format!("//! Long.\n{}", "// why\n\ncode();\n".repeat(lines));
         assert_eq!(messages("crates/dmr/src/a.rs", &code(400)), [""; 0]);
         assert!(one("crates/dmr/src/a.rs", &code(401)).contains("401 lines of code"));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_unfinished_or_taken_out_of_the_run() {
+    fn unfinished_work_and_ignored_tests_are_found() {
         for marker in LEFT_OVERS {
             let text = format!("//! x\n\n    {marker} ...\n");
             assert!(one("xtask/src/a.rs", &text).starts_with("xtask/src/a.rs:3: "), "{marker}");

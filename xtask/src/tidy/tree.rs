@@ -6,14 +6,14 @@ use std::process::Command;
 use crate::command;
 use crate::failure::Failure;
 
-/// Path from the root, with `/`, to content. A file that is not text is there with no content.
+/// The content of each file by its path from the root, with `/`. A file that is not text has empty content.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// Every file that git knows or would add.
+    /// Reads every file that git tracks or would add.
     pub(crate) fn load() -> Result<Self, Failure> {
         let root = command::root();
         let mut list = Command::new("git");
@@ -29,12 +29,12 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// The content of a file.
+    /// Returns the content of a file.
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether there is such a file, or a folder with a file in it.
+    /// Returns whether there is such a file, or a folder with a file in it.
     pub(crate) fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let inside = format!("{path}/");
@@ -46,7 +46,7 @@ impl Tree {
                 .is_some_and(|(p, _)| p.starts_with(&inside))
     }
 
-    /// The files whose path ends so, with their content.
+    /// Returns the files whose path ends with `suffix`, with their content.
     pub(crate) fn ending(&self, suffix: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files
             .iter()
