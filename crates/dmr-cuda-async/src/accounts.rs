@@ -33,8 +33,19 @@ pub(crate) struct Balance {
     retired: u64,
     /// Of retired blocks that were freed.
     freed_later: u64,
+    /// Of freed blocks whose free is known to have executed.
+    executed: u64,
     /// Slots that blocks of the stream have left.
     slots: Vec<FreeSlot>,
+}
+
+/// Frees of a home stream that may not have executed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueuedFrees {
+    /// The slot of the stream.
+    pub(crate) slot: usize,
+    /// The bytes that were freed so far.
+    freed: u64,
 }
 
 /// Bytes of one or of all home streams.
@@ -85,9 +96,27 @@ impl Accounts {
         balance.slots.extend(slot);
     }
 
+    /// Returns the home streams with freed blocks whose free is not known to have executed.
+    pub(crate) fn queued_frees(&self) -> Vec<QueuedFrees> {
+        let queued = |(slot, account): (usize, &StreamAccount)| {
+            let balance = account.0.lock();
+            let freed = balance.totals().freed;
+            (freed > balance.executed).then_some(QueuedFrees { slot, freed })
+        };
+        self.accounts().filter_map(queued).collect()
+    }
+
+    /// Remembers that these frees have executed.
+    pub(crate) fn have_executed(&self, frees: &[QueuedFrees]) {
+        for &QueuedFrees { slot, freed } in frees {
+            let mut balance = self.in_slot(slot);
+            balance.executed = balance.executed.max(freed);
+        }
+    }
+
     /// Takes all slots that are kept.
     pub(crate) fn take_slots(&self) -> impl Iterator<Item = FreeSlot> {
-        self.accounts().flat_map(|account| std::mem::take(&mut account.0.lock().slots))
+        self.accounts().flat_map(|(_, account)| std::mem::take(&mut account.0.lock().slots))
     }
 
     pub(crate) fn on(&self, home: StreamId) -> Totals {
@@ -95,7 +124,7 @@ impl Accounts {
     }
 
     pub(crate) fn all(&self) -> Totals {
-        self.accounts().map(|account| account.0.lock().totals()).fold(
+        self.accounts().map(|(_, account)| account.0.lock().totals()).fold(
             Totals::default(),
             |sum, part| Totals {
                 allocated: sum.allocated + part.allocated,
@@ -105,22 +134,32 @@ impl Accounts {
         )
     }
 
-    fn accounts(&self) -> impl Iterator<Item = &StreamAccount> {
-        let later = self.later.iter().filter_map(OnceLock::get).flatten();
-        self.first.iter().chain(later)
+    /// Returns the accounts that were made, with the slots of their streams.
+    fn accounts(&self) -> impl Iterator<Item = (usize, &StreamAccount)> {
+        let first = std::iter::once(&self.first[..]);
+        let parts = first.map(Some).chain(self.later.iter().map(|part| part.get().map(|it| &**it)));
+        parts.enumerate().flat_map(|(part, accounts)| {
+            let slots = PART * part..;
+            slots.zip(accounts.into_iter().flatten())
+        })
     }
 
     #[inline]
     fn of(&self, home: StreamId) -> SpinLockGuard<'_, Balance> {
-        let account = match self.first.get(home.slot()) {
+        self.in_slot(home.slot())
+    }
+
+    #[inline]
+    fn in_slot(&self, slot: usize) -> SpinLockGuard<'_, Balance> {
+        let account = match self.first.get(slot) {
             Some(account) => account,
-            None => self.of_later(home.slot() - PART),
+            None => self.in_later_slot(slot - PART),
         };
         account.0.lock()
     }
 
     #[cold]
-    fn of_later(&self, slot: usize) -> &StreamAccount {
+    fn in_later_slot(&self, slot: usize) -> &StreamAccount {
         let part = self.later[slot / PART]
             .get_or_init(|| (0..PART).map(|_| StreamAccount::default()).collect());
         &part[slot % PART]

@@ -25,6 +25,9 @@ use crate::{AsyncConfig, Diagnostics};
 /// How long a trim waits for frees that are queued. Without other work they take microseconds.
 const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 
+/// The most times that an allocation waits for frees before it is refused.
+const TRIES: usize = 16;
+
 /// One `cuMemAllocFromPoolAsync` and one `cuMemFreeAsync` per block, from a driver pool of its own,
 /// with use tracking.
 ///
@@ -45,6 +48,11 @@ const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 /// A block that is deallocated while a window is open on it is retired, too, and freed when the
 /// window closes. A free that then fails leaves it retired, and every reap tries again. (A window
 /// that is closed through another resource of the same stream pool is found by the next reap.)
+///
+/// # When memory is short
+///
+/// An allocation for which the driver has no memory waits for the frees that are queued, on their home streams
+/// and on the reclaim stream, however long the work before them takes, and is refused only when none is left.
 ///
 /// # When the device is lost
 ///
@@ -149,8 +157,9 @@ impl AsyncCudaResource {
         self.streams.uses()
     }
 
-    /// Allocates from the driver. If it has no memory, frees what is retired, and then trims the
-    /// driver's pool; tries again after each. Trims the pool again before it refuses.
+    /// Allocates from the driver. If it has no memory, frees what is retired; then waits for the frees that
+    /// are queued and trims the driver's pool, as long as there are any; tries again after each. Trims the
+    /// pool again before it refuses.
     fn take(&self, bytes: usize, stream: &StreamGuard<'_>) -> ResourceResult<u64> {
         let allocate = || self.pool.allocate(bytes, stream);
         const FULL: result::DriverError = result::DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
@@ -160,9 +169,14 @@ impl AsyncCudaResource {
             let _ = self.reap(Patience::Wait);
             allocated = allocate();
         }
-        if allocated == Err(FULL) {
+        for attempt in 0..TRIES {
+            // Other threads may have freed blocks, and allocated what the last attempt had found.
+            let has_waited = allocated == Err(FULL) && self.wait_for_frees();
+            if allocated != Err(FULL) || attempt > 0 && !has_waited {
+                break;
+            }
             // Each free piece may be too small, and a larger one needs the device's memory.
-            allocated = self.trim_pool_to(0).map_or(allocated, |()| allocate());
+            allocated = self.pool.trim_to(0).map_or(allocated, |()| allocate());
         }
         allocated.map_err(|error| match error {
             FULL => {
@@ -175,11 +189,19 @@ impl AsyncCudaResource {
         })
     }
 
-    /// Trims the driver's pool, which has memory whose free is queued only after that has executed.
-    fn trim_pool_to(&self, keep_bytes: u64) -> ResourceResult<()> {
-        // Memory whose free is not done by then, or cannot be queried, stays in the driver's pool.
-        let _ = self.streams.synchronize_until(Instant::now() + FREES_TIMEOUT);
-        self.pool.trim_to(keep_bytes)
+    /// Waits for the frees that are queued: only then does the driver's pool have their memory. Returns
+    /// whether it has waited for any.
+    fn wait_for_frees(&self) -> bool {
+        // Blocks that cannot be freed stay retired.
+        let _ = self.reap(Patience::Wait);
+        let queued = self.accounts.queued_frees();
+        let is_home = |slot| queued.iter().any(|frees| frees.slot == slot);
+        // A stream that captures is skipped.
+        let has_waited = !queued.is_empty() && self.streams.synchronize_slots(is_home) == Ok(true);
+        if has_waited {
+            self.accounts.have_executed(&queued);
+        }
+        has_waited
     }
 
     #[cold]
@@ -330,7 +352,9 @@ impl DeviceMemoryResource for AsyncCudaResource {
         if before <= keep_bytes {
             return reaped.map(|_| 0);
         }
-        self.trim_pool_to(keep_bytes)?;
+        // Memory whose free is not done by then, or cannot be queried, stays in the driver's pool.
+        let _ = self.streams.synchronize_until(Instant::now() + FREES_TIMEOUT);
+        self.pool.trim_to(keep_bytes)?;
         let given_back = before.saturating_sub(self.pool.reserved_now()?);
         reaped.map(|_| given_back)
     }

@@ -34,8 +34,18 @@ impl StreamPool {
     /// [`ForkedProcess`](dmr_core::ResourceError::ForkedProcess); [`DeviceLost`](dmr_core::ResourceError::DeviceLost);
     /// [`Driver`](dmr_core::ResourceError::Driver).
     pub fn synchronize_all(&self) -> ResourceResult<bool> {
-        let outcome = self.wait_for_all(None)?;
-        Ok(!outcome.any_captures)
+        self.synchronize_slots(|_| true)
+    }
+
+    /// Waits as [`synchronize_all`](Self::synchronize_all) does, for the streams in the slots that
+    /// `is_wanted` accepts, and for the reclaim stream if that was created.
+    ///
+    /// # Errors
+    ///
+    /// As [`synchronize_all`](Self::synchronize_all).
+    pub fn synchronize_slots(&self, is_wanted: impl Fn(usize) -> bool) -> ResourceResult<bool> {
+        let waited = self.wait_for_slots(None, is_wanted)?;
+        Ok(!waited.any_captures)
     }
 
     /// Waits as [`synchronize_all`](Self::synchronize_all) does, but not beyond `until`. Returns whether the
@@ -48,15 +58,20 @@ impl StreamPool {
     ///
     /// As [`synchronize_all`](Self::synchronize_all).
     pub fn synchronize_until(&self, until: Instant) -> ResourceResult<bool> {
-        let outcome = self.wait_for_all(Some(until))?;
-        Ok(!outcome.any_busy)
+        let waited = self.wait_for_slots(Some(until), |_| true)?;
+        Ok(!waited.any_busy)
     }
 
-    fn wait_for_all(&self, until: Option<Instant>) -> ResourceResult<Waited> {
+    fn wait_for_slots(
+        &self,
+        until: Option<Instant>,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> ResourceResult<Waited> {
         self.device().relaxed(|relaxed| {
             let mut waited = Waited::default();
             for (slot, known) in self.stream_slots() {
-                if known.stream.get().is_none() {
+                let is_wanted = is_wanted(slot) || self.is_reclaim(slot);
+                if known.stream.get().is_none() || !is_wanted {
                     continue;
                 }
                 match self.enter_home(self.permanent_id(slot))? {

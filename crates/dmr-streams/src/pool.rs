@@ -244,6 +244,11 @@ impl StreamPool {
         self.slots.iter().enumerate()
     }
 
+    /// Returns whether the slot is that of the reclaim stream.
+    pub(crate) fn is_reclaim(&self, slot: usize) -> bool {
+        slot == self.max_streams
+    }
+
     /// Returns whether the slot is for streams of other owners.
     #[inline]
     pub(crate) fn is_adopted(&self, slot: usize) -> bool {
