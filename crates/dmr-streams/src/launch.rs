@@ -31,6 +31,9 @@ impl LaunchTokens {
     /// windows: those of `pinned` in the use table of `streams`, those of `blocks` through `resource`. Does
     /// not call the resource if there are no `blocks`.
     ///
+    /// Of each stream that has used the memory, the launch's stream waits for one event at most for `pinned`,
+    /// and for a later one at most for `blocks`.
+    ///
     /// # Errors
     ///
     /// As [`UseTable::prepare`](crate::UseTable::prepare) and [`UseTracking::prepare`]. No window of these

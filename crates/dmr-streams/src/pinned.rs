@@ -102,8 +102,9 @@ impl StreamPool {
     /// # Errors
     ///
     /// [`InvalidSize`](ResourceError::InvalidSize) for 0 bytes;
-    /// [`StreamMisuse`](ResourceError::StreamMisuse); driver errors, among them that the host has
-    /// no more memory to lock.
+    /// [`StreamMisuse`](ResourceError::StreamMisuse);
+    /// [`StreamCapturing`](ResourceError::StreamCapturing); driver errors, among them that the host has no
+    /// more memory to lock.
     pub fn allocate_pinned(
         self: &Arc<Self>,
         bytes: usize,
@@ -113,6 +114,7 @@ impl StreamPool {
         if bytes == 0 {
             return Err(ResourceError::zero_size());
         }
+        home.refuse_capture()?;
         // Memory that cannot be freed stays retired; this allocation does not fail for it.
         let _ = ORPHANS.get().reap(Patience::Poll);
         let _ = self.try_reap_pinned();

@@ -1,10 +1,10 @@
 //! U13, U14: dropping pinned memory records an event at most: it does not wait, leaves the current context as
-//! it is, and ends no capture.
+//! it is, and ends no capture. None is allocated on a stream that captures.
 
 #![allow(unsafe_code, reason = "captures begin and end in the driver")]
 
 use cudarc::driver::{CudaContext, result, sys};
-use dmr_core::{Access, BlockUse};
+use dmr_core::{Access, BlockUse, ResourceError};
 use dmr_sim::Universe;
 use dmr_testkit::Rig;
 
@@ -52,6 +52,22 @@ fn a_drop_of_memory_of_the_legacy_stream_ends_no_capture() {
         result::stream::end_capture(blocking).expect("the capture goes on");
         result::stream::destroy(blocking).unwrap();
     }
+    assert_eq!(rig.streams().reap_pinned(), Ok(64));
+    drop(home);
+    rig.assert_clean();
+}
+
+#[test]
+fn no_pinned_memory_is_allocated_on_a_stream_that_captures() {
+    let rig = Rig::simulated();
+    let home = rig.stream();
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    home.stream().begin_capture(mode).unwrap();
+    let refused = rig.streams().allocate_pinned(64, home.id()).unwrap_err();
+    assert!(matches!(refused, ResourceError::StreamCapturing { .. }), "{refused}");
+    // SAFETY: the lease keeps the stream alive.
+    unsafe { result::stream::end_capture(home.stream().cu_stream()).expect("the capture goes on") };
+    drop(rig.streams().allocate_pinned(64, home.id()).unwrap());
     assert_eq!(rig.streams().reap_pinned(), Ok(64));
     drop(home);
     rig.assert_clean();

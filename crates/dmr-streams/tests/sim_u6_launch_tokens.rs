@@ -1,4 +1,4 @@
-//! U6, D5: the windows of a launch whose uses are prepared in several calls.
+//! U3, U6, D5: the windows of a launch whose uses are prepared in several calls.
 
 use std::sync::Arc;
 
@@ -44,4 +44,28 @@ fn a_preparation_that_fails_holds_no_adopted_stream() {
     rig.streams().retire_stream(&adopted).expect_err("the first window is open");
     tokens.finish(rig.streams(), &resource).unwrap();
     rig.streams().retire_stream(&adopted).unwrap();
+}
+
+/// U3: pinned memory is prepared in the use table, and a block through its resource.
+#[test]
+fn an_event_that_stands_for_a_block_and_pinned_memory_is_waited_for_once() {
+    let rig = Rig::simulated();
+    let [home, producer, consumer] = [rig.stream(), rig.stream(), rig.stream()];
+    let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
+    let pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
+    let block = resource.allocate(64, home.id(), AllocTag::UNTAGGED).unwrap();
+    let [pinned_use, block_use] =
+        [pinned.block().id(), block.id()].map(|id| [BlockUse::new(id, Access::Write)]);
+    let launch_on = |stream| {
+        let mut tokens = LaunchTokens::new(stream);
+        tokens.prepare(rig.streams(), &resource, &pinned_use, &block_use).unwrap();
+        tokens.finish(rig.streams(), &resource).unwrap();
+    };
+    launch_on(producer.id());
+    rig.universe().reset_calls();
+    launch_on(consumer.id());
+    let calls = rig.universe().calls();
+    assert_eq!(calls.count("cuStreamWaitEvent"), 1, "{calls:?}");
+    assert_eq!(calls.count("cuEventRecord"), 1, "{calls:?}");
+    resource.deallocate(block).unwrap();
 }
