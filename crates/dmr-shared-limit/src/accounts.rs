@@ -65,13 +65,18 @@ pub fn accounts(
         }
     }
     paths.sort();
-    Ok(paths.into_iter().filter_map(|path| read(path).transpose()).collect())
+    let read = |path: PathBuf| match read(&path).transpose()? {
+        // The last member has left.
+        Err(_) if !path.exists() => None,
+        account => Some(account),
+    };
+    Ok(paths.into_iter().filter_map(read).collect())
 }
 
 /// Returns `None` for an account that no process has joined.
-fn read(path: PathBuf) -> Result<Option<AccountUsage>, SharedLimitError> {
+fn read(path: &Path) -> Result<Option<AccountUsage>, SharedLimitError> {
     let usage = || {
-        let mut file = AccountFile::open_to_read(&path)?;
+        let mut file = AccountFile::open_to_read(path)?;
         let mut table = Table::lock(&mut file, PATIENCE)?;
         let Some(Header { uuid, group, limit, .. }) = table.header().copied() else {
             return Ok(None);
@@ -81,5 +86,5 @@ fn read(path: PathBuf) -> Result<Option<AccountUsage>, SharedLimitError> {
         let processes = table.holders();
         Ok(Some(AccountUsage { uuid, group: group.into(), limit, processes }))
     };
-    usage().map_err(|problem| SharedLimitError { path: path.clone(), problem })
+    usage().map_err(|problem| SharedLimitError { path: path.to_owned(), problem })
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use crate::{SharedLimitConfig, processes};
 /// An open account.
 #[derive(Debug)]
 pub(crate) struct AccountFile {
+    path: PathBuf,
     fd: ClosedInChild,
     lock: FlockOperation,
     /// Bytes of the file, when it was locked.
@@ -58,7 +59,7 @@ impl AccountFile {
         let located = |problem| SharedLimitError { path: path.to_owned(), problem };
         check_directory(path.parent().unwrap_or(path))?;
         let fd = open_or_create(path).map_err(located)?;
-        Self::checked(fd, FlockOperation::NonBlockingLockExclusive).map_err(located)
+        Self::checked(path, fd, FlockOperation::NonBlockingLockExclusive).map_err(located)
     }
 
     /// Opens the file of an account to read it.
@@ -68,15 +69,15 @@ impl AccountFile {
     /// As [`open`](Self::open).
     pub(crate) fn open_to_read(path: &Path) -> Result<Self, Problem> {
         let fd = open(path, OFlags::RDONLY).map_err(|errno| refused("open", errno))?;
-        Self::checked(fd, FlockOperation::NonBlockingLockShared)
+        Self::checked(path, fd, FlockOperation::NonBlockingLockShared)
     }
 
-    fn checked(fd: OwnedFd, lock: FlockOperation) -> Result<Self, Problem> {
+    fn checked(path: &Path, fd: OwnedFd, lock: FlockOperation) -> Result<Self, Problem> {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| refused("fstat", errno))?;
         check_owner(&stat, user())?;
         let full = |_| refused("open", Errno::MFILE);
         let fd = ClosedInChild::new(fd).map_err(full)?;
-        Ok(Self { fd, lock, len: 0 })
+        Ok(Self { path: path.to_owned(), fd, lock, len: 0 })
     }
 
     fn fd(&self) -> Result<BorrowedFd<'_>, Problem> {
@@ -158,6 +159,15 @@ impl Storage for AccountFile {
             Ok(_) => Err(refused("pwrite", Errno::NOSPC)),
             Err(errno) => Err(refused("pwrite", errno)),
         }
+    }
+
+    fn remove(&mut self) -> Result<(), Problem> {
+        let own = self.stat()?;
+        let found = rustix::fs::lstat(&self.path).map_err(|errno| refused("lstat", errno))?;
+        if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino) {
+            return Err(Problem::Changed { what: "replaced" });
+        }
+        rustix::fs::unlink(&self.path).map_err(|errno| refused("unlink", errno))
     }
 
     fn is_alive(&mut self, process: &ProcessId) -> bool {

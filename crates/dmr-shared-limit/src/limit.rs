@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dmr_core::Process;
 use dmr_core::process::LeakedInChild;
@@ -59,17 +59,17 @@ impl SharedLimit {
         let path = config.path(file::user())?;
         let located = |problem| SharedLimitError { path: path.clone(), problem };
         let (header, process) = file::identity(config).map_err(located)?;
-        let mut file = AccountFile::open(&path)?;
-        let member = match Member::join(&mut file, header, process, config.patience) {
-            Ok(member) => member,
-            // Another program removed the file after it was opened: the path leads to another one, or to none.
-            Err(Problem::Changed { .. }) => {
-                file = AccountFile::open(&path)?;
-                Member::join(&mut file, header, process, config.patience).map_err(located)?
+        let start = Instant::now();
+        let session = loop {
+            let mut file = AccountFile::open(&path)?;
+            match Member::join(&mut file, header, process, config.patience) {
+                Ok(member) => break Session { file, member },
+                // The last member left after the file was opened: the path leads to another file, or to none.
+                Err(Problem::Changed { .. }) if start.elapsed() < config.patience => {}
+                Err(problem) => return Err(located(problem)),
             }
-            Err(problem) => return Err(located(problem)),
         };
-        let session = Mutex::new(Some(Session { file, member }));
+        let session = Mutex::new(Some(session));
         let gate = Gate { session, returned: Condvar::new(), change: AtomicI64::new(0) };
         let (config, made_in) = (config.clone(), Process::current());
         Ok(Self { config, made_in, path, gate: LeakedInChild::new(gate) })

@@ -140,7 +140,8 @@ impl Member {
         self.write(&mut table, self.held, largest)
     }
 
-    /// Leaves the account, unless something is still charged: that stays until the process ends.
+    /// Leaves the account, unless something is still charged: that stays until the process ends. The last
+    /// living member removes the account.
     ///
     /// # Errors
     ///
@@ -151,11 +152,11 @@ impl Member {
         patience: Duration,
     ) -> Result<(), Problem> {
         let mut table = self.lock(storage, patience)?;
-        if self.held == 0 {
-            table.free(self.index)
-        } else {
-            self.write(&mut table, self.held, Largest::default())
+        if self.held > 0 {
+            return self.write(&mut table, self.held, Largest::default());
         }
+        table.free(self.index)?;
+        table.remove_unused()
     }
 
     /// Locks the account, and errors unless it is the one that this member has joined.

@@ -111,6 +111,11 @@ impl Storage for Steps<'_> {
         })
     }
 
+    fn remove(&mut self) -> Result<(), Problem> {
+        assert!(self.is_locked, "removes without the lock");
+        self.step(|steps| steps.state.bytes.clear())
+    }
+
     fn is_alive(&mut self, process: &ProcessId) -> bool {
         let found = &self.state.processes[process.pid as usize];
         found.is_alive && found.start == process.start
@@ -196,7 +201,11 @@ impl State {
     /// Panics unless the account keeps its promises in this state.
     fn check(&self) {
         let Some(Header { limit, .. }) = self.header() else {
-            return assert!(self.bytes.is_empty());
+            assert!(
+                self.bytes.is_empty()
+                    && self.processes.iter().all(|process| process.member.is_none())
+            );
+            return;
         };
         let records = self.records();
         let recorded: u64 = records.iter().flatten().map(|record| record.bytes).sum();

@@ -25,6 +25,9 @@ pub(crate) trait Storage {
     /// Writes bytes at an offset. No signal interrupts it if they do not cross a page.
     fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Problem>;
 
+    /// Removes the account, which has no members: the next one begins a new account.
+    fn remove(&mut self) -> Result<(), Problem>;
+
     /// Returns whether a process may still have memory.
     fn is_alive(&mut self, process: &ProcessId) -> bool;
 }

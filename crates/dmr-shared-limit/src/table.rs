@@ -99,6 +99,12 @@ impl<'a, S: Storage> Table<'a, S> {
         Ok(())
     }
 
+    /// Removes the account if no living process is a member.
+    pub(crate) fn remove_unused(mut self) -> Result<(), Problem> {
+        self.sweep(None)?;
+        if self.has_members() { Ok(()) } else { self.storage.remove() }
+    }
+
     /// Leaves out the records of processes that have ended, without a change of the account.
     pub(crate) fn leave_out_dead(&mut self) {
         for record in &mut self.records {

@@ -51,6 +51,10 @@ impl Storage for AccountFile {
         match *self {}
     }
 
+    fn remove(&mut self) -> Result<(), Problem> {
+        match *self {}
+    }
+
     fn is_alive(&mut self, _: &ProcessId) -> bool {
         match *self {}
     }

@@ -333,3 +333,29 @@ fn a_member_that_is_dropped_leaves_unless_bytes_are_charged() {
     keeper.charge(LIMIT, Largest::default()).unwrap_err();
     keeper.charge(LIMIT - GIB, Largest::default()).unwrap();
 }
+
+#[test]
+fn the_last_member_removes_the_account_and_a_member_that_joins_meanwhile_begins_a_new_one() {
+    let directory = directory();
+    let (held, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    let limit = join(directory.path(), 1);
+                    if limit.charge(1, Largest::default()).is_ok() {
+                        assert_eq!(held.fetch_add(1, Ordering::SeqCst), 0, "two accounts");
+                        thread::yield_now();
+                        held.fetch_sub(1, Ordering::SeqCst);
+                        limit.release(1, Largest::default());
+                    } else {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert!(refused.into_inner() > 0);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    assert_eq!(accounts(Some(directory.path())).unwrap(), []);
+}
