@@ -1,11 +1,11 @@
-//! The ABI of NVTX's memory extension, as `nvToolsExtMem.h` and `nvtxExtTypes.h` of NVTX 3 lay it out.
+//! The ABI of NVTX's memory extension, from `nvToolsExtMem.h` and `nvtxExtTypes.h` of NVTX 3.
 
 use std::ffi::{c_int, c_void};
 
-/// What a tool returns for a heap or a permissions object. `null` where none was made.
+/// A tool's handle of a heap or a permissions object; null if the tool refused it.
 pub(crate) type Handle = *mut c_void;
 
-/// The process-wide domain, which needs no registration: the memory extension takes it in every call.
+/// The process-wide domain, which needs no registration: every call of the memory extension accepts it.
 pub(crate) const NO_DOMAIN: Handle = std::ptr::null_mut();
 
 pub(crate) const NVTX_VERSION: u16 = 3;
@@ -33,7 +33,7 @@ pub(crate) mod slot {
     pub(crate) const PERMISSIONS_UNBIND: usize = 12;
 }
 
-/// What may be done to a region.
+/// The accesses that a region permits.
 pub(crate) mod access {
     pub(crate) const NONE: u32 = 0;
     pub(crate) const READ: u32 = 1;
@@ -157,7 +157,7 @@ pub(crate) struct AssignBatch {
     pub(crate) reserved1: usize,
 }
 
-/// The size of a structure, as its field holds it.
+/// Returns the size of a structure, in the type of its size field.
 pub(crate) const fn size<T>() -> u16 {
     size_of::<T>() as u16
 }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use std::mem::offset_of;
 
-    /// The numbers are what g++ 12 gives for the C headers of NVTX 3.
+    /// The numbers are those of g++ 12 for the C headers of NVTX 3.
     #[test]
     fn structures_are_laid_out_as_the_c_headers_lay_them_out() {
         assert_eq!((size_of::<ModuleSegment>(), offset_of!(ModuleSegment, slots)), (24, 16));

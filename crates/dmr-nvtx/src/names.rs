@@ -36,7 +36,7 @@ pub unsafe fn name_stream(stream: *mut c_void, name: &str) {
     unsafe { function(stream, name.as_ptr()) };
 }
 
-/// Ends when it is dropped.
+/// A range that ends when it is dropped.
 struct Range(&'static Core);
 
 impl Drop for Range {
@@ -106,7 +106,7 @@ impl Core {
 static FOUND: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
 static LOOKING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
-/// What [`FOUND`] holds when there is no tool.
+/// The value of [`FOUND`] when there is no tool.
 const NO_TOOL: *mut Core = ptr::dangling_mut();
 
 /// Returns the functions of NVTX's core of the attached tool; looks for them in the first call.
@@ -131,8 +131,8 @@ fn look_for_core() -> *mut Core {
     if !before.is_null() {
         return before;
     }
-    // A stream is named before the first launch, so the launch finds both searches done and makes no
-    // allocation on the host's heap.
+    // A stream is named before the first launch, so both searches are done before that, and the launch
+    // makes no allocation on the host's heap.
     let _ = crate::tool::tool();
     let found = initialize().map_or(NO_TOOL, |core| Box::into_raw(Box::new(core)));
     FOUND.store(found, Ordering::Release);
@@ -150,11 +150,11 @@ fn initialize() -> Option<Core> {
     if unsafe { initialize(export_table) } == 0 {
         return None;
     }
-    /// The function in a slot, as `$type`; `None` if the tool put none there.
+    /// Returns the function in a slot, as `$type`; `None` if the tool has set none.
     macro_rules! function {
         ($table:ident, $index:literal, $type:ty) => {{
             let function = $table[$index].load(Ordering::Acquire);
-            // SAFETY: the tool put a function there, with the prototype that the header gives for
+            // SAFETY: the tool has set a function, with the prototype that the header defines for
             // this index; null is none.
             unsafe { std::mem::transmute::<*mut c_void, Option<$type>>(function) }
         }};
@@ -171,7 +171,7 @@ fn initialize() -> Option<Core> {
     })
 }
 
-/// How many slots each table has: one more than the highest index of a function.
+/// The number of slots of each table: one more than the highest index of a function.
 const TABLE: usize = 16;
 type Table = [AtomicPtr<c_void>; TABLE];
 
@@ -213,7 +213,7 @@ extern "C" fn export_table(id: u32) -> *const c_void {
 
 extern "C" fn set_tool_version(_: u32) {}
 
-/// Gives the tool an array of the addresses of a module's slots. The first slot is unused.
+/// Returns an array of the addresses of a module's slots to the tool. The first slot is unused.
 extern "C" fn module_table(
     module: c_int,
     table: *mut *mut *mut c_void,
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn without_a_tool_a_range_is_its_work_and_a_name_is_nothing() {
         assert_eq!(range(c"nothing", || 42), 42);
-        // SAFETY: without a tool the stream is not looked at.
+        // SAFETY: without a tool the stream is not used.
         unsafe { name_stream(ptr::null_mut(), "nothing") };
     }
 }

@@ -16,11 +16,11 @@ const MAX_NAME: usize = 49;
 /// with NVTX's memory extension is attached.
 ///
 /// All observers of a process share one list of heaps and regions. A region outside of every heap is
-/// taken for an allocation of the driver, which the tool sees by itself: the observer only names it and
+/// an allocation of the driver, which the tool detects itself: the observer only names it and
 /// includes it in [`restricted`](crate::restricted). In a forked child an observer does nothing.
 ///
 /// The heaps must be memory of `cuMemAlloc`. Compute Sanitizer 2025.3.1 refuses others, reports each
-/// refusal as an error, and then sees no block inside.
+/// refusal as an error, and then detects no block inside.
 #[must_use]
 pub fn memory_observer() -> Option<Arc<dyn MemoryObserver>> {
     tool().map(|tool| Arc::new(NvtxObserver { tool }) as _)

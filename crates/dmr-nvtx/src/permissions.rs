@@ -13,8 +13,8 @@ thread_local! {
     static BOUND: Cell<Handle> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Runs `work`; meanwhile the attached tool checks the kernels that this thread launches against
-/// `uses`: those on the stream of its first launch.
+/// Runs `work`, during which the attached tool checks the kernels that this thread launches on the stream of its
+/// first launch: they may access memory as `uses` declares.
 ///
 /// A block that `uses` declares as read must only be read. One that is declared as written may be
 /// read as well, because a kernel may read back what it has written. Every other block that an

@@ -19,7 +19,7 @@ struct Heap {
     handle: Handle,
 }
 
-// SAFETY: a tool's handle, which any thread may give back to the tool; nothing is read through it.
+// SAFETY: a tool's handle, which any thread may pass to the tool; nothing is read through it.
 unsafe impl Send for Heap {}
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ struct Region {
     is_in_heap: bool,
 }
 
-/// Where a new region is.
+/// The place of a new region.
 pub(crate) enum Surroundings {
     /// In a heap that the tool has accepted.
     Heap(Handle),
@@ -39,7 +39,7 @@ pub(crate) enum Surroundings {
 }
 
 impl Regions {
-    /// Adds a heap. The allocation that the heap is made of is no block from then on: launches use the
+    /// Adds a heap. The allocation of the heap is no block any more: launches use the
     /// blocks inside.
     pub(crate) fn add_heap(&mut self, ptr: u64, bytes: usize, handle: Handle) {
         if self.regions.get(&ptr).is_some_and(|region| !region.is_in_heap) {
@@ -87,7 +87,7 @@ impl Regions {
     /// Returns the access that a launch with these uses has to each announced region. Uses of other
     /// memory are left out.
     ///
-    /// A use is found by its generation: a part that an adaptor hands out has that of the whole, and
+    /// A use is found by its generation: a part that an adaptor returns has the generation of the whole, and
     /// another address.
     pub(crate) fn assigned(&self, uses: &[BlockUse]) -> Vec<AssignDesc> {
         let flags = |region: &Region| {

@@ -42,10 +42,10 @@ struct Functions {
 /// Null: not looked for yet.
 static FOUND: AtomicPtr<Tool> = AtomicPtr::new(ptr::null_mut());
 
-/// Held while a tool is looked for.
+/// The lock that is held while a tool is looked for.
 static LOOKING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
-/// What [`FOUND`] holds when there is no tool.
+/// The value of [`FOUND`] when there is no tool.
 const NO_TOOL: *mut Tool = ptr::dangling_mut();
 
 /// Returns the attached tool. Looks for one in the first call of the process; a later call without a
@@ -107,7 +107,7 @@ impl Tool {
             info: ptr::null(),
         };
         // SAFETY: an initializer, called once, with the structure that the header defines; the slots
-        // live for ever.
+        // live forever.
         let takes_part = unsafe { initialize(&raw mut module) } != 0;
         // A slot of 0 was not filled, one of 1 is switched off.
         let filled = |index: usize| {
@@ -117,10 +117,10 @@ impl Tool {
         if !takes_part {
             return None;
         }
-        /// The function in a slot, with the type that belongs to the slot.
+        /// Returns the function in a slot, with the type that belongs to the slot.
         macro_rules! function {
             ($slot:ident: $type:ty) => {
-                // SAFETY: the tool put a function there, with the prototype that the header gives
+                // SAFETY: the tool has set a function, with the prototype that the header defines
                 // for this slot.
                 unsafe { std::mem::transmute::<*const c_void, $type>(filled(slot::$slot)?) }
             };
@@ -146,7 +146,7 @@ impl Tool {
         lock(&self.regions)
     }
 
-    /// Whether this is the process that the tool is attached to, and not a forked child.
+    /// Returns whether this is the process that the tool is attached to, and not a forked child.
     pub(crate) fn is_attached(&self) -> bool {
         self.made_in.is_current()
     }
@@ -229,8 +229,8 @@ impl Tool {
 
     /// Makes a permissions object with these regions.
     pub(crate) fn create_permissions(&self, assigned: &[AssignDesc]) -> Handle {
-        // The flags that exclude what is not assigned have no effect in Compute Sanitizer 2025.3.1 on
-        // memory without process-wide permissions, so the caller assigns something to every region.
+        // The flags that exclude memory without an assignment have no effect in Compute Sanitizer 2025.3.1 on
+        // memory without process-wide permissions, so the caller assigns permissions to every region.
         // SAFETY: takes no pointer but the domain.
         let permissions = unsafe { (self.functions.permissions_create)(NO_DOMAIN, 0) };
         if assigned.is_empty() || permissions.is_null() {
@@ -251,7 +251,7 @@ impl Tool {
         permissions
     }
 
-    /// Binds a permissions object to the calling thread: what it launches is judged by it.
+    /// Binds a permissions object to the calling thread, whose launches the tool checks against it.
     pub(crate) fn bind(&self, permissions: Handle) {
         // SAFETY: an object that `create_permissions` returned, and that was not destroyed.
         unsafe { (self.functions.permissions_bind)(NO_DOMAIN, permissions, SCOPE_CUDA_STREAM, 0) };

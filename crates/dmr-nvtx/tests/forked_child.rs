@@ -1,4 +1,4 @@
-//! A forked child has no tool: what the tool knows is its parent's.
+//! A forked child has no tool: the tool is attached to its parent.
 
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "attaches a tool, and forks")]
@@ -7,7 +7,7 @@ use dmr_core::{AllocTag, Generation};
 use dmr_testkit::fake_tool;
 
 #[test]
-fn a_forked_child_tells_the_tool_nothing_and_goes_on_with_its_work() {
+fn a_forked_child_makes_no_call_of_the_tool_and_continues_its_work() {
     let tool = fake_tool::session();
     // SAFETY: the initializer of a tool.
     assert!(unsafe { dmr_nvtx::attach(fake_tool::initialize) });

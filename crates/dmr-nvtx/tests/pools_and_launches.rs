@@ -1,5 +1,5 @@
-//! A tool that is told of a pool's blocks sees exactly the blocks, and a launch is held to what it
-//! declared, however it ends.
+//! A tool to which a pool's blocks are announced gets exactly the blocks, and a launch is restricted to its
+//! declared uses, however it ends.
 
 #![allow(unsafe_code, reason = "attaches a tool")]
 
@@ -15,7 +15,7 @@ use dmr_streams::{DeviceContext, StreamLease, StreamPool, Tracked};
 use dmr_testkit::Rig;
 use dmr_testkit::fake_tool::{self, Call, NOTHING, READ, READ_WRITE, Session};
 
-/// A context whose blocks the fake tool is told of.
+/// A context whose blocks are announced to the fake tool.
 struct Stage {
     resource: Arc<dyn DeviceMemoryResource>,
     stream: StreamLease,
@@ -69,7 +69,7 @@ impl Stage {
         self.resource.allocate(bytes, self.stream.id(), AllocTag::new("block")).unwrap()
     }
 
-    /// Gives blocks back, and lets them be free.
+    /// Deallocates blocks, and reaps them.
     fn free(&self, blocks: impl IntoIterator<Item = DeviceBlock>) {
         for block in blocks {
             self.resource.deallocate(block).unwrap();
@@ -78,7 +78,7 @@ impl Stage {
         self.resource.reap_pending().unwrap();
     }
 
-    /// A launch that reads the one and writes the other.
+    /// Makes a recorder of a launch that reads `from` and writes `to`.
     fn recorder(&self, from: &DeviceBlock, to: &mut DeviceBlock) -> LaunchRecorder {
         let mut recorder = LaunchRecorder::new_strict(&self.stream);
         recorder.read(from);
@@ -86,7 +86,7 @@ impl Stage {
         recorder
     }
 
-    /// What the tool was told of permissions since the last time: those assigned, by address, and
+    /// Returns the permissions since the last call: the assigned flags by address, and
     /// whether they were bound and unbound after that.
     fn take_permissions(&self) -> Vec<(Vec<(u64, u32)>, bool)> {
         let calls = self.tool.take_calls();
@@ -112,7 +112,7 @@ impl Stage {
 }
 
 #[test]
-fn the_regions_of_a_pool_are_its_blocks_with_the_bytes_asked_for() {
+fn the_regions_of_a_pool_are_its_blocks_with_the_requested_bytes() {
     let stage = Stage::new(Stack::Pool);
     let mut blocks = Vec::new();
     for round in 0..200_usize {
@@ -129,7 +129,7 @@ fn the_regions_of_a_pool_are_its_blocks_with_the_bytes_asked_for() {
     stage.end();
 }
 
-/// Of the direct backend's blocks the tool learns the names: the driver has told it the rest.
+/// Only the names of the direct backend's blocks are announced: the tool detects the allocations itself.
 #[test]
 fn blocks_of_the_direct_backend_are_named_and_not_registered() {
     let stage = Stage::new(Stack::Direct);
@@ -142,7 +142,7 @@ fn blocks_of_the_direct_backend_are_named_and_not_registered() {
 }
 
 #[test]
-fn a_launch_is_held_to_its_uses_while_it_enqueues() {
+fn a_launch_is_restricted_to_its_uses_while_it_enqueues() {
     for stack in STACKS {
         let stage = Stage::new(stack);
         let (from, mut to, other) = (stage.allocate(100), stage.allocate(100), stage.allocate(100));
@@ -181,9 +181,9 @@ fn a_launch_that_fails_or_panics_leaves_nothing_bound() {
     }
 }
 
-/// It may use memory that is not recorded.
+/// A permissive launch may use memory that is not recorded.
 #[test]
-fn a_permissive_launch_is_held_to_nothing_even_inside_of_a_strict_one() {
+fn a_permissive_launch_is_not_restricted_even_inside_of_a_strict_one() {
     let stage = Stage::new(Stack::Pool);
     let (from, mut to) = (stage.allocate(100), stage.allocate(100));
     let recorder = stage.recorder(&from, &mut to);

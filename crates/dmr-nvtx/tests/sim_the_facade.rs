@@ -1,5 +1,5 @@
 //! On the simulated driver an attached tool changes nothing: that driver has an observer of its own,
-//! and its memory is none that a tool for NVIDIA's driver knows.
+//! and a tool for NVIDIA's driver does not have its memory.
 
 #![allow(unsafe_code, reason = "attaches a tool")]
 
@@ -9,7 +9,7 @@ use dmr::prelude::*;
 use dmr_testkit::{Rig, fake_tool};
 
 #[test]
-fn a_tool_is_told_nothing_of_simulated_memory_and_the_stacks_stay_what_they_are() {
+fn simulated_memory_is_not_announced_and_the_stacks_do_not_change() {
     let tool = fake_tool::session();
     // SAFETY: the initializer of a tool.
     assert!(unsafe { dmr_nvtx::attach(fake_tool::initialize) });

@@ -1,15 +1,15 @@
-//! Without a tool, or with a library that is none, there is no observer, and everything else does its
+//! Without a tool, or with a library that is not one, there is no observer, and all other functions run their
 //! work. Each case is a process of its own: a tool is looked for once per process.
 
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
 
-/// Set in the processes that look for a tool.
+/// The variable that is set in the processes that look for a tool.
 const CHILD: &str = "DMR_NVTX_CHILD";
 
 #[test]
-fn a_library_that_is_no_tool_is_as_none() {
+fn a_library_that_is_no_tool_is_ignored() {
     if std::env::var_os(CHILD).is_some() {
         assert!(dmr_nvtx::memory_observer().is_none());
         let work = || dmr_nvtx::unrestricted(|| dmr_nvtx::range(c"range", || 42));

@@ -5,7 +5,7 @@ use crate::program::Step;
 use crate::random::Random;
 use crate::stack::Stack;
 
-/// A driver call, and how often it is drawn. What a step makes rarely is drawn more often.
+/// A driver call, and its weight. Calls that a step makes rarely are drawn more often.
 type Weighted = (&'static str, u64);
 
 const FIRST: &[Weighted] = &[("cuStreamIsCapturing", 1), ("cuCtxGetCurrent", 1)];
@@ -76,7 +76,7 @@ pub(crate) fn draw(random: &mut Random, stack: Stack, step: &Step) -> Option<&'s
     None
 }
 
-/// Whether a step of this kind seldom makes the calls that are drawn for it.
+/// Returns whether a step of this kind seldom makes the calls that are drawn for it.
 pub(crate) fn are_rare(step: &Step) -> bool {
     matches!(
         step,
@@ -88,7 +88,7 @@ pub(crate) fn are_rare(step: &Step) -> bool {
     )
 }
 
-/// Draws a driver call by which the stack takes memory or gives it back. Returns whether it gives it back.
+/// Draws a driver call by which the stack reserves or returns memory. Also returns whether it returns memory.
 pub(crate) fn draw_memory(random: &mut Random, stack: Stack) -> (&'static str, bool) {
     const GIVE_BACK: [&str; 5] =
         ["cuMemUnmap", "cuMemRelease", "cuMemFree_v2", "cuMemFreeAsync", "cuMemPoolTrimTo"];

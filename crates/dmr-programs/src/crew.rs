@@ -62,7 +62,7 @@ impl Crew {
         job
     }
 
-    /// Whether the thread sleeps in the kernel.
+    /// Returns whether the thread sleeps in the kernel.
     pub(crate) fn is_asleep(&self, thread: usize) -> bool {
         let member = &self.members[thread % self.members.len()];
         let Some(stat) = member.stat.as_ref().and_then(|path| fs::read_to_string(path).ok()) else {

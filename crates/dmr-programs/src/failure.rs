@@ -9,24 +9,24 @@ use dmr_sim::ReportKind;
 pub struct Failure {
     /// Its kind.
     pub kind: FailureKind,
-    /// The line at which it was noticed, counted from 0; `None` at the end.
+    /// The line at which it was detected, counted from 0; `None` at the end.
     pub line: Option<usize>,
     /// A description.
     pub text: String,
 }
 
-/// The kind of a failure. The shrinker takes two failures of one kind for the same.
+/// The kind of a failure. To the shrinker two failures of one kind are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
     /// The simulator has reported a finding of this kind.
     Reported(ReportKind),
-    /// A check found another byte than was written.
+    /// A check found a byte that differs from the written one.
     WrongByte,
-    /// The host has read another word of pinned memory than was written.
+    /// The host has read a word of pinned memory that differs from the written one.
     WrongWord,
-    /// `usage` differs from what the program holds.
+    /// `usage` differs from the blocks of the program.
     Accounting,
-    /// Memory is left after everything was freed and trimmed.
+    /// Memory is left after all blocks were freed and the stack was trimmed.
     MemoryLeft,
     /// A call has failed that must succeed here.
     UnexpectedError,
@@ -42,7 +42,7 @@ pub enum FailureKind {
     CaptureMode,
     /// A stream was retired although a window or a call used it.
     RetiredInUse,
-    /// A block grew over memory that is not its own.
+    /// A block grew over memory of another block.
     GrewOverNeighbour,
     /// A call panicked.
     Panic,

@@ -11,30 +11,30 @@ use crate::program::{Call, CaptureMode, Fail, Hold, Line, Program, Step};
 use crate::random::Random;
 use crate::stack::{MIB, Stack, draw_config};
 
-/// What programs are drawn.
+/// The kinds of programs to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// How many lines a program has.
+    /// The number of lines of a program.
     pub lines: usize,
     /// Whether several threads work, some of them held in driver calls.
     pub threads: bool,
     /// Whether driver calls fail, streams are adopted and retired, streams capture, and the host copies
     /// through pinned memory.
     pub disturbs: bool,
-    /// Whether some programs give parts of blocks back and grow them.
+    /// Whether some programs try to deallocate and grow parts of blocks.
     pub risks: bool,
-    /// One program in this many forks; 0: none.
+    /// One program in this number forks; 0: none.
     pub forks: u64,
 }
 
 impl Shape {
-    /// Everything.
+    /// Makes the options of programs with all kinds of steps.
     pub const FULL: Self =
         Self { lines: 40, threads: true, disturbs: true, risks: true, forks: 2000 };
-    /// Each program forks, under a thread that is held in a driver call.
+    /// Makes the options of programs that fork while a thread is held in a driver call.
     pub const FORKS: Self =
         Self { lines: 12, threads: true, disturbs: false, risks: false, forks: 1 };
-    /// One thread, and nothing that disturbs it: what a GPU can play, too.
+    /// Makes the options of programs of one thread without faults, which a GPU can run, too.
     pub const PLAIN: Self =
         Self { lines: 40, threads: false, disturbs: false, risks: false, forks: 0 };
 }
@@ -75,7 +75,7 @@ struct Draw {
     stack: Stack,
     threads: usize,
     streams: usize,
-    /// While a thread is held: what it works on. Other threads prefer that.
+    /// The target of the held thread, if there is one. Other threads prefer it.
     near: Option<Near>,
     scale: u64,
     fails: bool,
@@ -85,19 +85,19 @@ struct Draw {
     fragments: bool,
     risks: bool,
     forks: bool,
-    /// Blocks that were allocated, if that succeeded, and not freed: number, bytes, is a part.
+    /// The blocks that are allocated and not freed, if the allocation succeeds: number, bytes, is a part.
     blocks: Vec<(u32, usize, bool)>,
     windows: Vec<u32>,
-    /// How many blocks and windows have got a number.
+    /// The last numbers of blocks and of windows.
     named: u32,
     adopted: Vec<usize>,
     is_capturing: bool,
 }
 
-/// What a thread that is held works on.
+/// The target of a held thread: its stream and blocks.
 struct Near {
     thread: usize,
-    /// The number of the line before which it goes on.
+    /// The number of the line before which it continues.
     until: usize,
     stream: Option<usize>,
     blocks: Vec<u32>,
@@ -138,7 +138,7 @@ impl Draw {
             }
             let mut thread = self.random.below(self.threads as u64) as usize;
             if self.near.as_ref().is_some_and(|near| near.thread == thread) {
-                // A line of the thread that is held would let it go on.
+                // A line of the held thread would make it continue.
                 thread = (thread + 1) % self.threads;
             }
             for step in self.steps() {
@@ -167,8 +167,8 @@ impl Draw {
         Some(Hold { call, lines: 1 + self.random.below(6) as usize })
     }
 
-    /// Now and then draws launches that pass a held one: on its stream and two others, with its
-    /// blocks and two others, while it is held and right afterwards.
+    /// Sometimes draws launches that overtake a held one: on its stream and two others, with its
+    /// blocks and two others, while it is held and directly afterwards.
     fn passed(&mut self, line: &Line, hold: Hold) -> Option<Vec<Line>> {
         let Step::Launch { stream, uses } = &line.step else { return None };
         if self.blocks.len() < 2 || !self.random.one_in(3) {
@@ -200,7 +200,7 @@ impl Draw {
         Some(Fail { call, code })
     }
 
-    /// Draws a driver call by its name; mostly the first call of that function.
+    /// Draws which call of a driver function: mostly the first one.
     fn call(&mut self, step: &Step) -> Option<Call> {
         let name = calls::draw(&mut self.random, self.stack, step)?;
         let nth = 1 + u32::from(self.random.one_in(3)) * self.random.below(3) as u32;

@@ -11,14 +11,14 @@
 //! | [`generate`], [`calls`] | programs from seeds; the driver calls that are held and failed |
 //! | [`stack`], [`watched`] | the stacks, and an upstream that reports a pool's memory to the simulator |
 //! | [`player`], `crew`, `watch` | execution: steps, threads, holds and faults |
-//! | [`failure`], [`conflicts`] | kinds of failures, and which conflicts a program has reached |
-//! | [`run`], [`shrink`] | many programs; and the smallest that fails |
+//! | [`failure`], [`conflicts`] | kinds of failures, and the conflicts that programs have reached |
+//! | [`run`], [`shrink`] | runs of many programs; shrinking of a failing one |
 //! | [`differential`] | the same programs on the simulator and on a GPU |
 //! | [`known`] | known failures: not fixed yet, by name |
 //!
 //! Only tests and the command of this crate use it. It panics where a test would.
 
-#![allow(unsafe_code, reason = "work in an open window needs the block that was given back; forks")]
+#![allow(unsafe_code, reason = "work in an open window needs the deallocated block; forks")]
 
 pub mod calls;
 pub mod conflicts;

@@ -1,6 +1,6 @@
-//! `dmr-programs [--forks] [COUNT [FIRST [THREADS]]]`: plays `COUNT` random programs over every stack, from
+//! `dmr-programs [--forks] [COUNT [FIRST [THREADS]]]`: runs `COUNT` random programs over every stack, from
 //! number `FIRST` on, in `THREADS` threads. Prints the first failures, shrunk, how often the programs
-//! reached each conflict, and how many were played in a second. Fails if a failure is not a known one.
+//! reached each conflict, and the programs per second. Fails if a failure is not a known one.
 //!
 //! With `--forks` each program is short and forks, under a thread that is held in a driver call: a fork
 //! takes as long as several programs without one.
@@ -23,7 +23,7 @@ use dmr_programs::shrink::shrink;
 use dmr_programs::stack::Stack;
 use dmr_sim::Policy;
 
-/// How many failures are shrunk.
+/// The maximum number of failures that are shrunk.
 const SHRUNK: usize = 8;
 
 /// Returns count, first number and threads, with a default for each that is missing.
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         eprintln!("usage: dmr-programs [--forks] [COUNT [FIRST [THREADS]]], each a number");
         return ExitCode::FAILURE;
     };
-    // A panic in a program is a failure of the program, and printed as such.
+    // A panic in a program is a failure of the program, and is printed with it.
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
     let (next, done) =
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
             scope.spawn(|| {
                 let mut runner = Runner::new(Options::default());
                 loop {
-                    // A hundred programs in a row have one policy, so that they can share machines.
+                    // Each hundred programs have one policy, so that they can share machines.
                     let hundred = next.fetch_add(100, Ordering::Relaxed);
                     if hundred >= count {
                         break;

@@ -6,18 +6,18 @@ use dmr_sim::Policy;
 use crate::stack::Stack;
 
 /// A program. Its lines are executed in the order of the list, each by its thread; a thread that is
-/// held in a driver call lets the lines of other threads pass.
+/// held in a driver call does not delay the lines of other threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What allocates the memory.
+    /// The stack that allocates the memory.
     pub stack: Stack,
-    /// When the simulated device executes work.
+    /// The policy by which the simulated device executes work.
     pub policy: Policy,
     /// The seed of the simulated device's choices, of patterns and of the pool's configuration.
     pub seed: u64,
-    /// How many streams there are: `s0`, `s1`, ...
+    /// The number of streams: `s0`, `s1`, ...
     pub streams: usize,
-    /// What is executed.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
@@ -26,7 +26,7 @@ pub struct Program {
 pub struct Line {
     /// The thread that executes the step.
     pub thread: usize,
-    /// What it does.
+    /// The step.
     pub step: Step,
     /// The driver call of the step in which the thread is held.
     pub hold: Option<Hold>,
@@ -46,16 +46,16 @@ pub struct Call {
 /// Holds a thread at the start of a driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Where the thread stops, if the step makes that call.
+    /// The call at which the thread stops, if the step makes it.
     pub call: Call,
-    /// How many lines are executed before the thread goes on.
+    /// The number of lines that are executed before the thread continues.
     pub lines: usize,
 }
 
 /// Makes one driver call of a step fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fail {
-    /// What fails, if the step makes that call.
+    /// The call that fails, if the step makes it.
     pub call: Call,
     /// The `CUresult`.
     pub code: i32,
@@ -87,7 +87,7 @@ pub enum Step {
     Record { block: u32 },
     /// Copies one block to another on a stream.
     Copy { from: u32, to: u32, stream: usize },
-    /// Makes a block larger where it is.
+    /// Makes a block larger in place.
     Grow { block: u32, bytes: usize },
     /// Replaces a block by a part of it; freeing the part frees the whole.
     Narrow { block: u32, start: usize, end: usize },

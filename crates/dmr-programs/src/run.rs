@@ -18,7 +18,7 @@ use crate::watch;
 const CAPACITY: u64 = 256 * MIB;
 /// Programs that share a simulated machine: it outlives their stacks and streams.
 const TOGETHER: u32 = 25;
-/// How many threads a program can have.
+/// The maximum number of threads of a program.
 pub const THREADS: usize = 4;
 
 /// Plays programs one after the other, most of them on a machine that others have used.
@@ -29,12 +29,12 @@ pub struct Runner {
     options: Options,
     /// The counts of all programs.
     pub counts: Counts,
-    /// How many pages moved: memory that was mapped again after it had been mapped before.
+    /// The number of pages that moved: memory that was mapped again after it had been mapped before.
     pub pages_moved: u64,
 }
 
 impl Runner {
-    /// A runner that plays programs in this way.
+    /// Makes a runner with these options.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Runner {
     }
 }
 
-/// Plays a program on a rig, simulated or not. What the program reaches is added to `counts`, also
+/// Plays a program on a rig, simulated or not. The conflicts that it reaches are added to `counts`, also
 /// where it fails.
 ///
 /// # Errors
@@ -144,7 +144,7 @@ pub fn play_on(
     verdict.and(played).and(dropped)
 }
 
-/// A simulated machine of one small device, on which driver calls can be held and made to fail.
+/// Makes a simulated machine of one small device, on which driver calls can be held and made to fail.
 ///
 /// # Panics
 ///

@@ -43,7 +43,7 @@ impl Shrinker {
         }
     }
 
-    /// Leaves lines out: many at a time, then fewer.
+    /// Removes lines: many at a time, then fewer.
     fn without_lines(&mut self) -> bool {
         let mut is_smaller = false;
         let mut size = self.best.lines.len().div_ceil(2);
@@ -64,7 +64,7 @@ impl Shrinker {
         is_smaller
     }
 
-    /// Takes away holds and faults, and all but one use of a launch; one thread for all lines.
+    /// Removes holds and faults, and all but one use of a launch, and puts all lines on one thread.
     fn with_simpler_lines(&mut self) -> bool {
         let mut is_simpler = false;
         for at in 0..self.best.lines.len() {

@@ -30,7 +30,7 @@ pub const MIB: u64 = 1 << 20;
 pub enum Stack {
     /// The direct backend inside `Tracked`.
     DirectTracked,
-    /// The virtual backend inside `Tracked`: the memory goes without waiting for other streams.
+    /// The virtual backend inside `Tracked`: memory is freed without waiting for other streams.
     VirtualTracked,
     /// The async backend.
     Async,
@@ -40,7 +40,7 @@ pub enum Stack {
     PoolAsync,
     /// A pool that maps pages.
     PoolPages,
-    /// A pool that maps pages and waits before it takes more.
+    /// A pool that maps pages and waits before it reserves more.
     PoolCompact,
     /// A pool over pages that reports its blocks to the simulator.
     PoolObserved,
@@ -132,28 +132,28 @@ pub type Pool = PoolResource<Watched>;
 pub struct Built {
     /// The outermost resource.
     pub resource: Arc<dyn DeviceMemoryResource>,
-    /// The same, if it is a pool without a layer around it.
+    /// The outermost resource, if it is a pool without a layer around it.
     pub pool: Option<Arc<Pool>>,
-    /// Whether the player reports blocks to the simulator; else the stack does.
+    /// Whether the player, and not the stack, reports blocks to the simulator.
     pub reports_blocks: bool,
-    /// Whether a debug guard may keep blocks that are given back.
+    /// Whether a debug guard may keep deallocated blocks.
     pub is_guarded: bool,
-    /// How often a failure callback has allocated.
+    /// The number of allocations by a failure callback.
     pub callbacks: Arc<AtomicU64>,
 }
 
-/// How a stack is built.
+/// The options of a stack.
 #[derive(Clone, Debug, Default)]
 pub struct Wiring {
-    /// What the pool reports to, in place of what is usual for the stack.
+    /// The observer of the pool, instead of the stack's own one.
     pub observer: Option<Arc<dyn MemoryObserver>>,
 }
 
-/// Why a stack was not built.
+/// The reason why a stack was not built.
 pub type BuildError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Draws how a pool is made, and how large its blocks are. Pools are small enough to be full now and
-/// then; where blocks are large, it is the pool's slack that ends.
+/// Draws the configuration of a pool, and the size of its blocks. Pools are small enough to be full sometimes;
+/// with large blocks, the pool's slack is used up first.
 #[must_use]
 pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
     let mut random = Random::new(seed);
@@ -178,7 +178,7 @@ pub fn draw_config(seed: u64) -> (PoolConfig, u64) {
 ///
 /// # Errors
 ///
-/// What the resources return when they are made.
+/// Those of the resources' constructors.
 pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Built, BuildError> {
     let streams = rig.streams();
     let layered = |resource| Built {
@@ -199,7 +199,7 @@ pub fn build(stack: Stack, rig: &Rig, seed: u64, wiring: &Wiring) -> Result<Buil
         }
         Stack::Async => layered(Arc::new(async_resource(rig)?)),
         Stack::GuardAsync => {
-            // Operations of its own: it takes the verdicts of all checks that they have made.
+            // Operations of its own: the guard collects the results of all their checks.
             let ops: Arc<dyn DeviceOps> = Arc::new(PatternOps::new(Arc::clone(streams))?);
             let guard = ResourceBuilder::new(async_resource(rig)?).layer(DebugGuardLayer::new(ops));
             Built { is_guarded: true, ..layered(guard.build_shared()) }
@@ -264,7 +264,7 @@ fn callback_that_allocates(
 }
 
 impl Built {
-    /// Whether a free is refused while the home stream of its block captures. A guard may keep the block
+    /// Returns whether a free is refused while the home stream of its block captures. A guard may keep the block
     /// until later.
     pub(crate) fn refuses_captured_frees(&self) -> bool {
         !self.is_guarded

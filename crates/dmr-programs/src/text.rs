@@ -200,7 +200,7 @@ fn call(name: &str, nth: &str) -> Option<Call> {
     Some(Call { name: calls::find(name)?, nth: nth.parse().ok()? })
 }
 
-/// The number in a name: 3 of `b3`.
+/// Returns the number in a name: 3 of `b3`.
 fn number<T: FromStr>(kind: char, word: &str) -> Option<T> {
     word.strip_prefix(kind)?.parse().ok()
 }

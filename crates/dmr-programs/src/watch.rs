@@ -11,7 +11,7 @@ thread_local! {
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
-/// The plan for the driver calls of one step, and what has happened in them.
+/// The plan for the driver calls of one step, and its progress.
 #[derive(Debug)]
 struct Watch {
     /// Whether the calls are the library's, and not the player's own.
@@ -110,7 +110,7 @@ pub(crate) struct Gate {
 pub(crate) struct GateState {
     /// The call in which the thread is held.
     pub(crate) held_in: Option<&'static str>,
-    /// The thread may go on, or is not held at all.
+    /// The thread may continue, or is not held at all.
     pub(crate) is_open: bool,
     /// The step is over.
     pub(crate) is_done: bool,
@@ -130,13 +130,13 @@ impl Gate {
         state.held_in = None;
     }
 
-    /// Lets the thread go on.
+    /// Makes the thread continue.
     pub(crate) fn open(&self) {
         self.lock().is_open = true;
         self.changed.notify_all();
     }
 
-    /// Notes that the step is over.
+    /// Records that the step is over.
     pub(crate) fn done(&self) {
         self.lock().is_done = true;
         self.changed.notify_all();

@@ -8,7 +8,7 @@ use dmr_core::{
 };
 use dmr_sim::Universe;
 
-/// Reports the memory that a pool takes from its upstream to the simulator, if there is one.
+/// Reports the memory that a pool reserves from its upstream to the simulator, if there is one.
 #[derive(Debug)]
 pub struct Watched {
     upstream: Box<dyn DeviceMemoryResource>,

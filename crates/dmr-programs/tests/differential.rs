@@ -1,7 +1,7 @@
 //! A program in which the simulator finds no race shows no wrong byte on a GPU, and each class of race shows
 //! some. Without a GPU the bytes are those of the simulated device.
 //!
-//! `DMR_DIFFERENTIAL_STEPS` is how many steps are played: at least 11,000, so that every omission
+//! `DMR_DIFFERENTIAL_STEPS` is the number of steps: at least 11,000, so that every omission
 //! occurs on every stack.
 
 #![allow(clippy::print_stdout, reason = "children print verdicts for their parent; the table")]
@@ -17,11 +17,11 @@ use dmr_sim::{Driver, Policy};
 
 /// The numbers of the programs that a child judges.
 const JUDGE: &str = "DMR_DIFFERENTIAL_JUDGE";
-/// How many steps are played.
+/// The variable with the number of steps.
 const STEPS: &str = "DMR_DIFFERENTIAL_STEPS";
-/// How many failures end a run.
+/// The number of failures that end a run.
 const FAILURES: u32 = 10;
-/// What is played without the variable: each omission twice on each stack.
+/// The number of steps without the variable: each omission twice on each stack.
 const DEFAULT_STEPS: usize = 20_000;
 
 /// Judges a range of programs on the simulator, and prints a line for each.
@@ -43,7 +43,7 @@ fn what_the_simulator_calls_clean_shows_no_wrong_byte_and_each_class_of_race_sho
     let started = Instant::now();
     let programs = programs(steps());
     let judges = judges(programs.len() as u64);
-    // Without a GPU: devices that work late, each in its way; for the control one that does not.
+    // Without a GPU: devices that execute work late, each in its way; for the control one that does not.
     let (under_test, control) = match dmr_sim::select().unwrap() {
         Driver::Cuda => (vec![(Stage::gpu(), "GPU")], Stage::gpu()),
         Driver::Simulated(_) => {
@@ -117,7 +117,7 @@ fn steps() -> usize {
     std::env::var(STEPS).map_or(DEFAULT_STEPS, |steps| steps.parse().unwrap())
 }
 
-/// The first programs, with at least this many steps.
+/// Returns the numbers of the first programs, which have at least this number of steps.
 fn programs(steps: usize) -> Vec<Differential> {
     let mut left = steps;
     let mut programs = Vec::new();

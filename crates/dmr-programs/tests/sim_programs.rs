@@ -59,7 +59,7 @@ fn play(stack: Stack) {
     ];
     let has_callback = stack == Stack::CallbackPool;
     assert_eq!(counts.of(Conflict::CallbackAllocated) > 0, has_callback, "{counts}");
-    // The guard refuses a block that is given back before the stack below sees it.
+    // The guard refuses a deallocated block before the stack below gets its stale id.
     let stale = (stack != Stack::GuardAsync).then_some(Conflict::StaleId);
     for conflict in all.into_iter().chain(stale) {
         assert!(counts.of(conflict) > 0, "not reached: {}\n{counts}", conflict.text());

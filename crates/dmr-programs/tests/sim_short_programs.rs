@@ -1,4 +1,4 @@
-//! Short programs that random programs seldom draw exactly so. Each plays without a failure.
+//! Short programs that are seldom drawn. Each runs without a failure.
 
 use dmr_programs::player::Options;
 use dmr_programs::run::Runner;
@@ -132,7 +132,7 @@ fn a_retirement_with_a_timeout_waits_for_a_call() {
     assert_eq!(counts.of(Conflict::WaitedForHeldThread), 1, "{counts}");
 }
 
-/// A copy to pinned memory is not forgotten when its stream is to be retired: the host waits for it.
+/// A copy to pinned memory is not lost when its stream is retired: the host waits for it.
 #[test]
 fn the_host_reads_pinned_memory_after_a_copy_that_was_held() {
     let counts = play(

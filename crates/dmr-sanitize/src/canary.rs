@@ -1,7 +1,7 @@
 //! The canary: one fault for each tool, in a process of its own. A tool that does not report it does not
 //! check the processes of this run.
 //!
-//! Uses cudarc and no resource of this project, so that a change of those cannot hide the fault.
+//! Uses cudarc and no resource of this project, so that a change of the resources cannot hide the fault.
 
 #![allow(unsafe_code, reason = "commits faults")]
 
@@ -21,7 +21,7 @@ pub const VARIABLE: &str = "DMR_CANARY";
 /// The argument before the tool, for the child process.
 pub const ARGUMENT: &str = "--canary";
 
-/// How the names of the canary's kernels start.
+/// The prefix of the names of the canary's kernels.
 pub const PREFIX: &str = "dmr_canary";
 
 /// Bytes of the canary's memory.

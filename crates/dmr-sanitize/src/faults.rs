@@ -86,7 +86,7 @@ impl Faults {
     ) -> Result<(), DriverError> {
         let mut launch = stream.launch_builder(&self.write);
         launch.arg(&ptr).arg(&bytes);
-        // SAFETY: the caller's promise; the arguments are those of the kernel.
+        // SAFETY: as the caller promises; the arguments are those of the kernel.
         unsafe { launch.launch(LaunchConfig::for_num_elems(bytes)) }.map(drop)
     }
 
@@ -108,7 +108,7 @@ impl Faults {
     ) -> Result<(), DriverError> {
         let mut launch = stream.launch_builder(&self.read);
         launch.arg(&ptr).arg(&bytes).arg(&sum);
-        // SAFETY: the caller's promise; the arguments are those of the kernel.
+        // SAFETY: as the caller promises; the arguments are those of the kernel.
         unsafe { launch.launch(LaunchConfig::for_num_elems(bytes)) }.map(drop)
     }
 
@@ -122,7 +122,7 @@ impl Faults {
     ///
     /// The driver's.
     pub unsafe fn race(&self, stream: &Arc<CudaStream>, out: u64) -> Result<(), DriverError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         unsafe { Self::launch_block(&self.race, stream, out) }
     }
 
@@ -136,7 +136,7 @@ impl Faults {
     ///
     /// The driver's.
     pub unsafe fn divergent(&self, stream: &Arc<CudaStream>, out: u64) -> Result<(), DriverError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         unsafe { Self::launch_block(&self.divergent, stream, out) }
     }
 
@@ -152,7 +152,7 @@ impl Faults {
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
         let mut launch = stream.launch_builder(function);
         launch.arg(&out);
-        // SAFETY: the caller's promise; the argument is that of the kernel.
+        // SAFETY: as the caller promises; the argument is that of the kernel.
         unsafe { launch.launch(config) }.map(drop)
     }
 }

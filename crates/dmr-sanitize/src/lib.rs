@@ -1,6 +1,6 @@
 //! The programs of this workspace that run under Compute Sanitizer.
 //!
-//! | program | what it does |
+//! | program | purpose |
 //! | --- | --- |
 //! | test target `device` | runs a subset of the device tests on one stack, or on every stack |
 //! | binary `control` | commits one planted fault, which a tool must report |

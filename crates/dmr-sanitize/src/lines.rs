@@ -9,7 +9,7 @@ use dmr_sim::Report;
 use crate::stacks::BACKENDS;
 use crate::tool::Tool;
 
-/// How each line starts.
+/// The prefix of each line.
 pub const PREFIX: &str = "dmr-sanitize: ";
 
 /// Prints the backends that this build contains, sorted.

@@ -1,4 +1,4 @@
-//! The driver that a program runs on: a GPU where there is one, else the simulated driver.
+//! The driver that a program runs on: a GPU if there is one, otherwise the simulated driver.
 
 use std::sync::Arc;
 

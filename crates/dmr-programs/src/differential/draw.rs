@@ -18,7 +18,7 @@ const BYTES: [usize; 3] = [4096, 16_384, 65_536];
 /// Handovers of a program in which every use is declared.
 const DECLARED: usize = 2;
 
-/// The declarations that a racy program may leave out, each with the hazard that follows.
+/// The declarations that a racy program may omit, each with the resulting hazard.
 pub(super) const OMISSIONS: [(Hazard, Omission); 8] = [
     (Hazard::ReadAfterWrite, Omission::Undeclared),
     (Hazard::ReadAfterWrite, Omission::DeclaredAsRead),
@@ -43,31 +43,31 @@ const HAZARDS: [Hazard; 5] = [
 pub enum Delays {
     /// Some work is late, and the first use of each handover.
     Drawn,
-    /// Nothing is delayed: the control run.
+    /// No delays: the control run.
     None,
 }
 
 /// A differential program.
 #[derive(Clone, Debug)]
 pub struct Differential {
-    /// Its number, which determines all of it.
+    /// Its number, from which it is drawn.
     pub number: u64,
     /// The lines. [`Step::Delay`] is not among them.
     pub program: Program,
     /// Nanoseconds by which the work of each line is late.
     pub delays: Vec<u64>,
-    /// Handovers, each after the line of this number.
+    /// Handovers, each after the line with this number.
     pub handovers: Vec<(usize, Handover)>,
 }
 
 impl Differential {
-    /// Lines and handovers.
+    /// Returns the number of lines and handovers.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.program.lines.len() + self.handovers.len()
     }
 
-    /// What is left out, if anything is.
+    /// Returns the omitted declaration, if there is one.
     #[must_use]
     pub fn omits(&self) -> Option<(Hazard, Omission)> {
         self.handovers.iter().find_map(|(_, it)| Some((it.hazard, it.omission?)))

@@ -25,13 +25,13 @@ pub struct Observation {
     pub reports: BTreeSet<String>,
     /// The first check that has found a wrong byte.
     pub wrong: Option<String>,
-    /// The handover that leaves something out: `None` where there is none or it was not played.
+    /// The handover with an omitted declaration: `None` if there is none or it was not played.
     pub omitted: Option<HandedOver>,
-    /// A digest of what could be seen of the library's path.
+    /// A digest of the visible part of the library's path.
     pub path: u64,
 }
 
-/// Where programs are played.
+/// The driver on which programs are played.
 #[derive(Debug)]
 pub struct Stage {
     policy: Option<Policy>,
@@ -39,13 +39,13 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The GPU of this process. All programs share one device and one stream pool.
+    /// Makes a stage on the GPU of this process. All programs share one device and one stream pool.
     #[must_use]
     pub const fn gpu() -> Self {
         Self { policy: None, rig: None }
     }
 
-    /// Simulated machines.
+    /// Makes a stage on simulated machines.
     #[must_use]
     pub const fn simulated(policy: Policy) -> Self {
         Self { policy: Some(policy), rig: None }
@@ -55,7 +55,7 @@ impl Stage {
     ///
     /// # Errors
     ///
-    /// The failure of a program, races and wrong bytes excepted: no stack may return an unexpected error,
+    /// The failure of a program, except for races and wrong bytes: no stack may return an unexpected error,
     /// count wrongly or keep memory, however its blocks are used.
     pub fn play(&mut self, it: &Differential) -> Result<Observation, Failure> {
         let (rig, used) = self.rig.take().unwrap_or_else(|| (self.rig(it.program.seed), 0));
@@ -125,14 +125,14 @@ impl Path {
         what.hash(&mut self.digest);
     }
 
-    /// Notes whether there is a block, and which earlier one had its address.
+    /// Records whether there is a block, and which earlier one had its address.
     fn allocated(&mut self, address: Option<u64>) {
         let before = address.map(|address| self.addresses.iter().position(|it| *it == address));
         self.note(&before);
         self.addresses.extend(address);
     }
 
-    /// Notes what the calls reached, as far as it can be seen without the simulator.
+    /// Records the conflicts that the calls have reached and that are visible without the simulator.
     fn reached(&mut self, counts: &Counts) {
         let seen = counts.conflicts.iter().filter(|(conflict, _)| **conflict != Conflict::Ladder);
         seen.for_each(|it| it.hash(&mut self.digest));

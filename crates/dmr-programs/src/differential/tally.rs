@@ -17,7 +17,7 @@ pub struct Verdict {
     pub number: u64,
     /// The classes of the findings; none: clean.
     pub classes: BTreeSet<String>,
-    /// Whether the handover that leaves something out had the same memory; `None`: not played.
+    /// Whether the handover with an omitted declaration had the same memory; `None`: not played.
     pub same_memory: Option<bool>,
     /// The digest of the path.
     pub path: u64,
@@ -72,12 +72,12 @@ impl FromStr for Verdict {
     }
 }
 
-/// Programs of one sort, and how many have shown a wrong byte.
+/// The number of programs of one kind, and of those with a wrong byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
-    /// How many programs.
+    /// The number of programs.
     pub programs: u64,
-    /// How many of them had a check that found a wrong byte.
+    /// The number of programs with a check that found a wrong byte.
     pub wrong: u64,
 }
 
@@ -103,16 +103,16 @@ pub struct Tally {
     pub stacks: BTreeMap<Stack, u64>,
     /// Programs that declare every use. The judge must call them clean.
     pub clean: Shown,
-    /// Programs that leave something out and that the judge calls clean, because no second owner
-    /// had the memory, or the stack waited: by what is left out, and stack.
+    /// Programs that omit a declaration and that the judge calls clean, because no second block
+    /// had the memory, or the stack waited: by omission and stack.
     pub harmless: BTreeMap<(Hazard, Omission, Stack), Shown>,
-    /// Programs that the judge calls racy, by what is left out, and stack.
+    /// Programs that the judge calls racy, by omission and stack.
     pub racy: BTreeMap<(Hazard, Omission, Stack), Shown>,
-    /// The same, by each class that the judge names.
+    /// Programs that the judge calls racy, by each class that it names.
     pub classes: BTreeMap<String, Shown>,
     /// Programs whose handover was played in one run only, or with other memory.
     pub other_handover: u64,
-    /// Programs that took another path as far as can be seen, of those without a wrong byte.
+    /// Programs without a wrong byte whose visible path differs.
     pub other_path: Shown,
     /// The faults: each fails the test.
     pub faults: Vec<String>,
@@ -165,13 +165,13 @@ impl Tally {
         }
     }
 
-    /// Counts a program that failed in another way than by its bytes.
+    /// Counts a program with a failure other than a wrong byte.
     pub fn failed(&mut self, it: &Differential, failure: &Failure) {
         let (number, stack) = (it.number, it.program.stack);
         self.faults.push(format!("program {number} on {stack}: {failure}"));
     }
 
-    /// Returns how many programs the judge calls racy, and how many of them have shown it.
+    /// Returns the number of programs that the judge calls racy, and of those with a wrong byte.
     #[must_use]
     pub fn racy_in_all(&self) -> Shown {
         self.racy.values().fold(Shown::default(), |all, it| Shown {
@@ -180,8 +180,8 @@ impl Tally {
         })
     }
 
-    /// Returns what is left out that has shown no wrong byte on any stack, and the classes of the
-    /// judge that have shown none. What no program has left out is among them.
+    /// Returns the omissions that have shown no wrong byte on any stack, and the classes of the
+    /// judge that have shown none. Omissions that no program has made are among them.
     #[must_use]
     pub fn not_shown(&self) -> BTreeSet<String> {
         let is_shown = |(hazard, omission)| {

@@ -7,7 +7,7 @@ use crate::calls;
 use crate::program::{CaptureMode, Line, Step};
 use crate::stack::Stack;
 
-/// What a fragment reaches.
+/// The conflict that a fragment reaches.
 #[derive(Clone, Copy)]
 enum Kind {
     TwoReaders,
@@ -27,7 +27,7 @@ enum Kind {
     Callback,
 }
 
-/// How often each kind is drawn, relative to the others.
+/// The weight of each kind.
 const WEIGHTS: [(Kind, u64); 15] = [
     (Kind::TwoReaders, 4),
     (Kind::StaleId, 5),
@@ -49,7 +49,7 @@ const WEIGHTS: [(Kind, u64); 15] = [
 const ONE_IN: u64 = 12;
 
 impl Draw {
-    /// Now and then draws a fragment.
+    /// Sometimes draws a fragment.
     pub(super) fn fragment(&mut self) -> Option<Vec<Line>> {
         if !self.fragments || !self.random.one_in(ONE_IN) {
             return None;
@@ -81,7 +81,7 @@ impl Draw {
         }
     }
 
-    /// Two streams read what a third has written, and are waited for.
+    /// Two streams read a block that a third has written, and are waited for.
     fn two_readers(&mut self) -> Option<Vec<Line>> {
         let [home, a, b] = self.distinct_streams()?;
         let mut script = self.script();
@@ -108,7 +108,7 @@ impl Draw {
         script.done()
     }
 
-    /// More memory than a budget has.
+    /// A program requests more memory than its budget.
     fn budget(&mut self) -> Option<Vec<Line>> {
         if self.stack != Stack::BudgetPool {
             return self.two_readers();
@@ -211,7 +211,7 @@ impl Draw {
         script.done()
     }
 
-    /// A stream begins to capture after a call has looked whether it does.
+    /// A stream begins to capture after a call has queried whether it does.
     fn capture_under_call(&mut self) -> Option<Vec<Line>> {
         const CALLS: [&str; 4] =
             ["cuEventRecord", "cuEventRecord", "cuStreamWaitEvent", "cuEventCreate"];
@@ -283,8 +283,8 @@ impl Draw {
         script.done()
     }
 
-    /// A use is held between its number and its record. Its stream goes on meanwhile, and another
-    /// stream hands work back to it: each of the two events then covers the other.
+    /// A use is held between its number and its record. Its stream continues meanwhile, and waits for
+    /// another stream: each of the two events then covers the other.
     fn overtaken_use(&mut self) -> Option<Vec<Line>> {
         let [home, other, last] = self.distinct_streams()?;
         let mut script = self.script_of_two()?;
@@ -336,7 +336,7 @@ impl Draw {
         script.done()
     }
 
-    /// Memory is freed, and goes back to the driver.
+    /// Memory is freed, and returned to the driver.
     fn trim(&mut self) -> Option<Vec<Line>> {
         let [home, other] = self.distinct_streams()?;
         let bytes = (600_000 * self.scale) as usize;
@@ -350,7 +350,7 @@ impl Draw {
         script.done()
     }
 
-    /// A thread is held while its stack takes memory from the driver or gives it back.
+    /// A thread is held while its stack reserves memory from the driver or returns it.
     fn held_memory(&mut self) -> Option<Vec<Line>> {
         let [home, other] = self.distinct_streams()?;
         let bytes = (1_300_000 * self.scale) as usize;
@@ -419,7 +419,7 @@ impl Draw {
         self.random.pick(&[CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed])
     }
 
-    /// Draws streams that differ; `None` if the program has not as many.
+    /// Draws different streams; `None` if the program has too few.
     fn distinct_streams<const N: usize>(&mut self) -> Option<[usize; N]> {
         if self.streams < N {
             return None;

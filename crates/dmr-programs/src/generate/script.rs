@@ -1,4 +1,4 @@
-//! Builds the lines of a fragment: of one thread, or of one that is held and another that passes it.
+//! Builds the lines of a fragment: of one thread, or of one that is held and another that overtakes it.
 
 use dmr_core::Access;
 
@@ -6,14 +6,14 @@ use super::Draw;
 use crate::program::{Call, Fail, Hold, Line, Step};
 
 impl Draw {
-    /// A script, mostly of one thread; the other is the same if the program has one.
+    /// Makes a script, mostly of one thread; the other is the same if the program has one.
     pub(super) fn script(&mut self) -> Script<'_> {
         let thread = self.random.below(self.threads as u64) as usize;
         let other = (thread + 1) % self.threads;
         Script { thread, other, lines: Vec::new(), draw: self }
     }
 
-    /// A script of two threads; `None` if the program has one.
+    /// Makes a script of two threads; `None` if the program has one.
     pub(super) fn script_of_two(&mut self) -> Option<Script<'_>> {
         (self.threads > 1).then(|| self.script())
     }
@@ -37,7 +37,7 @@ impl Script<'_> {
         self.lines.push(Line::new(self.thread, step));
     }
 
-    /// A step of the other thread.
+    /// Adds a step of the other thread.
     pub(super) fn other(&mut self, step: Step) {
         self.lines.push(Line::new(self.other, step));
     }
@@ -47,20 +47,20 @@ impl Script<'_> {
         self.lines.push(Line { hold, ..Line::new(self.thread, step) });
     }
 
-    /// A step that is held in one of the driver calls that it can make.
+    /// Adds a step that is held in one of the driver calls that it can make.
     pub(super) fn held_somewhere(&mut self, lines: usize, step: Step) {
         let hold = self.draw.call(&step).map(|call| Hold { call, lines });
         self.lines.push(Line { hold, ..Line::new(self.thread, step) });
     }
 
-    /// The last step's first call of this function fails.
+    /// Makes the last step's first call of this function fail.
     pub(super) fn fail(&mut self, name: &'static str, code: i32) {
         if let Some(line) = self.lines.last_mut() {
             line.fail = Some(Fail { call: Call { name, nth: 1 }, code });
         }
     }
 
-    /// A step that is now and then held, while the other thread allocates on a stream.
+    /// Adds a step that is sometimes held, while the other thread allocates on a stream.
     pub(super) fn maybe_held(&mut self, step: Step, stream: usize) {
         if self.thread == self.other || !self.draw.random.one_in(4) {
             return self.step(step);
@@ -121,7 +121,7 @@ impl Script<'_> {
         self.thread = thread;
     }
 
-    /// A call that uses the stream.
+    /// Returns a call that uses the stream.
     pub(super) fn call_on(&mut self, stream: usize, block: u32) -> Step {
         let access = self.draw.access();
         match self.draw.random.below(6) {

@@ -8,7 +8,7 @@ use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
 use crate::watch;
 
-/// Driver calls by which an allocation waits for memory or gives some back.
+/// Driver calls by which an allocation waits for memory or returns some.
 const LADDER: [&str; 7] = [
     "cuEventSynchronize",
     "cuStreamSynchronize",
@@ -45,7 +45,7 @@ impl Player {
         };
         let slot = slot_of(&lease);
         if self.is_retired_in_use(&lease) {
-            let text = "an allocation was under way, and returned a block";
+            let text = "an allocation was in progress, and returned a block";
             return Err(Failure::new(FailureKind::RetiredInUse, at, text));
         }
         self.refused_by_capture(at, slot, "allocate")?;
@@ -62,14 +62,14 @@ impl Player {
         self.report_allocated(state.fact(block.generation()));
         let held = Held { block, whole: None, home: Some(lease), is_private: false };
         if let Some(displaced) = state.blocks.insert(name, held) {
-            // A name is given once. In a program by hand that gives it twice the first block is
-            // out of the program's reach: the accounting says so.
+            // Each name is used once. In a hand-written program that uses a name twice, the first block
+            // is lost, which the accounting reports.
             drop(displaced);
         }
         Ok(())
     }
 
-    /// Tells the simulator of a block, where the stack does not.
+    /// Reports a block to the simulator, where the stack does not.
     pub(super) fn report_allocated(&self, facts: &mut Facts) {
         if self.built.reports_blocks
             && let Some(universe) = self.universe()
@@ -80,7 +80,7 @@ impl Player {
         facts.content = None;
     }
 
-    /// Tells the simulator that a block may not be used any more, where the stack does not.
+    /// Reports to the simulator that a block may not be used any more, where the stack does not.
     pub(super) fn report_freed(&self, facts: &mut Facts) {
         if std::mem::take(&mut facts.is_reported)
             && self.built.reports_blocks

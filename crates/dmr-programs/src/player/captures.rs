@@ -31,7 +31,7 @@ impl Player {
         capture.map_or(Ok(()), |capture| end(at, &capture))
     }
 
-    /// Begins a capture on a stream of the program, also while a call on the stream is under way.
+    /// Begins a capture on a stream of the program, also while a call on the stream is in progress.
     pub(super) fn capture_stream(&self, at: usize, stream: usize, mode: CaptureMode) -> Played {
         let mut state = self.state();
         let Some(lease) = state.lease(stream) else { return Ok(()) };
@@ -53,8 +53,8 @@ impl Player {
         Ok(())
     }
 
-    /// Ends that capture, which must be valid unless a call that had looked before it began has waited
-    /// on the stream.
+    /// Ends that capture, which must be valid unless a call that had queried the stream before it began has
+    /// waited on the stream.
     pub(super) fn end_capture_of(&self, at: usize, stream: usize) -> Played {
         let Some(lease) = self.state().lease(stream) else { return Ok(()) };
         self.end_capture_of_slot(at, slot_of(&lease))
@@ -88,7 +88,7 @@ impl Player {
     }
 
     /// Errors if a call of the library, which has just returned, has ended a capture, or has made
-    /// another stream join one. A call that was under way when its stream began to capture may have
+    /// another stream join one. A call that was in progress when its stream began to capture may have
     /// ended that capture, if it was refused.
     pub(super) fn check_captures(&self, at: usize, was_refused: bool) -> Played {
         let mut state = self.state();
@@ -107,7 +107,7 @@ impl Player {
                 is_blamed |= !capture.is_spoiled;
             }
         }
-        // Another call that is under way may be the one.
+        // Another call that is in progress may have done it.
         if state.captures.is_empty() || state.calls > 0 {
             return Ok(());
         }
@@ -137,7 +137,7 @@ impl Player {
     }
 
     /// Returns whether a call may return this error because a stream of the program captures, or began
-    /// to capture while the step was under way.
+    /// to capture while the step was in progress.
     pub(super) fn is_capture_refusal(&self, at: usize, error: &ResourceError) -> bool {
         let state = self.state();
         let began = state.captures_before(at);
@@ -156,7 +156,7 @@ impl Player {
         is_refusal
     }
 
-    /// Whether any stream captures, of the program or of another owner.
+    /// Returns whether any stream captures, of the program or of another owner.
     pub(super) fn is_anything_captured(&self) -> bool {
         let state = self.state();
         state.foreign_capture.is_some() || !state.captures.is_empty()
@@ -186,7 +186,7 @@ fn is(wanted: CUstreamCaptureStatus, stream: &CudaStream) -> bool {
 
 fn end(at: usize, capture: &Capture) -> Played {
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    // The simulator makes no graph: what counts is that the capture was valid.
+    // The simulator makes no graph; only the validity of the capture is checked.
     let was_invalid = is(INVALIDATED, &capture.stream);
     let _ = capture.stream.end_capture(flags);
     if was_invalid && !capture.is_spoiled {

@@ -1,4 +1,4 @@
-//! Accounting while a program runs, and what must be so when it has ended.
+//! Checks of the accounting while a program runs, and of the state at its end.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,13 +12,13 @@ use crate::failure::{Failure, FailureKind};
 use crate::stack::Pool;
 use crate::watch;
 
-/// How often everything is trimmed. Whether a stream has finished with what it had borrowed is found
-/// out by an event that the first trim records; and a free that an upstream has queued for the
-/// second has not executed before the third, where work runs late.
+/// The number of trims at the end. The first one records an event that shows whether a stream has finished with
+/// its borrowed chunks; and a free that an upstream has queued for the second has not executed before the third,
+/// where work runs late.
 const TRIMS: usize = 3;
 
 impl Player {
-    /// Compares `usage` with what the program holds. No call may be under way.
+    /// Compares `usage` with the blocks of the program. No call may be in progress.
     pub(crate) fn check_accounting(&self, at: usize) -> Played {
         match catch_unwind(AssertUnwindSafe(|| self.compare_usage())) {
             Ok(compared) => {
@@ -71,7 +71,7 @@ impl Player {
         ended.unwrap_or_else(|panic| Err(Failure::at_end(FailureKind::Panic, text_of(&*panic))))
     }
 
-    /// Ends the program: windows are closed, blocks freed, streams given back; then nothing is left.
+    /// Ends the program: closes windows, frees blocks, returns streams; then no memory may be left.
     fn end(&self) -> Played {
         let last = self.program.lines.len();
         watch::begin(None, None);
@@ -128,10 +128,10 @@ impl Player {
         Ok(())
     }
 
-    /// What the simulator has reported, if there is a simulator.
+    /// Returns a failure if the simulator has reported something.
     pub(crate) fn verdict(&self) -> Played {
         let reports = self.universe().map(|universe| universe.reports()).unwrap_or_default();
-        // What follows from a race is no finding of its own.
+        // A consequence of a race is not a separate finding.
         let first = reports.iter().find(|it| it.kind.is_race()).or(reports.first());
         match first {
             Some(report) => Err(Failure::at_end(FailureKind::Reported(report.kind), report)),
@@ -140,7 +140,7 @@ impl Player {
     }
 }
 
-/// What a pool has taken, as its upstream says.
+/// Returns the bytes that a pool has reserved, as its upstream reports them.
 fn taken_from_upstream(pool: &Pool) -> u64 {
     let usage = pool.upstream().usage();
     if pool.stats().page_size > 0 { usage.reserved } else { usage.live }

@@ -1,5 +1,5 @@
-//! Handovers: two streams use the same memory one after the other, the first of them late. Declared
-//! in full they are right; with one declaration left out they are a race that shows a wrong byte.
+//! Handovers: two streams use the same memory one after the other, the first of them late. With all
+//! declarations they are correct; with one omitted they are a race that shows a wrong byte.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::state::{Facts, slot_of};
 use super::{Played, Player};
 use crate::program::Step;
 
-/// Two uses of the same memory, on two streams, that must be in order.
+/// Two uses of the same memory, on two streams, that must be ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hazard {
-    /// A late write, then a read: the read finds what was there before.
+    /// A late write, then a read: with a race, the read finds the old bytes.
     ReadAfterWrite,
-    /// A late read, then a write: the read finds what is written later.
+    /// A late read, then a write: with a race, the read finds the new bytes.
     WriteAfterRead,
-    /// A late write, then another write: the first write is what remains.
+    /// A late write, then another write: with a race, the bytes of the first write remain.
     WriteAfterWrite,
-    /// A late read, then a free, and a write by the next owner of the memory: the read finds that.
+    /// A late read, then a free, and a write to the next block with the memory: with a race, the read finds that write.
     UseAfterFree,
-    /// A late read by the previous owner of the memory on the stream that allocates, then a write
-    /// by the next owner on another stream: the read finds that.
+    /// A late read of the previous block with the memory on the stream that allocates, then a write
+    /// to the new block on another stream: with a race, the read finds that write.
     UseBeforeAllocation,
 }
 
 impl Hazard {
-    /// Whether the second use is by the next owner of the memory.
+    /// Returns whether the second use is of the next block with the memory.
     #[must_use]
     pub const fn needs_reuse(self) -> bool {
         matches!(self, Self::UseAfterFree | Self::UseBeforeAllocation)
@@ -55,7 +55,7 @@ impl fmt::Display for Hazard {
 pub enum Omission {
     /// The use on the block's other stream is not declared.
     Undeclared,
-    /// What writes is declared as a read.
+    /// A write is declared as a read.
     DeclaredAsRead,
 }
 
@@ -71,17 +71,17 @@ impl fmt::Display for Omission {
 /// A handover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handover {
-    /// What must be in order.
+    /// The uses that must be ordered.
     pub hazard: Hazard,
-    /// What is declared wrongly; `None`: nothing.
+    /// The wrong declaration; `None`: all are correct.
     pub omission: Option<Omission>,
     /// The block's home stream, and the other one.
     pub streams: (usize, usize),
     /// Bytes of the block.
     pub bytes: usize,
-    /// How late the first use is, in nanoseconds.
+    /// The delay of the first use, in nanoseconds.
     pub delay: u64,
-    /// What the memory holds before.
+    /// The pattern in the memory before.
     pub pattern: u32,
 }
 
@@ -123,8 +123,8 @@ impl Player {
         delayed.map_err(|error| self.unexpected(at, "delay", &error))
     }
 
-    /// Plays a handover after line `at`. Returns `None` where it needs memory that is not there, or
-    /// two streams of the program are one.
+    /// Plays a handover after line `at`. Returns `None` if there is too little memory, or if
+    /// two streams of the program are the same.
     pub(crate) fn hand_over(&self, at: usize, handover: &Handover) -> Played<Option<HandedOver>> {
         let (home, other) = {
             let state = self.state();
@@ -136,7 +136,7 @@ impl Player {
         }
         let Some(block) = self.owned(at, handover.bytes, &home)? else { return Ok(None) };
         let scene = Scene { player: self, at, home, other, handover };
-        // The delay must be the first thing that the late stream does.
+        // The delay must be the first work of the late stream.
         scene.fill(&scene.home, &block, Some(Access::Write), 0, false)?;
         scene.settle(&scene.home)?;
         let (first, second) = scene.declared();
@@ -176,7 +176,7 @@ impl Player {
                     scene.fill(&scene.other, next, second, 1, false)?;
                 }
                 scene.settle(&scene.other)?;
-                // A stack that fills what it allocates does that late, too.
+                // A stack that fills new blocks fills them late, too.
                 if let Some((next, _)) = &next {
                     scene.check(&scene.home, next, Some(Access::Read), 1, false)?;
                 }
@@ -208,13 +208,13 @@ impl Player {
     }
 }
 
-/// What the simulator is told of a block.
+/// The report of a block to the simulator.
 fn facts_of(block: &DeviceBlock) -> Facts {
     let (ptr, bytes) = (block.ptr(), block.bytes() as u64);
     Facts { ptr, bytes, is_reported: true, ..Facts::default() }
 }
 
-/// A handover under way.
+/// A handover in progress.
 struct Scene<'a> {
     player: &'a Player,
     at: usize,
@@ -224,7 +224,7 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// What is declared for the use at home, and for the use on the other stream.
+    /// The declared accesses of the use on the home stream, and of the use on the other stream.
     fn declared(&self) -> (Option<Access>, Option<Access>) {
         let (first, second) = match self.handover.hazard {
             Hazard::ReadAfterWrite => (Access::Write, Access::Read),

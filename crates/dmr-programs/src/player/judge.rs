@@ -1,4 +1,4 @@
-//! What a call on a stream may return while the stream is retired or captures.
+//! The errors that a call on a stream may return while the stream is retired or captures.
 
 use dmr_core::{ResourceError, UseTokens};
 use dmr_streams::StreamLease;
@@ -16,7 +16,7 @@ impl Player {
         prepared: Result<UseTokens, ResourceError>,
     ) -> Played<Result<UseTokens, ResourceError>> {
         if prepared.is_ok() && self.is_retired_in_use(lease) {
-            let text = "a call on it was under way, and opened a window afterwards";
+            let text = "a call on it was in progress, and opened a window afterwards";
             return Err(Failure::new(FailureKind::RetiredInUse, at, text));
         }
         if prepared.is_ok() {
@@ -40,13 +40,13 @@ impl Player {
         self.expect_injected(at, call, error)
     }
 
-    /// Whether the stream of a lease was retired although a call on it had not returned, and did not wait
-    /// for that.
+    /// Returns whether the stream of a lease was retired although a call on it had not returned, without waiting
+    /// for the call.
     pub(super) fn is_retired_in_use(&self, lease: &StreamLease) -> bool {
         self.is_retired(lease) && !self.state().retired_in_time.contains(&slot_of(lease))
     }
 
-    /// Whether the stream of a lease that the program holds was retired.
+    /// Returns whether the stream of a lease that the program holds was retired.
     pub(super) fn is_retired(&self, lease: &StreamLease) -> bool {
         self.rig.streams().resolve(lease.id()).is_err()
     }

@@ -1,4 +1,4 @@
-//! Steps about memory that is not in use: reap and trim; and forks.
+//! Steps that reap, trim and fork.
 
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult};
 
@@ -6,7 +6,7 @@ use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
 
-/// A child that takes longer than this hangs.
+/// The time after which a child counts as hanging.
 const SECONDS: u32 = 20;
 
 impl Player {
@@ -38,7 +38,7 @@ impl Player {
         }
     }
 
-    /// Forks. The child makes calls that must all be refused, and ends.
+    /// Forks. All calls of the child must be refused; then it ends.
     pub(super) fn fork(&self, at: usize, _thread: usize) -> Played {
         let state = self.state();
         let lease = state.lease(0);

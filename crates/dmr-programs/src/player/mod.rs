@@ -1,5 +1,4 @@
-//! Plays programs: executes each line against a stack, and compares what the stack does with what it
-//! must do.
+//! Plays programs: executes each line against a stack, and compares the results with the contract.
 
 mod blocks;
 mod captures;
@@ -37,25 +36,25 @@ use retire::When;
 pub use state::shadow_of;
 use state::{Footprint, Slot, State};
 
-/// What a step returns: the failure that it has shown.
+/// The result of a step: the failure that it has shown.
 type Played<T = ()> = Result<T, Failure>;
 
-/// What is told of the device work that a program submits.
+/// A receiver of the device work that a program submits.
 pub trait WorkListener: std::fmt::Debug + Send + Sync {
     /// Work with a block that starts at `ptr`, or with a part of it, was submitted to `stream`.
     fn submitted(&self, rig: &Rig, stream: dmr_core::StreamId, ptr: u64);
 }
 
-/// How programs are played.
+/// The options of a player.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How the stack is built.
+    /// The options of the stack.
     pub wiring: Wiring,
-    /// What is told of submitted work.
+    /// The receiver of submitted work.
     pub listener: Option<Arc<dyn WorkListener>>,
-    /// Names each step in what the simulator reports. Slow.
+    /// Whether the simulator's reports name the steps. Slow.
     pub labels: bool,
-    /// Leaves the declaration of this use out, counted from 0: the work is submitted all the same.
+    /// The number of a use, from 0, whose declaration is omitted: the work is submitted all the same.
     pub undeclared: Option<u64>,
 }
 
@@ -169,8 +168,8 @@ impl Player {
         }
     }
 
-    /// Executes a call of the library: its driver calls are counted, held and failed as the line
-    /// says. Captures must have outlived it, and the thread's capture mode must be what it was.
+    /// Executes a call of the library: its driver calls are counted, held and failed as in the line.
+    /// Afterwards all captures must be valid, and the thread's capture mode must be unchanged.
     fn library<T, E>(
         &self,
         at: usize,
@@ -217,7 +216,7 @@ impl Player {
         Failure::new(FailureKind::UnexpectedError, at, format!("{call}: {error:?}"))
     }
 
-    /// Notes what a line uses.
+    /// Records the uses of a line.
     fn touches(&self, at: usize, footprint: Footprint) {
         self.state().footprints.insert(at, footprint);
     }

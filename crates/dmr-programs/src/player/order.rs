@@ -1,5 +1,5 @@
 //! The order in which threads execute the lines of a program: one at a time, except that a thread
-//! which is held in a driver call lets the others pass.
+//! that is held in a driver call does not delay the others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::failure::{Failure, FailureKind};
 use crate::program::{Line, Step};
 use crate::watch::{self, Gate};
 
-/// How long a thread that makes no progress is left alone.
+/// The time after which a thread without progress is examined.
 const PATIENCE: Duration = Duration::from_micros(300);
-/// How long a thread may take that is not asleep.
+/// The time limit of a thread that is not asleep.
 const BUSY: Duration = Duration::from_millis(20);
-/// A call that has not returned by then hangs.
+/// The time after which a call counts as hanging.
 const HANGS: Duration = Duration::from_secs(10);
 
 /// A line that a thread has begun.
@@ -25,7 +25,7 @@ struct UnderWay {
     thread: usize,
     gate: Arc<Gate>,
     result: Arc<Job>,
-    /// The number of the line before which it goes on.
+    /// The number of the line before which it continues.
     until: usize,
 }
 
@@ -33,7 +33,7 @@ struct UnderWay {
 pub(crate) fn play_lines(player: &Arc<Player>, crew: &Crew) -> Played {
     let mut order = Order { player, crew, held: Vec::new() };
     let played = order.play();
-    // After a failure, too: no thread is left in a call.
+    // Also after a failure: no thread is left in a call.
     let ended = order.release_where(|_| true);
     played.and(ended)
 }
@@ -41,7 +41,7 @@ pub(crate) fn play_lines(player: &Arc<Player>, crew: &Crew) -> Played {
 struct Order<'a> {
     player: &'a Arc<Player>,
     crew: &'a Crew,
-    /// In the order in which they began.
+    /// The lines in progress, in the order in which they began.
     held: Vec<UnderWay>,
 }
 
@@ -58,7 +58,7 @@ impl Order<'_> {
                 played?;
             } else {
                 if matches!(step, Step::Fork) {
-                    // Of this thread only the child would know.
+                    // The failure of this thread would be in the child only.
                     self.player.execute(at)?;
                     continue;
                 }
@@ -86,7 +86,7 @@ impl Order<'_> {
         })
     }
 
-    /// Waits until the line is done or held. If it waits for a thread that is held, that goes on.
+    /// Waits until the line is done or held. If it waits for a held thread, that thread continues.
     fn wait(&mut self, line: UnderWay) -> Played {
         let started = Instant::now();
         let mut last_look = started;
@@ -105,7 +105,7 @@ impl Order<'_> {
             }
             let is_stuck = self.crew.is_asleep(line.thread) || last_look.elapsed() > BUSY;
             if is_stuck && !self.held.is_empty() {
-                // It is not held afterwards: the other might need what it holds.
+                // It is not held afterwards: the other thread might need its locks.
                 line.gate.open();
                 if let Err(failure) = self.let_first_go_on() {
                     return self.settle(line).and(Err(failure));
@@ -122,7 +122,7 @@ impl Order<'_> {
         line.gate.wait(Duration::ZERO).is_open
     }
 
-    /// Waits for a line that was held and goes on, to its end.
+    /// Waits for the end of a line that was held and continues.
     fn settle(&mut self, line: UnderWay) -> Played {
         let started = Instant::now();
         loop {
@@ -144,10 +144,10 @@ impl Order<'_> {
         }
     }
 
-    /// Lets the thread go on that has been held for longest: another waits for it.
+    /// Makes the thread continue that has been held for longest, because another waits for it.
     fn let_first_go_on(&mut self) -> Played {
         let first = self.held.remove(0);
-        // First of all: the thread that waits may hold what counting needs.
+        // Before counting: the waiting thread may hold a lock that counting needs.
         first.gate.open();
         let played = self.settle(first);
         self.player.count(Conflict::WaitedForHeldThread);
@@ -164,7 +164,7 @@ impl Order<'_> {
         played
     }
 
-    /// Counts what a line is to the threads that are held.
+    /// Counts the relations of a line to the held threads.
     fn relate(&self, line: usize) {
         let mut state = self.player.state();
         let own = state.footprints.get(&line).cloned().unwrap_or_default();

@@ -120,8 +120,8 @@ impl Player {
         })
     }
 
-    /// Works with pinned memory on a stream. As the borrow checker has it, no other thread can use
-    /// the memory meanwhile.
+    /// Works with pinned memory on a stream. No other thread can use the memory meanwhile, as the borrow
+    /// checker would enforce.
     fn with_pinned(
         &self,
         at: usize,
@@ -143,7 +143,7 @@ impl Player {
         self.state().pinned.insert(name, pinned);
         match worked? {
             Ok(()) if is_retired => {
-                let text = "a copy on it was under way";
+                let text = "a copy on it was in progress";
                 Err(Failure::new(FailureKind::RetiredInUse, at, text))
             }
             Ok(()) => Ok(()),
@@ -151,7 +151,7 @@ impl Player {
         }
     }
 
-    /// The host reads, and finds what was copied last.
+    /// Reads on the host, and checks for the bytes of the last copy.
     pub(super) fn host_reads(&self, at: usize, name: u32) -> Played {
         let Some(mut pinned) = self.state().pinned.remove(&name) else { return Ok(()) };
         self.touches(at, Footprint::default());
@@ -191,7 +191,7 @@ impl Player {
         written?.or_else(|error| self.expect_injected(at, "as_mut_slice", &error))
     }
 
-    /// Drops pinned memory and its counterpart, whatever still uses them.
+    /// Drops pinned memory and its counterpart, which may still be in use.
     pub(super) fn unpin(&self, at: usize, name: u32) -> Played {
         let mut state = self.state();
         let home = state.pinned.get(&name).and_then(|pinned| pinned.device.block());

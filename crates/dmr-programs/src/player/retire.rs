@@ -12,19 +12,19 @@ use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
 
-/// Enough for a call that is held to go on and return.
+/// The time limit for a held call, which continues and returns within it.
 const LONG: Duration = Duration::from_secs(5);
-/// For a window that nothing closes meanwhile.
+/// The time limit for a window that is not closed meanwhile.
 const SHORT: Duration = Duration::from_micros(200);
 
-/// When an adopted stream is retired.
+/// The condition under which an adopted stream is retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// Only if nothing uses it.
+    /// Only while it is not in use.
     Unused,
-    /// Even while a window or a call uses it: that is refused.
+    /// Even while a window or a call uses it, which is refused.
     AtOnce,
-    /// Within a time: a call that uses it is waited for.
+    /// After waiting for the calls that use it, within a time limit.
     InTime,
 }
 
@@ -55,7 +55,7 @@ impl Player {
             (state.calls > 0, Conflict::RetireWhileHeld),
         ];
         tried.iter().filter(|it| it.0).for_each(|it| state.counts.count(it.1));
-        // A call that is under way is given no other stream.
+        // A call in progress keeps its stream.
         state.streams[stream].lease = None;
         state.retiring.push(slot);
         if when == When::InTime {
@@ -126,7 +126,7 @@ impl Player {
         self.put(at, stream, lease.map(Arc::new), false)
     }
 
-    /// A stream whose retirement was refused works as before.
+    /// Checks that a stream whose retirement was refused can still be used.
     fn retire_refused(
         &self,
         at: usize,

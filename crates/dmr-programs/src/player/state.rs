@@ -1,4 +1,4 @@
-//! What the player knows of a program under way.
+//! The player's model of a running program.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::conflicts::Counts;
 use crate::program::CaptureMode;
 use crate::random::Random;
 
-/// What is known of a program under way. Held only while the model changes or work is submitted,
+/// The model of a running program. Locked only while the model changes or work is submitted,
 /// never in a call of the library.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -24,30 +24,30 @@ pub(crate) struct State {
     pub(crate) foreign_capture: Option<Capture>,
     /// Captures on the program's streams, by slot.
     pub(crate) captures: HashMap<usize, Capture>,
-    /// How many captures on the program's streams have begun.
+    /// The number of captures on the program's streams that have begun.
     pub(crate) captures_begun: u64,
-    /// How many had begun when the last capture of a slot ended.
+    /// The number that had begun when the last capture of a slot ended.
     pub(crate) captures_ended: HashMap<usize, u64>,
-    /// How many had begun when a line began.
+    /// The number that had begun when a line began.
     pub(crate) captures_at_line: HashMap<usize, u64>,
     pub(crate) pinned: HashMap<u32, Pinned>,
     pub(crate) random: Random,
     pub(crate) counts: Counts,
     /// The slot of the stream that freed the block at an address last.
     pub(crate) freed_at: HashMap<u64, usize>,
-    /// What each line uses, for lines that have begun.
+    /// The uses of each line that has begun.
     pub(crate) footprints: HashMap<usize, Footprint>,
-    /// Numbers windows.
+    /// The number of the last window.
     pub(crate) windows_opened: u64,
-    /// How many uses were declared.
+    /// The number of declared uses.
     pub(crate) uses_declared: u64,
-    /// Calls of the library under way.
+    /// Calls of the library in progress.
     pub(crate) calls: usize,
     /// Calls of the library that have begun.
     pub(crate) calls_begun: u64,
-    /// Calls of the library under way on a stream, by slot.
+    /// Calls of the library in progress on a stream, by slot.
     pub(crate) calls_on: HashMap<usize, usize>,
-    /// Streams whose retirement is under way, by slot.
+    /// Streams whose retirement is in progress, by slot.
     pub(crate) retiring: Vec<usize>,
     /// Streams whose retirement has waited for the calls that used them, by slot.
     pub(crate) retired_in_time: Vec<usize>,
@@ -66,30 +66,30 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) block: DeviceBlock,
-    /// What the block is a part of.
+    /// The whole that the block is a part of.
     pub(crate) whole: Option<WholeBlock>,
     /// The lease of its home stream; `None` if the program has dropped that.
     pub(crate) home: Option<Arc<StreamLease>>,
-    /// Its home stream has worked with it without declaring that.
+    /// Whether its home stream has undeclared work with it.
     pub(crate) is_private: bool,
 }
 
-/// What is known of a block until nothing can use it any more.
+/// The model of a block, until no work can use it any more.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) content: Option<Content>,
-    /// Where the whole block starts, and its bytes, which `usage` counts.
+    /// The address of the whole block, and its bytes, which `usage` counts.
     pub(crate) ptr: u64,
     pub(crate) bytes: u64,
     pub(crate) windows: Vec<Window>,
-    /// Calls under way that name it.
+    /// Calls in progress that name it.
     pub(crate) calls: usize,
-    /// Changes when a call or a window begins or ends.
+    /// A counter that changes when a call or a window begins or ends.
     pub(crate) churn: u64,
-    /// Calls under way that borrow the block: it cannot be freed.
+    /// Calls in progress that borrow the block: it cannot be freed.
     pub(crate) borrows: usize,
     pub(crate) given_back: bool,
-    /// The simulator was told of it by the player.
+    /// Whether the player has reported it to the simulator.
     pub(crate) is_reported: bool,
     pub(crate) last_write: Option<usize>,
     pub(crate) readers: Vec<usize>,
@@ -118,18 +118,18 @@ pub(crate) struct Open {
     pub(crate) uses: Vec<(DeviceBlock, Access)>,
     /// The number of each window.
     pub(crate) number: u64,
-    /// Nothing was submitted.
+    /// Whether no work was submitted.
     pub(crate) is_idle: bool,
 }
 
-/// A capture under way.
+/// A capture in progress.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) mode: CaptureMode,
     /// Numbers the captures on the program's streams, from 1.
     pub(crate) number: u64,
-    /// A call that was under way when it began has ended it, and was refused.
+    /// Whether a call that was in progress when it began has ended it, and was refused.
     pub(crate) is_spoiled: bool,
 }
 
@@ -138,14 +138,14 @@ pub(crate) struct Capture {
 pub(crate) struct Pinned {
     pub(crate) host: PinnedBuffer<u32>,
     pub(crate) device: DeviceBuffer<u32>,
-    /// Each word of the pinned memory holds this; `None`: it may hold anything.
+    /// The value of each word of the pinned memory; `None`: unknown.
     pub(crate) on_host: Option<u32>,
-    /// Each word of the counterpart holds this; `None`: it may hold anything.
+    /// The value of each word of the counterpart; `None`: unknown.
     pub(crate) on_device: Option<u32>,
     pub(crate) facts: Facts,
 }
 
-/// What a line uses.
+/// The uses of a line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Footprint {
     pub(crate) blocks: Vec<Generation>,
@@ -173,7 +173,7 @@ impl State {
         self.facts.entry(block).or_default()
     }
 
-    /// Forgets a block that nothing uses any more.
+    /// Removes a block that is not used any more.
     pub(crate) fn forget(&mut self, block: Generation) {
         let is_over =
             |facts: &Facts| facts.given_back && facts.calls == 0 && facts.windows.is_empty();
@@ -182,7 +182,7 @@ impl State {
         }
     }
 
-    /// How many captures on the program's streams had begun when the line began.
+    /// Returns the number of captures on the program's streams that had begun when the line began.
     pub(crate) fn captures_before(&self, line: usize) -> u64 {
         self.captures_at_line.get(&line).copied().unwrap_or(self.captures_begun)
     }
@@ -194,14 +194,14 @@ impl State {
         first
     }
 
-    /// Notes whether the home stream has work with a block that is not declared.
+    /// Records whether the home stream has undeclared work with a block.
     pub(crate) fn set_private(&mut self, block: u32, is_private: bool) {
         if let Some(held) = self.blocks.get_mut(&block) {
             held.is_private = is_private;
         }
     }
 
-    /// The lease of a stream of the program.
+    /// Returns the lease of a stream of the program.
     pub(crate) fn lease(&self, stream: usize) -> Option<Arc<StreamLease>> {
         self.streams.get(stream)?.lease.clone()
     }
@@ -212,7 +212,7 @@ pub(crate) fn slot_of(lease: &StreamLease) -> usize {
     lease.id().slot()
 }
 
-/// The block again, for device work in a window that outlives it. Never given back.
+/// Makes the block again, for device work in a window that outlives it. It is never deallocated.
 pub fn shadow_of(block: &DeviceBlock) -> DeviceBlock {
     // SAFETY: only device work is done with it, inside of a window that keeps the memory.
     unsafe {

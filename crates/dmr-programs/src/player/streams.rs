@@ -10,7 +10,7 @@ use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
 
-/// How long a delay keeps a stream busy, in nanoseconds.
+/// The length of a delay, in nanoseconds.
 const DELAY: u64 = 50_000;
 
 impl Player {
@@ -32,7 +32,7 @@ impl Player {
         delayed.map_err(|error| self.unexpected(at, "delay", &error))
     }
 
-    /// A lease goes, another comes: the same stream half of the time.
+    /// Drops a lease and acquires another: of the same stream half of the time.
     pub(super) fn replace(&self, at: usize, stream: usize) -> Played {
         if self.state().streams.get(stream).is_none_or(|slot| slot.is_adopted) {
             return Ok(());
@@ -46,7 +46,7 @@ impl Player {
         self.put(at, stream, lease.map(Arc::new), false)
     }
 
-    /// A lease goes, and a stream that the pool does not own comes in its place.
+    /// Drops a lease, and adopts a stream that the pool does not own in its place.
     pub(super) fn adopt(&self, at: usize, stream: usize) -> Played {
         if self.state().streams.get(stream).is_none_or(|slot| slot.is_adopted) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Steps about uses: launches, windows, work at home, copies.
+//! Steps about uses: launches, windows, work on the home stream, copies.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
 
-/// How often the use of one thread alone changes a block's churn: a call that opens a window, the
+/// The number of changes of a block's churn by one use of a single thread: a call that opens a window, the
 /// window, and a call that closes it.
 const CHURN_OF_A_USE: u64 = 5;
 
-/// What a window is for.
+/// The purpose of a window.
 type Uses = Vec<(DeviceBlock, Access)>;
 
 impl Player {
@@ -88,7 +88,7 @@ impl Player {
         self.finish(at, open)
     }
 
-    /// Submits work to the home stream without declaring it, as that may.
+    /// Submits work to the home stream without declaring it, which is allowed there.
     pub(super) fn home(&self, at: usize, name: u32, access: Access) -> Played {
         let mut state = self.state();
         let Some(held) = state.blocks.get(&name) else { return Ok(()) };
@@ -114,7 +114,7 @@ impl Player {
             self.work_in(at, &open)?;
             self.finish(at, open)?;
             state = self.state();
-            // Unless another thread has used it meanwhile.
+            // Another thread may have used the block meanwhile.
             let is_held = state.blocks.get(&name).is_some_and(|it| it.block.id() == block.id());
             if !is_held || state.fact(block.generation()).churn != churn + CHURN_OF_A_USE {
                 state.set_private(name, false);
@@ -129,7 +129,7 @@ impl Player {
         self.work(at, &mut state, &home, &block, access)
     }
 
-    /// Declares what the home stream has kept to itself.
+    /// Declares the undeclared work of the home stream.
     pub(super) fn record(&self, at: usize, name: u32) -> Played {
         let mut state = self.state();
         let Some(held) = state.blocks.get(&name).filter(|held| held.is_private) else {
@@ -170,7 +170,7 @@ impl Player {
         }
     }
 
-    /// Finds the blocks, and what is done to them: a block that was never written is written.
+    /// Finds the blocks and their accesses: a block that was never written is written.
     fn look_up(&self, stream: usize, uses: &[(u32, Access)]) -> Option<(Arc<StreamLease>, Uses)> {
         let state = self.state();
         let lease = state.lease(stream)?;
@@ -193,7 +193,7 @@ impl Player {
         (!found.is_empty()).then_some((lease, found))
     }
 
-    /// Opens windows. `None`: that was refused, rightly.
+    /// Opens windows. `None`: the call was refused, correctly.
     fn prepare(&self, at: usize, lease: &Arc<StreamLease>, uses: Uses) -> Played<Option<Open>> {
         let slot = slot_of(lease);
         let generations: Vec<_> = uses.iter().map(|(block, _)| block.generation()).collect();
@@ -322,7 +322,7 @@ impl Player {
         access: Access,
     ) -> Played {
         if state.captures.contains_key(&slot_of(stream)) {
-            // It would go into the graph.
+            // It would become part of the graph.
             return Ok(());
         }
         let ops = self.rig.ops();
@@ -371,7 +371,7 @@ impl Player {
             if facts.windows.is_empty() && facts.given_back {
                 self.report_freed(facts);
             }
-            // All that the home stream has done so far is declared with this use.
+            // This use also declares all earlier work of the home stream.
             if *access == Access::ReadWrite && finishes {
                 let held = state.blocks.values_mut().find(|it| it.block.id() == block.id());
                 let at_home = held.filter(|it| it.home.as_deref().map(slot_of) == Some(slot));
@@ -406,7 +406,7 @@ impl Player {
         }
     }
 
-    /// Leaves out what the options say is not declared.
+    /// Removes the use whose declaration the options omit.
     fn without_undeclared(&self, asked: Vec<BlockUse>) -> Vec<BlockUse> {
         let Some(undeclared) = self.options.undeclared else { return asked };
         let first = self.state().windows_declared(asked.len());

@@ -1,5 +1,5 @@
-//! Faults in blocks of a pool that announces them through NVTX, and launches whose kernels do more than
-//! was declared.
+//! Faults in blocks of a pool that announces them through NVTX, and launches whose kernels make accesses that
+//! were not declared.
 
 #![allow(unsafe_code, reason = "commits faults")]
 
@@ -45,7 +45,7 @@ pub(super) const USE_AFTER_FREE: Control = Control {
         let kept = pool.block(scene)?;
         let stale = pool.recycle(scene)?;
         lines::address(stale);
-        // SAFETY: the fault: the memory is the pool's again.
+        // SAFETY: the fault: the block was deallocated, and the pool can allocate its memory.
         unsafe { scene.faults.write(scene.stream_a(), stale, 1)? };
         scene.free(&pool.resource, kept);
         Ok(())

@@ -18,7 +18,7 @@ use crate::{Outcome, lines};
 
 use scene::Scene;
 
-/// How the names of the controls' kernels start.
+/// The prefix of the names of the controls' kernels.
 pub const PREFIX: &str = "dmr_control";
 
 /// One planted fault.

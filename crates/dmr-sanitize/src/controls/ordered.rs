@@ -33,11 +33,11 @@ pub(super) const USE_AFTER_FREE: Control = Control {
         let resource = driver_pool(scene)?;
         let block = scene.allocate_written(&resource)?;
         let stale = block.ptr();
-        // The free is still to come on its stream when the memory is used.
+        // The free is queued on its stream, and has not run, when the memory is used.
         let _delay = delay(scene, &scene.a)?;
         resource.deallocate(block)?;
         lines::address(stale);
-        // SAFETY: the fault: the memory was given back on the other stream.
+        // SAFETY: the fault: the memory was freed on the other stream.
         unsafe { scene.faults.write(scene.stream_b(), stale, 1)? };
         Ok(())
     },
@@ -104,15 +104,14 @@ pub(super) const DOUBLE_FREE: Control = Control {
         resource.deallocate(block)?;
         scene.streams.device().synchronize()?;
         lines::address(stale);
-        // SAFETY: the fault: the memory is the driver's again, which refuses this.
+        // SAFETY: the fault: the memory was freed, so the driver refuses this.
         let _: Result<(), DriverError> =
             unsafe { result::free_async(stale, scene.stream_b().cu_stream()) };
         Ok(())
     },
 };
 
-/// Keeps a stream busy for 200 ms. The kernel is unloaded when what this returns is dropped, which
-/// waits for it.
+/// Keeps a stream busy for 200 ms. Dropping the returned value waits for the kernel and unloads it.
 fn delay(scene: &Scene, stream: &StreamLease) -> Outcome<PatternOps> {
     let ops = PatternOps::new(Arc::clone(&scene.streams))?;
     ops.delay(stream.id(), 200_000_000)?;

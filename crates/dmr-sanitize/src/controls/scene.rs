@@ -1,4 +1,4 @@
-//! What the controls share: two streams, the kernels, and blocks of a resource.
+//! The fixture of the controls: two streams, the kernels, and blocks of a resource.
 
 #![allow(unsafe_code, reason = "kernels that commit faults")]
 
@@ -54,7 +54,7 @@ impl Scene {
         Ok(block)
     }
 
-    /// Gives a block back, waits for all work, and frees it.
+    /// Deallocates a block, waits for all work, and reaps.
     ///
     /// Errors are ignored: a tool may end the context at a fault.
     pub(super) fn free(&self, resource: &impl DeviceMemoryResource, block: DeviceBlock) {

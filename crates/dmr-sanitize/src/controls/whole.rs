@@ -50,7 +50,7 @@ pub(super) const USE_AFTER_FREE: Control = Control {
         let stale = block.ptr();
         free_at_once(scene, &resource, block)?;
         lines::address(stale);
-        // SAFETY: the fault: the memory is the driver's again.
+        // SAFETY: the fault: the memory was freed.
         unsafe { scene.faults.write(scene.stream_b(), stale, 1)? };
         Ok(())
     },
@@ -96,7 +96,7 @@ pub(super) const DOUBLE_FREE: Control = Control {
         let stale = block.ptr();
         free_at_once(scene, &resource, block)?;
         lines::address(stale);
-        // SAFETY: the fault: the memory is the driver's again, which refuses this.
+        // SAFETY: the fault: the memory was freed, so the driver refuses this.
         let _: Result<(), DriverError> = unsafe { result::free_sync(stale) };
         Ok(())
     },
@@ -106,7 +106,7 @@ fn direct(scene: &Scene) -> DirectCudaResource {
     Scene::on(DirectCudaResource::new(Arc::clone(&scene.streams)))
 }
 
-/// Waits for all work and frees the block. An error is returned: the fault is still to come.
+/// Waits for all work and frees the block. Returns errors, because the fault was not committed yet.
 fn free_at_once(
     scene: &Scene,
     resource: &DirectCudaResource,

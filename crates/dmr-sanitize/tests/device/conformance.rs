@@ -1,4 +1,4 @@
-//! The conformance suite, without the checks that would leave a finding behind on purpose.
+//! The conformance suite, without the checks that cause a finding of the tool on purpose.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::stage::rig;
 
-/// One of them leaks a block, one takes all memory of the device.
+/// The checks that are left out: one leaks a block, one allocates all memory of the device.
 const LEFT_OUT: [&str; 2] =
     ["a_dropped_block_leaks_visibly", "running_out_of_memory_changes_nothing"];
 

@@ -26,7 +26,7 @@ impl Kernels {
         Ok(Self { add: module.load_function("dmr_add")?, sum: module.load_function("dmr_sum")? })
     }
 
-    /// Gives the simulated driver the bodies of the kernels.
+    /// Registers the bodies of the kernels with the simulated driver.
     pub(crate) fn register(universe: &Universe) {
         let bytes = |args: &KernelArgs| u64::from(args.u32(2));
         universe.register_kernel(
@@ -78,7 +78,7 @@ impl Kernels {
         let (bytes, number) = (bytes as u32, u32::from(number));
         let mut launch = stream.launch_builder(&self.add);
         launch.arg(&from).arg(&to).arg(&bytes).arg(&number);
-        // SAFETY: the caller's promise; the arguments are those of the kernel.
+        // SAFETY: as the caller promises; the arguments are those of the kernel.
         unsafe { launch.launch(LaunchConfig::for_num_elems(bytes)) }.map(drop)
     }
 
@@ -102,7 +102,7 @@ impl Kernels {
         };
         let mut launch = stream.launch_builder(&self.sum);
         launch.arg(&from).arg(&to).arg(&words);
-        // SAFETY: the caller's promise; the arguments are those of the kernel.
+        // SAFETY: as the caller promises; the arguments are those of the kernel.
         unsafe { launch.launch(config) }.map(drop)
     }
 }

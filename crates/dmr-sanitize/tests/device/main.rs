@@ -1,5 +1,5 @@
-//! A subset of the device tests, on every stack or on the one that `--stack` names: what runs under
-//! Compute Sanitizer. Without a GPU it runs on the simulated driver.
+//! The device tests that run under Compute Sanitizer, on every stack or on the one that `--stack` names.
+//! Without a GPU they run on the simulated driver.
 
 mod api_errors;
 mod buffers;
@@ -26,7 +26,7 @@ use stage::Stage;
 /// A test on a fresh resource, and its name as a sentence.
 type Test = (&'static str, fn(&Stage) -> Outcome);
 
-/// Bytes, or elements: every remainder of a word, and both sides of a kernel's block and of the
+/// Sizes in bytes or elements: every remainder of a word, and both sides of a kernel's block and of the
 /// alignment.
 const SIZES: &[usize] = &[1, 2, 3, 5, 63, 255, 256, 257, 1001, 4099, 70_001];
 
@@ -63,7 +63,7 @@ fn run(mut arguments: Arguments, stack: Option<Stack>) -> Outcome<Conclusion> {
             lines::stack(&stack.make(&machine.streams()?)?);
         }
     }
-    // Keeps the context: to make one for each test would take most of the time.
+    // Keeps the context: making one for each test would take most of the time.
     let device = machine.universe().is_none().then(|| machine.device()).transpose()?;
     if device.is_some() {
         // One test at a time: a finding then belongs to the test that was printed last.

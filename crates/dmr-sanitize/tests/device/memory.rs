@@ -1,4 +1,4 @@
-//! A resource that takes memory from the driver and gives it back: many sizes at once, reaps and trims.
+//! A resource that reserves memory from the driver and returns it: many sizes at once, reaps and trims.
 
 use dmr_buffer::DeviceBuffer;
 use dmr_core::DeviceOps;
@@ -13,7 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_trim_gives_back_what_no_block_needs_and_the_next_block_is_sound", trims),
 ];
 
-/// Bytes of blocks that make a resource take more from the driver several times.
+/// Bytes of blocks that make a resource reserve memory several times.
 const LARGE: [usize; 4] = [(1 << 20) + 1, (5 << 20) + 3, (17 << 20) + 5, (40 << 20) + 7];
 
 fn grows(stage: &Stage) -> Outcome {

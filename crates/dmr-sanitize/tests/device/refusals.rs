@@ -8,9 +8,9 @@ use libtest_mimic::Trial;
 use crate::api_errors;
 use crate::stage::Stage;
 
-/// The driver calls that fail when a block as large as the device is asked for. The async backend
-/// tries again after a trim. Pools are left out: one over blocks refuses without a driver call, one
-/// over pages fills the device first, which takes a tool minutes.
+/// The driver calls that fail when a block as large as the device is requested. The async backend
+/// retries after a trim. Pools are left out: one over blocks refuses without a driver call, one
+/// over pages fills the device first, which takes minutes under a tool.
 const FAILING: [(&str, &str, u64); 2] =
     [("direct-tracked", "cuMemAlloc_v2", 1), ("async", "cuMemAllocFromPoolAsync", 2)];
 
@@ -45,7 +45,7 @@ fn refuses(stack: Stack, call: &'static str, count: u64) -> Outcome {
 
     let after = stage.resource().usage();
     assert_eq!((after.live, after.total_allocated), (before.live, before.total_allocated));
-    // A driver's pool keeps what it took in vain.
+    // A driver's pool keeps the memory that it has reserved for the failed allocation.
     stage.resource().trim_to(0)?;
     stage.rig.ops().check_pattern(&block, 0..1001, 8, stream.id(), 0)?;
     stage.free(block)?;

@@ -116,7 +116,7 @@ impl Stage {
         let Self { ctx, kernels, rig } = self;
         reap_pinned(&ctx)?;
         ctx.resource.reap_pending()?;
-        assert_eq!(ctx.resource.bytes_outstanding(), 0, "everything was given back");
+        assert_eq!(ctx.resource.bytes_outstanding(), 0, "all blocks were deallocated");
         drop((ctx, kernels));
         rig.assert_clean();
         Ok(())

@@ -1,4 +1,4 @@
-//! What an attached tool is told of heaps, blocks and permissions, call by call. No driver is needed.
+//! The calls that announce heaps, blocks and permissions to an attached tool. No driver is needed.
 
 #![allow(unsafe_code, reason = "attaches a tool, and makes blocks of no memory")]
 
@@ -21,7 +21,7 @@ fn attach() -> (Session, Arc<dyn MemoryObserver>) {
     (session, dmr_nvtx::memory_observer().expect("a tool"))
 }
 
-/// A block at an address that is never touched.
+/// A block at an address that is never accessed.
 struct Block(std::mem::ManuallyDrop<DeviceBlock>);
 
 impl Block {
@@ -43,11 +43,11 @@ impl Block {
             state: BlockState::Live,
             part_depth: 0,
         };
-        // SAFETY: nothing looks at the memory.
+        // SAFETY: the memory is never accessed.
         Self(std::mem::ManuallyDrop::new(unsafe { DeviceBlock::from_parts(parts) }))
     }
 
-    /// What an adaptor makes of it: a later address, and the same generation.
+    /// Returns a part as an adaptor makes it: a later address, and the same generation.
     fn part(&self, offset: u64) -> Self {
         Self::new(self.ptr() + offset, self.0.generation())
     }
@@ -70,7 +70,7 @@ fn end(observer: &dyn MemoryObserver, block: &Block) {
 }
 
 #[test]
-fn a_heap_and_its_blocks_are_announced_and_taken_back() {
+fn a_heap_and_its_blocks_are_registered_and_unregistered() {
     let (session, observer) = attach();
     let block = Block::at(HEAP + 512);
     observer.heap_created(HEAP, BYTES);
@@ -110,7 +110,7 @@ fn a_name_becomes_one_that_a_tool_accepts() {
     assert_eq!(session.wrong(), [""; 0]);
 }
 
-/// The next owner of the address stays announced.
+/// The next block at the address stays announced.
 #[test]
 fn a_stale_generation_ends_no_region() {
     let (session, observer) = attach();
@@ -126,9 +126,9 @@ fn a_stale_generation_ends_no_region() {
     assert_eq!((session.regions(), session.wrong()), (vec![], vec![]));
 }
 
-/// A tool knows nothing of what is inside, and would count each mention as an error.
+/// A tool that has refused the heap would count each announcement of a block inside as an error.
 #[test]
-fn of_a_heap_that_was_refused_nothing_more_is_told() {
+fn blocks_of_a_refused_heap_are_not_announced() {
     let (session, observer) = attach();
     session.refuse_heaps();
     observer.heap_created(HEAP, BYTES);
@@ -175,7 +175,7 @@ fn work_may_read_what_is_read_use_what_is_written_and_touch_nothing_else() {
     assert_eq!((session.wrong(), session.permissions()), (vec![], (0, 0)));
 }
 
-/// An adaptor hands out a part of what it allocates, with the generation of the whole.
+/// An adaptor returns a part of the block that it allocates, with the generation of the whole.
 #[test]
 fn a_use_of_a_part_is_a_use_of_the_announced_whole() {
     let (session, observer) = attach();
@@ -212,7 +212,7 @@ fn a_panic_unbinds() {
 }
 
 #[test]
-fn work_inside_of_work_has_its_own_permissions_and_the_outer_ones_come_back() {
+fn nested_work_has_its_own_permissions_and_the_outer_ones_are_bound_again() {
     let (session, _observer) = attach();
     dmr_nvtx::restricted(&[], || {
         session.take_calls();
@@ -246,7 +246,7 @@ fn the_work_of_another_thread_is_not_restricted_by_this_one() {
     assert_eq!(session.permissions(), (0, 0));
 }
 
-/// A pool over a resource that announces what it hands out: the blocks in that memory are the pool's.
+/// A pool over a resource that announces its blocks: the blocks in that memory are the pool's.
 #[test]
 fn memory_that_becomes_a_heap_is_no_block_any_more() {
     let (session, observer) = attach();
