@@ -1,22 +1,22 @@
-//! What makes an adaptor from a resource, and the builder that stacks them.
+//! [`ResourceLayer`], the configuration of an adaptor, and [`ResourceBuilder`], which stacks adaptors.
 
 use std::sync::Arc;
 
 use dmr_core::DeviceMemoryResource;
 
-/// Makes an adaptor around a resource: the configuration of one, cheap to clone.
+/// The configuration of an adaptor, which makes any number of them. Cheap to clone.
 pub trait ResourceLayer<R> {
-    /// The adaptor.
+    /// The adaptor that the layer makes.
     type Resource: DeviceMemoryResource;
 
-    /// Puts the adaptor around `inner`.
-    fn layer(&self, inner: R) -> Self::Resource;
+    /// Makes an adaptor that wraps `upstream`.
+    fn layer(&self, upstream: R) -> Self::Resource;
 }
 
-/// Stacks adaptors on a resource: each [`layer`](Self::layer) goes around what is there.
+/// Stacks adaptors on a resource.
 ///
-/// **The last layer is the outermost**: it sees every call first. What that means, with a budget
-/// and a debug guard, which asks for 512 bytes more than the program for every block:
+/// **The last layer is the outermost**: it receives every call first. An example with a budget and a debug guard,
+/// which allocates at least 512 bytes more for each block:
 ///
 /// ```
 /// # #[cfg(all(feature = "budget", feature = "debug-guard"))]
@@ -33,17 +33,17 @@ pub trait ResourceLayer<R> {
 /// # let ops = Arc::new(dmr_streams::PatternOps::new(Arc::clone(rig.streams()))?);
 /// let (budget, guard) = (BudgetLayer::new(1 << 20), DebugGuardLayer::new(ops));
 ///
-/// // Outside of the guard, a budget bounds what the program asks for: a block of 1 MiB fits.
-/// let asked = ResourceBuilder::new(backend()).layer(guard.clone()).layer(budget).build();
-/// let block = asked.allocate(1 << 20, stream, tag)?;
-/// # asked.deallocate(block)?;
-/// # asked.reap_pending()?;
+/// // Outside the guard, the budget limits the bytes that the program requests: a block of 1 MiB fits.
+/// let requested = ResourceBuilder::new(backend()).layer(guard.clone()).layer(budget).build();
+/// let block = requested.allocate(1 << 20, stream, tag)?;
+/// # requested.deallocate(block)?;
+/// # requested.reap_pending()?;
 ///
-/// // Inside, it bounds what is taken from the GPU, red zones and quarantine included: the same
-/// // block does not fit.
+/// // Inside, it limits the bytes that the GPU allocates, with red zones and quarantine: the same block does not
+/// // fit.
 /// let budget = BudgetLayer::new(1 << 20);
-/// let taken = ResourceBuilder::new(backend()).layer(budget).layer(guard).build();
-/// assert!(taken.allocate(1 << 20, stream, tag).is_err());
+/// let allocated = ResourceBuilder::new(backend()).layer(budget).layer(guard).build();
+/// assert!(allocated.allocate(1 << 20, stream, tag).is_err());
 /// # Ok(())
 /// # }
 /// # #[cfg(not(all(feature = "budget", feature = "debug-guard")))]
@@ -56,23 +56,23 @@ pub struct ResourceBuilder<R> {
 }
 
 impl<R: DeviceMemoryResource> ResourceBuilder<R> {
-    /// Starts with the innermost resource.
+    /// Starts a stack with its innermost resource.
     pub const fn new(base: R) -> Self {
         Self { resource: base }
     }
 
-    /// Puts a layer around what is there.
+    /// Wraps the stack in the adaptor that `layer` makes.
     pub fn layer<L: ResourceLayer<R>>(self, layer: L) -> ResourceBuilder<L::Resource> {
         ResourceBuilder { resource: layer.layer(self.resource) }
     }
 
-    /// The stack, as the type that it is.
+    /// Returns the stack with its type.
     #[must_use]
     pub fn build(self) -> R {
         self.resource
     }
 
-    /// The stack, shared and without its type.
+    /// Returns the stack shared, as a trait object.
     #[must_use]
     pub fn build_shared(self) -> Arc<dyn DeviceMemoryResource>
     where

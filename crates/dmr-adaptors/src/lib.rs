@@ -1,22 +1,117 @@
-//! Layers over device memory resources: log, budget, statistics, debug guard, recovery.
+//! Adaptors of device memory resources: log, budget, statistics, debug guard, failure callbacks, alignment.
 //!
-//! An adaptor wraps a resource and is one itself; a layer is the configuration that makes it. They
-//! compose in any order, over any backend or pool ([`ResourceBuilder`]). Each is a feature, and
-//! none is on by default.
+//! An adaptor wraps a resource, its *upstream*, and is a resource itself. A layer is its configuration:
+//! `XLayer` makes an `XResource`. They stack in any order over any backend or pool ([`ResourceBuilder`]). Each
+//! is a feature, and none is on by default.
 //!
 //! | feature | layer | adaptor | what it does |
 //! | --- | --- | --- | --- |
 //! | `aligned` | `AlignedLayer` | `AlignedResource` | aligns blocks to more than 256 bytes |
 //! | `budget` | `BudgetLayer` | `GlobalDeviceBudget` | one hard limit, shares of it, and reservations |
-//! | `callbacks` | `FailureCallbackLayer` | `FailureCallbackResource` | reaps, asks the program to make room, and tries again |
+//! | `callbacks` | `FailureCallbackLayer` | `FailureCallbackResource` | reaps, calls the program to free memory, and tries again |
 //! | `debug-guard` | `DebugGuardLayer` | `DebugGuardResource` | finds overruns, underruns, writes after free and double frees |
-//! | `logging` | `LoggingLayer` | `LoggingResource` | records every allocation, free, growth and reap: to a file, to memory, to a sink of your own |
+//! | `logging` | `LoggingLayer` | `LoggingResource` | records every allocation, free, growth and reap: in a file, in memory, in a sink of your own |
 //! | `statistics` | `StatisticsLayer` | `StatisticsResource` | current, peak and total, by tag, stream and scope |
-//! | `metrics` | | | statistics through the `metrics` facade |
+//! | `metrics` | | | publishes statistics through the `metrics` facade |
 //! | `tracing` | | | a logging sink that emits `tracing` events |
 //!
-//! Each adaptor forwards every method of the trait: `#[deny(clippy::missing_trait_methods)]` on
-//! its `impl` makes the compiler say so.
+//! # An adaptor of your own
+//!
+//! This one counts calls. The `deny` makes clippy find a method that the adaptor does not forward: a method with a
+//! default, such as `use_tracking`, would otherwise hide what upstream can do.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! use dmr_adaptors::ResourceLayer;
+//! use dmr_core::{
+//!     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+//!     ResourceResult, StreamId, StreamPoolId, Usage, UseTracking, VirtualMemory,
+//! };
+//!
+//! /// Makes a `CallCountResource`.
+//! #[derive(Clone, Debug, Default)]
+//! struct CallCountLayer;
+//!
+//! impl<R: DeviceMemoryResource> ResourceLayer<R> for CallCountLayer {
+//!     type Resource = CallCountResource<R>;
+//!
+//!     fn layer(&self, upstream: R) -> CallCountResource<R> {
+//!         CallCountResource { upstream, calls: AtomicU64::new(0) }
+//!     }
+//! }
+//!
+//! /// Counts the calls of `allocate` and `deallocate`.
+//! #[derive(Debug)]
+//! struct CallCountResource<R> {
+//!     upstream: R,
+//!     calls: AtomicU64,
+//! }
+//!
+//! #[deny(clippy::missing_trait_methods)]
+//! impl<R: DeviceMemoryResource> DeviceMemoryResource for CallCountResource<R> {
+//!     fn allocate(
+//!         &self,
+//!         bytes: usize,
+//!         stream: StreamId,
+//!         tag: AllocTag,
+//!     ) -> ResourceResult<DeviceBlock> {
+//!         self.calls.fetch_add(1, Ordering::Relaxed);
+//!         self.upstream.allocate(bytes, stream, tag)
+//!     }
+//!     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+//!         self.calls.fetch_add(1, Ordering::Relaxed);
+//!         self.upstream.deallocate(block)
+//!     }
+//!
+//!     // The rest is forwarded.
+//!     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+//!         self.upstream.try_grow(block, bytes)
+//!     }
+//!     fn is_retired(&self, block: BlockId) -> bool {
+//!         self.upstream.is_retired(block)
+//!     }
+//!     fn device_ordinal(&self) -> usize {
+//!         self.upstream.device_ordinal()
+//!     }
+//!     fn stream_pool(&self) -> StreamPoolId {
+//!         self.upstream.stream_pool()
+//!     }
+//!     fn bytes_outstanding(&self) -> u64 {
+//!         self.upstream.bytes_outstanding()
+//!     }
+//!     fn usage(&self) -> Usage {
+//!         self.upstream.usage()
+//!     }
+//!     fn try_reap(&self) -> ResourceResult<u64> {
+//!         self.upstream.try_reap()
+//!     }
+//!     fn reap_pending(&self) -> ResourceResult<u64> {
+//!         self.upstream.reap_pending()
+//!     }
+//!     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
+//!         self.upstream.trim_to(keep_bytes)
+//!     }
+//!     fn use_tracking(&self) -> Option<&dyn UseTracking> {
+//!         self.upstream.use_tracking()
+//!     }
+//!     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+//!         self.upstream.virtual_memory()
+//!     }
+//! }
+//!
+//! // Its test: every method reaches upstream, and the stack keeps the contract (`dmr_core::conformance`).
+//! use dmr_core::conformance::{check_forwarding, run_all};
+//! use dmr_testkit::fake::FakeHarness; // a resource in host memory
+//!
+//! check_forwarding(&FakeHarness::new(true), |spy| CallCountLayer.layer(spy))?;
+//! run_all(|| FakeHarness::wrapped(true, |fake, _| CallCountLayer.layer(fake))).into_result()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! In this crate, an adaptor is a file or folder of `src`, a feature, and a row in the table above;
+//! `forward.rs` writes the methods that are only forwarded. It has tests of its own (`tests/a4_*.rs`), and a
+//! place in `tests/a4_forwarding.rs`, `tests/a4_stacks_failures.rs` and `tests/sim_a4_stacks.rs`.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! A growing array that is read without a lock: items are made on first use and never move.
+//! An array that grows and is read without a lock: items are made on first use and never move.
 
 use std::sync::OnceLock;
 
-/// Items by index. Chunks double in size, so that finding one is a shift and two loads.
+/// Items by index, in chunks of which each is twice as large as the one before: an access is a shift and two loads.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
@@ -11,7 +11,7 @@ pub(crate) struct Table<T> {
 const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 19;
 
-/// Whatever lies beyond shares the last item: eight million threads, tags or streams.
+/// The largest index of an item of its own; larger ones have the item of this one.
 pub(crate) const LAST: usize = FIRST_CHUNK * ((1 << CHUNKS) - 1) - 1;
 
 impl<T: Default> Table<T> {
@@ -19,17 +19,17 @@ impl<T: Default> Table<T> {
         Self { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
-    /// The item, unless nothing near it was ever asked for.
+    /// Returns the item, or `None` if its chunk was never used.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
-        let (chunk, at) = place(index);
+        let (chunk, at) = position(index);
         self.chunks[chunk].get()?.get(at)
     }
 
-    /// The item, made if need be.
+    /// Returns the item; makes its chunk on first use.
     #[inline]
     pub(crate) fn get_or_make(&self, index: usize) -> &T {
-        // Most are among the first.
+        // The common case, without a shift.
         match self.chunks[0].get() {
             Some(items) if index < items.len() => &items[index],
             _ => self.get_or_make_any(index),
@@ -38,7 +38,7 @@ impl<T: Default> Table<T> {
 
     #[inline(never)]
     fn get_or_make_any(&self, index: usize) -> &T {
-        let (chunk, at) = place(index);
+        let (chunk, at) = position(index);
         match self.chunks[chunk].get() {
             Some(items) => &items[at],
             None => &self.make(chunk)[at],
@@ -51,7 +51,7 @@ impl<T: Default> Table<T> {
         self.chunks[chunk].get_or_init(items)
     }
 
-    /// The items that were made, with their indices.
+    /// Returns the items that were made, with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> + Clone {
         let made = self.chunks.iter().enumerate().filter_map(|(i, chunk)| Some((i, chunk.get()?)));
         made.flat_map(|(i, items)| items.iter().zip(start(i)..).map(|(item, index)| (index, item)))
@@ -64,15 +64,15 @@ impl<T: Default> Default for Table<T> {
     }
 }
 
-/// The chunk of an item, and its place there.
+/// Returns the chunk of an item and its index in the chunk.
 #[inline]
-const fn place(index: usize) -> (usize, usize) {
+const fn position(index: usize) -> (usize, usize) {
     let index = if index > LAST { LAST } else { index };
     let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
     (chunk, index - start(chunk))
 }
 
-/// The index of the first item of a chunk.
+/// Returns the index of the first item of a chunk.
 #[inline]
 const fn start(chunk: usize) -> usize {
     FIRST_CHUNK * ((1 << chunk) - 1)
@@ -83,17 +83,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_index_has_a_place_of_its_own_and_chunks_have_no_gaps() {
+    fn every_index_has_its_own_position_and_chunks_have_no_gaps() {
         let mut expected = (0, 0);
         for index in 0..10_000 {
-            assert_eq!(place(index), expected, "{index}");
+            assert_eq!(position(index), expected, "{index}");
             expected.1 += 1;
             if expected.1 == FIRST_CHUNK << expected.0 {
                 expected = (expected.0 + 1, 0);
             }
         }
-        assert_eq!(place(LAST), (CHUNKS - 1, (FIRST_CHUNK << (CHUNKS - 1)) - 1));
-        assert_eq!(place(usize::MAX), place(LAST));
+        assert_eq!(position(LAST), (CHUNKS - 1, (FIRST_CHUNK << (CHUNKS - 1)) - 1));
+        assert_eq!(position(usize::MAX), position(LAST));
     }
 
     #[test]
