@@ -207,7 +207,7 @@ impl Oracle {
             How::Async(stream) | How::Pool(stream) => self.time.enqueue(stream),
         };
         let (start, end) = (address, address + bytes);
-        for earlier in &self.allocations {
+        for earlier in self.allocations.iter().rev() {
             if earlier.start >= end || start >= earlier.end {
                 continue;
             }
@@ -221,6 +221,10 @@ impl Oracle {
                 let step = earlier.step;
                 self.bad_addresses
                     .push(format!("step {index} got memory of step {step}, still in use"));
+            }
+            if earlier.start <= start && end <= earlier.end {
+                // Older ones come before this one, unless the program has raced on it.
+                break;
             }
         }
         self.buffers[buf] = Some(address);
