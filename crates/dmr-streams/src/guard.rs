@@ -55,18 +55,8 @@ impl StreamPool {
     #[inline(always)]
     pub(crate) fn entered(&self, stream: StreamId) -> Option<StreamGuard<'_>> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
-        if self.device().is_usable()
-            && id.pool() == Some(self.id())
-            && let Some(slot) = self.stream_slot(id.slot())
-            && slot.admits(id.lease())
-            && let Some(known) = slot.stream.get()
-        {
-            let holds = self.is_adopted(id.slot()).then_some(&slot.holds);
-            if holds.is_none_or(Holds::enter) {
-                return Some(StreamGuard { pool: self, stream: &known.stream, id, holds });
-            }
-        }
-        None
+        self.stream_slot(id.slot()).filter(|slot| slot.admits(id.lease()))?;
+        self.entered_home(id)?.live()
     }
 
     /// Begins a call that uses the stream on which a block was allocated, also after its lease was
@@ -249,14 +239,6 @@ impl<'p> StreamGuard<'p> {
     #[inline]
     pub(crate) fn device(&self) -> &'p Device {
         self.pool.device()
-    }
-
-    /// Ends the count of windows that were closed on the stream.
-    #[inline]
-    pub(crate) fn close_windows(&self, windows: usize) {
-        if let Some(holds) = self.holds {
-            holds.close_windows(windows);
-        }
     }
 
     /// Counts windows that were opened on the stream.

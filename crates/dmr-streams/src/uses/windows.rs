@@ -6,10 +6,7 @@
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
-use dmr_core::{
-    Access, BlockId, BlockUse, Generation, ResourceError, ResourceResult, StreamId, UseToken,
-    UseTokens,
-};
+use dmr_core::{Access, BlockId, BlockUse, ResourceError, ResourceResult, StreamId, UseTokens};
 use smallvec::SmallVec;
 
 use super::slots::{Closed, WindowEnd};
@@ -55,17 +52,13 @@ impl UseTable<'_> {
             return Err(ResourceError::stream_misuse(stream.id(), StreamProblem::ReturnedLease));
         }
         let open = tokens.len();
-        match self.open(uses, &stream, tokens) {
-            Ok(()) => {
-                stream.open_windows(tokens.len() - open);
-                Ok(())
-            }
-            Err(error) => {
-                self.close_again(tokens, open);
-                failed();
-                Err(error)
-            }
+        let outcome = self.open(uses, &stream, tokens);
+        stream.open_windows(tokens.len() - open);
+        if outcome.is_err() {
+            self.cancel_from(tokens, open);
+            failed();
         }
+        outcome
     }
 
     #[inline(always)]
@@ -124,7 +117,7 @@ impl UseTable<'_> {
         };
         let mut seq = 0;
         match self.pool.progress().mark(&stream, &mut seq) {
-            Ok(()) => self.close(tokens, &stream, WindowEnd::Used(UseId::new(stream.slot(), seq))),
+            Ok(()) => self.close(tokens, 0, WindowEnd::Used(UseId::new(stream.slot(), seq))),
             Err(error) => self.finish_unrecorded(tokens, &stream, seq, error),
         }
     }
@@ -142,7 +135,7 @@ impl UseTable<'_> {
             return self.finish_without_stream(tokens);
         };
         let seq = self.pool.progress().number(stream.slot());
-        self.close(tokens, &stream, WindowEnd::Used(UseId::new(stream.slot(), seq)))
+        self.close(tokens, 0, WindowEnd::Used(UseId::new(stream.slot(), seq)))
     }
 
     /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails too,
@@ -159,9 +152,9 @@ impl UseTable<'_> {
         // Synchronising the stream would end its capture.
         let is_captured = matches!(error, ResourceError::StreamCapturing { .. });
         if is_captured || stream.synchronize().is_err() {
-            return self.close(tokens, stream, WindowEnd::Used(used)).and(Err(error));
+            return self.close(tokens, 0, WindowEnd::Used(used)).and(Err(error));
         }
-        self.close(tokens, stream, WindowEnd::Done(used))
+        self.close(tokens, 0, WindowEnd::Done(used))
     }
 
     /// Finishes uses on a stream that cannot be entered.
@@ -175,7 +168,7 @@ impl UseTable<'_> {
             // A stream with an open window is not retired: these tokens have none.
             Ok(()) => {}
         }
-        self.close_unused(tokens).and(entered)
+        self.close(tokens, 0, WindowEnd::Unused).and(entered)
     }
 
     /// Closes windows of uses whose work was not submitted.
@@ -201,18 +194,15 @@ impl UseTable<'_> {
         self.of_this_pool(tokens.stream())?;
         // Another thread may have held a slot when the process was forked.
         self.pool.device().refuse_fork()?;
-        self.close_unused(tokens)
+        self.close(tokens, 0, WindowEnd::Unused)
     }
 
     /// Closes the windows from index `from` on, which this thread has just opened, and removes them from
     /// `tokens`: their work was not submitted.
     #[cold]
     pub(crate) fn cancel_from(&self, tokens: &mut UseTokens, from: usize) {
-        let windows = tokens.len() - from;
-        self.close_again(tokens, from);
-        if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
-            holds.close_windows(windows);
-        }
+        // They are open, so closing them is no error.
+        let _ = self.close(tokens, from, WindowEnd::Unused);
     }
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
@@ -256,72 +246,32 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Closes the windows of tokens on a stream that was entered, which the windows hold until then.
+    /// Closes the windows from index `from` on, and removes them from `tokens`.
     ///
     /// # Errors
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window. All other windows are
     /// closed all the same.
     #[inline(always)]
-    fn close(
-        &self,
-        tokens: &mut UseTokens,
-        stream: &StreamGuard<'_>,
-        closing: WindowEnd,
-    ) -> ResourceResult<()> {
-        let (closed, gone) = self.close_each(tokens, closing);
-        stream.close_windows(closed);
-        gone.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
-    }
-
-    /// Closes the windows of uses whose work was not submitted, or has ended with its device.
-    fn close_unused(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
-        let (closed, gone) = self.close_each(tokens, WindowEnd::Unused);
+    fn close(&self, tokens: &mut UseTokens, from: usize, end: WindowEnd) -> ResourceResult<()> {
+        let (mut closed, mut stale) = (0, None);
+        for token in &tokens.as_slice()[from..] {
+            match self.slots().close(token, end) {
+                Closed::Stale => {
+                    stale = Some(token.generation());
+                    continue;
+                }
+                Closed::Window => {}
+                Closed::LastOfRetired(owner) => {
+                    self.pool.closed_queues().push(owner, token.generation().get());
+                }
+            }
+            closed += 1;
+        }
+        tokens.truncate(from);
         if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
             holds.close_windows(closed);
         }
-        gone.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
-    }
-
-    /// Closes windows. Returns the number of those that were open, and the generation of a block that had
-    /// none.
-    #[inline(always)]
-    fn close_each(
-        &self,
-        tokens: &mut UseTokens,
-        closing: WindowEnd,
-    ) -> (usize, Option<Generation>) {
-        let (mut closed, mut gone) = (0, None);
-        for token in tokens.as_slice() {
-            if self.close_one(token, closing) {
-                closed += 1;
-            } else {
-                gone = Some(token.generation());
-            }
-        }
-        tokens.clear();
-        (closed, gone)
-    }
-
-    /// Closes the windows from index `open` on, which are not counted on their stream yet.
-    #[cold]
-    fn close_again(&self, tokens: &mut UseTokens, open: usize) {
-        for token in &tokens.as_slice()[open..] {
-            self.close_one(token, WindowEnd::Unused);
-        }
-        tokens.truncate(open);
-    }
-
-    /// Closes a window; returns `false` for a token that has none.
-    #[inline(always)]
-    fn close_one(&self, token: &UseToken, closing: WindowEnd) -> bool {
-        match self.slots().close(token, closing) {
-            Closed::Stale => return false,
-            Closed::Window => {}
-            Closed::LastOfRetired(owner) => {
-                self.pool.closed_queues().push(owner, token.generation().get());
-            }
-        }
-        true
+        stale.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
     }
 }
