@@ -127,8 +127,6 @@ mod forward;
 mod layer;
 #[cfg(feature = "budget")]
 mod sync;
-#[cfg(feature = "budget")]
-mod table;
 #[cfg(any(feature = "logging", feature = "statistics"))]
 mod thread_number;
 

@@ -7,7 +7,6 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::{AllocTag, Generation, Process, StreamPoolId};
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence, lock};
-use crate::table::Table;
 
 use super::account::AccountId;
 
@@ -21,7 +20,7 @@ pub(super) struct Charges {
     /// The pool whose use table numbers the slots: that of the tree's first resource.
     streams: OnceLock<StreamPoolId>,
     /// By slot in the use table, which no two blocks have at a time.
-    by_slot: Table<Entry>,
+    by_slot: Slots,
     /// Charges without such a slot, and of a block that a second account is charged for.
     others: LeakedInChild<Mutex<HashMap<Key, Charge>>>,
     made_in: Process,
@@ -57,7 +56,7 @@ impl Charges {
     pub(super) fn new() -> Self {
         Self {
             streams: OnceLock::new(),
-            by_slot: Table::new(),
+            by_slot: Slots::default(),
             others: LeakedInChild::default(),
             made_in: Process::current(),
         }
@@ -74,7 +73,7 @@ impl Charges {
     pub(super) fn add(&self, key: Key, bytes: u64, tag: AllocTag) -> Option<Charge> {
         let Key { account, item, .. } = key;
         if let Item::Block(generation, Some(slot)) = item
-            && let Some(entry) = self.by_slot.get(slot as usize)
+            && let Some(entry) = self.by_slot.get(slot)
             && entry.generation() == 0
         {
             entry.set(generation.get(), Charge { account, bytes, tag });
@@ -88,8 +87,9 @@ impl Charges {
     #[inline(never)]
     fn add_slowly(&self, key: Key, bytes: u64, tag: AllocTag) -> Option<Charge> {
         let mut charge = Charge { account: key.account, bytes, tag };
-        if let Item::Block(generation, Some(slot)) = key.item {
-            let entry = self.by_slot.get_or_make(slot as usize);
+        if let Item::Block(generation, Some(slot)) = key.item
+            && let Some(entry) = self.by_slot.get_or_make(slot)
+        {
             let known = entry.read();
             let own = known.filter(|(of, _)| *of == generation.get()).map(|(_, charge)| charge);
             if own.is_none_or(|own| own.account == key.account) {
@@ -143,7 +143,7 @@ impl Charges {
 
     /// Calls `visit` for every charge, with the streams of the block; `None` for physical memory.
     pub(super) fn for_each(&self, mut visit: impl FnMut(Option<StreamPoolId>, Charge)) {
-        for (_, entry) in self.by_slot.iter() {
+        for entry in self.by_slot.iter() {
             if let Some((_, charge)) = entry.read() {
                 visit(self.streams.get().copied(), charge);
             }
@@ -157,7 +157,7 @@ impl Charges {
     #[inline]
     fn entry(&self, key: Key) -> Option<&Entry> {
         let Item::Block(generation, Some(slot)) = key.item else { return None };
-        let entry = self.by_slot.get(slot as usize)?;
+        let entry = self.by_slot.get(slot)?;
         let is_its = entry.generation() == generation.get()
             && entry.account.load(Ordering::Relaxed) == key.account;
         is_its.then_some(entry)
@@ -166,6 +166,41 @@ impl Charges {
     /// Locks the map. `None` in a forked child, where another thread may have held the lock.
     fn others(&self) -> Option<MutexGuard<'_, HashMap<Key, Charge>>> {
         self.made_in.is_current().then(|| lock(&self.others))
+    }
+}
+
+/// An entry for each slot, in chunks that double in size: entries never move.
+#[derive(Debug, Default)]
+struct Slots([OnceLock<Box<[Entry]>>; 20]);
+
+/// Entries of the first chunk.
+const FIRST_CHUNK: usize = 16;
+
+impl Slots {
+    /// Returns the chunk of a slot, and its index there.
+    #[inline]
+    const fn position(slot: u32) -> (usize, usize) {
+        let at = slot as usize + FIRST_CHUNK;
+        let chunk = (at / FIRST_CHUNK).ilog2() as usize;
+        (chunk, at - (FIRST_CHUNK << chunk))
+    }
+
+    /// Returns the entry of a slot, if its chunk was made.
+    #[inline]
+    fn get(&self, slot: u32) -> Option<&Entry> {
+        let (chunk, at) = Self::position(slot);
+        self.0.get(chunk)?.get()?.get(at)
+    }
+
+    /// Returns the entry of a slot; `None` beyond sixteen million slots.
+    fn get_or_make(&self, slot: u32) -> Option<&Entry> {
+        let (chunk, at) = Self::position(slot);
+        let make = || (0..FIRST_CHUNK << chunk).map(|_| Entry::default()).collect();
+        self.0.get(chunk)?.get_or_init(make).get(at)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter_map(OnceLock::get).flatten()
     }
 }
 
@@ -249,4 +284,43 @@ fn tag_of(number: usize) -> AllocTag {
 
 fn is_same(known: AllocTag, tag: AllocTag) -> bool {
     std::ptr::eq(known.name(), tag.name())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slot_has_an_entry_of_its_own_and_chunks_have_no_gaps() {
+        let mut expected = (0, 0);
+        for slot in 0..10_000 {
+            assert_eq!(Slots::position(slot), expected, "{slot}");
+            expected.1 += 1;
+            if expected.1 == FIRST_CHUNK << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        let slots = Slots::default();
+        assert!(slots.get_or_make(100).is_some() && slots.get(112).is_none());
+        assert!(slots.get(111).is_some() && slots.get_or_make(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_block_has_one_charge_for_each_account_also_in_slots_that_have_no_entry() {
+        let (charges, streams) = (Charges::new(), StreamPoolId::next().expect("a pool"));
+        let generation = Generation::next();
+        for slot in [None, Some(7), Some(u32::MAX - 1)] {
+            let key = |account| Key { account, streams, item: Item::Block(generation, slot) };
+            for (account, bytes) in [(1, 10), (2, 20), (1, 1)] {
+                assert!(charges.add(key(account), bytes, AllocTag::UNTAGGED).is_none());
+            }
+            let mut all = Vec::new();
+            charges.for_each(|_, charge| all.push((charge.account, charge.bytes)));
+            all.sort_unstable();
+            assert_eq!(all, [(1, 11), (2, 20)], "{slot:?}");
+            assert_eq!(charges.remove(key(1), u64::MAX), Some(11));
+            assert_eq!(charges.remove(key(2), u64::MAX), Some(20));
+            assert_eq!(charges.get(key(1)), None);
+        }
+    }
 }

@@ -17,7 +17,6 @@ use super::pending::{Pending, PendingBlocks};
 use super::reservation::out_of_budget;
 use super::tree::{EXISTING, Refused, Tree};
 use crate::forward::forward;
-use crate::table::LAST;
 
 /// Bounds what passes through it until it is freed: a hard limit on live and retired bytes.
 ///
@@ -152,8 +151,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
 
     #[inline]
     fn key_of(&self, block: &DeviceBlock) -> Key {
-        let slot =
-            block.id().slot().index().filter(|index| self.by_slot && (*index as usize) < LAST);
+        let slot = block.id().slot().index().filter(|_| self.by_slot);
         self.key(Item::Block(block.generation(), slot))
     }
 
