@@ -195,10 +195,9 @@ fn nor_do_three_tenants_together() {
     is_exact(backend, &tenants, &budget);
 }
 
-/// Who has one of `UNITS` permits allocates one of as many units, and leaves the block to anybody;
-/// who frees it leaves the permit to anybody. So there is room at every instant for whoever asks,
-/// but in the shard of any thread. Only a budget that adds up at one instant what is free in many
-/// places knows that.
+/// A thread that has one of `UNITS` permits allocates one of as many units, and leaves the block to any
+/// thread; the thread that frees it leaves the permit to any thread. So there is room for each request
+/// at every instant.
 #[test]
 fn what_fits_at_every_instant_is_never_refused() {
     const UNITS: usize = 5;

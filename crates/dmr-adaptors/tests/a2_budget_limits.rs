@@ -1,4 +1,4 @@
-//! Limits that change, what was out before, one budget per GPU, and what outlives an adaptor.
+//! Limits that change, blocks that were outstanding before, one budget per GPU, and blocks that outlive an adaptor.
 #![cfg(feature = "budget")]
 
 mod a2_support;
@@ -37,11 +37,9 @@ fn a_lower_limit_refuses_until_what_is_in_use_fits() {
 }
 
 #[test]
-fn after_the_limit_is_lowered_no_thread_has_credit_left() {
-    // With this much room, every thread takes in advance.
-    let large = 1 << 30;
+fn after_the_limit_is_lowered_no_thread_is_granted_a_byte() {
     let backend = Arc::new(Backend::new());
-    let budget = BudgetLayer::new(large).layer(Arc::clone(&backend));
+    let budget = BudgetLayer::new(1 << 30).layer(Arc::clone(&backend));
     let (ready, lowered) = (Barrier::new(9), Barrier::new(9));
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -104,7 +102,7 @@ fn a_limit_that_moves_is_kept_by_every_allocation_that_starts_after() {
 }
 
 #[test]
-fn it_starts_from_what_is_out_where_that_is_asked_for() {
+fn outstanding_blocks_are_charged_where_the_layer_says_so() {
     let backend = Arc::new(Backend::new().keeping(true));
     let stream = backend.stream();
     let live = backend.allocate(300, stream, TAG).unwrap();
@@ -125,7 +123,7 @@ fn it_starts_from_what_is_out_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_is_out_is_charged_once_however_often_the_resource_is_wrapped() {
+fn outstanding_blocks_are_charged_once_however_often_their_resource_is_wrapped() {
     let backend = Arc::new(Backend::new().keeping(true));
     let stream = backend.stream();
     let live = backend.allocate(300, stream, TAG).unwrap();
@@ -256,7 +254,7 @@ fn the_resource_inside_comes_out_once_nothing_is_retired() {
     let inner = budget.into_upstream().expect("nothing is retired");
     assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (100, 0));
     assert!(Arc::ptr_eq(&inner, &backend));
-    assert_eq!(Arc::strong_count(&backend), 2, "the budget's books do not keep it");
+    assert_eq!(Arc::strong_count(&backend), 2, "the budget does not keep it");
     // Given back without the budget, it stays charged to it.
     inner.deallocate(kept).unwrap();
     assert_eq!(whole.reserved_bytes(), 100);

@@ -1,4 +1,4 @@
-//! What happens before a request is refused, whom it disturbs, and what the refusal says.
+//! The steps before a request is refused, and what the refusal says.
 #![cfg(feature = "budget")]
 
 mod a2_support;
@@ -59,7 +59,7 @@ fn it_reaps_then_waits_then_refuses() {
 }
 
 #[test]
-fn it_does_not_wait_if_it_is_told_not_to() {
+fn it_does_not_wait_where_waiting_is_disabled() {
     let backend = Arc::new(Backend::new().keeping(false));
     let layer = BudgetLayer::new(1000).with_reap_pending(false);
     let budget = layer.layer(Arc::clone(&backend));
@@ -73,7 +73,7 @@ fn it_does_not_wait_if_it_is_told_not_to() {
 }
 
 #[test]
-fn an_oversized_request_is_refused_at_once_and_nobody_notices() {
+fn an_oversized_request_is_refused_at_once_and_without_a_reap() {
     let (budget, backend) = layered(1000, Backend::new().keeping(true));
     let block = budget.allocate(600, backend.stream(), TAG).unwrap();
     budget.deallocate(block).unwrap();
@@ -135,7 +135,7 @@ fn a_block_freed_on_another_thread_is_taken_off_its_tag() {
 fn what_another_tenant_retired_makes_room_when_it_is_freed() {
     let whole = Budget::new(1000);
     let tenant = |name| BudgetLayer::on(&whole.sub_budget(AllocTag::new(name), 1000));
-    // Of one pool; and of another runtime, whose resource nobody else reaps.
+    // Of one pool; and of another runtime, whose resource no other call reaps.
     for same in [true, false] {
         let first = Arc::new(Backend::new().keeping(true));
         let second = if same { Arc::clone(&first) } else { Arc::new(Backend::new()) };
@@ -231,15 +231,15 @@ fn a_thread_that_is_being_torn_down_can_free_and_allocate() {
 }
 
 #[test]
-fn what_is_let_go_before_the_last_look_is_not_refused() {
-    // Just after it was asked for the nth time whether the block is still retired.
+fn what_is_freed_before_the_last_poll_makes_room() {
+    // The resource frees the block just after the nth query whether it is still retired.
     for n in 1..=4 {
         let resource = Hooked::new(Backend::new().keeping(false));
         let budget = BudgetLayer::new(1000).layer(Arc::clone(&resource));
         let stream = resource.backend.stream();
         let block = budget.allocate(600, stream, TAG).unwrap();
         budget.deallocate(block).unwrap();
-        resource.lets_go_after(n);
+        resource.frees_after(n);
         let block =
             budget.allocate(600, stream, TAG).unwrap_or_else(|error| panic!("{n}: {error}"));
         drop(block);
@@ -252,17 +252,17 @@ type Hook = Box<dyn Fn() + Send + Sync>;
 struct Hooked {
     backend: Backend,
     hook: OnceLock<Hook>,
-    /// After how many questions it lets go of what is retired; reaping does nothing.
-    patience: OnceLock<AtomicI64>,
+    /// The number of queries after which it frees what is retired; reaping does nothing.
+    queries_left: OnceLock<AtomicI64>,
 }
 
 impl Hooked {
     fn new(backend: Backend) -> Arc<Self> {
-        Arc::new(Self { backend, hook: OnceLock::new(), patience: OnceLock::new() })
+        Arc::new(Self { backend, hook: OnceLock::new(), queries_left: OnceLock::new() })
     }
 
-    fn lets_go_after(&self, questions: i64) {
-        assert!(self.patience.set(AtomicI64::new(questions)).is_ok());
+    fn frees_after(&self, queries: i64) {
+        assert!(self.queries_left.set(AtomicI64::new(queries)).is_ok());
     }
 
     fn on_allocate(&self, hook: impl Fn() + Send + Sync + 'static) {
@@ -295,7 +295,7 @@ impl DeviceMemoryResource for Hooked {
 
     fn is_retired(&self, block: BlockId) -> bool {
         let is_retired = self.backend.is_retired(block);
-        if self.patience.get().is_some_and(|patience| patience.fetch_sub(1, SeqCst) == 1) {
+        if self.queries_left.get().is_some_and(|left| left.fetch_sub(1, SeqCst) == 1) {
             self.backend.reap_pending().unwrap();
         }
         is_retired
@@ -314,10 +314,10 @@ impl DeviceMemoryResource for Hooked {
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {
-        if self.patience.get().is_some() { Ok(0) } else { self.backend.try_reap() }
+        if self.queries_left.get().is_some() { Ok(0) } else { self.backend.try_reap() }
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
-        if self.patience.get().is_some() { Ok(0) } else { self.backend.reap_pending() }
+        if self.queries_left.get().is_some() { Ok(0) } else { self.backend.reap_pending() }
     }
 }

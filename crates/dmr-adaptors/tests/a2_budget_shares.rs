@@ -75,7 +75,7 @@ fn a_share_is_bounded_by_itself_and_by_the_whole() {
 }
 
 #[test]
-fn a_share_that_is_full_does_not_take_credit_from_others() {
+fn refusals_of_a_full_share_change_nothing_in_the_others() {
     let (whole, backend) = (Budget::new(1 << 30), Arc::new(Backend::new()));
     let (a, b) = (whole.sub_budget(TAG, 100), whole.sub_budget(TAG, 1 << 30));
     let (on_a, on_b) = (on(&a, &backend), on(&b, &backend));
@@ -150,7 +150,7 @@ fn a_reservation_waits_until_it_fits_as_a_whole_or_the_timeout() {
 }
 
 #[test]
-fn who_waits_makes_the_resources_free_what_is_done_with() {
+fn a_waiting_reservation_reaps_the_resources() {
     let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new().keeping(true)));
     backend.reap_early(false);
     let others = on(&whole, &backend);
@@ -175,7 +175,7 @@ fn reservations_are_served_in_the_order_in_which_they_came() {
     let held = others.allocate(700, backend.stream(), TAG).unwrap();
     let in_small = on(&small, &backend).allocate(100, backend.stream(), TAG).unwrap();
     std::thread::scope(|scope| {
-        // It waits for its own small share, which keeps nobody else.
+        // It waits for its own small share, which holds up no other one.
         let own = scope.spawn(|| small.reserve(50, LONG).unwrap());
         std::thread::sleep(SOON);
         drop(whole.reserve(10, Duration::ZERO).unwrap());
