@@ -40,18 +40,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-trace",
         ],
     ),
-    (
-        "dmr-cli",
-        &[
-            "dmr",
-            "dmr-core",
-            "dmr-cuda-direct",
-            "dmr-shared-limit",
-            "dmr-sim",
-            "dmr-streams",
-            "dmr-trace",
-        ],
-    ),
+    ("dmr-cli", &["dmr", "dmr-core", "dmr-cuda-direct", "dmr-sim", "dmr-streams", "dmr-trace"]),
     ("dmr-testkit", &["dmr-core", "dmr-sim", "dmr-streams"]),
     ("dmr-guide", &["dmr", "dmr-adaptors", "dmr-core", "dmr-sim", "dmr-testkit"]),
     (

@@ -1,10 +1,11 @@
-//! `dmr info`: driver, devices, features, variables.
+//! `dmr info`: driver, devices, shared limits, features, variables.
 
 use std::fmt::Write;
 
 use clap::Args;
 use dmr::Backend;
 use dmr::cudarc::driver::sys::CUdevice_attribute as Attribute;
+use dmr::dmr_shared_limit::SharedLimitConfig;
 use dmr_core::size::human_bytes;
 use dmr_streams::Device;
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use crate::Output;
 use crate::driver::{DRIVER_VARIABLE, DriverArgs, Machine};
 use crate::exit::Failure;
+use crate::shared::{SharedLimits, uuid_text};
 
 /// What `dmr info` is told.
 #[derive(Args, Clone, Debug)]
@@ -26,9 +28,10 @@ pub struct InfoArgs {
 }
 
 /// The variables that the command and the library read.
-const VARIABLES: [(&str, &str); 3] = [
+const VARIABLES: [(&str, &str); 4] = [
     (DRIVER_VARIABLE, "sim or cuda: which driver"),
     (Backend::VARIABLE, "where memory comes from"),
+    (SharedLimitConfig::VARIABLE, "the directory of limits that processes share"),
     ("DMR_SIM_BACKTRACE", "1: simulated findings name source lines"),
 ];
 
@@ -45,14 +48,14 @@ pub fn run(args: &InfoArgs) -> Result<Output, Failure> {
         None => return Err(Failure::unusable("the driver sees no device")),
     };
     let text = if args.json {
-        json_of(&machine, &driver, &devices)?.to_string() + "\n"
+        json_of(&machine, &driver, &devices, &SharedLimits::read())?.to_string() + "\n"
     } else {
-        text_of(&driver, &devices)?
+        text_of(&driver, &devices, &SharedLimits::read())?
     };
     Ok(Output { text, complaint: String::new() })
 }
 
-fn text_of(driver: &str, devices: &[Device]) -> Result<String, Failure> {
+fn text_of(driver: &str, devices: &[Device], limits: &SharedLimits) -> Result<String, Failure> {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "dmr      {}", env!("CARGO_PKG_VERSION"));
@@ -68,9 +71,11 @@ fn text_of(driver: &str, devices: &[Device]) -> Result<String, Failure> {
             human_bytes(total),
             device.driver_version(),
             if has_virtual_memory(device)? { "virtual memory" } else { "no virtual memory" },
-            uuid(device)?,
+            uuid_text(uuid(device)?),
         );
+        limits.write_device(uuid(device)?, &mut text);
     }
+    limits.write_rest(&uuids(devices)?, &mut text);
     let _ = writeln!(text, "backends {}", backends().join(", "));
     let _ = writeln!(text, "features {}", features().join(", "));
     for (name, what) in VARIABLES {
@@ -83,17 +88,23 @@ fn text_of(driver: &str, devices: &[Device]) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn json_of(machine: &Machine, driver: &str, devices: &[Device]) -> Result<Value, Failure> {
+fn json_of(
+    machine: &Machine,
+    driver: &str,
+    devices: &[Device],
+    limits: &SharedLimits,
+) -> Result<Value, Failure> {
     let device = |device: &Device| {
         let (free, total) = device.memory_info().map_err(Failure::unusable)?;
         Ok(json!({
             "ordinal": device.ordinal(),
             "name": device.name(),
-            "uuid": uuid(device)?,
+            "uuid": uuid_text(uuid(device)?),
             "free_bytes": free,
             "total_bytes": total,
             "cuda_version": device.driver_version().to_string(),
             "virtual_memory": has_virtual_memory(device)?,
+            "shared_limits": limits.json_of(uuid(device)?),
         }))
     };
     let variables = VARIABLES.iter().map(|(name, _)| ((*name).to_owned(), variable(name).into()));
@@ -102,6 +113,8 @@ fn json_of(machine: &Machine, driver: &str, devices: &[Device]) -> Result<Value,
         "driver": driver,
         "simulated": machine.is_simulated(),
         "devices": devices.iter().map(device).collect::<Result<Vec<_>, Failure>>()?,
+        "other_shared_limits": limits.json_of_rest(&uuids(devices)?),
+        "shared_limit_problems": limits.problems,
         "backends": backends(),
         "features": features(),
         "variables": variables.collect::<serde_json::Map<_, _>>(),
@@ -143,13 +156,10 @@ fn has_virtual_memory(device: &Device) -> Result<bool, Failure> {
     answer.map(|value| value != 0).map_err(error)
 }
 
-/// As `nvidia-smi` writes it.
-fn uuid(device: &Device) -> Result<String, Failure> {
-    let bytes = device.uuid().map_err(Failure::unusable)?;
-    let mut text = "GPU".to_owned();
-    for (i, byte) in bytes.iter().enumerate() {
-        let dash = if matches!(i, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
-        let _ = write!(text, "{dash}{byte:02x}");
-    }
-    Ok(text)
+fn uuid(device: &Device) -> Result<[u8; 16], Failure> {
+    device.uuid().map_err(Failure::unusable)
+}
+
+fn uuids(devices: &[Device]) -> Result<Vec<[u8; 16]>, Failure> {
+    devices.iter().map(uuid).collect()
 }

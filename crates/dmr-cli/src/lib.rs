@@ -18,6 +18,7 @@ pub mod exit;
 pub mod info;
 mod progress;
 pub mod replay;
+mod shared;
 pub mod sort;
 mod source;
 

@@ -1,9 +1,11 @@
 //! The built command, as a shell meets it: what it prints and how it exits.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use dmr::dmr_shared_limit::{Largest, SharedLimit, SharedLimitConfig};
 use dmr_testkit::repository;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -356,6 +358,54 @@ fn info_shows_driver_devices_and_the_variables_in_effect() {
     assert_eq!(json["devices"][0]["total_bytes"], 2_u64 << 30);
     assert_eq!(json["devices"][0]["virtual_memory"], true);
     assert_eq!(json["variables"]["DMR_DRIVER"], "sim");
+}
+
+#[test]
+fn info_lists_which_process_holds_how_much_of_a_shared_limit() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let info = |args: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(args).env("DMR_DRIVER", "sim");
+        command.env(SharedLimitConfig::VARIABLE, directory.path()).output().unwrap()
+    };
+    let json = || -> serde_json::Value {
+        serde_json::from_slice(&info(&["info", "--json"]).stdout).unwrap()
+    };
+    let uuid = json()["devices"][1]["uuid"].as_str().unwrap().replace('-', "");
+    let byte = |i: usize| u8::from_str_radix(&uuid[3 + 2 * i..][..2], 16).unwrap();
+    let config = |uuid| SharedLimitConfig::new(uuid, 8 << 30).with_directory(directory.path());
+    let limit = SharedLimit::join(&config(std::array::from_fn(byte))).unwrap();
+    limit.charge(6 << 30, Largest { tag: "kv-cache", bytes: 5 << 30 }).unwrap();
+    let _elsewhere = SharedLimit::join(&config([9; 16]).with_group("tests")).unwrap();
+    let text = stdout(&info(&["info"]));
+    let pid = std::process::id();
+    let process = format!("    6 GiB held by process {pid} (");
+    let (device, account) =
+        (text.find("device 1 ").unwrap(), text.find("  shared limit of group default").unwrap());
+    assert!(device < account, "{text}");
+    for part in [
+        "  shared limit of group default: 6 GiB of 8 GiB, 1 processes",
+        &process,
+        "most of it by \"kv-cache\" (5 GiB)",
+        "another device GPU-09090909-0909-0909-0909-090909090909",
+        "  shared limit of group tests: 0 B of 8 GiB",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let found = json();
+    let found = &found["devices"][1]["shared_limits"][0];
+    assert_eq!(
+        (&found["limit_bytes"], &found["used_bytes"]),
+        (&(8_u64 << 30).into(), &(6_u64 << 30).into())
+    );
+    assert_eq!(
+        (&found["processes"][0]["pid"], &found["processes"][0]["tag"]),
+        (&pid.into(), &"kv-cache".into())
+    );
+    let user = std::fs::metadata(directory.path()).unwrap().uid();
+    let damaged = directory.path().join(format!("dmr-limit.{user}.damaged"));
+    std::fs::write(damaged, b"x").unwrap();
+    assert!(stdout(&info(&["info"])).contains("damaged\": "));
 }
 
 #[test]

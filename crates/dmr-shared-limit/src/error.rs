@@ -76,7 +76,7 @@ pub enum Problem {
     #[non_exhaustive]
     #[error(
         "the account has format {found}, this library has format {expected}: use one version in all \
-         processes, or another group"
+         processes, or another group, or remove the file if no process uses it"
     )]
     Version {
         /// The version of the file's format.
