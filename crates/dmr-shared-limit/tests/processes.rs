@@ -6,7 +6,7 @@ mod common;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -94,32 +94,56 @@ fn another_limit_is_refused_until_the_processes_with_the_first_one_have_ended() 
 }
 
 #[test]
-fn a_forked_child_charges_nothing_and_is_not_counted() {
+fn a_forked_child_charges_nothing_and_is_not_counted_whatever_threads_do_at_the_fork() {
     let directory = directory();
     let limit = join(directory.path(), LIMIT);
     limit.charge(GIB, Largest::default()).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    limit.charge(GIB, Largest::default()).unwrap();
+                    limit.release(GIB, Largest::default());
+                }
+            });
+        }
+        let statuses: Vec<_> = (0..20).map(|_| status_of_child(&limit)).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(statuses.iter().all(|status| *status == 0), "{statuses:?}");
+    });
+    assert_eq!(limit.usage().unwrap().used(), GIB);
+    limit.charge(7 * GIB, Largest::default()).unwrap();
+}
+
+/// Makes each call in a forked child. Returns its status: 0 if each has refused.
+fn status_of_child(limit: &SharedLimit) -> i32 {
     // SAFETY: the child makes calls that take no lock, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_refused = matches!(limit.charge(1, Largest::default()), Err(ChargeError::Account(error)) if error.problem == Problem::Forked);
+        // SAFETY: ends the child if a call waits.
+        unsafe { libc::alarm(2) };
+        let charged = limit.charge(1, Largest::default());
+        let is_refused =
+            matches!(charged, Err(ChargeError::Account(error)) if error.problem == Problem::Forked);
         limit.release(GIB, Largest::default());
+        limit.charge_existing(GIB, Largest::default());
         let is_unreadable = limit.usage().is_err();
-        drop(limit);
         // SAFETY: ends the child, without the parent's handlers.
         unsafe { libc::_exit(i32::from(!(is_refused && is_unreadable))) };
     }
     let mut status = -1;
     // SAFETY: waits for our own child.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0);
-    assert_eq!(limit.usage().unwrap().used(), GIB);
-    limit.charge(7 * GIB, Largest::default()).unwrap();
+    status
 }
 
 #[test]
 fn a_lock_ends_with_a_killed_process_although_its_forked_child_lives() {
     let directory = directory();
-    let limit = join(directory.path(), LIMIT);
+    // Much less than the child lives.
+    let config = config(directory.path(), LIMIT).with_lock_timeout(Duration::from_secs(2));
+    let limit = SharedLimit::join(&config).unwrap();
     let mut worker = Worker::start("forks_and_charges", directory.path(), &[]);
     worker.wait_for("forked");
     worker.stop_with_lock();
@@ -136,7 +160,7 @@ fn forks_and_charges() {
     if unsafe { libc::fork() } == 0 {
         // SAFETY: as above.
         unsafe {
-            libc::sleep(5);
+            libc::sleep(30);
             libc::_exit(0);
         }
     }
