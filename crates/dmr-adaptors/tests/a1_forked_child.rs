@@ -7,10 +7,14 @@
 mod a1;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use a1::{Recycler, churn, rows};
-use dmr_adaptors::logging::{CsvSink, CsvSinkConfig, LoggingResource, SinkError};
+use a1::{Recycler, SinkFn, churn, rows};
+use dmr_adaptors::logging::{
+    AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, InMemorySink,
+    LoggingResource, LoggingSink, SinkError,
+};
 
 #[test]
 fn a_forked_child_does_not_hang_and_writes_nothing() {
@@ -42,7 +46,44 @@ fn a_forked_child_does_not_hang_and_writes_nothing() {
     }
 }
 
-/// `None`: it did not end within ten seconds, and is killed.
+/// Any lock of a sink may be held by a thread that the child does not have.
+#[test]
+fn a_forked_child_calls_no_sink() {
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let sink = SinkFn(move |_: &AllocationRecord| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    let background = BackgroundSink::new(InMemorySink::new(), BackgroundConfig::new()).unwrap();
+    let record = record();
+    let resource = LoggingResource::new(Recycler::new(), Arc::new(sink));
+    let stream = resource.upstream().stream(1);
+
+    // SAFETY: the child makes a few calls and ends.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        churn(&resource, stream, 5);
+        let is_silent = calls.load(Ordering::Relaxed) == 0 && resource.dropped_records() == 10;
+        let is_closed = matches!(background.record(&record), Err(SinkError::Closed));
+        // SAFETY: ends the child, without the parent's handlers.
+        unsafe { libc::_exit(i32::from(!is_silent) + 2 * i32::from(!is_closed)) };
+    }
+    assert_eq!(exit_code(child), Some(0));
+    churn(&resource, stream, 5);
+    assert_eq!((calls.load(Ordering::Relaxed), resource.dropped_records()), (10, 0));
+    background.record(&record).unwrap();
+}
+
+fn record() -> AllocationRecord {
+    let sink = Arc::new(InMemorySink::new());
+    let resource = LoggingResource::new(Recycler::new(), sink.clone());
+    churn(&resource, resource.upstream().stream(1), 1);
+    sink.records().remove(0)
+}
+
+/// Returns the exit code; `None` of a child that does not end within ten seconds, which is killed.
 fn exit_code(child: libc::pid_t) -> Option<i32> {
     let start = Instant::now();
     loop {

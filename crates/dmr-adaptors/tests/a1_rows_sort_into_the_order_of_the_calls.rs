@@ -7,7 +7,8 @@ mod a1;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use a1::{Recycler, check_order, churn, rows};
@@ -169,7 +170,7 @@ fn many_calls_inside_a_call_fill_the_queue_and_are_all_written() {
     let layer = LoggingLayer::new(Arc::new(CsvSink::with_config(&path, config).unwrap()));
     let logged = layer.layer(Recycler::new());
     let inside = logged.upstream().stream(1);
-    let outer = layer.layer(FreeAnd::new(|| churn(&logged, inside, 100)));
+    let outer = layer.layer(Hooked::new(|| (), || churn(&logged, inside, 100)));
     let stream = outer.upstream().inner.stream(1);
     churn(&outer, stream, 1);
     drop(outer);
@@ -187,7 +188,7 @@ fn a_free_that_has_not_returned_delays_no_flush_and_sorts_before_the_reuse_of_it
     let soon = BackgroundConfig::new().with_flush_interval(Duration::from_secs(3600));
     let sink = CsvSink::with_config(&path, CsvSinkConfig::new().with_background(soon)).unwrap();
     let resource = LoggingResource::new(
-        FreeAnd::new(|| std::thread::sleep(Duration::from_millis(600))),
+        Hooked::new(|| (), || std::thread::sleep(Duration::from_millis(600))),
         Arc::new(sink),
     );
     let stream = resource.upstream().inner.stream(1);
@@ -211,36 +212,74 @@ fn a_free_that_has_not_returned_delays_no_flush_and_sorts_before_the_reuse_of_it
     drop(taken);
 }
 
-/// Frees the memory at once, and calls a function before it returns.
-struct FreeAnd<F> {
+/// The allocation begins before the free of the memory that it gets.
+#[test]
+fn an_allocation_sorts_after_a_free_that_took_place_while_it_waited() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    let (has_begun, is_freed, allocations) = (Barrier::new(2), Barrier::new(2), AtomicU64::new(0));
+    let waits = || {
+        if allocations.fetch_add(1, Ordering::Relaxed) == 1 {
+            has_begun.wait();
+            is_freed.wait();
+        }
+    };
+    let sink = Arc::new(CsvSink::create(&path).unwrap());
+    let resource = LoggingResource::new(Hooked::new(waits, || ()), sink);
+    let stream = resource.upstream().inner.stream(1);
+    let block = resource.allocate(64, stream, AllocTag::UNTAGGED).unwrap();
+    let ptr = block.ptr();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let reuses = resource.allocate(64, stream, AllocTag::UNTAGGED).unwrap();
+            assert_eq!(reuses.ptr(), ptr);
+        });
+        has_begun.wait();
+        resource.deallocate(block).unwrap();
+        is_freed.wait();
+    });
+    drop(resource);
+    assert_eq!(check_order(&rows(&path)), 1);
+}
+
+type Hook<'a> = Box<dyn Fn() + Send + Sync + 'a>;
+
+/// Calls hooks in the middle of its calls: before an address is taken, and after one was freed.
+struct Hooked<'a> {
     inner: Recycler,
-    then: F,
+    before_allocate: Hook<'a>,
+    after_free: Hook<'a>,
 }
 
-impl<F> FreeAnd<F> {
-    fn new(then: F) -> Self {
-        Self { inner: Recycler::new(), then }
+impl<'a> Hooked<'a> {
+    fn new(
+        before_allocate: impl Fn() + Send + Sync + 'a,
+        after_free: impl Fn() + Send + Sync + 'a,
+    ) -> Self {
+        let (before_allocate, after_free) = (Box::new(before_allocate), Box::new(after_free));
+        Self { inner: Recycler::new(), before_allocate, after_free }
     }
 }
 
-impl<F> std::fmt::Debug for FreeAnd<F> {
+impl std::fmt::Debug for Hooked<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FreeAnd")
+        f.write_str("Hooked")
     }
 }
 
-impl<F: Fn() + Send + Sync> DeviceMemoryResource for FreeAnd<F> {
+impl DeviceMemoryResource for Hooked<'_> {
     fn allocate(
         &self,
         bytes: usize,
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
+        (self.before_allocate)();
         self.inner.allocate(bytes, stream, tag)
     }
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let freed = self.inner.deallocate(block);
-        (self.then)();
+        (self.after_free)();
         freed
     }
     fn is_retired(&self, block: BlockId) -> bool {
