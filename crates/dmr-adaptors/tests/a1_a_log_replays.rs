@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 
 use a1::{check_order, rows};
 use dmr_adaptors::ResourceBuilder;
-use dmr_adaptors::logging::{CsvSink, CsvSinkConfig, LoggingLayer, with_query};
+use dmr_adaptors::logging::{CsvSink, LoggingLayer, with_query};
 use dmr_core::{AllocTag, DeviceMemoryResource};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
@@ -80,7 +80,7 @@ fn of_the_async_backend() {
     let path = folder.path().join("log.csv.gz");
     let rig = Rig::new();
     let backend = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
-    let sink = CsvSink::with_config(&path, CsvSinkConfig::new().with_gzip(true)).unwrap();
+    let sink = CsvSink::create(&path).unwrap();
     let layer = LoggingLayer::new(Arc::new(sink));
     let resource = ResourceBuilder::new(backend).layer(layer).build();
     run(&rig, &resource);

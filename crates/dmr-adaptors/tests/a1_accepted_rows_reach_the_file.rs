@@ -13,17 +13,18 @@ use std::time::{Duration, Instant};
 
 use a1::{Recycler, SinkFn, check_order, churn, rows};
 use dmr_adaptors::logging::{
-    AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, InMemorySink,
-    LoggingResource, LoggingSink, SinkError,
+    AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, InMemorySink, LoggingResource,
+    LoggingSink, SinkError,
 };
 
-fn logged(path: &Path, config: CsvSinkConfig) -> LoggingResource<Recycler> {
-    LoggingResource::new(Recycler::new(), Arc::new(CsvSink::with_config(path, config).unwrap()))
+fn logged(path: &Path) -> LoggingResource<Recycler> {
+    LoggingResource::new(Recycler::new(), Arc::new(CsvSink::create(path).unwrap()))
 }
 
-const CONFIGS: [CsvSinkConfig; 2] = [CsvSinkConfig::new(), CsvSinkConfig::new().with_gzip(true)];
+/// A plain file and a compressed one.
+const NAMES: [&str; 2] = ["log.csv", "log.csv.gz"];
 
-/// The arguments of the child process: which config, and the file.
+/// The argument of the child process: the file.
 const CHILD: &str = "DMR_LOGGING_ABORTS";
 const CHILD_THREADS: usize = 3;
 const CHILD_ROUNDS: usize = 5000;
@@ -31,17 +32,17 @@ const CHILD_ROUNDS: usize = 5000;
 #[test]
 fn every_flushed_row_survives_an_abort_right_after_the_flush() {
     let folder = tempfile::tempdir().unwrap();
-    for (nth, config) in CONFIGS.into_iter().enumerate() {
-        let path = folder.path().join(format!("{nth}.csv"));
+    for name in NAMES {
+        let path = folder.path().join(name);
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "flush_and_abort"])
-            .env(CHILD, format!("{nth} {}", path.display()))
+            .env(CHILD, &path)
             .output()
             .unwrap()
             .status;
         assert!(!status.success() && status.code().is_none_or(|code| code > 128), "{status}");
         let rows = rows(&path);
-        assert_eq!(rows.len(), 2 * CHILD_THREADS * CHILD_ROUNDS, "{config:?}");
+        assert_eq!(rows.len(), 2 * CHILD_THREADS * CHILD_ROUNDS, "{name}");
         check_order(&rows);
     }
 }
@@ -50,10 +51,8 @@ fn every_flushed_row_survives_an_abort_right_after_the_flush() {
 #[test]
 #[ignore = "run by the test above, in a process of its own"]
 fn flush_and_abort() {
-    let told = std::env::var(CHILD).unwrap();
-    let (config, path) = told.split_once(' ').unwrap();
-    let config = CONFIGS[config.parse::<usize>().unwrap()];
-    let resource = Arc::new(logged(Path::new(path), config));
+    let path = std::env::var(CHILD).unwrap();
+    let resource = Arc::new(logged(Path::new(&path)));
     let stream = resource.upstream().stream(1);
     let ended = Arc::clone(&resource);
     std::thread::spawn(move || churn(&ended, stream, CHILD_ROUNDS)).join().unwrap();
@@ -77,15 +76,15 @@ fn flush_and_abort() {
 #[test]
 fn each_flush_leaves_a_file_that_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
-    for (nth, config) in CONFIGS.into_iter().enumerate() {
-        let path = folder.path().join(format!("{nth}.csv"));
-        let resource = logged(&path, config);
-        assert_eq!(rows(&path).len(), 0, "{config:?}");
+    for name in NAMES {
+        let path = folder.path().join(name);
+        let resource = logged(&path);
+        assert_eq!(rows(&path).len(), 0, "{name}");
         for flush in 1..4 {
             churn(&resource, resource.upstream().stream(1), 100);
             resource.flush().unwrap();
             resource.flush().unwrap();
-            assert_eq!(rows(&path).len(), flush * 200, "{config:?}");
+            assert_eq!(rows(&path).len(), flush * 200, "{name}");
         }
     }
 }
@@ -93,9 +92,9 @@ fn each_flush_leaves_a_file_that_can_be_read() {
 #[test]
 fn dropping_the_last_owner_writes_everything() {
     let folder = tempfile::tempdir().unwrap();
-    for (nth, config) in CONFIGS.into_iter().enumerate() {
-        let path = folder.path().join(format!("{nth}.csv"));
-        let resource = logged(&path, config);
+    for name in NAMES {
+        let path = folder.path().join(name);
+        let resource = logged(&path);
         let stream = resource.upstream().stream(1);
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -103,7 +102,7 @@ fn dropping_the_last_owner_writes_everything() {
             }
         });
         drop(resource);
-        assert_eq!(rows(&path).len(), 18_000, "{config:?}");
+        assert_eq!(rows(&path).len(), 18_000, "{name}");
     }
 }
 
@@ -112,7 +111,8 @@ fn rows_reach_the_file_by_themselves() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
     let soon = BackgroundConfig::new().with_flush_interval(Duration::from_millis(20));
-    let resource = logged(&path, CsvSinkConfig::new().with_background(soon));
+    let sink = CsvSink::with_config(&path, soon).unwrap();
+    let resource = LoggingResource::new(Recycler::new(), Arc::new(sink));
     churn(&resource, resource.upstream().stream(1), 10);
     let start = Instant::now();
     while rows(&path).len() < 20 {

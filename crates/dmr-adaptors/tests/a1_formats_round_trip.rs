@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use a1::{Recycler, rows};
 use dmr_adaptors::logging::{
-    AllocationRecord, CsvSink, CsvSinkConfig, InMemorySink, LoggingResource, LoggingSink,
-    SinkError, with_query,
+    AllocationRecord, CsvSink, InMemorySink, LoggingResource, LoggingSink, SinkError, with_query,
 };
 use dmr_core::record::RecordAction;
 use dmr_core::{AllocTag, DeviceMemoryResource};
@@ -53,9 +52,9 @@ fn calls(resource: &LoggingResource<Recycler>) {
 #[test]
 fn every_row_of_the_own_format_comes_back_as_it_was_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    for gzip in [false, true] {
-        let path = folder.path().join("log.csv");
-        let csv = CsvSink::with_config(&path, CsvSinkConfig::new().with_gzip(gzip)).unwrap();
+    for (name, gzip) in [("log.csv", false), ("log.csv.gz", true)] {
+        let path = folder.path().join(name);
+        let csv = CsvSink::create(&path).unwrap();
         let kept = Arc::new(InMemorySink::new());
         let both = Arc::new(Both(csv, Arc::clone(&kept)));
         calls(&LoggingResource::new(Recycler::new(), both.clone()));

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use a1::{Recycler, check_order, churn, rows};
 use dmr_adaptors::logging::{
-    BackgroundConfig, CsvSink, CsvSinkConfig, InMemorySink, LoggingLayer, LoggingResource,
-    RecordAction,
+    BackgroundConfig, CsvSink, InMemorySink, LoggingLayer, LoggingResource, RecordAction,
 };
 use dmr_adaptors::{ResourceBuilder, ResourceLayer};
 use dmr_core::conformance::Harness;
@@ -137,7 +136,7 @@ fn calls_inside_calls_are_in_order_however_small_the_queues() {
     let folder = tempfile::tempdir().unwrap();
     for queue_records in [1, 3, 8192] {
         let path = folder.path().join("log.csv");
-        let config = CsvSinkConfig::new().with_queue_records(queue_records);
+        let config = BackgroundConfig::new().with_queue_records(queue_records);
         let layer = LoggingLayer::new(Arc::new(CsvSink::with_config(&path, config).unwrap()));
         let base = Recycler::new();
         let stream = base.stream(1);
@@ -166,7 +165,7 @@ fn calls_inside_calls_are_in_order_however_small_the_queues() {
 fn many_calls_inside_a_call_fill_the_queue_and_are_all_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
-    let config = CsvSinkConfig::new().with_queue_records(4);
+    let config = BackgroundConfig::new().with_queue_records(4);
     let layer = LoggingLayer::new(Arc::new(CsvSink::with_config(&path, config).unwrap()));
     let logged = layer.layer(Recycler::new());
     let inside = logged.upstream().stream(1);
@@ -186,7 +185,7 @@ fn a_free_that_has_not_returned_delays_no_flush_and_sorts_before_the_reuse_of_it
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
     let soon = BackgroundConfig::new().with_flush_interval(Duration::from_secs(3600));
-    let sink = CsvSink::with_config(&path, CsvSinkConfig::new().with_background(soon)).unwrap();
+    let sink = CsvSink::with_config(&path, soon).unwrap();
     let resource = LoggingResource::new(
         Hooked::new(|| (), || std::thread::sleep(Duration::from_millis(600))),
         Arc::new(sink),

@@ -13,21 +13,22 @@ use std::time::{Duration, Instant};
 
 use a1::{Recycler, SinkFn, check_order, churn, rows};
 use dmr_adaptors::logging::{
-    AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, CsvSinkConfig, LoggingResource,
+    AllocationRecord, BackgroundConfig, BackgroundSink, CsvSink, LoggingResource,
 };
 
-/// The arguments of the child process: how to end, which config, and the file.
+/// The arguments of the child process: how to end, and the file.
 const CHILD: &str = "DMR_LOGGING_EXITS";
 const ROUNDS: usize = 5000;
 
-const CONFIGS: [CsvSinkConfig; 2] = [CsvSinkConfig::new(), CsvSinkConfig::new().with_gzip(true)];
+/// A plain file and a compressed one.
+const NAMES: [&str; 2] = ["log.csv", "log.csv.gz"];
 
-/// Runs the child, and says how long it took.
-fn end(how: &str, config: usize, path: &Path) -> (Output, Duration) {
+/// Runs the child, and returns how long it took.
+fn end(how: &str, path: &Path) -> (Output, Duration) {
     let start = Instant::now();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "child"])
-        .env(CHILD, format!("{how} {config} {}", path.display()))
+        .env(CHILD, format!("{how} {}", path.display()))
         .output()
         .unwrap();
     (output, start.elapsed())
@@ -35,12 +36,12 @@ fn end(how: &str, config: usize, path: &Path) -> (Output, Duration) {
 
 fn check(how: &str, code: i32, expected: usize) {
     let folder = tempfile::tempdir().unwrap();
-    for (nth, config) in CONFIGS.into_iter().enumerate() {
-        let path = folder.path().join(format!("{nth}.csv"));
-        let (output, _) = end(how, nth, &path);
+    for name in NAMES {
+        let path = folder.path().join(name);
+        let (output, _) = end(how, &path);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         let rows = rows(&path);
-        assert_eq!(rows.len(), expected, "{how}, {config:?}");
+        assert_eq!(rows.len(), expected, "{how}, {name}");
         check_order(&rows);
     }
 }
@@ -71,8 +72,8 @@ fn a_forked_child_that_exits_writes_nothing_into_its_parent_s_log() {
 fn threads_that_go_on_while_the_process_exits_neither_hang_it_nor_spoil_the_file() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..50 {
-        let path = folder.path().join(format!("{round}.csv"));
-        let (output, took) = end("exits-busy", round % CONFIGS.len(), &path);
+        let path = folder.path().join(NAMES[round % NAMES.len()]);
+        let (output, took) = end("exits-busy", &path);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         assert!(took < Duration::from_secs(30), "{took:?}");
         assert!(rows(&path).len() >= 3 * 2 * ROUNDS, "{round}");
@@ -81,7 +82,7 @@ fn threads_that_go_on_while_the_process_exits_neither_hang_it_nor_spoil_the_file
 
 #[test]
 fn a_sink_that_never_returns_does_not_keep_the_process_from_ending() {
-    let (output, took) = end("exits-stuck", 0, Path::new("none"));
+    let (output, took) = end("exits-stuck", Path::new("none"));
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
@@ -91,8 +92,7 @@ fn a_sink_that_never_returns_does_not_keep_the_process_from_ending() {
 fn child() {
     static LOG: OnceLock<Arc<LoggingResource<Recycler>>> = OnceLock::new();
     let told = std::env::var(CHILD).unwrap();
-    let [how, config, path] = told.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
-    let config = CONFIGS[config.parse::<usize>().unwrap()];
+    let (how, path) = told.split_once(' ').unwrap();
     let log = LOG.get_or_init(|| {
         Arc::new(match how {
             "exits-stuck" => {
@@ -104,10 +104,7 @@ fn child() {
                 let sink = BackgroundSink::new(stuck, BackgroundConfig::new()).unwrap();
                 LoggingResource::new(Recycler::new(), Arc::new(sink))
             }
-            _ => LoggingResource::new(
-                Recycler::new(),
-                Arc::new(CsvSink::with_config(path, config).unwrap()),
-            ),
+            _ => LoggingResource::new(Recycler::new(), Arc::new(CsvSink::create(path).unwrap())),
         })
     });
     let stream = log.upstream().stream(1);

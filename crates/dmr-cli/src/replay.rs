@@ -7,7 +7,6 @@ use std::sync::Arc;
 use clap::Args;
 use dmr::DeviceRuntimeBuilder;
 use dmr::dmr_adaptors::budget::Budget;
-use dmr::dmr_adaptors::logging::CsvSinkConfig;
 use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::{PatternOps, StreamLease, StreamPool};
 use dmr_trace::{
@@ -194,9 +193,7 @@ impl ReplayArgs {
             builder = builder.budget_on(&Budget::new(bytes));
         }
         if let Some(path) = &self.log {
-            let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
-            let config = CsvSinkConfig::new().with_gzip(is_gzip);
-            builder = builder.log_csv_with(path, config);
+            builder = builder.log_csv(path);
         }
         if self.guard {
             builder = builder.debug_guard();

@@ -61,20 +61,22 @@ mod logging {
     use std::path::PathBuf;
     use std::sync::Arc;
 
-    use dmr_adaptors::logging::{CsvSinkConfig, LoggingResource, LoggingSink};
+    use dmr_adaptors::logging::{BackgroundConfig, LoggingResource, LoggingSink};
 
     use crate::layers::{LogChoice, SharedResource};
     use crate::{DeviceRuntime, DeviceRuntimeBuilder};
 
     impl DeviceRuntimeBuilder {
-        /// Logs every allocation, free, growth and reap to a CSV file, which `dmr replay` reads. The file
-        /// is created by [`build`](Self::build), and an existing one is overwritten.
+        /// Logs every allocation, free, growth and reap to a CSV file, which `dmr replay` reads; gzip if its
+        /// name ends in `.gz`. The file is created by [`build`](Self::build), and an existing one is
+        /// overwritten.
         pub fn log_csv(self, path: impl Into<PathBuf>) -> Self {
-            self.log_csv_with(path, CsvSinkConfig::new())
+            self.log_csv_with(path, BackgroundConfig::new())
         }
 
-        /// The same, configured: gzip, RMM's format, what happens when a ring is full.
-        pub fn log_csv_with(mut self, path: impl Into<PathBuf>, config: CsvSinkConfig) -> Self {
+        /// Logs to a CSV file as [`log_csv`](Self::log_csv) does, behind queues of this configuration: their
+        /// size, and what a call does when one is full.
+        pub fn log_csv_with(mut self, path: impl Into<PathBuf>, config: BackgroundConfig) -> Self {
             self.layers.log = Some(LogChoice::Csv(path.into(), config));
             self
         }

@@ -16,7 +16,9 @@ use dmr_adaptors::callbacks::FailureCallbackLayer;
 #[cfg(feature = "debug-guard")]
 use dmr_adaptors::guard::{DebugGuardLayer, DebugGuardResource};
 #[cfg(feature = "logging")]
-use dmr_adaptors::logging::{CsvSink, CsvSinkConfig, LoggingLayer, LoggingResource, LoggingSink};
+use dmr_adaptors::logging::{
+    BackgroundConfig, CsvSink, LoggingLayer, LoggingResource, LoggingSink,
+};
 #[cfg(feature = "statistics")]
 use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
 #[cfg(feature = "shared")]
@@ -73,7 +75,7 @@ pub(crate) enum BudgetChoice {
 #[cfg(feature = "logging")]
 #[derive(Clone, Debug)]
 pub(crate) enum LogChoice {
-    Csv(std::path::PathBuf, CsvSinkConfig),
+    Csv(std::path::PathBuf, BackgroundConfig),
     Sink(Arc<dyn LoggingSink>),
 }
 

@@ -12,9 +12,9 @@ use dmr_core::sync::lock;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{BackgroundConfig, BackgroundSink, LoggingSink, SinkError, WhenFull};
+use super::{BackgroundConfig, BackgroundSink, LoggingSink, SinkError};
 
-/// Writes records to a CSV file, on a writer thread.
+/// Writes records to a CSV file, on a writer thread. A file whose name ends in `.gz` is compressed.
 ///
 /// A [`BackgroundSink`] around a file: its documentation says which threads work and what holds in a
 /// forked child. The rows of different threads are not in the order of their calls; readers
@@ -31,65 +31,23 @@ use super::{BackgroundConfig, BackgroundSink, LoggingSink, SinkError, WhenFull};
 /// lost, and the next flush returns how many and why.
 pub struct CsvSink(BackgroundSink<LogFile>);
 
-/// The configuration of a [`CsvSink`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use]
-pub struct CsvSinkConfig {
-    /// Whether the file is compressed.
-    pub gzip: bool,
-    /// The queues to the writer thread.
-    pub background: BackgroundConfig,
-}
-
-impl CsvSinkConfig {
-    /// Returns a file that is not compressed, behind the default queues.
-    pub const fn new() -> Self {
-        Self { gzip: false, background: BackgroundConfig::new() }
-    }
-
-    /// Sets [`gzip`](Self::gzip).
-    pub const fn with_gzip(mut self, gzip: bool) -> Self {
-        self.gzip = gzip;
-        self
-    }
-
-    /// Sets [`BackgroundConfig::queue_records`].
-    pub const fn with_queue_records(mut self, records: usize) -> Self {
-        self.background = self.background.with_queue_records(records);
-        self
-    }
-
-    /// Sets [`BackgroundConfig::when_full`].
-    pub const fn with_when_full(mut self, when_full: WhenFull) -> Self {
-        self.background = self.background.with_when_full(when_full);
-        self
-    }
-
-    /// Sets [`background`](Self::background).
-    pub const fn with_background(mut self, background: BackgroundConfig) -> Self {
-        self.background = background;
-        self
-    }
-}
-
 impl CsvSink {
-    /// Creates a file that is not compressed. An existing file is replaced.
+    /// Creates a file behind the default queues. An existing file is replaced.
     ///
     /// # Errors
     ///
     /// The file cannot be created or written, or the thread cannot be started.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::with_config(path, CsvSinkConfig::new())
+        Self::with_config(path, BackgroundConfig::new())
     }
 
-    /// Creates a file, as configured. An existing file is replaced.
+    /// Creates a file behind these queues. An existing file is replaced.
     ///
     /// # Errors
     ///
     /// As [`create`](Self::create).
-    pub fn with_config(path: impl AsRef<Path>, config: CsvSinkConfig) -> io::Result<Self> {
-        let file = LogFile::create(path.as_ref(), config.gzip)?;
-        BackgroundSink::new(file, config.background).map(Self)
+    pub fn with_config(path: impl AsRef<Path>, config: BackgroundConfig) -> io::Result<Self> {
+        BackgroundSink::new(LogFile::create(path.as_ref())?, config).map(Self)
     }
 
     /// Returns how many records were accepted and could not be written, so far. The next
@@ -142,7 +100,8 @@ const BATCH: usize = 64 << 10;
 const KEPT: usize = 1 << 20;
 
 impl LogFile {
-    fn create(path: &Path, gzip: bool) -> io::Result<Self> {
+    fn create(path: &Path) -> io::Result<Self> {
+        let gzip = path.extension().is_some_and(|extension| extension == "gz");
         let (file, text) = (File::create(path)?, COLUMNS.join(",") + "\n");
         let mut rows = Rows { file, gzip, text, bytes: Vec::new(), written: 0 };
         // A file without rows is a log already.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dmr_adaptors::budget::BudgetLayer;
 use dmr_adaptors::logging::{
-    CsvSink, CsvSinkConfig, LoggingLayer, LoggingResource, LoggingSink, WhenFull,
+    BackgroundConfig, CsvSink, LoggingLayer, LoggingResource, LoggingSink, WhenFull,
 };
 use dmr_adaptors::statistics::StatisticsLayer;
 use dmr_adaptors::{ResourceBuilder, ResourceLayer};
@@ -39,7 +39,7 @@ impl Log {
         let folder = tempfile::tempdir().map_err(BenchError::new)?;
         let path = folder.path().join("log.csv");
         let config =
-            CsvSinkConfig::new().with_queue_records(LOG_RING).with_when_full(WhenFull::Drop);
+            BackgroundConfig::new().with_queue_records(LOG_RING).with_when_full(WhenFull::Drop);
         let sink = CsvSink::with_config(&path, config).map_err(BenchError::new)?;
         Ok((Arc::new(sink), folder, path))
     }
