@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
-use dmr_core::sync::lock;
+use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Generation,
     Process, ResourceError, ResourceResult, StreamId, Usage, WholeBlock,
@@ -105,8 +105,10 @@ impl<R> AlignedResource<R> {
     /// # Errors
     ///
     /// Returns this resource while any of its blocks is live: only it can deallocate them.
-    pub fn into_upstream(self) -> Result<R, Self> {
-        let is_unused = self.accounts().live.is_empty();
+    #[allow(clippy::result_large_err, reason = "the error is the resource itself")]
+    pub fn into_upstream(mut self) -> Result<R, Self> {
+        // Without the lock, which a forked child could wait for.
+        let is_unused = ignore_poison(self.accounts.get_mut()).live.is_empty();
         if is_unused { Ok(self.upstream) } else { Err(self) }
     }
 
