@@ -1,4 +1,4 @@
-//! The driver's C types, constants and result codes, as far as the simulator speaks them.
+//! The driver's C types, constants and result codes, as far as the simulator uses them.
 //!
 //! Values are those of NVIDIA's `cuda.h`.
 
@@ -8,14 +8,14 @@ use std::ffi::{CStr, c_int, c_uint};
 
 /// A `CUresult`.
 pub(crate) type Code = c_int;
-/// A `CUdevice`: here simply the ordinal.
+/// A `CUdevice`: the ordinal.
 pub(crate) type CUdevice = c_int;
 /// A `CUdeviceptr`.
 pub(crate) type CUdeviceptr = u64;
 /// Opaque handles. Never dereferenced: they are numbers (see `handle.rs`).
 pub(crate) type Handle = u64;
 
-/// What an entry point answers inside; `Err` carries a `CUresult`.
+/// The result of an entry point's body; `Err` has a `CUresult`.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
 macro_rules! codes {
@@ -23,7 +23,7 @@ macro_rules! codes {
         $(#[allow(dead_code, reason = "programs plant codes that the simulator never makes")]
         pub(crate) const $name: Code = $code;)*
 
-        /// The constant's name and a sentence, as `cuGetErrorName` and `cuGetErrorString` give.
+        /// Returns the constant's name and a sentence, for `cuGetErrorName` and `cuGetErrorString`.
         pub(crate) fn describe(code: Code) -> Option<(&'static CStr, &'static CStr)> {
             match code {
                 $($code => {
@@ -176,7 +176,7 @@ pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: c_int = 1;
 #[derive(Clone, Copy)]
 pub(crate) struct CUstreamBatchMemOpParams {
     pub(crate) operation: c_int,
-    /// Of a barrier; nothing in others.
+    /// The flags of a barrier; unused in other operations.
     pub(crate) barrier_flags: c_uint,
     pub(crate) at: CUdeviceptr,
     pub(crate) value: u64,
@@ -184,7 +184,7 @@ pub(crate) struct CUstreamBatchMemOpParams {
     pub(crate) rest: [u64; 2],
 }
 
-/// `CUdevice_attribute` values that calls are refused by.
+/// The `CUdevice_attribute` values that decide whether calls are refused.
 pub(crate) mod attribute {
     use std::ffi::c_int;
 
@@ -200,7 +200,7 @@ pub(crate) mod attribute {
     pub(crate) const STREAM_WAIT_VALUE_NOR: c_int = 123;
 }
 
-/// The `CUdevice_attribute` values that the simulated device answers with something else than 0.
+/// Returns the value of a `CUdevice_attribute` of the simulated device; 0 for all others.
 pub(crate) fn device_attribute(attribute: c_int) -> Outcome<c_int> {
     Ok(match attribute {
         1..=3 => 1024,           // threads per block, x, y

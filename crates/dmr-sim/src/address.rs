@@ -1,42 +1,42 @@
-//! Device addresses: where each device's memory and the virtual ranges lie, and best fit inside.
+//! Device addresses: the ranges of each device and of virtual memory, and best fit inside.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Device memory lies here: above what a host program maps low, below where it maps high, so
-/// that no device address is ever a host address.
+/// The first address of device memory: above the low and below the high addresses that a host program
+/// maps, so that no device address is a host address.
 const BASE: u64 = 0x1000_0000_0000;
-/// Room for each device.
+/// The bytes of addresses of each device.
 const SPAN: u64 = 0x0400_0000_0000;
-/// Ranges that programs reserve and map memory into lie here, above all devices' memory.
+/// The first address of the ranges that programs reserve and map memory into, above all devices' memory.
 const VIRTUAL: std::ops::Range<u64> = 0x3000_0000_0000..0x5000_0000_0000;
-/// How many devices a universe can have.
+/// The maximum number of devices of a universe.
 pub(crate) const MAX_DEVICES: usize = 8;
-/// What `cuMemAlloc` aligns to on real devices.
+/// The alignment of `cuMemAlloc` on real devices.
 pub(crate) const ALIGNMENT: u64 = 512;
 
-/// The device whose memory lies at `at`; `None` for host addresses.
+/// Returns the device whose memory is at `at`; `None` for host addresses.
 pub(crate) fn device_of(at: u64) -> Option<usize> {
     let device = at.checked_sub(BASE)? / SPAN;
     ((device as usize) < MAX_DEVICES).then_some(device as usize)
 }
 
-/// Whether the address is one that programs reserve and map memory to.
+/// Returns whether the address is one that programs reserve and map memory to.
 pub(crate) fn is_virtual(at: u64) -> bool {
     VIRTUAL.contains(&at)
 }
 
-/// Whether the address is no host address.
+/// Returns whether the address is not a host address.
 pub(crate) fn is_on_device(at: u64) -> bool {
     device_of(at).is_some() || is_virtual(at)
 }
 
-/// Whether the range is inside of the address space and no byte of it is device memory.
+/// Returns whether the range is inside of the address space and no byte of it is device memory.
 pub(crate) fn is_host_range(at: u64, bytes: u64) -> bool {
     let devices = BASE..VIRTUAL.end;
     at.checked_add(bytes).is_some_and(|end| end <= devices.start || at >= devices.end)
 }
 
-/// The free addresses of a device, or those to reserve: ranges that do not touch, by start and by size.
+/// The free addresses of a device, or those for reservations: ranges that do not touch, by start and by size.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     free: BTreeMap<u64, u64>,
@@ -50,14 +50,14 @@ impl AddressSpace {
         space
     }
 
-    /// The addresses that programs reserve.
+    /// Makes the addresses that programs reserve.
     pub(crate) fn virtual_ranges() -> Self {
         let mut space = Self { free: BTreeMap::new(), by_size: BTreeSet::new() };
         space.insert(VIRTUAL.start, VIRTUAL.end - VIRTUAL.start);
         space
     }
 
-    /// The smallest free range that holds `bytes` at a multiple of `alignment`, a power of two.
+    /// Takes `bytes` from the smallest free range that holds them at a multiple of `alignment`, a power of two.
     pub(crate) fn take_aligned(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
         let at = self.by_size.range((bytes, 0)..).find_map(|&(len, start)| {
             let at = start.checked_next_multiple_of(alignment)?;
@@ -66,7 +66,7 @@ impl AddressSpace {
         self.take_at(at, bytes).then_some(at)
     }
 
-    /// Takes this very range, if all of it is free.
+    /// Takes this exact range, if all of it is free.
     pub(crate) fn take_at(&mut self, at: u64, bytes: u64) -> bool {
         let Some((&start, &len)) = self.free.range(..=at).next_back() else { return false };
         let end = start + len;
@@ -82,8 +82,8 @@ impl AddressSpace {
         true
     }
 
-    /// The smallest free range that holds `bytes` (a multiple of [`ALIGNMENT`]), the lowest of
-    /// several: addresses come back soon, so that a stale one is soon another's.
+    /// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the smallest free range that holds them, the lowest of
+    /// several: addresses are reused early, so that a stale address soon belongs to another block.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let &(len, at) = self.by_size.range((bytes, 0)..).next()?;
         self.remove(at);
@@ -93,7 +93,7 @@ impl AddressSpace {
         Some(at)
     }
 
-    /// Gives a range back.
+    /// Frees a range.
     pub(crate) fn give_back(&mut self, at: u64, bytes: u64) {
         let (mut start, mut end) = (at, at + bytes);
         if let Some((&before, &len)) = self.free.range(..at).next_back()

@@ -1,8 +1,8 @@
 //! The program's own code, called by the simulator: kernels and host callbacks.
 //!
-//! Neither may call the driver (nor can they on a real device: kernels cannot, and host callbacks
-//! are forbidden to). Kernels run under the universe's lock, and a callback that waited for its
-//! own stream would wait for ever, so such a call is refused before it takes the lock.
+//! Neither may call the driver (on a real device kernels cannot, and host callbacks must not).
+//! Kernels run under the universe's lock, and a callback that waited for its
+//! own stream would wait forever, so such a call is refused before it takes the lock.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,15 +11,15 @@ thread_local! {
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code of the program; a panic of it goes no further.
+/// Runs code of the program, and catches its panics.
 pub(crate) fn run<T>(code: impl FnOnce() -> T) -> std::thread::Result<T> {
     let before = RUNNING.replace(true);
-    let answer = catch_unwind(AssertUnwindSafe(code));
+    let outcome = catch_unwind(AssertUnwindSafe(code));
     RUNNING.set(before);
-    answer
+    outcome
 }
 
-/// Whether this thread is inside of such code.
+/// Returns whether this thread is inside of such code.
 pub(crate) fn is_running() -> bool {
     RUNNING.get()
 }

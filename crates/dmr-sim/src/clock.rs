@@ -1,29 +1,29 @@
 //! Vector clocks over streams.
 //!
-//! A stream's operations are numbered from 1. A clock says, for each stream, up to which operation
-//! everything is known to come before. Host threads submit and learn, but touch no device memory
+//! A stream's operations are numbered from 1. A clock has, for each stream, the last operation that is known to
+//! come before. Host threads submit work and find it complete, but do not access device memory
 //! themselves, so they have clocks and no component in them.
 
 use smallvec::SmallVec;
 
-/// One operation: stream index and number on that stream.
+/// An operation: stream index and number on that stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Epoch {
     pub(crate) stream: u32,
     pub(crate) seq: u64,
 }
 
-/// What comes before: per stream, the number of the last operation.
+/// The operations that come before: per stream, the number of the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock(SmallVec<[u64; 8]>);
 
 impl Clock {
-    /// Whether the operation comes before.
+    /// Returns whether the operation comes before.
     pub(crate) fn covers(&self, epoch: Epoch) -> bool {
         self.0.get(epoch.stream as usize).is_some_and(|&seq| seq >= epoch.seq)
     }
 
-    /// From now on, the operation comes before too.
+    /// Adds the operation.
     pub(crate) fn raise(&mut self, epoch: Epoch) {
         let at = epoch.stream as usize;
         if self.0.len() <= at {
@@ -32,7 +32,7 @@ impl Clock {
         self.0[at] = self.0[at].max(epoch.seq);
     }
 
-    /// From now on, only what comes before `other` as well comes before this.
+    /// Keeps only the operations that come before `other` as well.
     pub(crate) fn meet(&mut self, other: &Self) {
         self.0.truncate(other.0.len());
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
@@ -40,7 +40,7 @@ impl Clock {
         }
     }
 
-    /// From now on, all that comes before `other` comes before this too.
+    /// Adds all operations that come before `other`.
     pub(crate) fn join(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);

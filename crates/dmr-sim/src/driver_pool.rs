@@ -1,10 +1,10 @@
-//! `CUmemoryPool`: which freed memory a stream-ordered allocation may take, and what it must then
-//! wait for.
+//! `CUmemoryPool`: the freed memory that a stream-ordered allocation may use, and the waits that it then
+//! needs.
 //!
 //! The rules are those of the CUDA Driver API's "Stream Ordered Memory Allocator": memory freed
 //! on the same stream is reused at once, and so is memory whose free the host has waited for;
 //! memory whose free the allocating stream already comes after, by event dependencies; memory
-//! whose free has already executed; and, when the device is out of memory, any, by a dependency
+//! whose free has already executed; and, when the device is out of memory, any freed memory, by a dependency
 //! that the driver adds. The latter three are attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 use crate::address::ALIGNMENT;
 use crate::clock::{Clock, Epoch};
 
-/// A pool grows by multiples of this.
+/// The granularity of a pool's growth, in bytes.
 pub(crate) const CHUNK: u64 = 2 << 20;
 
-/// The frees of what lay in a range: the latest of each stream, unless the host has learned of it.
+/// The frees of blocks in a range: the latest of each stream that the host has not found complete.
 pub(crate) type FreedBy = SmallVec<[Epoch; 2]>;
 
 #[derive(Debug)]
@@ -29,14 +29,14 @@ pub(crate) struct DriverPool {
     pub(crate) release_threshold: u64,
     /// Bytes that the pool may reserve; 0: no limit.
     pub(crate) max_bytes: u64,
-    /// Taken from the device: start and bytes.
+    /// The chunks reserved from the device: start and bytes.
     chunks: BTreeMap<u64, u64>,
     free: BTreeMap<u64, Free>,
-    /// The same, by bytes and start.
+    /// The free ranges by bytes and start.
     free_by_size: BTreeSet<(u64, u64)>,
-    /// What the host was known to know when `free` was last tidied.
+    /// The host's clock when `free` was last tidied.
     host: Clock,
-    /// Handed out, by start.
+    /// Allocated blocks, by start.
     taken: BTreeMap<u64, Taken>,
     pub(crate) reserved: Counter,
     pub(crate) used: Counter,
@@ -68,23 +68,23 @@ struct Taken {
     asked: u64,
 }
 
-/// Memory that a pool hands out.
+/// Memory that a pool allocates.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) at: u64,
-    /// What the driver makes the stream wait for.
+    /// The operation that the driver makes the stream wait for.
     pub(crate) wait_for: FreedBy,
 }
 
-/// How the pool learns what the machine knows.
+/// The state of the machine on which the choice of memory depends.
 pub(crate) struct Known<'a> {
     /// The allocating stream.
     pub(crate) stream: u32,
-    /// What that stream comes after.
+    /// The operations that come before that stream's next one.
     pub(crate) clock: &'a Clock,
-    /// What the host knows to be complete.
+    /// The operations that the host has found complete.
     pub(crate) host: &'a Clock,
-    /// Whether an operation has executed.
+    /// Returns whether an operation has executed.
     pub(crate) executed: &'a dyn Fn(Epoch) -> bool,
 }
 
@@ -107,7 +107,7 @@ impl DriverPool {
         }
     }
 
-    /// Memory that is free already, by the rules that add no wait.
+    /// Takes memory that is free by the rules that add no wait.
     pub(crate) fn reuse(&mut self, asked: u64, known: &Known<'_>) -> Option<Grant> {
         self.forget_what_the_host_knows(known.host);
         let rules: [&dyn Fn(Epoch) -> bool; 3] = [
@@ -116,7 +116,7 @@ impl DriverPool {
             &|epoch| self.opportunistic && (known.executed)(epoch),
         ];
         let bytes = set_aside(asked)?;
-        // The rules are tried in this order; by the first that gives any, the best fit is taken.
+        // The rules are tried in this order, and the best fit by the first that finds memory is taken.
         let rule_for = |free: &Free| {
             let by = |epoch: &Epoch| rules.iter().position(|allows| allows(*epoch));
             free.freed_by.iter().try_fold(0, |last, epoch| Some(by(epoch)?.max(last)))
@@ -136,7 +136,7 @@ impl DriverPool {
         Some(Grant { at, wait_for: FreedBy::new() })
     }
 
-    /// Memory whose free the driver makes the stream wait for: when there is no other.
+    /// Takes memory whose free the driver makes the stream wait for: if there is no other.
     pub(crate) fn reuse_by_waiting(&mut self, asked: u64, known: &Known<'_>) -> Option<Grant> {
         if !self.internal_dependencies {
             return None;
@@ -155,13 +155,13 @@ impl DriverPool {
         self.reserved.add(bytes);
     }
 
-    /// Whether the pool's own limit allows `bytes` more.
+    /// Returns whether the pool's own limit allows `bytes` more.
     pub(crate) fn may_grow(&self, bytes: u64) -> bool {
         let total = self.reserved.current.checked_add(bytes);
         self.max_bytes == 0 || total.is_some_and(|total| total <= self.max_bytes)
     }
 
-    /// The block at `at` is free once `by` has executed; at once if it is `None`. It no longer
+    /// Frees the block at `at` once `by` has executed; at once if it is `None`. It no longer
     /// counts as used from the call on (observed on an H200 with driver 580).
     pub(crate) fn free(&mut self, at: u64, by: Option<Epoch>) {
         let Some(Taken { set_aside, asked }) = self.taken.remove(&at) else { return };
@@ -171,7 +171,7 @@ impl DriverPool {
         self.merge_around(at);
     }
 
-    /// Chunks that are wholly free, and whose frees have executed, as long as `keep` bytes stay
+    /// Removes fully free chunks whose frees have executed, as long as `keep` bytes stay
     /// reserved.
     pub(crate) fn release(
         &mut self,
@@ -200,7 +200,7 @@ impl DriverPool {
         released
     }
 
-    /// How many blocks are handed out.
+    /// Returns the number of allocated blocks.
     pub(crate) fn blocks_out(&self) -> usize {
         self.taken.len()
     }
@@ -216,7 +216,7 @@ impl DriverPool {
         Some(free)
     }
 
-    /// Hands out the start of a free range; answers what it was freed by.
+    /// Allocates the start of a free range; returns the frees of that range.
     fn take(&mut self, at: u64, bytes: u64, asked: u64) -> FreedBy {
         let Some(Free { bytes: have, freed_by }) = self.remove_free(at) else {
             return FreedBy::new();
@@ -230,10 +230,10 @@ impl DriverPool {
         freed_by
     }
 
-    /// What the host knows to be freed is free for every stream.
+    /// Removes the frees that the host has found complete: their memory is free for every stream.
     fn forget_what_the_host_knows(&mut self, host: &Clock) {
         if self.host == *host {
-            return; // it cannot know of frees that came later
+            return; // later frees are not in this clock
         }
         self.host.clone_from(host);
         let mut changed = Vec::new();
@@ -249,8 +249,8 @@ impl DriverPool {
         }
     }
 
-    /// Joins the free range at `at` with its neighbours in the same chunk, if they were freed on
-    /// the same streams: joining others would keep a stream from its own memory.
+    /// Merges the free range at `at` with its neighbours in the same chunk, if they were freed on
+    /// the same streams: otherwise a stream would have to wait for its own memory.
     fn merge_around(&mut self, at: u64) {
         let before = self.free.range(..at).next_back().map(|(&start, _)| start);
         let start = before.filter(|&start| self.merge_with_next(start)).unwrap_or(at);
@@ -281,7 +281,7 @@ impl DriverPool {
     }
 }
 
-/// Bytes set aside for a request.
+/// Returns the bytes to reserve for a request.
 pub(crate) fn set_aside(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(ALIGNMENT)
 }

@@ -20,7 +20,7 @@ const MACHINE: u16 = 0;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
-/// Without it glibc would make every thread's stack executable.
+/// The program header without which glibc makes every thread's stack executable.
 const PT_GNU_STACK: u32 = 0x6474_e551;
 const READ_WRITE: u32 = 6;
 /// Segments are aligned to a page, and AArch64 kernels may have pages of 64 KiB.
@@ -37,7 +37,7 @@ const DT_SONAME: u64 = 14;
 const SHN_ABS: u16 = 0xfff1;
 const GLOBAL_FUNCTION: u8 = (1 << 4) | 2;
 
-/// The bytes of a shared object named `soname` that exports `symbols` at the given addresses.
+/// Returns the bytes of a shared object named `soname` that exports `symbols` at the given addresses.
 pub(crate) fn shared_object(soname: &str, symbols: &[(&str, u64)]) -> Vec<u8> {
     let mut strings = vec![0u8];
     let mut intern = |name: &str| {

@@ -1,9 +1,9 @@
-//! Submission and execution: how an operation gets its place in the order, and when it runs.
+//! Submission and execution of operations.
 //!
-//! Submitting gives an operation its clock and its dependencies; executing happens later, in an
+//! Submission sets an operation's clock and its dependencies. It is executed later, in an
 //! order that the policy picks among all that stream order and dependencies allow. Dependencies
-//! point backwards in submission order, so there is always something to run; unless all that is
-//! left waits for words, which a later submission, the program or nobody may write.
+//! point backwards in submission order, so there is always an operation that can run, unless all that are
+//! left wait for words, which a later submission or the program may write, or which are never written.
 
 use smallvec::SmallVec;
 
@@ -18,23 +18,23 @@ use crate::mapping::Reach;
 use crate::report::{Report, ReportKind};
 use crate::universe::Policy;
 
-/// Addresses and bytes.
+/// Ranges: addresses and bytes.
 type Ranges<'a> = &'a [(u64, u64)];
 
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 
-/// What running one operation came to.
+/// The result of running one operation.
 pub(crate) enum Step {
     Ran,
     /// A host callback must be called without the lock; [`Machine::host_call_done`] ends it.
     CallHost(HostCall, u32),
-    /// All that could run is in a host callback: wait for it.
+    /// The only stream that can run is in a host callback: wait for it.
     Blocked,
 }
 
 impl Machine {
-    /// Gives the next operation of `stream` its place: after all the stream's operations, after
-    /// what the host knows to be complete, and after what legacy-stream rules say.
+    /// Orders the next operation of `stream`: after all the stream's operations, after
+    /// the work that the host has found complete, and after other streams by the rules of the legacy stream.
     pub(crate) fn begin(&mut self, stream: u32) -> (Epoch, Deps) {
         let mut deps = Deps::new();
         for other in self.ordered_with(stream) {
@@ -53,14 +53,14 @@ impl Machine {
         (epoch, deps)
     }
 
-    /// Queues the operation that [`begin`](Self::begin) placed.
+    /// Queues the operation that [`begin`](Self::begin) has ordered.
     pub(crate) fn push(&mut self, epoch: Epoch, deps: Deps, action: Action) {
         debug_assert_eq!(self.streams[epoch.stream as usize].submitted, epoch.seq);
         self.streams[epoch.stream as usize].queue.push_back(Op { deps, action });
         self.queued += 1;
     }
 
-    /// Checks accesses of the operation just begun, and adds them to the history if they `happen`.
+    /// Checks the accesses of the operation just begun, and adds them to the history if they `happen`.
     pub(crate) fn access(
         &mut self,
         access: &Access,
@@ -72,7 +72,7 @@ impl Machine {
         let clock = &self.streams[access.epoch.stream as usize].clock;
         self.shadow.words.submitted(access.epoch, clock);
         let reach = self.reach(access.epoch.stream, peers);
-        // Beside the rest of the shadow, which is written to meanwhile.
+        // Taken out of the shadow, which is written to meanwhile.
         let open = self.shadow.words.take_open();
         let before = Before { clock, open: &open };
         for (ranges, is_write) in [(reads, false), (writes, true)] {
@@ -84,12 +84,12 @@ impl Machine {
         self.shadow.words.put_open(open);
     }
 
-    /// Who touches memory in a stream's work.
+    /// Returns the accessor of a stream's work: its device, and the devices that it can access.
     pub(crate) fn reach<'a>(&self, stream: u32, peers: Option<&'a [usize]>) -> Reach<'a> {
         Reach { device: self.streams[stream as usize].device, peers }
     }
 
-    /// Whether work of a stream that touches all of this touches what it cannot reach.
+    /// Returns whether work of a stream with these accesses needs memory that it cannot access.
     pub(crate) fn is_illegal(
         &self,
         stream: u32,
@@ -104,17 +104,17 @@ impl Machine {
         })
     }
 
-    /// Whether the operation has executed.
+    /// Returns whether the operation has executed.
     pub(crate) fn executed(&self, epoch: Epoch) -> bool {
         self.streams[epoch.stream as usize].executed >= epoch.seq
     }
 
-    /// The last operation of `stream`; all before it is implied.
+    /// Returns the last operation of `stream`, which includes all earlier ones.
     pub(crate) fn last(&self, stream: u32) -> Epoch {
         Epoch { stream, seq: self.streams[stream as usize].submitted }
     }
 
-    /// Runs one operation that brings `target` closer; `target` has not executed.
+    /// Runs one operation that `target` depends on, or `target`, which has not executed.
     pub(crate) fn step_towards(&mut self, target: Epoch) -> Step {
         let next = match self.config.policy {
             Policy::Random => self.random_ready(),
@@ -123,7 +123,7 @@ impl Machine {
         next.map_or(Step::Blocked, |stream| self.step(stream))
     }
 
-    /// Runs what the policy lets run by itself, one operation a call.
+    /// Runs one operation if the policy runs work that is not waited for.
     pub(crate) fn step_by_itself(&mut self) -> Option<Step> {
         if self.queued == 0 {
             return None;
@@ -137,7 +137,7 @@ impl Machine {
         Some(self.step(stream))
     }
 
-    /// A host callback of `stream` has returned.
+    /// Ends a host callback of `stream`, which has returned.
     pub(crate) fn host_call_done(&mut self, stream: u32) {
         let this = &mut self.streams[stream as usize];
         this.calling_host = false;
@@ -147,7 +147,7 @@ impl Machine {
         self.host_calls_returned += 1;
     }
 
-    /// The streams that the next operation of `stream` is ordered after by the rules of the
+    /// Returns the streams that the next operation of `stream` is ordered after by the rules of the
     /// legacy default stream.
     fn ordered_with(&self, stream: u32) -> SmallVec<[u32; 4]> {
         let this = &self.streams[stream as usize];
@@ -164,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// The streams that the host waits for when it waits for `stream`.
+    /// Returns the streams that the host waits for when it waits for `stream`.
     pub(crate) fn waited_with(&self, stream: u32) -> SmallVec<[u32; 4]> {
         let mut streams = match self.streams[stream as usize].kind {
             StreamKind::Legacy => self.ordered_with(stream),
@@ -190,11 +190,11 @@ impl Machine {
         }
     }
 
-    /// The stream whose next operation `target` needs first; where that is not known, because a
-    /// word is waited for, any.
+    /// Returns the stream whose next operation `target` needs first; any stream if that is not known, because a
+    /// word is waited for.
     fn needed_for(&mut self, target: Epoch) -> Option<u32> {
         let mut stream = target.stream;
-        // Dependencies do not go round in circles, waits for words can.
+        // Dependencies have no cycles, but waits for words can.
         for _ in 0..=self.streams.len() {
             let this = &self.streams[stream as usize];
             if this.calling_host {
@@ -233,13 +233,13 @@ impl Machine {
         Step::Ran
     }
 
-    /// When an executed operation ended, in virtual nanoseconds.
+    /// Returns the time at which an executed operation ended, in virtual nanoseconds.
     pub(crate) fn end_of(&self, epoch: Epoch) -> u64 {
         let ended = &self.streams[epoch.stream as usize].ended;
         epoch.seq.checked_sub(1).and_then(|at| ended.get(at as usize)).copied().unwrap_or(0)
     }
 
-    /// Does it, and says how long it took on the virtual clock.
+    /// Executes work, and returns its time on the virtual clock.
     fn execute(&mut self, epoch: Epoch, action: Action) -> u64 {
         // A plausible device: a microsecond to start, 3 bytes a picosecond after that.
         let moving = |bytes: u64| 1_000 + bytes / 3_000;
@@ -269,7 +269,7 @@ impl Machine {
             Action::ReadOut { from, to, len } => {
                 let mut bytes = vec![0; len as usize];
                 memory.read(from, &mut bytes);
-                // SAFETY: the caller of the copy gave `len` writable bytes there and is still
+                // SAFETY: the caller of the copy has passed `len` writable bytes and is still
                 // inside the call, which waits for this operation.
                 unsafe { std::ptr::copy(bytes.as_ptr(), to.0.cast::<u8>(), bytes.len()) };
                 moving(len)
@@ -292,8 +292,8 @@ impl Machine {
         }
     }
 
-    /// Whether the work touches virtual addresses that it cannot reach now, or never could: then
-    /// the device faults. (Other addresses were looked at when the work was submitted.)
+    /// Returns whether the work uses virtual addresses that it cannot access: then
+    /// the device faults. (Other addresses were checked when the work was submitted.)
     fn faults(&self, stream: u32, action: &Action) -> bool {
         let mut peers = None;
         let (reads, writes): (Ranges<'_>, Ranges<'_>) = match action {

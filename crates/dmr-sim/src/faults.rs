@@ -1,4 +1,4 @@
-//! Faults on purpose: calls that fail, that do nothing, or that stop half-way; and call counts.
+//! Planted faults: calls that fail, that do nothing, or that stop half-way; and call counts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -6,20 +6,20 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use crate::abi::Code;
 use crate::sync::{ignore_poison, lock};
 
-/// What a call is to do instead of its work. Where several faults meet in one call, it is held
-/// first or last, and of the others the one that was planted first counts.
+/// The effect of a fault on a call. If several faults meet in one call, it is held
+/// first or last, and of the others the one that was planted first is applied.
 pub(crate) enum Instead {
-    /// Answer this code.
+    /// Fail with this code.
     Fail(Code),
     /// Report success and do nothing.
     Swallow,
 }
 
-/// What is planted for a call that has just begun.
+/// The faults of a call that has just begun.
 #[derive(Default)]
 pub(crate) struct Planted {
     pub(crate) instead: Option<Instead>,
-    /// Stops the thread when it is dropped, which is when the call has acted.
+    /// Stops the thread when it is dropped, which is after the work of the call.
     pub(crate) after: HoldsAfter,
 }
 
@@ -42,17 +42,17 @@ enum Action {
 }
 
 struct Rule {
-    /// `None`: a call of any kind.
+    /// The function; `None`: any call.
     call: Option<String>,
-    /// How many more matching calls until it applies; at least 1.
+    /// The number of matching calls until it applies; at least 1.
     countdown: u64,
     action: Action,
 }
 
-/// Runs at the start of every driver call. Returns the code that the call fails with, if it fails.
+/// A hook at the start of every driver call. Returns the code that the call fails with, if it fails.
 pub(crate) type EntryHook = Box<dyn Fn(&'static str) -> Option<Code> + Send + Sync>;
 
-/// The faults planted in a universe, and the calls it has seen.
+/// The faults planted in a universe, and counts of its calls.
 #[derive(Default)]
 pub(crate) struct Faults {
     state: Mutex<State>,
@@ -66,8 +66,8 @@ struct State {
 }
 
 impl Faults {
-    /// Counts a call, stops it while it is held before it acts, and says what it is to do instead of
-    /// its work, and where it stops afterwards.
+    /// Counts a call, stops it while it is held before its work, and returns its faults: a replacement of
+    /// its work, and a hold afterwards.
     pub(crate) fn enter(&self, call: &'static str) -> Planted {
         let mut due = Vec::new();
         {
@@ -84,7 +84,7 @@ impl Faults {
                 rule.countdown > 0
             });
         }
-        // Outside of the lock: other threads go on while this one is held.
+        // Outside of the lock: other threads continue while this one is held.
         let refused = self.on_entry.get().and_then(|hook| hook(call));
         let (mut instead, mut after) = (refused.map(Instead::Fail), HoldsAfter::default());
         for action in due {
@@ -147,8 +147,8 @@ impl Faults {
 
 /// Stops a thread inside a driver call until it is released, or dropped.
 ///
-/// Made by [`Universe::hold_nth`](crate::Universe::hold_nth), before the call acts, and by
-/// [`Universe::hold_after_nth`](crate::Universe::hold_after_nth), when it has acted.
+/// Made by [`Universe::hold_nth`](crate::Universe::hold_nth), for a hold before the work of the call, and by
+/// [`Universe::hold_after_nth`](crate::Universe::hold_after_nth), for one after it.
 #[derive(Debug)]
 #[must_use = "the call is released when this is dropped"]
 pub struct Hold(Arc<Gate>);
@@ -180,7 +180,7 @@ impl Hold {
         self.0.lock().held
     }
 
-    /// Lets the thread go on.
+    /// Makes the thread continue.
     pub fn release(&self) {
         self.0.lock().released = true;
         self.0.changed.notify_all();
@@ -208,24 +208,24 @@ impl Gate {
     }
 }
 
-/// How often each driver function was called.
+/// The number of calls of each driver function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts(BTreeMap<&'static str, u64>);
 
 impl CallCounts {
-    /// Calls of one function, by its symbol: "cuMemAlloc_v2".
+    /// Returns the calls of one function, by its symbol: "cuMemAlloc_v2".
     #[must_use]
     pub fn count(&self, call: &str) -> u64 {
         self.0.get(call).copied().unwrap_or(0)
     }
 
-    /// Calls of all functions.
+    /// Returns the calls of all functions.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Each function that was called, and how often.
+    /// Returns each function that was called, with its number of calls.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.0.iter().map(|(&call, &count)| (call, count))
     }

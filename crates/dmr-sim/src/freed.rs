@@ -1,32 +1,32 @@
-//! What was freed, until its addresses are handed out again.
+//! Freed memory, until its addresses are allocated again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::report::{Report, ReportKind, Site};
 
-/// Freed blocks by address. A block of which a part is in use again stays freed in the rest.
+/// Freed blocks by address. If a part of a block is allocated again, the rest stays.
 #[derive(Default)]
 pub(crate) struct Freed(BTreeMap<u64, Rest>);
 
-/// What is left of a freed block.
+/// The rest of a freed block.
 #[derive(Clone)]
 struct Rest {
     bytes: u64,
-    /// Where the block started.
+    /// The start of the block.
     block: u64,
     freed_by: Site,
     tag: Option<Arc<str>>,
 }
 
 impl Freed {
-    /// A block of `bytes` bytes at `at` is freed.
+    /// Adds a block of `bytes` bytes at `at`.
     pub(crate) fn add(&mut self, at: u64, bytes: u64, freed_by: Site, tag: Option<Arc<str>>) {
         self.carve(at, bytes);
         self.0.insert(at, Rest { bytes, block: at, freed_by, tag });
     }
 
-    /// The range is in use again, or of no interest any more.
+    /// Removes a range, which is allocated again or not needed any more.
     pub(crate) fn carve(&mut self, at: u64, bytes: u64) {
         self.cut(at);
         self.cut(at + bytes);
@@ -35,7 +35,7 @@ impl Freed {
         }
     }
 
-    /// A free of `at`, where nothing lives: again, or of what was never a block.
+    /// Returns the finding of a free of `at`, where no block is live: a second free, or one of no block.
     pub(crate) fn bad_free(&self, at: u64, by: Site, device: Option<usize>) -> Report {
         let again = self.0.get(&at).filter(|rest| rest.block == at);
         Report {
@@ -49,8 +49,8 @@ impl Freed {
         }
     }
 
-    /// An access of `bytes` bytes at `at`, where nothing lives: after a free, or where nothing
-    /// ever was.
+    /// Returns the finding of an access of `bytes` bytes at `at`, where no block is live: after a free, or
+    /// outside of any allocation.
     pub(crate) fn bad_use(&self, at: u64, bytes: u64, by: Site, device: Option<usize>) -> Report {
         let before = self.0.range(..=at).next_back();
         let gone = before.filter(|(start, rest)| at - **start < rest.bytes).map(|(_, rest)| rest);
@@ -65,7 +65,7 @@ impl Freed {
         }
     }
 
-    /// Makes `at` a boundary.
+    /// Splits the block that contains `at`.
     fn cut(&mut self, at: u64) {
         let Some((&start, rest)) = self.0.range_mut(..at).next_back() else { return };
         if start + rest.bytes > at {

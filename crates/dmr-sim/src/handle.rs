@@ -1,10 +1,10 @@
-//! Handles that the driver hands out: numbers that name a universe and a thing in it.
+//! Handles of the driver: numbers of a universe and of an object in it.
 //!
 //! They are never dereferenced, so a stale or foreign handle is an error code, not a crash.
 
 use crate::abi::{ERROR_INVALID_HANDLE, Handle, Outcome};
 
-/// What a handle names.
+/// The kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -19,12 +19,12 @@ pub(crate) enum Kind {
     Memory = 0xC8,
 }
 
-/// The handle of thing `index` of `kind` in `universe` (24 bits).
+/// Returns the handle of object `index` of `kind` in `universe` (24 bits).
 pub(crate) fn encode(kind: Kind, universe: u32, index: u32) -> Handle {
     (kind as u64) << 56 | u64::from(universe & 0xff_ffff) << 32 | u64::from(index)
 }
 
-/// The universe and index, if the handle is of `kind`.
+/// Returns universe and index, if the handle is of `kind`.
 pub(crate) fn decode(kind: Kind, handle: Handle) -> Outcome<(u32, u32)> {
     if handle >> 56 == kind as u64 {
         Ok(((handle >> 32) as u32 & 0xff_ffff, handle as u32))

@@ -1,10 +1,9 @@
-//! What has happened to each byte since it was allocated, and what is therefore wrong with the
-//! next access.
+//! The history of each byte since its allocation, and findings about the next access.
 //!
-//! Per byte the last write and, per stream, the latest read since that write are enough: whatever
-//! is ordered after these is ordered after all that they were ordered after. (Words that streams
+//! Per byte the last write and, per stream, the latest read since that write are enough: an operation
+//! that is ordered after these is ordered after all earlier ones. (Words that streams
 //! write and wait for are the exception: their writes need no order among each other, so of
-//! unordered ones only the latest is remembered.)
+//! unordered ones only the latest is recorded.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::mapping::Reach;
 use crate::report::{ReportKind, Site};
 use crate::words::Wait;
 
-/// An operation, as history and reports know it.
+/// An operation in the history and in reports.
 #[derive(Clone)]
 pub(crate) struct Access {
     pub(crate) epoch: Epoch,
@@ -26,7 +25,7 @@ pub(crate) struct Access {
     pub(crate) word: bool,
 }
 
-/// What an operation is and where it was submitted.
+/// The name of an operation and the place of its submission.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) operation: Arc<str>,
@@ -52,22 +51,22 @@ impl Access {
     }
 }
 
-/// What comes before an operation.
+/// The operations that come before an operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Before<'a> {
     pub(crate) clock: &'a Clock,
-    /// Waits for words of which nobody knows yet what they will come after.
+    /// Open waits for words: their order is not known yet.
     pub(crate) open: &'a [Wait],
 }
 
 impl Before<'_> {
-    /// Whether the operation comes before, or may still turn out to.
+    /// Returns whether the operation comes before, or may still turn out to.
     pub(crate) fn covers(&self, epoch: Epoch) -> bool {
         self.clock.covers(epoch)
             || self.open.iter().any(|wait| self.clock.covers(wait.epoch) || wait.holds_up(epoch))
     }
 
-    /// Whether more may turn out to come before.
+    /// Returns whether more operations may turn out to come before.
     fn is_open(&self) -> bool {
         self.open.iter().any(|wait| self.clock.covers(wait.epoch))
     }
@@ -78,14 +77,14 @@ pub(crate) struct Check<'a> {
     pub(crate) access: &'a Access,
     pub(crate) before: Before<'a>,
     pub(crate) writes: bool,
-    /// What it may touch.
+    /// The permitted accesses.
     pub(crate) reach: Reach<'a>,
 }
 
-/// One thing that is wrong: what, the other side, and the bytes from and to.
+/// A finding: its kind, the other operation, and the range of bytes.
 pub(crate) type Finding = (ReportKind, Option<Site>, u64, u64);
 
-/// Disjoint ranges of bytes that something has touched since they were allocated.
+/// Disjoint ranges of bytes that were accessed since they were allocated.
 #[derive(Default)]
 pub(crate) struct History {
     segments: BTreeMap<u64, Segment>,
@@ -94,16 +93,16 @@ pub(crate) struct History {
 #[derive(Clone)]
 struct Segment {
     end: u64,
-    /// Whether the bytes hold something that was written since they were allocated.
+    /// Whether the bytes were written since they were allocated.
     written: bool,
     write: Option<Access>,
     reads: SmallVec<[Access; 2]>,
 }
 
 impl History {
-    /// Checks an access of the bytes from `at` to `end`, adds it, and answers the first finding
-    /// of each kind: one operation is one mistake. `known` says whether bytes that no device
-    /// operation has touched hold something.
+    /// Checks an access of the bytes from `at` to `end`, adds it, and returns the first finding
+    /// of each kind: one operation is one mistake. `known`: whether bytes that no device
+    /// operation has accessed are initialised.
     pub(crate) fn access(
         &mut self,
         at: u64,
@@ -133,7 +132,7 @@ impl History {
         findings
     }
 
-    /// The first use in the range that the clock does not cover, and its bytes.
+    /// Returns the first use in the range that the clock does not cover, and its bytes.
     pub(crate) fn first_unordered(
         &self,
         at: u64,
@@ -147,7 +146,7 @@ impl History {
         })
     }
 
-    /// The bytes have a new owner who need not know what happened to them.
+    /// Removes the history of the bytes, whose new owner need not be ordered after it.
     pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
         self.cut(at);
         self.cut(at + bytes);
@@ -156,7 +155,7 @@ impl History {
         }
     }
 
-    /// The bytes hold nothing any more; what happened to them still counts.
+    /// Marks the bytes as not written; their history stays.
     pub(crate) fn undefine(&mut self, at: u64, bytes: u64) {
         self.cut(at);
         self.cut(at + bytes);
@@ -165,7 +164,7 @@ impl History {
         }
     }
 
-    /// Makes `at` a boundary between segments.
+    /// Splits the segment that contains `at`.
     fn cut(&mut self, at: u64) {
         let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
         if segment.end > at {

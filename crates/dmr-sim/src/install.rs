@@ -1,13 +1,13 @@
-//! Puts the simulated driver where cudarc looks for `libcuda`, and decides which driver to use.
+//! Installs the simulated driver under the name of `libcuda` that cudarc loads, and selects the driver to use.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The name under which cudarc asks for the driver first.
+/// The name under which cudarc first looks for the driver.
 const SONAME: &str = "libcuda.so";
 
-/// Why the simulated driver cannot be installed.
+/// The error of installing the simulated driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
@@ -23,41 +23,41 @@ pub enum InstallError {
          anything else touches CUDA"
     )]
     AnotherDriver,
-    /// The operating system refused.
+    /// The operating system has refused a step.
     #[error("the simulated CUDA driver could not be loaded: {step} failed: {reason}")]
     #[non_exhaustive]
     System {
-        /// What failed.
+        /// The step that failed.
         step: &'static str,
-        /// What the system said.
+        /// The system's message.
         reason: String,
     },
 }
 
-/// Which driver this process uses.
+/// The driver that this process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// NVIDIA's.
+    /// NVIDIA's driver.
     Cuda,
-    /// The simulated one. It has no device until a [`Universe`](crate::Universe) is made.
+    /// The simulated driver. It has no device until a [`Universe`](crate::Universe) is made.
     Simulated(Because),
 }
 
-/// Why a process uses the simulated driver.
+/// The reason why a process uses the simulated driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Because {
-    /// `DMR_DRIVER=sim` asks for it.
+    /// `DMR_DRIVER=sim` is set.
     Requested,
-    /// The program installed it before it asked.
+    /// The program has installed it before.
     Installed,
-    /// NVIDIA's driver is not there.
+    /// NVIDIA's driver is missing.
     NoLibrary,
-    /// NVIDIA's driver is there and finds no device.
+    /// NVIDIA's driver finds no device.
     NoDevice,
 }
 
-/// A few words, for a user: "no libcuda found".
+/// Formats the reason for a user: "no libcuda found".
 impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -69,7 +69,7 @@ impl fmt::Display for Because {
     }
 }
 
-/// Why no driver could be chosen.
+/// The error of selecting a driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectError {
@@ -77,10 +77,10 @@ pub enum SelectError {
     #[error("DMR_DRIVER is {value:?}: set it to `sim` or `cuda`, or unset it")]
     #[non_exhaustive]
     UnknownDriver {
-        /// What it is.
+        /// The value.
         value: String,
     },
-    /// `DMR_DRIVER=cuda`, and NVIDIA's driver is not there, has no device, or stands behind the
+    /// `DMR_DRIVER=cuda`, and NVIDIA's driver is missing, has no device, or is hidden by the
     /// simulated one.
     #[error(
         "DMR_DRIVER=cuda asks for a GPU, and there is none ({because}): install the NVIDIA driver, \
@@ -88,16 +88,16 @@ pub enum SelectError {
     )]
     #[non_exhaustive]
     NoGpu {
-        /// Why there is none.
+        /// The reason.
         because: Because,
     },
-    /// The simulated driver was chosen and cannot be installed.
+    /// The simulated driver was selected and cannot be installed.
     #[error(transparent)]
     Install(#[from] InstallError),
 }
 
-/// Decides which driver this process uses, once: `DMR_DRIVER=sim|cuda`, else NVIDIA's if it has a
-/// device, else the simulated one, which is then installed. An empty `DMR_DRIVER` counts as not
+/// Selects the driver of this process, once: that of `DMR_DRIVER=sim|cuda`, otherwise NVIDIA's if it has a
+/// device, otherwise the simulated one, which is then installed. An empty `DMR_DRIVER` counts as not
 /// set.
 ///
 /// # Errors
@@ -114,7 +114,7 @@ pub fn select() -> Result<Driver, SelectError> {
                 Some("cuda") => return nvidias(),
                 Some("sim") => Because::Requested,
                 Some("") if is_installed() => Because::Installed,
-                // Where there is nothing to choose from, NVIDIA's driver explains itself.
+                // Without a simulated driver, the errors of NVIDIA's driver are returned.
                 Some("") if !platform::CAN_INSTALL => return Ok(Driver::Cuda),
                 Some("") => match real_driver() {
                     None => return Ok(Driver::Cuda),
@@ -131,7 +131,7 @@ pub fn select() -> Result<Driver, SelectError> {
         .clone()
 }
 
-/// Selects NVIDIA's driver, or says why it cannot be used.
+/// Selects NVIDIA's driver, or returns the reason why it cannot be used.
 fn nvidias() -> Result<Driver, SelectError> {
     let because = match is_installed() {
         true => Some(Because::Installed),
@@ -178,17 +178,17 @@ mod platform {
         }
         let symbols = crate::driver::symbols();
         let bytes = crate::elf::shared_object(SONAME, &symbols);
-        // SAFETY: the name is a C string; the answer is a new file descriptor or -1.
+        // SAFETY: the name is a C string; returns a new file descriptor or -1.
         let fd =
             unsafe { libc::memfd_create(c"libcuda.so (simulated)".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
             return Err(system("memfd_create", std::io::Error::last_os_error()));
         }
-        // SAFETY: `fd` is open, and nobody else owns it.
+        // SAFETY: `fd` is open, and has no other owner.
         let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
         file.write_all(&bytes).map_err(|error| system("writing the library", error))?;
-        // Never closed: the linker also knows libraries by path, and a later file with the same
-        // descriptor number would be taken for this one.
+        // Never closed: the linker also identifies libraries by path, and would take a later file with the
+        // same descriptor number for this one.
         let fd = file.into_raw_fd();
         let path = format!("/proc/self/fd/{fd}\0");
         // SAFETY: `path` ends with a null byte; the library has no initialisers to run.
@@ -197,7 +197,7 @@ mod platform {
         if library.is_null() {
             return Err(InstallError::System { step: "dlopen", reason: last_dl_error() });
         }
-        // What cudarc will do must find what we have loaded.
+        // The same lookup as cudarc's must find the loaded library.
         let ours = symbols.iter().find(|(name, _)| *name == "cuInit").map(|(_, at)| *at);
         match loaded_as(c"libcuda.so").map(|library| symbol(library, c"cuInit") as u64) {
             found if found.is_some() && found == ours => {}
@@ -211,8 +211,8 @@ mod platform {
     }
 
     pub(super) fn open(name: &CStr, flags: c_int) -> Option<*mut c_void> {
-        // SAFETY: `name` is a C string. Loading the CUDA driver runs its initialisers, which is
-        // what every CUDA program does.
+        // SAFETY: `name` is a C string. Loading the CUDA driver runs its initialisers, as in
+        // every CUDA program.
         let library = unsafe { libc::dlopen(name.as_ptr(), flags) };
         (!library.is_null()).then_some(library)
     }
@@ -231,7 +231,7 @@ mod platform {
     }
 
     fn last_dl_error() -> String {
-        // SAFETY: the answer is null or a C string that lives until the next call on this thread.
+        // SAFETY: returns null or a C string that lives until the next call on this thread.
         unsafe {
             let error: *const c_char = libc::dlerror();
             if error.is_null() {
@@ -260,7 +260,7 @@ mod platform {
         Err(InstallError::UnsupportedPlatform)
     }
 
-    /// Nothing to choose from: the caller takes NVIDIA's driver, which explains itself.
+    /// Returns `None`: the caller uses NVIDIA's driver, and returns its errors.
     pub(super) fn open(_: &CStr, _: c_int) -> Option<*mut c_void> {
         None
     }
@@ -270,10 +270,10 @@ mod platform {
     }
 }
 
-/// What speaks against NVIDIA's driver, if anything.
+/// Returns the reason not to use NVIDIA's driver, if there is one.
 fn real_driver() -> Option<Because> {
     let mut because = Because::NoLibrary;
-    // By its versioned name first: then the name that the simulated driver takes stays free.
+    // By its versioned name first, so that the name of the simulated driver stays free.
     for name in [c"libcuda.so.1", c"libcuda.so"] {
         let Some(library) = platform::open(name, platform::OPEN_NOW) else { continue };
         because = Because::NoDevice;

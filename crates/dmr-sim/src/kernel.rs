@@ -1,4 +1,4 @@
-//! Kernels as closures: what a launch is given, what it declares to touch, what it does.
+//! Kernels as closures: the arguments of a launch, its footprint, its body.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,49 +21,49 @@ impl KernelArgs {
         Self { params, grid, block }
     }
 
-    /// The bytes of a parameter; empty if there is none.
+    /// Returns the bytes of a parameter; empty if there is none.
     #[must_use]
     pub fn bytes(&self, index: usize) -> &[u8] {
         self.params.get(index).map_or(&[], |param| param)
     }
 
-    /// A 64-bit parameter: pointers and `size_t`. 0 if it is shorter.
+    /// Returns a 64-bit parameter: pointers and `size_t`. 0 if it is shorter.
     #[must_use]
     pub fn u64(&self, index: usize) -> u64 {
         u64::from_le_bytes(self.head(index))
     }
 
-    /// A 32-bit parameter.
+    /// Returns a 32-bit parameter.
     #[must_use]
     pub fn u32(&self, index: usize) -> u32 {
         u32::from_le_bytes(self.head(index))
     }
 
-    /// A signed 32-bit parameter.
+    /// Returns a signed 32-bit parameter.
     #[must_use]
     pub fn i32(&self, index: usize) -> i32 {
         i32::from_le_bytes(self.head(index))
     }
 
-    /// A 32-bit float parameter.
+    /// Returns a 32-bit float parameter.
     #[must_use]
     pub fn f32(&self, index: usize) -> f32 {
         f32::from_le_bytes(self.head(index))
     }
 
-    /// A 64-bit float parameter.
+    /// Returns a 64-bit float parameter.
     #[must_use]
     pub fn f64(&self, index: usize) -> f64 {
         f64::from_le_bytes(self.head(index))
     }
 
-    /// The grid's dimensions, in blocks.
+    /// Returns the dimensions of the grid, in blocks.
     #[must_use]
     pub const fn grid(&self) -> [u32; 3] {
         self.grid
     }
 
-    /// A block's dimensions, in threads.
+    /// Returns the dimensions of a block, in threads.
     #[must_use]
     pub const fn block(&self) -> [u32; 3] {
         self.block
@@ -74,7 +74,7 @@ impl KernelArgs {
     }
 }
 
-/// What a launch touches: declared when it is submitted, enforced when it runs.
+/// The memory that a launch accesses: declared when it is submitted, enforced when it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Footprint {
     pub(crate) reads: Vec<(u64, u64)>,
@@ -83,28 +83,28 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Touches nothing.
+    /// Makes a footprint without memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads `len` bytes at `ptr`.
+    /// Adds a read of `len` bytes at `ptr`.
     #[must_use]
     pub fn reads(mut self, ptr: u64, len: u64) -> Self {
         self.reads.push((ptr, len));
         self
     }
 
-    /// Writes `len` bytes at `ptr`. Reading them back is allowed once they are written; declare
-    /// a read as well if the kernel needs what was there before.
+    /// Adds a write of `len` bytes at `ptr`. The kernel may read them back once they are written; declare
+    /// a read as well if it needs the old bytes.
     #[must_use]
     pub fn writes(mut self, ptr: u64, len: u64) -> Self {
         self.writes.push((ptr, len));
         self
     }
 
-    /// Takes this long on the virtual clock that `cuEventElapsedTime` reads.
+    /// Sets the duration on the virtual clock that `cuEventElapsedTime` reads.
     #[must_use]
     pub fn takes(mut self, nanoseconds: u64) -> Self {
         self.nanoseconds = Some(nanoseconds);
@@ -112,11 +112,11 @@ impl Footprint {
     }
 }
 
-/// Memory as a kernel body sees it: what its launch declared, and nothing else.
+/// The memory of a kernel body: the footprint of its launch, and nothing else.
 pub struct KernelMemory<'a> {
     pub(crate) memory: Memory<'a>,
     pub(crate) declared: &'a Footprint,
-    /// What there is of it. The rest was reported at submission; nothing happens there.
+    /// The accessible part of the footprint. The rest was reported at submission, and accesses there do nothing.
     pub(crate) reachable: &'a Footprint,
     /// Accesses outside the footprint: address and bytes.
     pub(crate) outside: Vec<(u64, u64)>,
@@ -144,7 +144,7 @@ impl KernelMemory<'_> {
         }
     }
 
-    /// The offset of the first byte in `len` bytes at `ptr` that differs from the little-endian
+    /// Returns the offset of the first byte in `len` bytes at `ptr` that differs from the little-endian
     /// `pattern` repeated. Cheap on long fills.
     pub fn first_mismatch(&mut self, ptr: u64, len: u64, pattern: u32) -> Option<u64> {
         if !self.may_read(ptr, len) {
@@ -173,7 +173,7 @@ impl KernelMemory<'_> {
     }
 }
 
-/// Whether one of the ranges contains this one. An empty one is anywhere.
+/// Returns whether one of the ranges contains this one. An empty range is contained in any.
 fn contains(ranges: &[(u64, u64)], ptr: u64, len: u64) -> bool {
     let contains = |&(at, bytes): &(u64, u64)| {
         ptr.checked_sub(at).is_some_and(|skip| skip <= bytes && len <= bytes - skip)
@@ -187,10 +187,10 @@ impl fmt::Debug for KernelMemory<'_> {
     }
 }
 
-/// Device memory in the store, pinned host memory where it is.
+/// All memory: device memory in the store, pinned host memory in the host's.
 pub(crate) struct Memory<'a> {
     pub(crate) store: &'a mut Store,
-    /// Where the bytes of virtual addresses are.
+    /// The mappings of virtual addresses.
     pub(crate) mappings: &'a Mappings,
 }
 
@@ -203,9 +203,9 @@ impl Memory<'_> {
             }
         } else {
             let host = at as usize as *const u8;
-            // SAFETY: operations and kernels are only let through to what was reachable at their
+            // SAFETY: operations and kernels access only memory that was accessible at their
             // submission: this is inside of pinned host memory, which is released only after all
-            // that was submitted before has run.
+            // earlier work has run.
             unsafe { std::ptr::copy(host, into.as_mut_ptr(), into.len()) };
         }
     }
@@ -266,7 +266,7 @@ impl Memory<'_> {
     }
 }
 
-/// The pattern as it goes on after `skipped` bytes.
+/// Returns the pattern rotated by `skipped` bytes.
 fn rotated(mut pattern: [u8; 4], skipped: u64) -> [u8; 4] {
     pattern.rotate_left((skipped % 4) as usize);
     pattern
@@ -282,7 +282,7 @@ pub(crate) struct Kernel {
     pub(crate) body: Arc<Body>,
 }
 
-/// The kernels that every universe knows: those that dmr's crates ship as PTX for real devices.
+/// Returns the kernels of every universe: those that dmr's crates ship as PTX for real devices.
 pub(crate) fn built_in() -> HashMap<String, Kernel> {
     let check = Kernel {
         footprint: Arc::new(|args| {

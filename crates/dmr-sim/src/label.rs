@@ -1,4 +1,4 @@
-//! Where an operation was submitted: the thread's label, or its call stack.
+//! The place where an operation was submitted: the thread's label, or its call stack.
 
 use std::backtrace::Backtrace;
 use std::cell::RefCell;
@@ -9,8 +9,8 @@ thread_local! {
     static LABELS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Labels every operation that this thread submits until the guard is dropped. Labels nest; the
-/// innermost counts. Reports show it.
+/// Labels every operation that this thread submits until the guard is dropped. Labels nest; reports show
+/// the innermost one.
 ///
 /// ```
 /// let _label = dmr_sim::label("loading the probe side");
@@ -29,17 +29,17 @@ pub struct LabelGuard {
 
 impl Drop for LabelGuard {
     fn drop(&mut self) {
-        // A thread that is being torn down has no labels left.
+        // A thread whose thread-locals are destroyed has no labels.
         let _ = LABELS.try_with(|labels| labels.borrow_mut().pop());
     }
 }
 
-/// The thread's innermost label.
+/// Returns the thread's innermost label.
 pub(crate) fn current() -> Option<Arc<str>> {
     LABELS.try_with(|labels| labels.borrow().last().cloned()).ok().flatten()
 }
 
-/// A call stack, made readable only when a report shows it.
+/// A call stack, which is resolved only when a report shows it.
 #[derive(Debug)]
 pub(crate) struct CallStack(Backtrace);
 
@@ -48,7 +48,7 @@ impl CallStack {
         Self(Backtrace::force_capture())
     }
 
-    /// The innermost frame outside of the simulator, the bindings, this project's other crates and
+    /// Returns the innermost frame outside of the simulator, the bindings, this project's other crates and
     /// the standard library.
     pub(crate) fn call_site(&self) -> Option<String> {
         let text = self.0.to_string();
@@ -81,8 +81,8 @@ const OURS: &[&str] = &[
 const BINDINGS: &str = "cudarc";
 const STANDARD: &[&str] = &["alloc", "core", "std"];
 
-/// Whether a frame is the program's: its function names the crate, if there is full debug
-/// information, and its place is in the sources of one.
+/// Returns whether a frame is the program's, by the crate in the name of its function, if there is full debug
+/// information, and by the path of its source.
 fn is_users(function: &str, place: &str) -> bool {
     let is_hidden = |name: &str| {
         let is_ours = OURS.iter().any(|ours| name.replace('_', "-") == *ours);
@@ -91,7 +91,7 @@ fn is_users(function: &str, place: &str) -> bool {
     !crate_of(function).is_some_and(is_hidden) && !is_hidden_place(place)
 }
 
-/// The crate in a function's path: `dmr` of `<dmr::Runtime as core::fmt::Debug>::fmt`. `None` for a
+/// Returns the crate in a function's path: `dmr` of `<dmr::Runtime as core::fmt::Debug>::fmt`. `None` for a
 /// name without a path.
 fn crate_of(function: &str) -> Option<&str> {
     let path = function.trim_start_matches(['<', '&', '*', '(', '[']);
@@ -101,13 +101,13 @@ fn crate_of(function: &str) -> Option<&str> {
     let end = path.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(path.len());
     match path[end..].starts_with("::") || path[end..].starts_with('[') {
         true => Some(&path[..end]),
-        // A method that a trait gives to a type without a path.
+        // A trait method of a type without a path.
         false => crate_of(path.split_once(" as ")?.1),
     }
 }
 
-/// Whether a place is in the sources of the standard library, of the bindings or of this project,
-/// whose crates lie side by side: in a clone, and in a registry.
+/// Returns whether a place is in the sources of the standard library, of the bindings or of this project,
+/// whose crates are in one folder, both in a clone and in a registry.
 fn is_hidden_place(place: &str) -> bool {
     if place.starts_with("/rustc/") || place.contains("/rustlib/src/rust/") {
         return true;
@@ -126,7 +126,7 @@ fn is_hidden_place(place: &str) -> bool {
     is_ours || names.windows(2).any(|pair| is_folder_of(BINDINGS, pair[0]) && pair[1] == "src")
 }
 
-/// `dmr-sim` or `dmr-sim-0.1.0`, where the crate is `dmr-sim`.
+/// Returns whether a folder has the name of a crate: `dmr-sim` or `dmr-sim-0.1.0` for `dmr-sim`.
 fn is_folder_of(name: &str, folder: &str) -> bool {
     let Some(rest) = folder.strip_prefix(name) else { return false };
     rest.is_empty()

@@ -1,8 +1,8 @@
 //! A simulated CUDA driver that finds stream-ordering races.
 //!
-//! Code that talks to CUDA through cudarc (or anything else that loads `libcuda.so` at run time)
-//! runs unmodified on it, without a GPU. Because it knows every stream and every event, it can
-//! say whether a program is *ordered*, not only whether it happened to give the right bytes.
+//! Code that calls CUDA through cudarc (or anything else that loads `libcuda.so` at run time)
+//! runs unmodified on it, without a GPU. Because it sees every stream and every event, it can
+//! report whether a program is *ordered*, not only whether the bytes were right in one run.
 //!
 //! ```
 //! use cudarc::driver::CudaContext;
@@ -11,7 +11,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let universe = Universe::new()?;
 //! let context = CudaContext::new(universe.ordinal(0))?;
-//! // SAFETY: this program orders its streams itself. Or so it thinks.
+//! // SAFETY: this program orders its streams itself (wrongly, as the reports show).
 //! unsafe { context.disable_event_tracking() };
 //! let (a, b) = (context.new_stream()?, context.new_stream()?);
 //! let zeros = a.alloc_zeros::<u32>(1024)?; // written on `a` ...
@@ -23,23 +23,23 @@
 //! # }
 //! ```
 //!
-//! How it works, from the driver's side in:
+//! The modules, from the driver's interface inwards:
 //!
-//! | module | what it is |
+//! | module | what it holds |
 //! | --- | --- |
 //! | `elf`, `install` | a shared object in memory, found by cudarc under the driver's name |
 //! | `driver` | the driver's functions, one file per chapter of its manual |
-//! | `session`, `registry` | one call: which universe, counting, faults, the lock |
+//! | `session`, `registry` | one call: its universe, counting, faults, the lock |
 //! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
-//! | `shadow`, `history`, `report` | what lives where, what happened to each byte, and what is wrong with the next access |
-//! | `regions`, `freed` | what pools carve up, and what was freed |
+//! | `shadow`, `history`, `report` | allocations, the history of each byte, and findings about accesses |
+//! | `regions`, `freed` | the blocks of pools, and freed memory |
 //! | `store`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
-//! | `virtual_memory`, `mapping` | reserved addresses, physical memory, and what is mapped where |
-//! | `stream_memory`, `words` | words that streams write and wait for, and the order this makes |
+//! | `virtual_memory`, `mapping` | reserved addresses, physical memory, and mappings |
+//! | `stream_memory`, `words` | words that streams write and wait for, and the resulting order |
 //! | `kernel`, `ptx`, `callback` | kernels as closures, host callbacks |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
-//! Findings are collected, never thrown: ask [`Universe::finish`] at the end of a test.
+//! Findings are collected and never panic: [`Universe::finish`] returns them at the end of a test.
 
 #![allow(unsafe_code, reason = "the C boundary, pinned memory, and the dynamic linker")]
 

@@ -1,7 +1,7 @@
 //! The state of one simulated machine: devices, contexts, streams, events, pools, modules.
 //!
-//! One lock guards all of it (see `session.rs`). How operations are submitted and run is in
-//! `engine.rs`; what they do to memory, in `memory.rs`.
+//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations;
+//! `memory.rs` has their effects on memory.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -25,7 +25,7 @@ use crate::universe::{HostOrder, Policy};
 use crate::virtual_memory::VirtualMemory;
 use crate::words::{Test, Value};
 
-/// What a universe is built with.
+/// The configuration of a universe.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) devices: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     pub(crate) host_order: HostOrder,
     pub(crate) call_sites: bool,
-    /// What the devices answer instead of [`device_attribute`].
+    /// Attributes whose values replace those of [`device_attribute`].
     pub(crate) attributes: BTreeMap<c_int, c_int>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Machine {
     pub(crate) random: fastrand::Rng,
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Vec<Context>,
-    /// Never shrinks: an index is a stream's component in every clock.
+    /// All streams; never shrinks, because an index is a stream's component in every clock.
     pub(crate) streams: Vec<Stream>,
     pub(crate) per_thread: HashMap<(ThreadId, u32), u32>,
     pub(crate) events: HashMap<u32, Event>,
@@ -51,7 +51,7 @@ pub(crate) struct Machine {
     pub(crate) pools: Vec<DriverPool>,
     pub(crate) dead_pools: Vec<u32>,
     pub(crate) modules: HashMap<u32, Vec<Entry>>,
-    /// Entries of modules that were asked for: module, and place in it.
+    /// Functions that programs have looked up: module, and index in it.
     pub(crate) functions: Vec<(u32, usize)>,
     pub(crate) next_module: u32,
     pub(crate) captures: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Machine {
     pub(crate) shadow: Shadow,
     pub(crate) findings: Findings,
     pub(crate) virtual_memory: VirtualMemory,
-    /// Pinned host memory that the simulator allocated: address to bytes.
+    /// Pinned host memory that the simulator has allocated: address to bytes.
     pub(crate) pinned: HashMap<u64, usize>,
     host: HostKnowledge,
     /// Operations submitted and not yet executed.
@@ -71,12 +71,12 @@ pub(crate) struct Machine {
 
 pub(crate) struct Device {
     pub(crate) addresses: AddressSpace,
-    /// Bytes taken from the device, by allocations and pools.
+    /// Bytes of the device that allocations and pools have reserved.
     pub(crate) used: u64,
     /// The pool that `cuMemAllocAsync` uses.
     pub(crate) current_pool: u32,
     pub(crate) primary: Option<u32>,
-    /// The sticky error after which the device answers nothing else.
+    /// The sticky error that every later call returns.
     pub(crate) lost: Option<Code>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Context {
     pub(crate) retained: u32,
     pub(crate) legacy: u32,
     pub(crate) destroyed: bool,
-    /// Devices whose memory its kernels may touch, its own among them.
+    /// Devices whose memory its kernels may access, its own among them.
     pub(crate) reaches: SmallVec<[usize; 2]>,
 }
 
@@ -100,17 +100,17 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Op>,
     pub(crate) submitted: u64,
     pub(crate) executed: u64,
-    /// A host callback of this stream is running, on its own thread.
+    /// Whether a host callback of this stream is running, on its own thread.
     pub(crate) calling_host: bool,
-    /// What comes before the next operation, all operations so far included.
+    /// The operations that come before the next one, all of this stream included.
     pub(crate) clock: Clock,
-    /// Virtual nanoseconds at which each executed operation ended.
+    /// The time at which each executed operation ended, in virtual nanoseconds.
     pub(crate) ended: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {
-    /// The null stream: ordered with every blocking stream of its context.
+    /// Whether it is the null stream, which is ordered with every blocking stream of its context.
     Legacy,
     Blocking,
     NonBlocking,
@@ -129,7 +129,7 @@ pub(crate) struct Event {
     pub(crate) context: u32,
     pub(crate) timed: bool,
     pub(crate) recorded: Option<Recorded>,
-    /// Last recorded inside this capture.
+    /// The capture in which it was last recorded.
     pub(crate) captured: Option<Capture>,
 }
 
@@ -141,14 +141,14 @@ pub(crate) struct Recorded {
 
 /// A submitted operation.
 pub(crate) struct Op {
-    /// What must have executed, besides what is before it on its stream.
+    /// Operations that must have executed, besides the earlier ones of its stream.
     pub(crate) deps: SmallVec<[Epoch; 2]>,
     pub(crate) action: Action,
 }
 
-/// What an operation does when it executes.
+/// The effect of an operation.
 pub(crate) enum Action {
-    /// Nothing: it orders.
+    /// None: the operation only orders.
     Order,
     Fill {
         at: u64,
@@ -160,28 +160,28 @@ pub(crate) enum Action {
         from: u64,
         len: u64,
     },
-    /// Bytes that were taken from pageable host memory at the call.
+    /// Bytes that were copied from pageable host memory during the call.
     Write {
         to: u64,
         bytes: Box<[u8]>,
     },
-    /// To pageable host memory, whose owner waits in the call.
+    /// A copy to pageable host memory, whose owner waits in the call.
     ReadOut {
         from: u64,
         to: HostPtr,
         len: u64,
     },
-    /// Memory of `cuMemAlloc` that was freed on a stream.
+    /// A free of `cuMemAlloc` memory on a stream.
     GiveBack {
         at: u64,
         bytes: u64,
     },
-    /// To a word.
+    /// A write of a word.
     WriteWord {
         at: u64,
         value: Value,
     },
-    /// For a word: nothing behind it runs before the test holds.
+    /// A wait for a word: later operations of the stream run only when the test is true.
     WaitWord {
         at: u64,
         test: Test,
@@ -194,9 +194,9 @@ pub(crate) enum Action {
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
     pub(crate) args: KernelArgs,
-    /// What it says it touches.
+    /// The declared footprint.
     pub(crate) declared: Footprint,
-    /// The part of it that is inside of allocations which the device can reach.
+    /// The part of it that is inside of allocations that the device can access.
     pub(crate) reachable: Footprint,
     pub(crate) origin: Arc<Origin>,
 }
@@ -229,7 +229,7 @@ impl HostCall {
     }
 }
 
-/// What host threads know to be complete.
+/// The operations that host threads have found complete.
 struct HostKnowledge {
     order: HostOrder,
     shared: Clock,
@@ -278,24 +278,24 @@ impl Machine {
         }
     }
 
-    /// The memory as work sees it.
+    /// Returns the memory for the execution of work.
     pub(crate) fn memory(&mut self) -> Memory<'_> {
         Memory { store: &mut self.store, mappings: &self.shadow.mappings }
     }
 
-    /// What the devices answer for a `CUdevice_attribute`.
+    /// Returns the value of a `CUdevice_attribute`.
     pub(crate) fn attribute(&self, attribute: c_int) -> Outcome<c_int> {
         let set = self.config.attributes.get(&attribute);
         set.map_or_else(|| device_attribute(attribute), |value| Ok(*value))
     }
 
-    /// Refuses what these attributes say that the devices cannot do.
+    /// Returns an error unless the devices support these attributes.
     pub(crate) fn require(&self, attributes: &[c_int]) -> Outcome {
         let can = |&attribute: &c_int| self.attribute(attribute).is_ok_and(|value| value != 0);
         if attributes.iter().all(can) { Ok(()) } else { Err(ERROR_NOT_SUPPORTED) }
     }
 
-    /// A context of `device`, with its legacy stream.
+    /// Makes a context of `device`, with its legacy stream.
     pub(crate) fn new_context(&mut self, device: usize) -> u32 {
         let context = self.contexts.len() as u32;
         let legacy = self.new_stream(context, device, StreamKind::Legacy, 0);
@@ -339,7 +339,7 @@ impl Machine {
         self.pools.get_mut(index as usize).ok_or(ERROR_INVALID_VALUE)
     }
 
-    /// Describes the operation that this thread submits now.
+    /// Returns the description of the operation that this thread submits now.
     pub(crate) fn origin(&mut self, operation: &'static str) -> Arc<Origin> {
         let (label, stack) = self.place();
         let plain = self.names.entry(operation).or_insert_with(|| {
@@ -351,13 +351,13 @@ impl Machine {
         Arc::new(Origin { operation: plain.operation.clone(), label, stack })
     }
 
-    /// Describes a kernel launch that this thread submits now.
+    /// Returns the description of a kernel launch that this thread submits now.
     pub(crate) fn kernel_origin(&self, name: &str) -> Arc<Origin> {
         let (label, stack) = self.place();
         Arc::new(Origin { operation: format!("kernel {name}").into(), label, stack })
     }
 
-    /// Describes a call of this thread that names no stream.
+    /// Returns the description of a call of this thread that names no stream.
     pub(crate) fn site(&mut self, operation: &'static str) -> Site {
         self.origin(operation).site(None)
     }
@@ -366,18 +366,18 @@ impl Machine {
         (label::current(), self.config.call_sites.then(|| Arc::new(CallStack::capture())))
     }
 
-    /// What the calling host thread knows to be complete.
+    /// Returns the clock of the calling host thread: the operations that it has found complete.
     pub(crate) fn host_clock(&self) -> Clock {
         self.host.clock().cloned().unwrap_or_default()
     }
 
-    /// The calling host thread now knows all of `clock` to be complete.
+    /// Adds `clock` to the clock of the calling host thread.
     pub(crate) fn host_learns(&mut self, clock: &Clock) {
         let clock = self.shadow.words.up_to_date(clock);
         self.host.clock_mut().join(&clock);
     }
 
-    /// All that comes after `epoch` comes after all of `gained`.
+    /// Orders all operations that come after `epoch` after all of `gained` as well.
     pub(crate) fn join_behind(&mut self, epoch: Epoch, gained: &Clock) {
         let recorded = self.events.values_mut().filter_map(|event| event.recorded.as_mut());
         let streams = self.streams.iter_mut().map(|stream| &mut stream.clock);

@@ -1,8 +1,7 @@
-//! What is mapped where: virtual addresses, the physical memory behind them, and who may touch
-//! it.
+//! Mappings: virtual addresses, the physical memory behind them, and the access rights of devices.
 //!
-//! Physical memory has addresses of its own, in the span of its device, that no program ever sees.
-//! Bytes and their history are kept by these, so two mappings of one memory are one memory.
+//! Physical memory has addresses of its own, in the range of its device, which programs never get.
+//! Bytes and their history are stored by these addresses, so two mappings of one memory share them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,18 +21,18 @@ pub(crate) struct Mapping {
     pub(crate) bytes: u64,
     /// The index of the physical memory.
     pub(crate) memory: u32,
-    /// Where its first byte is.
+    /// The physical address of its first byte.
     pub(crate) physical: u64,
-    /// The device that it is on.
+    /// The device of the memory.
     pub(crate) device: usize,
     pub(crate) origin: Arc<Origin>,
-    /// Devices that may touch it.
+    /// The access rights of devices.
     rights: SmallVec<[(usize, Rights); 2]>,
-    /// The latest use through these addresses, of each stream.
+    /// The latest use of each stream through these addresses.
     used: SmallVec<[Use; 2]>,
 }
 
-/// What a device may do with mapped memory.
+/// The access right of a device to mapped memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rights {
     None,
@@ -50,21 +49,21 @@ pub(crate) struct Use {
     writes: bool,
 }
 
-/// Who touches memory.
+/// The accessor of memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Reach<'a> {
-    /// The device that does the work.
+    /// The device that executes the work.
     pub(crate) device: usize,
-    /// Of a kernel: the devices whose allocations it may touch. Copy engines reach them all.
+    /// For a kernel: the devices whose allocations it may access. Copy engines access all.
     pub(crate) peers: Option<&'a [usize]>,
 }
 
-/// A range of addresses whose bytes lie together.
+/// A range of addresses whose bytes are contiguous.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// Where the bytes are; `at`, if it is not virtual.
+    /// The physical address of the bytes; `at`, if that is not virtual.
     pub(crate) physical: u64,
 }
 
@@ -85,7 +84,7 @@ impl Mapping {
         self.rights.push((device, rights));
     }
 
-    /// A use that may still be under way where only `left` is left to it.
+    /// Returns a use that needs more than the rights `left` and may still be in progress.
     pub(crate) fn first_pending(
         &self,
         known: impl Fn(Epoch) -> bool,
@@ -103,7 +102,7 @@ impl Mapping {
 }
 
 impl Mappings {
-    /// The mapping around the address, and where it starts.
+    /// Returns the mapping that contains the address, and its start.
     pub(crate) fn around(&self, at: u64) -> Option<(u64, &Mapping)> {
         let (&start, mapping) = self.0.range(..=at).next_back()?;
         (at - start < mapping.bytes).then_some((start, mapping))
@@ -125,13 +124,13 @@ impl Mappings {
         self.0.iter().map(|(&at, mapping)| (at, mapping))
     }
 
-    /// Whether something is mapped in the range.
+    /// Returns whether there is a mapping in the range.
     pub(crate) fn overlaps(&self, at: u64, bytes: u64) -> bool {
         let last = self.0.range(..at.saturating_add(bytes)).next_back();
         last.is_some_and(|(start, mapping)| start + mapping.bytes > at)
     }
 
-    /// Where the mappings start that lie in the range; `None` if it cuts one.
+    /// Returns the starts of the mappings in the range; `None` if the range cuts one.
     pub(crate) fn whole(&self, at: u64, bytes: u64) -> Option<Vec<u64>> {
         let end = at.checked_add(bytes)?;
         let is_cut = |at| self.around(at).is_some_and(|(start, _)| start < at);
@@ -139,15 +138,15 @@ impl Mappings {
         (!is_cut(at) && !is_cut(end)).then(starts)
     }
 
-    /// How many of the bytes are mapped in one go, with the rights to touch them.
+    /// Returns how many of the bytes, from the first on, are mapped with the rights for an access.
     pub(crate) fn reachable(&self, at: u64, bytes: u64, by: Reach<'_>, writes: bool) -> u64 {
         let allowed = self.stretch(at, bytes).take_while(|(_, m)| m.allows(by, writes));
         let end = allowed.last().map_or(at, |(start, mapping)| start + mapping.bytes);
         bytes.min(end - at)
     }
 
-    /// Where the bytes of the range are, up to the first that is nowhere. Addresses that are not
-    /// virtual are where they are.
+    /// Returns the physical ranges of the bytes, up to the first that is not mapped. Addresses that are not
+    /// virtual are physical.
     pub(crate) fn pieces(&self, at: u64, bytes: u64) -> SmallVec<[Piece; 1]> {
         if !is_virtual(at) {
             return SmallVec::from_buf([Piece { at, bytes, physical: at }]);
@@ -160,7 +159,7 @@ impl Mappings {
         self.stretch(at, bytes).map(piece).collect()
     }
 
-    /// Notes a use of the range, of which nothing is notable but mappings.
+    /// Records a use of the mappings in the range.
     pub(crate) fn note(&mut self, at: u64, bytes: u64, access: &Access, writes: bool) {
         if !is_virtual(at) {
             return;
@@ -170,7 +169,7 @@ impl Mappings {
             let from = start.max(at);
             let to = (start + mapping.bytes).min(at.saturating_add(bytes));
             let stream = access.epoch.stream;
-            // A write is the more demanding use: a later read does not hide it.
+            // A write needs more rights: a later read does not hide it.
             mapping
                 .used
                 .retain(|used| used.access.epoch.stream != stream || (used.writes && !writes));
@@ -178,7 +177,7 @@ impl Mappings {
         }
     }
 
-    /// The mappings of the range, in order, up to the first hole.
+    /// Returns the mappings of the range, in order, up to the first hole.
     fn stretch(&self, at: u64, bytes: u64) -> impl Iterator<Item = (u64, &Mapping)> {
         let end = at.saturating_add(bytes);
         let mut next = at;

@@ -1,4 +1,4 @@
-//! What the driver's memory calls do: allocating, freeing, filling, copying.
+//! The effects of the driver's memory calls: allocate, free, fill, copy.
 
 use std::alloc::Layout;
 
@@ -12,11 +12,11 @@ use crate::report::Site;
 use crate::session::Session;
 use crate::shadow::{Allocation, Home};
 
-/// Pinned memory starts on a page.
+/// The alignment of pinned memory: a page.
 const PAGE: usize = 4096;
 
 impl Machine {
-    /// `cuMemAlloc`: exact, and ordered before whatever the caller submits next.
+    /// `cuMemAlloc`: of exactly these bytes, and ordered before all later work of the caller.
     pub(crate) fn allocate_now(&mut self, device: usize, bytes: u64) -> Outcome<u64> {
         if bytes == 0 {
             return Err(ERROR_INVALID_VALUE);
@@ -38,9 +38,9 @@ impl Machine {
     ) -> Outcome<u64> {
         let device = self.pool(pool)?.device;
         if bytes == 0 {
-            return Ok(0); // the driver gives the null pointer, and takes it back
+            return Ok(0); // the driver returns the null pointer, and accepts it in a free
         }
-        // The stream knows at the call what the host knows.
+        // The stream's work comes after the work that the host has found complete.
         self.join_host_clock(stream);
         let grant = self.grant(pool, bytes, stream, device)?;
         let (epoch, mut deps) = self.begin(stream);
@@ -67,7 +67,7 @@ impl Machine {
                 self.pools[pool as usize].free(at, Some(epoch));
                 Action::Order
             }
-            // Not documented, but an H200 (driver 580) takes memory of cuMemAlloc here.
+            // Not documented, but an H200 (driver 580) accepts memory of cuMemAlloc here.
             Some(Allocation { home: Home::Device(_), bytes, .. }) => {
                 Action::GiveBack { at, bytes: bytes.next_multiple_of(ALIGNMENT) }
             }
@@ -77,7 +77,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Where the block of device memory at `at` comes from; reports a free of anything else.
+    /// Returns the origin of the block of device memory at `at`; reports a free of anything else.
     fn device_block(&mut self, at: u64) -> Outcome<Home> {
         let home = self.shadow.allocation(at).map(|allocation| allocation.home);
         if let Some(home) = home.filter(|home| *home != Home::Host) {
@@ -88,7 +88,7 @@ impl Machine {
         Err(ERROR_INVALID_VALUE)
     }
 
-    /// A memset of `len` bytes.
+    /// Submits a memset of `len` bytes.
     pub(crate) fn fill(&mut self, stream: u32, at: u64, len: u64, pattern: [u8; 4]) -> Outcome {
         if len == 0 {
             return Ok(());
@@ -100,13 +100,13 @@ impl Machine {
         self.transfer("memset", stream, None, Some((at, len)), action).map(drop)
     }
 
-    /// A copy between memory that the device reads and writes when the operation executes.
+    /// Submits a copy between memory that the device reads and writes when the operation executes.
     pub(crate) fn copy(&mut self, stream: u32, to: u64, from: u64, len: u64) -> Outcome<Epoch> {
         let action = || Action::Copy { to, from, len };
         self.transfer("copy", stream, Some((from, len)), Some((to, len)), action)
     }
 
-    /// A copy from pageable memory, whose bytes are taken now.
+    /// Submits a copy from pageable memory, whose bytes are read now.
     pub(crate) fn copy_in(
         &mut self,
         stream: u32,
@@ -118,7 +118,7 @@ impl Machine {
         self.transfer("copy", stream, None, Some((to, len)), action)
     }
 
-    /// A copy to pageable memory: the caller must run it before it returns.
+    /// Submits a copy to pageable memory: the caller must run it before it returns.
     pub(crate) fn copy_out(
         &mut self,
         stream: u32,
@@ -130,8 +130,8 @@ impl Machine {
         self.transfer("copy", stream, Some((from, len)), None, action)
     }
 
-    /// Queues a memset or copy. One that leaves an allocation is reported, refused, as the driver
-    /// does, and does nothing.
+    /// Queues a memset or copy. One that leaves an allocation is reported, and refused, as by the driver;
+    /// it does nothing.
     fn transfer(
         &mut self,
         operation: &'static str,
@@ -148,7 +148,7 @@ impl Machine {
         if valid { Ok(epoch) } else { Err(ERROR_INVALID_VALUE) }
     }
 
-    /// Whether the byte is in pinned memory.
+    /// Returns whether the byte is in pinned memory.
     pub(crate) fn is_pinned(&self, at: u64) -> bool {
         let around = self.shadow.allocation_around(at);
         around.is_some_and(|(_, allocation)| allocation.home == Home::Host)
@@ -173,7 +173,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemHostAlloc`. What is not freed stays allocated when the universe ends, as the program
+    /// `cuMemHostAlloc`. Memory that is not freed stays allocated when the universe ends, because the program
     /// may still have pointers to it.
     pub(crate) fn allocate_pinned(&mut self, bytes: usize) -> Outcome<u64> {
         let layout = pinned_layout(bytes)?;
@@ -187,7 +187,7 @@ impl Machine {
         Ok(at)
     }
 
-    /// Releases idle pool memory down to the threshold, as a synchronisation does.
+    /// Releases unused pool memory down to the threshold, as a synchronisation does.
     pub(crate) fn apply_release_thresholds(&mut self) {
         for pool in 0..self.pools.len() {
             let keep = self.pools[pool].release_threshold;
@@ -195,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// Gives wholly idle memory of a pool back to the device, as long as `keep` bytes stay
+    /// Returns fully free chunks of a pool to the device, as long as `keep` bytes stay
     /// reserved.
     pub(crate) fn trim(&mut self, pool: usize, keep: u64) {
         let streams = &self.streams;
@@ -286,7 +286,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// `cuMemFreeHost` and `cuMemHostUnregister`. All work runs first, so that nothing touches
+    /// `cuMemFreeHost` and `cuMemHostUnregister`. All work runs first, so that no work uses
     /// the memory any more; but the program must have ordered the free itself.
     pub(crate) fn unpin(&mut self, at: u64, registered: bool) -> Outcome {
         self.pinned_block(at, registered)?;
@@ -303,7 +303,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Refuses an address where no pinned memory starts, or only of the other origin.
+    /// Returns an error unless pinned memory of this origin starts at the address.
     fn pinned_block(&self, at: u64, registered: bool) -> Outcome {
         let is_pinned = self.shadow.allocation(at).is_some_and(|a| a.home == Home::Host);
         let is_ours = self.pinned.contains_key(&at);
@@ -320,8 +320,8 @@ fn pinned_layout(bytes: usize) -> Outcome<Layout> {
 
 fn release_pinned(at: u64, bytes: usize) {
     if let Ok(layout) = pinned_layout(bytes) {
-        // SAFETY: `allocate_pinned` made it with this layout, and its entry in `pinned` is gone,
-        // so this happens once. No operation is left that touches it: all have run.
+        // SAFETY: `allocate_pinned` has made it with this layout, and its entry in `pinned` was removed,
+        // so this happens once. No operation is left that uses it: all have run.
         unsafe { std::alloc::dealloc(at as usize as *mut u8, layout) };
     }
 }

@@ -1,7 +1,7 @@
 //! Kernel names and parameter layouts, read from PTX text.
 //!
-//! Only `.entry` declarations are read (PTX ISA, "Kernel and Function Directives"); bodies are
-//! what tests register as closures.
+//! Only `.entry` declarations are read (PTX ISA, "Kernel and Function Directives"); tests register
+//! bodies as closures.
 
 /// One `.entry`: its name, and the size of each parameter in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,10 +10,10 @@ pub(crate) struct Entry {
     pub(crate) params: Vec<usize>,
 }
 
-/// What the parameters of one kernel can come to (PTX ISA 8.1, sm_70 and later).
+/// The maximum size of a kernel's parameters (PTX ISA 8.1, sm_70 and later).
 const MAX_PARAMETER_BYTES: usize = 32_764;
 
-/// The entries of a module; `None` if the text is not PTX.
+/// Returns the entries of a module; `None` if the text is not PTX.
 pub(crate) fn parse(text: &str) -> Option<Vec<Entry>> {
     let text = strip_comments(text);
     let mut words = Words(&text);
@@ -46,7 +46,7 @@ fn entry(words: &mut Words<'_>) -> Option<Entry> {
                     let count: usize = words.next()?.parse().ok()?;
                     size = size.and_then(|size: usize| size.checked_mul(count));
                 }
-                // An alignment's number must not be taken for anything else.
+                // The number of an alignment is not a size.
                 ".align" => {
                     words.next()?;
                 }
@@ -62,7 +62,7 @@ fn entry(words: &mut Words<'_>) -> Option<Entry> {
     (total <= MAX_PARAMETER_BYTES).then_some(Entry { name, params })
 }
 
-/// `.u64` is 8 bytes, `.b8` is 1; other directives are no types.
+/// Returns the size of a type: `.u64` is 8 bytes, `.b8` is 1; other directives are no types.
 fn type_size(word: &str) -> Option<usize> {
     let mut chars = word.strip_prefix('.')?.chars();
     if !matches!(chars.next()?, 'u' | 's' | 'b' | 'f') {
@@ -99,7 +99,7 @@ fn strip_comments(text: &str) -> String {
     out
 }
 
-/// Words and the punctuation that matters.
+/// Splits text into words and the punctuation that is needed.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {

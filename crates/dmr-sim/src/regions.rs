@@ -1,5 +1,5 @@
-//! What pools carve up: heaps, the regions in them, and heaps inside of regions, where one pool
-//! feeds on another.
+//! Memory of pools: heaps, the regions in them, and heaps inside of regions, where one pool
+//! is the upstream of another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,34 +11,34 @@ use crate::report::{Report, ReportKind, Site};
 #[derive(Default)]
 pub(crate) struct Heaps(BTreeMap<u64, Heap>);
 
-/// Memory that a pool carves up: only its regions may be touched.
+/// Memory that a pool sub-allocates: only its regions may be accessed.
 struct Heap {
     bytes: u64,
     regions: BTreeMap<u64, Region>,
     freed: Freed,
 }
 
-/// A block that a pool has handed out.
+/// A block that a pool has allocated.
 struct Region {
     bytes: u64,
     tag: Option<Arc<str>>,
     made_by: Site,
-    /// Of a pool that takes its memory from this one.
+    /// The heaps of pools whose upstream has allocated this region.
     heaps: Heaps,
 }
 
-/// Who owns an address, by the innermost heap around it.
+/// The state of an address, by the innermost heap that contains it.
 pub(crate) enum Owner<'a> {
-    /// No pool: it is the allocation's.
+    /// In no heap: the address belongs to the allocation.
     NoHeap,
-    /// A region, up to here.
+    /// In a region, up to this address.
     Region { end: u64, tag: Option<&'a Arc<str>> },
-    /// Nobody: what was freed there.
-    Nobody(&'a Freed),
+    /// In no region: with the region that was freed there.
+    NoRegion(&'a Freed),
 }
 
 impl Heaps {
-    /// A pool took the range: from upstream, or from a region of another pool.
+    /// Adds a heap: memory from upstream, or from a region of another pool.
     pub(crate) fn create(&mut self, at: u64, bytes: u64) {
         let bytes = bytes.min(u64::MAX - at);
         let holds = |start: u64, region: &Region| at + bytes <= start + region.bytes;
@@ -49,14 +49,14 @@ impl Heaps {
         }
     }
 
-    /// The innermost heap that starts at `at` is given back.
+    /// Removes the innermost heap that starts at `at`.
     pub(crate) fn destroy(&mut self, at: u64) {
         if let Some(level) = self.level(at, &|_, region| region.heaps.has_heap_at(at)) {
             level.0.remove(&at);
         }
     }
 
-    /// Forgets heaps that overlap the range.
+    /// Removes heaps that overlap the range.
     pub(crate) fn remove(&mut self, at: u64, bytes: u64) {
         let end = at.saturating_add(bytes);
         while let Some((&start, heap)) = self.0.range(..end).next_back()
@@ -66,8 +66,8 @@ impl Heaps {
         }
     }
 
-    /// A pool hands out a region. One outside of its heap, or that is handed out already, is
-    /// answered as a finding, and is no region.
+    /// Adds a region. Returns a finding, and adds nothing, if it is outside of its heap or overlaps
+    /// another region.
     pub(crate) fn allocate(
         &mut self,
         at: u64,
@@ -94,7 +94,7 @@ impl Heaps {
         None
     }
 
-    /// A pool's region is free again. A free of what is no region is answered as a finding.
+    /// Frees a region. Returns a finding if there is no such region.
     pub(crate) fn free(&mut self, at: u64, by: Site, device: Option<usize>) -> Option<Report> {
         let Some((_, heap)) = self.innermost(at) else {
             return Some(Freed::default().bad_free(at, by, device));
@@ -114,11 +114,11 @@ impl Heaps {
         region.map(|region| region.tag = Some(tag.clone())).is_some()
     }
 
-    /// Who owns the byte at `at`.
+    /// Returns the state of the byte at `at`.
     pub(crate) fn owner(&self, at: u64) -> Owner<'_> {
         let Some((_, heap)) = around(&self.0, at) else { return Owner::NoHeap };
         let Some((start, region)) = around(&heap.regions, at) else {
-            return Owner::Nobody(&heap.freed);
+            return Owner::NoRegion(&heap.freed);
         };
         match region.heaps.owner(at) {
             Owner::NoHeap => Owner::Region { end: start + region.bytes, tag: region.tag.as_ref() },
@@ -126,15 +126,15 @@ impl Heaps {
         }
     }
 
-    /// The innermost heap around `at`, and where it starts.
+    /// Returns the innermost heap that contains `at`, and its start.
     fn innermost(&mut self, at: u64) -> Option<(u64, &mut Heap)> {
         let level = self.level(at, &|_, region| around(&region.heaps.0, at).is_some())?;
         let (start, _) = around(&level.0, at)?;
         level.0.get_mut(&start).map(|heap| (start, heap))
     }
 
-    /// The heaps inside of the innermost region around `at` that may be entered, by its start and
-    /// itself; these heaps, if there is none.
+    /// Returns the heaps inside of the innermost region that contains `at` and that `enter` accepts (by its
+    /// start and itself); these heaps, if there is none.
     fn level(&mut self, at: u64, enter: &dyn Fn(u64, &Region) -> bool) -> Option<&mut Self> {
         let inner = around(&self.0, at).and_then(|(heap, found)| {
             let (start, region) = around(&found.regions, at)?;
@@ -153,7 +153,7 @@ impl Heaps {
     }
 }
 
-/// Covers a range of addresses from its key on.
+/// A value that covers a range of addresses from its key on.
 trait Extent {
     fn bytes(&self) -> u64;
 }
@@ -170,7 +170,7 @@ impl Extent for Region {
     }
 }
 
-/// What covers `at`, and where it starts.
+/// Returns the value that covers `at`, and its start.
 fn around<T: Extent>(map: &BTreeMap<u64, T>, at: u64) -> Option<(u64, &T)> {
     let (&start, found) = map.range(..=at).next_back()?;
     (at - start < found.bytes()).then_some((start, found))

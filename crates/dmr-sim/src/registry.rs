@@ -17,12 +17,12 @@ struct Registry {
     last_id: u32,
 }
 
-/// What a CUDA ordinal is at present.
+/// The state of a CUDA ordinal.
 #[derive(Clone, Default)]
 struct Ordinal {
     universe: Option<Arc<Shared>>,
-    /// Primary contexts are released by ordinal, also after their universe has ended: until all
-    /// are, the ordinal is no other universe's, whose context they would end.
+    /// The number of retained primary contexts. They are released by ordinal, also after their universe has
+    /// ended: until then no other universe gets the ordinal, because its context would be released instead.
     retained: u32,
 }
 
@@ -35,16 +35,16 @@ impl Ordinal {
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
 
 thread_local! {
-    /// The universe that this thread called last: most calls go to the same again.
-    /// Weak: a thread that goes on to do other things does not keep a dead universe's memory.
+    /// The universe of this thread's last call: most calls are to the same one.
+    /// Weak, so that an idle thread does not keep an ended universe's memory.
     static LAST: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
 }
 
-/// A new universe, at the lowest ordinals that are free.
+/// Adds a universe, at the lowest free ordinals.
 pub(crate) fn register(config: Config) -> Arc<Shared> {
     let mut registry = write(&REGISTRY);
     let registry = registry.get_or_insert_default();
-    // Ids are 24 bits in handles; 0 is never used. They come back after 16 million universes.
+    // Ids are 24 bits in handles; 0 is never used. They repeat after 16 million universes.
     let after = |id: u32| id % 0xff_ffff + 1;
     let mut id = after(registry.last_id);
     while registry.by_id.contains_key(&id) {
@@ -80,7 +80,7 @@ pub(crate) fn unregister(shared: &Shared) {
     }
 }
 
-/// The universe with this id.
+/// Returns the universe with this id.
 pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
     if let Ok(Some(shared)) = LAST.try_with(|last| last.borrow().upgrade())
         && shared.id == id
@@ -95,7 +95,7 @@ pub(crate) fn universe(id: u32) -> Outcome<Arc<Shared>> {
     Ok(shared)
 }
 
-/// The universe that a `CUdevice` belongs to.
+/// Returns the universe that a `CUdevice` belongs to.
 pub(crate) fn universe_of_ordinal(device: CUdevice) -> Outcome<Arc<Shared>> {
     let registry = read(&REGISTRY);
     let ordinal = usize::try_from(device).map_err(|_| ERROR_INVALID_DEVICE)?;
@@ -103,12 +103,12 @@ pub(crate) fn universe_of_ordinal(device: CUdevice) -> Outcome<Arc<Shared>> {
     found.and_then(|found| found.universe.clone()).ok_or(ERROR_INVALID_DEVICE)
 }
 
-/// A primary context was retained.
+/// Counts a retained primary context.
 pub(crate) fn retained(device: CUdevice) {
     count(device, |retained| retained.saturating_add(1));
 }
 
-/// A primary context was released, of a universe that may have ended.
+/// Counts a released primary context, of a universe that may have ended.
 pub(crate) fn released(device: CUdevice) {
     count(device, |retained| retained.saturating_sub(1));
 }
@@ -122,7 +122,7 @@ fn count(device: CUdevice, changed: impl FnOnce(u32) -> u32) {
     }
 }
 
-/// How many ordinals there are: one more than the highest of a live universe.
+/// Returns the number of ordinals: one more than the highest of a live universe.
 pub(crate) fn device_count() -> usize {
     let registry = read(&REGISTRY);
     let highest =

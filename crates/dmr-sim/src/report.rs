@@ -1,4 +1,4 @@
-//! Findings: what went wrong, and both sides of it.
+//! Findings: the kind of error, and both operations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use crate::label::CallStack;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// What is wrong.
+    /// The kind of error.
     pub kind: ReportKind,
-    /// The earlier side, where there is one: the work that was not waited for, the free, the
+    /// The earlier operation, if there is one: the work that was not waited for, the free, the
     /// allocation.
     pub first: Option<Site>,
-    /// The side that was submitted later, and with which it came out.
+    /// The later operation, at whose submission the error was found.
     pub second: Site,
     /// The universe's device (0, 1, ...) that the memory is on; `None` for host memory, and for
     /// reserved addresses where nothing is mapped.
     pub device: Option<usize>,
     /// The first byte concerned.
     pub address: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// The name that was given to the allocation or region, if any.
+    /// The name of the allocation or region, if it has one.
     pub tag: Option<Arc<str>>,
 }
 
-/// What is wrong.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReportKind {
@@ -45,28 +45,28 @@ pub enum ReportKind {
     UseAfterFree,
     /// A second free.
     DoubleFree,
-    /// A free of what was never allocated.
+    /// A free of memory that was never allocated.
     UnknownFree,
-    /// A read of bytes that nothing has written.
+    /// A read of bytes that were never written.
     Uninitialised,
     /// An access outside of any allocation, or across the end of one.
     OutOfBounds,
-    /// A kernel touched what its launch did not declare.
+    /// A kernel accessed memory that its launch did not declare.
     OutsideFootprint,
-    /// A kernel touched another device's memory without peer access.
+    /// A kernel accessed another device's memory without peer access.
     NoPeerAccess,
     /// A registered kernel body panicked.
     KernelPanicked,
-    /// A pool handed out memory outside of its heaps, or memory that is handed out already.
+    /// A pool allocated memory outside of its heaps, or memory of a live block.
     BadRegion,
-    /// A mapping, or a right to it, was taken away from work that the host does not know to be
+    /// A mapping, or a right to it, was removed while the host had not found the work that uses it
     /// complete.
     UnmapBeforeUse,
     /// An access to mapped memory without the right to it.
     NoAccess,
-    /// A stream waited at the end for a word that nobody writes.
+    /// At the end a stream waited for a word that is never written.
     EndlessWait,
-    /// An allocation that was still there at the end; or physical memory that was not released, a
+    /// An allocation that was not freed at the end; or physical memory that was not released, a
     /// mapping, or a reserved range of addresses.
     Leak,
 }
@@ -92,18 +92,18 @@ impl ReportKind {
             Self::UnknownFree => "free of memory that was never allocated",
             Self::Uninitialised => "read of memory that was never written",
             Self::OutOfBounds => "access out of bounds",
-            Self::OutsideFootprint => "a kernel touched memory that its launch did not declare",
+            Self::OutsideFootprint => "a kernel accessed memory that its launch did not declare",
             Self::NoPeerAccess => "access to another device without peer access",
             Self::KernelPanicked => "a registered kernel body panicked",
-            Self::BadRegion => "a pool handed out what is not its own, or in use",
+            Self::BadRegion => "a pool allocated memory that is not its own, or in use",
             Self::UnmapBeforeUse => "unmap before use: the host has not waited for the use",
             Self::NoAccess => "access to mapped memory without the right to it",
-            Self::EndlessWait => "a stream waits for a word that nobody writes",
+            Self::EndlessWait => "a stream waits for a word that is never written",
             Self::Leak => "memory was never freed",
         }
     }
 
-    /// Whether this is about the order of two operations.
+    /// Returns whether this is about the order of two operations.
     #[must_use]
     pub const fn is_race(self) -> bool {
         matches!(
@@ -181,7 +181,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// What a universe found, at its end.
+/// The findings of a universe, at its end.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verdict {
@@ -193,10 +193,10 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// How many findings are kept.
+    /// The maximum number of findings that are kept.
     pub const MAX_REPORTS: usize = 1000;
 
-    /// Whether nothing was found.
+    /// Returns whether there is no finding.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.reports.is_empty() && self.dropped == 0

@@ -21,10 +21,10 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is inside a call of the simulated driver.
+/// Returns whether the calling thread is inside a call of the simulated driver.
 ///
-/// For test allocators that count what a program allocates on the host heap: what the simulator
-/// itself allocates is not the program's.
+/// For test allocators that count the allocations of a program on the host heap, without those of the
+/// simulator.
 #[must_use]
 pub fn is_inside_driver_call() -> bool {
     INSIDE.get()
@@ -55,11 +55,11 @@ pub(crate) fn set_current_context(context: Handle) {
     CURRENT_CONTEXT.set(context);
 }
 
-/// How long a host callback is given before the thread that started it goes on: a callback that
-/// returns at once is over before anything else happens, so the same seed gives the same run.
+/// The time for which the thread that started a host callback waits for it: a callback that
+/// returns at once then ends before any other work, so the same seed gives the same run.
 const PROMPT: Duration = Duration::from_millis(100);
 
-/// How long a thread that waits for a stream that waits for a word leaves the others alone.
+/// The time between two checks of a thread that waits for a stream that waits for a word.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 static FORKED_CHILD: AtomicBool = AtomicBool::new(false);
@@ -74,13 +74,13 @@ pub fn calls_of_forked_child() -> u64 {
     CALLS_OF_CHILD.load(Ordering::Relaxed)
 }
 
-/// Called in the child after each fork, where no driver works and a lock may be held by a thread
-/// that is not there.
+/// A handler that is called in the child after each fork, where no driver works and a lock may be held by a
+/// thread that the child does not have.
 pub(crate) unsafe extern "C" fn forked() {
     FORKED_CHILD.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process was forked off from the one that installed the simulator.
+/// Returns whether this process is a forked child of the one that installed the simulator.
 pub(crate) fn is_forked_child() -> bool {
     FORKED_CHILD.load(Ordering::Relaxed)
 }
@@ -94,16 +94,16 @@ pub(crate) fn refuse_in_child() -> Outcome {
     Ok(())
 }
 
-/// A universe, as the driver's functions share it.
+/// A universe, shared by the driver's functions.
 pub(crate) struct Shared {
-    /// Names the universe in handles.
+    /// The id of the universe in handles.
     pub(crate) id: u32,
     /// The CUDA ordinals of its devices.
     pub(crate) ordinals: Vec<usize>,
     pub(crate) faults: Faults,
     pub(crate) ended: AtomicBool,
     machine: Mutex<Machine>,
-    /// A host callback has returned.
+    /// Notified when a host callback has returned.
     changed: Condvar,
 }
 
@@ -119,7 +119,7 @@ impl Shared {
         }
     }
 
-    /// Takes the lock, for the calling thread.
+    /// Locks the machine for the calling thread.
     pub(crate) fn session(self: &Arc<Self>) -> Session<'_> {
         Session { shared: self, machine: Some(self.lock()), context: None, is_last: false }
     }
@@ -129,10 +129,10 @@ impl Shared {
     }
 }
 
-/// Where a call finds its universe.
+/// The argument by which a call finds its universe.
 #[derive(Clone, Copy)]
 pub(crate) enum Scope {
-    /// The calling thread's current context, which the call needs.
+    /// The calling thread's current context.
     Context,
     /// A stream; the null and per-thread handles mean the current context's.
     Stream(Handle),
@@ -146,8 +146,8 @@ pub(crate) enum Scope {
     ContextHandle(Handle),
 }
 
-/// One call of the driver: resolves the universe, counts, injects faults, does the work under the
-/// lock, and lets the device go on a little afterwards. Nothing unwinds out of it. Refused in
+/// Makes one call of the driver: resolves the universe, counts, injects faults, does the work under the
+/// lock, and runs some work of the device afterwards. A panic does not leave it. Refused in
 /// kernels, host callbacks and forked children.
 pub(crate) fn driver_call(
     name: &'static str,
@@ -184,7 +184,7 @@ pub(crate) fn driver_call(
         };
         let shared = registry::universe(id)?;
         let planted = shared.faults.enter(name);
-        // Dropped when the lock is free again: other threads go on while this one is held.
+        // Dropped after the lock: other threads continue while this one is held.
         let _held_after = planted.after;
         match planted.instead {
             Some(Instead::Fail(code)) => return Err(code),
@@ -201,7 +201,7 @@ pub(crate) fn driver_call(
         }
         let device = session.device_of(scope);
         let outcome = work(&mut session);
-        // What faulted while the call waited is the call's answer.
+        // A fault of the device while the call waited is the call's result.
         let fault = device.and_then(|device| session.devices[device].lost);
         session.let_run();
         outcome.and(fault.map_or(Ok(()), Err))
@@ -219,7 +219,7 @@ pub(crate) struct Session<'a> {
     /// `None` only inside of `wait_while`.
     machine: Option<MutexGuard<'a, Machine>>,
     context: Option<u32>,
-    /// Nobody is left who could write the words that streams wait for.
+    /// Whether the words that streams wait for can be written no more.
     is_last: bool,
 }
 
@@ -240,7 +240,7 @@ impl DerefMut for Session<'_> {
 }
 
 impl Session<'_> {
-    /// The calling thread's context.
+    /// Returns the calling thread's context.
     pub(crate) fn context(&self) -> Outcome<u32> {
         if let Some(context) = self.context {
             return Ok(context);
@@ -254,7 +254,7 @@ impl Session<'_> {
         Ok(context)
     }
 
-    /// The device that a call concerns, if it is one.
+    /// Returns the device that a call concerns, if there is one.
     fn device_of(&self, scope: Scope) -> Option<usize> {
         let context = match (self.context, scope) {
             (Some(context), _) => context,
@@ -271,12 +271,12 @@ impl Session<'_> {
         self.contexts.get(context as usize).map(|context| context.device)
     }
 
-    /// The device of the calling thread's context.
+    /// Returns the device of the calling thread's context.
     pub(crate) fn device(&self) -> Outcome<usize> {
         Ok(self.contexts[self.context()? as usize].device)
     }
 
-    /// The stream that a handle names, and whether the device still answers.
+    /// Returns the stream of a handle, or the sticky error of its device.
     pub(crate) fn stream(&mut self, handle: Handle) -> Outcome<u32> {
         let stream = match handle {
             0 | STREAM_LEGACY => self.contexts[self.context()? as usize].legacy,
@@ -289,7 +289,7 @@ impl Session<'_> {
         Ok(stream)
     }
 
-    /// The event that a handle names, and whether the device still answers.
+    /// Returns the event of a handle, or the sticky error of its device.
     pub(crate) fn event_index(&self, handle: Handle) -> Outcome<u32> {
         let index = self.index_of(Kind::Event, handle)?;
         let event = self.events.get(&index).ok_or(ERROR_INVALID_HANDLE)?;
@@ -297,18 +297,18 @@ impl Session<'_> {
         Ok(index)
     }
 
-    /// The index in a handle of this universe.
+    /// Returns the index in a handle of this universe.
     pub(crate) fn index_of(&self, kind: Kind, handle: Handle) -> Outcome<u32> {
         let (id, index) = handle::decode(kind, handle)?;
         if id == self.shared.id { Ok(index) } else { Err(ERROR_INVALID_HANDLE) }
     }
 
-    /// The handle of a thing of this universe.
+    /// Returns the handle of an object of this universe.
     pub(crate) fn handle(&self, kind: Kind, index: u32) -> Handle {
         handle::encode(kind, self.shared.id, index)
     }
 
-    /// The universe's device that a `CUdevice` names.
+    /// Returns the universe's device that a `CUdevice` names.
     pub(crate) fn device_index(&self, device: CUdevice) -> Outcome<usize> {
         let position = self.shared.ordinals.iter().position(|&o| o as CUdevice == device);
         position.ok_or(ERROR_INVALID_DEVICE)
@@ -326,7 +326,7 @@ impl Session<'_> {
                         && self.give_up_a_wait() => {}
                 Step::Blocked => {
                     let returned = self.host_calls_returned;
-                    // A word that a stream waits for can be written at any time, and says nothing.
+                    // A word that a stream waits for can be written at any time, without a notification.
                     let look_again = self.shadow.words.any_waiting().then_some(LOOK_AGAIN);
                     self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
                 }
@@ -334,13 +334,12 @@ impl Session<'_> {
         }
     }
 
-    /// From now on a stream that waits for a word that nobody has written is reported, and goes
-    /// on.
+    /// Makes streams that wait for a word without a write continue from now on, and reports them.
     pub(crate) fn be_last(&mut self) {
         self.is_last = true;
     }
 
-    /// Runs until nothing is left of what any thread has submitted, also while this one waits.
+    /// Runs all work that any thread has submitted, also while this one waits.
     pub(crate) fn run_all(&mut self) {
         let unfinished = |session: &Self| {
             let mut lasts = (0..session.streams.len() as u32).map(|stream| session.last(stream));
@@ -351,15 +350,15 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for the last operation of a stream, and lets the host know.
+    /// Waits for the last operation of a stream, and adds it to the host's clock.
     pub(crate) fn wait_for(&mut self, last: Epoch) {
-        // While a host callback runs, other threads may submit more: that is not waited for.
+        // While a host callback runs, other threads may submit more work, which is not waited for.
         let clock = self.streams[last.stream as usize].clock.clone();
         self.run_until(last);
         self.host_learns(&clock);
     }
 
-    /// Runs one operation that brings the target closer, if it has not executed.
+    /// Runs one operation that the target depends on, or the target, if it has not executed.
     pub(crate) fn run_one_towards(&mut self, target: Epoch) {
         if self.executed(target) {
             return;
@@ -369,7 +368,7 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for all that was submitted to the streams, and lets the host know.
+    /// Waits for all work submitted to the streams, and adds it to the host's clock.
     pub(crate) fn synchronize(&mut self, of: impl Fn(&crate::machine::Stream) -> bool) {
         for stream in 0..self.streams.len() as u32 {
             if of(&self.streams[stream as usize]) {
@@ -378,8 +377,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits for all that was submitted to the stream, and lets the host know. Waiting for the
-    /// legacy stream is waiting for the blocking streams as well (so observed on an H200).
+    /// Waits for all work submitted to the stream, and adds it to the host's clock. Waiting for the
+    /// legacy stream includes the blocking streams (as observed on an H200).
     pub(crate) fn synchronize_stream(&mut self, stream: u32) {
         for stream in self.waited_with(stream) {
             let last = self.last(stream);
@@ -387,13 +386,13 @@ impl Session<'_> {
         }
     }
 
-    /// The first operation that [`synchronize_stream`](Self::synchronize_stream) would wait for.
+    /// Returns the first operation that [`synchronize_stream`](Self::synchronize_stream) would wait for.
     pub(crate) fn unfinished(&self, stream: u32) -> Option<Epoch> {
         let lasts = self.waited_with(stream).into_iter().map(|stream| self.last(stream));
         lasts.into_iter().find(|last| !self.executed(*last))
     }
 
-    /// Lets the device go on as far as the policy likes.
+    /// Runs as much work of the device as the policy chooses.
     fn let_run(&mut self) {
         while let Some(step) = self.step_by_itself() {
             match step {
@@ -404,12 +403,12 @@ impl Session<'_> {
         }
     }
 
-    /// Starts a host callback on a thread of its own, as the driver does: one that waits for the
-    /// program stops its stream, and nothing else.
+    /// Starts a host callback on a thread of its own, as the driver does: a callback that waits for the
+    /// program blocks its stream, and no other work.
     fn call_host(&mut self, call: HostCall, stream: u32) {
         let shared = Arc::clone(self.shared);
         let run = move || {
-            // SAFETY: the machine hands out each callback once, when its turn has come. A panic
+            // SAFETY: the machine returns each callback once, when it is its turn. A panic
             // cannot cross the C boundary; the callback counts as done.
             let _ = callback::run(|| unsafe { call.run() });
             shared.lock().host_call_done(stream);
@@ -418,7 +417,7 @@ impl Session<'_> {
         let thread = std::thread::Builder::new().name("cuda callback".to_owned());
         match thread.spawn(run.clone()) {
             Ok(_) => self.wait_while(Some(PROMPT), |m| m.streams[stream as usize].calling_host),
-            // No thread to be had: on this one.
+            // Without another thread, on this one.
             Err(_) => {
                 self.machine = None;
                 run();
@@ -427,7 +426,7 @@ impl Session<'_> {
         }
     }
 
-    /// Gives the lock away while `busy`, until a host callback has returned or the time is up.
+    /// Unlocks the machine while `busy`, until a host callback has returned or the time is over.
     fn wait_while(&mut self, at_most: Option<Duration>, busy: impl Fn(&Machine) -> bool) {
         let until = at_most.map(|at_most| Instant::now() + at_most);
         while busy(self)

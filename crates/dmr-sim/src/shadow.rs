@@ -1,10 +1,10 @@
-//! What lives where: allocations, pools' regions, and what was freed; with the history of each
-//! byte, the judge of every access.
+//! Allocations, regions of pools and freed memory by address, with the history of each byte: the checks of
+//! every access.
 //!
 //! Checks run at submission. Every edge of the happens-before relation points from an earlier to
-//! a later submission (a wait binds the record that was most recent at the call; the host learns
-//! only of what was submitted), so the order of submission is one of its linearisations, and a
-//! clock at submission knows all that comes before.
+//! a later submission (a wait binds the record that was most recent at the call; the host finds
+//! complete only submitted work), so the order of submission is one of its linearisations, and a
+//! clock at submission has all operations that come before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::words::Words;
 pub(crate) struct Shadow {
     history: History,
     allocations: BTreeMap<u64, Allocation>,
-    /// What was freed, until its addresses are allocated again.
+    /// Freed memory, until its addresses are allocated again.
     freed: Freed,
     heaps: Heaps,
     pub(crate) mappings: Mappings,
@@ -38,13 +38,13 @@ pub(crate) struct Shadow {
 pub(crate) struct Allocation {
     pub(crate) bytes: u64,
     pub(crate) home: Home,
-    /// The operation to come after, if it is stream-ordered.
+    /// The operation that uses must come after, if the allocation is stream-ordered.
     pub(crate) made: Option<Access>,
     pub(crate) origin: Arc<Origin>,
     pub(crate) tag: Option<Arc<str>>,
 }
 
-/// Where an allocation comes from.
+/// The origin of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
     /// `cuMemAlloc` on this device.
@@ -64,7 +64,7 @@ impl Home {
     }
 }
 
-/// Findings as they come; bounded.
+/// The findings so far; bounded.
 #[derive(Default)]
 pub(crate) struct Findings(pub(crate) Verdict);
 
@@ -79,8 +79,8 @@ impl Findings {
 }
 
 impl Shadow {
-    /// A new allocation. Whatever the addresses' previous owners did is over: the driver saw to
-    /// it.
+    /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver has waited
+    /// for them.
     pub(crate) fn allocate(&mut self, at: u64, allocation: Allocation) {
         let bytes = allocation.bytes;
         self.forget(at, bytes);
@@ -88,25 +88,25 @@ impl Shadow {
         self.allocations.insert(at, allocation);
     }
 
-    /// The allocation that starts at `at`.
+    /// Returns the allocation that starts at `at`.
     pub(crate) fn allocation(&self, at: u64) -> Option<&Allocation> {
         self.allocations.get(&at)
     }
 
-    /// The allocation that `at` is inside of.
+    /// Returns the allocation that contains `at`.
     pub(crate) fn allocation_around(&self, at: u64) -> Option<(u64, &Allocation)> {
         let (&start, allocation) = self.allocations.range(..=at).next_back()?;
         (at - start < allocation.bytes).then_some((start, allocation))
     }
 
-    /// Whether a live allocation has a byte of the range.
+    /// Returns whether a live allocation has a byte of the range.
     pub(crate) fn overlaps(&self, at: u64, bytes: u64) -> bool {
         let last = self.allocations.range(..at.saturating_add(bytes)).next_back();
         last.is_some_and(|(start, allocation)| start + allocation.bytes > at)
     }
 
-    /// How many of `bytes` bytes at `at` can be touched before the allocation there ends, or what
-    /// is mapped there: what the hardware lets through.
+    /// Returns how many of `bytes` bytes at `at` the hardware can access: up to the end of the allocation or of
+    /// the mappings there.
     pub(crate) fn reachable(&self, at: u64, bytes: u64, by: Reach<'_>, writes: bool) -> u64 {
         if is_virtual(at) {
             return self.mappings.reachable(at, bytes, by, writes);
@@ -116,7 +116,7 @@ impl Shadow {
             .map_or(0, |(start, allocation)| bytes.min(allocation.bytes - (at - start)))
     }
 
-    /// Live allocations, by address.
+    /// Returns the live allocations, by address.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (u64, &Allocation)> {
         self.allocations.iter().map(|(&at, allocation)| (at, allocation))
     }
@@ -130,7 +130,7 @@ impl Shadow {
         }
     }
 
-    /// Frees the allocation at `at`, which must be ordered after every use: `clock` is what comes
+    /// Frees the allocation at `at`, which must be ordered after every use: `clock` has the operations that come
     /// before the free.
     pub(crate) fn free(
         &mut self,
@@ -158,12 +158,12 @@ impl Shadow {
         Some(allocation)
     }
 
-    /// A free of `at`, which is no block.
+    /// Reports a free of `at`, which is no block.
     pub(crate) fn bad_free(&self, at: u64, by: Site) -> Report {
         self.freed.bad_free(at, by, self.device_at(at))
     }
 
-    /// The addresses go back to the system: what was freed there is history no more.
+    /// Removes freed memory whose addresses are returned to the system.
     pub(crate) fn forget_freed(&mut self, at: u64, bytes: u64) {
         self.freed.carve(at, bytes);
     }
@@ -185,7 +185,7 @@ impl Shadow {
             return;
         }
         let device = self.device_at(at);
-        // The program fills pinned memory unseen.
+        // The program can write pinned memory without a call.
         let known = device.is_none();
         let mut reported: SmallVec<[ReportKind; 2]> = SmallVec::new();
         for piece in self.mappings.pieces(at, end - at) {
@@ -209,32 +209,32 @@ impl Shadow {
         self.mappings.note(at, end - at, check.access, check.writes);
     }
 
-    /// Memory is mapped at addresses that are reserved.
+    /// Adds a mapping at reserved addresses.
     pub(crate) fn map(&mut self, at: u64, mapping: Mapping) {
         self.freed.carve(at, mapping.bytes);
         self.mappings.insert(at, mapping);
     }
 
-    /// What is mapped at `at` is no more: who touches it is told by whom.
+    /// Removes the mapping at `at`; a report of a later access names the operation.
     pub(crate) fn unmap(&mut self, at: u64, by: Site) -> Option<Mapping> {
         let mapping = self.mappings.remove(at)?;
         self.freed.add(at, mapping.bytes, by, None);
         Some(mapping)
     }
 
-    /// Physical memory has a new owner who need not know what happened to it.
+    /// Removes the history of physical memory, whose new owner need not be ordered after it.
     pub(crate) fn renew(&mut self, physical: u64, bytes: u64) {
         self.history.forget(physical, bytes);
         self.words.forget(physical, bytes);
     }
 
-    /// Reserved addresses go back: nothing is, or was, there.
+    /// Removes reserved addresses, with the freed mappings there.
     pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) {
         self.freed.carve(at, bytes);
         self.heaps.remove(at, bytes);
     }
 
-    /// The device that the memory is on, if it is on one.
+    /// Returns the device that the memory is on, if it is on one.
     pub(crate) fn device_at(&self, at: u64) -> Option<usize> {
         if is_virtual(at) {
             return self.mappings.around(at).map(|(_, mapping)| mapping.device);
@@ -242,17 +242,17 @@ impl Shadow {
         device_of(at)
     }
 
-    /// `bytes` bytes at `at` now belong to a pool; nothing may be touched outside of regions.
+    /// Adds a heap of a pool: `bytes` bytes at `at`, which may be accessed only in regions.
     pub(crate) fn heap_created(&mut self, at: u64, bytes: u64) {
         self.heaps.create(at, bytes);
     }
 
-    /// The pool gives the memory back.
+    /// Removes a heap.
     pub(crate) fn heap_destroyed(&mut self, at: u64) {
         self.heaps.destroy(at);
     }
 
-    /// A region may be touched from now on. Its history stays; its content is undefined.
+    /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined.
     pub(crate) fn region_allocated(
         &mut self,
         at: u64,
@@ -271,15 +271,15 @@ impl Shadow {
         }
     }
 
-    /// A region may not be touched any more.
+    /// Removes a region, which may not be accessed any more.
     pub(crate) fn region_freed(&mut self, at: u64, by: Site, out: &mut Findings) {
         if let Some(finding) = self.heaps.free(at, by, self.device_at(at)) {
             out.push(finding);
         }
     }
 
-    /// Whether the range lies inside one live allocation (and region); reports if not, and
-    /// answers where the part that does ends, and the owner's name.
+    /// Checks that the range is inside one live allocation (and region), and reports if it is not. Returns the
+    /// end of the part that is, and the owner's name.
     fn check_bounds(
         &self,
         at: u64,
@@ -303,7 +303,7 @@ impl Shadow {
         let (owner_end, tag) = match self.heaps.owner(at) {
             Owner::NoHeap => (start + allocation.bytes, allocation.tag.as_ref()),
             Owner::Region { end, tag } => (end.min(start + allocation.bytes), tag),
-            Owner::Nobody(freed) => {
+            Owner::NoRegion(freed) => {
                 out.push(freed.bad_use(at, bytes, second, device));
                 return None;
             }
@@ -323,8 +323,8 @@ impl Shadow {
         Some((end.min(owner_end), tag))
     }
 
-    /// The same where memory is mapped: the range may go through several mappings, and each must
-    /// give the rights.
+    /// Checks a range of virtual addresses, which may have several mappings, each with the needed
+    /// rights. Returns the end of the accessible part, and the owner's name.
     fn check_mapped(
         &self,
         at: u64,
@@ -341,7 +341,7 @@ impl Shadow {
         let (owner_end, tag) = match self.heaps.owner(at) {
             Owner::NoHeap => (u64::MAX, None),
             Owner::Region { end, tag } => (end, tag.cloned()),
-            Owner::Nobody(freed) => {
+            Owner::NoRegion(freed) => {
                 out.push(freed.bad_use(at, bytes, check.access.site(), self.device_at(at)));
                 return None;
             }
@@ -356,7 +356,7 @@ impl Shadow {
         Some((end.min(owner_end).min(mapped_end), tag))
     }
 
-    /// An access of virtual addresses where nothing is mapped, or without the right to.
+    /// Reports an access of virtual addresses that are not mapped, or without the right to them.
     fn out_of_reach(&self, at: u64, bytes: u64, check: &Check<'_>) -> Report {
         let second = check.access.site();
         match self.mappings.around(at) {
@@ -380,7 +380,7 @@ impl Shadow {
     }
 }
 
-/// Whether work that reaches these devices' memory, if not all, reaches the allocation.
+/// Returns whether work that can access these devices' memory, or all memory, can access the allocation.
 fn can_reach(allocation: &Allocation, by: Reach<'_>) -> bool {
     match (by.peers, allocation.home.device()) {
         (Some(devices), Some(device)) => devices.contains(&device),
@@ -388,7 +388,7 @@ fn can_reach(allocation: &Allocation, by: Reach<'_>) -> bool {
     }
 }
 
-/// A report about an allocation, from `at` to its end.
+/// Makes a report about an allocation, from `at` to its end.
 fn found(
     kind: ReportKind,
     first: Option<Site>,

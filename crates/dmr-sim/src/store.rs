@@ -1,9 +1,9 @@
-//! Device memory that costs what is written to it: a fill is one run, however long.
+//! Sparse device memory: a fill is one run, whatever its length.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a byte reads as that nothing has written.
+/// The value of bytes that were never written.
 const NEVER_WRITTEN: u8 = 0xCD;
 
 /// Sparse bytes by address: disjoint runs.
@@ -75,12 +75,12 @@ impl Store {
         self.runs.extend(copied);
     }
 
-    /// The offset of the first byte in `len` bytes at `at` that differs from `pattern` repeated.
+    /// Returns the offset of the first byte in `len` bytes at `at` that differs from `pattern` repeated.
     pub(crate) fn first_mismatch(&self, at: u64, len: u64, pattern: [u8; 4]) -> Option<u64> {
         let mut good = 0; // bytes known to match, from `at`
         let mut found = None;
         let differs = |offset: u64, byte: u8| byte != pattern[(offset % 4) as usize];
-        // Unwritten bytes and fills repeat: four bytes tell all.
+        // Unwritten bytes and fills repeat: four bytes are enough.
         let unwritten = |from: u64, to: u64| {
             (from..to.min(from + 4)).find(|&offset| differs(offset, NEVER_WRITTEN))
         };
@@ -98,7 +98,7 @@ impl Store {
         found.or_else(|| unwritten(good, len))
     }
 
-    /// Forgets the bytes: they read as never written.
+    /// Removes the bytes: they read as never written.
     pub(crate) fn erase(&mut self, at: u64, len: u64) {
         self.cut(at);
         self.cut(at + len);
@@ -107,7 +107,7 @@ impl Store {
         }
     }
 
-    /// Makes `at` a boundary between runs.
+    /// Splits the run that contains `at`.
     fn cut(&mut self, at: u64) {
         let Some((&start, run)) = self.runs.range_mut(..at).next_back() else { return };
         let head = at - start;
@@ -118,7 +118,7 @@ impl Store {
         }
     }
 
-    /// Small writes into data that nobody shares, without a new run each.
+    /// Writes a few bytes into a run that is not shared, without a new run.
     fn write_in_place(&mut self, at: u64, new: &[u8]) -> bool {
         let Some((&start, run)) = self.runs.range_mut(..=at).next_back() else { return false };
         let skip = at - start;
@@ -137,7 +137,7 @@ impl Store {
     }
 
     /// Calls `visit(start, len, run, skip)` for the part of each run inside the range, `skip`
-    /// bytes into the run, until it answers false.
+    /// bytes into the run, until it returns `false`.
     fn overlapping(&self, at: u64, len: u64, mut visit: impl FnMut(u64, u64, &Run, u64) -> bool) {
         let end = at + len;
         let first = self.runs.range(..at).next_back().map_or(at, |(&start, _)| start);

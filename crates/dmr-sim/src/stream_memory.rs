@@ -1,4 +1,4 @@
-//! What stream memory operations do: writing a word, and waiting for one.
+//! The effects of stream memory operations: write a word, and wait for one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::machine::{Action, Machine};
 use crate::report::{Report, ReportKind};
 use crate::words::{Test, Value};
 
-/// One of a batch.
+/// An operation of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WordOperation {
     Write(Value),
@@ -38,7 +38,7 @@ impl Machine {
             self.push(epoch, deps, Action::Order);
             return Err(ERROR_INVALID_VALUE);
         }
-        // A word is aligned, so it is all in one piece.
+        // A word is aligned, so it is contiguous in physical memory.
         let piece = self.shadow.mappings.pieces(at, value.bytes());
         let physical = piece.first().map_or(at, |piece| piece.physical);
         let clock = self.streams[stream as usize].clock.clone();
@@ -64,10 +64,10 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether the stream is at a wait for a word that does not let it go on.
+    /// Returns whether the stream is blocked at a wait for a word.
     pub(crate) fn waits_for_word(&self, stream: u32) -> bool {
         match self.streams[stream as usize].queue.front().map(|op| &op.action) {
-            // Where there is no word any more, the device faults.
+            // Without memory for the word, the device faults.
             Some(Action::WaitWord { at, test, .. }) => {
                 self.load_word(*at, test.value.wide).is_some_and(|word| !test.holds(word))
             }
@@ -75,7 +75,7 @@ impl Machine {
         }
     }
 
-    /// A stream that will write the word which this one is at a wait for.
+    /// Returns a stream that will write the word that this one waits for.
     pub(crate) fn writer_for(&self, stream: u32) -> Option<u32> {
         let front = self.streams[stream as usize].queue.front()?;
         let Action::WaitWord { at, test, .. } = &front.action else { return None };
@@ -91,9 +91,9 @@ impl Machine {
         found.map(|stream| stream as u32)
     }
 
-    /// A wait has executed. If no write of a stream explains it, the program or other work has
-    /// written the word: that cannot be followed, so it counts as ordered after all that has
-    /// executed.
+    /// Ends a wait that has executed. If there is no write of a stream that ends it, the program or other work
+    /// has written the word: the order of that is not known, so the wait counts as ordered after all executed
+    /// work.
     pub(crate) fn wait_ended(&mut self, wait: Epoch) {
         self.shadow.words.wait_ended();
         if !self.shadow.words.open().iter().any(|open| open.epoch == wait) {
@@ -107,7 +107,7 @@ impl Machine {
         self.close(wait, &all);
     }
 
-    /// Lets a stream go on that waits for a word, though nobody has written it, and reports that.
+    /// Makes a stream continue that waits for a word that was not written, and reports that.
     pub(crate) fn give_up_a_wait(&mut self) -> bool {
         let waiting = |&stream: &u32| self.waits_for_word(stream);
         let Some(stream) = (0..self.streams.len() as u32).find(waiting) else { return false };
@@ -135,7 +135,7 @@ impl Machine {
             self.memory().write(at, &bytes[..value.bytes() as usize]);
         } else if value.wide {
             // SAFETY: aligned, as was checked, and inside of pinned host memory (see `Memory`).
-            // The program may look at the word at any time: atomically, if it means well.
+            // The program may read the word at any time; a correct program reads it atomically.
             unsafe { AtomicU64::from_ptr(at as usize as *mut u64) }
                 .store(value.bits, Ordering::Release);
         } else {

@@ -1,4 +1,4 @@
-//! One simulated machine, as tests hold it.
+//! The interface of tests to one simulated machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::report::{Report, ReportKind, Verdict};
 use crate::session::{Session, Shared, is_forked_child};
 use crate::shadow::Findings;
 
-/// When submitted work executes.
+/// The time at which submitted work executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// As soon as it can.
     Eager,
-    /// Not before somebody waits for it, and then only what that needs.
+    /// When it is waited for, and then only the work that the wait needs.
     Lazy,
     /// Now or later, in an order drawn from the seed.
     Random,
 }
 
-/// What one host thread's knowledge means for the others.
+/// The order between host threads: whether work that one has found complete is complete for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostOrder {
-    /// What one thread has learned to be complete, all threads know from then on. The simulator
-    /// sees no mutex and no channel, so this is what gives no false alarm; a missing hand-over
-    /// between host threads goes unnoticed.
+    /// Work that one thread has found complete is complete for all threads from then on. The simulator
+    /// sees no mutex and no channel, so this setting gives no false alarm; a missing order
+    /// between host threads is not detected.
     Linearised,
-    /// Each thread knows only what it learned itself, or was told with [`Universe::publish`] and
-    /// [`Universe::observe`].
+    /// Each thread has its own clock, to which [`Universe::publish`] and
+    /// [`Universe::observe`] add that of another thread.
     PerThread,
 }
 
@@ -45,10 +45,10 @@ pub enum HostOrder {
 /// by the driver. Its ordinals become another universe's once every retained primary context has
 /// been released, which may be later.
 ///
-/// Kernels and host callbacks are the device's work: they may not call the driver, which answers
+/// Kernels and host callbacks are work of the device: they may call neither the driver, which returns
 /// `CUDA_ERROR_NOT_PERMITTED` there, nor their universe, which panics (in a kernel this becomes a
 /// report). Only the methods about calls and faults can be used everywhere. A forked child has no
-/// driver: there, every call answers `CUDA_ERROR_NOT_INITIALIZED`.
+/// driver: there, every call returns `CUDA_ERROR_NOT_INITIALIZED`.
 #[derive(Clone)]
 pub struct Universe(Arc<Owner>);
 
@@ -57,62 +57,61 @@ struct Owner(Arc<Shared>);
 impl Drop for Owner {
     fn drop(&mut self) {
         if is_forked_child() {
-            // A thread of the parent may have been half-way through changing it.
+            // A thread of the parent may have been changing it at the fork.
             std::mem::forget(Arc::clone(&self.0));
         }
         registry::unregister(&self.0);
     }
 }
 
-/// How a [`Universe`] is made.
+/// The configuration of a [`Universe`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UniverseBuilder(Config);
 
 impl UniverseBuilder {
-    /// How many devices, 1 to 8. Default: 2.
+    /// Sets the number of devices, 1 to 8. Default: 2.
     pub fn devices(mut self, devices: usize) -> Self {
         self.0.devices = devices.clamp(1, crate::address::MAX_DEVICES);
         self
     }
 
-    /// Bytes of memory on each device. Default: 16 GiB. At most 3 TiB.
+    /// Sets the bytes of memory on each device. Default: 16 GiB. At most 3 TiB.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.0.capacity = bytes.min(3 << 40);
         self
     }
 
-    /// Where the scheduler's choices start. Default: 0. The same seed gives the same run, as
+    /// Sets the seed of the scheduler's choices. Default: 0. The same seed gives the same run, as
     /// long as one thread calls the driver.
     pub fn seed(mut self, seed: u64) -> Self {
         self.0.seed = seed;
         self
     }
 
-    /// When submitted work executes. Default: [`Policy::Random`].
+    /// Sets the time at which submitted work executes. Default: [`Policy::Random`].
     pub fn policy(mut self, policy: Policy) -> Self {
         self.0.policy = policy;
         self
     }
 
-    /// What one host thread's knowledge means for the others. Default:
-    /// [`HostOrder::Linearised`].
+    /// Sets the order between host threads. Default: [`HostOrder::Linearised`].
     pub fn host_order(mut self, order: HostOrder) -> Self {
         self.0.host_order = order;
         self
     }
 
-    /// What the devices answer for a `CUdevice_attribute` (its number), instead of what they do.
+    /// Sets the value of a `CUdevice_attribute` (its number), instead of the default one.
     ///
-    /// Calls obey those that say what is supported: of virtual memory (102), of handle types (103 to
+    /// Calls depend on the attributes of support for virtual memory (102), handle types (103 to
     /// 105 and 128), RDMA to virtual memory (110), stream memory operations (92 to 94, 98, 122,
-    /// 123). What is not supported is refused with `CUDA_ERROR_NOT_SUPPORTED`.
+    /// 123): without support they return `CUDA_ERROR_NOT_SUPPORTED`.
     pub fn attribute(mut self, attribute: i32, value: i32) -> Self {
         self.0.attributes.insert(attribute, value);
         self
     }
 
-    /// Whether reports name the source line that submitted each side. Captures a call stack an
+    /// Sets whether reports name the source lines that submitted the operations. Captures a call stack for each
     /// operation, so it is slow. Default: whether `DMR_SIM_BACKTRACE=1` is set.
     pub fn capture_call_sites(mut self, capture: bool) -> Self {
         self.0.call_sites = capture;
@@ -131,7 +130,7 @@ impl UniverseBuilder {
 }
 
 impl Universe {
-    /// A machine with two devices of 16 GiB each, whose work executes in random order.
+    /// Makes a machine with two devices of 16 GiB each, whose work executes in random order.
     ///
     /// # Errors
     ///
@@ -140,7 +139,7 @@ impl Universe {
         Self::builder().build()
     }
 
-    /// A machine of another shape.
+    /// Returns the configuration of a machine.
     pub fn builder() -> UniverseBuilder {
         UniverseBuilder(Config {
             devices: 2,
@@ -153,15 +152,15 @@ impl Universe {
         })
     }
 
-    /// The CUDA ordinal of the universe's device 0, 1, ...; `usize::MAX` if there is none.
+    /// Returns the CUDA ordinal of the universe's device 0, 1, ...; `usize::MAX` if there is none.
     #[must_use]
     pub fn ordinal(&self, device: usize) -> usize {
         self.shared().ordinals.get(device).copied().unwrap_or(usize::MAX)
     }
 
     /// Makes launches of the PTX entry `name` run `body`. `footprint` declares, at submission,
-    /// what a launch touches; `body` runs when the launch executes, and is held to it. Neither
-    /// may call the driver or the universe, and neither should own a clone of the universe, which
+    /// the memory that a launch accesses; `body` runs when the launch executes, and can access only that.
+    /// Neither may call the driver or the universe, and neither should own a clone of the universe, which
     /// would then never end.
     pub fn register_kernel(
         &self,
@@ -171,10 +170,10 @@ impl Universe {
     ) {
         let kernel = Kernel { footprint: Arc::new(footprint), body: Arc::new(body) };
         let replaced = self.session().kernels.insert(name.to_owned(), kernel);
-        drop(replaced); // not under the lock: the closures' own values go with it
+        drop(replaced); // not under the lock: this drops the values of the closures
     }
 
-    /// How often each driver function was called, since the start or the last
+    /// Returns the number of calls of each driver function, since the start or the last
     /// [`reset_calls`](Self::reset_calls). Calls that concern no device, such as `cuInit`, are not
     /// counted.
     #[must_use]
@@ -182,19 +181,19 @@ impl Universe {
         self.shared().faults.counts()
     }
 
-    /// Starts counting calls from 0.
+    /// Sets the counts of calls to 0.
     pub fn reset_calls(&self) {
         self.shared().faults.reset_counts();
     }
 
-    /// The findings so far, in the order of submission.
+    /// Returns the findings so far, in the order of submission.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         self.session().findings.0.reports.clone()
     }
 
-    /// Runs all submitted work, and answers all findings, leaks among them. A stream that waits
-    /// for a word which nothing has written by now is a finding, and goes on.
+    /// Runs all submitted work, and returns all findings, leaks included. A stream that waits
+    /// for a word that was not written is a finding, and continues.
     #[must_use]
     pub fn finish(&self) -> Verdict {
         let mut session = self.session();
@@ -228,32 +227,32 @@ impl Universe {
     }
 
     /// Makes the `n`-th call of a driver function from now on report success and do nothing. It
-    /// answers nothing either, so this is for calls that give no value: a record, a wait, a
+    /// writes no results either, so this is for calls without a result: a record, a wait, a
     /// synchronisation.
     pub fn swallow_nth(&self, call: &str, n: u64) {
         self.shared().faults.swallow(call, n);
     }
 
     /// Stops the thread that makes the `n`-th call of a driver function from now on, inside that
-    /// call, until the answer is released or dropped. Other threads go on.
+    /// call, until the returned [`Hold`] is released or dropped. Other threads continue.
     pub fn hold_nth(&self, call: &str, n: u64) -> Hold {
         self.shared().faults.hold(Some(call), n)
     }
 
-    /// As [`hold_nth`](Self::hold_nth), for the `n`-th driver call of any kind.
+    /// Stops the thread as [`hold_nth`](Self::hold_nth) does, at the `n`-th driver call of any kind.
     pub fn hold_call_number(&self, n: u64) -> Hold {
         self.shared().faults.hold(None, n)
     }
 
-    /// As [`hold_nth`](Self::hold_nth), when the call has acted, or has failed, and before it
-    /// returns.
+    /// Stops the thread as [`hold_nth`](Self::hold_nth) does, after the work of the call, or its failure, and
+    /// before it returns.
     pub fn hold_after_nth(&self, call: &str, n: u64) -> Hold {
         self.shared().faults.hold_after(call, n)
     }
 
     /// Runs `hook` at the start of every driver call of this universe, on the thread that makes the
     /// call and before the call takes a lock of the simulator. A hook that blocks holds that thread
-    /// in the call; other threads go on. A call for which the hook returns a `CUresult` fails with
+    /// in the call; other threads continue. A call for which the hook returns a `CUresult` fails with
     /// it and does nothing. Returns `false`, and changes nothing, if the universe has a hook.
     ///
     /// The hook may not call the driver, and should not own a clone of the universe, which would
@@ -265,12 +264,12 @@ impl Universe {
         self.shared().faults.on_entry(Box::new(hook))
     }
 
-    /// Takes back all faults that have not happened yet.
+    /// Removes all faults that were not applied yet.
     pub fn clear_faults(&self) {
         self.shared().faults.clear();
     }
 
-    /// From now on every call that concerns the device answers this `CUresult`, as after a
+    /// Makes every call that concerns the device return this `CUresult` from now on, as after a
     /// sticky error.
     pub fn lose_device(&self, device: usize, code: Code) {
         if let Some(device) = self.session().devices.get_mut(device) {
@@ -278,37 +277,37 @@ impl Universe {
         }
     }
 
-    /// What the calling host thread knows to be complete, to hand to another thread
+    /// Returns the clock of the calling host thread, for [`observe`](Self::observe) on another thread
     /// ([`HostOrder::PerThread`]).
     #[must_use]
     pub fn publish(&self) -> HostToken {
         HostToken(self.session().host_clock())
     }
 
-    /// The calling host thread now knows what the publishing one knew.
+    /// Adds the clock of the publishing host thread to that of the calling one.
     pub fn observe(&self, token: &HostToken) {
         self.session().host_learns(&token.0);
     }
 
-    /// A pool took `bytes` bytes at `ptr` to carve up: only its regions may be touched. A pool
-    /// that takes its memory from another has its heaps inside of that one's regions.
+    /// Reports a heap of a pool, `bytes` bytes at `ptr`: only its regions may be accessed. The heaps of a pool
+    /// whose upstream is another pool are inside of that one's regions.
     pub fn heap_created(&self, ptr: u64, bytes: usize) {
         self.session().shadow.heap_created(ptr, bytes as u64);
     }
 
-    /// The innermost heap that starts at `ptr` is no pool's any more.
+    /// Reports the end of the innermost heap that starts at `ptr`.
     pub fn heap_destroyed(&self, ptr: u64) {
         self.session().shadow.heap_destroyed(ptr);
     }
 
-    /// A pool handed out `bytes` bytes at `ptr`. Their content is undefined; uses of the
-    /// previous owner still count. It is a finding if the bytes are not inside of a heap, or
-    /// handed out already.
+    /// Reports a block of a pool, `bytes` bytes at `ptr`. Their content is undefined; uses of the
+    /// previous block still count. It is a finding if the bytes are not inside of a heap, or
+    /// belong to another block.
     pub fn region_allocated(&self, ptr: u64, bytes: usize, tag: &str) {
         self.session().region_allocated(ptr, bytes as u64, tag);
     }
 
-    /// The region at `ptr` may not be touched any more. It is a finding if there is none.
+    /// Reports the free of the block at `ptr`, which may not be accessed any more. It is a finding if there is none.
     pub fn region_freed(&self, ptr: u64) {
         self.session().region_freed(ptr);
     }
@@ -323,8 +322,8 @@ impl Universe {
     }
 
     fn session(&self) -> Session<'_> {
-        assert!(!callback::is_running(), "a kernel or host callback cannot ask its universe");
-        assert!(!is_forked_child(), "a forked child cannot ask the universe of its parent");
+        assert!(!callback::is_running(), "a kernel or host callback cannot use its universe");
+        assert!(!is_forked_child(), "a forked child cannot use the universe of its parent");
         self.shared().session()
     }
 }
@@ -337,6 +336,6 @@ impl fmt::Debug for Universe {
     }
 }
 
-/// What a host thread knew to be complete: from [`Universe::publish`].
+/// The clock of a host thread, from [`Universe::publish`]: the operations that it has found complete.
 #[derive(Clone, Debug)]
 pub struct HostToken(Clock);

@@ -1,5 +1,5 @@
-//! What the virtual memory calls do: reserving addresses, creating physical memory, mapping it,
-//! and saying who may touch it.
+//! The effects of the virtual memory calls: reserve addresses, create physical memory, map it,
+//! and set access rights.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::mapping::{Mapping, Rights, Use};
 use crate::report::{Report, ReportKind, Site};
 use crate::shadow::Findings;
 
-/// Physical memory and addresses come in multiples of this.
+/// The granularity of physical memory and addresses, in bytes.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
 /// The virtual memory of a machine, all its devices together.
@@ -31,12 +31,12 @@ struct Reserved {
 
 /// Physical memory of a device.
 struct Physical {
-    /// In the device's span; no program sees it.
+    /// The physical address, in the range of the device; programs never get it.
     at: u64,
     bytes: u64,
     device: usize,
     properties: CUmemAllocationProp,
-    /// References that the program has to release.
+    /// The number of references that the program must release.
     references: u32,
     mappings: u32,
     origin: Arc<Origin>,
@@ -51,13 +51,13 @@ impl Default for VirtualMemory {
 }
 
 impl VirtualMemory {
-    /// The memory, if the program has a reference to it.
+    /// Returns the memory, if the program has a reference to it.
     fn held(&mut self, memory: u32) -> Outcome<&mut Physical> {
         let found = self.physical.get_mut(&memory).filter(|memory| memory.references > 0);
         found.ok_or(ERROR_INVALID_VALUE)
     }
 
-    /// Whether the range is pages, all of them in one reserved range.
+    /// Returns whether the range consists of pages of one reserved range.
     fn is_mappable(&self, at: u64, bytes: u64) -> bool {
         let around = self.reserved.range(..=at).next_back();
         let is_reserved = around.is_some_and(|(&start, reserved)| {
@@ -141,7 +141,7 @@ impl Machine {
         Ok(memory)
     }
 
-    /// `cuMemMap`: of a memory as a whole, which is looked at before the addresses.
+    /// `cuMemMap`: of a whole memory, which is checked before the addresses.
     pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64, memory: u32) -> Outcome {
         let origin = self.origin("map");
         let is_free =
@@ -162,7 +162,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemUnmap`: waits for nothing, so the program must have. Nothing need be mapped.
+    /// `cuMemUnmap`: does not wait, so the program must have waited. The range may have no mapping.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Outcome {
         let whole = self.mapped_in(at, bytes)?;
         let by = self.site("unmap");
@@ -178,7 +178,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemSetAccess`, of one device: to what is mapped in the range, which must be something.
+    /// `cuMemSetAccess`, of one device: for the mappings in the range, of which there must be one.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -187,8 +187,8 @@ impl Machine {
         rights: Rights,
     ) -> Outcome {
         let whole = self.mapped_in(at, bytes)?;
-        // The driver goes as far as the first hole, and says that all is well if something is
-        // mapped behind it.
+        // The driver sets the rights up to the first hole, and returns success if there is a mapping
+        // behind it.
         let mut next = at;
         let mut reached = Vec::new();
         for &start in &whole {
@@ -222,7 +222,7 @@ impl Machine {
         Ok(mapping.rights(device))
     }
 
-    /// What nobody has given back, at the end.
+    /// Returns the leaks at the end.
     pub(crate) fn virtual_leaks(&self, findings: &mut Findings) {
         let mut leak = |device, address, bytes, origin: &Arc<Origin>| {
             let (kind, first, second) = (ReportKind::Leak, None, origin.site(None));
@@ -241,15 +241,15 @@ impl Machine {
         }
     }
 
-    /// Where the mappings start in a range that one may map, and that cuts none.
+    /// Returns the starts of the mappings in a range of pages, which must not cut one.
     fn mapped_in(&self, at: u64, bytes: u64) -> Outcome<Vec<u64>> {
         let whole = self.shadow.mappings.whole(at, bytes);
         let whole = whole.filter(|_| self.virtual_memory.is_mappable(at, bytes));
         whole.ok_or(ERROR_INVALID_VALUE)
     }
 
-    /// Reports a use of a mapping that the host does not know to be complete, and that `left` is
-    /// too little for.
+    /// Reports a use of a mapping that the host has not found complete, and that needs more rights than
+    /// `left`.
     fn check_pending(&mut self, start: u64, left: Rights, by: &Site) {
         let clock = self.host_clock();
         let before = Before { clock: &clock, open: &[] };
@@ -270,7 +270,7 @@ impl Machine {
         });
     }
 
-    /// Gives physical memory back that nothing refers to any more.
+    /// Frees physical memory that has neither references nor mappings.
     fn end_physical(&mut self, memory: u32) {
         let Some(physical) = self.virtual_memory.physical.get(&memory) else { return };
         if physical.references > 0 || physical.mappings > 0 {

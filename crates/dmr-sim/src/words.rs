@@ -1,9 +1,9 @@
 //! Words in memory that streams write and wait for (`cuStreamWriteValue`, `cuStreamWaitValue`):
-//! which write lets a wait go on, and what therefore comes before the work behind it.
+//! the write that ends a wait, and the resulting order of the work behind it.
 //!
 //! Races are found at submission, and a wait may be submitted before the write that it waits for.
-//! Until such a write is submitted the wait is *open*: what it comes after is not known, so nothing
-//! behind it is reported as unordered. Words are known by their physical address.
+//! Until such a write is submitted the wait is *open*: the operations that it comes after are not known, so no
+//! work behind it is reported as unordered. Words are identified by their physical address.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,25 +12,25 @@ use smallvec::SmallVec;
 use crate::clock::{Clock, Epoch};
 use crate::history::Check;
 
-/// How many writes of one word are remembered.
+/// The number of writes of one word that are recorded.
 const REMEMBERED: usize = 256;
 
 #[derive(Default)]
 pub(crate) struct Words {
     writes: BTreeMap<u64, VecDeque<Write>>,
     open: Vec<Wait>,
-    /// What came out for waits that were open, latest last.
+    /// The orders of waits that were open, latest last.
     late: VecDeque<(Epoch, Clock)>,
-    /// Waits that are submitted and not over.
+    /// Waits that are submitted and have not ended.
     waiting: usize,
 }
 
-/// Something that was written to a word.
+/// A write of a word.
 struct Write {
     epoch: Epoch,
-    /// What comes before, the write included.
+    /// The operations that come before, the write included.
     clock: Clock,
-    /// `None`: other work did it, and the value is not known.
+    /// The value; `None`: other work has written the word, and the value is not known.
     value: Option<Value>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Value {
     pub(crate) wide: bool,
 }
 
-/// What a wait waits for.
+/// The condition of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Test {
     pub(crate) how: How,
@@ -60,12 +60,12 @@ pub(crate) enum How {
     Nor,
 }
 
-/// A wait that nothing submitted so far lets go on.
+/// A wait that no submitted write ends.
 pub(crate) struct Wait {
     pub(crate) epoch: Epoch,
     at: u64,
     test: Test,
-    /// Per stream, the first operation that is known to come after it.
+    /// Per stream, the first operation that comes after the wait.
     behind: SmallVec<[Epoch; 4]>,
 }
 
@@ -76,7 +76,7 @@ impl Value {
 }
 
 impl Test {
-    /// Whether the word, of which the test's width counts, lets the wait go on.
+    /// Returns whether the word, in the width of the test, ends the wait.
     pub(crate) fn holds(self, word: u64) -> bool {
         let wanted = self.value.bits;
         if self.value.wide {
@@ -103,39 +103,39 @@ impl Test {
 }
 
 impl Wait {
-    /// Whether the operation is known to come after this wait.
+    /// Returns whether the operation comes after this wait.
     pub(crate) fn holds_up(&self, epoch: Epoch) -> bool {
         self.behind.iter().any(|first| first.stream == epoch.stream && epoch.seq >= first.seq)
     }
 }
 
 impl Words {
-    /// The waits of which nobody knows yet what they come after.
+    /// Returns the open waits.
     pub(crate) fn open(&self) -> &[Wait] {
         &self.open
     }
 
-    /// Takes out the open waits, for a judgement that changes what is beside them.
+    /// Takes the open waits out, for a check that changes the other fields.
     pub(crate) fn take_open(&mut self) -> Vec<Wait> {
         std::mem::take(&mut self.open)
     }
 
-    /// Puts them back.
+    /// Puts the open waits back.
     pub(crate) fn put_open(&mut self, open: Vec<Wait>) {
         self.open = open;
     }
 
-    /// Whether a stream is to wait, or waits.
+    /// Returns whether a stream waits, or will wait.
     pub(crate) fn any_waiting(&self) -> bool {
         self.waiting > 0
     }
 
-    /// A wait is over.
+    /// Removes a wait that has ended.
     pub(crate) fn wait_ended(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// A stream writes the word. Answers the open waits that this lets go on.
+    /// Adds a write of the word by a stream. Returns the open waits that it ends.
     pub(crate) fn written(
         &mut self,
         at: u64,
@@ -146,13 +146,13 @@ impl Words {
         let writes = self.writes.entry(at).or_default();
         remember(writes, Write { epoch, clock: clock.clone(), value: Some(value) });
         let lets_go = |wait: &&Wait| {
-            // Not what is itself behind the wait.
+            // Not a write that comes after the wait itself.
             wait.at == at && wait.test.holds_for(Some(value)) && !clock.covers(wait.epoch)
         };
         self.open.iter().filter(lets_go).map(|wait| wait.epoch).collect()
     }
 
-    /// Other work writes what may be words.
+    /// Adds a write by other work to bytes that may be words.
     pub(crate) fn overwritten(&mut self, at: u64, bytes: u64, check: &Check<'_>) {
         for (_, writes) in self.writes.range_mut(at..at.saturating_add(bytes)) {
             let (epoch, clock) = (check.access.epoch, check.before.clock.clone());
@@ -160,9 +160,9 @@ impl Words {
         }
     }
 
-    /// A stream, which comes after all of `clock`, waits for the word. Answers what it comes
-    /// after in addition; `None`: the wait is open. `is_host`: the host may have reset the word
-    /// unseen.
+    /// Adds a wait of a stream, which comes after all of `clock`, for the word. Returns the operations that it
+    /// comes after in addition; `None`: the wait is open. `is_host`: the host may have reset the word without a
+    /// call.
     pub(crate) fn waited(
         &mut self,
         at: u64,
@@ -177,7 +177,7 @@ impl Words {
         let writes = self.writes.get(&at);
         let writes = || writes.into_iter().flatten();
         for (i, write) in writes().enumerate() {
-            // Written over, before the wait.
+            // Overwritten before the wait.
             let mut later = writes().skip(i + 1);
             let gone = |by: &Write| by.clock.covers(write.epoch) && clock.covers(by.epoch);
             if !test.holds_for(write.value) || later.any(gone) {
@@ -187,7 +187,7 @@ impl Words {
                 known = true;
                 continue;
             }
-            // Any one of these may be the one.
+            // Any one of these may end the wait.
             match &mut gained {
                 None => gained = Some(write.clock.clone()),
                 Some(gained) => gained.meet(&write.clock),
@@ -202,7 +202,7 @@ impl Words {
         gained
     }
 
-    /// An operation that comes after all of `clock`: perhaps after an open wait.
+    /// Adds an operation that comes after all of `clock`, and so may come after an open wait.
     pub(crate) fn submitted(&mut self, epoch: Epoch, clock: &Clock) {
         for wait in &mut self.open {
             if clock.covers(wait.epoch) && !wait.holds_up(epoch) {
@@ -211,7 +211,7 @@ impl Words {
         }
     }
 
-    /// The wait is open no more: whatever comes after it comes after all of `gained`.
+    /// Closes an open wait: all operations that come after it come after all of `gained`.
     pub(crate) fn close(&mut self, wait: Epoch, gained: &Clock) {
         self.open.retain(|open| open.epoch != wait);
         if self.late.len() == REMEMBERED {
@@ -225,7 +225,7 @@ impl Words {
         }
     }
 
-    /// The clock, taken before it was known what open waits come after, as it is known now.
+    /// Returns a clock, taken while waits were open, with the order of those that have been closed since.
     pub(crate) fn up_to_date(&self, clock: &Clock) -> Clock {
         let mut clock = clock.clone();
         for (wait, gained) in &self.late {
@@ -236,7 +236,7 @@ impl Words {
         clock
     }
 
-    /// The memory has a new owner.
+    /// Removes the words in memory that has a new owner.
     pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
         while let Some((&word, _)) = self.writes.range(at..at.saturating_add(bytes)).next() {
             self.writes.remove(&word);

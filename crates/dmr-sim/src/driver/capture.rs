@@ -1,4 +1,4 @@
-//! Stream capture: which streams capture, which calls are refused meanwhile, and the threads' capture
+//! Stream capture: the capturing streams, the calls that are refused meanwhile, and the threads' capture
 //! modes. Graphs themselves are not simulated: captured work is accepted and dropped.
 
 use std::cell::Cell;
@@ -40,8 +40,8 @@ pub fn is_capture_mode_global() -> bool {
 
 /// Puts the calling thread back into the capture mode that it started in.
 ///
-/// For tests that go on after a device was lost: then `cuThreadExchangeStreamCaptureMode` fails, too, and
-/// nothing restores the mode.
+/// For tests that continue after a device was lost: then `cuThreadExchangeStreamCaptureMode` fails, too, and
+/// the mode is not restored.
 pub fn reset_capture_mode() {
     MODE_OF_THREAD.set(GLOBAL);
 }
@@ -125,7 +125,7 @@ extern "C" fn cuGraphDestroy(graph: Handle) -> Code {
 }
 
 impl Machine {
-    /// Whether work for the stream goes into a graph instead of being executed. Work for the
+    /// Returns whether work for the stream becomes part of a graph instead of being executed. Work for the
     /// legacy stream is refused while a blocking stream of its context captures.
     pub(crate) fn captured(&mut self, stream: u32) -> Outcome<bool> {
         let this = &self.streams[stream as usize];
@@ -151,7 +151,7 @@ impl Machine {
         if implicit { Err(ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(false) }
     }
 
-    /// Refuses a call that a capturing stream cannot take, which ends its capture as invalid.
+    /// Refuses a call that a capturing stream does not accept, and invalidates its capture.
     pub(crate) fn refuse_if_capturing(&mut self, stream: u32) -> Outcome {
         match &mut self.streams[stream as usize].capture {
             Some(capture) => {
@@ -162,7 +162,7 @@ impl Machine {
         }
     }
 
-    /// Refuses a call that the captures under way forbid to this thread, and invalidates them: captures
+    /// Refuses a call that the captures in progress forbid to this thread, and invalidates them: captures
     /// of this thread that are not relaxed, and captures of other threads in global mode. A thread that
     /// has exchanged its mode obeys only its own captures, or none.
     pub(crate) fn refuse_while_capturing(&mut self) -> Outcome {
@@ -197,7 +197,7 @@ impl Machine {
         if refused { Err(ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    /// The capture can only be ended, as invalid.
+    /// Invalidates the capture, which can then only be ended.
     pub(crate) fn invalidate(&mut self, capture: u32) {
         for stream in &mut self.streams {
             if let Some(this) = stream.capture.as_mut().filter(|this| this.id == capture) {
@@ -228,7 +228,7 @@ impl Machine {
         }
     }
 
-    /// Gives back the memory of destroyed pools that have no block out any more.
+    /// Frees the memory of destroyed pools that have no live block any more.
     pub(crate) fn bury_dead_pools(&mut self) {
         for index in 0..self.dead_pools.len() {
             let pool = self.dead_pools[index] as usize;

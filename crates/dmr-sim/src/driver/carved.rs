@@ -1,8 +1,8 @@
-//! What pools carve up: functions that NVIDIA's driver does not have.
+//! Reports of the blocks of pools: functions that NVIDIA's driver does not have.
 //!
-//! A library that finds them in the driver tells it of the blocks of its pools, without depending on
-//! this crate. They concern no device, so they are neither counted as calls nor failed. A change of
-//! their meaning or types needs other names.
+//! A library that finds them in the driver reports the blocks of its pools, without depending on
+//! this crate. They concern no device, so they are not counted as calls, and planted faults do not affect
+//! them. A change of their meaning or types needs other names.
 
 use std::ffi::{c_char, c_int};
 
@@ -20,14 +20,14 @@ chapter![
     dmrSimRegionFreed,
 ];
 
-/// Names the universe that a CUDA ordinal belongs to, for the other functions. An ordinal can become
-/// another universe's, a name does not.
+/// Returns the id of the universe of a CUDA ordinal, for the other functions. An ordinal can become
+/// another universe's, an id does not.
 unsafe extern "C" fn dmrSimUniverseOf(device: c_int, universe: *mut u32) -> Code {
     if is_forked_child() {
         return ERROR_NOT_INITIALIZED;
     }
     let found = registry::universe_of_ordinal(device);
-    // SAFETY: the caller's contract: null or writable.
+    // SAFETY: null or writable, as the caller promises.
     found.and_then(|found| unsafe { put(universe, found.id) }).err().unwrap_or(SUCCESS)
 }
 
@@ -39,7 +39,7 @@ extern "C" fn dmrSimHeapDestroyed(universe: u32, ptr: u64) -> Code {
     tell(universe, |session| session.shadow.heap_destroyed(ptr))
 }
 
-/// `tag` is `tag_len` bytes of UTF-8.
+/// Reports a region. `tag` is `tag_len` bytes of UTF-8.
 unsafe extern "C" fn dmrSimRegionAllocated(
     universe: u32,
     ptr: u64,
@@ -49,7 +49,7 @@ unsafe extern "C" fn dmrSimRegionAllocated(
 ) -> Code {
     let tag = match tag_len {
         0 => &[],
-        // SAFETY: the caller's contract: that number of bytes can be read there.
+        // SAFETY: that number of bytes can be read there, as the caller promises.
         _ => unsafe { std::slice::from_raw_parts(tag.cast::<u8>(), tag_len) },
     };
     let tag = String::from_utf8_lossy(tag);
@@ -78,7 +78,7 @@ fn tell(universe: u32, what: impl FnOnce(&mut Session<'_>)) -> Code {
 }
 
 impl Session<'_> {
-    /// A pool handed out a region.
+    /// Adds a region of a pool.
     pub(crate) fn region_allocated(&mut self, ptr: u64, bytes: u64, tag: &str) {
         let tag = (!tag.is_empty()).then(|| tag.into());
         let by = self.site("allocation of a pool's region");
@@ -86,7 +86,7 @@ impl Session<'_> {
         machine.shadow.region_allocated(ptr, bytes, tag, by, &mut machine.findings);
     }
 
-    /// A pool's region is free again.
+    /// Removes a region of a pool.
     pub(crate) fn region_freed(&mut self, ptr: u64) {
         let by = self.site("free of a pool's region");
         let machine = &mut **self;

@@ -83,8 +83,8 @@ unsafe fn put_text(to: *mut *const c_char, text: Option<&'static CStr>) -> Code 
 
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
     // SAFETY: the caller's pointer is null or writable.
-    let answered = device_count().and_then(|devices| unsafe { put(count, devices) });
-    answered.err().unwrap_or(SUCCESS)
+    let result = device_count().and_then(|devices| unsafe { put(count, devices) });
+    result.err().unwrap_or(SUCCESS)
 }
 
 unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> Code {
@@ -99,7 +99,7 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUde
         let room = usize::try_from(len).ok().and_then(|len| len.checked_sub(1));
         let kept = bytes.len().min(room.ok_or(ERROR_INVALID_VALUE)?);
         for (i, byte) in bytes[..kept].iter().chain(&[0]).enumerate() {
-            // SAFETY: the caller gave `len` writable bytes, and `kept < len`.
+            // SAFETY: the caller has passed `len` writable bytes, and `kept < len`.
             unsafe { put(name.wrapping_add(i), *byte as c_char)? };
         }
         Ok(())
@@ -177,7 +177,7 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Code {
         }
         Ok(())
     });
-    // The last two say that the universe has ended.
+    // The last two mean that the universe has ended.
     if matches!(code, SUCCESS | ERROR_INVALID_DEVICE | ERROR_CONTEXT_IS_DESTROYED) {
         registry::released(device);
     }
@@ -255,8 +255,8 @@ extern "C" fn cuCtxDestroy_v2(context: Handle) -> Code {
     })
 }
 
-/// Ends a context: its work runs, its streams and events are no more. Memory that was not freed
-/// stays, to be found as a leak.
+/// Ends a context: runs its work, and removes its streams and events. Memory that was not freed
+/// stays, and is found as a leak.
 fn destroy(session: &mut Session<'_>, context: u32) {
     session.synchronize(|stream| stream.context == context);
     session.contexts[context as usize].destroyed = true;
@@ -274,12 +274,12 @@ unsafe extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Code {
     }
     let code = driver_call("cuCtxGetCurrent", Scope::ContextHandle(current), |_| Ok(()));
     // A context that has ended is still current, until another is set.
-    let answered = match code {
+    let result = match code {
         SUCCESS | ERROR_CONTEXT_IS_DESTROYED => SUCCESS,
         code => return code,
     };
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { put(context, current) }.err().unwrap_or(answered)
+    unsafe { put(context, current) }.err().unwrap_or(result)
 }
 
 extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
@@ -335,7 +335,7 @@ extern "C" fn cuCtxSetCacheConfig(_config: c_int) -> Code {
     driver_call("cuCtxSetCacheConfig", Scope::Context, |_| Ok(()))
 }
 
-/// The lowest and highest stream priority, as on current devices.
+/// Returns the lowest and highest stream priority, as on current devices.
 pub(super) const PRIORITIES: std::ops::RangeInclusive<c_int> = -5..=0;
 
 unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Code {

@@ -34,7 +34,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> Code {
 
 extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
     driver_call("cuEventDestroy_v2", Scope::Event(event), |session| {
-        // Waits that are queued were bound at their call: nothing needs the event any more.
+        // Queued waits were bound at their call and do not need the event any more.
         let index = session.event_index(event)?;
         session.events.remove(&index).map(drop).ok_or(ERROR_INVALID_HANDLE)
     })
@@ -83,7 +83,7 @@ extern "C" fn cuEventQuery(event: Handle) -> Code {
         session.refuse_while_capturing()?;
         let Some(recorded) = recorded else { return Ok(()) };
         if !session.executed(recorded.epoch) {
-            // Asking makes progress, so that a loop of queries ends.
+            // A query makes progress, so that a loop of queries ends.
             session.run_one_towards(recorded.epoch);
             return Err(ERROR_NOT_READY);
         }

@@ -59,7 +59,7 @@ unsafe extern "C" fn cuLaunchKernel(
 }
 
 fn launch(session: &mut Session<'_>, stream: u32, name: &str, args: KernelArgs) -> Outcome {
-    // A kernel that nobody registered has no behaviour.
+    // A kernel that was not registered has no behaviour.
     let kernel = session.kernels.get(name).cloned().ok_or(ERROR_NOT_SUPPORTED)?;
     if session.captured(stream)? {
         return Ok(());

@@ -123,7 +123,7 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     })
 }
 
-/// Memsets to device memory do not wait, also those that name no stream. `value` is repeated
+/// Submits a memset. Memsets to device memory do not wait, also those that name no stream. `value` is repeated
 /// `count` times.
 fn memset<const N: usize>(
     name: &'static str,
@@ -162,7 +162,7 @@ extern "C" fn cuMemsetD32Async(at: CUdeviceptr, value: u32, count: usize, stream
     memset("cuMemsetD32Async", stream, at, value.to_le_bytes(), count)
 }
 
-/// Which side of a copy may be pageable host memory. Both never are.
+/// The side of a copy that may be pageable host memory. Both never are.
 #[derive(Clone, Copy)]
 enum Pageable {
     Neither,
@@ -171,9 +171,9 @@ enum Pageable {
     Either,
 }
 
-/// A copy: device and pinned memory can be on either side, as unified addressing allows. The
-/// synchronous ones (`waits`) use the legacy stream, and wait where the manual's "API
-/// synchronization behavior" says so.
+/// Submits a copy. Device and pinned memory can be on either side, as unified addressing allows.
+/// Synchronous copies (`waits`) use the legacy stream, and wait according to the manual's "API
+/// synchronization behavior".
 ///
 /// # Safety
 ///
@@ -233,11 +233,11 @@ unsafe fn submit_copy(
     }
     if is_pageable(session, from) {
         if waits {
-            // Earlier work of the stream is waited for; the transfer itself need not be.
+            // Waits for earlier work of the stream; the transfer itself need not be complete.
             session.synchronize_stream(stream);
         }
         // SAFETY: by this function's contract, pageable memory is readable during the call. It is
-        // looked at only if the device has room for as much.
+        // read only if the range fits on the device.
         let take = || unsafe { std::slice::from_raw_parts(from as usize as *const u8, len) }.into();
         return session.copy_in(stream, to, bytes, take).map(drop);
     }

@@ -1,6 +1,6 @@
 //! The driver's functions, one file per chapter of the CUDA Driver API manual.
 //!
-//! Each is an `extern "C"` function of the driver's name and type. What is not simulated answers
+//! Each is an `extern "C"` function of the driver's name and type. Functions that are not simulated return
 //! `CUDA_ERROR_NOT_SUPPORTED`.
 
 #![allow(non_snake_case, reason = "the driver's names")]
@@ -47,7 +47,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
     all
 }
 
-/// A symbol, and how to get its address (which is no constant).
+/// A symbol, and a function that returns its address (which is no constant).
 type Symbol = (&'static str, fn() -> usize);
 
 /// Lists functions with their names: `chapter![cuInit, cuDeviceGet]`.
@@ -60,9 +60,8 @@ macro_rules! chapter {
 }
 use chapter;
 
-/// What cudarc's driver layers refer to, or what belongs to a chapter that is simulated, and this
-/// simulator does not model. cudarc panics on an
-/// absent symbol, so each is there and refuses.
+/// Functions that cudarc's driver layers refer to, or that belong to a simulated chapter, and that are not
+/// simulated. cudarc panics on a missing symbol, so each is present and returns an error.
 const NOT_SUPPORTED: &[&str] = &[
     "cuDestroyExternalMemory",
     "cuExternalMemoryGetMappedBuffer",
@@ -92,18 +91,18 @@ const NOT_SUPPORTED: &[&str] = &[
     "cuStreamAttachMemAsync",
 ];
 
-/// Stands for all of them: on the platforms the simulator runs on, the caller of a C function
-/// removes its arguments, so they do not matter.
+/// The implementation of all of them: on the platforms of the simulator, the caller of a C function
+/// removes its arguments, so their number and types have no effect.
 extern "C" fn not_supported() -> c_int {
     ERROR_NOT_SUPPORTED
 }
 
-/// Refuses a call that has no place for its answer, before it has done anything.
+/// Refuses a call without a pointer for its result, before it has any effect.
 fn required<T>(to: *mut T) -> Outcome {
     if to.is_null() { Err(ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Writes an answer where the caller asked for it.
+/// Writes a result to the caller's pointer.
 ///
 /// # Safety
 ///

@@ -19,7 +19,7 @@ chapter![
     cuFuncSetCacheConfig,
 ];
 
-/// How binary modules begin: ELF (cubin) and fat binaries.
+/// The first bytes of binary modules: ELF (cubin) and fat binaries.
 const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba]];
 
 unsafe extern "C" fn cuModuleLoad(module: *mut Handle, file: *const c_char) -> Code {
@@ -113,7 +113,7 @@ unsafe extern "C" fn cuFuncGetAttribute(
 ) -> Code {
     driver_call("cuFuncGetAttribute", Scope::Context, |session| {
         session.function(function)?;
-        let answer = match attribute {
+        let attribute_value = match attribute {
             0 => 1024,     // threads per block
             4 => 32,       // registers
             5 | 6 => 90,   // PTX and binary version
@@ -122,7 +122,7 @@ unsafe extern "C" fn cuFuncGetAttribute(
             _ => return Err(ERROR_INVALID_VALUE),
         };
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(value, answer) }
+        unsafe { put(value, attribute_value) }
     })
 }
 
@@ -139,7 +139,7 @@ extern "C" fn cuFuncSetCacheConfig(function: Handle, _config: c_int) -> Code {
 }
 
 impl Session<'_> {
-    /// The kernel that a handle names, if its module is still loaded.
+    /// Returns the kernel of a handle, if its module is still loaded.
     pub(crate) fn function(&self, function: Handle) -> Outcome<&Entry> {
         let index = self.index_of(Kind::Function, function)?;
         let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;

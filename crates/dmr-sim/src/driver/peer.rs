@@ -43,7 +43,7 @@ extern "C" fn cuCtxDisablePeerAccess(peer: Handle) -> Code {
     })
 }
 
-/// The calling context and the device of the other, which must be another device.
+/// Returns the calling context and the device of the other one, which must be another device.
 fn both(session: &Session<'_>, peer: Handle) -> Outcome<(u32, usize)> {
     let peer = session.index_of(Kind::Context, peer).map_err(|_| ERROR_INVALID_CONTEXT)?;
     let peer = session.contexts.get(peer as usize).ok_or(ERROR_INVALID_CONTEXT)?.device;

@@ -67,7 +67,7 @@ unsafe fn allocate(
 extern "C" fn cuMemFreeAsync(at: CUdeviceptr, stream: Handle) -> Code {
     driver_call("cuMemFreeAsync", Scope::Stream(stream), |session| {
         let stream = session.stream(stream)?;
-        // Only a graph's own memory can be freed in a capture; the refusal does not spoil it.
+        // Only a graph's own memory can be freed in a capture, which stays valid after the refusal.
         if at != 0 && session.captured(stream)? {
             return Err(ERROR_INVALID_VALUE);
         }
@@ -108,7 +108,7 @@ extern "C" fn cuMemPoolDestroy(pool: Handle) -> Code {
         if session.devices[device].current_pool == index {
             session.devices[device].current_pool = device as u32;
         }
-        // Blocks that are out stay valid; the pool ends with the last of them.
+        // Live blocks stay valid; the pool ends with the last of them.
         session.dead_pools.push(index);
         session.bury_dead_pools();
         Ok(())

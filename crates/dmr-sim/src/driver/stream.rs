@@ -67,7 +67,7 @@ extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
         if stream <= STREAM_PER_THREAD {
             return Err(ERROR_INVALID_HANDLE);
         }
-        // Work that is pending still executes.
+        // Pending work still executes.
         let index = session.stream(stream)?;
         session.streams[index as usize].destroyed = true;
         Ok(())
@@ -91,7 +91,7 @@ extern "C" fn cuStreamQuery(stream: Handle) -> Code {
         session.refuse_if_capturing(index)?;
         session.refuse_while_capturing()?;
         if let Some(unfinished) = session.unfinished(index) {
-            // Asking makes progress, so that a loop of queries ends.
+            // A query makes progress, so that a loop of queries ends.
             session.run_one_towards(unfinished);
             return Err(ERROR_NOT_READY);
         }

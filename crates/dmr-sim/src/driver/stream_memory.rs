@@ -33,7 +33,7 @@ const BARRIER: c_int = 6;
 const NO_MEMORY_BARRIER: c_uint = 1;
 /// `CU_STREAM_WAIT_VALUE_FLUSH`.
 const FLUSH: c_uint = 1 << 30;
-/// A batch is shorter than this, and may be empty.
+/// The limit of a batch, which is shorter than this, and may be empty.
 const MOST: c_uint = 256;
 
 /// The two versions of the interface, of which a device need not support the first.
@@ -84,7 +84,7 @@ unsafe extern "C" fn cuStreamBatchMemOp(
     parameters: *const CUstreamBatchMemOpParams,
     flags: c_uint,
 ) -> Code {
-    // SAFETY: the caller's pointer is null or valid for so many.
+    // SAFETY: the caller's pointer is null or valid for `count` elements.
     unsafe { batch("cuStreamBatchMemOp", stream, count, parameters, flags, Version::First) }
 }
 
@@ -121,7 +121,7 @@ unsafe fn batch(
     })
 }
 
-/// Queues all of them in this order, or none if one is malformed.
+/// Queues all operations in this order, or none if one is malformed.
 fn submit(
     session: &mut Session<'_>,
     stream: u32,
@@ -140,7 +140,7 @@ fn submit(
     Ok(())
 }
 
-/// What the parameters ask for; nothing, if the order of the stream gives it anyway.
+/// Returns the operation of the parameters; none if the order of the stream has the same effect.
 fn understand(
     machine: &Machine,
     one: &CUstreamBatchMemOpParams,

@@ -1,7 +1,7 @@
 //! Virtual memory management.
 //!
-//! Addresses are a universe's own, so calls that name nothing else go by the calling thread's
-//! context, which the driver itself does not ask for.
+//! Addresses belong to a universe, so calls with no other argument use the universe of the calling thread's
+//! context, which the real driver does not need.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
@@ -42,7 +42,7 @@ unsafe extern "C" fn cuMemGetAllocationGranularity(
     driver_call("cuMemGetAllocationGranularity", scope, |session| {
         check_properties(session, &properties)?;
         if !(0..=1).contains(&option) {
-            return Err(ERROR_INVALID_VALUE); // the minimum, and what is recommended
+            return Err(ERROR_INVALID_VALUE); // neither the minimum nor the recommended value
         }
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(granularity, GRANULARITY as usize) }
@@ -216,13 +216,13 @@ unsafe extern "C" fn cuMemGetAccess(
         }
         // SAFETY: not null, so by the driver's contract a location.
         let device = device(session, unsafe { location.read_unaligned() })?;
-        let answer = match session.rights(at, device)? {
+        let rights = match session.rights(at, device)? {
             Rights::None => 0,
             Rights::Read => 1,
             Rights::ReadWrite => 3,
         };
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(flags, answer) }
+        unsafe { put(flags, rights) }
     })
 }
 
@@ -237,7 +237,7 @@ unsafe fn read_properties(properties: *const CUmemAllocationProp) -> Outcome<CUm
     Ok(unsafe { properties.read_unaligned() })
 }
 
-/// The device that memory of these properties is on.
+/// Returns the device of memory with these properties.
 fn check_properties(session: &Session<'_>, properties: &CUmemAllocationProp) -> Outcome<usize> {
     supported(session)?;
     if properties.alloc_type != ALLOCATION_PINNED {
@@ -258,10 +258,10 @@ fn check_properties(session: &Session<'_>, properties: &CUmemAllocationProp) -> 
     Ok(device)
 }
 
-/// Stands for memory that is exported: nobody imports it.
+/// Makes a file descriptor for exported memory, which cannot be imported.
 #[cfg(target_os = "linux")]
 fn empty_file() -> Outcome<c_int> {
-    // SAFETY: the name is a C string; the answer is a new file descriptor or -1.
+    // SAFETY: the name is a C string; returns a new file descriptor or -1.
     let fd = unsafe { libc::memfd_create(c"dmr-sim memory".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 { Err(ERROR_OUT_OF_MEMORY) } else { Ok(fd) }
 }
