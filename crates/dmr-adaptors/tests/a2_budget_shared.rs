@@ -66,7 +66,10 @@ fn a_refusal_of_the_limit_names_the_processes_and_leaves_nothing_charged() {
     assert!(error.to_string().contains(&expected), "{error}");
     assert!(error.to_string().contains("most of it by \"kv-cache\" (600 B)"), "{error}");
     assert_eq!((budget.reserved_bytes(), neighbour.usage().unwrap().used()), (0, 700));
-    let block = resource.allocate(300, backend.stream(), TAG).unwrap();
+    // What was refused is not counted for its tag.
+    let block = resource.allocate(300, backend.stream(), AllocTag::new("rows")).unwrap();
+    neighbour.release(700, Largest::default());
+    assert_eq!(&*neighbour.usage().unwrap().processes[0].tag, "rows");
     resource.deallocate(block).unwrap();
 }
 
@@ -158,6 +161,8 @@ fn blocks_that_were_there_before_are_charged_to_the_limit() {
     let layer = BudgetLayer::on(&budget).with_charge_existing(true);
     let resource = layer.layer(Arc::clone(&backend));
     assert_eq!(budget.remaining(), 200);
+    let neighbour = SharedLimit::join(&config(directory.path())).unwrap();
+    assert_eq!(neighbour.usage().unwrap().used(), 800);
     resource.allocate(201, backend.stream(), TAG).unwrap_err();
     resource.deallocate(block).unwrap();
     assert_eq!(budget.remaining(), LIMIT);
