@@ -1,6 +1,7 @@
 //! Eight processes allocate at random up to the limit while 1,000 of them are killed.
 
 #![allow(unsafe_code, reason = "locks the account like a member, without the code of one")]
+#![allow(clippy::print_stdout, reason = "the figures of a run, for `--nocapture`")]
 
 mod common;
 
@@ -23,6 +24,9 @@ const KILLS: usize = 1000;
 /// Where a worker writes how much it has: never more than is charged for it.
 const HAS: &str = "DMR_TEST_HAS";
 
+/// The arguments that choose the test that workers run.
+const ALLOCATES: [&str; 3] = ["--exact", "allocates_at_random", "--ignored"];
+
 /// A worker and the file with what it has.
 struct Allocator {
     worker: Worker,
@@ -35,7 +39,7 @@ impl Allocator {
         let has = File::create_new(&path).unwrap();
         has.write_all_at(&0_u64.to_le_bytes(), 0).unwrap();
         let variables = [(HAS, path.to_str().unwrap())];
-        Self { worker: Worker::start("allocates_at_random", directory, &variables), has }
+        Self { worker: Worker::start(&ALLOCATES, directory, &variables), has }
     }
 
     /// Returns what the worker has; 0 once it has ended.

@@ -5,6 +5,7 @@
 mod common;
 
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -20,6 +21,11 @@ fn join_in_worker() -> SharedLimit {
     SharedLimit::join(&SharedLimitConfig::new(common::UUID, LIMIT)).unwrap()
 }
 
+/// Starts a process that runs an ignored test of this file.
+fn start(test: &str, directory: &Path, variables: &[(&str, &str)]) -> Worker {
+    Worker::start(&["--exact", test, "--ignored"], directory, variables)
+}
+
 fn problem(error: ChargeError) -> Problem {
     match error {
         ChargeError::Account(error) => error.problem,
@@ -32,8 +38,7 @@ fn a_refusal_names_the_processes_by_pid_name_and_tag_most_bytes_first() {
     let directory = directory();
     let own = join(directory.path(), LIMIT);
     own.charge(GIB, tagged("rows", GIB)).unwrap();
-    let mut worker =
-        Worker::start("charges_and_waits", directory.path(), &[("BYTES", "6442450944")]);
+    let mut worker = start("charges_and_waits", directory.path(), &[("BYTES", "6442450944")]);
     worker.wait_for("charged");
     let Err(ChargeError::OverLimit(refusal)) = own.charge(GIB + 1, Largest::default()) else {
         panic!("charged above the limit");
@@ -75,7 +80,7 @@ fn charges_and_waits() {
 #[test]
 fn another_limit_is_refused_until_the_processes_with_the_first_one_have_ended() {
     let directory = directory();
-    let mut worker = Worker::start("charges_and_waits", directory.path(), &[("BYTES", "1")]);
+    let mut worker = start("charges_and_waits", directory.path(), &[("BYTES", "1")]);
     worker.wait_for("charged");
     let join = |limit| SharedLimit::join(&config(directory.path(), limit));
     let error = join(LIMIT / 2).unwrap_err();
@@ -144,7 +149,7 @@ fn a_lock_ends_with_a_killed_process_although_its_forked_child_lives() {
     // Much less than the child lives.
     let config = config(directory.path(), LIMIT).with_lock_timeout(Duration::from_secs(2));
     let limit = SharedLimit::join(&config).unwrap();
-    let mut worker = Worker::start("forks_and_charges", directory.path(), &[]);
+    let mut worker = start("forks_and_charges", directory.path(), &[]);
     worker.wait_for("forked");
     worker.stop_with_lock();
     worker.kill();
@@ -175,7 +180,7 @@ fn forks_and_charges() {
 fn a_process_that_executes_another_program_has_released_its_bytes() {
     let directory = directory();
     let limit = join(directory.path(), LIMIT);
-    let mut worker = Worker::start("executes_another_program", directory.path(), &[]);
+    let mut worker = start("executes_another_program", directory.path(), &[]);
     worker.wait_for("charged");
     eventually("charged", || limit.charge(LIMIT, Largest::default()).is_ok());
     assert!(worker.0.try_wait().unwrap().is_none(), "the process has ended");
@@ -210,7 +215,7 @@ fn a_program_that_is_started_has_no_account_open() {
 fn a_process_whose_main_thread_has_ended_keeps_its_bytes() {
     let directory = directory();
     let limit = join(directory.path(), LIMIT);
-    let mut worker = Worker::start("ends_its_main_thread", directory.path(), &[]);
+    let mut worker = start("ends_its_main_thread", directory.path(), &[]);
     worker.wait_for("charged");
     let is_zombie = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", worker.pid())).unwrap();
@@ -252,7 +257,7 @@ fn a_stopped_process_with_the_lock_is_named_and_what_is_released_meanwhile_is_no
     let config = config(directory.path(), LIMIT).with_lock_timeout(Duration::from_millis(200));
     let limit = SharedLimit::join(&config).unwrap();
     limit.charge(4 * GIB, Largest::default()).unwrap();
-    let mut worker = Worker::start("forks_and_charges", directory.path(), &[]);
+    let mut worker = start("forks_and_charges", directory.path(), &[]);
     worker.wait_for("forked");
     worker.stop_with_lock();
     let start = Instant::now();

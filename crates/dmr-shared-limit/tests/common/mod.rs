@@ -42,11 +42,12 @@ pub(crate) const fn tagged(tag: &str, bytes: u64) -> Largest<'_> {
 pub(crate) struct Worker(pub(crate) Child);
 
 impl Worker {
-    /// Starts a process that runs `test`, with the account's directory in the library's own variable.
-    pub(crate) fn start(test: &str, directory: &Path, variables: &[(&str, &str)]) -> Self {
+    /// Starts a process that runs the tests that these arguments choose, with the account's directory in the library's
+    /// own variable.
+    pub(crate) fn start(tests: &[&str], directory: &Path, variables: &[(&str, &str)]) -> Self {
         let program = std::env::current_exe().expect("the test program");
         let mut command = Command::new(program);
-        command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1", "-q"]);
+        command.args(tests).args(["--nocapture", "--test-threads=1", "-q"]);
         command.env(SharedLimitConfig::VARIABLE, directory).envs(variables.iter().copied());
         Self(command.stdout(Stdio::piped()).spawn().expect("a process"))
     }
