@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use dmr_core::AllocationRecord;
 use dmr_core::record::COLUMNS;
@@ -16,9 +16,9 @@ use super::{BackgroundConfig, BackgroundSink, LoggingSink, SinkError};
 
 /// Writes records to a CSV file, on a writer thread. A file whose name ends in `.gz` is compressed.
 ///
-/// A [`BackgroundSink`] around a file: its documentation says which threads work and what holds in a
-/// forked child. The rows of different threads are not in the order of their calls; readers
-/// (`dmr replay`, `dmr sort`, `dmr_trace`) sort them by the column `order`.
+/// The documentation of [`BackgroundSink`] says which threads work and what holds in a forked child. The rows
+/// of different threads are not in the order of their calls; readers (`dmr replay`, `dmr sort`,
+/// `dmr_trace`) sort them by the column `order`.
 ///
 /// A row is handed to the operating system before [`flush`](LoggingSink::flush) returns, before the last
 /// owner has dropped the sink and before the process ends normally, and otherwise about a second after it
@@ -29,7 +29,7 @@ use super::{BackgroundConfig, BackgroundSink, LoggingSink, SinkError};
 ///
 /// If the file cannot be written, up to a mebibyte of rows is kept and tried again; further rows are
 /// lost, and the next flush returns how many and why.
-pub struct CsvSink(BackgroundSink<LogFile>);
+pub type CsvSink = BackgroundSink<CsvFile>;
 
 impl CsvSink {
     /// Creates a file behind the default queues. An existing file is replaced.
@@ -47,43 +47,17 @@ impl CsvSink {
     ///
     /// As [`create`](Self::create).
     pub fn with_config(path: impl AsRef<Path>, config: BackgroundConfig) -> io::Result<Self> {
-        BackgroundSink::new(LogFile::create(path.as_ref())?, config).map(Self)
-    }
-
-    /// Returns how many records were accepted and could not be written, so far. The next
-    /// [`flush`](LoggingSink::flush) returns why.
-    #[must_use]
-    pub fn lost_records(&self) -> u64 {
-        self.0.lost_records()
+        Self::new(CsvFile::create(path.as_ref())?, config)
     }
 }
 
-impl LoggingSink for CsvSink {
-    #[inline]
-    fn record(&self, record: &AllocationRecord) -> Result<(), SinkError> {
-        self.0.record(record)
-    }
-
-    fn flush(&self) -> Result<(), SinkError> {
-        self.0.flush()
-    }
-}
-
-impl fmt::Debug for CsvSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CsvSink({:?})", self.0.sink().path)
-    }
-}
-
-/// A file that records are written to, on the thread that calls it.
-#[derive(Debug)]
-struct LogFile {
+/// The file of a [`CsvSink`].
+pub struct CsvFile {
     path: PathBuf,
     rows: Mutex<Rows>,
 }
 
 /// Rows on their way into the file.
-#[derive(Debug)]
 struct Rows {
     file: File,
     gzip: bool,
@@ -99,7 +73,7 @@ const BATCH: usize = 64 << 10;
 /// While the file cannot be written, this many bytes are kept; after that, rows are refused.
 const KEPT: usize = 1 << 20;
 
-impl LogFile {
+impl CsvFile {
     fn create(path: &Path) -> io::Result<Self> {
         let gzip = path.extension().is_some_and(|extension| extension == "gz");
         let (file, text) = (File::create(path)?, COLUMNS.join(",") + "\n");
@@ -108,15 +82,11 @@ impl LogFile {
         rows.write()?;
         Ok(Self { path: path.to_owned(), rows: Mutex::new(rows) })
     }
-
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        lock(&self.rows)
-    }
 }
 
-impl LoggingSink for LogFile {
+impl LoggingSink for CsvFile {
     fn record(&self, record: &AllocationRecord) -> Result<(), SinkError> {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         if rows.text.len() >= BATCH || rows.bytes.len() >= KEPT {
             let written = rows.write();
             if rows.bytes.len() >= KEPT {
@@ -127,7 +97,13 @@ impl LoggingSink for LogFile {
     }
 
     fn flush(&self) -> Result<(), SinkError> {
-        Ok(self.rows().write()?)
+        Ok(lock(&self.rows).write()?)
+    }
+}
+
+impl fmt::Debug for CsvFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.path)
     }
 }
 

@@ -50,7 +50,7 @@ mod sink;
 mod tracing;
 
 pub use background::{BackgroundConfig, BackgroundSink, WhenFull};
-pub use csv::CsvSink;
+pub use csv::{CsvFile, CsvSink};
 pub use dmr_core::record::{AllocationRecord, RecordAction};
 pub use memory::InMemorySink;
 pub use query::{QueryScope, current_query, with_query};

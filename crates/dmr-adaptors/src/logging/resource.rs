@@ -106,25 +106,6 @@ impl<R> LoggingResource<R> {
 }
 
 impl<R: DeviceMemoryResource> LoggingResource<R> {
-    /// Makes a record that has no block, stamped with the time of this call.
-    fn record(&self, action: RecordAction, error: Option<&ResourceError>) -> AllocationRecord {
-        let time_ns = stamp();
-        AllocationRecord {
-            order: time_ns,
-            time_ns,
-            thread: thread_number(),
-            action,
-            ptr: 0,
-            bytes: 0,
-            stream: 0,
-            device: ordinal(self.upstream.device_ordinal()),
-            tag: AllocTag::UNTAGGED,
-            query_id: current_query(),
-            generation: 0,
-            failure: error.map(failure),
-        }
-    }
-
     #[cold]
     fn log_failed_allocation(
         &self,
@@ -133,13 +114,14 @@ impl<R: DeviceMemoryResource> LoggingResource<R> {
         tag: AllocTag,
         error: &ResourceError,
     ) {
-        let record = self.record(RecordAction::Allocate, Some(error));
         let (bytes, stream) = (bytes as u64, stream.slot() as u64);
+        let record = record(RecordAction::Allocate, self.upstream.device_ordinal(), Some(error));
         self.log(&AllocationRecord { bytes, stream, tag, ..record });
     }
 
     fn log_reap(&self, freed: &ResourceResult<u64>) {
-        let record = self.record(RecordAction::Reap, freed.as_ref().err());
+        let error = freed.as_ref().err();
+        let record = record(RecordAction::Reap, self.upstream.device_ordinal(), error);
         self.log(&AllocationRecord { bytes: *freed.as_ref().unwrap_or(&0), ..record });
     }
 }
@@ -155,7 +137,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         // Stamped after upstream: the free that made room has an earlier stamp.
         match self.upstream.allocate(bytes, stream, tag) {
             Ok(block) => {
-                self.log(&record_of(RecordAction::Allocate, &block));
+                self.log(&record_of(RecordAction::Allocate, &block, None));
                 Ok(block)
             }
             Err(error) => {
@@ -167,14 +149,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         // Stamped before upstream: an allocation that reuses the address has a later stamp.
-        let mut record = record_of(RecordAction::Deallocate, &block);
+        let mut record = record_of(RecordAction::Deallocate, &block, None);
         match self.upstream.deallocate(block) {
             Ok(state) => {
                 self.log(&record);
                 Ok(state)
             }
             Err(refused) => {
-                record.failure = Some(failure(&refused.error));
+                record.failure = Some(Box::new(Failure::from(&refused.error)));
                 self.log(&record);
                 Err(refused)
             }
@@ -186,9 +168,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         let before = block.bytes();
         let grown = self.upstream.try_grow(block, bytes);
         if grown.is_err() || block.bytes() != before {
-            let failure = grown.as_ref().err().map(failure);
-            let record = record_of(RecordAction::Grow, block);
-            self.log(&AllocationRecord { bytes: bytes as u64, failure, ..record });
+            let record = record_of(RecordAction::Grow, block, grown.as_ref().err());
+            self.log(&AllocationRecord { bytes: bytes as u64, ..record });
         }
         grown
     }
@@ -220,30 +201,39 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
 
 /// Makes the record of a call on `block`, stamped with the time of this call.
 #[inline]
-fn record_of(action: RecordAction, block: &DeviceBlock) -> AllocationRecord {
+fn record_of(
+    action: RecordAction,
+    block: &DeviceBlock,
+    error: Option<&ResourceError>,
+) -> AllocationRecord {
+    AllocationRecord {
+        ptr: block.ptr(),
+        bytes: block.bytes() as u64,
+        stream: block.alloc_stream().slot() as u64,
+        tag: block.tag(),
+        generation: block.generation().get(),
+        ..record(action, block.device_ordinal(), error)
+    }
+}
+
+/// Makes the record of a call without a block, stamped with the time of this call.
+#[inline]
+fn record(action: RecordAction, device: usize, error: Option<&ResourceError>) -> AllocationRecord {
     let time_ns = stamp();
     AllocationRecord {
         order: time_ns,
         time_ns,
         thread: thread_number(),
         action,
-        ptr: block.ptr(),
-        bytes: block.bytes() as u64,
-        stream: block.alloc_stream().slot() as u64,
-        device: ordinal(block.device_ordinal()),
-        tag: block.tag(),
+        ptr: 0,
+        bytes: 0,
+        stream: 0,
+        device: u32::try_from(device).unwrap_or(u32::MAX),
+        tag: AllocTag::UNTAGGED,
         query_id: current_query(),
-        generation: block.generation().get(),
-        failure: None,
+        generation: 0,
+        failure: error.map(|error| Box::new(Failure::from(error))),
     }
-}
-
-fn ordinal(device: usize) -> u32 {
-    u32::try_from(device).unwrap_or(u32::MAX)
-}
-
-fn failure(error: &ResourceError) -> Box<Failure> {
-    Box::new(Failure::from(error))
 }
 
 impl<R: fmt::Debug> fmt::Debug for LoggingResource<R> {
