@@ -30,11 +30,11 @@ pub struct AllocationFailure<'a> {
     pub device_ordinal: usize,
     /// The error of the last attempt: out of memory, or out of budget.
     pub error: &'a ResourceError,
-    /// The number of calls of this callback for this allocation, including this one. Decline at some number,
-    /// or the allocation may never return.
-    pub asked: u32,
+    /// The number of calls of this callback for this allocation, including this one. A callback that never
+    /// declines may be called for ever.
+    pub calls: u32,
     /// The number of calls of all callbacks for this allocation, including this one.
-    pub attempt: u32,
+    pub total_calls: u32,
 }
 
 /// What a callback returns.
@@ -150,15 +150,22 @@ impl<R: DeviceMemoryResource> FailureCallbackResource<R> {
         let device_ordinal = self.upstream.device_ordinal();
         let allocate = || self.upstream.allocate(bytes, stream, tag);
         let mut result = self.retry_after_reaping(allocate);
-        let mut attempt = 0_u32;
+        let mut total_calls = 0_u32;
         for callback in &self.layer.callbacks {
-            let mut asked = 0_u32;
+            let mut calls = 0_u32;
             while let Err(error) = &result
                 && is_no_room(error)
             {
-                (asked, attempt) = (asked.saturating_add(1), attempt.saturating_add(1));
-                let failure =
-                    AllocationFailure { bytes, stream, tag, device_ordinal, error, asked, attempt };
+                (calls, total_calls) = (calls.saturating_add(1), total_calls.saturating_add(1));
+                let failure = AllocationFailure {
+                    bytes,
+                    stream,
+                    tag,
+                    device_ordinal,
+                    error,
+                    calls,
+                    total_calls,
+                };
                 if self.call(callback, &failure) == Response::Decline {
                     break;
                 }

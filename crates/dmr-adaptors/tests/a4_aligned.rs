@@ -1,4 +1,4 @@
-//! `AlignedResource` hands out aligned blocks, counts what was asked, and loses none.
+//! `AlignedResource` returns aligned blocks, counts the requested bytes, and loses no block.
 
 #![cfg(feature = "aligned")]
 
@@ -54,7 +54,7 @@ fn every_method_is_forwarded_but_growth_and_the_accounting_in_requested_bytes() 
 }
 
 #[test]
-fn a_stack_says_what_it_is_in_one_line() {
+fn a_stack_describes_itself_in_one_line() {
     let harness = harness(to(65_536));
     let text = format!("Aligned(64 KiB, {:?})", harness.fake());
     assert_eq!(harness.outermost().to_string(), text);
@@ -111,9 +111,9 @@ proptest! {
             harness.fill(x, &block, byte).unwrap();
             blocks.push(block);
         }
-        let asked: usize = blocks.iter().map(DeviceBlock::bytes).sum();
+        let requested: usize = blocks.iter().map(DeviceBlock::bytes).sum();
         let usage = resource.usage();
-        prop_assert_eq!((usage.live, usage.total_allocated), (asked as u64, asked as u64));
+        prop_assert_eq!((usage.live, usage.total_allocated), (requested as u64, requested as u64));
         prop_assert!(usage.reserved >= harness.fake().usage().live);
         for (byte, block) in (1_u8..).zip(&blocks) {
             prop_assert_eq!(harness.check(x, block, byte).unwrap(), None);
@@ -121,15 +121,15 @@ proptest! {
         for block in blocks {
             resource.deallocate(block).unwrap();
         }
-        prop_assert_eq!(resource.usage().retired, asked as u64);
-        prop_assert_eq!(resource.reap_pending().unwrap(), asked as u64);
+        prop_assert_eq!(resource.usage().retired, requested as u64);
+        prop_assert_eq!(resource.reap_pending().unwrap(), requested as u64);
         prop_assert_eq!(harness.fake().usage().outstanding(), 0);
-        prop_assert_eq!(resource.usage().total_freed, asked as u64);
+        prop_assert_eq!(resource.usage().total_freed, requested as u64);
     }
 }
 
 #[test]
-fn what_is_inside_sees_the_padding_and_small_blocks_have_none() {
+fn the_upstream_resource_counts_the_padding_and_small_blocks_have_none() {
     let harness = harness(to(4096).with_threshold(1000));
     let (resource, [x, _]) = (harness.outermost(), harness.streams());
     let small = resource.allocate(999, x, TAG).unwrap();
@@ -143,14 +143,14 @@ fn what_is_inside_sees_the_padding_and_small_blocks_have_none() {
 }
 
 #[test]
-fn a_block_that_the_inner_resource_does_not_take_back_can_be_used_and_given_back_later() {
+fn a_block_that_the_upstream_resource_refuses_to_free_can_be_used_and_freed_later() {
     for threshold in [0, 2000] {
         let harness = FakeHarness::new(true);
         let [x, _] = harness.streams();
         let layer = to(8192).with_threshold(threshold);
         let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
         let wrong = ResourceError::driver("cuMemFreeAsync", 999, "CUDA_ERROR_UNKNOWN", 0);
-        // Another one first, so that the address is not aligned by chance.
+        // After another block, so that the address is not aligned by chance.
         let other = resource.allocate(300, x, TAG).unwrap();
         let mut block = resource.allocate(1001, x, TAG).unwrap();
         let (id, before) = (block.id(), resource.usage());
@@ -174,7 +174,7 @@ fn a_block_that_the_inner_resource_does_not_take_back_can_be_used_and_given_back
 }
 
 #[test]
-fn a_block_of_another_adaptor_on_the_same_resource_is_given_back() {
+fn a_block_of_another_adaptor_on_the_same_resource_is_returned_with_an_error() {
     let harness = FakeHarness::new(true);
     let [x, _] = harness.streams();
     let one = to(4096).layer(Arc::clone(harness.fake()));
@@ -211,7 +211,7 @@ fn a_part_of_an_aligned_block_is_refused_and_the_block_can_be_freed() {
 }
 
 #[test]
-fn the_inner_resource_comes_out_when_nothing_is_handed_out() {
+fn the_resource_is_unwrapped_only_while_no_block_is_live() {
     let harness = FakeHarness::new(true);
     let [x, _] = harness.streams();
     let resource = to(512).layer(Arc::clone(harness.fake()));
@@ -222,7 +222,7 @@ fn the_inner_resource_comes_out_when_nothing_is_handed_out() {
 }
 
 #[test]
-fn a_failed_reap_is_answered_and_what_was_freed_is_counted() {
+fn a_failed_reap_returns_its_error_and_blocks_that_were_freed_are_counted() {
     let harness = FakeHarness::new(true);
     let [x, _] = harness.streams();
     let resource = to(512).layer(Scripted::new(Arc::clone(harness.fake())));
@@ -232,7 +232,7 @@ fn a_failed_reap_is_answered_and_what_was_freed_is_counted() {
     resource.upstream().fail("reap_pending", wrong.clone());
     assert_eq!(resource.reap_pending().unwrap_err(), wrong);
     assert_eq!(resource.usage().retired, 700);
-    // Freed behind its back.
+    // Freed by a call to the upstream resource.
     harness.fake().reap_pending().unwrap();
     assert_eq!(resource.reap_pending().unwrap(), 0, "this call did not free it");
     assert_eq!((resource.usage().retired, resource.usage().total_freed), (0, 700));

@@ -1,4 +1,4 @@
-//! `FailureCallbackResource` reaps, asks its callbacks in order and tries again, whatever they do.
+//! `FailureCallbackResource` reaps, calls its callbacks in order and retries, whatever they do.
 
 #![cfg(feature = "callbacks")]
 
@@ -45,8 +45,7 @@ fn is_out_of_memory(error: &ResourceError) -> bool {
     matches!(error, ResourceError::OutOfMemory { .. })
 }
 
-/// What a callback can take memory from, and the stack it works on. Filled in after the stack is
-/// made, since the callback is a part of it.
+/// Blocks that a callback can free, and the stack that it is a part of, which is set after the stack is made.
 #[derive(Debug, Default)]
 struct Spill {
     resource: OnceLock<Arc<Rescued>>,
@@ -54,7 +53,7 @@ struct Spill {
 }
 
 impl Spill {
-    /// From now on, on this stack.
+    /// Sets the stack.
     fn on(&self, harness: &FakeHarness<Arc<Rescued>>) -> Arc<Rescued> {
         self.resource.set(Arc::clone(harness.outermost())).unwrap();
         Arc::clone(harness.outermost())
@@ -68,7 +67,7 @@ impl Spill {
         self.blocks.lock().unwrap().push(block);
     }
 
-    /// Gives one block back, through the whole stack.
+    /// Frees one block through the whole stack.
     fn one(&self) -> Response {
         let Some(block) = self.blocks.lock().unwrap().pop() else { return Response::Decline };
         self.resource().deallocate(block).unwrap();
@@ -85,7 +84,7 @@ fn every_method_is_forwarded() {
 }
 
 #[test]
-fn a_stack_says_what_it_is_in_one_line() {
+fn a_stack_describes_itself_in_one_line() {
     let layer = FailureCallbackLayer::new().with_callback(|_| Response::Decline);
     assert_eq!(format!("{layer:?}"), "FailureCallbackLayer(1 callbacks, waits: true)");
     let harness = harness(layer);
@@ -95,10 +94,10 @@ fn a_stack_says_what_it_is_in_one_line() {
 }
 
 #[test]
-fn what_was_given_back_is_reaped_before_anybody_is_asked() {
+fn freed_memory_is_reaped_before_a_callback_is_called() {
     let harness = FakeHarness::new(false);
-    let ([x, y], asked) = (harness.streams(), Arc::new(AtomicU32::new(0)));
-    let count = Arc::clone(&asked);
+    let ([x, y], called) = (harness.streams(), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&called);
     let layer = FailureCallbackLayer::new().with_callback(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
         Response::Decline
@@ -109,7 +108,7 @@ fn what_was_given_back_is_reaped_before_anybody_is_asked() {
     resource.deallocate(first).unwrap();
     (0..2).for_each(|_| resource.upstream().fail("allocate", no_memory()));
     let second = resource.allocate(10, y, TAG).unwrap();
-    assert_eq!((asked.load(Ordering::Relaxed), resource.usage().retired), (0, 0));
+    assert_eq!((called.load(Ordering::Relaxed), resource.usage().retired), (0, 0));
     resource.deallocate(second).unwrap();
 }
 
@@ -134,14 +133,14 @@ fn without_waiting_work_in_flight_is_left_alone() {
 #[test]
 fn reaping_comes_first_then_waiting_then_the_callbacks() {
     let harness = FakeHarness::new(false);
-    let (streams, asked) = (harness.streams(), Arc::new(Mutex::new(Vec::new())));
+    let (streams, called) = (harness.streams(), Arc::new(Mutex::new(Vec::new())));
     let writes = |name: &'static str, retries: u32| {
-        let asked = Arc::clone(&asked);
+        let called = Arc::clone(&called);
         move |failure: &dmr_adaptors::callbacks::AllocationFailure<'_>| {
             assert_eq!((failure.bytes, failure.tag, failure.device_ordinal), (10, TAG, 0));
             let error = matches!(failure.error, ResourceError::OutOfBudget { .. });
-            asked.lock().unwrap().push((name, failure.asked, failure.attempt, error));
-            if failure.asked <= retries { Response::Retry } else { Response::Decline }
+            called.lock().unwrap().push((name, failure.calls, failure.total_calls, error));
+            if failure.calls <= retries { Response::Retry } else { Response::Decline }
         }
     };
     let layer = FailureCallbackLayer::new()
@@ -151,7 +150,7 @@ fn reaping_comes_first_then_waiting_then_the_callbacks() {
     let resource = layer.layer(Scripted::new(Arc::clone(harness.fake())));
     let scripted = resource.upstream();
 
-    // Everybody declines in the end: the last error is the answer.
+    // All callbacks decline in the end: the last error is returned.
     for n in 0..12 {
         scripted.fail("allocate", if n % 2 == 0 { no_memory() } else { no_budget() });
     }
@@ -167,24 +166,24 @@ fn reaping_comes_first_then_waiting_then_the_callbacks() {
         ("third", 1, 5, false),
         ("third", 2, 6, true),
     ];
-    assert_eq!(*asked.lock().unwrap(), expected);
-    asked.lock().unwrap().clear();
+    assert_eq!(*called.lock().unwrap(), expected);
+    called.lock().unwrap().clear();
 
-    // The fifth try succeeds, after the second callback said so once.
+    // The fifth attempt succeeds, after the second callback has returned `Retry` once.
     for _ in 0..4 {
         scripted.fail("allocate", no_memory());
     }
     let block = resource.allocate(10, streams[0], TAG).unwrap();
     assert_eq!(scripted.calls(), [&hard[..], &hard[..3]].concat());
-    assert_eq!(asked.lock().unwrap().len(), 2);
+    assert_eq!(called.lock().unwrap().len(), 2);
     resource.deallocate(block).unwrap();
 }
 
 #[test]
-fn other_errors_are_answered_at_once() {
+fn other_errors_are_returned_at_once() {
     let harness = FakeHarness::new(false);
-    let (stream, asked) = (harness.streams()[0], Arc::new(AtomicU32::new(0)));
-    let count = Arc::clone(&asked);
+    let (stream, called) = (harness.streams()[0], Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&called);
     let layer = FailureCallbackLayer::new().with_callback(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
         Response::Retry
@@ -198,7 +197,7 @@ fn other_errors_are_answered_at_once() {
     (0..3).for_each(|_| resource.upstream().fail("allocate", no_memory()));
     resource.upstream().fail("allocate", lost.clone());
     assert_eq!(resource.allocate(10, stream, TAG).unwrap_err(), lost);
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(called.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -220,16 +219,16 @@ fn a_callback_may_free_allocate_and_reap_through_the_stack_it_is_in() {
     let deepest = Arc::clone(&depth);
     let harness = harness(FailureCallbackLayer::new().with_callback(move |failure| {
         let now = deepest.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(now, 0, "a callback is not asked inside itself");
+        assert_eq!(now, 0, "a callback is not called inside itself");
         let (resource, stream) = (uses.resource(), failure.stream);
-        // What is as large fails as plainly as it did outside, and asks nobody.
+        // An allocation inside the callback fails without a call of the callback.
         let error = resource.allocate(failure.bytes, stream, failure.tag).unwrap_err();
         assert!(is_out_of_memory(&error));
         resource.reap_pending().unwrap();
-        let answer = uses.one();
+        let response = uses.one();
         resource.try_reap().unwrap();
         deepest.fetch_sub(1, Ordering::Relaxed);
-        answer
+        response
     }));
     let ([x, y], stack) = (harness.streams(), spill.on(&harness));
     for _ in 0..4 {
@@ -244,10 +243,10 @@ fn a_callback_may_free_allocate_and_reap_through_the_stack_it_is_in() {
 }
 
 #[test]
-fn a_callback_that_panics_declines_and_is_asked_again_next_time() {
+fn a_callback_that_panics_declines_and_is_called_again_for_the_next_allocation() {
     let spill = Arc::new(Spill::default());
     let uses = Arc::clone(&spill);
-    let panics = FailureCallbackLayer::new().with_callback(|_| panic!("as a test wants it"));
+    let panics = FailureCallbackLayer::new().with_callback(|_| panic!("a callback that panics"));
     let harness = harness(panics.with_callback(move |_| uses.one()));
     let ([x, _], stack) = (harness.streams(), spill.on(&harness));
     for round in 1..=3 {
@@ -265,12 +264,12 @@ fn a_callback_that_panics_declines_and_is_asked_again_next_time() {
 }
 
 #[test]
-fn two_resources_on_one_thread_each_ask_their_own() {
-    let asked = Arc::new(Mutex::new(Vec::new()));
+fn two_resources_on_one_thread_each_call_their_own_callbacks() {
+    let called = Arc::new(Mutex::new(Vec::new()));
     let writes = |name: &'static str| {
-        let asked = Arc::clone(&asked);
+        let called = Arc::clone(&called);
         FailureCallbackLayer::new().with_waiting(false).with_callback(move |_| {
-            asked.lock().unwrap().push(name);
+            called.lock().unwrap().push(name);
             Response::Decline
         })
     };
@@ -279,18 +278,18 @@ fn two_resources_on_one_thread_each_ask_their_own() {
     let (resource, [x, _]) = (harness.outermost(), harness.streams());
     let block = resource.allocate(ALL, x, TAG).unwrap();
     resource.allocate(1, x, TAG).unwrap_err();
-    // The outer one tries once more after reaping, and the inner one asks again.
-    assert_eq!(*asked.lock().unwrap(), ["inner", "inner", "outer"]);
+    // The outer resource retries after reaping, so the inner one calls its callback again.
+    assert_eq!(*called.lock().unwrap(), ["inner", "inner", "outer"]);
     resource.deallocate(block).unwrap();
     drop(harness);
-    // A clone of a layer has the same callbacks, and counts for itself.
-    asked.lock().unwrap().clear();
+    // A clone of a layer has the same callbacks, and makes another resource.
+    called.lock().unwrap().clear();
     let layer = writes("cloned");
     let harness = FakeHarness::wrapped(true, |fake, _| layer.clone().layer(layer.layer(fake)));
     let (resource, [x, _]) = (harness.outermost(), harness.streams());
     let block = resource.allocate(ALL, x, TAG).unwrap();
     resource.allocate(1, x, TAG).unwrap_err();
-    assert_eq!(*asked.lock().unwrap(), ["cloned"; 3]);
+    assert_eq!(*called.lock().unwrap(), ["cloned"; 3]);
     resource.deallocate(block).unwrap();
 }
 
@@ -301,8 +300,8 @@ fn many_threads_spill_at_once_and_nothing_is_lost() {
     let spill = Arc::new(Spill::default());
     let uses = Arc::clone(&spill);
     let harness = harness(FailureCallbackLayer::new().with_callback(move |failure| {
-        // Somebody else may have taken what the last answer made room for.
-        if failure.asked > 10_000 { Response::Decline } else { uses.one() }
+        // Another thread may have allocated the memory that the callback freed.
+        if failure.calls > 10_000 { Response::Decline } else { uses.one() }
     }));
     let (streams, stack) = (harness.streams(), spill.on(&harness));
     let done = AtomicU32::new(0);
@@ -312,7 +311,7 @@ fn many_threads_spill_at_once_and_nothing_is_lost() {
             scope.spawn(move || {
                 for round in 0..200 {
                     match stack.allocate(PART, streams[(i + round) % 2], TAG) {
-                        // What a thread is done with, others may spill.
+                        // Any thread may spill the block.
                         Ok(block) => {
                             spill.keep(block);
                             done.fetch_add(1, Ordering::Relaxed);

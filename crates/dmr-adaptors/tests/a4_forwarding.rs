@@ -1,5 +1,4 @@
-//! A4, T5: every adaptor forwards every method, each once, around resources that track uses and
-//! around those that do not.
+//! A4, T5: every adaptor forwards every method once, over resources with and without use tracking.
 #![cfg(all(
     feature = "aligned",
     feature = "budget",
@@ -22,20 +21,20 @@ use dmr_core::conformance::{Harness, Spy, check_forwarding};
 use dmr_testkit::fake::FakeHarness;
 
 fn assert_forwards<L: ResourceLayer<Spy<'static>>>(layer: impl Fn(&FakeHarness) -> L) {
-    assert_answer(layer, Ok(()));
+    assert_result(layer, Ok(()));
 }
 
 /// Around a spy on both kinds of fakes. The fakes stay until the process ends: a budget keeps
 /// what it is around, so that must not be borrowed.
-fn assert_answer<L: ResourceLayer<Spy<'static>>>(
+fn assert_result<L: ResourceLayer<Spy<'static>>>(
     layer: impl Fn(&FakeHarness) -> L,
     expected: Result<(), &str>,
 ) {
     for tracks in [true, false] {
         let harness: &'static FakeHarness = Box::leak(Box::new(FakeHarness::new(tracks)));
         let layer = layer(harness);
-        let answer = check_forwarding(harness, |spy| layer.layer(spy));
-        assert_eq!(answer, expected.map_err(str::to_owned), "tracks: {tracks}");
+        let result = check_forwarding(harness, |spy| layer.layer(spy));
+        assert_eq!(result, expected.map_err(str::to_owned), "tracks: {tracks}");
         assert_eq!(harness.resource().usage().outstanding(), 0, "tracks: {tracks}");
     }
 }
@@ -45,7 +44,7 @@ fn assert_answer<L: ResourceLayer<Spy<'static>>>(
 fn aligned_forwards_every_method_but_growth_and_its_own_accounting() {
     let aligned = |_: &FakeHarness| AlignedLayer::new(4096).expect("an alignment");
     let missed = "not forwarded exactly once: bytes_outstanding (0 calls), try_grow (0 calls)";
-    assert_answer(aligned, Err(missed));
+    assert_result(aligned, Err(missed));
 }
 
 #[test]
@@ -64,9 +63,9 @@ fn a_debug_guard_forwards_every_method_but_growth_and_the_one_for_pages() {
     let guard = |harness: &FakeHarness| {
         DebugGuardLayer::new(Arc::<dmr_testkit::fake::FakeOps>::clone(harness.ops()))
     };
-    assert_answer(
+    assert_result(
         guard,
-        Err("not forwarded exactly once: try_grow (0 calls), virtual_memory (answers None)"),
+        Err("not forwarded exactly once: try_grow (0 calls), virtual_memory (returns None)"),
     );
 }
 

@@ -1,5 +1,5 @@
-//! A4, T4: whatever is stacked on a resource that fails now and then, a block that could not be
-//! given back comes back as it was, a failed call changes no accounting, and nothing is lost.
+//! A4, T4: over a resource that fails now and then, any stack returns a block that it could not free unchanged, a
+//! failed call changes no accounting, and no memory is lost.
 #![cfg(all(
     feature = "aligned",
     feature = "budget",
@@ -28,10 +28,10 @@ use dmr_core::{
 use dmr_testkit::fake::FakeHarness;
 use proptest::prelude::*;
 
-/// Bytes of a budget: more than is out most of the time.
+/// Bytes of a budget: more than is live most of the time.
 const LIMIT: usize = 512 << 10;
 
-/// More than five adaptors pad a block by.
+/// More bytes than the padding of five adaptors.
 const PADDING: usize = 32 << 10;
 
 type Resource = Arc<dyn DeviceMemoryResource>;
@@ -71,13 +71,12 @@ impl Adaptor {
     }
 }
 
-/// Refuses one of so many calls of those that can be refused, and changes nothing then. Which
-/// ones is scattered: a call that is tried again in a loop is not refused each time. Never two in
-/// a row: who gives back what it could not use must be able to.
+/// Refuses one in `one_of` calls that can fail, at scattered positions, so that not every retry of a call fails.
+/// Never refuses two calls in a row: an adaptor must be able to free a block that it cannot use.
 #[derive(Debug)]
 struct Flaky<R> {
     inner: R,
-    /// 0: none of them.
+    /// 0 refuses none.
     one_of: Arc<AtomicU64>,
     calls: AtomicU64,
     has_just_refused: AtomicBool,
@@ -167,7 +166,7 @@ impl<R: DeviceMemoryResource> UseTracking for Flaky<R> {
     }
 }
 
-/// One call of the user.
+/// A call of the program.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Allocate {
@@ -198,7 +197,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..80)
 }
 
-/// The user of a stack: what it holds, and what the stack must say of it.
+/// The program that uses a stack: the blocks that it holds, and the usage that the stack must report.
 struct User<'a> {
     harness: &'a FakeHarness<Resource>,
     held: Vec<DeviceBlock>,
@@ -248,7 +247,7 @@ impl User<'_> {
         assert_eq!(usage.outstanding(), self.resource().bytes_outstanding(), "{usage:?}");
     }
 
-    /// What is refused is the same block as before, and as good.
+    /// A refused block comes back unchanged.
     fn deallocate(&mut self, block: DeviceBlock) {
         let before = (block.id(), block.ptr(), block.bytes(), block.alignment());
         match self.resource().deallocate(block) {
@@ -281,7 +280,7 @@ proptest! {
         });
         let mut user = User { harness: &harness, held: Vec::new(), live: 0, allocated: 0 };
         calls.into_iter().for_each(|call| user.make(call));
-        // What failed can be tried again, once.
+        // A call that failed succeeds when it is retried.
         one_of.store(0, Ordering::Relaxed);
         let held = std::mem::take(&mut user.held);
         held.into_iter().for_each(|block| user.deallocate(block));

@@ -1,4 +1,4 @@
-//! A4: adaptors compose in any order with any backend, and what comes out keeps the contract.
+//! A4: adaptors compose in any order with any backend, and each stack keeps the contract.
 //!
 //! The whole conformance suite over every adaptor, every ordered pair of them, and random stacks
 //! of up to five: on a GPU that would take ten minutes, so each adaptor has a test of its own there.
@@ -31,7 +31,7 @@ use proptest::prelude::*;
 
 type Resource = Arc<dyn DeviceMemoryResource>;
 
-/// What a stack stands on.
+/// The innermost resource of a stack.
 #[derive(Clone, Copy, Debug)]
 enum Base {
     /// In host memory, without use tracking.
@@ -81,7 +81,7 @@ impl Adaptor {
     }
 }
 
-/// The suite over these adaptors, the first the innermost.
+/// Runs the suite over these adaptors, the first the innermost.
 fn report(base: Base, adaptors: &[Adaptor]) -> Report {
     let stack = |inner: Resource, ops: &Arc<dyn DeviceOps>, device_bytes: u64| {
         adaptors.iter().fold(inner, |inner, adaptor| adaptor.around(inner, ops, device_bytes))
@@ -120,7 +120,7 @@ fn report(base: Base, adaptors: &[Adaptor]) -> Report {
     }
 }
 
-/// The suite over each of these stacks; all that fail are told.
+/// Runs the suite over each of these stacks and reports all that fail.
 fn assert_contract(base: Base, stacks: impl IntoIterator<Item = Vec<Adaptor>>) {
     let mut failed = String::new();
     for stack in stacks {

@@ -1,4 +1,4 @@
-//! A resource that fails when it is told to, and writes down what it was asked.
+//! A resource whose calls fail by a script, and which records its calls.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use dmr_core::{
     ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
 };
 
-/// Forwards to `inner`, unless the script has an error for the call. Tracks no uses.
+/// Forwards to `inner`, except for calls that the script has an error for. Tracks no uses.
 #[derive(Debug)]
 pub(crate) struct Scripted<R> {
     pub(crate) inner: R,
@@ -21,12 +21,12 @@ impl<R> Scripted<R> {
         Self { inner, script: Mutex::default(), calls: Mutex::default() }
     }
 
-    /// The next call of `method` fails, after those that were told to before.
+    /// Makes one call of `method` fail: the next, or the one after those that were scripted before.
     pub(crate) fn fail(&self, method: &'static str, error: ResourceError) {
         self.script.lock().unwrap().push_back((method, error));
     }
 
-    /// The calls since the last time.
+    /// Returns the calls since it was last called.
     pub(crate) fn calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut *self.calls.lock().unwrap())
     }
