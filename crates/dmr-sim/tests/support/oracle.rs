@@ -1,7 +1,7 @@
 //! The judge of the simulator: the whole order of a program's operations, and every pair in it that conflicts.
 //!
-//! It is written from CUDA's documentation, slow and plain on purpose, and shares no code with the simulator. It takes
-//! from a run only what the program could see as well: the addresses that the driver returned and the answers to queries.
+//! It is written from CUDA's documentation, slow and simple on purpose, and shares no code with the simulator. Its inputs
+//! from a run are visible to the program as well: the addresses that the driver returned and the results of queries.
 
 use super::order::{Node, Past, Timeline};
 use super::program::{Buf, Host, How, Outcome, Program, Span, Step, Stream};
@@ -20,25 +20,25 @@ pub(crate) enum Kind {
     OutOfBounds,
 }
 
-/// One thing wrong with `step`, and the earlier step that it conflicts with.
+/// An error of `step`, and the earlier step that it conflicts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) step: usize,
     pub(crate) kind: Kind,
     pub(crate) first: Option<usize>,
-    /// What an edge would have to come from, where an edge would help.
+    /// The node from which an edge would repair the error, if one would.
     pub(crate) missing: Option<Node>,
 }
 
-/// What the oracle makes of one run.
+/// The oracle's judgement of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Judgement {
     /// Every finding, in submission order.
     pub(crate) findings: Vec<Finding>,
-    /// From this step on the documentation does not say what the driver does: nothing later is judged.
-    pub(crate) blurred_from: Option<usize>,
-    /// The driver broke its own word: it handed out memory that was in use.
+    /// A fault of the driver: it has allocated memory that was in use.
     pub(crate) bad_addresses: Vec<String>,
+    /// Whether a second free of a buffer has freed another buffer, which has its address now.
+    pub(crate) frees_another: bool,
     /// Steps whose memory is never freed.
     pub(crate) leaked: Vec<usize>,
 }
@@ -52,8 +52,8 @@ pub(crate) fn judge(program: &Program, outcomes: &[Outcome]) -> Judgement {
     }
     Judgement {
         findings,
-        blurred_from: oracle.blurred_from,
         bad_addresses: oracle.bad_addresses,
+        frees_another: oracle.frees_another,
         leaked: oracle
             .allocations
             .iter()
@@ -66,6 +66,7 @@ pub(crate) fn judge(program: &Program, outcomes: &[Outcome]) -> Judgement {
 #[derive(Clone, Debug)]
 struct Allocation {
     step: usize,
+    buf: Buf,
     how: How,
     start: u64,
     end: u64,
@@ -88,7 +89,7 @@ struct Access {
 enum Owner {
     Live(usize),
     Dead(usize),
-    Nobody,
+    NoAllocation,
 }
 
 /// The order and the memory of a program, step by step.
@@ -98,8 +99,8 @@ pub(crate) struct Oracle {
     buffers: Vec<Option<u64>>,
     allocations: Vec<Allocation>,
     accesses: Vec<Access>,
-    blurred_from: Option<usize>,
     bad_addresses: Vec<String>,
+    frees_another: bool,
 }
 
 impl Oracle {
@@ -109,12 +110,12 @@ impl Oracle {
             buffers: vec![None; program.buffers],
             allocations: Vec::new(),
             accesses: Vec::new(),
-            blurred_from: None,
             bad_addresses: Vec::new(),
+            frees_another: false,
         }
     }
 
-    /// Takes the next step into the order and says what is wrong with it.
+    /// Adds the next step to the order, and returns its errors.
     pub(crate) fn submit(&mut self, index: usize, step: &Step, outcome: &Outcome) -> Vec<Finding> {
         let findings = self.check(index, step);
         match *step {
@@ -137,10 +138,10 @@ impl Oracle {
             | Step::Upload { stream, .. }
             | Step::Blend { stream, .. }
             | Step::Accumulate { stream, .. } => {
-                self.operate(index, step, stream);
+                self.operate(index, step, stream, writes(step, &findings));
             }
             Step::Download { stream, host, .. } => {
-                if self.operate(index, step, stream) && host == Host::Pageable {
+                if self.operate(index, step, stream, false) && host == Host::Pageable {
                     self.time.host_waits_for_stream(stream);
                 }
             }
@@ -148,7 +149,7 @@ impl Oracle {
         findings
     }
 
-    /// What would be wrong with this step, were it submitted now.
+    /// Returns the errors that this step would have if it were submitted now.
     pub(crate) fn check(&self, index: usize, step: &Step) -> Vec<Finding> {
         match *step {
             Step::Free { buf, skew, how } => self.check_free(index, buf, skew, how),
@@ -162,7 +163,7 @@ impl Oracle {
         }
     }
 
-    /// Makes room for buffers that the program did not have when the oracle was made.
+    /// Adds buffers that the program did not have when the oracle was made.
     pub(crate) fn expect_buffers(&mut self, buffers: usize) {
         self.buffers.resize(buffers, None);
     }
@@ -171,14 +172,14 @@ impl Oracle {
         &self.time
     }
 
-    /// Whether every byte of the span was written since its allocation.
+    /// Returns whether every byte of the span was written since its allocation.
     pub(crate) fn is_written(&self, span: Span) -> bool {
         let Some(start) = self.address(span) else {
             return false;
         };
         match self.owner(start) {
             Owner::Live(owner) => self.allocations[owner].is_written(start, start + span.len),
-            Owner::Dead(_) | Owner::Nobody => false,
+            Owner::Dead(_) | Owner::NoAllocation => false,
         }
     }
 
@@ -194,10 +195,13 @@ impl Oracle {
         match (find(true), find(false)) {
             (Some(live), _) => Owner::Live(live),
             (None, Some(dead)) => Owner::Dead(dead),
-            (None, None) => Owner::Nobody,
+            (None, None) => Owner::NoAllocation,
         }
     }
 }
+
+/// The alignment of allocations, in bytes.
+const ALIGNMENT: u64 = 256;
 
 // Allocation and free.
 impl Oracle {
@@ -207,11 +211,18 @@ impl Oracle {
             How::Async(stream) | How::Pool(stream) => self.time.enqueue(stream),
         };
         let (start, end) = (address, address + bytes);
-        for earlier in self.allocations.iter().rev() {
-            if earlier.start >= end || start >= earlier.end {
+        for (at, earlier) in self.allocations.iter().enumerate() {
+            let (from, to) = (start.max(earlier.start), end.min(earlier.end));
+            // A later owner of the bytes stands for this one: the driver has seen its allocation, and its
+            // free may be on a stream that the program has not ordered after that.
+            let is_reused = |byte: &u64| {
+                let mut later = self.allocations[at + 1..].iter();
+                later.any(|it| (it.start..it.end.next_multiple_of(ALIGNMENT)).contains(byte))
+            };
+            if from >= to || (from..to).step_by(ALIGNMENT as usize).all(|byte| is_reused(&byte)) {
                 continue;
             }
-            // The program's own pool keeps its memory, and may reuse what the program has ordered and nothing else.
+            // The program's own pool keeps its memory, and may reuse only memory whose uses the program has ordered.
             let fine = match (earlier.freed, earlier.how, how) {
                 (None, ..) => false,
                 (Some((_, freed)), How::Pool(_), How::Pool(_)) => self.time.before(freed, node),
@@ -222,14 +233,11 @@ impl Oracle {
                 self.bad_addresses
                     .push(format!("step {index} got memory of step {step}, still in use"));
             }
-            if earlier.start <= start && end <= earlier.end {
-                // Older ones come before this one, unless the program has raced on it.
-                break;
-            }
         }
         self.buffers[buf] = Some(address);
         self.allocations.push(Allocation {
             step: index,
+            buf,
             how,
             start,
             end,
@@ -239,7 +247,7 @@ impl Oracle {
         });
     }
 
-    /// The live allocation that a free of this address names.
+    /// Returns the live allocation that a free of this address names.
     fn named_by(&self, address: u64) -> Option<usize> {
         self.allocations.iter().position(|a| a.freed.is_none() && a.start == address)
     }
@@ -253,7 +261,7 @@ impl Oracle {
             let was_freed = self.allocations.iter().rev().find(|a| a.start == address);
             let inside_another = matches!(self.owner(address), Owner::Live(_));
             return match was_freed {
-                // Somebody else lives around this address now: both readings are right.
+                // Another allocation contains this address now: both kinds are correct.
                 Some(a) if inside_another => vec![
                     finding(Kind::DoubleFree, a.freed.map(|(step, _)| step), None),
                     finding(Kind::UnknownFree, None, None),
@@ -263,12 +271,6 @@ impl Oracle {
             };
         };
         let allocation = &self.allocations[named];
-        if is_mismatched(allocation.how, how) {
-            return vec![
-                finding(Kind::UnknownFree, None, None),
-                finding(Kind::DoubleFree, None, None),
-            ];
-        }
         let past = self.past_of_free(named, how);
         let mut findings = Vec::new();
         if !past.contains(allocation.node) {
@@ -284,7 +286,7 @@ impl Oracle {
         findings
     }
 
-    /// `cuMemFree` waits for the whole device, except for memory that came from a pool: there it waits for nothing.
+    /// `cuMemFree` waits for the whole device; for memory from a pool it does not wait.
     fn past_of_free(&self, named: usize, how: How) -> Past {
         match (how, self.allocations[named].how) {
             (How::Sync, How::Sync) => self.time.past_of_device(),
@@ -300,10 +302,6 @@ impl Oracle {
         let Some(named) = self.named_by(address) else {
             return;
         };
-        if is_mismatched(self.allocations[named].how, how) {
-            self.blurred_from.get_or_insert(index + 1);
-            return;
-        }
         let node = match (how, self.allocations[named].how) {
             (How::Async(stream) | How::Pool(stream), _) => self.time.enqueue(stream),
             (How::Sync, How::Async(_) | How::Pool(_)) => self.time.host_acts(),
@@ -312,13 +310,18 @@ impl Oracle {
                 self.time.host_acts()
             }
         };
+        self.frees_another |= self.allocations[named].buf != buf;
         self.allocations[named].freed = Some((index, node));
     }
 }
 
-/// A stream-ordered free of memory that is not stream-ordered: the documentation does not say.
-fn is_mismatched(allocated: How, freed: How) -> bool {
-    allocated == How::Sync && freed != How::Sync
+/// Returns whether the driver executes an operation: it refuses a memset or copy with an address that is
+/// freed or out of bounds.
+fn writes(step: &Step, findings: &[Finding]) -> bool {
+    let is_kernel = matches!(step, Step::Blend { .. } | Step::Accumulate { .. });
+    let is_refused =
+        |finding: &Finding| matches!(finding.kind, Kind::OutOfBounds | Kind::UseAfterFree);
+    is_kernel || !findings.iter().any(is_refused)
 }
 
 // Operations.
@@ -369,7 +372,7 @@ impl Oracle {
                 let freed = self.allocations[dead].freed.map(|(step, _)| step);
                 find(Kind::UseAfterFree, freed, None);
             }
-            Owner::Nobody => find(Kind::OutOfBounds, None, None),
+            Owner::NoAllocation => find(Kind::OutOfBounds, None, None),
         }
         for access in &self.accesses {
             let overlap = access.start < end && start < access.end;
@@ -386,7 +389,7 @@ impl Oracle {
     }
 
     /// An access of an earlier owner that its free came after: the driver itself has ordered it before the memory was
-    /// handed out again, however it knew.
+    /// allocated again.
     fn is_settled(&self, access: &Access, owner: &Owner) -> bool {
         let (Some(before), Owner::Live(now)) = (access.owner, owner) else {
             return false;
@@ -395,8 +398,8 @@ impl Oracle {
         before != *now && freed.is_some_and(|(_, freed)| self.time.before(access.node, freed))
     }
 
-    /// Submits the step; not if its buffer does not exist.
-    fn operate(&mut self, index: usize, step: &Step, stream: Stream) -> bool {
+    /// Submits the step; not if its buffer does not exist. `has_effect`: whether the driver writes its bytes.
+    fn operate(&mut self, index: usize, step: &Step, stream: Stream, has_effect: bool) -> bool {
         let spans = [(step.reads(), false), (step.writes(), true)];
         let known =
             spans.iter().flat_map(|(spans, _)| spans).all(|&span| self.address(span).is_some());
@@ -411,13 +414,13 @@ impl Oracle {
                 let owner = match self.owner(start) {
                     Owner::Live(live) => {
                         let allocation = &mut self.allocations[live];
-                        if write && end <= allocation.end {
+                        if has_effect && write && end <= allocation.end {
                             allocation.write(start, end);
                         }
                         Some(live)
                     }
                     Owner::Dead(dead) => Some(dead),
-                    Owner::Nobody => None,
+                    Owner::NoAllocation => None,
                 };
                 self.accesses.push(Access { step: index, node, start, end, write, owner });
             }
