@@ -109,7 +109,7 @@ impl DriverPool {
 
     /// Takes memory that is free by the rules that add no wait.
     pub(crate) fn reuse(&mut self, asked: u64, known: &Known<'_>) -> Option<Grant> {
-        self.forget_what_the_host_knows(known.host);
+        self.forget_frees_that_the_host_has_seen(known.host);
         let rules: [&dyn Fn(Epoch) -> bool; 3] = [
             &|epoch| epoch.stream == known.stream,
             &|epoch| self.follow_event_dependencies && known.clock.covers(epoch),
@@ -231,7 +231,7 @@ impl DriverPool {
     }
 
     /// Removes the frees that the host has found complete: their memory is free for every stream.
-    fn forget_what_the_host_knows(&mut self, host: &Clock) {
+    fn forget_frees_that_the_host_has_seen(&mut self, host: &Clock) {
         if self.host == *host {
             return; // later frees are not in this clock
         }

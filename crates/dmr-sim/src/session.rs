@@ -323,7 +323,7 @@ impl Session<'_> {
                 Step::Blocked
                     if self.is_last
                         && !self.streams.iter().any(|stream| stream.calling_host)
-                        && self.give_up_a_wait() => {}
+                        && self.end_an_endless_wait() => {}
                 Step::Blocked => {
                     let returned = self.host_calls_returned;
                     // A word that a stream waits for can be written at any time, without a notification.

@@ -108,7 +108,7 @@ impl Machine {
     }
 
     /// Makes a stream continue that waits for a word that was not written, and reports that.
-    pub(crate) fn give_up_a_wait(&mut self) -> bool {
+    pub(crate) fn end_an_endless_wait(&mut self) -> bool {
         let waiting = |&stream: &u32| self.waits_for_word(stream);
         let Some(stream) = (0..self.streams.len() as u32).find(waiting) else { return false };
         let this = &mut self.streams[stream as usize];

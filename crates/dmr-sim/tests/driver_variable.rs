@@ -1,4 +1,4 @@
-//! `DMR_DRIVER` takes two names, exactly, and nothing else; an empty value is no choice.
+//! `DMR_DRIVER` accepts exactly two names; an empty value counts as not set.
 //!
 //! The variable is set in a child process, where this test runs itself again.
 
@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-/// Chooses, and tells the parent; `INSTALLED` has the program install the simulator before.
+/// Selects a driver, and prints it for the parent; with `INSTALLED` the program installs the simulator before.
 #[test]
 #[ignore = "run by the other tests of this file, with DMR_DRIVER set"]
 fn child() {

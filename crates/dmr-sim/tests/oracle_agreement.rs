@@ -1,9 +1,9 @@
 //! The simulator and the brute-force oracle agree on 10,000 random programs under every scheduling policy.
 //!
-//! For each program: something is reported if and only if the oracle finds something; the first report concerns the
-//! first operation that the oracle objects to, and is of its kind; no report is unknown to the oracle; a program without
-//! a finding computes what it computes in submission order; the same seed gives the same run.
-#![allow(clippy::print_stdout)] // says what the comparison cost
+//! For each program: there are reports if and only if the oracle has findings; the first report concerns the
+//! operation of the oracle's first finding, and has its kind; each report is a finding of the oracle; a program without
+//! a finding computes the same bytes as in submission order; the same seed gives the same run.
+#![allow(clippy::print_stdout)] // prints the cost of the comparison
 
 mod support;
 

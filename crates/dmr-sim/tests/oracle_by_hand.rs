@@ -8,12 +8,12 @@ use support::program::{Host, How, Outcome, Program, Span, Step, Stream, StreamKi
 
 use StreamKind::{Blocking, Legacy, NonBlocking};
 
-/// What the oracle finds: step, kind, the other step.
+/// Returns the findings of the oracle: step, kind, the other step.
 fn findings(streams: &[StreamKind], steps: &[Step]) -> Vec<(usize, Kind, Option<usize>)> {
     findings_with(streams, steps, |_| false)
 }
 
-/// The same where the queries of some steps answered "done".
+/// Runs a program in which the queries of some steps return "done".
 fn findings_with(
     streams: &[StreamKind],
     steps: &[Step],
@@ -145,7 +145,7 @@ fn a_never_recorded_event_orders_nothing() {
 }
 
 #[test]
-fn a_query_orders_only_if_it_answered_done() {
+fn a_query_orders_only_if_it_returned_done() {
     let steps = [alloc(0), fill(0, 0), record(0, 0), Step::QueryEvent(0), fill(1, 0)];
     assert_eq!(findings(&[NonBlocking; 2], &steps), [(4, Kind::WriteAfterWrite, Some(1))]);
     assert_eq!(findings_with(&[NonBlocking; 2], &steps, |step| step == 3), []);

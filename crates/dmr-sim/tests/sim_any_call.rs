@@ -11,7 +11,7 @@ use support::gpu::{self, Gpu};
 use support::rng::Rng;
 use support::virtual_memory::{PAGE, mapped, reserve};
 
-/// Every function that takes arguments which can be wrong, and what these are: see [`Holdings::argument`].
+/// Every function with arguments that can be wrong, and their kinds: see [`Holdings::argument`].
 const CALLS: &[(&CStr, &str)] = &[
     (c"cuInit", "i"),
     (c"cuDriverGetVersion", "o"),
@@ -128,12 +128,12 @@ const CALLS: &[(&CStr, &str)] = &[
 
 type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> i32;
 
-/// What a program holds: valid, of another kind, destroyed, of another universe, made up.
+/// The values of a program: valid, of another kind, destroyed, of another universe, invented.
 struct Holdings {
     handles: Vec<u64>,
     addresses: Vec<u64>,
     devices: Vec<i32>,
-    /// Where answers go.
+    /// The memory for results.
     out: Box<[u64; 64]>,
     host: Vec<u8>,
     module: CString,
@@ -147,8 +147,8 @@ struct Holdings {
 
 /// A device's memory.
 const CAPACITY: usize = 4 << 20;
-/// Copies never exceed what they are given on the host: mappings can make more than its memory of a device, but not this
-/// much in one go with so few calls.
+/// Bytes of the host memory for copies, which they never exceed: mappings can be larger than the memory of a device, but
+/// not this large and contiguous with few calls.
 const HOST: usize = 64 << 20;
 
 unsafe extern "C" fn nothing(_: *mut c_void) {}
@@ -177,7 +177,7 @@ impl Holdings {
                     _ => base,
                 }
             }
-            // On the device: elsewhere the driver must take the program's word for it.
+            // On the device: elsewhere the driver cannot check the address.
             'D' => self.argument('a').clamp(1 << 44, (1 << 44) + (1 << 41)),
             'o' if random.chance(4) => 0,
             'o' => self.out.as_ptr() as u64,
@@ -234,14 +234,14 @@ impl Holdings {
         }
     }
 
-    /// Keeps what a call has answered, in place of something else once there is much.
-    fn keep(&mut self, answer: u64) {
-        let held = if answer >> 56 >= 0xC1 { &mut self.handles } else { &mut self.addresses };
+    /// Keeps a value that a call has returned; replaces another one if there are many.
+    fn keep(&mut self, value: u64) {
+        let held = if value >> 56 >= 0xC1 { &mut self.handles } else { &mut self.addresses };
         if held.len() < 80 {
-            held.push(answer);
+            held.push(value);
         } else {
             let at = self.random.below(held.len());
-            held[at] = answer;
+            held[at] = value;
         }
     }
 }
@@ -254,7 +254,7 @@ fn function(name: &CStr) -> Any {
     };
     assert!(!found.is_null(), "{name:?}");
     // SAFETY: a function of at most eleven integers and pointers; on the platforms of the simulator further arguments
-    // are the caller's own affair.
+    // are the caller's responsibility.
     unsafe { std::mem::transmute::<*mut c_void, Any>(found) }
 }
 
@@ -308,7 +308,7 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
     for _ in 0..calls {
         let which = held.random.below(CALLS.len());
         let (name, shape) = CALLS[which];
-        // What ends or stops everything comes now and then only, or nothing else would be reached.
+        // Calls that end or block all others are rare, or the others would not be reached.
         let rare = ["CtxDestroy", "CtxRelease", "SetCurrent", "BeginCapture"];
         let is_rare = rare.iter().any(|part| name.to_str().unwrap().contains(part));
         if is_rare && held.random.chance(95) {
@@ -327,28 +327,28 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
         *codes.entry((which, code)).or_default() += 1;
         assert_ne!(code, 999, "{name:?}{a:x?} seed {seed}: the simulator panicked");
         if code == 0 && shape.contains('o') && held.out[0] != 0 {
-            let answer = held.out[0];
-            held.keep(answer);
+            let value = held.out[0];
+            held.keep(value);
         }
     }
     let _ = universe.finish().to_string();
-    std::mem::forget(zero); // its context may be gone
+    std::mem::forget(zero); // its context may have ended
 }
 
 #[test]
-fn any_call_with_any_arguments_is_answered() {
+fn any_call_with_any_arguments_returns() {
     let mut codes = BTreeMap::new();
     for seed in 0..200 {
         for policy in [Policy::Eager, Policy::Lazy, Policy::Random] {
             run(seed, policy, 2000, &mut codes);
         }
     }
-    // The arguments are good enough to get past the first check, and bad enough to fail it.
+    // Some arguments pass the first check, and some fail it.
     let simulated = CALLS.len() - 4;
     for (which, (name, shape)) in CALLS[..simulated].iter().enumerate() {
-        let answered = |code| codes.get(&(which, code)).copied().unwrap_or(0);
+        let returned = |code| codes.get(&(which, code)).copied().unwrap_or(0);
         let all: u32 = codes.range((which, 0)..(which + 1, 0)).map(|(_, count)| count).sum();
-        assert!(answered(0) > 0, "{name:?} never succeeded");
-        assert!(answered(0) < all || !shape.contains(['o', 'a']), "{name:?} never failed");
+        assert!(returned(0) > 0, "{name:?} never succeeded");
+        assert!(returned(0) < all || !shape.contains(['o', 'a']), "{name:?} never failed");
     }
 }

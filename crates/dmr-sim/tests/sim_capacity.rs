@@ -1,4 +1,4 @@
-//! Capacity: a device is as large as it was built, and says how full it is.
+//! Capacity: a device has the configured size, and reports its free memory.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

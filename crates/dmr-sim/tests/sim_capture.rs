@@ -1,4 +1,4 @@
-//! Stream capture: what a capturing stream admits to, and what it refuses.
+//! Stream capture: the calls that a capturing stream accepts and refuses.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -115,8 +115,8 @@ fn the_legacy_stream_cannot_capture() {
     let (_universe, _gpu) = machine();
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     // SAFETY: the legacy stream always lives.
-    let answer = unsafe { result::stream::begin_capture(gpu::LEGACY, mode) };
-    assert_eq!(code(answer), UNSUPPORTED);
+    let returned = unsafe { result::stream::begin_capture(gpu::LEGACY, mode) };
+    assert_eq!(code(returned), UNSUPPORTED);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Copies and fills: what they move, when they read their source, and which of them the host waits for.
+//! Copies and fills: their bytes, the time at which they read the source, and the waits of the host.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -119,8 +119,8 @@ fn a_wide_fill_repeats_its_word() {
     let block = malloc(64).unwrap();
     fill(block, 0, 64, a).unwrap();
     // SAFETY: the block has 64 bytes; the driver checks the rest.
-    let answer = unsafe { sys::cuMemsetD32Async(block + 8, 0x0403_0201, 3, a) };
-    answer.result().unwrap();
+    let returned = unsafe { sys::cuMemsetD32Async(block + 8, 0x0403_0201, 3, a) };
+    returned.result().unwrap();
     gpu::sync(a).unwrap();
     let got = gpu::read(block, 24).unwrap();
     assert_eq!(got[..8], [0; 8]);

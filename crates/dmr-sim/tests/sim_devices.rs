@@ -15,7 +15,7 @@ fn two() -> (Universe, Gpu, Gpu) {
     (universe, first, second)
 }
 
-/// Lets the current context touch the peer's memory.
+/// Permits the current context to access the peer's memory.
 fn enable(peer: CUcontext) -> Driver<()> {
     // SAFETY: the context is live.
     unsafe { sys::cuCtxEnablePeerAccess(peer, 0) }.result()
@@ -52,12 +52,12 @@ fn devices_report_that_they_can_be_peers() {
     let (_universe, first, second) = two();
     let mut can = 0;
     // SAFETY: the out-parameter is a live local.
-    let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut can, first.device, second.device) };
-    answer.result().unwrap();
+    let returned = unsafe { sys::cuDeviceCanAccessPeer(&mut can, first.device, second.device) };
+    returned.result().unwrap();
     assert_eq!(can, 1);
     // SAFETY: as above.
-    let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut can, first.device, first.device) };
-    answer.result().unwrap();
+    let returned = unsafe { sys::cuDeviceCanAccessPeer(&mut can, first.device, first.device) };
+    returned.result().unwrap();
     assert_eq!(can, 0, "a device is not its own peer");
 }
 

@@ -1,4 +1,4 @@
-//! Events: what a wait binds, when it binds it, and that asking makes progress.
+//! Events: the record that a wait binds, and the progress that a query makes.
 
 mod support;
 
@@ -98,14 +98,14 @@ fn a_loop_on_a_query_ends_under_every_policy() {
         let asked = (1..=1000).find(|_| gpu::query_event(event));
         assert!(asked.is_some(), "{policy:?} makes no progress");
         fill(block, 1, 64, b).unwrap();
-        assert!(kinds(&universe).is_empty(), "a query that answers done orders");
+        assert!(kinds(&universe).is_empty(), "a query that returns done orders");
         let asked = (1..=1000).find(|_| gpu::query(b));
         assert!(asked.is_some(), "{policy:?} makes no progress on a stream");
     }
 }
 
 #[test]
-fn a_lazy_device_has_not_done_what_nobody_waited_for() {
+fn a_lazy_device_has_not_run_work_without_a_wait() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
     let _gpu = Gpu::new(&universe);
     let (a, event) = (gpu::stream(), gpu::event());
@@ -120,7 +120,7 @@ fn a_lazy_device_has_not_done_what_nobody_waited_for() {
 }
 
 #[test]
-fn a_query_that_answers_not_ready_orders_nothing() {
+fn a_query_that_returns_not_ready_orders_nothing() {
     let universe = Universe::builder().policy(Policy::Lazy).build().unwrap();
     let _gpu = Gpu::new(&universe);
     let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());

@@ -169,7 +169,7 @@ fn a_held_call_stops_its_thread_and_no_other() {
             told.send(block).unwrap();
         });
         hold.wait_until_held();
-        // Other calls, and others of the same kind, go on.
+        // Other calls, also of the same kind, continue.
         let a = gpu::stream();
         let block = malloc(64).unwrap();
         fill(block, 1, 64, a).unwrap();
@@ -187,10 +187,10 @@ fn a_call_that_is_held_afterwards_has_acted() {
     let (universe, gpu) = machine();
     let (block, event) = (malloc(64).unwrap(), gpu::event());
     let (first, second) = (gpu::stream(), gpu::stream());
-    // Handles are pointers, which stay on their thread.
+    // Handles are pointers, which are not `Send`.
     let handles = (first as usize, event as usize);
     thread::scope(|scope| {
-        // In here: a test that fails lets the other thread go.
+        // In the scope, so that a test that fails releases the other thread.
         let hold = universe.hold_after_nth("cuEventRecord", 1);
         let held = scope.spawn(move || {
             gpu.bind();
@@ -199,7 +199,7 @@ fn a_call_that_is_held_afterwards_has_acted() {
             record(event, first)
         });
         hold.wait_until_held();
-        // What was recorded can be waited for: the fills do not race.
+        // The record has been made and can be waited for: the fills do not race.
         wait(second, event).unwrap();
         fill(block, 2, 64, second).unwrap();
         sync(second).unwrap();

@@ -1,4 +1,4 @@
-//! A forked child has no driver: every call is refused, none waits for a lock that nobody holds.
+//! A forked child has no driver: every call is refused, and none waits for a lock that no thread holds.
 #![allow(unsafe_code)] // forks
 
 mod support;
@@ -16,7 +16,7 @@ fn a_forked_child_is_refused() {
         let mut value = 0;
         let mut address = 0;
         // SAFETY: the simulated driver checks its arguments; out-parameters are live locals.
-        let answers = unsafe {
+        let codes = unsafe {
             [
                 sys::cuInit(0),
                 sys::cuDeviceGetCount(&mut value),
@@ -26,8 +26,8 @@ fn a_forked_child_is_refused() {
                 sys::cuStreamSynchronize(stream),
             ]
         };
-        let refused = answers.iter().all(|code| *code == CUresult::CUDA_ERROR_NOT_INITIALIZED);
-        let counted = dmr_sim::calls_of_forked_child() == answers.len() as u64;
+        let refused = codes.iter().all(|code| *code == CUresult::CUDA_ERROR_NOT_INITIALIZED);
+        let counted = dmr_sim::calls_of_forked_child() == codes.len() as u64;
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(i32::from(!refused || !counted)) };
     }
@@ -36,6 +36,6 @@ fn a_forked_child_is_refused() {
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(dmr_sim::calls_of_forked_child(), 0);
-    gpu::sync(stream).unwrap(); // the parent goes on
+    gpu::sync(stream).unwrap(); // the parent continues
     gpu::free(block).unwrap();
 }

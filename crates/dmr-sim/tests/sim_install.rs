@@ -1,4 +1,4 @@
-//! How the simulator stands in for libcuda, and how universes keep apart.
+//! Installation of the simulator in place of libcuda, and separation of universes.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -46,7 +46,7 @@ fn many_threads_install_at_once() {
 #[test]
 fn after_an_installation_the_process_runs_on_the_simulator() {
     dmr_sim::install().unwrap();
-    // Unless the environment decides.
+    // Unless the environment selects a driver.
     let expected = match std::env::var("DMR_DRIVER").as_deref() {
         Ok("cuda") => Driver::Cuda,
         Ok("sim") => Driver::Simulated(Because::Requested),

@@ -65,7 +65,7 @@ fn launch_raw(
     arguments: &mut [*mut c_void],
 ) {
     // SAFETY: the pointers point to values of the parameters' types; the stream is the legacy one.
-    let answer = unsafe {
+    let returned = unsafe {
         sys::cuLaunchKernel(
             function,
             grid[0],
@@ -80,7 +80,7 @@ fn launch_raw(
             std::ptr::null_mut(),
         )
     };
-    answer.result().unwrap();
+    returned.result().unwrap();
     gpu::sync_context().unwrap();
 }
 
@@ -219,10 +219,10 @@ fn a_kernel_may_read_back_what_it_writes() {
 }
 
 #[test]
-fn a_kernel_that_nobody_registered_cannot_be_used() {
+fn a_kernel_that_was_not_registered_cannot_be_used() {
     let (_universe, _gpu) = machine();
-    let image = ptx("nobody_knows_me", &["u64"]);
-    let used = kernel(&image, "nobody_knows_me").and_then(|found| launch(found, &[0], gpu::LEGACY));
+    let image = ptx("not_registered", &["u64"]);
+    let used = kernel(&image, "not_registered").and_then(|found| launch(found, &[0], gpu::LEGACY));
     assert!(used.is_err());
 }
 

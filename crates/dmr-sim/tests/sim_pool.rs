@@ -22,7 +22,7 @@ const MIB: usize = 1 << 20;
 /// A multiple of what any driver takes from the device at once, so that nothing is left beside a block.
 const WHOLE: usize = 64 * MIB;
 
-/// A device whose work happens when somebody waits for it, and a pool that keeps what it has, with these kinds of reuse.
+/// A device that runs work when it is waited for, and a pool that keeps its memory, with these kinds of reuse.
 fn pool_with(reuse: &[Attribute]) -> (Universe, Gpu, CUmemoryPool) {
     let (universe, gpu) = lazy(16 << 30);
     let pool = gpu::pool(gpu.device);
@@ -149,7 +149,7 @@ fn opportunistic_reuse_orders_the_memory_and_nothing_else() {
     let other = gpu::malloc(64).unwrap();
     fill(other, 1, 64, a).unwrap();
     let block = freed_block(pool, a);
-    // The free has executed, and nobody has waited for it: a coincidence of this run, no order.
+    // The free has executed without a wait for it: a coincidence of this run, no order.
     assert_eq!(malloc_from(pool, WHOLE, b).unwrap(), block);
     fill(block, 2, WHOLE, b).unwrap();
     assert_eq!(kinds(&universe), []);
@@ -239,7 +239,7 @@ fn a_pending_free_no_longer_counts_as_used() {
     fill(block, 1, MIB, a).unwrap();
     assert_eq!(pool_get(pool, USED), MIB as u64, "exactly what was asked");
     free_async(block, a).unwrap();
-    assert_eq!(pool_get(pool, USED), 0, "as an H200 answers, before the free has executed");
+    assert_eq!(pool_get(pool, USED), 0, "as on an H200, before the free has executed");
     gpu::sync(a).unwrap();
 }
 
@@ -262,7 +262,7 @@ fn above_the_threshold_memory_goes_back_when_the_host_waits() {
     let pool = gpu::pool(gpu.device);
     let a = gpu::stream();
     freed_block(pool, a);
-    assert!(pool_get(pool, RESERVED) > 0, "nobody has waited yet");
+    assert!(pool_get(pool, RESERVED) > 0, "there was no wait yet");
     gpu::sync(a).unwrap();
     assert_eq!(pool_get(pool, RESERVED), 0, "the threshold is 0 at first");
     pool_set(pool, THRESHOLD, u64::MAX);
@@ -292,7 +292,7 @@ fn memory_in_use_does_not_go_back() {
 }
 
 #[test]
-fn trimming_gives_back_what_is_free_beyond_what_is_to_be_kept() {
+fn trimming_releases_free_memory_beyond_the_bytes_to_keep() {
     let (_universe, _gpu, pool) = pool_with(&[]);
     let a = gpu::stream();
     let blocks = [(); 4].map(|()| malloc_from(pool, 64 * MIB, a).unwrap());
@@ -320,7 +320,7 @@ fn trimming_leaves_memory_whose_free_is_pending() {
 }
 
 #[test]
-fn a_destroyed_pool_serves_nobody_and_its_blocks_live_on() {
+fn a_destroyed_pool_allocates_no_more_and_its_blocks_stay_valid() {
     let (universe, _gpu, pool) = pool_with(&[]);
     let a = gpu::stream();
     let block = malloc_from(pool, 1000, a).unwrap();

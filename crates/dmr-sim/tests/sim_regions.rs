@@ -1,4 +1,4 @@
-//! A pool's blocks: the simulator is told of heaps and regions, and then checks them as it checks allocations.
+//! A pool's blocks: heaps and regions are reported to the simulator, which then checks them like allocations.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn a_pools_block_ends_where_its_region_ends() {
 }
 
 #[test]
-fn a_heap_outside_of_its_regions_belongs_to_nobody() {
+fn a_heap_may_not_be_accessed_outside_of_its_regions() {
     let (universe, _gpu) = machine();
     let a = gpu::stream();
     let heap = malloc(1 << 20).unwrap();

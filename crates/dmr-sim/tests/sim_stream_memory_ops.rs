@@ -88,7 +88,7 @@ fn the_program_can_let_a_wait_in_pinned_memory_go_on() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 gpu.bind();
-                // The other thread is inside of its synchronisation, and stops nobody.
+                // The other thread is inside of its synchronisation, and blocks no other thread.
                 std::thread::sleep(Duration::from_millis(20));
                 malloc(64).unwrap();
                 // SAFETY: aligned, pinned, and only looked at atomically.
@@ -211,7 +211,7 @@ fn a_device_may_not_support_all_of_it() {
 }
 
 #[test]
-fn a_wait_that_nobody_ends_is_found_at_the_end() {
+fn a_wait_without_a_write_is_found_at_the_end() {
     let (universe, _gpu) = machine();
     let (a, b, word) = (gpu::stream(), gpu::stream(), word());
     let data = malloc(64).unwrap();

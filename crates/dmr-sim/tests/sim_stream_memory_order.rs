@@ -186,7 +186,7 @@ fn a_flag_may_be_reset_by_a_memset() {
 }
 
 #[test]
-fn a_forgotten_answer_in_the_ping_pong_is_found() {
+fn a_forgotten_reply_in_the_ping_pong_is_found() {
     let (universe, _gpu) = with(Policy::Eager, 0);
     let (a, b) = (gpu::stream(), gpu::stream());
     let (data, target, there) = (malloc(64).unwrap(), malloc(64).unwrap(), word());
@@ -268,7 +268,7 @@ fn a_word_passes_on_what_its_writer_came_to_know_later() {
 }
 
 #[test]
-fn the_host_that_has_waited_knows_what_the_wait_came_after() {
+fn a_host_wait_includes_the_work_that_the_stream_wait_came_after() {
     for late in [false, true] {
         let (universe, _gpu) = with(Policy::Lazy, 0);
         let (a, b) = (gpu::stream(), gpu::stream());
@@ -404,7 +404,7 @@ fn a_swallowed_write_or_wait_orders_nothing() {
             write32(a, word, round).unwrap();
             wait32(b, word, round, GEQ).unwrap();
             if call.contains("Write") && round == 2 {
-                write32(gpu::stream(), word, round).unwrap(); // somebody else's
+                write32(gpu::stream(), word, round).unwrap(); // of another stream
             }
             fill(data, 8, 64, b).unwrap();
             order(b, a);

@@ -227,7 +227,7 @@ fn a_destroyed_stream_is_refused() {
 
 static CALLED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Notes its number.
+/// Records its number.
 unsafe extern "C" fn note(number: *mut c_void) {
     CALLED.lock().unwrap().push(number as usize);
 }

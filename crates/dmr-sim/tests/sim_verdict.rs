@@ -1,11 +1,11 @@
-//! The verdict at the end: how many findings are kept, and that asking changes nothing.
+//! The verdict at the end: the number of kept findings, and that reading it changes nothing.
 
 mod support;
 
 use support::gpu::{free, kinds, machine, malloc};
 
 #[test]
-fn finishing_twice_answers_the_same() {
+fn finishing_twice_returns_the_same() {
     let (universe, _gpu) = machine();
     for _ in 0..1500 {
         malloc(1).unwrap();

@@ -1,4 +1,4 @@
-//! The life of mapped memory: reserving, creating, mapping, giving back; and that two mappings of one are one.
+//! The life of mapped memory: reserve, create, map, undo; and two mappings of one memory.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -18,7 +18,7 @@ fn free_bytes() -> usize {
     result::mem_get_info().unwrap().0
 }
 
-/// A kernel that reads, and one that writes, `arg 1` bytes at `arg 0`.
+/// Registers a kernel that reads, and one that writes, `arg 1` bytes at `arg 0`.
 fn kernels(
     universe: &Universe,
 ) -> (cudarc::driver::sys::CUfunction, cudarc::driver::sys::CUfunction) {
@@ -175,7 +175,7 @@ fn two_mappings_of_one_memory_are_the_same_bytes() {
     fill(second, 3, 2 * PAGE, a).unwrap();
     sync(a).unwrap();
     assert_eq!(gpu::read(first + 1000, 2).unwrap(), [3; 2]);
-    // And the bytes outlive a mapping.
+    // The bytes outlive a mapping.
     unmap(first, 2 * PAGE).unwrap();
     map(first, 2 * PAGE, memory).unwrap();
     set_access(first, 2 * PAGE, gpu.device, READ).unwrap();
@@ -321,7 +321,7 @@ fn a_pools_regions_in_mapped_memory_are_judged() {
     fill(at, 1, 1, a).unwrap();
     let expected = [ReportKind::OutOfBounds, ReportKind::OutOfBounds, ReportKind::UseAfterFree];
     assert_eq!(kinds(&universe), expected);
-    // Its next owner finds nothing in it.
+    // The memory has no content for its next owner.
     universe.region_allocated(at, 1000, "three");
     copy(at + 1024, at, 1000, a).unwrap();
     assert_eq!(kinds(&universe)[3..], [ReportKind::Uninitialised]);

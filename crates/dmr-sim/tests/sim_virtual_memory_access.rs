@@ -1,4 +1,4 @@
-//! Who may touch mapped memory, and what happens to work that loses it: rights, holes, unmapping under work.
+//! Access to mapped memory: rights, holes, and unmapping while work uses it.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;
@@ -19,7 +19,7 @@ fn lazy() -> (Universe, Gpu) {
     (universe, gpu)
 }
 
-/// A kernel that reads, and one that writes, `arg 1` bytes at `arg 0`.
+/// Registers a kernel that reads, and one that writes, `arg 1` bytes at `arg 0`.
 fn kernels(
     universe: &Universe,
 ) -> (cudarc::driver::sys::CUfunction, cudarc::driver::sys::CUfunction) {
@@ -59,13 +59,13 @@ fn unmapping_under_work_is_found_and_names_both_sides() {
     assert_eq!((&*first.operation, first.label.as_deref()), ("memset", Some("the fill")));
     let second = &reports[0].second;
     assert_eq!((&*second.operation, second.label.as_deref()), ("unmap", Some("the unmap")));
-    // The fill has not run: when it does, nothing is there.
+    // The fill has not run: when it runs, there is no mapping.
     assert_eq!(code(sync(a)), ILLEGAL_ADDRESS);
     assert_eq!(code(sync(gpu::LEGACY)), ILLEGAL_ADDRESS, "for good");
 }
 
 #[test]
-fn unmapping_is_right_once_the_host_knows_that_the_work_is_over() {
+fn unmapping_is_correct_once_the_host_has_found_the_work_complete() {
     let (universe, gpu) = machine();
     let (a, b, event) = (gpu::stream(), gpu::stream(), gpu::event());
     let block = mapped(PAGE, gpu.device);

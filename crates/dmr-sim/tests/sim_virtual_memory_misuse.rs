@@ -32,7 +32,7 @@ fn ranges_are_reserved_whole_and_aligned() {
     assert!(aligned.is_multiple_of(1 << 30));
     let small = reserve_at(PAGE, 4096, 0, 0).unwrap();
     assert!(small.is_multiple_of(P));
-    // A hint is followed where it can be.
+    // A hint is followed where possible.
     let hint = aligned + 64 * P;
     assert_eq!(reserve_at(2 * PAGE, 0, hint, 0).unwrap(), hint);
     let taken = reserve_at(PAGE, 0, hint + P, 0).unwrap();
@@ -145,29 +145,29 @@ fn rights_are_given_to_devices_that_are_there() {
 }
 
 #[test]
-fn without_a_place_for_the_answer_nothing_is_made() {
+fn without_a_pointer_for_the_result_nothing_is_made() {
     let (universe, gpu) = machine();
     let block = mapped(PAGE, gpu.device);
     let props = Properties::of(gpu.device);
     let (props, location) = ((&raw const props).cast(), [1, gpu.device]);
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    let mut answer = 0;
+    let mut returned = 0;
     // SAFETY: null where the simulated driver checks for it; the rest is valid.
-    let answers = unsafe {
+    let codes = unsafe {
         [
             sys::cuMemAddressReserve(null_mut(), PAGE, 0, 0, 0),
             sys::cuMemCreate(null_mut(), PAGE, props, 0),
-            sys::cuMemCreate(&mut answer, PAGE, null(), 0),
+            sys::cuMemCreate(&mut returned, PAGE, null(), 0),
             sys::cuMemGetAllocationGranularity(null_mut(), props, minimum),
             sys::cuMemGetAllocationGranularity(&mut 0, null(), minimum),
             sys::cuMemRetainAllocationHandle(null_mut(), block.0 as *mut _),
             sys::cuMemGetAllocationPropertiesFromHandle(null_mut(), block.1),
             sys::cuMemSetAccess(block.0, PAGE, null(), 1),
             sys::cuMemGetAccess(null_mut(), location.as_ptr().cast(), block.0),
-            sys::cuMemGetAccess(&mut answer, null(), block.0),
+            sys::cuMemGetAccess(&mut returned, null(), block.0),
         ]
     };
-    assert_eq!(answers, [CUresult::CUDA_ERROR_INVALID_VALUE; 10]);
+    assert_eq!(codes, [CUresult::CUDA_ERROR_INVALID_VALUE; 10]);
     take_back(block, PAGE);
     assert!(universe.finish().is_clean());
 }
@@ -193,8 +193,8 @@ fn host_memory_is_not_registered_over_reserved_addresses() {
     let (_universe, _gpu) = machine();
     let at = reserve(PAGE).unwrap();
     // SAFETY: not host memory, which the simulated driver finds out by the address.
-    let answer = unsafe { sys::cuMemHostRegister_v2(at as *mut _, PAGE, 0) };
-    assert_eq!(answer, CUresult::CUDA_ERROR_INVALID_VALUE);
+    let returned = unsafe { sys::cuMemHostRegister_v2(at as *mut _, PAGE, 0) };
+    assert_eq!(returned, CUresult::CUDA_ERROR_INVALID_VALUE);
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn a_device_without_virtual_memory_says_so_and_refuses() {
     let attribute =
         sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
     // SAFETY: the device is the driver's own.
-    let answer = unsafe { cudarc::driver::result::device::get_attribute(gpu.device, attribute) };
-    assert_eq!(answer.unwrap(), 0);
+    let returned = unsafe { cudarc::driver::result::device::get_attribute(gpu.device, attribute) };
+    assert_eq!(returned.unwrap(), 0);
     let props = Properties::of(gpu.device);
     assert_eq!(code(granularity(&props, false)), NOT_SUPPORTED);
     assert_eq!(code(reserve(PAGE)), NOT_SUPPORTED);
@@ -257,7 +257,7 @@ fn memory_is_exported_as_a_file_if_it_was_created_for_that() {
     assert!(universe.finish().is_clean());
 }
 
-/// Maps two pages, uses them, and takes all back; gives up at the first error.
+/// Maps two pages, uses them, and undoes all of it; stops at the first error.
 fn life(device: i32) -> gpu::Driver<()> {
     let at = reserve(2 * PAGE)?;
     let memory = create(2 * PAGE, device)?;
@@ -283,7 +283,7 @@ fn every_call_can_fail_and_then_does_nothing() {
     life(gpu.device).unwrap();
     assert!(calls.iter().all(|call| universe.calls().count(call) == 1));
     assert!(universe.finish().is_clean());
-    // What was made before the failing call, and not undone before it, is there.
+    // Objects that were made and not undone before the failing call still exist.
     for (call, leaks) in calls.into_iter().zip([0, 1, 2, 3, 3, 2, 1]) {
         let (universe, gpu) = machine();
         universe.fail_nth(call, 1, 999);
@@ -317,7 +317,7 @@ fn a_held_unmap_stops_its_thread_and_no_other() {
 }
 
 #[test]
-fn a_lost_device_answers_as_ever() {
+fn a_lost_device_returns_its_error() {
     let (universe, gpu) = machine();
     let (at, memory) = mapped(PAGE, gpu.device);
     universe.lose_device(0, 719);

@@ -1,4 +1,4 @@
-//! What is mapped and unmapped in one call: memory as a whole, mappings as wholes, and addresses with nothing at them.
+//! Mapping and unmapping in one call: whole memories, whole mappings, and addresses without a mapping.
 #![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
 
 mod support;
@@ -67,10 +67,10 @@ fn memory_is_mapped_as_a_whole_and_anything_else_is_not_supported() {
         (PAGE + 4096, 0, "an odd size"),
         (usize::MAX - PAGE + 1, 0, "an overflow"),
     ] {
-        // That is looked at before the addresses.
+        // That is checked before the addresses.
         for start in [at, at + 4096, 0] {
-            let answer = code(map_at(start, bytes, offset, memory, 0));
-            assert_eq!(answer, NOT_SUPPORTED, "{what} at {start:#x}");
+            let returned = code(map_at(start, bytes, offset, memory, 0));
+            assert_eq!(returned, NOT_SUPPORTED, "{what} at {start:#x}");
         }
     }
     for offset in [0, PAGE] {
@@ -115,12 +115,12 @@ fn no_mapping_is_cut_and_what_is_not_mapped_does_not_matter() {
         assert_eq!(code(unmap(start, bytes)), INVALID, "{what}");
         assert_eq!(set(start, bytes), INVALID, "{what}");
     }
-    // Where nothing is mapped there is nothing to unmap, and nothing to give rights to.
+    // Without a mapping there is nothing to unmap, and no rights can be set.
     for (start, bytes) in [(at, PAGE), (at + 3 * P, PAGE), (at + 6 * P, PAGE), (next, PAGE)] {
         unmap(start, bytes).unwrap();
         assert_eq!(set(start, bytes), INVALID);
     }
-    // All of it is as it was.
+    // All of it is unchanged.
     assert_eq!(both.map(|start| access(start, gpu.device).unwrap()), [0; 2]);
     assert_eq!(set(at, 7 * PAGE), INVALID, "what begins with a hole");
     assert_eq!(set(at + P, 3 * PAGE), INVALID, "what ends with one");

@@ -1,4 +1,4 @@
-//! Calls with wrong arguments: an error or a report, never a crash, and nothing is done.
+//! Calls with wrong arguments: an error or a report, never a crash, and no effect.
 #![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
 
 mod support;
@@ -12,7 +12,7 @@ use support::gpu::{self, Gpu, Pinned, fill, kernel, kinds, launch, machine, mall
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// Calls the driver; what makes the arguments harmless stands at the call.
+/// Calls the driver; a comment at the call says why the arguments are harmless.
 macro_rules! call {
     ($($call:tt)*) => {
         // SAFETY: the simulated driver checks what is wrong here on purpose; the rest is right.
@@ -21,7 +21,7 @@ macro_rules! call {
 }
 
 #[test]
-fn without_a_place_for_the_answer_nothing_is_made() {
+fn without_a_pointer_for_the_result_nothing_is_made() {
     let (universe, gpu) = machine();
     let stream = gpu::stream();
     let pool = gpu::pool(gpu.device);
@@ -32,7 +32,7 @@ fn without_a_place_for_the_answer_nothing_is_made() {
     };
     let before = free_bytes();
     let blocking = sys::CUstream_flags::CU_STREAM_DEFAULT as u32;
-    let answers = [
+    let codes = [
         call!(cuMemAlloc_v2(null_mut(), 64)),
         call!(cuMemAllocAsync(null_mut(), 64, stream)),
         call!(cuMemAllocFromPoolAsync(null_mut(), 64, pool, stream)),
@@ -46,7 +46,7 @@ fn without_a_place_for_the_answer_nothing_is_made() {
         call!(cuModuleLoadData(null_mut(), c".version 8.0".as_ptr().cast())),
         call!(cuStreamQuery(stream)),
     ];
-    let (last, refused) = answers.split_last().unwrap();
+    let (last, refused) = codes.split_last().unwrap();
     assert_eq!(refused, [INVALID; 11]);
     assert_eq!(*last, CUresult::CUDA_SUCCESS);
     assert_eq!(free_bytes(), before);
@@ -259,7 +259,7 @@ fn pinned_memory_is_not_freed_as_device_memory() {
     assert!(gpu::free(pinned.address()).is_err());
     assert!(gpu::free_async(pinned.address(), gpu::stream()).is_err());
     assert_eq!(kinds(&universe), [ReportKind::UnknownFree; 2]);
-    drop(pinned); // it is still there
+    drop(pinned); // it is still allocated
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Leaving any one record, wait or synchronisation out of a correct program is either reported or proved harmless.
 //!
-//! Left out of the program itself, and swallowed by the driver underneath a program that is complete.
-#![allow(clippy::print_stdout)] // says how many were needed
+//! Left out of the program itself, or swallowed by the driver under a complete program.
+#![allow(clippy::print_stdout)] // prints the number of needed ones
 
 mod support;
 
@@ -26,7 +26,7 @@ fn a_swallowed_ordering_is_reported_or_redundant() {
         let (call, nth) = driver_call(program, index);
         let swallow = |universe: &Universe| universe.swallow_nth(call, nth);
         let mut run = run::run_with(program, policy, seed, swallow);
-        // Judged as the program that the driver saw.
+        // Judged as the program of the driver calls that had an effect.
         run.outcomes.remove(index);
         run.forget_step(index);
         run
@@ -54,7 +54,7 @@ fn each_deletion(how: &str, run: impl Fn(&Program, usize, Policy, u64) -> Run) {
     assert!(needed > PROGRAMS && redundant > 0);
 }
 
-/// The driver call that a step makes, and how many of its kind the program has made by then, itself counted.
+/// Returns the driver call of a step, and its number among the program's calls of that function.
 fn driver_call(program: &Program, index: usize) -> (&'static str, u64) {
     let call = name(&program.steps[index]).expect("an ordering step");
     let earlier = program.steps[..=index].iter();

@@ -1,7 +1,7 @@
-//! What the simulator believes of the driver's virtual memory and stream memory operations, asked of whichever driver is
-//! here: each test is a question, and what it asserts is the answer that the simulator gives.
+//! Facts about the driver's virtual memory and stream memory operations that the simulator models. Each test checks one
+//! on the driver that this process uses, simulated or not: its name is a question, and it asserts the simulator's result.
 //!
-//! On a GPU each test needs a process of its own, or one thread for all: a capture in one is in the way of the others.
+//! On a GPU each test needs a process of its own, or one thread for all: a capture in one affects the others.
 #![allow(unsafe_code)] // the driver is called directly, with wrong arguments on purpose
 
 mod support;
@@ -41,8 +41,8 @@ fn which_attributes_say_that_it_is_there() {
         Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
     ] {
         // SAFETY: the device is the driver's own.
-        let answer = unsafe { result::device::get_attribute(gpu.device, attribute) };
-        assert_eq!(answer.unwrap(), 1, "{attribute:?}");
+        let returned = unsafe { result::device::get_attribute(gpu.device, attribute) };
+        assert_eq!(returned.unwrap(), 1, "{attribute:?}");
     }
 }
 
@@ -137,8 +137,8 @@ fn is_anything_mapped_where_something_is_or_nothing_is_reserved() {
     let at = reserve(2 * PAGE).unwrap();
     let memory = create(2 * PAGE, gpu.device).unwrap();
     assert_eq!(code(map(at + 4096, 2 * PAGE, memory)), INVALID, "an odd address");
-    // Whether it may reach beyond the end is not asked: an H200 says yes to that where the range is
-    // small, and then memory lies under addresses that are somebody else's. The simulator says no.
+    // A mapping beyond the end is not tried: an H200 accepts it where the range is
+    // small, and then memory is mapped at addresses of another owner. The simulator refuses it.
     map(at, 2 * PAGE, memory).unwrap();
     assert_eq!(code(map(at, 2 * PAGE, memory)), INVALID, "mapped already");
     unmap(at, 2 * PAGE).unwrap();
@@ -157,7 +157,7 @@ fn are_mappings_unmapped_in_part_or_several_at_once() {
     map(at + 2 * P, 2 * PAGE, memories[1]).unwrap();
     assert_eq!(code(unmap(at, PAGE)), INVALID, "a part");
     assert_eq!(code(unmap(at, 3 * PAGE)), INVALID, "one and a part");
-    set_access(at, 4 * PAGE, gpu.device, READ_WRITE).unwrap(); // both are still there
+    set_access(at, 4 * PAGE, gpu.device, READ_WRITE).unwrap(); // both are still mapped
     assert_eq!(code(unmap(at, 5 * PAGE)), None, "both, and what is not mapped");
     assert_eq!(code(unmap(at, 4 * PAGE)), None, "again");
     for (start, memory) in [at, at + 2 * P].into_iter().zip(memories) {
@@ -171,7 +171,7 @@ fn are_mappings_unmapped_in_part_or_several_at_once() {
     assert_eq!(code(unmap(at, 5 * PAGE)), INVALID, "not reserved any more");
 }
 
-/// Asks with two memories of two pages mapped at the start of five reserved ones, and `second` pages behind that.
+/// Runs a check with two memories of two pages mapped at the start of five reserved ones, and `second` pages behind that.
 fn with_two_of_five(second: u64, ask: impl FnOnce([u64; 2], i32)) {
     let (_universe, gpu) = device();
     let at = reserve(5 * PAGE).unwrap();
@@ -241,7 +241,7 @@ fn which_rights_are_there() {
 }
 
 #[test]
-fn what_does_a_memset_answer_where_it_may_not() {
+fn what_does_a_memset_return_where_it_may_not() {
     let (_universe, gpu) = device();
     let a = gpu::stream();
     let at = reserve(2 * PAGE).unwrap();

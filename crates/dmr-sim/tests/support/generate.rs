@@ -1,27 +1,27 @@
-//! Random programs: correct by construction, forgetful, or wild.
+//! Random programs: correct by construction, with missing orderings, or with any mistakes.
 
 use super::oracle::Oracle;
 use super::order::Node;
 use super::program::{Buf, Host, How, Outcome, Program, Span, Step, Stream, StreamKind};
 use super::rng::Rng;
 
-/// How careful a program's author is.
+/// The rate of mistakes in a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Care {
     /// Needed orderings that are left out, in percent.
     pub(crate) forgets: usize,
-    /// Records, waits, synchronisations and queries that nobody needs, in percent of the steps.
+    /// Records, waits, synchronisations and queries that are not needed, in percent of the steps.
     pub(crate) superfluous: usize,
     /// Programs with one mistake of memory (out of bounds, use after free, double free, ...), in percent.
     pub(crate) mischief: usize,
 }
 
 impl Care {
-    /// Every ordering that is needed, and a few more.
+    /// Every needed ordering, and a few more.
     pub(crate) const CORRECT: Care = Care { forgets: 0, superfluous: 15, mischief: 0 };
 }
 
-/// A program of the mix that the simulator is compared on: about half of them are clean.
+/// Draws a program of the mix on which the simulator is compared: about half of them are clean.
 pub(crate) fn any(seed: u64) -> Program {
     let mut rng = Rng::new(seed ^ 0x6d69_7874);
     let care = match rng.below(20) {
@@ -34,7 +34,7 @@ pub(crate) fn any(seed: u64) -> Program {
     with(seed, care)
 }
 
-/// A program in which nothing is missing.
+/// Draws a program in which no ordering is missing.
 pub(crate) fn correct(seed: u64) -> Program {
     with(seed, Care::CORRECT)
 }
@@ -135,7 +135,7 @@ impl Generator {
         self.program.steps.push(step);
     }
 
-    /// Emits a step, and before it whatever has to be ordered before it.
+    /// Emits a step, after the orderings that it needs.
     fn emit_in_order(&mut self, step: Step) {
         let mut forgotten = Vec::new();
         while let Some(node) = self.missing(&step, &forgotten) {
@@ -156,7 +156,7 @@ impl Generator {
             .find(|node| !forgotten.contains(node))
     }
 
-    /// Puts what `stream` (or the host, if `None`) does next after an operation, in one of the ways that CUDA offers.
+    /// Orders the next work of `stream` (or of the host, if `None`) after an operation, in one of CUDA's ways.
     fn order_after(&mut self, node: Node, stream: Option<Stream>) {
         let from = self.oracle.time().stream_of(node).expect("only device work can be unordered");
         let event = match self.oracle.time().event_after(node) {
@@ -254,7 +254,7 @@ impl Generator {
         self.emit_in_order(step);
     }
 
-    /// One mistake that no ordering repairs.
+    /// Emits one mistake that no ordering repairs.
     fn misbehave(&mut self) {
         if self.live.is_empty() {
             self.allocate();
@@ -286,7 +286,7 @@ impl Generator {
         self.rng.below(self.program.streams.len())
     }
 
-    /// Three spans of one length in live buffers; the third often is one of the others.
+    /// Draws three spans of one length in live buffers; the third often is one of the others.
     fn three_spans(&mut self) -> (Span, Span, Span) {
         let [a, b, out] = [(); 3].map(|()| *self.rng.pick(&self.live));
         let most = a.bytes.min(b.bytes).min(out.bytes) as usize;
@@ -300,7 +300,7 @@ impl Generator {
     }
 }
 
-/// The stream that a step runs on; `None` if it is the host's own doing.
+/// Returns the stream that a step runs on; `None` if the host does it.
 fn target(step: &Step) -> Option<Stream> {
     match *step {
         Step::Free { how: How::Async(stream) | How::Pool(stream), .. }

@@ -1,7 +1,7 @@
 //! Driver calls as the tests make them: one device of a universe, through unmodified cudarc.
 //!
 //! The functions are safe to call here although the driver's own are not: the simulated driver checks every handle and
-//! every address that it is given, and answers a wrong one with an error or a report.
+//! every address, and returns an error or reports a wrong one.
 #![allow(unsafe_code)] // the driver is called directly
 
 use std::ffi::{CString, c_void};
@@ -13,9 +13,9 @@ use dmr_sim::{Report, ReportKind, Universe};
 
 pub(crate) type Driver<T> = Result<T, DriverError>;
 
-/// A raw handle or address error, as the driver's number.
-pub(crate) fn code<T>(answer: Driver<T>) -> Option<i32> {
-    answer.err().map(|error| error.0 as i32)
+/// Returns the driver's number of an error.
+pub(crate) fn code<T>(returned: Driver<T>) -> Option<i32> {
+    returned.err().map(|error| error.0 as i32)
 }
 
 /// A universe and its first device, current on this thread.
@@ -25,7 +25,7 @@ pub(crate) fn machine() -> (Universe, Gpu) {
     (universe, gpu)
 }
 
-/// What a universe has found so far.
+/// Returns the findings of a universe so far.
 pub(crate) fn kinds(universe: &Universe) -> Vec<ReportKind> {
     universe.reports().iter().map(|report: &Report| report.kind).collect()
 }
@@ -37,7 +37,7 @@ pub(crate) struct Gpu {
     pub(crate) context: CUcontext,
 }
 
-// SAFETY: a context handle may be used by any thread; the simulator, as the driver, locks what is behind it.
+// SAFETY: a context handle may be used by any thread; the simulator, like the driver, locks the context.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
@@ -117,7 +117,7 @@ pub(crate) fn wait(stream: CUstream, event: CUevent) -> Driver<()> {
     call!(cuStreamWaitEvent(stream, event, 0))
 }
 
-/// Lets `later` wait for everything that `earlier` was given so far.
+/// Makes `later` wait for all work submitted to `earlier` so far.
 pub(crate) fn order(earlier: CUstream, later: CUstream) {
     let event = event();
     record(event, earlier).expect("cuEventRecord");
@@ -137,18 +137,18 @@ pub(crate) fn sync_context() -> Driver<()> {
     result::ctx::synchronize()
 }
 
-/// Whether all work is done; an error other than "not ready" panics.
+/// Returns whether all work is done; an error other than "not ready" panics.
 pub(crate) fn query(stream: CUstream) -> bool {
     ready(call!(cuStreamQuery(stream)))
 }
 
-/// Whether the event has completed; an error other than "not ready" panics.
+/// Returns whether the event has completed; an error other than "not ready" panics.
 pub(crate) fn query_event(event: CUevent) -> bool {
     ready(call!(cuEventQuery(event)))
 }
 
-fn ready(answer: Driver<()>) -> bool {
-    match answer {
+fn ready(returned: Driver<()>) -> bool {
+    match returned {
         Ok(()) => true,
         Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => false,
         Err(error) => panic!("query: {error:?}"),
@@ -281,12 +281,12 @@ impl Pinned {
         pinned
     }
 
-    /// Where it starts.
+    /// Returns its address.
     pub(crate) fn address(&self) -> u64 {
         self.start as u64
     }
 
-    /// The memory as it is now.
+    /// Returns its bytes.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: initialised in `new`. The simulated device works inside of driver calls only, and these programs call
         // from one thread: nothing writes here while the slice is borrowed.
@@ -339,7 +339,7 @@ pub(crate) fn kernel(ptx: &str, name: &str) -> Driver<CUfunction> {
     unsafe { result::module::get_function(module, name) }
 }
 
-/// PTX with an entry of this name and parameters, and no code: what the simulator reads of it.
+/// Returns PTX with an entry of this name and parameters, and no code, which the simulator does not need.
 pub(crate) fn ptx(name: &str, parameters: &[&str]) -> String {
     let parameters: Vec<String> = parameters
         .iter()

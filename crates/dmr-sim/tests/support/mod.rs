@@ -1,5 +1,5 @@
-//! What the tests of the simulator share: random programs, the brute-force oracle that judges them, and thin driver calls.
-// Each test file compiles this module for itself and uses its own part of it.
+//! Support of the simulator's tests: random programs, the brute-force oracle that judges them, and thin driver calls.
+// Each test file compiles this module and uses a part of it.
 #![allow(dead_code)]
 
 pub(crate) mod generate;

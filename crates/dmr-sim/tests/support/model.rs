@@ -1,16 +1,16 @@
-//! What a program computes if its steps simply run in submission order, one after the other.
+//! The bytes that a program computes if its steps run in submission order, one after the other.
 
 use super::program::{Program, Span, Step};
 
-/// `None` where nothing was written yet.
+/// The value of a byte; `None` if it was not written yet.
 pub(crate) type Bytes = Vec<Option<u8>>;
 
-/// The outcome of a program by the book.
+/// The outcome of a program in submission order.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     /// Per buffer; `None` where it is not allocated at the end.
     pub(crate) buffers: Vec<Option<Bytes>>,
-    /// Per step; what a download brought.
+    /// Per step; the bytes of a download.
     pub(crate) downloads: Vec<Option<Bytes>>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn accumulate(out: u8, src: u8) -> u8 {
     out.wrapping_add(src).wrapping_add(1)
 }
 
-/// What an upload of `len` bytes carries.
+/// Returns the bytes of an upload of `len` bytes.
 pub(crate) fn upload(byte: u8, len: u64) -> Vec<u8> {
     (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
 }

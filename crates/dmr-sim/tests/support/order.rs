@@ -1,4 +1,4 @@
-//! Happens-before by brute force: every node knows the whole set of nodes before it.
+//! Happens-before by brute force: every node has the whole set of nodes before it.
 //!
 //! [`Order`] is the graph; [`Timeline`] puts a program's operations into it by the rules of CUDA's streams and events.
 
@@ -41,7 +41,7 @@ struct Order {
 }
 
 impl Order {
-    /// Everything that is before a node with these direct predecessors.
+    /// Returns all nodes before a node with these direct predecessors.
     fn past_of(&self, predecessors: &[Node]) -> Past {
         let mut past = Past::default();
         for &node in predecessors {
@@ -66,9 +66,9 @@ impl Order {
 pub(crate) struct Timeline {
     streams: Vec<StreamKind>,
     order: Order,
-    /// The stream that a node was submitted to; `None` for what the host did itself.
+    /// The stream that each node was submitted to; `None` for nodes of the host.
     stream_of: Vec<Option<Stream>>,
-    /// What the host has done and seen so far: everything submitted later comes after it.
+    /// The nodes that the host has made or found complete: all later work comes after them.
     host: Node,
     last: Vec<Option<Node>>,
     events: Vec<Option<Node>>,
@@ -92,40 +92,40 @@ impl Timeline {
         self.order.before(first, second)
     }
 
-    /// The stream that a node was submitted to.
+    /// Returns the stream that a node was submitted to.
     pub(crate) fn stream_of(&self, node: Node) -> Option<Stream> {
         self.stream_of[node]
     }
 
-    /// An event whose most recent record comes after `node`.
+    /// Returns an event whose most recent record comes after `node`.
     pub(crate) fn event_after(&self, node: Node) -> Option<Event> {
         let covers = |&recorded: &Node| self.order.before(node, recorded);
         self.events.iter().position(|recorded| recorded.as_ref().is_some_and(covers))
     }
 
-    /// What comes before an operation submitted to this stream now: what the host has seen, the operation before it in
-    /// the stream, and what the legacy stream's rule adds.
+    /// Returns the nodes before an operation submitted to this stream now: those that the host has found complete, the
+    /// operation before it in the stream, and those of the legacy stream's rule.
     pub(crate) fn past_on(&self, stream: Stream) -> Past {
         self.order.past_of(&self.predecessors(stream))
     }
 
-    /// What comes before whatever the host does now.
+    /// Returns the nodes before an action of the host now.
     pub(crate) fn past_on_host(&self) -> Past {
         self.order.past_of(&[self.host])
     }
 
-    /// Everything submitted so far.
+    /// Returns all nodes submitted so far.
     pub(crate) fn past_of_device(&self) -> Past {
         self.order.past_of(&self.all())
     }
 
-    /// An operation submitted to a stream.
+    /// Adds an operation submitted to a stream.
     pub(crate) fn enqueue(&mut self, stream: Stream) -> Node {
         let predecessors = self.predecessors(stream);
         self.enqueue_after(stream, &predecessors)
     }
 
-    /// Something that the host does itself, at once.
+    /// Adds an action of the host.
     pub(crate) fn host_acts(&mut self) -> Node {
         self.host_waits([]);
         self.host
@@ -135,7 +135,7 @@ impl Timeline {
         self.events[event] = Some(self.enqueue(stream));
     }
 
-    /// The stream waits for the most recent record. A wait for an event that was never recorded does nothing at all.
+    /// Adds a wait of a stream for the most recent record. A wait for an event that was never recorded has no effect.
     pub(crate) fn wait(&mut self, stream: Stream, event: Event) {
         if let Some(recorded) = self.events[event] {
             let mut predecessors = self.predecessors(stream);
@@ -148,7 +148,7 @@ impl Timeline {
         self.host_waits(self.events[event]);
     }
 
-    /// The legacy stream is idle only when the blocking streams are; not the other way round.
+    /// Adds a wait of the host for a stream: for the legacy stream, also for the blocking streams, not the reverse.
     pub(crate) fn host_waits_for_stream(&mut self, stream: Stream) {
         match self.streams[stream] {
             StreamKind::Legacy => self.host_waits(self.predecessors(stream)),

@@ -1,4 +1,4 @@
-//! Multi-stream programs as data: what one host thread submits to one device.
+//! Multi-stream programs as data: the work that one host thread submits to one device.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(crate) enum StreamKind {
     Legacy,
 }
 
-/// Where memory comes from, or how it is given back.
+/// The functions that allocate or free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// `cuMemAlloc`, `cuMemFree`.
@@ -105,7 +105,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The device memory that the step reads.
+    /// Returns the device memory that the step reads.
     pub(crate) fn reads(&self) -> Vec<Span> {
         match *self {
             Step::Copy { src, .. } | Step::Download { src, .. } => vec![src],
@@ -115,7 +115,7 @@ impl Step {
         }
     }
 
-    /// The device memory that the step writes.
+    /// Returns the device memory that the step writes.
     pub(crate) fn writes(&self) -> Vec<Span> {
         match *self {
             Step::Fill { dst, .. } | Step::Copy { dst, .. } | Step::Upload { dst, .. } => vec![dst],
@@ -124,7 +124,7 @@ impl Step {
         }
     }
 
-    /// Whether the step exists only to order others: what a forgetful programmer leaves out.
+    /// Returns whether the step only orders others, and may be left out by mistake.
     pub(crate) fn is_ordering(&self) -> bool {
         matches!(
             self,
@@ -142,7 +142,7 @@ impl Step {
 pub(crate) struct Outcome {
     /// Where an allocation is.
     pub(crate) address: Option<u64>,
-    /// Whether a query answered "done".
+    /// Whether a query returned "done".
     pub(crate) ready: bool,
     /// What a download brought.
     pub(crate) bytes: Option<Vec<u8>>,

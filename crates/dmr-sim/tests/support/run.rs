@@ -149,7 +149,7 @@ impl Machine {
         if !known {
             return NONE;
         }
-        let answer = match *step {
+        let returned = match *step {
             Step::Alloc { buf, bytes, how } => return self.allocate(buf, bytes, how),
             Step::Free { buf, skew, how } => match (self.addresses[buf], how) {
                 (None, _) => Ok(()),
@@ -204,11 +204,11 @@ impl Machine {
                 return Outcome { ready, ..NONE };
             }
         };
-        Outcome { error: gpu::code(answer), ..NONE }
+        Outcome { error: gpu::code(returned), ..NONE }
     }
 
     fn allocate(&mut self, buf: usize, bytes: u64, how: How) -> Outcome {
-        let answer = match how {
+        let returned = match how {
             How::Sync => gpu::malloc(bytes as usize),
             How::Async(stream) => gpu::malloc_async(bytes as usize, self.streams[stream]),
             How::Pool(stream) => {
@@ -216,7 +216,7 @@ impl Machine {
                 gpu::malloc_from(pool, bytes as usize, self.streams[stream])
             }
         };
-        match answer {
+        match returned {
             Ok(address) => {
                 self.addresses[buf] = Some((address, bytes));
                 Outcome { address: Some(address), ..NONE }
@@ -285,8 +285,8 @@ fn strict_pool(gpu: &Gpu) -> CUmemoryPool {
 
 fn download_pageable(at: u64, len: u64, stream: CUstream) -> Outcome {
     let mut bytes = vec![0; len as usize];
-    let answer = gpu::download(&mut bytes, at, stream);
-    Outcome { bytes: Some(bytes), error: gpu::code(answer), ..NONE }
+    let returned = gpu::download(&mut bytes, at, stream);
+    Outcome { bytes: Some(bytes), error: gpu::code(returned), ..NONE }
 }
 
 fn pinned_slots(program: &Program) -> (Vec<Option<usize>>, usize) {
