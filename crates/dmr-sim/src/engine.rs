@@ -24,7 +24,7 @@ type Ranges<'a> = &'a [(u64, u64)];
 pub(crate) type Deps = SmallVec<[Epoch; 2]>;
 
 /// The result of running one operation.
-pub(crate) enum Step {
+pub(crate) enum Progress {
     Ran,
     /// A host callback must be called without the lock; [`Machine::host_call_done`] ends it.
     CallHost(HostCall, u32),
@@ -115,16 +115,16 @@ impl Machine {
     }
 
     /// Runs one operation that `target` depends on, or `target`, which has not executed.
-    pub(crate) fn step_towards(&mut self, target: Epoch) -> Step {
+    pub(crate) fn step_towards(&mut self, target: Epoch) -> Progress {
         let next = match self.config.policy {
             Policy::Random => self.random_ready(),
             Policy::Lazy | Policy::Eager => self.needed_for(target),
         };
-        next.map_or(Step::Blocked, |stream| self.step(stream))
+        next.map_or(Progress::Blocked, |stream| self.step(stream))
     }
 
     /// Runs one operation if the policy runs work that is not waited for.
-    pub(crate) fn step_by_itself(&mut self) -> Option<Step> {
+    pub(crate) fn step_by_itself(&mut self) -> Option<Progress> {
         if self.queued == 0 {
             return None;
         }
@@ -214,23 +214,23 @@ impl Machine {
     }
 
     /// Runs the next operation of `stream`, which is ready.
-    fn step(&mut self, stream: u32) -> Step {
+    fn step(&mut self, stream: u32) -> Progress {
         let Some(op) = self.streams[stream as usize].queue.pop_front() else {
-            return Step::Blocked;
+            return Progress::Blocked;
         };
         self.queued -= 1;
         let seq = self.streams[stream as usize].executed + 1;
         let start = op.deps.iter().map(|dep| self.end_of(*dep)).max().unwrap_or(0);
         if let Action::HostCall(call) = op.action {
             self.streams[stream as usize].calling_host = true;
-            return Step::CallHost(call, stream);
+            return Progress::CallHost(call, stream);
         }
         let duration = self.execute(Epoch { stream, seq }, op.action);
         let this = &mut self.streams[stream as usize];
         this.executed = seq;
         let start = start.max(this.ended.last().copied().unwrap_or(0));
         this.ended.push(start + duration);
-        Step::Ran
+        Progress::Ran
     }
 
     /// Returns the time at which an executed operation ended, in virtual nanoseconds.

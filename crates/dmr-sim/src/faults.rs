@@ -55,12 +55,12 @@ pub(crate) type EntryHook = Box<dyn Fn(&'static str) -> Option<Code> + Send + Sy
 /// The faults planted in a universe, and counts of its calls.
 #[derive(Default)]
 pub(crate) struct Faults {
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
     on_entry: OnceLock<EntryHook>,
 }
 
 #[derive(Default)]
-struct State {
+struct FaultState {
     rules: Vec<Rule>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -140,7 +140,7 @@ impl Faults {
         self.lock().rules.push(rule);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, FaultState> {
         lock(&self.state)
     }
 }

@@ -17,7 +17,7 @@ use crate::driver_pool::DriverPool;
 use crate::history::Origin;
 use crate::kernel::{Footprint, Kernel, KernelArgs, Memory};
 use crate::label::{self, CallStack};
-use crate::ptx::Entry;
+use crate::ptx::KernelEntry;
 use crate::report::Site;
 use crate::shadow::{Findings, Shadow};
 use crate::store::Store;
@@ -50,7 +50,7 @@ pub(crate) struct Machine {
     pub(crate) next_event: u32,
     pub(crate) pools: Vec<DriverPool>,
     pub(crate) dead_pools: Vec<u32>,
-    pub(crate) modules: HashMap<u32, Vec<Entry>>,
+    pub(crate) modules: HashMap<u32, Vec<KernelEntry>>,
     /// Functions that programs have looked up: module, and index in it.
     pub(crate) functions: Vec<(u32, usize)>,
     pub(crate) next_module: u32,

@@ -5,7 +5,7 @@
 
 /// One `.entry`: its name, and the size of each parameter in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct KernelEntry {
     pub(crate) name: String,
     pub(crate) params: Vec<usize>,
 }
@@ -14,7 +14,7 @@ pub(crate) struct Entry {
 const MAX_PARAMETER_BYTES: usize = 32_764;
 
 /// Returns the entries of a module; `None` if the text is not PTX.
-pub(crate) fn parse(text: &str) -> Option<Vec<Entry>> {
+pub(crate) fn parse(text: &str) -> Option<Vec<KernelEntry>> {
     let text = strip_comments(text);
     let mut words = Words(&text);
     let mut is_ptx = false;
@@ -29,7 +29,7 @@ pub(crate) fn parse(text: &str) -> Option<Vec<Entry>> {
     is_ptx.then_some(entries)
 }
 
-fn entry(words: &mut Words<'_>) -> Option<Entry> {
+fn entry(words: &mut Words<'_>) -> Option<KernelEntry> {
     let name = words.next()?.to_owned();
     let mut params = Vec::new();
     if words.peek() == Some("(") {
@@ -59,7 +59,7 @@ fn entry(words: &mut Words<'_>) -> Option<Entry> {
         }
     }
     let total = params.iter().try_fold(0usize, |sum, &bytes| sum.checked_add(bytes))?;
-    (total <= MAX_PARAMETER_BYTES).then_some(Entry { name, params })
+    (total <= MAX_PARAMETER_BYTES).then_some(KernelEntry { name, params })
 }
 
 /// Returns the size of a type: `.u64` is 8 bytes, `.b8` is 1; other directives are no types.
@@ -147,7 +147,7 @@ mod tests {
             .entry nothing() { ret; }
             .entry bare { ret; }";
         let entry =
-            |name: &str, params: &[usize]| Entry { name: name.into(), params: params.into() };
+            |name: &str, params: &[usize]| KernelEntry { name: name.into(), params: params.into() };
         assert_eq!(
             parse(text).unwrap(),
             [entry("saxpy", &[8, 4, 24, 4]), entry("nothing", &[]), entry("bare", &[])]

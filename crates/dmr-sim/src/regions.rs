@@ -28,7 +28,7 @@ struct Region {
 }
 
 /// The state of an address, by the innermost heap that contains it.
-pub(crate) enum Owner<'a> {
+pub(crate) enum AddressState<'a> {
     /// In no heap: the address belongs to the allocation.
     NoHeap,
     /// In a region, up to this address.
@@ -115,13 +115,15 @@ impl Heaps {
     }
 
     /// Returns the state of the byte at `at`.
-    pub(crate) fn owner(&self, at: u64) -> Owner<'_> {
-        let Some((_, heap)) = around(&self.0, at) else { return Owner::NoHeap };
+    pub(crate) fn owner(&self, at: u64) -> AddressState<'_> {
+        let Some((_, heap)) = around(&self.0, at) else { return AddressState::NoHeap };
         let Some((start, region)) = around(&heap.regions, at) else {
-            return Owner::NoRegion(&heap.freed);
+            return AddressState::NoRegion(&heap.freed);
         };
         match region.heaps.owner(at) {
-            Owner::NoHeap => Owner::Region { end: start + region.bytes, tag: region.tag.as_ref() },
+            AddressState::NoHeap => {
+                AddressState::Region { end: start + region.bytes, tag: region.tag.as_ref() }
+            }
             inner => inner,
         }
     }

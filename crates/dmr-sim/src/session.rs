@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::abi::*;
 use crate::callback;
 use crate::clock::Epoch;
-use crate::engine::Step;
+use crate::engine::Progress;
 use crate::faults::{Faults, Instead};
 use crate::handle::{self, Kind};
 use crate::machine::{HostCall, Machine, StreamKind};
@@ -318,13 +318,13 @@ impl Session<'_> {
     pub(crate) fn run_until(&mut self, target: Epoch) {
         while !self.executed(target) {
             match self.step_towards(target) {
-                Step::Ran => {}
-                Step::CallHost(call, stream) => self.call_host(call, stream),
-                Step::Blocked
+                Progress::Ran => {}
+                Progress::CallHost(call, stream) => self.call_host(call, stream),
+                Progress::Blocked
                     if self.is_last
                         && !self.streams.iter().any(|stream| stream.calling_host)
                         && self.end_an_endless_wait() => {}
-                Step::Blocked => {
+                Progress::Blocked => {
                     let returned = self.host_calls_returned;
                     // A word that a stream waits for can be written at any time, without a notification.
                     let look_again = self.shadow.words.any_waiting().then_some(LOOK_AGAIN);
@@ -363,7 +363,7 @@ impl Session<'_> {
         if self.executed(target) {
             return;
         }
-        if let Step::CallHost(call, stream) = self.step_towards(target) {
+        if let Progress::CallHost(call, stream) = self.step_towards(target) {
             self.call_host(call, stream);
         }
     }
@@ -396,9 +396,9 @@ impl Session<'_> {
     fn let_run(&mut self) {
         while let Some(step) = self.step_by_itself() {
             match step {
-                Step::Ran => {}
-                Step::CallHost(call, stream) => self.call_host(call, stream),
-                Step::Blocked => return,
+                Progress::Ran => {}
+                Progress::CallHost(call, stream) => self.call_host(call, stream),
+                Progress::Blocked => return,
             }
         }
     }

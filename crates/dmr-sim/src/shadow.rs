@@ -15,7 +15,7 @@ use crate::address::{device_of, is_virtual};
 use crate::freed::Freed;
 use crate::history::{Access, Before, Check, History, Origin};
 use crate::mapping::{Mapping, Mappings, Reach};
-use crate::regions::{Heaps, Owner};
+use crate::regions::{AddressState, Heaps};
 use crate::report::{Report, ReportKind, Site, Verdict};
 use crate::words::Words;
 
@@ -301,9 +301,9 @@ impl Shadow {
             return None;
         }
         let (owner_end, tag) = match self.heaps.owner(at) {
-            Owner::NoHeap => (start + allocation.bytes, allocation.tag.as_ref()),
-            Owner::Region { end, tag } => (end.min(start + allocation.bytes), tag),
-            Owner::NoRegion(freed) => {
+            AddressState::NoHeap => (start + allocation.bytes, allocation.tag.as_ref()),
+            AddressState::Region { end, tag } => (end.min(start + allocation.bytes), tag),
+            AddressState::NoRegion(freed) => {
                 out.push(freed.bad_use(at, bytes, second, device));
                 return None;
             }
@@ -339,9 +339,9 @@ impl Shadow {
             return None;
         }
         let (owner_end, tag) = match self.heaps.owner(at) {
-            Owner::NoHeap => (u64::MAX, None),
-            Owner::Region { end, tag } => (end, tag.cloned()),
-            Owner::NoRegion(freed) => {
+            AddressState::NoHeap => (u64::MAX, None),
+            AddressState::Region { end, tag } => (end, tag.cloned()),
+            AddressState::NoRegion(freed) => {
                 out.push(freed.bad_use(at, bytes, check.access.site(), self.device_at(at)));
                 return None;
             }

@@ -179,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum StoreStep {
         Fill(u64, u64, [u8; 4]),
         Write(u64, Vec<u8>),
         Copy(u64, u64, u64),
@@ -193,20 +193,20 @@ mod tests {
         proptest::array::uniform4(prop_oneof![Just(NEVER_WRITTEN), Just(1u8)])
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = StoreStep> {
         let range = (0..SIZE).prop_flat_map(|at| (Just(at), 0..=SIZE - at));
         prop_oneof![
-            (range.clone(), pattern()).prop_map(|((at, len), p)| Step::Fill(at, len, p)),
+            (range.clone(), pattern()).prop_map(|((at, len), p)| StoreStep::Fill(at, len, p)),
             (0..SIZE, proptest::collection::vec(any::<u8>(), 0..8)).prop_map(|(at, mut bytes)| {
                 bytes.truncate((SIZE - at) as usize);
-                Step::Write(at, bytes)
+                StoreStep::Write(at, bytes)
             }),
-            (range.clone(), 0..SIZE).prop_map(|((from, len), to)| Step::Copy(
+            (range.clone(), 0..SIZE).prop_map(|((from, len), to)| StoreStep::Copy(
                 to,
                 from,
                 len.min(SIZE - to)
             )),
-            range.prop_map(|(at, len)| Step::Erase(at, len)),
+            range.prop_map(|(at, len)| StoreStep::Erase(at, len)),
         ]
     }
 
@@ -219,22 +219,22 @@ mod tests {
             let (mut store, mut model) = (Store::default(), vec![NEVER_WRITTEN; SIZE as usize]);
             for step in steps {
                 match step {
-                    Step::Fill(at, len, pattern) => {
+                    StoreStep::Fill(at, len, pattern) => {
                         store.fill(at, len, pattern);
                         for i in 0..len {
                             model[(at + i) as usize] = pattern[(i % 4) as usize];
                         }
                     }
-                    Step::Write(at, bytes) => {
+                    StoreStep::Write(at, bytes) => {
                         store.write(at, &bytes);
                         model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
                     }
-                    Step::Copy(to, from, len) => {
+                    StoreStep::Copy(to, from, len) => {
                         store.copy(to, from, len);
                         let (to, from, len) = (to as usize, from as usize, len as usize);
                         model.copy_within(from..from + len, to);
                     }
-                    Step::Erase(at, len) => {
+                    StoreStep::Erase(at, len) => {
                         store.erase(at, len);
                         model[at as usize..][..len as usize].fill(NEVER_WRITTEN);
                     }

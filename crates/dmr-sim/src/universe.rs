@@ -50,11 +50,11 @@ pub enum HostOrder {
 /// report). Only the methods about calls and faults can be used everywhere. A forked child has no
 /// driver: there, every call returns `CUDA_ERROR_NOT_INITIALIZED`.
 #[derive(Clone)]
-pub struct Universe(Arc<Owner>);
+pub struct Universe(Arc<UniverseOwner>);
 
-struct Owner(Arc<Shared>);
+struct UniverseOwner(Arc<Shared>);
 
-impl Drop for Owner {
+impl Drop for UniverseOwner {
     fn drop(&mut self) {
         if is_forked_child() {
             // A thread of the parent may have been changing it at the fork.
@@ -125,7 +125,7 @@ impl UniverseBuilder {
     /// Those of [`install`].
     pub fn build(self) -> Result<Universe, InstallError> {
         install()?;
-        Ok(Universe(Arc::new(Owner(registry::register(self.0)))))
+        Ok(Universe(Arc::new(UniverseOwner(registry::register(self.0)))))
     }
 }
 

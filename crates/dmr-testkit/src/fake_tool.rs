@@ -67,7 +67,7 @@ pub const READ_WRITE: u32 = 7;
 pub const NOTHING: u32 = 0;
 
 #[derive(Debug, Default)]
-struct State {
+struct ToolState {
     calls: Vec<(ThreadId, Call)>,
     wrong: Vec<String>,
     heaps: BTreeMap<u64, u64>,
@@ -78,7 +78,7 @@ struct State {
     refuses_heaps: bool,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<ToolState>> = Mutex::new(None);
 static SESSION: Mutex<()> = Mutex::new(());
 
 /// Exclusive use of the tool of the process by one test.
@@ -90,7 +90,7 @@ pub struct Session(
 /// Waits until no other test uses the tool, and clears its recorded calls.
 pub fn session() -> Session {
     let turn = lock(&SESSION);
-    *lock(&STATE) = Some(State::default());
+    *lock(&STATE) = Some(ToolState::default());
     Session(turn)
 }
 
@@ -136,7 +136,7 @@ impl Session {
     }
 }
 
-fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
+fn with<T>(look: impl FnOnce(&mut ToolState) -> T) -> T {
     let mut state = lock(&STATE);
     look(state.get_or_insert_default())
 }

@@ -61,7 +61,7 @@ fn digest(path: &Path) -> Result<(String, usize), Failure> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct StoredRow {
     id: String,
     /// The time at which the row finished, in UTC.
     date: String,
@@ -81,7 +81,7 @@ impl Store {
     /// is cut off is a row that did not finish.
     pub(super) fn open(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let entries = text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
+        let entries = text.lines().filter_map(|line| serde_json::from_str::<StoredRow>(line).ok());
         let results = entries.map(|it| (it.id, (it.provenance, it.outcome))).collect();
         Self { path, results }
     }
@@ -100,7 +100,7 @@ impl Store {
         outcome: Outcome,
     ) -> Result<(), Failure> {
         let date = command::capture(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M:%S"]))?;
-        let entry = Entry { id: row.id(), date: date.trim().to_owned(), provenance, outcome };
+        let entry = StoredRow { id: row.id(), date: date.trim().to_owned(), provenance, outcome };
         let line =
             serde_json::to_string(&entry).map_err(|error| cannot("write", &self.path, &error))?;
         let file = OpenOptions::new().create(true).append(true).open(&self.path);

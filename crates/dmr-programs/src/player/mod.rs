@@ -34,7 +34,7 @@ pub use handover::{HandedOver, Handover, Hazard, Omission};
 pub(crate) use order::play_lines;
 use retire::When;
 pub use state::shadow_of;
-use state::{Footprint, Slot, State};
+use state::{Footprint, ProgramStream, State};
 
 /// The result of a step: the failure that it has shown.
 type Played<T = ()> = Result<T, Failure>;
@@ -76,7 +76,7 @@ impl Player {
     ) -> Result<Self, BuildError> {
         let built = stack::build(program.stack, rig, program.seed, &options.wiring)?;
         let leases = (0..program.streams).map(|_| rig.streams().acquire());
-        let slot = |lease| Slot { lease: Some(Arc::new(lease)), is_adopted: false };
+        let slot = |lease| ProgramStream { lease: Some(Arc::new(lease)), is_adopted: false };
         let streams = leases.map(|lease| lease.map(slot)).collect::<ResourceResult<_>>()?;
         let state = State {
             streams,

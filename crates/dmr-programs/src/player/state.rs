@@ -16,7 +16,7 @@ use crate::random::Random;
 /// never in a call of the library.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) streams: Vec<Slot>,
+    pub(crate) streams: Vec<ProgramStream>,
     pub(crate) blocks: HashMap<u32, Held>,
     pub(crate) windows: HashMap<u32, Open>,
     pub(crate) facts: HashMap<Generation, Facts>,
@@ -55,7 +55,7 @@ pub(crate) struct State {
 
 /// One of the program's streams.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct ProgramStream {
     /// `None` while it is exchanged.
     pub(crate) lease: Option<Arc<StreamLease>>,
     /// A stream that the pool does not own.

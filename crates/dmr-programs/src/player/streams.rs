@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::result;
 use dmr_core::ResourceError;
 
-use super::state::{Slot, slot_of};
+use super::state::{ProgramStream, slot_of};
 use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
@@ -109,7 +109,7 @@ impl Player {
                 self.rig.streams().acquire().ok().map(Arc::new)
             }
         };
-        self.state().streams[stream] = Slot { lease, is_adopted };
+        self.state().streams[stream] = ProgramStream { lease, is_adopted };
         Ok(())
     }
 }

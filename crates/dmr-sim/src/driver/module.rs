@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
-use crate::ptx::{self, Entry};
+use crate::ptx::{self, KernelEntry};
 use crate::session::{Scope, Session, driver_call};
 
 chapter![
@@ -140,7 +140,7 @@ extern "C" fn cuFuncSetCacheConfig(function: Handle, _config: c_int) -> Code {
 
 impl Session<'_> {
     /// Returns the kernel of a handle, if its module is still loaded.
-    pub(crate) fn function(&self, function: Handle) -> Outcome<&Entry> {
+    pub(crate) fn function(&self, function: Handle) -> Outcome<&KernelEntry> {
         let index = self.index_of(Kind::Function, function)?;
         let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
         let entries = self.modules.get(&module).ok_or(ERROR_INVALID_HANDLE)?;

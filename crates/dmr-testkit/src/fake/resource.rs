@@ -24,12 +24,12 @@ pub struct FakeResource {
     pub(super) pool: StreamPoolId,
     pub(super) tracks: bool,
     fault: Option<Fault>,
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) blocks: HashMap<Generation, Held>,
+pub(super) struct FakeState {
+    pub(super) blocks: HashMap<Generation, HeldBlock>,
     pub(super) usage: Usage,
     pub(super) calls: u64,
     pub(super) spare_generations: Vec<Generation>,
@@ -37,7 +37,7 @@ pub(super) struct State {
 
 /// A block that is live or retired.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldBlock {
     pub(super) at: usize,
     pub(super) bytes: usize,
     pub(super) reserved: usize,
@@ -45,11 +45,11 @@ pub(super) struct Held {
     /// The event on the home stream at which it was deallocated.
     pub(super) retired: Option<Event>,
     pub(super) ledger: Ledger,
-    pub(super) windows: Vec<Window>,
+    pub(super) windows: Vec<OpenWindow>,
 }
 
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct OpenWindow {
     pub(super) ticket: u32,
     pub(super) stream: StreamId,
     pub(super) access: Access,
@@ -76,7 +76,7 @@ impl FakeResource {
         self.fault == Some(fault)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, FakeState> {
         lock(&self.state)
     }
 
@@ -106,7 +106,7 @@ impl FakeResource {
 
     /// Returns the offset of memory for a new block: that of a retired block that `home` is ordered after
     /// anyway, else the first gap that is large enough.
-    fn place(&self, state: &mut State, reserved: usize, home: StreamId) -> Option<usize> {
+    fn place(&self, state: &mut FakeState, reserved: usize, home: StreamId) -> Option<usize> {
         let taken_over = state.blocks.iter().find(|(_, held)| {
             held.retired.is_some()
                 && held.home == home
@@ -124,7 +124,7 @@ impl FakeResource {
         self.first_fit(state, reserved)
     }
 
-    fn first_fit(&self, state: &State, reserved: usize) -> Option<usize> {
+    fn first_fit(&self, state: &FakeState, reserved: usize) -> Option<usize> {
         let mut taken: Vec<_> = state.blocks.values().map(|h| (h.at, h.reserved)).collect();
         taken.sort_unstable();
         if self.has(Fault::Overlaps) && taken.len() > 2 {
@@ -141,7 +141,7 @@ impl FakeResource {
     }
 
     /// Frees a block.
-    pub(super) fn free(&self, state: &mut State, generation: Generation) -> Option<Held> {
+    pub(super) fn free(&self, state: &mut FakeState, generation: Generation) -> Option<HeldBlock> {
         let held = state.blocks.remove(&generation)?;
         let bytes = self.counted(held.bytes, held.reserved);
         match held.retired {
@@ -158,7 +158,7 @@ impl FakeResource {
         Some(held)
     }
 
-    pub(super) fn reap(&self, state: &mut State, wait: bool) -> u64 {
+    pub(super) fn reap(&self, state: &mut FakeState, wait: bool) -> u64 {
         let mut device = self.device();
         let mut done: Vec<_> = Vec::new();
         for (generation, held) in &state.blocks {
@@ -232,7 +232,7 @@ impl DeviceMemoryResource for FakeResource {
         let forgets = self.has(Fault::ForgetsTheAllocation);
         let ledger = if forgets { Ledger::new() } else { Ledger::allocated(event.id()) };
         let windows = Vec::new();
-        let held = Held { at, bytes, reserved, home, retired: None, ledger, windows };
+        let held = HeldBlock { at, bytes, reserved, home, retired: None, ledger, windows };
         state.blocks.insert(generation, held);
         state.usage.reserved += reserved as u64;
         state.usage.total_allocated += counted;
@@ -362,7 +362,7 @@ impl UseTracking for FakeResource {
         let stream = tokens.stream();
         let resolved = self.tracked(stream)?;
         let mut state = self.state();
-        let admit = |state: &State, used: &BlockUse| {
+        let admit = |state: &FakeState, used: &BlockUse| {
             let admitted = self.admit(state, used.block, resolved, used.access);
             if self.has(Fault::TakesStaleIds) { Ok(()) } else { admitted }
         };

@@ -4,14 +4,14 @@ use dmr_core::ledger::Ledger;
 use dmr_core::{Access, BlockId, ResourceError, ResourceResult, StreamId, UseToken};
 
 use super::device::{Event, Op};
-use super::resource::{FakeResource, Held, State, Window};
+use super::resource::{FakeResource, FakeState, HeldBlock, OpenWindow};
 use super::{Fault, leased};
 
 impl FakeResource {
     /// Returns an error unless a use may be prepared now.
     pub(super) fn admit(
         &self,
-        state: &State,
+        state: &FakeState,
         block: BlockId,
         stream: StreamId,
         access: Access,
@@ -38,7 +38,7 @@ impl FakeResource {
     /// Opens a window that was admitted, and returns its ticket.
     pub(super) fn open(
         &self,
-        state: &mut State,
+        state: &mut FakeState,
         block: BlockId,
         stream: StreamId,
         access: Access,
@@ -47,12 +47,12 @@ impl FakeResource {
         let ticket = state.calls as u32;
         if let Some(held) = state.blocks.get_mut(&block.generation()) {
             self.wait(held, stream, access);
-            held.windows.push(Window { ticket, stream, access });
+            held.windows.push(OpenWindow { ticket, stream, access });
         }
         ticket
     }
 
-    pub(super) fn wait(&self, held: &Held, stream: StreamId, access: Access) {
+    pub(super) fn wait(&self, held: &HeldBlock, stream: StreamId, access: Access) {
         if self.has(Fault::SkipsWaits) {
             return;
         }
@@ -62,7 +62,7 @@ impl FakeResource {
         }
     }
 
-    pub(super) fn commit(&self, held: &mut Held, stream: StreamId, access: Access) {
+    pub(super) fn commit(&self, held: &mut HeldBlock, stream: StreamId, access: Access) {
         if self.has(Fault::ForgetsReads) && !access.writes() {
             return;
         }
