@@ -96,7 +96,7 @@ pub(crate) fn submit(
     }
     streams.device().bind()?;
     let mut tokens = LaunchTokens::new(id);
-    tokens.prepare(streams, resource, &pinned, &tracked)?;
+    tokens.prepare(stream, resource, &pinned, &tracked)?;
     let worked = work();
     worked.and(tokens.finish(streams, resource))
 }

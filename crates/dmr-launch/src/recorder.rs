@@ -8,7 +8,7 @@ use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
     StreamPoolId, UseTrackingExt,
 };
-use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, StreamPool, TrackedMemory};
+use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, StreamGuard, StreamPool, TrackedMemory};
 use smallvec::SmallVec;
 
 use crate::error::RefusedMemory;
@@ -128,11 +128,11 @@ impl LaunchRecorder {
         ctx: &C,
     ) -> Result<PreflightedLaunch, PreflightError> {
         let (streams, resource) = (ctx.streams(), ctx.resource());
-        let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?.id();
-        let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream);
-        self.open(&mut windows, streams.id(), &**resource, stream)?;
+        let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
+        let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
+        self.open(&mut windows, &**resource, &stream)?;
         let counts = (self.uses.len(), self.skipped);
-        Ok(PreflightedLaunch::new(windows, stream, self.mode, counts))
+        Ok(PreflightedLaunch::new(windows, stream.id(), self.mode, counts))
     }
 
     /// Preflight, `enqueue`, commit. `enqueue` gets the stream to enqueue on.
@@ -159,7 +159,7 @@ impl LaunchRecorder {
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(&**streams, &**resource, stream.id());
-        self.open(&mut windows, streams.id(), &**resource, stream.id())?;
+        self.open(&mut windows, &**resource, &stream)?;
         let enqueued = self.held_to_its_uses(|| enqueue(stream.stream()));
         match (enqueued, windows.finish()) {
             (Ok(value), Ok(())) => Ok(value),
@@ -269,13 +269,12 @@ impl LaunchRecorder {
     fn open<S: Deref<Target = StreamPool>, R: DeviceMemoryResource>(
         &mut self,
         windows: &mut Windows<S, R>,
-        pool: StreamPoolId,
         resource: &dyn DeviceMemoryResource,
-        stream: StreamId,
+        stream: &StreamGuard<'_>,
     ) -> Result<(), PreflightError> {
-        self.refuse_or_leave_out_unordered(pool, resource, stream)?;
+        self.refuse_or_leave_out_unordered(stream.pool().id(), resource, stream.id())?;
         let (pinned, blocks) = self.uses.split_at(self.pinned);
-        windows.open(pinned, blocks).map_err(|error| self.refused(error))
+        windows.open(stream, pinned, blocks).map_err(|error| self.refused(error))
     }
 
     /// Refuses or leaves out everything that cannot be ordered, as the mode says.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::{BlockUse, DeviceMemoryResource, ResourceResult, StreamId};
-use dmr_streams::{LaunchTokens, StreamPool};
+use dmr_streams::{LaunchTokens, StreamGuard, StreamPool};
 
 static UNCOMMITTED: AtomicU64 = AtomicU64::new(0);
 
@@ -37,8 +37,13 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
 
     /// Opens the windows of all these uses, or none.
     #[inline]
-    pub(crate) fn open(&mut self, pinned: &[BlockUse], blocks: &[BlockUse]) -> ResourceResult<()> {
-        self.tokens.prepare(&self.streams, &self.resource, pinned, blocks)?;
+    pub(crate) fn open(
+        &mut self,
+        stream: &StreamGuard<'_>,
+        pinned: &[BlockUse],
+        blocks: &[BlockUse],
+    ) -> ResourceResult<()> {
+        self.tokens.prepare(stream, &self.resource, pinned, blocks)?;
         self.is_pending = !self.tokens.is_empty();
         Ok(())
     }

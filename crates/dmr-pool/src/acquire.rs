@@ -43,22 +43,16 @@ pub(crate) enum Share {
     Limit,
 }
 
-/// Whether a stream is made to wait for a chunk of another stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lend {
-    /// It acquires only what it may use at once.
-    NoWait,
-    /// It is made to wait.
-    Wait,
-}
-
 /// A step of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LadderStep {
     /// A page of its own, for a stream that has borrowed many chunks.
     Settle,
-    /// A chunk of the own arena that other streams have used, or of another arena.
-    Lend(Lend),
+    /// A chunk of the own arena that other streams have used, or of another arena, which the stream may use at
+    /// once.
+    LendReady,
+    /// Such a chunk that the stream is made to wait for.
+    LendWaiting,
     /// Memory from upstream, which saves waits and costs memory: over pages, `compact` reserves only a few
     /// before its streams wait, unless threads contend for arenas.
     Grow(Share),
@@ -70,7 +64,7 @@ pub(crate) enum LadderStep {
 impl LadderStep {
     /// Returns whether the stream may have been made to wait.
     fn may_wait(self) -> bool {
-        self != Self::Lend(Lend::NoWait)
+        self != Self::LendReady
     }
 }
 
@@ -96,8 +90,8 @@ pub struct StepCounts {
 impl StepCounts {
     pub(crate) fn count(&mut self, step: LadderStep) {
         *match step {
-            LadderStep::Lend(Lend::NoWait) => &mut self.lent_ready,
-            LadderStep::Lend(Lend::Wait) => &mut self.lent_waiting,
+            LadderStep::LendReady => &mut self.lent_ready,
+            LadderStep::LendWaiting => &mut self.lent_waiting,
             LadderStep::Grow(Share::Slack) => &mut self.grown_within_slack,
             LadderStep::Settle | LadderStep::Grow(Share::Limit) => &mut self.grown,
             LadderStep::Reclaim => &mut self.reclaimed,
@@ -117,9 +111,9 @@ impl StepCounts {
 /// The same steps in both modes: what differs is the slack.
 const LADDER: [LadderStep; 6] = [
     LadderStep::Settle,
-    LadderStep::Lend(Lend::NoWait),
+    LadderStep::LendReady,
     LadderStep::Grow(Share::Slack),
-    LadderStep::Lend(Lend::Wait),
+    LadderStep::LendWaiting,
     LadderStep::Grow(Share::Limit),
     LadderStep::Reclaim,
 ];
@@ -144,21 +138,30 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 error.in_pool(request.bytes as usize, &self.own_usage(), self.estimated_shortage())
             })?,
         };
-        let kept = found.arena.lock().use_slot(found.chunk.id, tag);
-        let reserve = || self.uses().reserve(&self.owner, found.location().to_payload(), own.home);
-        let slot = match kept.map_or_else(reserve, Ok) {
-            Ok(slot) => slot,
-            Err(error) => {
-                self.put_back(found, own.home);
-                return Err(error);
+        let Found { arena, chunk, .. } = found;
+        let mut state = arena.lock();
+        let slot = match state.use_slot(chunk.id, tag) {
+            Some(slot) => slot,
+            None => {
+                drop(state);
+                let payload = found.location().to_payload();
+                let slot = match self.uses().reserve(&self.owner, payload, own.home) {
+                    Ok(slot) => slot,
+                    Err(error) => {
+                        self.put_back(found, own.home);
+                        return Err(error);
+                    }
+                };
+                state = arena.lock();
+                state.add_block_record(chunk.id, tag);
+                slot
             }
         };
-        let Found { arena, chunk, hand, .. } = found;
-        let mut state = arena.lock();
-        state.add_block_record(chunk.id, tag);
-        state.counts.add_block(request.bytes);
+        state.count_block(request.bytes);
         drop(state);
-        hand.map(Hand::spend);
+        if let Some(hand) = found.hand {
+            hand.spend();
+        }
         Ok(Placement { chunk, slot })
     }
 
@@ -227,8 +230,8 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     self.map_at_home(own, request)
                 }
                 LadderStep::Settle => None,
-                LadderStep::Lend(Lend::NoWait) => self.lend_ready(own, request),
-                LadderStep::Lend(Lend::Wait) => self.lend_waiting(own, request),
+                LadderStep::LendReady => self.lend_ready(own, request),
+                LadderStep::LendWaiting => self.lend_waiting(own, request),
                 // On an error of the first, the other one returns its own.
                 LadderStep::Grow(Share::Slack) => {
                     self.grow(own, request, Share::Slack).unwrap_or_default()
@@ -263,6 +266,14 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         Ok(None)
+    }
+
+    /// Refuses a home stream that captures a graph.
+    fn refuse_captured(&self, home: StreamId) -> ResourceResult<()> {
+        if self.config.checks_capture {
+            self.streams.enter_home(home)?.refuse_capture()?;
+        }
+        Ok(())
     }
 
     /// Lets contention and peak decay, by the bytes that were allocated since.

@@ -12,7 +12,6 @@ use dmr_streams::uses::{FreeSlot, PendingQueue};
 use dmr_streams::{SpinLock, SpinLockGuard};
 
 use crate::acquire::{LadderStep, StepCounts};
-use crate::counts::Counts;
 use crate::heap::{ChunkId, Heap, UNIT, smallest_of_bin};
 use crate::span::Span;
 
@@ -58,6 +57,19 @@ pub(crate) struct State {
     exactness: u32,
 }
 
+/// Blocks and bytes, as requested, since the pool was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Blocks that were allocated.
+    pub(crate) blocks: u64,
+    /// Bytes that were allocated, or by which blocks have grown.
+    pub(crate) allocated: u64,
+    /// Bytes of blocks that were deallocated.
+    pub(crate) returned: u64,
+    /// Bytes of blocks that were deallocated and have no open window.
+    pub(crate) freed: u64,
+}
+
 /// What a chunk keeps from one block in it to the next.
 #[derive(Debug)]
 struct BlockRecord {
@@ -89,8 +101,6 @@ pub(crate) struct Request {
     pub(crate) units: u32,
     /// The bytes of the block; 0 if the memory is reserved for later blocks.
     pub(crate) bytes: u64,
-    /// Whether the block is to have a span of its own.
-    pub(crate) is_dedicated: bool,
 }
 
 impl Request {
@@ -170,7 +180,7 @@ impl Arena {
     pub(crate) fn lock_for_block(&self) -> Locked<'_> {
         let state = self.state.lock();
         #[cfg(test)]
-        crate::work::locked();
+        crate::tests::work::locked();
         Locked { arena: self, state }
     }
 
@@ -178,7 +188,7 @@ impl Arena {
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
         let mut state = self.state.try_lock()?;
         #[cfg(test)]
-        crate::work::locked();
+        crate::tests::work::locked();
         state.heap.merge_recent();
         Some(Locked { arena: self, state })
     }
@@ -211,12 +221,29 @@ impl State {
         record.slot.take()
     }
 
-    /// Keeps the use slot for the chunk's next block. (Chunks that are merged and cut again get the
-    /// same ids, and so the same slots.)
+    /// Counts an allocation.
     #[inline(always)]
-    pub(crate) fn keep_slot(&mut self, chunk: ChunkId, slot: FreeSlot) {
-        if let Some(record) = self.block_record(chunk) {
-            record.slot = Some(slot);
+    pub(crate) fn count_block(&mut self, bytes: u64) {
+        self.counts.blocks += 1;
+        self.counts.allocated += bytes;
+    }
+
+    /// Counts bytes of a chunk's block as deallocated and as freed, and keeps its use slot for the chunk's
+    /// next block. (Chunks that are merged and cut again get the same ids, and so the same slots.)
+    #[inline(always)]
+    pub(crate) fn end_block(
+        &mut self,
+        chunk: ChunkId,
+        slot: Option<FreeSlot>,
+        deallocated: u64,
+        freed: u64,
+    ) {
+        self.counts.returned += deallocated;
+        self.counts.freed += freed;
+        if slot.is_some()
+            && let Some(record) = self.block_record(chunk)
+        {
+            record.slot = slot;
         }
     }
 
@@ -270,8 +297,8 @@ impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         #[cfg(test)]
-        crate::work::unlocks();
-        let live = self.state.counts.live();
+        crate::tests::work::unlocks();
+        let live = self.state.counts.allocated - self.state.counts.returned;
         if live.wrapping_sub(self.state.live_from) > self.state.live_range {
             self.update_live(live);
         }

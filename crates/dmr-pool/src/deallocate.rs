@@ -42,7 +42,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     /// Frees a chunk: it is pending as long as its arena's stream is not ordered after its uses.
     #[inline(always)]
     pub(crate) fn free_chunk(&self, freed: FreedChunk) {
-        let FreedChunk { location, home, mut after, slot, .. } = freed;
+        let FreedChunk { location, home, mut after, slot, deallocated, freed } = freed;
         let Some(arena) = self.arena_at(location.arena) else { return };
         let uses = self.uses();
         let is_borrowed = arena.home.slot() != home.slot();
@@ -50,11 +50,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             after.add(home, uses.submitted(home));
         }
         let mut state = arena.lock();
-        state.counts.freed += freed.freed;
-        state.counts.returned += freed.deallocated;
-        if let Some(slot) = slot {
-            state.keep_slot(location.chunk, slot);
-        }
+        state.end_block(location.chunk, slot, deallocated, freed);
         if after.is_empty() || uses.is_after(arena.home, &after) {
             state.heap.release(location.chunk, uses.submitted(arena.home));
             return;

@@ -87,7 +87,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         while rest > 0 && outcome.is_ok() {
             let piece = rest.min(MAX_RESERVED_CHUNK);
             let units = piece.div_ceil(UNIT) as u32;
-            let request = Request { units, bytes: 0, is_dedicated: false };
+            let request = Request { units, bytes: 0 };
             match self.grow(arena, request, Share::Limit) {
                 Ok(Some(found)) => reserved.push(found.chunk),
                 Ok(None) => outcome = Err(self.out_of_memory(bytes)),
@@ -112,11 +112,16 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let since = self.uses().submitted(own.home);
         let mut state = own.lock();
         let alignment = self.config.alignment as u64;
-        let first = state.add_block(block, alignment, request.is_dedicated, since);
+        let first = state.add_block(block, alignment, self.is_dedicated(request), since);
         let chunk = state.heap.acquire_from(first, request.units);
         drop(state);
         // What the request does not need was in the first hand, and is free.
         Ok(Some(own.found(chunk).in_hand(self.transit.open())))
+    }
+
+    /// Returns whether the block has a span of its own.
+    fn is_dedicated(&self, request: Request) -> bool {
+        request.bytes > 0 && request.bytes >= self.config.dedicated_from
     }
 
     /// Allocates a large step from upstream, or less if it does not have that much. `None` if the pool
@@ -134,7 +139,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let reserved = self.reserved.load(Ordering::Relaxed);
         let share = reserved / (2 * self.arenas().count() as u64).max(1);
         let growth = share.min(self.config.growth).min(MAX_CHUNK).next_multiple_of(SEGMENT_STEP);
-        let is_exact = request.is_dedicated || request.bytes == 0;
+        let is_exact = self.is_dedicated(request) || request.bytes == 0;
         let step = if is_exact { least } else { least.max(growth) };
         let mut outcome = Ok(None);
         for bytes in std::iter::once(step).chain((least < step).then_some(least)) {

@@ -51,7 +51,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             return Err(error);
         }
         let mut state = arena.lock();
-        state.counts.add_bytes(more_bytes);
+        state.counts.allocated += more_bytes;
         let reserved_bytes = u64::from(state.heap.range(chunk).1) * UNIT;
         drop(state);
         // SAFETY: the block was not narrowed, so its address is that of its chunk; the chunk is this
@@ -100,7 +100,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if !is_own {
             return Ok(false);
         }
-        let request = Request { units: more_units, bytes: more_bytes, is_dedicated: false };
+        let request = Request { units: more_units, bytes: more_bytes };
         match self.map_behind(arena, chunk, request) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. }) => Ok(false),
             other => other,

@@ -26,7 +26,6 @@ mod acquire;
 mod arena;
 mod claim;
 mod config;
-mod counts;
 mod deallocate;
 mod grow;
 mod heap;
@@ -43,8 +42,6 @@ mod sync;
 mod tests;
 mod transit;
 mod trim;
-#[cfg(test)]
-mod work;
 
 pub use acquire::StepCounts;
 pub use config::PoolConfig;

@@ -143,11 +143,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         let mut after = Dependencies::on(home, self.uses().submitted(home));
         after.add_all(&freed.after);
         let mut state = arena.lock();
-        state.counts.freed += freed.freed;
-        state.counts.returned += freed.deallocated;
-        if let Some(slot) = freed.slot {
-            state.keep_slot(location.chunk, slot);
-        }
+        state.end_block(location.chunk, freed.slot, freed.deallocated, freed.freed);
         drop(state);
         observed.freed().push(FreedRegion { location, after, address, generation });
         self.free_done_regions();

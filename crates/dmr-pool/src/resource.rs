@@ -1,12 +1,10 @@
 //! The resource: what happens on every allocation and every free.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
-use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
@@ -189,8 +187,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     fn request(&self, bytes: usize, capacity: usize) -> Request {
         let mask = self.config.alignment - 1;
         let units = (((capacity + mask) & !mask) as u64 / UNIT) as u32;
-        let bytes = bytes as u64;
-        Request { units, bytes, is_dedicated: bytes >= self.config.dedicated_from }
+        Request { units, bytes: bytes as u64 }
     }
 
     /// Routes every allocation through the slow path.
@@ -250,7 +247,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if let Some(chunk) = chunk
             && let Some(slot) = state.use_slot(chunk.id, tag)
         {
-            state.counts.add_block(request.bytes);
+            state.count_block(request.bytes);
             return Ok(Placement { chunk, slot });
         }
         drop(state);
@@ -277,9 +274,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     self.free_used(freed);
                 } else if let Some(arena) = self.arena_at(location.arena) {
                     let mut state = arena.lock_for_block();
-                    state.counts.freed += bytes;
-                    state.counts.returned += bytes;
-                    state.keep_slot(location.chunk, slot);
+                    state.end_block(location.chunk, Some(slot), bytes, bytes);
                     let since = self.uses().submitted(home);
                     state.heap.release_for_reuse(location.chunk, since);
                 }
@@ -314,15 +309,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     #[inline]
     pub(crate) fn refuse_capture(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
         if self.config.checks_capture { stream.refuse_capture() } else { Ok(()) }
-    }
-
-    /// Refuses a block whose home stream captures a graph.
-    #[inline]
-    pub(crate) fn refuse_captured(&self, home: StreamId) -> ResourceResult<()> {
-        if self.config.checks_capture {
-            self.streams.enter_home(home)?.refuse_capture()?;
-        }
-        Ok(())
     }
 
     pub(crate) fn arena_at(&self, slot: usize) -> Option<&Arena> {
@@ -446,23 +432,5 @@ impl<U: DeviceMemoryResource> UseTracking for PoolResource<U> {
 impl<U: DeviceMemoryResource> Drop for PoolResource<U> {
     fn drop(&mut self) {
         self.release_all();
-    }
-}
-
-/// `Pool(Async(device 0))`, or with pages `Pool(pages of 8 MiB, Virtual(device 0))`.
-impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.pages {
-            None => write!(f, "Pool({:?})", self.upstream),
-            Some(pages) => {
-                write!(f, "Pool(pages of {}, {:?})", human_bytes(pages.size), self.upstream)
-            }
-        }
-    }
-}
-
-impl<U: DeviceMemoryResource> fmt::Debug for PoolResource<U> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }

@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::{Holder, PoolShortage};
+use dmr_core::size::human_bytes;
 use dmr_core::{AllocTag, DeviceMemoryResource, StreamId, Usage};
 
 use crate::PoolResource;
@@ -261,3 +263,21 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 const AT_A_TIME: usize = 4096;
 /// About the number of chunks of an arena that the report of a refused allocation looks at.
 const SAMPLE: usize = 2048;
+
+/// `Pool(Async(device 0))`, or with pages `Pool(pages of 8 MiB, Virtual(device 0))`.
+impl<U: DeviceMemoryResource> fmt::Display for PoolResource<U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pages {
+            None => write!(f, "Pool({:?})", self.upstream),
+            Some(pages) => {
+                write!(f, "Pool(pages of {}, {:?})", human_bytes(pages.size), self.upstream)
+            }
+        }
+    }
+}
+
+impl<U: DeviceMemoryResource> fmt::Debug for PoolResource<U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

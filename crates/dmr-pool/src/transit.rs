@@ -207,7 +207,7 @@ impl Drop for Hand<'_> {
         drop(hands);
         if is_waited_for {
             #[cfg(test)]
-            crate::work::wake();
+            crate::tests::work::wake();
             self.transit.closed.notify_all();
         }
     }

@@ -11,6 +11,7 @@ use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::holds::Holds;
 use crate::relaxed::in_relaxed_mode;
+use crate::slot::StreamSlot;
 use crate::{Device, StreamPool};
 
 /// The driver's function that says whether a stream is capturing a graph.
@@ -55,8 +56,8 @@ impl StreamPool {
     #[inline(always)]
     pub(crate) fn entered(&self, stream: StreamId) -> Option<StreamGuard<'_>> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
-        self.stream_slot(id.slot()).filter(|slot| slot.admits(id.lease()))?;
-        self.entered_home(id)?.live()
+        let slot = self.slot_of(id).filter(|slot| slot.admits(id.lease()))?;
+        self.enter_slot(id, slot)?.live()
     }
 
     /// Begins a call that uses the stream on which a block was allocated, also after its lease was
@@ -74,19 +75,24 @@ impl StreamPool {
     /// As [`enter_home`](Self::enter_home); `None` where that is an error.
     #[inline(always)]
     pub(crate) fn entered_home(&self, home: StreamId) -> Option<HomeStream<'_>> {
-        if self.device().is_usable()
-            && home.pool() == Some(self.id())
-            && let Some(slot) = self.stream_slot(home.slot())
-            && let Some(known) = slot.stream.get()
-        {
-            let holds = self.is_adopted(home.slot()).then_some(&slot.holds);
-            return Some(if holds.is_none_or(Holds::enter) {
-                HomeStream::Live(StreamGuard { pool: self, stream: &known.stream, id: home, holds })
-            } else {
-                HomeStream::Retired
-            });
-        }
-        None
+        self.enter_slot(home, self.slot_of(home)?)
+    }
+
+    /// Returns the slot of a stream of this pool, if the device can be used.
+    #[inline(always)]
+    fn slot_of(&self, id: StreamId) -> Option<&StreamSlot> {
+        let is_ours = self.device().is_usable() && id.pool() == Some(self.id());
+        if is_ours { self.stream_slot(id.slot()) } else { None }
+    }
+
+    #[inline(always)]
+    fn enter_slot<'p>(&'p self, id: StreamId, slot: &'p StreamSlot) -> Option<HomeStream<'p>> {
+        let stream = &slot.stream.get()?.stream;
+        let holds = self.is_adopted(id.slot()).then_some(&slot.holds);
+        Some(match holds.is_none_or(Holds::enter) {
+            true => HomeStream::Live(StreamGuard { pool: self, stream, id, holds }),
+            false => HomeStream::Retired,
+        })
     }
 
     /// Returns a guard for the thread that is retiring the stream, which counts as a call already.

@@ -4,7 +4,7 @@ use dmr_core::{
     BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking,
 };
 
-use crate::StreamPool;
+use crate::{StreamGuard, StreamPool};
 
 /// The open windows of one launch: all of them were opened, or none.
 ///
@@ -27,9 +27,9 @@ impl LaunchTokens {
         Self { pinned: UseTokens::new(stream), blocks: UseTokens::new(stream) }
     }
 
-    /// Makes the stream, which is of `streams`, wait for what the uses must come after, and opens their
-    /// windows: those of `pinned` in the use table of `streams`, those of `blocks` through `resource`. Does
-    /// not call the resource if there are no `blocks`.
+    /// Makes the stream, which was entered, wait for what the uses must come after, and opens their windows:
+    /// those of `pinned` in the use table of its pool, those of `blocks` through `resource`. Does not call the
+    /// resource if there are no `blocks`.
     ///
     /// Of each stream that has used the memory, the launch's stream waits for one event at most for `pinned`,
     /// and for a later one at most for `blocks`.
@@ -41,14 +41,14 @@ impl LaunchTokens {
     #[inline]
     pub fn prepare<R: DeviceMemoryResource + ?Sized>(
         &mut self,
-        streams: &StreamPool,
+        stream: &StreamGuard<'_>,
         resource: &R,
         pinned: &[BlockUse],
         blocks: &[BlockUse],
     ) -> ResourceResult<()> {
-        let open = self.pinned.len();
+        let (streams, open) = (stream.pool(), self.pinned.len());
         if !pinned.is_empty() {
-            streams.uses().prepare_in(pinned, &mut self.pinned, || ())?;
+            streams.uses().prepare_on(stream, pinned, &mut self.pinned)?;
         }
         if blocks.is_empty() {
             return Ok(());

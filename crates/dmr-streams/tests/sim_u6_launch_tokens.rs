@@ -19,10 +19,10 @@ fn a_preparation_that_fails_closes_no_window_of_an_earlier_one() {
     resource.deallocate(stale).unwrap();
     let mut tokens = LaunchTokens::new(user.id());
     let first = [BlockUse::new(pinned.block().id(), Access::Write)];
-    tokens.prepare(rig.streams(), &resource, &first, &[]).unwrap();
-    tokens
-        .prepare(rig.streams(), &resource, &[], &[BlockUse::new(stale_id, Access::Read)])
-        .unwrap_err();
+    let entered = rig.streams().enter(user.id()).unwrap();
+    tokens.prepare(&entered, &resource, &first, &[]).unwrap();
+    tokens.prepare(&entered, &resource, &[], &[BlockUse::new(stale_id, Access::Read)]).unwrap_err();
+    drop(entered);
     assert_eq!(tokens.len(), 1);
     assert_eq!(pinned.synchronize(), Ok(false), "its window is open");
 }
@@ -39,8 +39,10 @@ fn a_preparation_that_fails_holds_no_adopted_stream() {
     let [pinned_use, stale] = [pinned.block().id(), block.id()].map(use_of);
     resource.deallocate(block).unwrap();
     let mut tokens = LaunchTokens::new(adopted.id());
-    tokens.prepare(rig.streams(), &resource, &pinned_use, &[]).unwrap();
-    tokens.prepare(rig.streams(), &resource, &pinned_use, &stale).unwrap_err();
+    let entered = rig.streams().enter(adopted.id()).unwrap();
+    tokens.prepare(&entered, &resource, &pinned_use, &[]).unwrap();
+    tokens.prepare(&entered, &resource, &pinned_use, &stale).unwrap_err();
+    drop(entered);
     rig.streams().retire_stream(&adopted).expect_err("the first window is open");
     tokens.finish(rig.streams(), &resource).unwrap();
     rig.streams().retire_stream(&adopted).unwrap();
@@ -58,7 +60,8 @@ fn an_event_that_stands_for_a_block_and_pinned_memory_is_waited_for_once() {
         [pinned.block().id(), block.id()].map(|id| [BlockUse::new(id, Access::Write)]);
     let launch_on = |stream| {
         let mut tokens = LaunchTokens::new(stream);
-        tokens.prepare(rig.streams(), &resource, &pinned_use, &block_use).unwrap();
+        let entered = rig.streams().enter(stream).unwrap();
+        tokens.prepare(&entered, &resource, &pinned_use, &block_use).unwrap();
         tokens.finish(rig.streams(), &resource).unwrap();
     };
     launch_on(producer.id());

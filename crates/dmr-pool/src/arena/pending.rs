@@ -86,7 +86,7 @@ impl Locked<'_> {
     #[inline]
     fn settle(&mut self, entry: u32, uses: UseTable<'_>) -> bool {
         #[cfg(test)]
-        crate::work::look();
+        crate::tests::work::look();
         let stream = self.arena.home;
         let Some(pending) = self.pending.get(entry) else { return false };
         let order = uses.order_of(stream, &pending.after);
@@ -159,7 +159,7 @@ impl State {
             let mut larger = None;
             for (chunk, entry) in self.heap.pending_of(size) {
                 #[cfg(test)]
-                crate::work::look();
+                crate::tests::work::look();
                 let AcquiredChunk { units, since, .. } = self.heap.acquired(chunk);
                 if units > most || tries == TRIES {
                     return None;

@@ -194,7 +194,7 @@ impl Index<ChunkId> for Chunks {
     #[inline]
     fn index(&self, id: ChunkId) -> &Chunk {
         #[cfg(test)]
-        crate::work::look();
+        crate::tests::work::look();
         let index = id.get() as usize;
         &self.rows[index / ROW][index % ROW]
     }
@@ -204,7 +204,7 @@ impl IndexMut<ChunkId> for Chunks {
     #[inline]
     fn index_mut(&mut self, id: ChunkId) -> &mut Chunk {
         #[cfg(test)]
-        crate::work::look();
+        crate::tests::work::look();
         let index = id.get() as usize;
         &mut self.rows[index / ROW][index % ROW]
     }

@@ -5,7 +5,7 @@ use dmr_sim::Policy;
 
 use super::{MIB, Stage};
 use crate::PoolConfig;
-use crate::work::wakes;
+use crate::tests::work::wakes;
 
 #[test]
 fn growing_and_trimming_make_no_call_to_wake_threads_where_none_waits() {

@@ -5,6 +5,7 @@ mod hands;
 mod loans;
 mod slack;
 mod stalls;
+pub(crate) mod work;
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use dmr_sim::Policy;
 
 use super::{MIB, Stage};
 use crate::PoolConfig;
-use crate::work::longest_hold;
+use crate::tests::work::longest_hold;
 
 /// Looks at chunks during an allocation, a free or a report, at most, under one hold. Each takes some
 /// nanoseconds.

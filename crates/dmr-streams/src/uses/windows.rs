@@ -48,17 +48,28 @@ impl UseTable<'_> {
         let Some(stream) = self.pool.entered(tokens.stream()) else {
             return Err(self.pool.refusal(tokens.stream()));
         };
+        self.prepare_on(&stream, uses, tokens).inspect_err(|_| failed())
+    }
+
+    /// As [`prepare_in`](Self::prepare_in), on a stream of this pool that was entered.
+    #[inline(always)]
+    pub(crate) fn prepare_on(
+        &self,
+        stream: &StreamGuard<'_>,
+        uses: &[BlockUse],
+        tokens: &mut UseTokens,
+    ) -> ResourceResult<()> {
         if !tokens.resolve(stream.id()) {
             return Err(ResourceError::stream_misuse(stream.id(), StreamProblem::ReturnedLease));
         }
         let open = tokens.len();
-        let outcome = self.open(uses, &stream, tokens);
-        stream.open_windows(tokens.len() - open);
-        if outcome.is_err() {
+        if let Err(error) = self.open(uses, stream, tokens) {
+            stream.open_windows(tokens.len() - open);
             self.cancel_from(tokens, open);
-            failed();
+            return Err(error);
         }
-        outcome
+        stream.open_windows(tokens.len() - open);
+        Ok(())
     }
 
     #[inline(always)]
