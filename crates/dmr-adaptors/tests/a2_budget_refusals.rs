@@ -233,16 +233,32 @@ fn a_thread_that_is_being_torn_down_can_free_and_allocate() {
 #[test]
 fn what_is_freed_before_the_last_poll_makes_room() {
     // The resource frees the block just after the nth query whether it is still retired.
-    for n in 1..=4 {
+    for n in 1.. {
         let resource = Hooked::new(Backend::new().keeping(false));
         let budget = BudgetLayer::new(1000).layer(Arc::clone(&resource));
         let stream = resource.backend.stream();
         let block = budget.allocate(600, stream, TAG).unwrap();
         budget.deallocate(block).unwrap();
         resource.frees_after(n);
-        let block =
-            budget.allocate(600, stream, TAG).unwrap_or_else(|error| panic!("{n}: {error}"));
-        drop(block);
+        match budget.allocate(600, stream, TAG) {
+            Ok(block) => drop(block),
+            Err(error) => {
+                assert!(resource.queries_left() >= 0, "a later query than {n} found it: {error}");
+                assert!(n > 3, "it polls before, between and after the reaps: {n} queries");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_upstream_frees_by_itself_is_released_by_later_deallocations() {
+    // It frees the oldest when more than eight are retired.
+    let (budget, backend) = layered(u64::MAX, Backend::new().retiring(1));
+    for _ in 0..1000 {
+        let block = budget.allocate(10, backend.stream(), TAG).unwrap();
+        budget.deallocate(block).unwrap();
+        assert!(budget.budget().pending_bytes() <= 100, "{:?}", budget.budget());
     }
 }
 
@@ -263,6 +279,10 @@ impl Hooked {
 
     fn frees_after(&self, queries: i64) {
         assert!(self.queries_left.set(AtomicI64::new(queries)).is_ok());
+    }
+
+    fn queries_left(&self) -> i64 {
+        self.queries_left.get().map_or(0, |left| left.load(SeqCst))
     }
 
     fn on_allocate(&self, hook: impl Fn() + Send + Sync + 'static) {

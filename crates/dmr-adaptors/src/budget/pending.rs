@@ -61,6 +61,7 @@ impl PendingBlocks {
     }
 
     /// Adds a block, and looks at the oldest ones.
+    #[inline(never)]
     pub(super) fn push(&self, block: Pending, tree: &Tree) {
         // Another thread may have held the lock when the process was forked.
         if tree.is_forked() {

@@ -170,12 +170,6 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         self.budget.tree.charges.remove(key, bytes as u64).unwrap_or(0)
     }
 
-    /// Keeps a deallocated block charged until upstream has freed it.
-    #[inline(never)]
-    fn retire(&self, block: Pending) {
-        self.pending.push(block, &self.budget.tree);
-    }
-
     /// Charges `bytes`, after making room for them if need be.
     #[inline]
     pub(super) fn charge(&self, bytes: u64, tag: AllocTag) -> ResourceResult<ChargeGuard<'_>> {
@@ -208,7 +202,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
                         drop(self.resource.try_reap());
                         tree.try_reap();
                     }
-                    1 if self.reap_pending && tree.has_pending() => {
+                    1 if self.reap_pending && tree.pending_bytes(&tree.root) > 0 => {
                         drop(self.resource.reap_pending());
                     }
                     1 => {}
@@ -286,7 +280,8 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
                 Ok(BlockState::Freed)
             }
             Ok(state) => {
-                self.retire(Pending { id: Some(id), bytes, tag });
+                // It stays charged until upstream has freed it.
+                self.pending.push(Pending { id: Some(id), bytes, tag }, tree);
                 Ok(state)
             }
             Err(refused) => {

@@ -403,10 +403,6 @@ impl Tree {
         self.all_pending().iter().for_each(|pending| pending.try_reap());
     }
 
-    pub(super) fn has_pending(&self) -> bool {
-        self.all_pending().iter().any(|pending| pending.bytes() > 0)
-    }
-
     fn all_pending(&self) -> Vec<Arc<PendingBlocks>> {
         self.lock().map_or_else(Vec::new, |state| state.pending.clone())
     }
