@@ -11,4 +11,6 @@ fn main() {
     one.charge(60, Largest::default()).expect("room");
     let refused = two.charge(60, Largest::default());
     assert!(matches!(refused, Err(ChargeError::OverLimit(refusal)) if refusal.remaining() == 40));
+    // The last member then removes the account.
+    one.release(60, Largest::default());
 }
