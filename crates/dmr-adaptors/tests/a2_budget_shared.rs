@@ -74,6 +74,34 @@ fn a_refusal_of_the_limit_names_the_processes_and_leaves_nothing_charged() {
 }
 
 #[test]
+fn a_refusal_counts_other_processes_also_where_this_one_would_exceed_the_limit_alone() {
+    let directory = directory();
+    let budget = Budget::shared(&config(directory.path())).unwrap();
+    let neighbour = SharedLimit::join(&config(directory.path())).unwrap();
+    neighbour.charge(300, Largest::default()).unwrap();
+    let backend = Arc::new(Backend::new());
+    let resource = BudgetLayer::on(&budget).layer(Arc::clone(&backend));
+    let block = resource.allocate(600, backend.stream(), TAG).unwrap();
+    let error = resource.allocate(500, backend.stream(), TAG).unwrap_err();
+    assert!(
+        matches!(&error, ResourceError::OutOfBudget { remaining: 100, shared: Some(_), .. }),
+        "{error}"
+    );
+    // A limit of this process that was lowered refuses by itself, and charges nothing.
+    budget.set_limit(650);
+    let error = resource.allocate(60, backend.stream(), TAG).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            ResourceError::OutOfBudget { limit: 650, remaining: 50, shared: None, .. }
+        ),
+        "{error}"
+    );
+    assert_eq!(neighbour.usage().unwrap().used(), 900);
+    resource.deallocate(block).unwrap();
+}
+
+#[test]
 fn a_retired_block_is_reaped_before_the_limit_refuses() {
     let directory = directory();
     let budget = Budget::shared(&config(directory.path())).unwrap();

@@ -136,19 +136,27 @@ impl Tree {
         bytes: u64,
         tag: AllocTag,
     ) -> Result<(), Refused> {
+        let Some(parent) = &account.parent else { return self.charge_root(bytes, tag) };
         let before = account.held();
         account.charge(bytes).map_err(|room| Refused::full(account, room))?;
-        let above = match (&account.parent, &self.outer) {
-            (Some(parent), _) => self.charge_locked(parent, account.held() - before, tag),
-            (None, Some(outer)) if bytes > 0 => {
-                outer.try_charge(bytes, tag).map_err(|refusal| Refused::Outer(Box::new(refusal)))
-            }
-            _ => Ok(()),
-        };
+        let above = self.charge_locked(parent, account.held() - before, tag);
         if above.is_err() {
             account.adjust(-signed(bytes));
         }
         above
+    }
+
+    /// Charges the root under the lock. The limit around it comes first: its refusal counts more than
+    /// this tree.
+    fn charge_root(&self, bytes: u64, tag: AllocTag) -> Result<(), Refused> {
+        let outer = self.outer.as_ref().filter(|_| bytes > 0);
+        if let Some(outer) = outer {
+            outer.try_charge(bytes, tag).map_err(|refusal| Refused::Outer(Box::new(refusal)))?;
+        }
+        self.root.charge(bytes).map_err(|room| {
+            outer.iter().for_each(|outer| outer.release(bytes, tag));
+            Refused::full(&self.root, room)
+        })
     }
 
     /// Charges `bytes` that are in use already, also if that exceeds a limit.
