@@ -1,6 +1,6 @@
-//! Sizes as people write them on a command line.
+//! Parses sizes of the command line.
 
-/// Reads `8GiB`, `512 MiB`, `1.5GiB`, `4096`. Units are powers of 1024, with or without `iB`.
+/// Parses `8GiB`, `512 MiB`, `1.5GiB`, `4096`. Units are powers of 1024, with or without `iB`.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(number_end);

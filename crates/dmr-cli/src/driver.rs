@@ -1,4 +1,4 @@
-//! Which driver the command runs on: this machine's GPU, or the simulated driver.
+//! The driver that a command runs on: this machine's GPU, or the simulated driver.
 
 use clap::Args;
 use dmr_streams::{Device, device};
@@ -9,7 +9,7 @@ use crate::exit::Failure;
 #[cfg(feature = "sim")]
 use crate::bytes;
 
-/// What commands that use a device are told about it.
+/// The arguments of commands that use a device.
 #[derive(Args, Clone, Debug)]
 pub struct DriverArgs {
     /// CUDA ordinal of the device
@@ -41,11 +41,11 @@ mod simulated {
     use dmr_sim::{Driver, LabelGuard, Universe};
     use dmr_trace::Noted;
 
-    /// What a simulated machine has.
+    /// The number of devices of a simulated machine.
     const DEVICES: usize = 2;
 
     impl Machine {
-        /// Chooses the driver as `DMR_DRIVER` says, else the GPU's, else the simulated one.
+        /// Chooses the driver that `DMR_DRIVER` names; without it the GPU's, otherwise the simulated one.
         ///
         /// # Errors
         ///
@@ -66,7 +66,7 @@ mod simulated {
             }
         }
 
-        /// A device of a simulated machine.
+        /// Chooses a device of a simulated machine.
         ///
         /// # Errors
         ///
@@ -80,13 +80,13 @@ mod simulated {
             }
         }
 
-        /// Whether the driver is the simulated one.
+        /// Returns whether the driver is the simulated one.
         #[must_use]
         pub fn is_simulated(&self) -> bool {
             self.universe.is_some()
         }
 
-        /// Why the driver is the simulated one; `None` if it is not.
+        /// Returns why the driver is the simulated one; `None` if it is not.
         pub(super) fn why_simulated(&self) -> Option<String> {
             self.universe.as_ref()?;
             match dmr_sim::select() {
@@ -95,13 +95,12 @@ mod simulated {
             }
         }
 
-        /// Labels for the operations of this thread; `None` where nobody would read them.
+        /// Returns labels for the operations of this thread; `None` on a GPU, which reports none.
         pub(crate) fn labels(&self) -> Option<Labels> {
             self.is_simulated().then(Labels::default)
         }
 
-        /// Lets everything run to its end and answers what the simulated driver found; `None` on
-        /// a GPU, where nobody looks.
+        /// Runs all work to its end, and returns the findings of the simulated driver; `None` on a GPU.
         #[must_use]
         pub fn findings(&self) -> Option<CheckerFindings> {
             let verdict = self.universe.as_ref()?.finish();
@@ -116,7 +115,7 @@ mod simulated {
         }
     }
 
-    /// Labels what a thread submits with the row it is submitted for.
+    /// Labels the operations of a thread with their row.
     #[derive(Default)]
     pub(crate) struct Labels {
         current: Option<LabelGuard>,
@@ -124,7 +123,7 @@ mod simulated {
 
     impl Labels {
         pub(crate) fn set(&mut self, line: Option<u64>) {
-            // Labels nest: the old one has to go before the new one comes.
+            // Labels nest: the old one is dropped before the new one is made.
             self.current = None;
             self.current = line.map(|line| dmr_sim::label(format!("trace line {line}")));
         }
@@ -139,16 +138,16 @@ mod cuda_only {
     use super::*;
 
     impl Machine {
-        /// The GPU's driver: this program was built without the simulated one.
+        /// Chooses the GPU's driver: this program was built without the simulated one.
         ///
         /// # Errors
         ///
-        /// None here: what is wrong with the driver is said when the device is opened.
+        /// None: errors of the driver are returned when the device is opened.
         pub fn choose(args: &DriverArgs) -> Result<Self, Failure> {
             Ok(Self { ordinal: args.device })
         }
 
-        /// Whether the driver is the simulated one: it is not.
+        /// Returns `false`.
         #[must_use]
         pub fn is_simulated(&self) -> bool {
             false
@@ -162,14 +161,14 @@ mod cuda_only {
             None
         }
 
-        /// What a checker found: there is none.
+        /// Returns `None`: there is no checker.
         #[must_use]
         pub fn findings(&self) -> Option<CheckerFindings> {
             None
         }
     }
 
-    /// There is nobody to read labels.
+    /// Does nothing: only the simulated driver reports labels.
     pub(crate) struct Labels;
 
     impl Labels {
@@ -181,13 +180,13 @@ mod cuda_only {
 pub(crate) use cuda_only::Labels;
 
 impl Machine {
-    /// CUDA ordinal of the device.
+    /// Returns the CUDA ordinal of the device.
     #[must_use]
     pub fn ordinal(&self) -> usize {
         self.ordinal
     }
 
-    /// The driver, for the table: the GPU's name, or that it is simulated and why.
+    /// Describes the driver for the table: the GPU's name, or that it is simulated and why.
     #[must_use]
     pub fn describe(&self, device: &Device) -> String {
         match self.why_simulated() {
@@ -196,11 +195,11 @@ impl Machine {
         }
     }
 
-    /// All devices that the driver sees.
+    /// Opens all devices of the driver.
     ///
     /// # Errors
     ///
-    /// No driver, no device, and whatever else the driver says.
+    /// No driver, no device, other errors of the driver.
     pub fn devices(&self) -> Result<Vec<Device>, Failure> {
         let count = device::device_count().map_err(Failure::unusable)?;
         (0..count).map(|ordinal| Device::open(ordinal).map_err(Failure::unusable)).collect()

@@ -5,7 +5,7 @@
 //! | [`replay`] | `dmr replay`: makes the calls of a trace again |
 //! | [`sort`] | `dmr sort`: writes the rows of a log in the order of their calls |
 //! | [`info`] | `dmr info`: driver, devices, features, variables |
-//! | [`driver`] | which driver the command runs on, and what it found |
+//! | [`driver`] | the driver that a command runs on, and its findings |
 //! | [`exit`] | exit codes and failures |
 //!
 //! [`replay::replay`] takes the resource through a hook, so that a program can replay traces on
@@ -35,7 +35,7 @@ use crate::exit::{Exit, Failure};
 #[command(after_help = "Without a GPU the command runs on a simulated CUDA driver. \
     DMR_DRIVER=sim|cuda chooses, DMR_BACKEND chooses the resource.")]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }

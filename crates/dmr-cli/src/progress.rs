@@ -1,4 +1,4 @@
-//! A progress bar on a terminal, and the label of what is being replayed.
+//! The progress bar of a replay, and the labels of its operations.
 
 use std::io::{IsTerminal, stderr};
 
@@ -8,14 +8,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::driver::Labels;
 
-/// Shows how far a replay is, on standard error if that is a terminal.
+/// Shows the progress of a replay, on standard error if that is a terminal.
 pub(crate) struct Watch {
     bar: ProgressBar,
     labels: Option<Labels>,
 }
 
 impl Watch {
-    /// `labels`: whether operations are labelled with their row.
+    /// Starts the bar. With `labels`, operations are labelled with their row.
     pub(crate) fn new(labels: Option<Labels>) -> Self {
         let target = if stderr().is_terminal() {
             ProgressDrawTarget::stderr()

@@ -71,21 +71,21 @@ pub struct ReplayArgs {
 ///
 /// # Errors
 ///
-/// No driver or device, an unreadable trace, and what else ends a replay early.
+/// No driver or device, an unreadable trace, other errors that end a replay.
 pub fn run(args: &ReplayArgs) -> Result<Output, Failure> {
-    // An unreadable trace should not cost the start of a driver.
+    // An unreadable trace must not start a driver.
     let trace = open(args)?;
     let machine = Machine::choose(&args.driver)?;
     let summary = replay_trace(trace, &machine, args, |resource| resource)?;
     report(&summary, args)
 }
 
-/// Replays a trace on `machine`, on what `stack` makes of the backend's resource. The summary
-/// includes what the machine's checker found.
+/// Replays a trace on `machine`, on the resource that `stack` makes from the backend's. The summary
+/// includes the findings of the machine's checker.
 ///
 /// # Errors
 ///
-/// No device, an unreadable trace, and what else ends a replay early.
+/// No device, an unreadable trace, other errors that end a replay.
 pub fn replay(
     machine: &Machine,
     args: &ReplayArgs,
@@ -94,7 +94,7 @@ pub fn replay(
     replay_trace(open(args)?, machine, args, stack)
 }
 
-/// The table, or the JSON object, and the verdict.
+/// Makes the table, or the JSON object, and the message of a failure.
 ///
 /// # Errors
 ///
@@ -130,7 +130,7 @@ fn replay_trace(
     stack: impl FnOnce(Arc<dyn DeviceMemoryResource>) -> Arc<dyn DeviceMemoryResource>,
 ) -> Result<Summary, Failure> {
     let mut summary = replay_on_device(trace, machine, args, stack)?;
-    // Everything that the replay made is gone by now: what is left is a leak.
+    // The replay has freed everything: memory that is left is a leak.
     if let Some(findings) = machine.findings() {
         let checker = summary.checker.get_or_insert_default();
         checker.races = findings.races;
@@ -187,7 +187,7 @@ fn replay_on_device(
 }
 
 impl ReplayArgs {
-    /// The layers that were asked for.
+    /// Adds the layers of the arguments.
     fn layers(&self, mut builder: DeviceRuntimeBuilder) -> DeviceRuntimeBuilder {
         if let Some(bytes) = self.limit {
             builder = builder.budget_on(&Budget::new(bytes));
@@ -202,7 +202,7 @@ impl ReplayArgs {
     }
 }
 
-/// Leases a stream for each of the trace, as long as the pool has one.
+/// Leases a stream for each stream of the trace, as long as the pool has one.
 struct Leases {
     pool: Arc<StreamPool>,
     held: Vec<StreamLease>,

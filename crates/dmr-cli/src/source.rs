@@ -1,4 +1,4 @@
-//! Where the memory of a replay comes from: the names that `--resource` knows.
+//! The resources that a replay can run on, by the names of `--resource`.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use dmr_streams::{Device, StreamPool, StreamPoolConfig};
 
 use crate::exit::Failure;
 
-/// The backend `pool`, as it wastes least.
+/// The backend `pool` in compact mode.
 const POOL_COMPACT: &str = "pool-compact";
 /// Blocks of mapped memory.
 const VIRTUAL: &str = "virtual";
 
-/// The facade's backends, the default one first, and what else can be made of its parts.
+/// Returns the names: the facade's backends, the default one first, and resources made of its parts.
 pub(crate) fn names() -> PossibleValuesParser {
     let backends = Backend::available().iter().map(|backend| backend.name());
     PossibleValuesParser::new(backends.chain([POOL_COMPACT, VIRTUAL]))
 }
 
-/// A builder that takes memory from what `name` stands for, on so many streams; without a name,
-/// from what the environment says.
+/// Returns a builder for the resource `name` with at most `max_streams` streams; without a name, for the
+/// backend that the environment names.
 ///
 /// # Errors
 ///
-/// A name that is not known; no device; one without virtual memory where that is asked for.
+/// An unknown name; no device; a device without virtual memory for a resource that needs it.
 pub(crate) fn builder(
     name: Option<&str>,
     ordinal: usize,
     max_streams: usize,
 ) -> Result<DeviceRuntimeBuilder, Failure> {
-    // What is measured is the pool as it is on a GPU, also on the simulated driver.
+    // The pool is measured as on a GPU, also on the simulated driver.
     let builder = DeviceRuntime::builder(ordinal).without_observer();
     if name == Some(VIRTUAL) {
         let device = Device::open(ordinal).map_err(Failure::unusable)?;

@@ -1,10 +1,10 @@
-//! Why a trace cannot be read at all.
+//! The errors of a trace that cannot be read.
 
 use std::io;
 
 use crate::lines::MAX_LINE;
 
-/// Why a trace cannot be read, or not to its end: names the file and the line.
+/// The error of a trace that cannot be read to its end: names the file and the line.
 ///
 /// A single bad row is no error: it is counted ([`TraceReader::bad_rows`](crate::TraceReader)).
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum TraceError {
     Open {
         /// The trace.
         trace: String,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 
@@ -41,7 +41,7 @@ pub enum TraceError {
         trace: String,
         /// The line in which it failed, from 1.
         line: u64,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 
@@ -70,7 +70,7 @@ pub enum TraceError {
         line: u64,
     },
 
-    /// There is nothing in it.
+    /// The file has no header and no rows.
     #[non_exhaustive]
     #[error("{trace}: line 1: empty: a trace starts with a header that names its columns")]
     Empty {
@@ -86,27 +86,27 @@ pub enum TraceError {
         trace: String,
         /// The line of the header, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem.
         problem: HeaderProblem,
         /// The start of the line.
         header: String,
     },
 }
 
-/// What is wrong with a header.
+/// The problem of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderProblem {
-    /// A column that every trace needs is not there.
+    /// A column that every trace needs is missing.
     #[error("no column {0:?} (needed are action, ptr and bytes)")]
     Missing(&'static str),
-    /// A column that is read is there twice.
+    /// A column that is read occurs twice.
     #[error("two columns are named {0:?}")]
     Twice(&'static str),
-    /// Its quotes do not pair, or it breaks off.
+    /// Its quotes do not pair, or it ends early.
     #[error("not a row of CSV")]
     Malformed,
-    /// There are more columns than a trace can have.
+    /// It has more columns than a trace can have.
     #[error("more than {0} columns")]
     TooMany(usize),
 }

@@ -1,4 +1,4 @@
-//! Which column is where: found by name, in any order, in the project's format and in RMM's.
+//! The columns of a trace: found by name, in any order, in the project's format and in RMM's.
 
 use dmr_core::record::COLUMNS;
 
@@ -37,7 +37,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The most columns that a trace can have.
+    /// The maximum number of columns.
     pub(crate) const MAX_FIELDS: usize = 256;
 
     /// Finds the columns in the first row.
@@ -65,7 +65,7 @@ impl Header {
         Ok(Self { fields: fields.ends.len(), index })
     }
 
-    /// How many fields a row has.
+    /// Returns how many fields a row has.
     pub(crate) const fn fields(&self) -> usize {
         self.fields
     }
@@ -74,7 +74,7 @@ impl Header {
         self.index[column as usize]
     }
 
-    /// A field as it stands, blanks included.
+    /// Returns a field with its blanks.
     pub(crate) fn raw<'a>(&self, fields: &Fields<'a>, column: Column) -> &'a [u8] {
         self.index(column).map_or(b"", |index| fields.raw(index))
     }

@@ -16,7 +16,7 @@ pub(crate) struct Lines {
     number: u64,
 }
 
-/// Why there is no next line.
+/// The error of a line that cannot be read.
 pub(crate) enum LineError {
     Io(io::Error),
     TooLong,
@@ -27,17 +27,17 @@ impl Lines {
         Self { bytes, line: Vec::new(), number: 0 }
     }
 
-    /// The number of the line that was read last, or that could not be read.
+    /// Returns the number of the line that was read last, or that could not be read.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The line that was read last.
+    /// Returns the line that was read last.
     pub(crate) fn last(&self) -> &[u8] {
         &self.line
     }
 
-    /// The next line, which ends in one `\n` whatever the file has there; `None` after the last.
+    /// Returns the next line, which ends in one `\n` whatever the file has there; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, LineError> {
         self.line.clear();
         self.number += 1;

@@ -1,19 +1,18 @@
-//! A count, and the first few of what was counted.
+//! A count, and the first few of the items that were counted.
 
 use serde::Serialize;
 
-/// How often something happened, and the first times it did: enough to act on, bounded however
-/// often it happens.
+/// The number of events of one kind, and the first of them: bounded however many there are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Noted<T> {
-    /// How often.
+    /// How many.
     pub count: u64,
     /// The first [`KEPT`](Self::KEPT) of them.
     pub first: Vec<T>,
 }
 
 impl<T> Noted<T> {
-    /// How many are kept.
+    /// The maximum number that is kept.
     pub const KEPT: usize = 20;
 
     /// Counts one more, and keeps it if it is among the first.
@@ -21,7 +20,7 @@ impl<T> Noted<T> {
         self.note_with(|| item);
     }
 
-    /// [`note`](Self::note), for what is costly to make.
+    /// [`note`](Self::note) for an item that is costly to make.
     pub fn note_with(&mut self, item: impl FnOnce() -> T) {
         self.count += 1;
         if self.first.len() < Self::KEPT {
@@ -29,7 +28,7 @@ impl<T> Noted<T> {
         }
     }
 
-    /// Whether it never happened.
+    /// Returns whether the count is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0

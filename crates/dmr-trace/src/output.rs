@@ -5,8 +5,7 @@ use std::path::Path;
 
 use crate::TraceError;
 
-/// Checks that writing `output` does not overwrite `trace`: that the two paths do not lead to the
-/// same file, by links either. A program that reads one and writes the other calls this before it
+/// Checks that `output` and `trace` are not the same file, also through links. A program that reads one and writes the other calls this before it
 /// opens the output. A path where no file exists passes.
 ///
 /// # Errors
@@ -18,7 +17,7 @@ pub fn refuse_overwrite(trace: &Path, output: &Path) -> Result<(), TraceError> {
             trace: trace.display().to_string(),
             output: output.display().to_string(),
         }),
-        // Opening a file that cannot be looked at fails by itself, with a message of its own.
+        // A file whose metadata cannot be read cannot be opened either, and that error has its own message.
         _ => Ok(()),
     }
 }

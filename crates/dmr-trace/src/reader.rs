@@ -22,7 +22,7 @@ use crate::{Noted, RowProblem, TraceError};
 ///
 /// Reads the project's own CSV (columns found by header, in any order; needed are `action`, `ptr`
 /// and `bytes`) and RMM's log (`Thread,Time,Action,Pointer,Size,Stream`), plain or gzip. Blank
-/// lines and lines that start with `#` are passed over.
+/// lines and lines that start with `#` are skipped.
 ///
 /// A trace with a column `order` is sorted by it before its first row is returned; rows of one order stay
 /// in the order of the file. Without that column the order is that of the file.
@@ -31,7 +31,7 @@ use crate::{Noted, RowProblem, TraceError};
 /// [`Noted::KEPT`] are kept, and sorting takes 64 MiB and a thousandth of the file, and for a log of more
 /// than 16 MiB a temporary file of its size.
 ///
-/// A row that cannot be read is counted ([`bad_rows`](Self::bad_rows)) and passed over. If a trace cannot
+/// A row that cannot be read is counted ([`bad_rows`](Self::bad_rows)) and skipped. If a trace cannot
 /// be read any further, the rows before are returned and then the error; after it there are no more rows.
 pub struct TraceReader {
     trace: String,
@@ -55,12 +55,12 @@ struct Sorted {
     error: Option<TraceError>,
 }
 
-/// A row of a trace, and where it stands.
+/// A row of a trace and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRow {
     /// The line, from 1 (the header's, as a rule).
     pub line: u64,
-    /// What it says. Failed calls and reaps are rows too.
+    /// The call. Failed calls and reaps are rows too.
     pub record: AllocationRecord,
 }
 
@@ -69,7 +69,7 @@ pub struct TraceRow {
 pub struct BadRow {
     /// The line, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The problem.
     #[serde(serialize_with = "crate::summary::as_text")]
     pub problem: RowProblem,
 }
@@ -99,7 +99,7 @@ impl TraceReader {
         }
     }
 
-    /// Reads from `read`; `trace` is what messages call it.
+    /// Reads the header from `read`; messages name it `trace`.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl TraceReader {
                 Ok(None) => return Err(TraceError::Empty { trace }),
                 Err(error) => return Err(cannot_read(trace, lines.number(), error)),
             };
-            if is_passed_over(line) {
+            if is_skipped(line) {
                 continue;
             }
             let found = match csv.split(line) {
@@ -153,31 +153,31 @@ impl TraceReader {
         })
     }
 
-    /// What messages call the trace: the path, of a file.
+    /// Returns the name of the trace in messages: the path of a file.
     #[must_use]
     pub fn trace(&self) -> &str {
         &self.trace
     }
 
-    /// How many rows were read so far, bad ones included.
+    /// Returns how many rows were read so far, bad ones included.
     #[must_use]
     pub const fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// The rows that could not be read.
+    /// Returns the rows that could not be read.
     #[must_use]
     pub const fn bad_rows(&self) -> &Noted<BadRow> {
         &self.bad_rows
     }
 
-    /// Bytes taken from the file so far: of a gzip file, compressed ones.
+    /// Returns the bytes that were read from the file so far: of a gzip file, compressed ones.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.consumed.get()
     }
 
-    /// Bytes of the file; `None` if this is not a file.
+    /// Returns the size of the file in bytes; `None` if it is not a file.
     #[must_use]
     pub const fn bytes_total(&self) -> Option<u64> {
         self.size
@@ -193,7 +193,7 @@ impl TraceReader {
                     return Err(cannot_read(self.trace.clone(), self.lines.number(), error));
                 }
             };
-            if is_passed_over(line) {
+            if is_skipped(line) {
                 continue;
             }
             self.rows += 1;
@@ -284,7 +284,7 @@ impl fmt::Debug for TraceReader {
     }
 }
 
-fn is_passed_over(line: &[u8]) -> bool {
+fn is_skipped(line: &[u8]) -> bool {
     matches!(line.trim_ascii().first(), None | Some(b'#'))
 }
 
@@ -300,7 +300,7 @@ fn cannot_sort(trace: &str, source: io::Error) -> TraceError {
     TraceError::Sort { trace: trace.to_owned(), folder, source }
 }
 
-/// Splits lines into fields, in buffers of its own.
+/// Splits lines into fields, in its own buffers.
 struct Csv {
     parser: csv_core::Reader,
     text: Vec<u8>,
@@ -320,8 +320,8 @@ impl Csv {
         Self { parser, text: vec![0; MAX_LINE + 1], ends: vec![0; Header::MAX_FIELDS] }
     }
 
-    /// `line` ends in `\n`. Inside quotes that is data, so an open quote shows as a record that
-    /// goes on.
+    /// Splits a line, which ends in `\n`. Inside quotes that is data, so the record of an open quote does not
+    /// end.
     fn split(&mut self, line: &[u8]) -> Result<Fields<'_>, SplitError> {
         self.parser.reset();
         let (result, read, _, ends) = self.parser.read_record(line, &mut self.text, &mut self.ends);

@@ -1,18 +1,18 @@
-//! What the fields of a row mean, and what is wrong with a row that cannot be read.
+//! Parses the fields of a row, and names the problem of a row that cannot be read.
 
 use dmr_core::AllocTag;
 use dmr_core::record::{AllocationRecord, Failure, RESULT_OK, RecordAction};
 
 use crate::header::{Column, Header};
 
-/// What is wrong with a row.
+/// The problem of a row that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowProblem {
     /// A quote is not closed. A quoted field never spans lines.
     #[error("a quote is not closed")]
     OpenQuote,
-    /// A line break that is neither `\n` nor `\r\n` stands inside the row.
+    /// A line break that is neither `\n` nor `\r\n` inside the row.
     #[error("a line break inside the row")]
     LineBreak,
     /// More or fewer fields than the header has.
@@ -61,19 +61,19 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// A field without the blanks around it.
+    /// Returns a field without the blanks around it.
     pub(crate) fn get(&self, index: usize) -> &'a [u8] {
         self.raw(index).trim_ascii()
     }
 
-    /// A field as it stands.
+    /// Returns a field with its blanks.
     pub(crate) fn raw(&self, index: usize) -> &'a [u8] {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         &self.text[start..self.ends[index]]
     }
 }
 
-/// Turns rows into records. Remembers what the next row of the same trace needs.
+/// Parses rows into records, and keeps the state that the next row of the same trace needs.
 #[derive(Debug, Default)]
 pub(crate) struct RowParser {
     rows: u64,
@@ -97,7 +97,7 @@ impl RowParser {
                 Some(Box::new(Failure::new(kind, message)))
             }
         };
-        // A call that failed, or a reap, has no block: what stands in its place does not matter.
+        // A call that failed, or a reap, has no block: its fields are ignored.
         let has_block = failure.is_none() && action != RecordAction::Reap;
         let ptr = match field(Column::Ptr) {
             b"(nil)" => 0,
@@ -136,7 +136,7 @@ impl RowParser {
         Ok(record)
     }
 
-    /// Interning takes a lock; traces name the same tag many times in a row.
+    /// Interns a tag, unless it is that of the row before: interning takes a lock.
     fn tag(&mut self, name: &str) -> AllocTag {
         match self.last_tag {
             Some(tag) if tag.name() == name => tag,
@@ -161,13 +161,13 @@ fn or_zero(field: &[u8], column: Column) -> Result<u64, RowProblem> {
     if field.is_empty() { Ok(0) } else { parse_number(field).ok_or_else(|| bad(column, field)) }
 }
 
-/// Decimal, or hexadecimal with `0x`.
+/// Parses a decimal number, or a hexadecimal one with `0x`.
 fn parse_number(field: &[u8]) -> Option<u64> {
     let (digits, radix) = match field {
         [b'0', b'x' | b'X', digits @ ..] => (digits, 16),
         digits => (digits, 10),
     };
-    // `from_str_radix` would take a sign too.
+    // `from_str_radix` would accept a sign too.
     if !digits.first()?.is_ascii_hexdigit() {
         return None;
     }
@@ -182,7 +182,7 @@ fn bad(column: Column, field: &[u8]) -> RowProblem {
     RowProblem::Number { column: column.name(), text: shown(field) }
 }
 
-/// The start of a field, for a message.
+/// Returns the start of a field, for a message.
 pub(crate) fn shown(field: &[u8]) -> String {
     const SHOWN: usize = 40;
     let start = &field[..field.len().min(SHOWN)];
@@ -190,7 +190,7 @@ pub(crate) fn shown(field: &[u8]) -> String {
     String::from_utf8_lossy(start).into_owned() + more
 }
 
-/// Turns RMM's time of day into nanoseconds that do not start again at midnight.
+/// Converts RMM's time of day to nanoseconds that go on after midnight.
 #[derive(Debug, Default)]
 struct DayClock {
     days: u64,
@@ -215,7 +215,7 @@ impl DayClock {
     }
 }
 
-/// `hours:minutes:seconds`, with a fraction or without.
+/// Parses `hours:minutes:seconds`, with a fraction or without.
 fn time_of_day(field: &[u8]) -> Option<u64> {
     let mut parts = str::from_utf8(field).ok()?.splitn(3, ':');
     let mut below = |limit: u64| {

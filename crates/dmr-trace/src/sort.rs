@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use tempfile::SpooledTempFile;
 
-/// Where a line belongs: sorted by order, and lines of one order as they stand in the file.
+/// The sort key of a line: its order, and for lines of equal order their position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) order: u64,
@@ -77,7 +77,7 @@ impl Sorter {
     }
 }
 
-/// What stands before each line of a run: order, line number and length.
+/// The head of a line in a run: order, line number and length.
 type Head = [[u8; 8]; 3];
 
 /// Merges the runs of a temporary file.
@@ -91,7 +91,7 @@ pub(crate) struct Merge {
 /// A part of the file, in sorted order.
 #[derive(Default)]
 struct Run {
-    /// What is not in the buffer yet: the position in the file of its first byte, and of its end.
+    /// The part that was not read yet: the positions in the file of its first byte and of its end.
     next: u64,
     end: u64,
     buffer: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Where the bytes of a trace come from: plain or gzip, told apart by what they start with.
+//! The bytes of a trace: plain or gzip, distinguished by the first bytes.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 /// The decompressed bytes.
 pub(crate) type Bytes = Box<dyn BufRead + Send>;
 
-/// How many bytes were taken from the file so far.
+/// The number of bytes that were read from the file so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Consumed(Arc<AtomicU64>);
 
@@ -21,7 +21,7 @@ impl Consumed {
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// Reads the first bytes and decides; a name that ends in `.gz` is no evidence.
+/// Reads the first bytes to distinguish the two; the name of the file is ignored.
 pub(crate) fn open(read: impl Read + Send + 'static) -> io::Result<(Bytes, Consumed)> {
     let consumed = Consumed::default();
     let mut read = Counting { read, consumed: consumed.clone() };

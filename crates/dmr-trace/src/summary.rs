@@ -1,4 +1,4 @@
-//! What a replay found.
+//! The result of a replay.
 
 use std::fmt;
 
@@ -8,15 +8,14 @@ use serde::ser::{SerializeMap, Serializer};
 use crate::table::counted;
 use crate::{BadRow, Noted};
 
-/// What a replay did, how long it took, and what went wrong.
+/// The result of a replay: its calls, how long they took, and what failed.
 ///
 /// Serialises to one flat object. Times are nanoseconds, sizes bytes. Lines count from 1.
-/// `Display` is the table for people; [`details`](Self::details) are the lines that name what
-/// went wrong.
+/// `Display` writes the table; [`details`](Self::details) returns the lines that name each failure.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// What the trace is called: the path, of a file.
+    /// The name of the trace: the path of a file.
     pub trace: String,
     /// The driver it ran on. Set by the caller.
     pub driver: String,
@@ -35,7 +34,7 @@ pub struct Summary {
     pub ops: u64,
     /// Allocations that succeeded.
     pub allocs: u64,
-    /// Frees that succeeded; without those that give back what the trace never frees.
+    /// Frees that succeeded; without those of blocks that the trace never frees.
     pub frees: u64,
     /// Growths in place that succeeded.
     pub grows: u64,
@@ -64,30 +63,29 @@ pub struct Summary {
     /// The time of a free.
     #[serde(flatten, serialize_with = "Latency::serialize_free")]
     pub free_latency: Latency,
-    /// What timing nothing takes.
+    /// The time of a pair of clock readings.
     pub clock_ns: u64,
     /// The whole replay, parsing and checking included.
     pub wall_ns: u64,
 
-    /// The most bytes, as asked for, that were live at once.
+    /// The most requested bytes that were live at once.
     pub peak_live_bytes: u64,
     /// The most bytes that the resource had reserved after an allocation.
     pub peak_reserved_bytes: u64,
 
     /// Allocations that failed.
     pub failed_allocs: u64,
-    /// Frees that failed. The blocks were given back at the end.
+    /// Frees that failed. The blocks were freed at the end.
     pub failed_frees: u64,
     /// Growths that failed. The blocks stayed as they were.
     pub failed_grows: u64,
-    /// Everything that failed: calls, fills, checks.
+    /// All failures: of calls, fills and checks.
     pub failures: Noted<CallFailure>,
     /// Live blocks that share a byte with another live block.
     pub overlaps: Noted<Overlap>,
     /// Blocks that did not hold their pattern when they were freed.
     pub corrupt_blocks: Noted<Corrupt>,
-    /// What a memory checker below the resource reported. Set by the caller; `None`: there was
-    /// none.
+    /// The findings of a memory checker below the resource; `None` without a checker. Set by the caller.
     pub checker: Option<CheckerFindings>,
 
     /// Rows that could not be read.
@@ -96,20 +94,20 @@ pub struct Summary {
     pub unmatched_frees: Noted<u64>,
     /// Blocks whose name the trace gives to another before it frees them.
     pub reallocated: Noted<Unfreed>,
-    /// Rows of blocks that the trace never frees. They were given back at the end.
+    /// Rows of blocks that the trace never frees. They were freed at the end.
     pub left_over: Noted<u64>,
     /// Bytes of those blocks.
     pub left_over_bytes: u64,
 
-    /// Rows of calls that failed when the trace was recorded: passed over.
+    /// Rows of calls that failed when the trace was recorded: skipped.
     pub failed_rows: u64,
-    /// Rows of zero bytes: passed over.
+    /// Rows of zero bytes: skipped.
     pub zero_byte_rows: u64,
-    /// Rows that neither allocate, free nor grow a block: passed over.
+    /// Rows that neither allocate, free nor grow a block: skipped.
     pub other_rows: u64,
-    /// Frees passed over because the allocation had failed in the replay.
+    /// Frees skipped because the allocation had failed in the replay.
     pub skipped_frees: u64,
-    /// Growths passed over because the replay does not hold the block.
+    /// Growths skipped because the replay does not hold the block.
     pub skipped_grows: u64,
     /// Frees that name another stream than the allocation did. They are replayed on that of the
     /// allocation.
@@ -117,13 +115,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Whether nothing went wrong.
+    /// Returns whether nothing failed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.verdict().is_empty()
     }
 
-    /// What went wrong, in a few words each. Flaws of the trace count only if the replay was
+    /// Returns what failed, in a few words each. Flaws of the trace count only if the replay was
     /// [strict](crate::ReplayOptions::strict).
     #[must_use]
     pub fn verdict(&self) -> Vec<String> {
@@ -145,7 +143,7 @@ impl Summary {
         wrong.map(|&(count, what)| counted(count, what)).collect()
     }
 
-    /// The lines that name what went wrong, each kind's first [`Noted::KEPT`].
+    /// Returns the lines that name each failure, of each kind the first [`Noted::KEPT`].
     #[must_use]
     pub fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -178,7 +176,7 @@ fn list<T>(lines: &mut Vec<String>, label: &str, noted: &Noted<T>, show: impl Fn
     }
 }
 
-/// How long calls took, in nanoseconds. Percentiles are exact to three digits.
+/// The latencies of calls, in nanoseconds. Percentiles are exact to three digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
     /// How many.
@@ -230,9 +228,9 @@ impl Latency {
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CallFailure {
-    /// The row it was made for; `None` if for no single one.
+    /// The row of the call; `None` if it was made for no single row.
     pub line: Option<u64>,
-    /// What happened.
+    /// The error.
     pub message: String,
 }
 
@@ -267,7 +265,7 @@ impl fmt::Display for Overlap {
     }
 }
 
-/// A block that did not hold its pattern any more.
+/// A block whose pattern had changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Corrupt {
     /// The row that allocated it.
@@ -305,12 +303,12 @@ impl fmt::Display for Unfreed {
     }
 }
 
-/// What a memory checker below the resource reported.
+/// The findings of a memory checker below the resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CheckerFindings {
-    /// Accesses that nothing orders.
+    /// Accesses without an order between them.
     pub races: Noted<String>,
-    /// Everything else: leaks, reads of memory that nobody wrote, accesses out of bounds.
+    /// Other findings: leaks, reads of memory that was never written, accesses out of bounds.
     pub others: Noted<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The table that a replay ends with.
+//! The table of a replay.
 
 use std::fmt;
 
@@ -31,8 +31,8 @@ impl fmt::Display for Replayed<'_> {
         if s.folded_streams > 0 {
             write!(f, " (for {} of the trace)", grouped(s.trace_streams))?;
         }
-        let asked = s.rows - s.failed_rows - s.other_rows - s.zero_byte_rows;
-        let part = |of: u64| s.ops.saturating_mul(of).checked_div(asked).unwrap_or(of);
+        let replayable = s.rows - s.failed_rows - s.other_rows - s.zero_byte_rows;
+        let part = |of: u64| s.ops.saturating_mul(of).checked_div(replayable).unwrap_or(of);
         let done = part(BLOCKS) as usize;
         let bar = "█".repeat(done) + &"░".repeat((BLOCKS as usize).saturating_sub(done));
         write!(f, "  {bar} {} %", part(100))
@@ -97,7 +97,7 @@ impl fmt::Display for LeftOver<'_> {
     }
 }
 
-/// Mebibytes where there are many of them, so that live and reserved compare at a glance.
+/// Writes large sizes in mebibytes, so that live and reserved bytes are easy to compare.
 fn size(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     if bytes < 10 * MIB {
@@ -107,7 +107,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// How many of what: `1 race`, `2 races`, `2 frees without an allocation`.
+/// Returns a count and its noun: `1 race`, `2 races`, `2 frees without an allocation`.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     const UNCHANGED: [&str; 2] = ["corrupt", "left over"];
     let number = grouped(count);
@@ -118,7 +118,7 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     }
 }
 
-/// `21039` as `21,039`.
+/// Writes `21039` as `21,039`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut shown = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,4 +1,4 @@
-//! The blocks that a replay holds: found by the trace's name for them, and by address.
+//! The blocks that a replay holds: by their id in the trace, and by address.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use dmr_core::{AllocationRecord, DeviceBlock};
 
 use super::streams::TraceStream;
 
-/// What pairs an allocation with its free: the generation where the trace has one (an address
+/// The id that pairs an allocation with its free: the generation where the trace has one (an address
 /// can be logged as allocated again before its free is logged), else the pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockKey {
@@ -23,7 +23,7 @@ impl BlockKey {
     }
 }
 
-/// A block in the replay's hands.
+/// A block that the replay holds.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) block: DeviceBlock,
@@ -33,13 +33,13 @@ pub(crate) struct Held {
     pub(crate) stream: TraceStream,
     /// The pattern that it was filled with.
     pub(crate) pattern: Option<u32>,
-    /// Whether the resource would not take it back.
+    /// Whether the resource refused to free it.
     pub(crate) refused: bool,
     /// Whether it is in the map by address.
     mapped: bool,
 }
 
-/// What the trace's name for a block stands for.
+/// The entry of an id.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Held(Held),
@@ -53,23 +53,23 @@ pub(crate) struct Blocks {
     by_key: HashMap<BlockKey, Entry>,
     /// Where the live blocks are: start, end, line. A block that overlaps another is left out.
     by_address: BTreeMap<u64, (u64, u64)>,
-    /// Those that no row can name: refused by the resource, or their name was given again.
+    /// Blocks that no row can free: refused by the resource, or their id was allocated again.
     unnamed: Vec<Held>,
     bytes: u64,
 }
 
 impl Blocks {
-    /// How many entries there are.
+    /// Returns how many entries there are.
     pub(crate) fn len(&self) -> usize {
         self.by_key.len() + self.unnamed.len()
     }
 
-    /// Bytes asked for in the blocks held.
+    /// Returns the requested bytes of the blocks.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes a block in. Answers the line of a block that shares a byte with it.
+    /// Adds a block. Returns the line of a block that shares a byte with it, too.
     pub(crate) fn hold(
         &mut self,
         block: DeviceBlock,
@@ -84,7 +84,7 @@ impl Blocks {
         )
     }
 
-    /// Names a block. Answers the line of a block that had the name and was never freed.
+    /// Sets the entry of an id. Returns the line of a block that had the id and was never freed.
     pub(crate) fn insert(&mut self, key: BlockKey, entry: Entry) -> Option<u64> {
         match self.by_key.insert(key, entry) {
             Some(Entry::Held(before)) => {
@@ -96,12 +96,12 @@ impl Blocks {
         }
     }
 
-    /// What `key` stands for; it stands for nothing afterwards.
+    /// Removes and returns the entry of an id.
     pub(crate) fn take(&mut self, key: BlockKey) -> Option<Entry> {
         self.by_key.remove(&key)
     }
 
-    /// Lets a block go, right before it is given back.
+    /// Removes a block, right before it is freed.
     pub(crate) fn release(&mut self, held: &Held) {
         if held.mapped {
             self.by_address.remove(&held.block.ptr());
@@ -109,13 +109,13 @@ impl Blocks {
         self.bytes = self.bytes.saturating_sub(held.block.bytes() as u64);
     }
 
-    /// Keeps a block that no row can name.
+    /// Keeps a block that no row can free.
     pub(crate) fn keep(&mut self, held: Held) {
         self.unnamed.push(held);
     }
 
-    /// Everything that is left, in the order of the rows. Goes back through [`keep`](Self::keep),
-    /// or is [released](Self::release).
+    /// Removes and returns all blocks, in the order of their rows. Each is then [kept](Self::keep) or
+    /// [released](Self::release).
     pub(crate) fn drain(&mut self) -> Vec<Held> {
         let named = self.by_key.drain().filter_map(|(_, entry)| match entry {
             Entry::Held(held) => Some(held),

@@ -1,4 +1,4 @@
-//! The replay itself: read a chunk, make its calls, give everything back.
+//! The replay itself: reads a chunk, makes its calls, frees every block at the end.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(crate) struct Engine<'a> {
     trace: String,
 }
 
-/// The call of a row: small, so that a chunk of them stays in the cache.
+/// The call of a row. Small: a chunk of them stays in the cache.
 pub(super) struct Op {
     pub(super) line: u64,
     pub(super) key: BlockKey,
@@ -73,21 +73,21 @@ impl<'a> Engine<'a> {
         let (start, outstanding) = (Instant::now(), self.resource.bytes_outstanding());
         self.trace = reader.trace().to_owned();
         let replayed = self.replay(&mut reader).and_then(|last| self.check_left_over(last));
-        self.give_back();
+        self.free_all();
         replayed?;
 
         let left = self.resource.bytes_outstanding();
         if left != outstanding {
             let message = format!(
                 "{outstanding} bytes were outstanding before the replay, {left} are after it, \
-                 though every block was given back"
+                 though every block was freed"
             );
             self.summary.failures.note(CallFailure { line: None, message });
         }
         Ok(self.summarise(&reader, start))
     }
 
-    /// All rows of the trace. Answers the last line.
+    /// Replays all rows of the trace, and returns the last line.
     fn replay(&mut self, reader: &mut TraceReader) -> Result<u64, ReplayError> {
         let mut ops = Vec::with_capacity(CHUNK);
         let mut last = 1;
@@ -96,7 +96,7 @@ impl<'a> Engine<'a> {
             while ops.len() < CHUNK
                 && let Some(row) = reader.next()
             {
-                ops.extend(self.sift(&row?));
+                ops.extend(self.call_of(&row?));
             }
             for op in &ops {
                 self.observer.row(Some(op.line));
@@ -120,7 +120,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Returns the call of a row, if it has one.
-    fn sift(&mut self, row: &TraceRow) -> Option<Op> {
+    fn call_of(&mut self, row: &TraceRow) -> Option<Op> {
         let record: &AllocationRecord = &row.record;
         if record.failure.is_some() {
             self.summary.failed_rows += 1;
@@ -173,13 +173,13 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// The call itself; the message of its failure otherwise.
+    /// Makes the allocation of a row; otherwise returns the message of its error.
     pub(super) fn allocate_timed(
         &mut self,
         op: &Op,
         stream: StreamId,
     ) -> Result<DeviceBlock, String> {
-        // A size beyond the address space is the resource's to refuse.
+        // The resource refuses a size beyond the address space.
         let bytes = usize::try_from(op.bytes).unwrap_or(usize::MAX);
         let start = Instant::now();
         let block = self.resource.allocate(bytes, stream, op.tag);
@@ -189,7 +189,7 @@ impl<'a> Engine<'a> {
         Ok(block)
     }
 
-    /// Checks a fresh block and fills it.
+    /// Holds a new block and fills it.
     pub(super) fn take_in(&mut self, op: &Op, block: DeviceBlock) -> Held {
         let mut held = self.hold(op, block, op.line, op.stream);
         if let Some(verifier) = &self.verifier
@@ -202,7 +202,7 @@ impl<'a> Engine<'a> {
         held
     }
 
-    /// Holds a block that has its bytes from the row of `op`, and notes what is wrong with them. `line`
+    /// Holds a block that has its bytes from the row of `op`, and notes a wrong size or an overlap. `line`
     /// is the row that allocated the block.
     pub(super) fn hold(
         &mut self,
@@ -290,7 +290,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Gives a block back. Answers how long that took; a block that is refused is kept.
+    /// Frees a block, and returns how long that took; a block that the resource refuses is kept.
     fn deallocate(&mut self, held: Held) -> Result<Duration, String> {
         self.blocks.release(&held);
         let Held { block, line, stream, .. } = held;
@@ -306,7 +306,7 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Checks what the trace never frees, and fetches the last verdicts.
+    /// Checks the blocks that the trace never frees, and fetches the last results of checks.
     fn check_left_over(&mut self, last_line: u64) -> Result<(), ReplayError> {
         let mut checked = Ok(());
         for held in self.blocks.drain() {
@@ -322,8 +322,8 @@ impl<'a> Engine<'a> {
         checked.and_then(|()| self.collect(last_line))
     }
 
-    /// Gives everything back, in two attempts: a resource may refuse while work is in flight.
-    fn give_back(&mut self) {
+    /// Frees all blocks, in two attempts: a resource may refuse while work is in flight.
+    fn free_all(&mut self) {
         self.observer.row(None);
         for is_last in [false, true] {
             for held in self.blocks.drain() {
@@ -337,7 +337,7 @@ impl<'a> Engine<'a> {
             if let Err(error) = self.resource.reap_pending()
                 && is_last
             {
-                let message = format!("what was given back could not be freed: {error}");
+                let message = format!("the freed blocks could not be reaped: {error}");
                 self.summary.failures.note(CallFailure { line: None, message });
             }
         }

@@ -21,7 +21,7 @@ impl Engine<'_> {
                 return Ok(());
             }
         };
-        // A size beyond the address space is the resource's to refuse.
+        // The resource refuses a size beyond the address space.
         let bytes = usize::try_from(op.bytes).unwrap_or(usize::MAX);
         self.blocks.release(&held);
         let before = held.block.bytes();

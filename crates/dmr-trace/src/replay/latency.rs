@@ -1,4 +1,4 @@
-//! How long single calls take.
+//! The latencies of single calls.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ impl Latencies {
         self.total_ns
     }
 
-    /// One that holds what both hold.
+    /// Returns the latencies of both.
     pub(crate) fn merged(&self, other: &Self) -> Self {
         let mut both = Self::new();
         for part in [self, other] {

@@ -14,10 +14,10 @@ use crate::{Summary, TraceError, TraceReader};
 
 /// A replay of a trace on a resource.
 ///
-/// One host thread makes the calls in file order. Rows are parsed and paired ahead, a chunk at a
-/// time; each call is timed alone, so neither parsing nor checking counts. Blocks go back on
-/// their home stream, whatever stream the trace's free names. Whatever happens, every block is
-/// given back before [`run`](Self::run) returns.
+/// One host thread makes the calls in the order of [`TraceReader`]. Rows are parsed and paired ahead, a
+/// chunk at a time; each call is timed alone, so neither parsing nor checking counts. Blocks are freed on
+/// their home stream, whatever stream the trace's free names. Every block is freed before
+/// [`run`](Self::run) returns, also after an error.
 #[derive(Debug)]
 pub struct Replay<'a> {
     resource: &'a dyn DeviceMemoryResource,
@@ -26,13 +26,13 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// A replay on `resource`, which nobody else uses meanwhile.
+    /// Makes a replay on `resource`, which must not be used by other code meanwhile.
     #[must_use]
     pub fn new(resource: &'a dyn DeviceMemoryResource) -> Self {
         Self { resource, verify: None, options: ReplayOptions::new() }
     }
 
-    /// Sets what is not the default.
+    /// Sets the options.
     #[must_use]
     pub fn options(mut self, options: ReplayOptions) -> Self {
         self.options = options;
@@ -47,15 +47,14 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Replays the whole trace. `streams` gives the streams, `observer` is told of every row.
+    /// Replays the whole trace, on streams from `streams`; calls `observer` for every row.
     ///
-    /// What goes wrong in single calls is counted in the summary.
+    /// Failures of single calls are counted in the summary.
     ///
     /// # Errors
     ///
-    /// What ends a replay early: the trace cannot be read any further, there are no streams, too
-    /// many blocks are live at once, the verdicts of the checks cannot be fetched. Every block
-    /// that was allocated has been given back.
+    /// The trace cannot be read any further, a stream cannot be opened, too many blocks are live at once,
+    /// the results of the checks cannot be fetched. Every block has been freed.
     pub fn run(
         &self,
         trace: TraceReader,
@@ -66,7 +65,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// What a replay allows and how it judges.
+/// The limits of a replay, and what fails it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayOptions {
@@ -77,7 +76,7 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
-    /// Not strict, 2²¹ live blocks.
+    /// Returns options that are not strict and allow 2²¹ live blocks.
     #[must_use]
     pub const fn new() -> Self {
         Self { strict: false, max_live_blocks: 1 << 21 }
@@ -104,15 +103,14 @@ impl Default for ReplayOptions {
     }
 }
 
-/// Is told how a replay goes on. `()` does not listen.
+/// Observes a replay. `()` ignores all calls.
 pub trait ReplayObserver {
-    /// The calls for the row of `line` come next, until the next `row`. `None`: what comes next
-    /// serves no single row.
+    /// Called before the calls of a row. With `None`, the calls that follow are of no single row.
     fn row(&mut self, line: Option<u64>) {
         let _ = line;
     }
 
-    /// A chunk of rows is done.
+    /// Called after each chunk of rows.
     fn progress(&mut self, progress: Progress) {
         let _ = progress;
     }
@@ -120,7 +118,7 @@ pub trait ReplayObserver {
 
 impl ReplayObserver for () {}
 
-/// How far a replay is.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Rows read.
@@ -131,7 +129,7 @@ pub struct Progress {
     pub bytes_total: Option<u64>,
 }
 
-/// What ends a replay early.
+/// The error that ends a replay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -139,7 +137,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Trace(#[from] TraceError),
 
-    /// A stream could not be had.
+    /// A stream could not be opened.
     #[non_exhaustive]
     #[error("{trace}: line {line}: no stream for the replay: {source}")]
     Stream {
@@ -147,7 +145,7 @@ pub enum ReplayError {
         trace: String,
         /// The row that needs it.
         line: u64,
-        /// Why.
+        /// The error.
         source: ResourceError,
     },
 
@@ -163,15 +161,15 @@ pub enum ReplayError {
         limit: usize,
     },
 
-    /// The verdicts of the checks could not be fetched.
+    /// The results of the checks could not be fetched.
     #[non_exhaustive]
-    #[error("{trace}: line {line}: the checks up to here have no verdict: {source}")]
+    #[error("{trace}: line {line}: the checks up to here have no result: {source}")]
     Verify {
         /// The trace.
         trace: String,
-        /// The row after which they were asked for.
+        /// The row after which they were fetched.
         line: u64,
-        /// Why.
+        /// The error.
         source: ResourceError,
     },
 }

@@ -1,22 +1,21 @@
-//! Which real stream stands for a stream of the trace.
+//! Maps the streams of the trace to real ones.
 
 use std::collections::{BTreeSet, HashMap};
 
 use dmr_core::{ResourceResult, StreamId};
 
-/// Where a replay gets its streams, one for each stream of the trace while there are any.
+/// The source of the streams of a replay: one for each stream of the trace, as far as there are enough.
 pub trait ReplayStreams {
-    /// The stream for the trace's `nth` distinct stream (from 0, each asked for once, in order);
-    /// `None` if there are no more. The rest of the trace's streams are then folded onto those
-    /// that there are.
+    /// Returns the stream for the trace's `nth` distinct stream; `None` if there are no more. Called once
+    /// for each, from 0, in order. The other streams of the trace then share those that were returned.
     ///
     /// # Errors
     ///
-    /// A stream should be there and is not: the replay ends.
+    /// A stream cannot be opened: the replay ends.
     fn open(&mut self, nth: usize) -> ResourceResult<Option<StreamId>>;
 }
 
-/// Ready streams.
+/// Streams that are open.
 impl ReplayStreams for Vec<StreamId> {
     fn open(&mut self, nth: usize) -> ResourceResult<Option<StreamId>> {
         Ok(self.get(nth).copied())
@@ -30,8 +29,8 @@ pub(crate) struct TraceStream {
     pub(crate) stream: u64,
 }
 
-/// Trace streams that are told apart. More are folded without being counted, so that a hostile
-/// trace takes bounded memory.
+/// The maximum numbers of streams and devices of the trace that are distinguished. More streams are folded
+/// without being counted, so that a hostile trace takes bounded memory.
 const MAX_KNOWN: usize = 1 << 16;
 const MAX_DEVICES: usize = 64;
 
@@ -55,7 +54,7 @@ impl<'a> StreamMap<'a> {
         }
     }
 
-    /// The stream for `stream`.
+    /// Returns the real stream of a stream of the trace.
     pub(crate) fn resolve(&mut self, stream: TraceStream) -> ResourceResult<StreamId> {
         if let Some(&known) = self.known.get(&stream) {
             return Ok(known);
@@ -78,22 +77,22 @@ impl<'a> StreamMap<'a> {
         Ok(id)
     }
 
-    /// Streams in use; 0 until the first is resolved.
+    /// Returns how many real streams are in use; 0 until the first is resolved.
     pub(crate) fn real(&self) -> u64 {
         self.opened.len() as u64
     }
 
-    /// Distinct streams of the trace, up to [`MAX_KNOWN`].
+    /// Returns the number of distinct streams of the trace, up to [`MAX_KNOWN`].
     pub(crate) fn distinct(&self) -> u64 {
         self.known.len() as u64
     }
 
-    /// Distinct devices of the trace, up to [`MAX_DEVICES`].
+    /// Returns the number of distinct devices of the trace, up to [`MAX_DEVICES`].
     pub(crate) fn devices(&self) -> u64 {
         self.devices.len() as u64
     }
 
-    /// With no stream at all, the pool's own first one.
+    /// Returns a stream in turn; the pool's default stream if there is none.
     fn folded(&self, nth: usize) -> StreamId {
         match self.opened.len() {
             0 => StreamId::DEFAULT,

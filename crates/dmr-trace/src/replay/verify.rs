@@ -5,17 +5,17 @@ use dmr_core::{DeviceOps, ResourceResult};
 use super::blocks::Held;
 use crate::summary::Corrupt;
 
-/// Checks of blocks, and whom their verdicts concern.
+/// Checks of blocks, with the rows that their results are for.
 #[derive(Debug)]
 pub(crate) struct Verifier<'a> {
     ops: &'a dyn DeviceOps,
-    /// The checks whose verdict is not known: allocated by, freed by.
+    /// The checks without a result: the rows that allocate and free the block.
     pending: Vec<(u64, Option<u64>)>,
     /// The key of the first of them.
     first_key: u64,
 }
 
-/// Fetching verdicts waits for the device, so it is done for many checks at once.
+/// Results are fetched for this many checks at once, because that waits for the device.
 const PENDING: usize = 4096;
 
 impl<'a> Verifier<'a> {
@@ -23,7 +23,7 @@ impl<'a> Verifier<'a> {
         Self { ops, pending: Vec::new(), first_key: 0 }
     }
 
-    /// Fills a fresh block, on its home stream.
+    /// Fills a new block, on its home stream.
     pub(crate) fn fill(&self, held: &mut Held) -> ResourceResult<()> {
         let (block, pattern) = (&held.block, pattern(held.line));
         self.ops.fill_pattern(block, 0..block.bytes(), pattern, block.alloc_stream())?;
@@ -48,12 +48,12 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    /// Whether it is time to [`collect`](Self::collect).
+    /// Returns whether enough checks are pending to [`collect`](Self::collect) them.
     pub(crate) fn is_full(&self) -> bool {
         self.pending.len() >= PENDING
     }
 
-    /// Waits for all checks; answers the blocks that did not hold their pattern.
+    /// Waits for all checks, and returns the blocks whose pattern had changed.
     pub(crate) fn collect(&mut self) -> ResourceResult<Vec<Corrupt>> {
         let mismatches = self.ops.collect()?;
         let corrupt = mismatches.iter().filter_map(|mismatch| {
@@ -68,7 +68,7 @@ impl<'a> Verifier<'a> {
     }
 }
 
-/// The pattern of the block of a row. Different for any two rows less than 2³² lines apart: each
+/// Returns the pattern of the block of a row. Different for any two rows less than 2³² lines apart: each
 /// step can be undone.
 fn pattern(line: u64) -> u32 {
     let folded = line as u32 ^ (line >> 32) as u32;
