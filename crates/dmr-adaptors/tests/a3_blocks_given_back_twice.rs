@@ -59,10 +59,10 @@ fn a_block_that_is_no_longer_remembered_and_a_stranger_are_foreign() {
     }
     assert!(matches!(is_refused(&guard, &memory), ResourceError::ForeignBlock { .. }));
     // Directly from the inner resource: it goes back there.
-    let unguarded = guard.get_ref().allocate(1, home.id(), TAG).unwrap();
+    let unguarded = guard.upstream().allocate(1, home.id(), TAG).unwrap();
     let refused = guard.deallocate(unguarded).unwrap_err();
     assert!(matches!(refused.error, ResourceError::ForeignBlock { .. }));
-    guard.get_ref().deallocate(refused.block).unwrap();
+    guard.upstream().deallocate(refused.block).unwrap();
     drop((guard, stranger, home));
     rig.assert_clean();
 }

@@ -41,7 +41,7 @@ fn every_call_reaches_the_inner_resource() {
         let config = layer(harness.rig()).with_checks(checks);
         let missed = check_forwarding(&harness, |spy| guarded(spy, config)).unwrap_err();
         let expected =
-            "not forwarded exactly once: try_grow (0 calls), virtual_memory (answers None)";
+            "not forwarded exactly once: try_grow (0 calls), virtual_memory (returns None)";
         assert_eq!(missed, expected);
         assert_eq!(harness.resource().bytes_outstanding(), 0);
     }
@@ -56,5 +56,5 @@ fn it_shows_itself_and_what_it_guards_in_one_line() {
         format!("{guard} {guard:?}"),
         format!("DebugGuard(1280 B, {inner}) DebugGuard(1280 B, {inner})")
     );
-    drop(guard.into_inner());
+    drop(guard.into_upstream());
 }

@@ -26,7 +26,7 @@ fn the_oldest_leave_first_when_blocks_or_bytes_are_too_many() {
                 assert_eq!(guard.deallocate(block).unwrap(), BlockState::Quarantined);
                 // What has left the quarantine is freed once its check is done.
                 rig.device().synchronize().unwrap();
-                guard.get_ref().try_reap().unwrap();
+                guard.upstream().try_reap().unwrap();
                 let kept: Vec<_> = given_back.iter().map(|id| guard.is_retired(*id)).collect();
                 let gone = given_back.len().saturating_sub(3);
                 assert!(kept.iter().enumerate().all(|(i, kept)| *kept == (i >= gone)), "{kept:?}");
@@ -103,7 +103,7 @@ fn dropping_it_or_taking_it_apart_gives_the_quarantine_to_the_inner_resource() {
         let block = guard.allocate(1000, home.id(), TAG).unwrap();
         guard.deallocate(block).unwrap();
         if takes_apart {
-            let inner = guard.into_inner();
+            let inner = guard.into_upstream();
             assert_eq!(inner.bytes_outstanding(), 0);
         }
     }

@@ -92,7 +92,7 @@ fn a_block_that_others_push_out_of_the_quarantine_is_checked() {
         }
         // It has left the quarantine. Upstream keeps it until its check is done, or until a reap.
         rig.device().synchronize().unwrap();
-        guard.get_ref().try_reap().unwrap();
+        guard.upstream().try_reap().unwrap();
         assert!(!guard.is_retired(memory.again().id()));
         assert_eq!(guard.usage().live, 0);
         // Its check comes before its free, and whoever reads verdicts back next has it.

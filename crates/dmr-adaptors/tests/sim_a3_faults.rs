@@ -88,7 +88,7 @@ fn a_clean_program_stays_clean_and_exact() {
                 assert_eq!((guard.violations(), guard.unchecked_blocks()), (Vec::new(), 0));
                 let usage = guard.usage();
                 assert_eq!((usage.outstanding(), usage.total_allocated), (0, usage.total_freed));
-                assert_eq!(guard.get_ref().bytes_outstanding(), 0);
+                assert_eq!(guard.upstream().bytes_outstanding(), 0);
                 drop((guard, streams));
                 assert_eq!(rig.verdict(), Ok(()));
             });

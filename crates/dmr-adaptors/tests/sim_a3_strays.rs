@@ -85,23 +85,23 @@ fn what_was_neither_poisoned_nor_taken_back_goes_back_at_a_reap() {
         let guard = a3::guarded(inner, layer);
         let stream = rig.stream();
 
-        guard.get_ref().fail("deallocate", failure());
+        guard.upstream().fail("deallocate", failure());
         assert!(guard.allocate(1000, stream.id(), TAG).is_err());
         ops.fails.store(false, SeqCst);
-        assert!(guard.get_ref().usage().live > 0, "the inner resource has it");
+        assert!(guard.upstream().usage().live > 0, "the inner resource has it");
         assert_eq!(guard.usage().outstanding(), 0, "the program has not");
 
         // Refused again, it is kept, and the reap says so.
         let reap = || if all { guard.reap_pending() } else { guard.try_reap() };
-        guard.get_ref().fail("deallocate", failure());
+        guard.upstream().fail("deallocate", failure());
         assert!(reap().is_err());
-        assert!(guard.get_ref().usage().live > 0);
+        assert!(guard.upstream().usage().live > 0);
         reap().unwrap();
-        assert_eq!(guard.get_ref().usage().live, 0);
-        let calls = guard.get_ref().calls();
+        assert_eq!(guard.upstream().usage().live, 0);
+        let calls = guard.upstream().calls();
         assert_eq!(calls.iter().filter(|call| **call == "deallocate").count(), 3);
         guard.reap_pending().unwrap();
-        assert_eq!(guard.get_ref().bytes_outstanding(), 0);
+        assert_eq!(guard.upstream().bytes_outstanding(), 0);
         drop((guard, stream));
         rig.assert_clean();
     }
@@ -115,9 +115,9 @@ fn it_also_goes_back_with_the_guard() {
     let inner = Scripted::new(DirectCudaResource::new(Arc::clone(rig.streams())));
     let guard = a3::guarded(inner, DebugGuardLayer::new(ops));
     let stream = rig.stream();
-    guard.get_ref().fail("deallocate", failure());
+    guard.upstream().fail("deallocate", failure());
     assert!(guard.allocate(1000, stream.id(), TAG).is_err());
-    let inner = guard.into_inner();
+    let inner = guard.into_upstream();
     inner.reap_pending().unwrap();
     assert_eq!(inner.bytes_outstanding(), 0);
     drop((inner, stream));

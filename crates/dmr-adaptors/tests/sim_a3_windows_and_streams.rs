@@ -183,7 +183,7 @@ fn a_window_that_the_guard_was_not_told_of_is_waited_for() {
     let guard = Backend::Async.guarded(&rig, GuardChecks::Immediate);
     let [home, other] = [rig.stream(), rig.stream()];
     let block = guard.allocate(1000, home.id(), TAG).unwrap();
-    let inner = guard.get_ref();
+    let inner = guard.upstream();
     let token = inner.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
     assert_eq!(guard.deallocate(block).unwrap(), BlockState::Retired);
     assert_eq!(guard.reap_pending(), Ok(0));

@@ -68,7 +68,7 @@ fn a_part_of_a_guarded_block_is_refused_and_no_count_wraps() {
     let guard = ResourceBuilder::new(driver_pool(&rig)).layer(layer).build();
     parts_are_refused(&guard, &rig);
     assert_eq!(guard.violations(), []);
-    assert_eq!(guard.get_ref().bytes_outstanding(), 0);
+    assert_eq!(guard.upstream().bytes_outstanding(), 0);
     drop(guard);
     rig.assert_clean();
 }
@@ -151,7 +151,7 @@ fn a_part_that_a_layer_allocated_is_refused_by_the_resource_inside() {
     let layer = DebugGuardLayer::new(Arc::<dmr_streams::PatternOps>::clone(rig.ops()));
     let guard = ResourceBuilder::new(driver_pool(&rig)).layer(layer).build();
     let block = guard.allocate(BYTES, home.id(), TAG).unwrap();
-    let block = refused(guard.get_ref(), block);
+    let block = refused(guard.upstream(), block);
     guard.deallocate(block).unwrap();
     guard.reap_pending().unwrap();
     assert_eq!(guard.usage().outstanding(), 0);

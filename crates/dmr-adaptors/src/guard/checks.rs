@@ -1,18 +1,19 @@
 //! The device work: what is filled and checked, on which stream, and what it comes after.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, BlockId, BlockUse, Corruption, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    Access, BlockId, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource, DeviceOps,
     ResourceError, ResourceResult, StreamId, UseTokens, UseTrackingExt, WholeBlock,
 };
 
 use super::allocation::{Allocation, FREED, FRESH, Phase, RED_ZONE};
-use super::table::Kept;
-use super::verdicts::Suspect;
+use super::blocks::Kept;
+use super::findings::Check;
 use super::{DebugGuardResource, GuardChecks};
 
 /// Work of the guard on a block.
@@ -22,167 +23,123 @@ struct Work {
     tokens: Option<UseTokens>,
 }
 
-/// The outcome of checking and filling a deallocated block.
-pub(super) enum Sealed {
-    Poisoned,
-    /// Its red zones were written. It was not filled.
-    Corrupted(Box<Corruption>),
-    /// A window is open on it. It was neither checked nor filled.
-    InUse,
-    /// No work can be submitted for it: the device is lost, or its home stream is of another pool.
-    Unchecked,
-}
-
-/// A block whose deallocation upstream failed, and the error.
-pub(super) type Refused = Box<(ResourceError, Kept)>;
-
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// Fills a fresh block and its red zones, before all later work on its home stream.
-    pub(super) fn poison_fresh(
+    pub(super) fn fill_fresh(
         &self,
         whole: &DeviceBlock,
         allocation: &Allocation,
     ) -> ResourceResult<()> {
-        let ops = self.verdicts.ops();
+        let ops = self.ops();
         let work = self.begin(whole.id(), ops.library_stream(whole)?, Access::Write)?;
         let joined = ops
             .fill_pattern(whole, 0..whole.bytes(), RED_ZONE, work.stream)
             .and_then(|()| ops.fill_pattern(whole, allocation.payload(), FRESH, work.stream))
             .and_then(|()| ops.join_home_stream(whole));
-        match joined {
-            // The fill is not recorded as a use. A use would replace the allocation, which also covers
-            // unrecorded work on the home stream, and now the fill.
-            Ok(true) => {
-                let (stream, is_tracked) = (work.stream, work.tokens.is_some());
-                self.cancel(work);
-                if is_tracked && !ops.count_as_allocation(whole) {
-                    self.get_ref().record_block_use(whole, stream)?;
-                }
-                Ok(())
-            }
-            Ok(false) => {
-                self.undo(work);
-                let (home, problem) = (whole.alloc_stream(), StreamProblem::ReturnedLease);
-                Err(ResourceError::stream_misuse(home, problem))
-            }
-            Err(error) => {
-                self.undo(work);
-                Err(error)
-            }
+        if joined != Ok(true) {
+            self.undo(work);
+            let (home, problem) = (whole.alloc_stream(), StreamProblem::ReturnedLease);
+            return joined.and(Err(ResourceError::stream_misuse(home, problem)));
         }
+        // The fill is not recorded as a use. A use would replace the allocation, which also covers unrecorded
+        // work on the home stream, and now the fill.
+        let (stream, is_tracked) = (work.stream, work.tokens.is_some());
+        self.cancel(work);
+        if is_tracked && !ops.count_as_allocation(whole) {
+            self.upstream().record_block_use(whole, stream)?;
+        }
+        Ok(())
     }
 
     /// Checks the red zones of a deallocated block, then fills all of it with [`FREED`]: after every
     /// recorded use, and all work on its home stream. `by_owner`: as a part of `deallocate`, which may
-    /// wait for the verdict and may make the home stream wait.
-    pub(super) fn seal(&self, kept: &Kept, by_owner: bool) -> ResourceResult<Sealed> {
-        match self.try_seal(kept, by_owner) {
-            Err(ResourceError::WindowConflict { .. }) => Ok(Sealed::InUse),
-            Err(error) if is_gone(&error) => {
-                self.unchecked.fetch_add(1, Ordering::Relaxed);
-                Ok(Sealed::Unchecked)
-            }
-            sealed => sealed,
+    /// wait for the verdict and may make the home stream wait. Returns `false`, and has done nothing, if a
+    /// window is open on the block.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupted`](ResourceError::Corrupted), stream and driver errors. The block is as it was.
+    pub(super) fn seal(&self, kept: &Kept, by_owner: bool) -> ResourceResult<bool> {
+        if self.blocks.has_open_window(kept.allocation.generation) {
+            return Ok(false);
+        }
+        match self.check_and_fill(kept, by_owner) {
+            Err(ResourceError::WindowConflict { .. }) => Ok(false),
+            // The block leaves the quarantine unchecked.
+            Err(error) if is_gone(&error) => Ok(true),
+            sealed => sealed.map(|()| true),
         }
     }
 
-    fn try_seal(&self, kept: &Kept, by_owner: bool) -> ResourceResult<Sealed> {
-        let stream = self.verdicts.ops().library_stream(&kept.whole)?;
-        let work = self.begin(kept.whole.id(), stream, Access::ReadWrite)?;
-        let is_awaited = by_owner && self.checks == GuardChecks::Immediate;
-        match self.check_and_poison(kept, stream, is_awaited) {
-            Ok(Sealed::Poisoned) => {}
-            other => {
-                self.undo(work);
-                return other;
-            }
+    fn check_and_fill(&self, kept: &Kept, by_owner: bool) -> ResourceResult<()> {
+        let (Kept { whole, allocation }, ops) = (kept, self.ops());
+        let stream = ops.library_stream(whole)?;
+        let work = self.begin(whole.id(), stream, Access::ReadWrite)?;
+        let is_awaited = by_owner && self.config.mode == GuardChecks::Immediate;
+        let checked = self.check_deallocated(kept, stream, is_awaited);
+        // One call of the driver: if it fails, the block is as it was.
+        let fill = || ops.fill_pattern(whole, 0..whole.bytes(), FREED, stream);
+        if let Err(error) = checked.and_then(|()| fill()) {
+            self.undo(work);
+            return Err(error);
         }
+        let mut zones = allocation.red_zones(whole.bytes()).into_iter();
         // A later write on the home stream comes after the fill, and is found.
-        match if by_owner { self.verdicts.ops().join_home_stream(&kept.whole) } else { Ok(false) } {
+        match if by_owner { ops.join_home_stream(whole) } else { Ok(false) } {
             Ok(true) => self.cancel(work),
-            Err(error) if self.refill_red_zones(kept, stream).is_ok() => {
+            // The block stays live, so its red zones are filled again.
+            Err(error)
+                if zones
+                    .try_for_each(|zone| ops.fill_pattern(whole, zone, RED_ZONE, stream))
+                    .is_ok() =>
+            {
                 self.undo(work);
                 return Err(error);
             }
-            // What cannot be recorded is remembered, and waited for before the block is freed.
+            // Work that cannot be recorded is remembered, and waited for before the block is freed.
             Ok(false) | Err(_) => drop(self.record(work)),
         }
-        Ok(Sealed::Poisoned)
+        Ok(())
     }
 
-    /// Fills the red zones of a block that stays live.
-    fn refill_red_zones(&self, kept: &Kept, stream: StreamId) -> ResourceResult<()> {
-        let (Kept { whole, allocation }, ops) = (kept, self.verdicts.ops());
-        let mut zones = allocation.red_zones(whole.bytes()).into_iter();
-        zones.try_for_each(|zone| ops.fill_pattern(whole, zone, RED_ZONE, stream))
-    }
-
-    fn check_and_poison(
+    fn check_deallocated(
         &self,
         kept: &Kept,
         stream: StreamId,
         is_awaited: bool,
-    ) -> ResourceResult<Sealed> {
+    ) -> ResourceResult<()> {
         let Kept { whole, allocation } = kept;
-        let suspect = if is_awaited {
-            Suspect::awaited(allocation, &self.findings)
-        } else {
-            Suspect::new(allocation, Phase::Live, &self.findings)
-        };
-        let ops = self.verdicts.ops();
-        let check = |zone, key| ops.check_pattern(whole, zone, RED_ZONE, stream, key);
-        let key = self.check_red_zones(allocation, whole.bytes(), &suspect, check)?;
-        if is_awaited && let Some(found) = self.verdicts.decide(key, &suspect)? {
-            return Ok(Sealed::Corrupted(Box::new(found)));
+        let mut check = Check::new(allocation, Phase::Live, &self.findings);
+        check.is_awaited = is_awaited;
+        let key = self.check_red_zones(check, whole.bytes(), |zone, key| {
+            self.ops().check_pattern(whole, zone, RED_ZONE, stream, key)
+        })?;
+        match if is_awaited { self.config.checks.decide(key)? } else { None } {
+            Some(found) => Err(ResourceError::Corrupted(Box::new(found))),
+            None => Ok(()),
         }
-        // One call of the driver: if it fails, the block is as it was.
-        ops.fill_pattern(whole, 0..whole.bytes(), FREED, stream)?;
-        Ok(Sealed::Poisoned)
     }
 
-    /// Calls `check` for both red zones of a block that has `whole_bytes` bytes with them.
+    /// Calls `submit` for both red zones of a block that has `whole_bytes` bytes with them; returns the key.
     fn check_red_zones(
         &self,
-        allocation: &Allocation,
+        check: Check,
         whole_bytes: usize,
-        suspect: &Arc<Suspect>,
-        check: impl Fn(Range<usize>, u64) -> ResourceResult<()>,
+        submit: impl Fn(Range<usize>, u64) -> ResourceResult<()>,
     ) -> ResourceResult<u64> {
-        self.verdicts.submit(suspect, |key| {
-            let mut zones = allocation.red_zones(whole_bytes).into_iter();
-            zones.try_for_each(|zone| check(zone, key))
-        })
+        let zones = check.allocation.red_zones(whole_bytes);
+        self.config
+            .checks
+            .submit(check, |key| zones.into_iter().try_for_each(|zone| submit(zone, key)))
     }
 
-    /// Checks that a block in quarantine is as it was poisoned.
-    fn check_poison(&self, kept: &Kept) -> ResourceResult<()> {
-        let ops = self.verdicts.ops();
-        let stream = ops.library_stream(&kept.whole)?;
-        let work = self.begin(kept.whole.id(), stream, Access::Read)?;
-        let suspect = Suspect::new(&kept.allocation, Phase::Freed, &self.findings);
-        let all = 0..kept.whole.bytes();
-        let check = |key| ops.check_pattern(&kept.whole, all, FREED, stream, key);
-        let submitted = self.verdicts.submit(&suspect, check).map(drop);
-        submitted.and(self.record(work))
-    }
-
-    /// Submits checks of all live blocks; returns the first error. The caller keeps other threads from
-    /// opening windows meanwhile.
-    pub(super) fn check_live(&self) -> ResourceResult<()> {
-        let mut outcome = Ok(());
-        for (whole, allocation) in self.table.take_live() {
-            outcome = outcome.and(self.check_one_live(&whole, &allocation));
-            self.table.put_checked(whole, &allocation);
-        }
-        outcome
-    }
-
-    fn check_one_live(
+    /// Submits checks of a live block. The caller keeps other threads from opening windows meanwhile.
+    pub(super) fn check_live(
         &self,
         whole: &WholeBlock,
         allocation: &Arc<Allocation>,
     ) -> ResourceResult<()> {
-        let ops = self.verdicts.ops();
+        let ops = self.ops();
         let stream = whole.library_stream(ops)?;
         let work = match self.begin(whole.id(), stream, Access::Read) {
             // A window is open for a write. It may write the payload: the check of the red zones does
@@ -190,21 +147,32 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             Err(ResourceError::WindowConflict { .. }) => Work { stream, tokens: None },
             work => work?,
         };
-        let suspect = Suspect::new(allocation, Phase::Live, &self.findings);
-        let check = |zone, key| whole.check_pattern(ops, zone, RED_ZONE, stream, key);
-        let submitted = self.check_red_zones(allocation, whole.bytes(), &suspect, check).map(drop);
-        submitted.and(self.record(work))
+        let check = Check::new(allocation, Phase::Live, &self.findings);
+        let submitted = self.check_red_zones(check, whole.bytes(), |zone, key| {
+            whole.check_pattern(ops, zone, RED_ZONE, stream, key)
+        });
+        submitted.map(drop).and(self.record(work))
     }
 
     /// Submits checks of all blocks in quarantine; returns the first error.
     pub(super) fn check_held(&self) -> ResourceResult<()> {
-        let held = self.quarantine.take_held();
-        let mut outcome = Ok(());
-        for kept in &held {
-            outcome = outcome.and(self.check_poison(kept));
-        }
-        self.quarantine.put_held(held);
+        let held = self.blocks.take_held();
+        let outcome = held.iter().fold(Ok(()), |outcome, kept| outcome.and(self.check_fill(kept)));
+        self.blocks.put_held(held);
         outcome
+    }
+
+    /// Checks that a block in quarantine is as it was filled.
+    fn check_fill(&self, kept: &Kept) -> ResourceResult<()> {
+        let (Kept { whole, allocation }, ops) = (kept, self.ops());
+        let stream = ops.library_stream(whole)?;
+        let work = self.begin(whole.id(), stream, Access::Read)?;
+        let check = Check::new(allocation, Phase::Freed, &self.findings);
+        let submitted = self
+            .config
+            .checks
+            .submit(check, |key| ops.check_pattern(whole, 0..whole.bytes(), FREED, stream, key));
+        submitted.map(drop).and(self.record(work))
     }
 
     /// Seals waiting blocks whose windows have closed, and deallocates quarantined blocks upstream: `all`
@@ -212,89 +180,72 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// error; blocks that failed are kept. One thread at a time.
     pub(super) fn sweep(&self, all: bool) -> (u64, ResourceResult<()>) {
         let (mut freed, mut outcome) = (0, Ok(()));
-        for kept in self.quarantine.take_waiting() {
-            if self.table.has_open_window(kept.allocation.generation) {
-                self.quarantine.wait(kept);
-                continue;
-            }
+        let waiting = std::mem::take(&mut self.blocks.queues().waiting);
+        for kept in waiting {
             match self.seal(&kept, false) {
-                Ok(Sealed::Unchecked) => match self.deallocate_upstream(kept) {
-                    Ok(bytes) => freed += bytes,
-                    Err(refused) => {
-                        let (error, kept) = *refused;
-                        self.quarantine.wait(kept);
-                        outcome = outcome.and(Err(error));
-                    }
-                },
-                Ok(Sealed::InUse) => self.quarantine.wait(kept),
-                Ok(_) => self.quarantine.hold(kept),
+                Ok(false) => self.blocks.queues().waiting.push_back(kept),
+                Ok(true) => self.blocks.hold(kept),
                 Err(error) => {
-                    self.quarantine.wait(kept);
+                    self.blocks.queues().waiting.push_back(kept);
                     outcome = outcome.and(Err(error));
                 }
             }
         }
-        let mut stuck = Vec::new();
-        while let Some(kept) = self.quarantine.release(all) {
-            match self.evict(kept) {
+        let mut refused = VecDeque::new();
+        while (all || self.blocks.is_over_bound())
+            && let Some(kept) = self.blocks.take_oldest()
+        {
+            match self.evict(kept, &mut refused) {
                 Ok(bytes) => freed += bytes,
-                Err(refused) => {
-                    let (error, kept) = *refused;
-                    stuck.push(kept);
-                    outcome = outcome.and(Err(error));
-                }
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        for kept in stuck.into_iter().rev() {
-            self.quarantine.hold_first(kept);
-        }
+        self.blocks.put_held(refused);
         (freed, outcome)
     }
 
     /// Checks a block that leaves the quarantine, and deallocates it upstream, which frees it after the
-    /// check. Does not wait for the verdict.
-    fn evict(&self, kept: Kept) -> Result<u64, Refused> {
-        match self.check_poison(&kept) {
-            Err(error) if !is_gone(&error) => return Err(Box::new((error, kept))),
+    /// check. Does not wait for the verdict. After an error the block is in `refused`.
+    fn evict(&self, kept: Kept, refused: &mut VecDeque<Kept>) -> ResourceResult<u64> {
+        match self.check_fill(&kept) {
+            Err(error) if !is_gone(&error) => {
+                refused.push_back(kept);
+                return Err(error);
+            }
             Err(_) => _ = self.unchecked.fetch_add(1, Ordering::Relaxed),
             Ok(()) => {}
         }
-        self.deallocate_upstream(kept)
+        self.release(kept, refused)
     }
 
-    /// Deallocates a block upstream; returns the bytes that are freed by that.
-    pub(super) fn deallocate_upstream(&self, kept: Kept) -> Result<u64, Refused> {
-        let Kept { whole, allocation } = kept;
+    /// Deallocates a block upstream; returns the bytes that are freed by that. After an error the block is
+    /// in `refused`.
+    pub(super) fn release(&self, kept: Kept, refused: &mut VecDeque<Kept>) -> ResourceResult<u64> {
+        let (Kept { whole, allocation }, upstream) = (kept, self.upstream());
         let id = whole.id();
-        match self.get_ref().deallocate(whole) {
-            Ok(state) => {
-                let is_retired = |block| self.get_ref().is_retired(block);
-                let freed =
-                    self.accounts.deallocated_upstream(id, allocation.bytes, state, is_retired);
-                self.table.remove(&allocation);
-                Ok(freed)
-            }
-            Err(refused) => {
-                let DeallocateError { error, block: whole, .. } = *refused;
-                Err(Box::new((error, Kept { whole, allocation })))
-            }
-        }
+        let state = upstream.deallocate(whole).map_err(|error| {
+            let DeallocateError { error, block: whole, .. } = *error;
+            refused.push_back(Kept { whole, allocation: Arc::clone(&allocation) });
+            error
+        })?;
+        Ok(self.blocks.release(&allocation, id, state, |id| upstream.is_retired(id)))
     }
 
     /// Reads all verdicts back. A lost device has none.
     pub(super) fn collect_unless_lost(&self) -> ResourceResult<()> {
-        if self.verdicts.pending() == 0 {
-            return Ok(());
-        }
-        match self.verdicts.collect() {
+        match self.config.checks.collect() {
             Err(ResourceError::DeviceLost { .. }) => Ok(()),
             outcome => outcome,
         }
     }
 
+    fn ops(&self) -> &dyn DeviceOps {
+        self.config.checks.ops()
+    }
+
     /// Makes a library stream wait for what a use of the block must come after, where that is tracked.
     fn begin(&self, block: BlockId, stream: StreamId, access: Access) -> ResourceResult<Work> {
-        let upstream = self.get_ref();
+        let upstream = self.upstream();
         let uses = [BlockUse::new(block, access)];
         let is_tracked = upstream.supports_block_use_tracking();
         let tokens = is_tracked.then(|| upstream.prepare_uses(&uses, stream)).transpose()?;
@@ -305,14 +256,14 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// a use. Where uses are not tracked, waits for it.
     fn record(&self, work: Work) -> ResourceResult<()> {
         match work.tokens {
-            Some(tokens) => self.get_ref().finish_uses(tokens),
-            None => self.verdicts.ops().synchronize(work.stream),
+            Some(tokens) => self.upstream().finish_uses(tokens),
+            None => self.ops().synchronize(work.stream),
         }
     }
 
     /// Waits for work that is not to be recorded as a use. If that fails it is recorded.
     fn undo(&self, work: Work) {
-        match self.verdicts.ops().synchronize(work.stream) {
+        match self.ops().synchronize(work.stream) {
             Ok(()) => self.cancel(work),
             // The error of the work itself says more.
             Err(_) => drop(self.record(work)),
@@ -323,7 +274,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     fn cancel(&self, work: Work) {
         if let Some(tokens) = work.tokens {
             // A window that was just opened can be closed, unless the device is lost.
-            let _ = self.get_ref().cancel_uses(tokens);
+            let _ = self.upstream().cancel_uses(tokens);
         }
     }
 }

@@ -6,7 +6,7 @@ use dmr_core::{DeviceMemoryResource, DeviceOps};
 
 use super::DebugGuardResource;
 use super::allocation::STEP;
-use super::verdicts::Verdicts;
+use super::findings::Checks;
 use crate::ResourceLayer;
 
 /// When the verdict of a check is read back from the device.
@@ -45,12 +45,12 @@ pub enum GuardChecks {
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is put around a resource"]
 pub struct DebugGuardLayer {
-    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) checks: Arc<Checks>,
     pub(super) red_zone: usize,
     pub(super) quarantine_bytes: usize,
     pub(super) quarantine_blocks: usize,
     pub(super) backtraces: bool,
-    pub(super) checks: GuardChecks,
+    pub(super) mode: GuardChecks,
 }
 
 impl DebugGuardLayer {
@@ -65,12 +65,12 @@ impl DebugGuardLayer {
     /// one layer share the operations and lose no findings.
     pub fn new(ops: Arc<dyn DeviceOps>) -> Self {
         Self {
-            verdicts: Arc::new(Verdicts::new(ops)),
+            checks: Arc::new(Checks::new(ops)),
             red_zone: STEP,
             quarantine_bytes: 64 << 20,
             quarantine_blocks: 1024,
             backtraces: false,
-            checks: GuardChecks::Immediate,
+            mode: GuardChecks::Immediate,
         }
     }
 
@@ -98,7 +98,7 @@ impl DebugGuardLayer {
 
     /// Sets when verdicts are read back. Default: [`Immediate`](GuardChecks::Immediate).
     pub const fn with_checks(mut self, checks: GuardChecks) -> Self {
-        self.checks = checks;
+        self.mode = checks;
         self
     }
 }

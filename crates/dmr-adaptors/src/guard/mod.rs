@@ -47,7 +47,10 @@
 //! without the guard, so a missing one can hide.
 //!
 //! On the device each byte is written three times and read once. Each block takes two red zones, rounded up
-//! to 256 bytes, and the quarantine takes 64 MiB by default. Times are in `docs/src/performance.md`.
+//! to 256 bytes, and the quarantine takes 64 MiB by default; both are in `usage().reserved`, as upstream counts
+//! it. The 512 KiB in which a `PatternOps` has the results of its checks are not: the operations allocate them
+//! from the driver at the first check, as they load their kernel, and may serve several guards. Times are in
+//! `docs/src/performance.md`.
 //!
 //! # Growing and parts
 //!
@@ -92,17 +95,12 @@
 //! [`Deferred`]: GuardChecks::Deferred
 //! [`prepare_uses`]: dmr_core::UseTrackingExt::prepare_uses
 
-mod accounts;
 mod allocation;
-mod calls;
+mod blocks;
 mod checks;
 mod findings;
 mod layer;
-mod quarantine;
 mod resource;
-mod strays;
-mod table;
-mod verdicts;
 
 pub use layer::{DebugGuardLayer, GuardChecks};
 pub use resource::DebugGuardResource;

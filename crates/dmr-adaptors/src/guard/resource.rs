@@ -1,43 +1,41 @@
-//! The guard's state, its own methods, and the steps that its calls share.
+//! The guard: its state, its own methods, and the calls of the traits, each around the same call upstream.
 
+use std::backtrace::Backtrace;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, RwLock};
 
 use dmr_core::process::LeakedInChild;
 use dmr_core::size::human_bytes;
 use dmr_core::sync::{lock, read, try_lock, write};
 use dmr_core::{
-    AllocTag, BlockId, BlockState, Corruption, DeviceBlock, DeviceMemoryResource, Generation,
-    Process, ResourceError, ResourceResult, StreamId, UseToken, UseTokens, UseTracking,
+    AllocTag, BlockId, BlockState, BlockUse, Corruption, DeallocateError, DeviceBlock,
+    DeviceMemoryResource, Generation, Process, ResourceError, ResourceResult, StreamId, Usage,
+    UseToken, UseTokens, UseTracking, VirtualMemory,
 };
 
-use super::accounts::Accounts;
+use super::allocation::Allocation;
+use super::blocks::Blocks;
 use super::findings::Findings;
-use super::quarantine::Quarantine;
-use super::strays::Strays;
-use super::table::{Kept, Table};
-use super::verdicts::Verdicts;
 use super::{DebugGuardLayer, GuardChecks};
+use crate::forward::forward;
+
+/// The number of blocks whose verdicts may wait on the device before a deferred `deallocate` reads them.
+const MAX_PENDING: usize = 4096;
 
 /// Finds writes outside of blocks and into deallocated blocks.
 ///
 /// The [module](super) documents what it finds, when, and what that costs.
 pub struct DebugGuardResource<R: DeviceMemoryResource> {
-    /// `None` only inside of `into_inner`.
+    /// `None` only inside of `into_upstream`.
     upstream: Option<R>,
-    pub(super) red_zone: usize,
-    pub(super) backtraces: bool,
-    pub(super) checks: GuardChecks,
-    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) config: DebugGuardLayer,
     pub(super) findings: Arc<Findings>,
-    pub(super) table: LeakedInChild<Table>,
-    pub(super) quarantine: LeakedInChild<Quarantine>,
-    pub(super) strays: LeakedInChild<Strays>,
-    pub(super) accounts: LeakedInChild<Accounts>,
+    pub(super) blocks: LeakedInChild<Blocks>,
     pub(super) unchecked: AtomicU64,
     /// Held for reading while a window is opened or a block deallocated, for writing while `check_all`
-    /// has live blocks out of the table: its own windows conflict with no other then.
+    /// checks live blocks: its own windows conflict with no other then.
     gate: RwLock<()>,
     /// Held while a thread has quarantined blocks in hand: a reap that waits also waits for those.
     sweeping: Mutex<()>,
@@ -46,20 +44,12 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     pub(super) fn new(upstream: R, layer: &DebugGuardLayer) -> Self {
+        let blocks = Blocks::new(layer.quarantine_bytes, layer.quarantine_blocks);
         Self {
             upstream: Some(upstream),
-            red_zone: layer.red_zone,
-            backtraces: layer.backtraces,
-            checks: layer.checks,
-            verdicts: Arc::clone(&layer.verdicts),
+            config: layer.clone(),
             findings: Arc::default(),
-            table: LeakedInChild::new(Table::new()),
-            quarantine: LeakedInChild::new(Quarantine::new(
-                layer.quarantine_bytes,
-                layer.quarantine_blocks,
-            )),
-            strays: LeakedInChild::default(),
-            accounts: LeakedInChild::default(),
+            blocks: LeakedInChild::new(blocks),
             unchecked: AtomicU64::new(0),
             gate: RwLock::new(()),
             sweeping: Mutex::new(()),
@@ -70,17 +60,17 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// Returns the upstream resource. Blocks that are allocated by it directly are not guarded, and are
     /// deallocated by it directly.
     #[must_use]
-    #[allow(clippy::expect_used, reason = "`None` only inside `into_inner`")]
-    pub fn get_ref(&self) -> &R {
-        self.upstream.as_ref().expect("there until `into_inner`")
+    #[allow(clippy::expect_used, reason = "`None` only inside `into_upstream`")]
+    pub fn upstream(&self) -> &R {
+        self.upstream.as_ref().expect("there until `into_upstream`")
     }
 
     /// Returns the upstream resource. Blocks in quarantine are deallocated there without a check, as when
     /// this is dropped.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only after this")]
-    pub fn into_inner(mut self) -> R {
-        self.deallocate_all();
+    pub fn into_upstream(mut self) -> R {
+        self.release_all();
         self.upstream.take().expect("there until now")
     }
 
@@ -88,21 +78,27 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// has reported it. In a forked child, none.
     #[must_use]
     pub fn violations(&self) -> Vec<Corruption> {
-        if self.is_forked() { Vec::new() } else { self.findings.all() }
+        if self.is_forked() {
+            return Vec::new();
+        }
+        lock(&self.findings).found.iter().map(|finding| finding.corruption.clone()).collect()
     }
 
     /// Takes what was found: no call reports it after this.
     pub fn take_violations(&self) -> Vec<Corruption> {
-        if self.is_forked() { Vec::new() } else { self.findings.take() }
+        if self.is_forked() {
+            return Vec::new();
+        }
+        lock(&self.findings).found.drain(..).map(|finding| finding.corruption).collect()
     }
 
     /// Returns how many violations were found beyond those that are kept.
     #[must_use]
     pub fn violations_beyond(&self) -> u64 {
-        if self.is_forked() { 0 } else { self.findings.beyond() }
+        if self.is_forked() { 0 } else { lock(&self.findings).beyond }
     }
 
-    /// Returns how many blocks were deallocated without a check, because the device was lost.
+    /// Returns how many blocks were deallocated upstream without a check, because the device was lost.
     #[must_use]
     pub fn unchecked_blocks(&self) -> u64 {
         self.unchecked.load(Ordering::Relaxed)
@@ -113,10 +109,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// [`UseAfterFree`](ResourceError::UseAfterFree).
     #[must_use]
     pub fn allocated_at(&self, block: BlockId) -> Option<String> {
-        if self.is_forked() {
-            return None;
-        }
-        self.table.find(block.generation())?.allocated_at()
+        if self.is_forked() { None } else { self.blocks.find(block.generation())?.allocated_at() }
     }
 
     /// Checks the red zones of all live blocks, and all bytes of blocks in quarantine. Returns what was
@@ -124,8 +117,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     ///
     /// Waits for the home streams of all those blocks, and the checks come after every use that
     /// was recorded. While a window is open on another stream, what that stream writes may be seen
-    /// or not. Delays other threads' preparations and deallocations until the checks are submitted;
-    /// until they are done for blocks with an open window.
+    /// or not. Delays other threads' calls until the checks are submitted; until they are done for blocks
+    /// with an open window, and where uses are not tracked.
     ///
     /// # Errors
     ///
@@ -133,159 +126,126 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// all other blocks were checked, and no finding is lost: call again.
     pub fn check_all(&self) -> ResourceResult<Vec<Corruption>> {
         self.refuse_fork()?;
-        let _alone = self.sweeping();
+        let _alone = lock(&self.sweeping);
         let live = {
             let _alone = write(&self.gate);
-            self.check_live()
+            self.blocks.for_each_live(|whole, allocation| self.check_live(whole, allocation))
         };
         let held = self.check_held();
-        let collected = self.verdicts.collect();
+        let collected = self.config.checks.collect();
         live.and(held).and(collected)?;
-        Ok(self.findings.report_all())
-    }
-
-    pub(super) fn sweeping(&self) -> MutexGuard<'_, ()> {
-        lock(&self.sweeping)
-    }
-
-    fn try_sweeping(&self) -> Option<MutexGuard<'_, ()>> {
-        try_lock(&self.sweeping)
-    }
-
-    pub(super) fn passing(&self) -> RwLockReadGuard<'_, ()> {
-        read(&self.gate)
+        Ok(std::iter::from_fn(|| lock(&self.findings).report_one()).collect())
     }
 
     /// Returns whether this is a forked child, where another thread may have held any lock.
-    pub(super) fn is_forked(&self) -> bool {
+    fn is_forked(&self) -> bool {
         !self.made_in.is_current()
     }
 
     /// Refuses a forked child. Called before any lock, which another thread may have held at the fork.
-    pub(super) fn refuse_fork(&self) -> ResourceResult<()> {
+    fn refuse_fork(&self) -> ResourceResult<()> {
         self.made_in.check(self.device_ordinal())
     }
 
     /// Allocates memory with room for red zones. If there is none, empties the quarantine and tries again.
-    pub(super) fn allocate_upstream(
+    fn allocate_upstream(
         &self,
         bytes: usize,
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let allocated = self.get_ref().allocate(bytes, stream, tag);
+        let allocated = self.upstream().allocate(bytes, stream, tag);
         let is_full = matches!(
             allocated,
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
         );
-        if !is_full || self.quarantine.is_empty() {
+        if !is_full || self.blocks.queues().held.is_empty() {
             return allocated;
         }
-        let (_, outcome) = {
-            let _alone = self.sweeping();
-            self.sweep(true)
-        };
-        // What could not be deallocated is still in quarantine; the second try tells whether that matters.
-        drop(outcome);
+        {
+            let _alone = lock(&self.sweeping);
+            // Blocks that upstream refuses are still in quarantine; the second try tells whether that matters.
+            drop(self.sweep(true));
+        }
         // The memory of a block is free once its check is done.
         drop(self.collect_unless_lost());
-        self.get_ref().allocate(bytes, stream, tag)
+        self.upstream().allocate(bytes, stream, tag)
     }
 
-    /// Keeps a block until the windows that are open on it have closed.
-    pub(super) fn keep_waiting(&self, kept: Kept) -> BlockState {
-        self.quarantine.wait(kept);
-        BlockState::Retired
+    /// Returns a block that no caller has to upstream. One that upstream refuses is kept for the next reap.
+    fn release_stray(&self, whole: DeviceBlock) -> ResourceResult<()> {
+        self.upstream().deallocate(whole).map(drop).map_err(|refused| {
+            let DeallocateError { error, block, .. } = *refused;
+            self.blocks.queues().strays.push(block);
+            error
+        })
     }
 
-    /// Returns the state of a block that was deallocated just now.
-    pub(super) fn state_of(&self, block: BlockId) -> BlockState {
-        if self.table.is_deallocated(block.generation()) {
-            BlockState::Quarantined
-        } else if self.get_ref().is_retired(block) {
-            BlockState::Retired
-        } else {
-            BlockState::Freed
-        }
+    fn release_strays(&self) -> ResourceResult<()> {
+        // Without the lock: the upstream resource may call the driver.
+        let strays = std::mem::take(&mut self.blocks.queues().strays);
+        strays.into_iter().fold(Ok(()), |outcome, whole| outcome.and(self.release_stray(whole)))
     }
 
     /// Checks blocks whose windows have closed, and deallocates upstream those beyond the quarantine's
     /// bounds. After an error a block stays where it is, and a reap returns the error.
-    pub(super) fn tidy(&self) {
-        while self.quarantine.has_waiting() || self.quarantine.is_over_bound() {
-            let Some(_alone) = self.try_sweeping() else { return };
+    fn tidy(&self) {
+        while let Some(_alone) = try_lock(&self.sweeping) {
             let (_, outcome) = self.sweep(false);
             // Again for a block that another thread added while this one had the lock.
-            if outcome.is_err() || !self.quarantine.is_over_bound() {
+            if outcome.is_err() || !self.blocks.is_over_bound() {
                 return;
             }
         }
     }
 
-    pub(super) fn reap(
+    fn reap(
         &self,
         all: bool,
         upstream: impl FnOnce(&R) -> ResourceResult<u64>,
     ) -> ResourceResult<u64> {
         self.refuse_fork()?;
-        let (swept, outcome) = if all {
-            let _alone = self.sweeping();
-            self.sweep(true)
-        } else {
-            match self.try_sweeping() {
-                Some(_alone) => self.sweep(false),
-                // Another thread does it.
-                None => (0, Ok(())),
-            }
-        };
-        let strays = self.strays.deallocate(self.get_ref());
-        let reaped = upstream(self.get_ref());
-        let freed = swept + self.accounts.settle(|block| self.get_ref().is_retired(block));
+        let alone = if all { Some(lock(&self.sweeping)) } else { try_lock(&self.sweeping) };
+        // If another thread sweeps, that is enough.
+        let (swept, outcome) = alone.as_ref().map_or((0, Ok(())), |_| self.sweep(all));
+        drop(alone);
+        let strays = self.release_strays();
+        let reaped = upstream(self.upstream());
+        let freed = swept + self.settle();
         let collected = if all { self.collect_unless_lost() } else { Ok(()) };
-        outcome.and(strays).and(reaped)?;
-        collected?;
-        match self.findings.report_one() {
+        outcome.and(strays).and(reaped).and(collected)?;
+        match lock(&self.findings).report_one() {
             Some(found) => Err(ResourceError::Corrupted(Box::new(found))),
             None => Ok(freed),
         }
     }
 
+    /// Counts what upstream has freed since, and returns the bytes.
+    fn settle(&self) -> u64 {
+        self.blocks.settle(usize::MAX, |block| self.upstream().is_retired(block))
+    }
+
     /// Deallocates upstream, without a check, all that was deallocated here.
-    fn deallocate_all(&mut self) {
-        if self.refuse_fork().is_err() {
+    fn release_all(&mut self) {
+        if self.is_forked() {
             return;
         }
-        let blocks = self.quarantine.take_waiting().into_iter().chain(self.quarantine.take_held());
-        for kept in blocks {
+        let waiting = std::mem::take(&mut self.blocks.queues().waiting);
+        for kept in waiting.into_iter().chain(self.blocks.take_held()) {
             // A block that upstream refuses is leaked, as a dropped block is.
-            drop(self.deallocate_upstream(kept));
+            drop(self.release(kept, &mut VecDeque::new()));
         }
-        drop(self.strays.deallocate(self.get_ref()));
+        drop(self.release_strays());
     }
 
     /// Returns what tracks the uses upstream.
-    pub(super) fn tracking(&self, stream: StreamId) -> ResourceResult<&dyn UseTracking> {
-        self.get_ref().use_tracking().ok_or_else(|| ResourceError::not_tracked(stream))
-    }
-
-    /// Counts windows that are about to be opened: all of them, or none.
-    ///
-    /// # Errors
-    ///
-    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a deallocated block.
-    pub(super) fn open_windows(&self, windows: &[Generation]) -> ResourceResult<()> {
-        for (index, &generation) in windows.iter().enumerate() {
-            if !self.table.open_window(generation) {
-                self.forget_windows(&windows[..index]);
-                return Err(ResourceError::use_after_free(generation));
-            }
-        }
-        Ok(())
+    fn tracking(&self, stream: StreamId) -> ResourceResult<&dyn UseTracking> {
+        self.upstream().use_tracking().ok_or_else(|| ResourceError::not_tracked(stream))
     }
 
     /// Closes windows, and counts them as closed, unless upstream has refused that and left them in the
     /// tokens.
-    pub(super) fn close_windows(
+    fn close(
         &self,
         tokens: &mut UseTokens,
         close: impl FnOnce(&dyn UseTracking, &mut UseTokens) -> ResourceResult<()>,
@@ -295,21 +255,177 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         let windows: Vec<_> = tokens.iter().map(UseToken::generation).collect();
         let outcome = close(upstream, tokens);
         if tokens.is_empty() {
-            self.forget_windows(&windows);
+            self.blocks.close_windows(&windows);
         }
         outcome
     }
+}
 
-    /// Counts windows as closed.
-    pub(super) fn forget_windows(&self, windows: &[Generation]) {
-        windows.iter().for_each(|&generation| self.table.close_window(generation));
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
+    forward!(
+        upstream: device_ordinal,
+        stream_pool,
+        // The quarantine stays: `reap_pending` empties it.
+        trim_to,
+    );
+
+    /// The sizes in upstream's errors include the red zones.
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        if bytes == 0 {
+            return Err(ResourceError::zero_size());
+        }
+        self.refuse_fork()?;
+        let whole_bytes = Allocation::whole_bytes(bytes, self.config.red_zone)
+            .ok_or(ResourceError::size_overflow(bytes))?;
+        let whole = self.allocate_upstream(whole_bytes, stream, tag)?;
+        let backtrace = self.config.backtraces.then(Backtrace::force_capture);
+        let allocation = Arc::new(Allocation::new(&whole, bytes, self.config.red_zone, backtrace));
+        // Returned if upstream has allocated less than was asked for.
+        let no_room = ResourceError::out_of_bounds(&whole, self.config.red_zone, bytes);
+        let narrowed = match self.fill_fresh(&whole, &allocation) {
+            Ok(()) => whole.narrow(self.config.red_zone, bytes).map_err(|whole| (no_room, whole)),
+            Err(error) => Err((error, whole)),
+        };
+        match narrowed {
+            Ok((block, whole)) => {
+                self.blocks.insert(allocation, whole);
+                Ok(block)
+            }
+            Err((error, whole)) => {
+                drop(self.release_stray(whole));
+                Err(error)
+            }
+        }
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        if let Err(error) = self.refuse_fork() {
+            return Err(DeallocateError::new(error, block));
+        }
+        let id = block.id();
+        let kept = {
+            let _passing = read(&self.gate);
+            self.blocks.take(block, self.device_ordinal())?
+        };
+        let in_use = match self.seal(&kept, true) {
+            Ok(true) => {
+                self.blocks.hold(kept);
+                false
+            }
+            Ok(false) => {
+                self.blocks.queues().waiting.push_back(kept);
+                true
+            }
+            Err(error) => return Err(DeallocateError::new(error, self.blocks.put_back(kept))),
+        };
+        self.tidy();
+        if self.config.mode == GuardChecks::Deferred && self.config.checks.pending() >= MAX_PENDING
+        {
+            // A failed collection leaves the verdicts for the next.
+            drop(self.config.checks.collect());
+        }
+        Ok(match (in_use, self.blocks.is_deallocated(id.generation())) {
+            (false, true) => BlockState::Quarantined,
+            (false, false) if !self.upstream().is_retired(id) => BlockState::Freed,
+            _ => BlockState::Retired,
+        })
+    }
+
+    /// Never grows a block: behind it is its red zone.
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.refuse_fork()?;
+        match self.blocks.refusal(block, self.device_ordinal()) {
+            Some(error) => Err(error),
+            None => Ok(bytes <= block.bytes()),
+        }
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        !self.is_forked()
+            && (self.blocks.is_deallocated(block.generation()) || self.upstream().is_retired(block))
+    }
+
+    fn bytes_outstanding(&self) -> u64 {
+        if self.is_forked() {
+            return 0;
+        }
+        // Upstream counts red zones as well, and so never less.
+        let with_red_zones = self.upstream().bytes_outstanding();
+        self.settle();
+        self.blocks.usage().outstanding().min(with_red_zones)
+    }
+
+    fn usage(&self) -> Usage {
+        if self.is_forked() {
+            return Usage::default();
+        }
+        let reserved = self.upstream().usage().reserved;
+        self.settle();
+        let mut usage = self.blocks.usage();
+        usage.reserved = reserved;
+        usage
+    }
+
+    /// Checks and fills blocks whose windows have closed, and deallocates upstream those that are beyond
+    /// the quarantine's bounds. Does not wait, and so reads no verdicts back.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupted`](ResourceError::Corrupted) once for each violation that was found and that no
+    /// call has reported, after it has freed what it could.
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.reap(false, R::try_reap)
+    }
+
+    /// Checks all blocks in quarantine, deallocates them upstream, and reads all verdicts back.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_reap`](Self::try_reap).
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.reap(true, R::reap_pending)
+    }
+
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        self.upstream().use_tracking().map(|_| self as _)
+    }
+
+    /// Returns `None`: pages have no red zones, and are not quarantined.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
+    }
+}
+
+/// Counts the windows of blocks that the guard has.
+impl<R: DeviceMemoryResource> UseTracking for DebugGuardResource<R> {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.refuse_fork()?;
+        let upstream = self.tracking(tokens.stream())?;
+        let _passing = read(&self.gate);
+        let windows: Vec<Generation> = uses.iter().map(|used| used.block.generation()).collect();
+        self.blocks.open_windows(&windows)?;
+        upstream.prepare(uses, tokens).inspect_err(|_| self.blocks.close_windows(&windows))
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.close(tokens, |upstream, tokens| upstream.finish(tokens))
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.close(tokens, |upstream, tokens| upstream.cancel(tokens))
     }
 }
 
 impl<R: DeviceMemoryResource> Drop for DebugGuardResource<R> {
     fn drop(&mut self) {
         if self.upstream.is_some() {
-            self.deallocate_all();
+            self.release_all();
         }
     }
 }
@@ -317,7 +433,7 @@ impl<R: DeviceMemoryResource> Drop for DebugGuardResource<R> {
 /// `DebugGuard(256 B, Async(device 0))`.
 impl<R: DeviceMemoryResource> fmt::Display for DebugGuardResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DebugGuard({}, {:?})", human_bytes(self.red_zone as u64), self.get_ref())
+        write!(f, "DebugGuard({}, {:?})", human_bytes(self.config.red_zone as u64), self.upstream())
     }
 }
 
