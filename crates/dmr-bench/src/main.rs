@@ -1,5 +1,5 @@
 //! The `dmr-bench` program: runs workloads, prints tables.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its answer is what it prints")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command prints its results")]
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -83,7 +83,7 @@ struct RunArgs {
     /// The thread counts of w3 and w7 (w8 always has 16)
     #[arg(long, value_delimiter = ',', value_name = "N")]
     threads: Vec<usize>,
-    /// w3 fills so many bytes of each block, and runs once without allocating as well
+    /// Bytes of each block that w3 fills; it runs once without allocating as well
     #[arg(long, default_value_t = 0, value_name = "BYTES")]
     touch: usize,
     /// The block counts of w2

@@ -21,7 +21,7 @@ use crate::{BenchError, Line, Machine};
 
 const TAG: AllocTag = AllocTag::new("soak");
 
-/// What a soak is told.
+/// The options of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
     /// How long.
@@ -57,8 +57,8 @@ struct Shared {
     wrong: AtomicU64,
 }
 
-/// Runs it; answers what was done and found, and the number of blocks that were not as they were
-/// left.
+/// Runs it; returns counts of operations and findings, and the number of blocks whose content has
+/// changed.
 ///
 /// # Errors
 ///
@@ -240,7 +240,7 @@ impl<'a> Worker<'a> {
         checked
     }
 
-    /// A block goes to whoever comes next, and one of somebody else's comes.
+    /// Exchanges a block with another thread.
     fn exchange(&mut self) {
         let at = self.random.usize(..self.held.len());
         let mine = self.held.swap_remove(at);

@@ -34,7 +34,7 @@ impl Memory {
         self.ptr
     }
 
-    /// Waits for the device and answers the content.
+    /// Waits for the device and returns the content.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // There is nobody to tell, and nothing to do about it.
+        // A destructor cannot return the error.
         let _ = self.device.synchronize();
         // SAFETY: allocated by `new`; all work is done.
         let _ = unsafe { result::free_sync(self.ptr) };

@@ -30,7 +30,7 @@ fn no_stack_takes_more_than_the_limit_from_the_device() {
         // A pool of NVIDIA's driver takes whole 32 MiB, and rounds its maximum size up to that.
         let limit = number(line, "limit_bytes").next_multiple_of(32 * MIB);
         assert!(number(line, "peak_reserved_bytes") <= limit, "{line}");
-        // What the driver was seen to have handed out in all: some of it is the driver's own.
+        // The device's used memory, as the driver reports it; some of it is the driver's own.
         let seen = number(line, "meminfo_delta_peak_bytes");
         assert!(seen <= limit + 32 * MIB, "{line}");
         // Far less than the limit would be no pressure.

@@ -188,7 +188,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// All kinds. The last one stands for unknown ones.
+    /// The kinds of all errors. The last one stands for unknown ones.
     pub const KINDS: [&'static str; 19] = [
         "invalid_size",
         "out_of_memory",

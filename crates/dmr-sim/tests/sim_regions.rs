@@ -94,7 +94,7 @@ fn with_heap() -> (dmr_sim::Universe, gpu::Gpu, u64) {
 }
 
 #[test]
-fn a_block_that_is_handed_out_twice_is_found() {
+fn a_block_that_is_allocated_twice_is_found() {
     let (universe, _gpu, heap) = with_heap();
     universe.region_allocated(heap + 512, 1024, "first");
     for (at, bytes) in [(heap + 512, 1024), (heap, 513), (heap + 1535, 1), (heap, 1 << 20)] {

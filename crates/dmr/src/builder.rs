@@ -83,8 +83,8 @@ impl DeviceRuntimeBuilder {
     /// # Errors
     ///
     /// [`RuntimeError::Mismatch`] if parts are of different devices, contexts or stream pools;
-    /// [`RuntimeError::Settings`] if they exclude each other; and what opening the device,
-    /// choosing the backend and making the streams can answer.
+    /// [`RuntimeError::Settings`] if they exclude each other; and the errors of opening the device,
+    /// choosing the backend and making the streams.
     pub fn build(self) -> Result<DeviceRuntime, RuntimeError> {
         self.check_settings()?;
         let backend = match self.resource {

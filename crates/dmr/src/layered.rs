@@ -1,4 +1,4 @@
-//! The builder's settings for layers, and the runtime's answers from them: one pair for each feature.
+//! The builder's settings for layers, and the runtime's access to them: one pair for each feature.
 
 #[cfg(feature = "budget")]
 mod budget {

@@ -27,7 +27,7 @@ use dmr_shared_limit::SharedLimitConfig;
 /// A resource whose type is not known: what a runtime allocates from, and what its layers wrap.
 pub type SharedResource = Arc<dyn DeviceMemoryResource>;
 
-/// What the builder was told, from the backend outwards.
+/// The settings of the layers, from the backend outwards.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layers {
     #[cfg(feature = "budget")]
@@ -61,7 +61,7 @@ pub(crate) struct Handles {
 #[cfg(feature = "budget")]
 #[derive(Clone, Debug)]
 pub(crate) enum BudgetChoice {
-    /// The account of the GPU, whoever else in this process reaches it.
+    /// The account of the GPU, which all runtimes of this process share.
     OfTheDevice(u64),
     /// The account of the GPU that the processes of the user share, or those of a group.
     #[cfg(feature = "shared")]

@@ -16,7 +16,7 @@ pub const MAX_DEVICE_ORDINALS: usize = 64;
 
 /// A device, its stream pool and its memory resource.
 ///
-/// [`try_get`](Self::try_get) answers the one that the whole process shares;
+/// [`try_get`](Self::try_get) returns the one that the whole process shares;
 /// [`builder`](Self::builder) composes one of your own.
 #[derive(Debug)]
 pub struct DeviceRuntime {

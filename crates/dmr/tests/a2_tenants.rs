@@ -9,8 +9,8 @@ use dmr_testkit::Rig;
 
 const MIB: u64 = 1 << 20;
 
-fn is_out_of_budget<T>(answer: &Result<T, BufferError>) -> bool {
-    matches!(answer, Err(BufferError::Resource(ResourceError::OutOfBudget { .. })))
+fn is_out_of_budget<T>(result: &Result<T, BufferError>) -> bool {
+    matches!(result, Err(BufferError::Resource(ResourceError::OutOfBudget { .. })))
 }
 
 /// The example of the guide, with memory out.

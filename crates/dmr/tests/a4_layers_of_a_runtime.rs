@@ -212,7 +212,7 @@ fn over_a_pool_a_callback_is_asked_after_the_pool_has_used_what_it_keeps() {
 
     *cache.lock().unwrap() = Some(allocate(10).unwrap());
     resource.deallocate(allocate(20).unwrap()).unwrap();
-    // What the pool keeps is used for this: nobody is asked.
+    // The pool has free memory for this: no callback is called.
     let block = allocate(22).unwrap();
     assert_eq!(*spilled.lock().unwrap(), []);
     resource.deallocate(block).unwrap();

@@ -38,7 +38,7 @@ fn threads_that_race_for_a_runtime_build_it_once() {
 }
 
 #[test]
-fn once_built_a_runtime_is_answered_without_a_driver_call() {
+fn a_runtime_that_was_built_is_returned_without_a_driver_call() {
     let universe = universe();
     let first = DeviceRuntime::try_get(universe.ordinal(0)).unwrap();
     universe.reset_calls();

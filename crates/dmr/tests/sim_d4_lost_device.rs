@@ -46,8 +46,8 @@ fn on_every_stack(test: impl Fn(&str, &Rig, &DeviceRuntime)) {
     }
 }
 
-fn is_lost<T>(answer: &ResourceResult<T>) -> bool {
-    matches!(answer, Err(ResourceError::DeviceLost { .. }))
+fn is_lost<T>(result: &ResourceResult<T>) -> bool {
+    matches!(result, Err(ResourceError::DeviceLost { .. }))
 }
 
 /// Makes a driver call find the device lost.

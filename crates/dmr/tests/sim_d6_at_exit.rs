@@ -60,7 +60,7 @@ fn memory_whose_last_work_is_still_under_way_is_given_back_too() {
 
 /// A driver's handlers are registered when it is initialised: after the log, before the runtime.
 #[test]
-fn a_log_that_was_made_first_does_not_put_off_giving_back() {
+fn a_log_that_was_made_first_does_not_delay_the_free_of_memory() {
     assert_eq!(run("logs-first", ENDS[0]).bytes, 0);
 }
 

@@ -27,7 +27,7 @@ fn asynchronous(rig: &Rig) -> Arc<dyn DeviceMemoryResource> {
 
 const RESOURCES: [(&str, Make); 2] = [("tracked", tracked), ("async", asynchronous)];
 
-/// Plays a scenario with one call swallowed (or none); answers how often each ordering call was
+/// Plays a scenario with one call swallowed (or none); returns how often each ordering call was
 /// made, and whether a race was found.
 fn play(
     make: Make,
@@ -42,7 +42,7 @@ fn play(
         universe.swallow_nth(call, n);
     }
     (scenario.play)(&stage).unwrap();
-    // Frees that the resource has put off are made now: nothing is done yet.
+    // Frees the pending blocks, whose work is not done yet.
     stage.resource().try_reap().unwrap();
     let calls = universe.calls();
     universe.clear_faults();
@@ -69,9 +69,9 @@ fn every_scenario_is_ordered() {
 
 /// Leaves each ordering call of a scenario out in turn: some of each kind must be missed.
 ///
-/// What the simulator does not miss, it proves not to be needed there: its verdict is that of an
-/// exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of what
-/// is spared is the record of a use that nobody comes after.
+/// A call that the simulator does not miss is proved not to be needed there: its verdict is that of an
+/// exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of these
+/// calls record a use that no other use comes after.
 fn cannot_do_without_any(what: &str) {
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == what).unwrap();
     for (name, make) in RESOURCES {

@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
 const VIRTUAL_MEMORY: i32 = 102;
 
-/// What the pool is over, by what the device answers.
+/// Whether the device supports virtual memory, and the upstream of the pool then.
 const DEVICES: [(i32, &str); 2] = [(1, "Virtual"), (0, "Async")];
 
 fn rig(has_virtual_memory: i32) -> Rig {
@@ -42,11 +42,11 @@ fn stack(builder: DeviceRuntimeBuilder) -> String {
 
 #[test]
 fn the_device_decides_what_the_pool_is_over_and_the_stack_says_so() {
-    for (answer, upstream) in DEVICES {
-        let rig = rig(answer);
+    for (supported, upstream) in DEVICES {
+        let rig = rig(supported);
         let device = rig.ordinal();
         let [plain, limited] = [builder(&rig), builder(&rig).budget_on(&Budget::new(1 << 30))];
-        let pages = if answer == 1 { "pages of 32 MiB, " } else { "" };
+        let pages = if supported == 1 { "pages of 32 MiB, " } else { "" };
         assert_eq!(stack(plain), format!("Pool({pages}{upstream}(device {device}))"));
         let inner = format!("Budget(1 GiB, {upstream}(device {device}))");
         assert_eq!(stack(limited), format!("Pool({pages}{inner})"));
@@ -100,9 +100,9 @@ fn a_driver_that_fails_is_an_error_and_does_not_choose_the_backend() {
 
 #[test]
 fn every_dependency_between_streams_is_kept_on_both() {
-    for (answer, _) in DEVICES {
+    for (supported, _) in DEVICES {
         for scenario in SCENARIOS {
-            let rig = rig(answer);
+            let rig = rig(supported);
             let runtime = builder(&rig).build().unwrap();
             let stage = Stage::new(&rig, Arc::clone(runtime.resource()));
             assert_eq!((scenario.play)(&stage), Ok(()), "{}", scenario.name);
@@ -114,7 +114,7 @@ fn every_dependency_between_streams_is_kept_on_both() {
     }
 }
 
-/// What the driver has handed out, in bytes.
+/// Returns the bytes of the device that are allocated.
 fn taken(device: &Device) -> u64 {
     let (free, total) = device.memory_info().unwrap();
     total - free
@@ -123,9 +123,9 @@ fn taken(device: &Device) -> u64 {
 #[test]
 fn a_budget_below_the_pool_bounds_what_it_takes_at_every_moment() {
     const LIMIT: u64 = 48 << 20;
-    for (answer, _) in DEVICES {
+    for (supported, _) in DEVICES {
         for config in [PoolConfig::fast(), PoolConfig::compact()] {
-            let rig = rig(answer);
+            let rig = rig(supported);
             let before = taken(rig.device());
             let budget = Budget::new(LIMIT);
             let runtime = builder(&rig).pool_config(config).budget_on(&budget).build().unwrap();
@@ -147,19 +147,19 @@ fn a_budget_below_the_pool_bounds_what_it_takes_at_every_moment() {
             let high = runtime.pool().unwrap().reserved_high();
             assert!(high <= LIMIT, "{high} bytes");
             // Pages are all that is taken from the driver; of freed blocks it keeps the memory.
-            assert!(answer == 0 || most <= LIMIT, "{most} bytes of the device");
+            assert!(supported == 0 || most <= LIMIT, "{most} bytes of the device");
             // The limit was in the way, and most of it was used.
             assert!(refusals > 0 && high > LIMIT / 4 * 3, "{refusals} refusals, {high} bytes");
             drop(runtime);
             assert_eq!(budget.reserved_bytes(), 0);
-            assert!(answer == 0 || taken(rig.device()) == before, "pages that nobody has");
+            assert!(supported == 0 || taken(rig.device()) == before, "pages that are lost");
             rig.assert_clean();
         }
     }
 }
 
-/// Keeps more than the budget on a stream of its own, if it can, in blocks of up to 8 MiB; answers
-/// how often there was no room.
+/// Keeps more than the budget on a stream of its own, if it can, in blocks of up to 8 MiB; returns
+/// the number of refused allocations.
 fn churn(runtime: &DeviceRuntime, seed: u64) -> u64 {
     let stream = runtime.streams().acquire().unwrap();
     let (mut random, mut refusals, mut held) = (seed, 0, Vec::new());
@@ -184,8 +184,8 @@ fn churn(runtime: &DeviceRuntime, seed: u64) -> u64 {
 
 #[test]
 fn an_error_for_want_of_budget_names_who_holds_the_pool_s_blocks() {
-    for (answer, _) in DEVICES {
-        let rig = rig(answer);
+    for (supported, _) in DEVICES {
+        let rig = rig(supported);
         let runtime = builder(&rig).budget_on(&Budget::new(32 << 20)).build().unwrap();
         let stream = rig.stream();
         let ask = |mib: usize, tag| {
@@ -214,9 +214,9 @@ fn orders(policy: Policy) -> impl Iterator<Item = (Policy, usize)> {
 
 #[test]
 fn runtime_stack_lease_and_streams_are_dropped_in_any_order_with_work_under_way() {
-    for (answer, _) in DEVICES {
+    for (supported, _) in DEVICES {
         for (policy, order) in [Policy::Lazy, Policy::Random].into_iter().flat_map(orders) {
-            let rig = rig_with(answer, policy, order as u64);
+            let rig = rig_with(supported, policy, order as u64);
             let universe = rig.universe().clone();
             let budget = Budget::new(64 << 20);
             let runtime = builder(&rig).budget_on(&budget).build().unwrap();
@@ -242,8 +242,8 @@ fn runtime_stack_lease_and_streams_are_dropped_in_any_order_with_work_under_way(
 
 #[test]
 fn a_block_goes_back_after_the_runtime_and_the_lease_are_gone() {
-    for (answer, _) in DEVICES {
-        let rig = rig_with(answer, Policy::Lazy, 0);
+    for (supported, _) in DEVICES {
+        let rig = rig_with(supported, Policy::Lazy, 0);
         let runtime = builder(&rig).build().unwrap();
         let resource = Arc::clone(runtime.resource());
         let stream = rig.stream();

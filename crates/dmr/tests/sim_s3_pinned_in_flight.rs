@@ -119,7 +119,7 @@ fn what_a_lost_device_leaves_is_forgotten() {
 
 /// To ask the driver whether a stream is idle ends a capture on it, in every mode.
 #[test]
-fn a_capture_on_the_home_stream_stays_whole_whoever_reaps_or_allocates() {
+fn reaps_and_allocations_of_other_threads_end_no_capture_on_the_home_stream() {
     let _alone = alone();
     let reaps: [fn(&DeviceRuntime) -> bool; 3] = [
         |runtime| runtime.streams().try_reap_pinned().is_err_and(|error| is_capturing(&error)),

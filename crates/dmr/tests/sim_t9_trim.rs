@@ -71,7 +71,7 @@ fn taken(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn everything_goes_back_and_what_was_reserved_is_what_the_driver_had_handed_out() {
+fn a_trim_returns_all_memory_and_reserved_is_the_memory_taken_from_the_driver() {
     on_every_stack(|name, rig, runtime| {
         let (before, memory) = (taken(rig), runtime.resource());
         let block = allocate(runtime, 8 * GIB);

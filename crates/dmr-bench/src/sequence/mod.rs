@@ -53,7 +53,7 @@ impl Sequence {
         Self { streams, ..Self::default() }
     }
 
-    /// The same operations, so many at a time. To be run one after the other on the same slots.
+    /// Returns the same operations in bursts of `ops`, to be run one after the other on the same slots.
     #[must_use]
     pub fn bursts(&self, ops: usize) -> Vec<Self> {
         let burst = |ops: &[Op]| Self {
@@ -65,7 +65,7 @@ impl Sequence {
         self.ops.chunks(ops.max(1)).map(burst).collect()
     }
 
-    /// Allocates; answers the slot.
+    /// Adds an allocation; returns its slot.
     pub fn allocate(&mut self, bytes: u64, stream: usize) -> usize {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots += 1;
@@ -80,7 +80,7 @@ impl Sequence {
         slot
     }
 
-    /// Frees what a slot holds. `index` is what the hash knows the block by.
+    /// Adds a free of the block in a slot. `index` identifies the block in the hash.
     pub fn free(&mut self, slot: usize, bytes: u64, stream: usize, index: u64) {
         self.hash.word(1 << 63 | index);
         self.live -= bytes;

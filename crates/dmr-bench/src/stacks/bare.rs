@@ -16,7 +16,7 @@ use dmr_streams::StreamPool;
 /// What blocks are aligned to.
 const ALIGNMENT: usize = 256;
 
-/// Each stream has addresses of its own, so many bits of them, and goes round in them.
+/// The bits of each stream's own addresses, which are reused in turn.
 const ADDRESS_BITS: u32 = 46;
 
 /// Blocks at addresses where nothing is: they must never be touched, on the device or elsewhere.
@@ -90,7 +90,7 @@ impl Bare {
     }
 }
 
-/// Answers what it was.
+/// Adds to a counter and returns its old value.
 fn add(counter: &AtomicU64, bytes: usize) -> u64 {
     let before = counter.load(Ordering::Relaxed);
     counter.store(before + bytes as u64, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl DeviceMemoryResource for Bare {
             state: BlockState::Live,
             part_depth: 0,
         };
-        // SAFETY: there is no memory to claim; nobody dereferences the address.
+        // SAFETY: there is no memory; the address is never dereferenced.
         Ok(unsafe { DeviceBlock::from_parts(parts) })
     }
 

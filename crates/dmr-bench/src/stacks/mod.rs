@@ -33,7 +33,7 @@ pub struct Stack {
     pub log: Option<Log>,
 }
 
-/// Answers bytes.
+/// Returns the peak of the reserved bytes.
 pub type ReservedPeak = Box<dyn Fn() -> Result<u64, BenchError> + Send + Sync>;
 
 /// How a stack is made, on the streams that it is to accept, with these layers.

@@ -19,7 +19,7 @@ struct Row {
 }
 
 impl Grid {
-    /// Those of `columns` that are wanted, after one that is called `first`.
+    /// Makes a grid with a column `first` and those of `columns` that `wanted` accepts.
     pub(super) fn new(first: &str, columns: &[String], wanted: impl Fn(&str) -> bool) -> Self {
         let columns = columns.iter().filter(|name| wanted(name)).cloned().collect();
         Self { first: first.to_owned(), columns, rows: Vec::new() }

@@ -16,7 +16,7 @@ const WORKLOAD: &str = "stack";
 /// Operations of one thread on one stack.
 const OPS: usize = 100_000;
 
-/// Answers how many failed.
+/// Runs the workload; returns the number of failures.
 pub(super) fn run(machine: &Machine, plan: &Plan, emit: &mut dyn FnMut(Line)) -> usize {
     let mut failed = 0;
     for (base, names) in groups(&plan.layered) {

@@ -49,7 +49,7 @@ pub struct Plan {
     pub traces: Vec<PathBuf>,
     /// For W3 and W7.
     pub threads: Vec<usize>,
-    /// W3 fills so many bytes of each new block; 0: no work.
+    /// Bytes of each new block that W3 fills; 0: no work.
     pub touch: usize,
     /// How many blocks W2 allocates.
     pub blocks: Vec<u64>,
@@ -93,8 +93,8 @@ impl Plan {
     }
 }
 
-/// Runs a workload and hands its lines on. What fails leaves a line that says why; the rest is
-/// run all the same. Answers how many failed.
+/// Runs a workload and emits its lines. A failure emits a line with the reason; the rest is
+/// run all the same. Returns the number of failures.
 ///
 /// # Errors
 ///

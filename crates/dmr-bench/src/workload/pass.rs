@@ -24,7 +24,7 @@ pub(super) struct Place<'a> {
     /// Bytes of each new block that are filled.
     pub(super) touch: usize,
     pub(super) budget: Duration,
-    /// What all threads have live, and had at most, for who wants to know.
+    /// The live bytes of all threads, and their peak, if they are recorded.
     pub(super) live: Option<&'a Live>,
     pub(super) trims: Option<Trims<'a>>,
 }

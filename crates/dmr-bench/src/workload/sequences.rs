@@ -38,7 +38,7 @@ struct Total {
     outcomes: Vec<Outcome>,
     /// From the first thread's start to the last one's end.
     wall: Duration,
-    /// And until the device was done, too.
+    /// From the first thread's start to the end of the device's work.
     synchronized: Duration,
     truncated: bool,
 }
@@ -53,9 +53,9 @@ struct Course<'a> {
     fixed: &'a Memory,
     trims: Option<Trims<'a>>,
     live: Live,
-    /// What the driver was seen to have handed out.
+    /// The peak of the device's used memory, as the driver reports it.
     used_peak: u64,
-    /// What the resource said it had reserved.
+    /// The peak of the bytes that the resource had reserved.
     reserved_peak: u64,
 }
 

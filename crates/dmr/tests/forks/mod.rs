@@ -91,8 +91,8 @@ impl IsRefused for dmr_launch::PreflightError {
     }
 }
 
-pub(crate) fn refused<T, E: IsRefused>(answer: Result<T, E>) -> bool {
-    answer.is_err_and(|error| error.is_refused())
+pub(crate) fn refused<T, E: IsRefused>(result: Result<T, E>) -> bool {
+    result.is_err_and(|error| error.is_refused())
 }
 
 /// What was fixed when the stack was made, and the ids of its streams: readable in a child too.

@@ -10,7 +10,7 @@ use dmr_sim::Universe;
 use dmr_testkit::Rig;
 
 #[test]
-fn a_universe_is_told_nothing_of_the_pools_of_an_earlier_one_with_its_ordinals() {
+fn a_universe_gets_no_reports_of_the_pools_of_an_earlier_one_with_its_ordinals() {
     let rig = Rig::simulated();
     let observer = rig.device().memory_observer().unwrap();
     let ordinal = rig.ordinal();
