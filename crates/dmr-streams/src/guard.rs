@@ -247,6 +247,12 @@ impl<'p> StreamGuard<'p> {
         self.pool.device()
     }
 
+    /// Returns the calls and windows that hold the stream, if it is adopted.
+    #[inline]
+    pub(crate) fn holds(&self) -> Option<&'p Holds> {
+        self.holds
+    }
+
     /// Counts windows that were opened on the stream.
     #[inline]
     pub(crate) fn open_windows(&self, windows: usize) {

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::slots::{Closed, WindowEnd};
 use super::{Needs, UseTable, covering};
+use crate::holds::Holds;
 use crate::progress::Event;
 use crate::{HomeStream, StreamGuard};
 
@@ -65,7 +66,8 @@ impl UseTable<'_> {
         let open = tokens.len();
         if let Err(error) = self.open(uses, stream, tokens) {
             stream.open_windows(tokens.len() - open);
-            self.cancel_from(tokens, open);
+            // They are open, so closing them is no error.
+            let _ = self.cancel_from(tokens, open);
             return Err(error);
         }
         stream.open_windows(tokens.len() - open);
@@ -128,7 +130,12 @@ impl UseTable<'_> {
         };
         let mut seq = 0;
         match self.pool.progress().mark(&stream, &mut seq) {
-            Ok(()) => self.close(tokens, 0, WindowEnd::Used(UseId::new(stream.slot(), seq))),
+            Ok(()) => self.close(
+                tokens,
+                stream.holds(),
+                0,
+                WindowEnd::Used(UseId::new(stream.slot(), seq)),
+            ),
             Err(error) => self.finish_unrecorded(tokens, &stream, seq, error),
         }
     }
@@ -146,7 +153,7 @@ impl UseTable<'_> {
             return self.finish_without_stream(tokens);
         };
         let seq = self.pool.progress().number(stream.slot());
-        self.close(tokens, 0, WindowEnd::Used(UseId::new(stream.slot(), seq)))
+        self.close(tokens, stream.holds(), 0, WindowEnd::Used(UseId::new(stream.slot(), seq)))
     }
 
     /// Finishes uses for which no event could be recorded: waits for the work instead. If that fails too,
@@ -163,9 +170,9 @@ impl UseTable<'_> {
         // Synchronising the stream would end its capture.
         let is_captured = matches!(error, ResourceError::StreamCapturing { .. });
         if is_captured || stream.synchronize().is_err() {
-            return self.close(tokens, 0, WindowEnd::Used(used)).and(Err(error));
+            return self.close(tokens, stream.holds(), 0, WindowEnd::Used(used)).and(Err(error));
         }
-        self.close(tokens, 0, WindowEnd::Done(used))
+        self.close(tokens, stream.holds(), 0, WindowEnd::Done(used))
     }
 
     /// Finishes uses on a stream that cannot be entered.
@@ -179,7 +186,7 @@ impl UseTable<'_> {
             // A stream with an open window is not retired: these tokens have none.
             Ok(()) => {}
         }
-        self.close(tokens, 0, WindowEnd::Unused).and(entered)
+        self.cancel_from(tokens, 0).and(entered)
     }
 
     /// Closes windows of uses whose work was not submitted.
@@ -205,15 +212,19 @@ impl UseTable<'_> {
         self.of_this_pool(tokens.stream())?;
         // Another thread may have held a slot when the process was forked.
         self.pool.device().refuse_fork()?;
-        self.close(tokens, 0, WindowEnd::Unused)
+        self.cancel_from(tokens, 0)
     }
 
-    /// Closes the windows from index `from` on, which this thread has just opened, and removes them from
-    /// `tokens`: their work was not submitted.
+    /// Closes the windows from index `from` on, and removes them from `tokens`: their work was not submitted,
+    /// or has ended with the device.
+    ///
+    /// # Errors
+    ///
+    /// As [`close`](Self::close).
     #[cold]
-    pub(crate) fn cancel_from(&self, tokens: &mut UseTokens, from: usize) {
-        // They are open, so closing them is no error.
-        let _ = self.close(tokens, from, WindowEnd::Unused);
+    pub(crate) fn cancel_from(&self, tokens: &mut UseTokens, from: usize) -> ResourceResult<()> {
+        let holds = self.pool.holds(tokens.stream().slot());
+        self.close(tokens, holds, from, WindowEnd::Unused)
     }
 
     /// Records work that was submitted to `stream` already, and that reads and writes the block.
@@ -257,14 +268,21 @@ impl UseTable<'_> {
         Ok(())
     }
 
-    /// Closes the windows from index `from` on, and removes them from `tokens`.
+    /// Closes the windows from index `from` on, and removes them from `tokens` and from the count of their
+    /// stream, which `holds` has if that is adopted.
     ///
     /// # Errors
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a token that has no window. All other windows are
     /// closed all the same.
     #[inline(always)]
-    fn close(&self, tokens: &mut UseTokens, from: usize, end: WindowEnd) -> ResourceResult<()> {
+    fn close(
+        &self,
+        tokens: &mut UseTokens,
+        holds: Option<&Holds>,
+        from: usize,
+        end: WindowEnd,
+    ) -> ResourceResult<()> {
         let (mut closed, mut stale) = (0, None);
         for token in &tokens.as_slice()[from..] {
             match self.slots().close(token, end) {
@@ -280,7 +298,7 @@ impl UseTable<'_> {
             closed += 1;
         }
         tokens.truncate(from);
-        if let Some(holds) = self.pool.holds(tokens.stream().slot()) {
+        if let Some(holds) = holds {
             holds.close_windows(closed);
         }
         stale.map_or(Ok(()), |generation| Err(ResourceError::use_after_free(generation)))
