@@ -109,6 +109,20 @@ fn what_is_reserved_is_there_whatever_others_do() {
 }
 
 #[test]
+fn what_is_reserved_is_there_also_after_the_limit_of_the_whole_was_lowered() {
+    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let reserved = whole.reserve(600, Duration::ZERO).unwrap();
+    whole.set_limit(500);
+    assert_eq!((whole.remaining(), reserved.remaining()), (0, 600));
+    let query = on(&reserved, &backend);
+    let block = query.allocate(600, backend.stream(), TAG).unwrap();
+    assert!(on(&whole, &backend).allocate(1, backend.stream(), TAG).is_err());
+    query.deallocate(block).unwrap();
+    drop(reserved);
+    assert_eq!((whole.reserved_bytes(), whole.remaining()), (0, 500));
+}
+
+#[test]
 fn dropping_a_reservation_returns_what_is_unused_now_and_the_rest_as_it_is_freed() {
     let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
     let reserved = whole.reserve(600, Duration::ZERO).unwrap();
