@@ -21,8 +21,10 @@ impl Budget {
     /// One budget for each configuration in the process, which exists as long as a handle to it or to a part of it
     /// does. [`remaining`](Self::remaining) is what is left for all processes;
     /// [`reserved_bytes`](Self::reserved_bytes) and [`holders`](Self::holders) are of this process. A charge takes a
-    /// few microseconds more than that of another budget: put a pool above it. A waiting
-    /// [`reserve`](Self::reserve) notices releases of other processes within 2 ms.
+    /// few microseconds more than that of another budget: put a pool above it. If a process is stopped at the
+    /// wrong moment, charges wait for it, for at most
+    /// [5 s](SharedLimitConfig::with_lock_timeout), and are refused then. A waiting [`reserve`](Self::reserve) notices
+    /// releases of other processes within 2 ms.
     ///
     /// # Errors
     ///
