@@ -1,5 +1,5 @@
 //! A budget within a limit that processes share: what it charges there, and what its refusals say.
-#![cfg(feature = "shared")]
+#![cfg(all(feature = "shared", target_os = "linux"))]
 
 mod a2_support;
 

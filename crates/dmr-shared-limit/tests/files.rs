@@ -1,5 +1,6 @@
 //! Files that are no accounts, or not ours, and what happens to accounts that other programs change.
 
+#![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "makes a FIFO")]
 
 mod common;

@@ -1,5 +1,6 @@
 //! Eight processes allocate at random up to the limit while 1,000 of them are killed.
 
+#![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "locks the account like a member, without the code of one")]
 #![allow(clippy::print_stdout, reason = "the figures of a run, for `--nocapture`")]
 

@@ -1,5 +1,6 @@
 //! Processes that fork, execute other programs, stop and die, and threads of one process.
 
+#![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, and ends threads by system calls")]
 
 mod common;

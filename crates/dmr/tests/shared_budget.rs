@@ -2,7 +2,7 @@
 //!
 //! On a GPU the driver's own figure is checked: memory in use stays within the limit and what the processes' contexts
 //! take. On the simulated driver each process has a GPU of its own, and compares its figure with what it has charged.
-#![cfg(all(feature = "shared", feature = "pool"))]
+#![cfg(all(feature = "shared", feature = "pool", target_os = "linux"))]
 #![allow(clippy::print_stdout, reason = "a process says that it is ready; the figures of a run")]
 
 use std::io::{BufRead, BufReader, Write};
