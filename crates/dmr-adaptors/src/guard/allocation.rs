@@ -20,12 +20,12 @@ pub(super) const STEP: usize = 256;
 pub(super) struct Allocation {
     pub(super) generation: Generation,
     pub(super) bytes: usize,
-    tag: AllocTag,
-    alloc_stream: StreamId,
-    red_zone: usize,
-    allocated_at: Option<Backtrace>,
+    pub(super) tag: AllocTag,
+    pub(super) alloc_stream: StreamId,
+    pub(super) red_zone: usize,
+    pub(super) allocated_at: Option<Backtrace>,
     /// A bit for each place in which a wrong byte was reported; each is reported once.
-    reported: AtomicU8,
+    pub(super) reported: AtomicU8,
 }
 
 /// The expected content of a block.

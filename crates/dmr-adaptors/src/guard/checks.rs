@@ -157,7 +157,10 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// Submits checks of all blocks in quarantine; returns the first error.
     pub(super) fn check_held(&self) -> ResourceResult<()> {
         let held = self.blocks.take_held();
-        let outcome = held.iter().fold(Ok(()), |outcome, kept| outcome.and(self.check_fill(kept)));
+        let mut outcome = Ok(());
+        for kept in &held {
+            outcome = outcome.and(self.check_fill(kept));
+        }
         self.blocks.put_held(held);
         outcome
     }

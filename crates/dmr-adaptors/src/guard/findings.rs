@@ -183,3 +183,86 @@ impl FindingList {
         Some(finding.corruption.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::atomic::AtomicU8;
+
+    use dmr_core::{AllocTag, DeviceBlock, Generation, PatternMismatch, StreamId};
+
+    use super::*;
+
+    /// Device operations whose checks find nothing.
+    #[derive(Debug)]
+    struct FindsNothing;
+
+    impl DeviceOps for FindsNothing {
+        fn fill_pattern(
+            &self,
+            _: &DeviceBlock,
+            _: Range<usize>,
+            _: u32,
+            _: StreamId,
+        ) -> ResourceResult<()> {
+            Ok(())
+        }
+
+        fn check_pattern(
+            &self,
+            _: &DeviceBlock,
+            _: Range<usize>,
+            _: u32,
+            _: StreamId,
+            _: u64,
+        ) -> ResourceResult<()> {
+            Ok(())
+        }
+
+        fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
+            Ok(Vec::new())
+        }
+
+        fn synchronize(&self, _: StreamId) -> ResourceResult<()> {
+            Ok(())
+        }
+    }
+
+    fn check() -> Check {
+        let allocation = Arc::new(Allocation {
+            generation: Generation::next(),
+            bytes: 512,
+            tag: AllocTag::UNTAGGED,
+            alloc_stream: StreamId::DEFAULT,
+            red_zone: 256,
+            allocated_at: None,
+            reported: AtomicU8::new(0),
+        });
+        Check::new(&allocation, Phase::Live, &Arc::default())
+    }
+
+    #[test]
+    fn a_check_is_pending_until_a_collection_that_begins_after_its_submission() {
+        let checks = Checks::new(Arc::new(FindsNothing));
+        // A collection of another thread, between two checks of one block.
+        checks.submit(check(), |_| checks.collect()).unwrap();
+        assert_eq!(checks.pending(), 1, "its verdict is yet to come");
+        checks.collect().unwrap();
+        assert_eq!(checks.pending(), 0);
+    }
+
+    #[test]
+    fn an_awaited_check_is_pending_until_it_is_decided() {
+        let checks = Checks::new(Arc::new(FindsNothing));
+        for collects in [false, true] {
+            let awaited = Check { is_awaited: true, ..check() };
+            let key = checks.submit(awaited, |_| Ok(())).unwrap();
+            if collects {
+                checks.collect().unwrap();
+            }
+            assert_eq!(checks.pending(), 1);
+            assert_eq!(checks.decide(key), Ok(None));
+            assert_eq!(checks.pending(), 0);
+        }
+    }
+}

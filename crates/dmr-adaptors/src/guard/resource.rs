@@ -184,7 +184,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     fn release_strays(&self) -> ResourceResult<()> {
         // Without the lock: the upstream resource may call the driver.
         let strays = std::mem::take(&mut self.blocks.queues().strays);
-        strays.into_iter().fold(Ok(()), |outcome, whole| outcome.and(self.release_stray(whole)))
+        let mut outcome = Ok(());
+        for whole in strays {
+            outcome = outcome.and(self.release_stray(whole));
+        }
+        outcome
     }
 
     /// Checks blocks whose windows have closed, and deallocates upstream those beyond the quarantine's
