@@ -372,7 +372,10 @@ fn on_a_lost_device_blocks_are_taken_back_unchecked() {
         assert!(rig.device().is_lost());
         let refused = guard.allocate(100, home.id(), TAG).unwrap_err();
         assert!(matches!(refused, ResourceError::DeviceLost { .. }), "{refused}");
+        let id = later.id();
         guard.deallocate(later).unwrap();
+        let _ = guard.try_reap();
+        assert!(backend != Backend::Async || !guard.is_retired(id), "the next reap frees it (D4)");
         if let Some(token) = token {
             assert!(guard.finish_uses(token).is_err());
         }

@@ -66,7 +66,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         match self.check_and_fill(kept, by_owner) {
             Err(ResourceError::WindowConflict { .. }) => Ok(false),
             // The block leaves the quarantine unchecked.
-            Err(error) if is_gone(&error) => Ok(true),
+            Err(error) if is_gone(&error) => {
+                let is_lost = matches!(error, ResourceError::DeviceLost { .. });
+                self.is_lost.fetch_or(is_lost, Ordering::Relaxed);
+                Ok(true)
+            }
             sealed => sealed.map(|()| true),
         }
     }
@@ -179,8 +183,8 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     /// Seals waiting blocks whose windows have closed, and deallocates quarantined blocks upstream: `all`
-    /// of them, or those beyond the bounds. Returns the bytes that are freed by that, and the first
-    /// error; blocks that failed are kept. One thread at a time.
+    /// of them, also if the device is lost, or those beyond the bounds. Returns the bytes that are freed by
+    /// that, and the first error; blocks that failed are kept. One thread at a time.
     pub(super) fn sweep(&self, all: bool) -> (u64, ResourceResult<()>) {
         let (mut freed, mut outcome) = (0, Ok(()));
         let waiting = std::mem::take(&mut self.blocks.queues().waiting);
@@ -194,6 +198,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
                 }
             }
         }
+        let all = all || self.is_lost.load(Ordering::Relaxed);
         let mut refused = VecDeque::new();
         while (all || self.blocks.is_over_bound())
             && let Some(kept) = self.blocks.take_oldest()

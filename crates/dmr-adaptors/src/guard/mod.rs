@@ -71,11 +71,10 @@
 //!
 //! # Inside and outside of other adaptors
 //!
-//! Outside of a budget the budget bounds red zones and quarantine as well; the guard empties the
-//! quarantine when the budget or the device is full. Inside of a budget they are not counted, but
-//! blocks in quarantine are: they are retired, and a budget that is full reaps them.
-//! `reap_pending` empties the quarantine, so a stack that reaps often finds fewer writes after
-//! free.
+//! Around a budget: the budget bounds red zones and quarantine as well, and the guard empties the quarantine
+//! when the budget or the device is full. Inside of a budget: the budget counts blocks in quarantine, as
+//! retired, and reaps them when it is full. `reap_pending` empties the quarantine, so a stack that reaps often
+//! finds fewer writes after free.
 //!
 //! # Dropping it
 //!

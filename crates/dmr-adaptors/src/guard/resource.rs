@@ -3,7 +3,7 @@
 use std::backtrace::Backtrace;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use dmr_core::process::LeakedInChild;
@@ -34,8 +34,10 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     pub(super) findings: Arc<Findings>,
     pub(super) blocks: LeakedInChild<Blocks>,
     pub(super) unchecked: AtomicU64,
-    /// Held for reading while a window is opened or a block deallocated, for writing while `check_all`
-    /// checks live blocks: its own windows conflict with no other then.
+    /// A deallocation has found the device lost: nothing stays in quarantine.
+    pub(super) is_lost: AtomicBool,
+    /// Held for reading while a window is opened, for writing while `check_all` checks live blocks: its own
+    /// windows conflict with no other then.
     gate: RwLock<()>,
     /// Held while a thread has quarantined blocks in hand: a reap that waits also waits for those.
     sweeping: Mutex<()>,
@@ -51,6 +53,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             findings: Arc::default(),
             blocks: LeakedInChild::new(blocks),
             unchecked: AtomicU64::new(0),
+            is_lost: AtomicBool::new(false),
             gate: RwLock::new(()),
             sweeping: Mutex::new(()),
             made_in: Process::current(),
@@ -313,10 +316,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
             return Err(DeallocateError::new(error, block));
         }
         let id = block.id();
-        let kept = {
-            let _passing = read(&self.gate);
-            self.blocks.take(block, self.device_ordinal())?
-        };
+        let kept = self.blocks.take(block, self.device_ordinal())?;
         let in_use = match self.seal(&kept, true) {
             Ok(true) => {
                 self.blocks.hold(kept);
