@@ -17,7 +17,7 @@ use crate::{BufferError, DeviceView, DeviceViewMut};
 
 /// Elements in page-locked host memory, for copies that do not wait.
 ///
-/// The use table of the streams knows it like a block. So copies on any stream are ordered with
+/// The use table of the streams tracks it like a block. So copies on any stream are ordered with
 /// each other, and kernels can be given it through a launch recorder: the device sees it at the
 /// same address.
 ///

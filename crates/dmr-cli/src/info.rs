@@ -15,7 +15,7 @@ use crate::driver::{DRIVER_VARIABLE, DriverArgs, Machine};
 use crate::exit::Failure;
 use crate::shared::{SharedLimits, uuid_text};
 
-/// What `dmr info` is told.
+/// The options of `dmr info`.
 #[derive(Args, Clone, Debug)]
 pub struct InfoArgs {
     /// Print one JSON object
@@ -148,12 +148,12 @@ fn unknown_variables() -> Vec<(String, String)> {
     ours
 }
 
-/// Whether a pool can map pages there.
+/// Returns whether a pool can map pages on the device.
 fn has_virtual_memory(device: &Device) -> Result<bool, Failure> {
     let attribute = Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
-    let answer = device.context().attribute(attribute);
+    let value = device.context().attribute(attribute);
     let error = |error| Failure::unusable(device.driver_error("cuDeviceGetAttribute", error));
-    answer.map(|value| value != 0).map_err(error)
+    value.map(|value| value != 0).map_err(error)
 }
 
 fn uuid(device: &Device) -> Result<[u8; 16], Failure> {

@@ -141,7 +141,7 @@ impl DeviceMemoryResource for Twice {
 }
 
 #[test]
-fn a_block_handed_out_twice_is_found_and_both_lines_are_named() {
+fn a_block_allocated_twice_is_found_and_both_lines_are_named() {
     let universe = Universe::new().unwrap();
     let (summary, args) = replay_on(&universe, |resource| Twice::new(resource, 50)).unwrap();
     assert!(!summary.passed());
@@ -219,7 +219,7 @@ fn whichever_driver_call_fails_no_block_of_the_trace_is_lost_and_nothing_panics(
         // back before. Blocks have less than 2,000 bytes.
         let lost = verdict.reports.iter().find(|report| report.bytes < 2000);
         assert!(lost.is_none(), "call {n} of {calls}: {verdict}");
-        let is_told = verdict.is_clean() || outcome.is_err() || !outcome.unwrap().0.passed();
-        assert!(is_told, "call {n} of {calls}: {verdict}");
+        let is_reported = verdict.is_clean() || outcome.is_err() || !outcome.unwrap().0.passed();
+        assert!(is_reported, "call {n} of {calls}: {verdict}");
     }
 }

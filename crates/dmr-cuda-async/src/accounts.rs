@@ -11,7 +11,7 @@ use dmr_streams::{SpinLock, SpinLockGuard};
 pub(crate) struct Accounts {
     /// By slot.
     first: Box<[StreamAccount; PART]>,
-    /// The slots after those, made when a part's first stream allocates: few pools have so many.
+    /// The slots after those, made when a part's first stream allocates: few pools need them.
     later: [OnceLock<Box<[StreamAccount]>>; PARTS],
 }
 

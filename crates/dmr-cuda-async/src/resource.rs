@@ -105,7 +105,7 @@ impl AsyncCudaResource {
         self.pool.reserved()
     }
 
-    /// Bytes of the driver's pool that are handed out, as the driver counts them. A free that was
+    /// Returns the allocated bytes of the driver's pool, as the driver counts them. A free that was
     /// queued does not count as used any more, whether or not it has executed.
     ///
     /// # Errors

@@ -11,8 +11,8 @@ use dmr_core::{
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 
-fn refused<T>(answer: ResourceResult<T>) -> bool {
-    matches!(answer, Err(ResourceError::ForkedProcess { .. }))
+fn refused<T>(result: ResourceResult<T>) -> bool {
+    matches!(result, Err(ResourceError::ForkedProcess { .. }))
 }
 
 #[test]

@@ -12,8 +12,8 @@ fn resource(rig: &Rig) -> AsyncCudaResource {
     AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap()
 }
 
-fn is_lost<T: std::fmt::Debug>(answer: Result<T, ResourceError>, by: &str) {
-    match answer {
+fn is_lost<T: std::fmt::Debug>(result: Result<T, ResourceError>, by: &str) {
+    match result {
         Err(ResourceError::DeviceLost { call, code, .. }) => {
             assert_eq!((call, code), (by, ILLEGAL_ADDRESS));
         }

@@ -23,8 +23,8 @@ fn end(stream: &StreamLease) {
     unsafe { result::stream::end_capture(stream.stream().cu_stream()) }.unwrap();
 }
 
-fn refused<T>(answer: ResourceResult<T>) -> bool {
-    matches!(answer, Err(ResourceError::StreamCapturing { .. }))
+fn refused<T>(result: ResourceResult<T>) -> bool {
+    matches!(result, Err(ResourceError::StreamCapturing { .. }))
 }
 
 #[test]

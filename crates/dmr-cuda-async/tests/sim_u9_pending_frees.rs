@@ -139,24 +139,24 @@ fn a_reap_a_trim_and_an_allocation_without_memory_make_the_frees_at_once() {
     let rig = lazy();
     let resource = resource(&rig);
     let [home, reader] = [rig.stream(), rig.stream()];
-    let put_off = || {
+    let defer_a_free = || {
         pass_through(&rig, &resource, 4096, home.id(), reader.id());
         assert_eq!((resource.usage().live, resource.usage().retired), (0, 4096));
         assert_eq!(resource.retired_bytes(home.id()), Ok(4096));
     };
-    put_off();
+    defer_a_free();
     assert_eq!(resource.try_reap(), Ok(4096));
-    put_off();
+    defer_a_free();
     assert_eq!(resource.reap_pending(), Ok(4096));
-    put_off();
+    defer_a_free();
     resource.trim_to(0).unwrap();
     assert_eq!(resource.bytes_outstanding(), 0);
-    put_off();
+    defer_a_free();
     rig.universe().fail_nth("cuMemAllocFromPoolAsync", 1, OUT_OF_MEMORY);
     let block = resource.allocate(10, home.id(), AllocTag::UNTAGGED).unwrap();
     assert_eq!((resource.usage().live, resource.usage().retired), (10, 0));
     resource.deallocate(block).unwrap();
-    put_off();
+    defer_a_free();
     drop((resource, home, reader));
     rig.assert_clean();
 }

@@ -1,11 +1,11 @@
-//! Why a launch was refused or failed: at which step, which memory, and what to do.
+//! Errors of launches: the step that failed, the memory, and what to do.
 
 use std::convert::Infallible;
 use std::fmt;
 
 use dmr_core::{AllocTag, Generation, ResourceError, StreamId};
 
-/// Why a launch was refused. Nothing was enqueued, and no window is open.
+/// The error of a launch that was refused. Nothing was enqueued, and no window is open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PreflightError {
@@ -30,11 +30,11 @@ pub enum PreflightError {
         stream: StreamId,
         /// The first such block.
         memory: RefusedMemory,
-        /// [`StreamMisuse`](ResourceError::StreamMisuse), as the resource itself would answer.
+        /// [`StreamMisuse`](ResourceError::StreamMisuse), the error that the resource itself returns.
         source: ResourceError,
     },
 
-    /// A strict launch uses a block that lives on another pool's streams.
+    /// A strict launch uses a block whose home stream is of another pool.
     #[non_exhaustive]
     #[error(
         "launch on {stream} refused: {memory} belongs to another stream pool than the launch: \
@@ -53,9 +53,9 @@ pub enum PreflightError {
     Resource {
         /// The launch stream.
         stream: StreamId,
-        /// Why.
+        /// The cause.
         source: ResourceError,
-        /// The columns among the launch's memory, with the blocks that they are in.
+        /// The columns that the launch uses, with their blocks.
         columns: Box<[(AllocTag, Generation)]>,
     },
 }
@@ -64,23 +64,23 @@ pub enum PreflightError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusedMemory {
-    /// External memory, by the name it has.
+    /// External memory, by its name.
     External {
-        /// What it is called.
+        /// Its name.
         name: Box<str>,
-        /// The column that it was recorded as, if it was.
+        /// The column as which it was recorded, if it is one.
         column: Option<AllocTag>,
     },
     /// A block.
     Block {
-        /// Which.
+        /// The generation of the block.
         generation: Generation,
-        /// The column that it was recorded as, if it was.
+        /// The column as which it was recorded, if it is one.
         column: Option<AllocTag>,
     },
 }
 
-/// Why a scoped launch failed, and at which step. `E` is the closure's error.
+/// The error of a scoped launch, with the step that failed. `E` is the closure's error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError<E = Infallible> {
@@ -91,21 +91,21 @@ pub enum LaunchError<E = Infallible> {
     /// The closure failed. Its uses were recorded all the same: part of its work may be in flight.
     #[non_exhaustive]
     #[error(
-        "enqueueing the launch failed: {error}; part of its work may be under way, and its uses were \
+        "enqueueing the launch failed: {error}; part of its work may be in flight, and its uses were \
          recorded: retry with a new recorder"
     )]
     Enqueue {
-        /// What the closure answered.
+        /// The closure's error.
         #[source]
         error: E,
-        /// Why recording failed too, if it did.
+        /// The error of recording the uses, if that failed too.
         commit: Option<ResourceError>,
     },
 
-    /// The closure enqueued its work, and recording the uses failed. No work is left unprotected.
+    /// The closure enqueued its work, and recording the uses failed. Later uses wait for the work all the same.
     #[error(
-        "the launch was enqueued, but recording its uses failed: {0}; do not enqueue it again: its \
-         work is protected"
+        "the launch was enqueued, but recording its uses failed: {0}; do not enqueue it again: later \
+         uses wait for its work"
     )]
     Commit(#[source] ResourceError),
 }

@@ -1,19 +1,19 @@
 //! Launch recorder: a launch waits for exactly what it must.
 //!
-//! The crate answers one question: *which memory does this launch touch, and what must it
-//! therefore wait for?* A [`LaunchRecorder`] is told, and does the rest.
+//! A [`LaunchRecorder`] records the memory that a launch uses, makes its stream wait for the uses that it
+//! depends on, and records the launch for later uses.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`recorder`] | [`LaunchRecorder`], told what a launch uses |
+//! | [`recorder`] | [`LaunchRecorder`], which records the uses of a launch |
 //! | [`preflighted`] | [`PreflightedLaunch`], between waiting and recording |
 //! | [`error`] | [`PreflightError`], [`LaunchError`]: at which step, which memory, why |
 //!
 //! # Steps
 //!
-//! 1. **Record** what the launch uses. Each call hands out a
+//! 1. **Record** the uses of the launch. Each call returns a
 //!    [`KernelArg`](dmr_streams::KernelArg) and holds no borrow.
-//! 2. **Preflight**: the stream waits for what the uses must come after. All or none.
+//! 2. **Preflight**: the stream waits for the dependencies of the uses. All or none.
 //! 3. **Enqueue** the work, with the kernel arguments.
 //! 4. **Commit**: others now wait for this use.
 //!

@@ -1,4 +1,4 @@
-//! A launch between waiting and recording.
+//! A launch between preflight and commit.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use dmr_streams::StreamPool;
 use crate::LaunchMode;
 use crate::windows::Windows;
 
-/// A launch whose stream already waits for what it must, and whose uses are not recorded yet:
+/// A launch whose stream already waits for its dependencies, and whose uses are not recorded yet:
 /// enqueue the work, then [`commit`](Self::commit).
 ///
 /// Made by [`LaunchRecorder::preflight`](crate::LaunchRecorder::preflight). While it exists, other
@@ -17,7 +17,7 @@ use crate::windows::Windows;
 ///
 /// # Dropped without a commit
 ///
-/// Then work may have been enqueued, so the uses are recorded as if it had. It is counted
+/// Work may have been enqueued, so the uses are recorded as if it was. The launch is counted
 /// ([`uncommitted_launches`](crate::uncommitted_launches)) and, with the feature `tracing`,
 /// reported as a warning. If nothing was enqueued, [`cancel`](Self::cancel).
 ///
@@ -38,7 +38,7 @@ use crate::windows::Windows;
 /// }
 /// ```
 ///
-/// Nor does what comes out of preflight take more uses:
+/// Recording on the preflighted launch:
 ///
 /// ```compile_fail,E0599
 /// # use dmr_core::DeviceBlock;
@@ -83,18 +83,18 @@ impl PreflightedLaunch {
         Self { windows, stream, mode, recorded, skipped }
     }
 
-    /// Records the uses, for others to wait for: to be called when all work is enqueued.
+    /// Records the uses, so that later ones wait for them. Call it when all work is enqueued.
     ///
     /// One event at most, whatever the number of uses.
     ///
     /// # Errors
     ///
-    /// As [`finish`](dmr_core::UseTracking::finish) of the resource: no work is left unprotected.
+    /// As [`finish`](dmr_core::UseTracking::finish) of the resource: later uses wait for the work all the same.
     pub fn commit(mut self) -> ResourceResult<()> {
         self.windows.finish()
     }
 
-    /// Records nothing: no work was enqueued. The waits that preflight queued remain.
+    /// Closes the windows without recording uses: no work was enqueued. The waits that preflight has queued remain.
     ///
     /// # Errors
     ///
@@ -103,26 +103,26 @@ impl PreflightedLaunch {
         self.windows.cancel()
     }
 
-    /// The stream to enqueue on, resolved: never [`StreamId::DEFAULT`].
+    /// Returns the stream to enqueue on, resolved: never [`StreamId::DEFAULT`].
     #[must_use]
     pub fn launch_stream(&self) -> StreamId {
         self.stream
     }
 
-    /// What becomes of memory whose uses nobody tracks.
+    /// Returns the treatment of memory whose uses are not tracked.
     #[must_use]
     pub fn mode(&self) -> LaunchMode {
         self.mode
     }
 
-    /// How many blocks have a window open.
+    /// Returns the number of blocks with an open window.
     #[must_use]
     pub fn recorded_count(&self) -> usize {
         self.recorded
     }
 
-    /// How many uses a permissive launch left out: of external memory, and of blocks whose uses
-    /// the context's resource does not track. Their order is up to the caller.
+    /// Returns the number of uses that a permissive launch has skipped: of external memory, and of blocks whose
+    /// uses the context's resource does not track. The caller orders them.
     #[must_use]
     pub fn skipped_count(&self) -> usize {
         self.skipped

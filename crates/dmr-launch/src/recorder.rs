@@ -1,4 +1,4 @@
-//! Told what a launch uses, makes it wait for what it must.
+//! The recorder of a launch's uses.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::error::RefusedMemory;
 use crate::windows::Windows;
 use crate::{LaunchError, PreflightError, PreflightedLaunch};
 
-/// How many uses of one launch need no memory of the host's heap.
+/// The number of uses of one launch that need no allocation on the host heap.
 const INLINE: usize = 8;
 
-/// What becomes of memory whose uses nobody tracks.
+/// The treatment of memory whose uses are not tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LaunchMode {
     /// The launch is refused before anything is enqueued.
     Strict,
-    /// It is left out and counted; its order is up to the caller.
+    /// The memory is skipped and counted; the caller orders its uses.
     Permissive,
 }
 
-/// What a launch on one stream reads and writes.
+/// The reads and writes of a launch on one stream.
 ///
-/// Recording takes a snapshot: the borrow ends with the call, and the
-/// [`KernelArg`] that comes back is `Copy`. Several uses of one block, through views or the whole,
+/// Recording takes a snapshot: the borrow ends with the call, and the returned
+/// [`KernelArg`] is `Copy`. Several uses of one block, through views or the whole,
 /// are one use with the combined access. The same block may be read and written.
 ///
-/// Up to 8 blocks need no host heap.
+/// Up to 8 blocks need no allocation on the host heap.
 ///
 /// # Misuse does not compile
 ///
@@ -63,42 +63,42 @@ pub struct LaunchRecorder {
     stream: StreamId,
     mode: LaunchMode,
     uses: SmallVec<[BlockUse; INLINE]>,
-    /// How many of the uses are of pinned memory. They come first.
+    /// The number of uses of pinned memory, which come first.
     pinned: usize,
-    /// What each use was recorded as, if it was a column.
+    /// The column of each use, if it is one.
     columns: SmallVec<[Option<AllocTag>; INLINE]>,
-    /// The first that a strict launch is refused for.
+    /// The first memory for which a strict launch is refused.
     external: Option<RefusedMemory>,
     skipped: usize,
 }
 
 impl LaunchRecorder {
-    /// For a launch that is refused if it uses memory whose order nobody knows.
+    /// Makes a recorder of a launch that is refused if it uses memory whose uses are not tracked.
     pub fn new_strict(stream: impl Into<StreamId>) -> Self {
         Self::new(stream.into(), LaunchMode::Strict)
     }
 
-    /// For a launch that leaves such memory out, and counts it: ordering it is up to the caller.
+    /// Makes a recorder of a launch that skips such memory, and counts it: the caller orders its uses.
     pub fn new_permissive(stream: impl Into<StreamId>) -> Self {
         Self::new(stream.into(), LaunchMode::Permissive)
     }
 
-    /// The launch reads this memory. The answer goes into `launch_builder().arg(..)`.
+    /// Records that the launch reads this memory. The returned value goes into `launch_builder().arg(..)`.
     pub fn read<M: TrackedMemory + ?Sized>(&mut self, memory: &M) -> KernelArg {
         self.record(memory, Access::Read, None)
     }
 
-    /// The launch overwrites this memory.
+    /// Records that the launch overwrites this memory.
     pub fn write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
         self.record(memory, Access::Write, None)
     }
 
-    /// The launch reads and writes this memory.
+    /// Records that the launch reads and writes this memory.
     pub fn read_write<M: TrackedMemory + ?Sized>(&mut self, memory: &mut M) -> KernelArg {
         self.record(memory, Access::ReadWrite, None)
     }
 
-    /// [`read`](Self::read), with the name of the column for messages. A name made at run time is
+    /// Records a [`read`](Self::read), with the name of the column for messages. A name made at run time is
     /// interned once: [`AllocTag::intern`].
     pub fn read_column<M: TrackedMemory + ?Sized>(
         &mut self,
@@ -108,7 +108,7 @@ impl LaunchRecorder {
         self.record(column, Access::Read, Some(name))
     }
 
-    /// [`write`](Self::write), with the name of the column for messages.
+    /// Records a [`write`](Self::write), with the name of the column for messages.
     pub fn write_column<M: TrackedMemory + ?Sized>(
         &mut self,
         name: AllocTag,
@@ -117,8 +117,8 @@ impl LaunchRecorder {
         self.record(column, Access::Write, Some(name))
     }
 
-    /// Makes the stream wait for what the uses must come after, and opens their windows: of all,
-    /// or of none. A launch that uses no block that is tracked asks nothing of the resource.
+    /// Makes the stream wait for the dependencies of the uses, and opens their windows: of all,
+    /// or of none. A launch without tracked blocks makes no call of the resource.
     ///
     /// # Errors
     ///
@@ -135,19 +135,19 @@ impl LaunchRecorder {
         Ok(PreflightedLaunch::new(windows, stream.id(), self.mode, counts))
     }
 
-    /// Preflight, `enqueue`, commit. `enqueue` gets the stream to enqueue on.
+    /// Makes all steps: preflight, `enqueue`, commit. `enqueue` gets the stream to enqueue on.
     ///
     /// If it fails, or panics, the uses are recorded all the same: part of its work may be in
     /// flight.
     ///
-    /// With feature `nvtx`, under memcheck, the kernels of a strict launch are held to the recorded
+    /// With feature `nvtx`, under memcheck, the kernels of a strict launch are restricted to the recorded
     /// uses while `enqueue` runs: a write to a block that was recorded as read, and an access to
     /// another announced block, are reported (`dmr_nvtx::restricted`). A preflighted launch
-    /// is not: it may be committed on another thread, and permissions belong to a thread.
+    /// is not restricted: it may be committed on another thread, and permissions belong to a thread.
     ///
     /// # Errors
     ///
-    /// See [`LaunchError`], which says at which step.
+    /// See [`LaunchError`], which has the step.
     pub fn launch<C, T, E>(
         mut self,
         ctx: &C,
@@ -168,25 +168,25 @@ impl LaunchRecorder {
         }
     }
 
-    /// The stream of the launch, as it was named.
+    /// Returns the stream of the launch, as it was passed.
     #[must_use]
     pub fn launch_stream(&self) -> StreamId {
         self.stream
     }
 
-    /// What becomes of memory whose uses nobody tracks.
+    /// Returns the treatment of memory whose uses are not tracked.
     #[must_use]
     pub fn mode(&self) -> LaunchMode {
         self.mode
     }
 
-    /// How many different blocks the launch uses.
+    /// Returns the number of different blocks that the launch uses.
     #[must_use]
     pub fn recorded_count(&self) -> usize {
         self.uses.len()
     }
 
-    /// How many uses of external memory a permissive recorder has left out so far. Preflight adds
+    /// Returns the number of uses of external memory that a permissive recorder has skipped so far. Preflight adds
     /// the blocks whose uses the context's resource does not track.
     #[must_use]
     pub fn skipped_count(&self) -> usize {
@@ -209,7 +209,7 @@ impl LaunchRecorder {
             MemoryOrigin::Pinned(block) => self.add_pinned(BlockUse::new(block, access), column),
             MemoryOrigin::Empty => {}
             MemoryOrigin::External { name } => self.leave_out(name, column),
-            // A kind of memory that this version does not know has no order that it knows.
+            // A kind of memory that this version does not have is not tracked.
             _ => self.leave_out("memory of an unknown kind", column),
         }
         KernelArg::of(memory)
@@ -225,7 +225,7 @@ impl LaunchRecorder {
         }
     }
 
-    /// The whole identity is the key: another generation at the same address is another block.
+    /// Finds a use by the whole identity: another generation at the same address is another block.
     fn add(&mut self, new: BlockUse, column: Option<AllocTag>) {
         match self.uses.iter().position(|known| known.block == new.block) {
             Some(index) => {
@@ -277,7 +277,7 @@ impl LaunchRecorder {
         windows.open(stream, pinned, blocks).map_err(|error| self.refused(error))
     }
 
-    /// Refuses or leaves out everything that cannot be ordered, as the mode says.
+    /// Refuses or skips all memory whose uses are not tracked, by the mode.
     fn refuse_or_leave_out_unordered(
         &mut self,
         pool: StreamPoolId,

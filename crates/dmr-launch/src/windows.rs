@@ -1,4 +1,4 @@
-//! The open windows of one launch: closed by a commit, a cancel, or as if committed.
+//! The open windows of one launch, closed by a commit, a cancel, or a drop, which commits.
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use dmr_streams::{LaunchTokens, StreamGuard, StreamPool};
 
 static UNCOMMITTED: AtomicU64 = AtomicU64::new(0);
 
-/// How many launches of this process were preflighted and then neither committed nor cancelled.
+/// Returns the number of launches of this process that were preflighted and neither committed nor cancelled.
 ///
 /// Their uses were recorded when they were dropped, as if committed. Each is a mistake, or a panic
 /// between preflight and commit.
@@ -24,18 +24,18 @@ pub(crate) struct Windows<S: Deref<Target = StreamPool>, R: DeviceMemoryResource
     streams: S,
     resource: R,
     tokens: LaunchTokens,
-    /// The launch was neither committed nor cancelled.
+    /// Whether the launch was neither committed nor cancelled.
     is_pending: bool,
 }
 
 impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
-    /// No windows yet, on `stream`.
+    /// Makes a set without windows, on `stream`.
     #[inline]
     pub(crate) fn new(streams: S, resource: R, stream: StreamId) -> Self {
         Self { streams, resource, tokens: LaunchTokens::new(stream), is_pending: false }
     }
 
-    /// Opens the windows of all these uses, or none.
+    /// Opens the windows of all these uses, or of none.
     #[inline]
     pub(crate) fn open(
         &mut self,
@@ -70,7 +70,7 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     }
 }
 
-/// The work may be in flight, so it counts as submitted.
+/// Commits: the work may be in flight, so it counts as submitted.
 impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Drop for Windows<S, R> {
     #[inline]
     fn drop(&mut self) {
@@ -93,6 +93,6 @@ fn report(stream: dmr_core::StreamId, uses: usize, recorded: ResourceResult<()>)
     }
 }
 
-/// The count says that it happened; what could not be recorded, the resource keeps apart.
+/// Does nothing: the launch is counted, and the resource keeps uses that could not be recorded.
 #[cfg(not(feature = "tracing"))]
 fn report(_: dmr_core::StreamId, _: usize, _: ResourceResult<()>) {}

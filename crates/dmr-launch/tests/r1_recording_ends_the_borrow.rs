@@ -1,4 +1,4 @@
-//! R1: recording takes a snapshot, ends the borrow and hands out a `Copy` kernel argument.
+//! R1: recording takes a snapshot, ends the borrow and returns a `Copy` kernel argument.
 
 mod spy;
 

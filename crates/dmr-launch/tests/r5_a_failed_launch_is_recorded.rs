@@ -24,12 +24,12 @@ fn the_closure_runs_between_preparing_and_finishing_on_the_stream_that_was_named
     recorder.read(&x);
     recorder.write(&mut y);
     let mut seen = None;
-    let answer = recorder.launch(&ctx, |stream| {
+    let result = recorder.launch(&ctx, |stream| {
         let same = std::sync::Arc::ptr_eq(stream, lease.stream());
         seen = Some((ctx.calls(), same));
         Ok::<_, std::io::Error>(42)
     });
-    assert_eq!(answer.unwrap(), 42);
+    assert_eq!(result.unwrap(), 42);
     let uses = vec![(x.generation(), Read), (y.generation(), Write)];
     assert_eq!(seen, Some((vec![Call::Prepare(uses, lease.id())], true)));
     assert_eq!(ctx.calls(), [Call::Finish(2)]);
@@ -50,9 +50,9 @@ fn the_default_stream_is_resolved_before_the_resource_sees_it() {
 #[test]
 fn a_closure_that_fails_leaves_its_uses_recorded() {
     let ctx = Context::tracking();
-    let answer = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
-    let Err(LaunchError::Enqueue { error: std::fmt::Error, commit: None, .. }) = answer else {
-        panic!("{answer:?}");
+    let result = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
+    let Err(LaunchError::Enqueue { error: std::fmt::Error, commit: None, .. }) = result else {
+        panic!("{result:?}");
     };
     assert_eq!(ctx.calls()[1..], [Call::Finish(1)]);
 }
@@ -61,15 +61,15 @@ fn a_closure_that_fails_leaves_its_uses_recorded() {
 fn the_error_says_at_which_step_it_went_wrong() {
     let ctx = Context::tracking();
     ctx.spy.fails_finish.store(true, Ordering::Relaxed);
-    let answer = recorder(&ctx).launch(&ctx, |_| Ok::<_, std::fmt::Error>(()));
-    let Err(LaunchError::Commit(ResourceError::Driver { call: "cuEventRecord", .. })) = answer
+    let result = recorder(&ctx).launch(&ctx, |_| Ok::<_, std::fmt::Error>(()));
+    let Err(LaunchError::Commit(ResourceError::Driver { call: "cuEventRecord", .. })) = result
     else {
-        panic!("{answer:?}");
+        panic!("{result:?}");
     };
-    let answer = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
-    let Err(LaunchError::Enqueue { commit: Some(ResourceError::Driver { .. }), .. }) = answer
+    let result = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
+    let Err(LaunchError::Enqueue { commit: Some(ResourceError::Driver { .. }), .. }) = result
     else {
-        panic!("{answer:?}");
+        panic!("{result:?}");
     };
 }
 

@@ -98,11 +98,11 @@ fn work_of_a_closure_that_failed_is_waited_for() {
     let (a, b) = (scene.a.id(), scene.b.id());
     let mut launch = LaunchRecorder::new_strict(a);
     launch.write(&mut scene.block);
-    let answer = launch.launch(&scene.ctx, |_| {
+    let result = launch.launch(&scene.ctx, |_| {
         scene.enqueue_fill(a, 4)?;
         Err::<(), _>(Error)
     });
-    assert!(matches!(answer, Err(LaunchError::Enqueue { commit: None, .. })), "{answer:?}");
+    assert!(matches!(result, Err(LaunchError::Enqueue { commit: None, .. })), "{result:?}");
     scene.check(b, 4);
     scene.assert_clean();
 }

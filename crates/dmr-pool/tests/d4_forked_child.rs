@@ -17,8 +17,8 @@ use dmr_testkit::Rig;
 
 const BYTES: usize = 1000;
 
-fn refused<T>(answer: ResourceResult<T>) -> bool {
-    matches!(answer, Err(ResourceError::ForkedProcess { .. }))
+fn refused<T>(result: ResourceResult<T>) -> bool {
+    matches!(result, Err(ResourceError::ForkedProcess { .. }))
 }
 
 fn a_child_is_refused_and_the_parent_goes_on<R: DeviceMemoryResource>(
@@ -89,12 +89,12 @@ fn no_resource_is_made_in_a_forked_child() {
     assert!(child >= 0, "fork");
     if child == 0 {
         let streams = || Arc::clone(rig.streams());
-        let answers = [
+        let results = [
             refused(AsyncCudaResource::new(streams(), AsyncConfig::new())),
             refused(Tracked::new(direct(&rig), streams())),
             refused(PoolResource::new(direct(&rig), streams(), PoolConfig::fast())),
         ];
-        let wrong = answers.iter().position(|right| !right).map_or(0, |nth| nth as i32 + 1);
+        let wrong = results.iter().position(|right| !right).map_or(0, |nth| nth as i32 + 1);
         // SAFETY: ends the child, without the parent's handlers.
         unsafe { libc::_exit(wrong) };
     }

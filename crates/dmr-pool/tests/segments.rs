@@ -12,7 +12,7 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};
 use dmr_testkit::Rig;
 
-/// Hands out memory that is aligned to 256 bytes and to no more, and refuses the first frees.
+/// Allocates memory that is aligned to 256 bytes and to no more, and refuses the first frees.
 #[derive(Debug)]
 struct Awkward {
     inner: DirectCudaResource,
@@ -41,7 +41,7 @@ impl DeviceMemoryResource for Awkward {
         }
         let mut wholes = self.whole.lock().unwrap();
         let is_its = |whole: &WholeBlock| whole.has_part(&block);
-        let at = wholes.iter().position(is_its).expect("handed out here");
+        let at = wholes.iter().position(is_its).expect("allocated here");
         let whole = wholes.swap_remove(at).restore(block).expect("its part");
         self.inner.deallocate(whole)
     }

@@ -166,20 +166,20 @@ fn a_page_that_did_not_move_after_all_is_still_waited_for() {
 
 #[test]
 fn a_page_that_has_moved_is_unmapped_when_its_work_is_known_to_be_done() {
-    for answered_too_soon in [false, true] {
+    for reported_too_soon in [false, true] {
         let stage = stage(four_pages());
         let [a, ..] = stage.streams();
         let held = leave_two_of_four(&stage);
         let block = stage.allocate(a, 2 * ALL);
-        if answered_too_soon {
+        if reported_too_soon {
             stage.universe().swallow_nth("cuEventQuery", 1);
         }
         let unmapped = stage.calls("cuMemUnmap", || reap(&stage));
-        assert_eq!(unmapped, if answered_too_soon { 2 } else { 0 });
+        assert_eq!(unmapped, if reported_too_soon { 2 } else { 0 });
         let reports = stage.universe().reports();
         let is_found = reports.iter().any(|report| report.kind == ReportKind::UnmapBeforeUse);
-        assert_eq!(is_found, answered_too_soon, "{reports:?}");
-        if answered_too_soon {
+        assert_eq!(is_found, reported_too_soon, "{reports:?}");
+        if reported_too_soon {
             continue;
         }
         stage.rig.device().synchronize().unwrap();

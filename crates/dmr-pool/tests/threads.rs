@@ -229,7 +229,7 @@ fn a_stream_that_is_never_idle_lends_pages() {
 }
 
 /// The blocks of all threads together take half of what there is.
-fn refuse_nobody<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
+fn refuse_no_thread<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
     let rig = Rig::new();
     let config = PoolConfig::fast().with_maximum_size(4 << 20).with_page_size(2 << 20);
     let config = config.with_growth(2 << 20).with_capture_checks(false);
@@ -257,13 +257,13 @@ fn refuse_nobody<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
 }
 
 #[test]
-fn half_of_the_memory_is_enough_for_everybody_in_segments() {
-    refuse_nobody(|rig| DirectCudaResource::new(Arc::clone(rig.streams())));
+fn half_of_the_memory_is_enough_for_all_threads_in_segments() {
+    refuse_no_thread(|rig| DirectCudaResource::new(Arc::clone(rig.streams())));
 }
 
 #[test]
-fn half_of_the_memory_is_enough_for_everybody_in_pages() {
-    refuse_nobody(|rig| {
+fn half_of_the_memory_is_enough_for_all_threads_in_pages() {
+    refuse_no_thread(|rig| {
         VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap()
     });
 }

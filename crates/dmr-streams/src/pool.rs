@@ -15,7 +15,7 @@ use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{ClosedQueues, Slots, UseTable};
 use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
 
-/// A fixed number of streams of one device, handed out as leases.
+/// A fixed number of streams of one device, which are leased.
 ///
 /// Slot 0 is the *default stream*, to which [`StreamId::DEFAULT`] resolves; it is created with the pool.
 /// The others are created when they are first needed and kept as long as the pool lives, so that an id

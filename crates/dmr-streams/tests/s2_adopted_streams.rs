@@ -46,8 +46,8 @@ fn tracked(rig: &Rig) -> Tracked<DirectCudaResource> {
     Tracked::new(DirectCudaResource::new(Arc::clone(&streams)), streams).unwrap()
 }
 
-fn problem<T>(answer: ResourceResult<T>) -> StreamProblem {
-    match answer.map(drop).unwrap_err() {
+fn problem<T>(result: ResourceResult<T>) -> StreamProblem {
+    match result.map(drop).unwrap_err() {
         ResourceError::StreamMisuse { problem, .. } => problem,
         other => panic!("{other}"),
     }

@@ -45,9 +45,9 @@ fn calls_on(rig: &Rig, stream: StreamId, is_bound: bool, fails: bool) -> (bool, 
             }
             // SAFETY: alive while there is a guard.
             let call = |stream| unsafe { result::stream::synchronize(stream) };
-            let answer = rig.streams().enter(stream).unwrap().call(call);
+            let result = rig.streams().enter(stream).unwrap().call(call);
             let calls = rig.universe().calls();
-            (answer.is_ok(), [name, "cuCtxGetCurrent", "cuCtxSetCurrent"].map(|c| calls.count(c)))
+            (result.is_ok(), [name, "cuCtxGetCurrent", "cuCtxSetCurrent"].map(|c| calls.count(c)))
         });
         called.join().unwrap()
     })

@@ -18,7 +18,7 @@ free,0x3,1000,0
 ";
 
 #[test]
-fn a_block_handed_out_twice_fails_and_both_lines_are_named() {
+fn a_block_allocated_twice_fails_and_both_lines_are_named() {
     let fake = Fake::with(Faults { twice: Some(2), ..Faults::default() });
     let summary = fake.replay_verified(TRACE).unwrap();
     assert_eq!(summary.verdict(), ["1 overlap", "1 corrupt block"]);

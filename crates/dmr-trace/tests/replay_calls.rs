@@ -138,7 +138,7 @@ fn a_free_that_names_another_stream_is_counted() {
 }
 
 #[test]
-fn the_observer_is_told_of_each_row_before_its_call_and_of_the_progress() {
+fn the_observer_is_called_for_each_row_before_its_call_and_for_the_progress() {
     #[derive(Default)]
     struct Heard(Vec<Option<u64>>, Option<Progress>);
     impl ReplayObserver for Heard {

@@ -42,7 +42,7 @@ pub(super) struct Supply<'p> {
 pub(super) struct Donation<'p> {
     /// All of them.
     pub(super) chunk: Detached<'p>,
-    /// Those that were not mapped elsewhere yet, with their old addresses.
+    /// The pages that were not mapped elsewhere yet, with their old addresses.
     pub(super) pages: Vec<(u64, Page)>,
 }
 

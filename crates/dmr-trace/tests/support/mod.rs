@@ -1,4 +1,4 @@
-//! A resource over nothing: addresses are handed out, memory is a map, and faults are planted.
+//! A resource without memory: it allocates addresses, and faults can be planted in it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 #![allow(unsafe_code, reason = "only a resource makes blocks")]
 
@@ -14,7 +14,7 @@ use dmr_core::{
 };
 use dmr_trace::{Replay, ReplayError, ReplayOptions, Summary, TraceReader};
 
-/// Hands out addresses. A freed block is retired until it is reaped.
+/// Allocates addresses. A deallocated block is retired until it is reaped.
 #[derive(Debug)]
 pub struct Fake {
     pool: StreamPoolId,
@@ -25,7 +25,7 @@ pub struct Fake {
 /// What goes wrong. Calls count from 1.
 #[derive(Debug, Default)]
 pub struct Faults {
-    /// This allocation answers the address of the one before.
+    /// This allocation returns the address of the one before.
     pub twice: Option<u64>,
     /// These allocations fail.
     pub failing_allocs: Range<u64>,
