@@ -12,7 +12,7 @@ use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_testkit::Rig;
 use dmr_testkit::fake::{FakeHarness, FakeResource};
 
-/// More than the device has: the device answers first.
+/// A limit of more bytes than the device has: the device refuses first.
 const PLENTY: u64 = 1 << 50;
 
 type OnFake = GlobalDeviceBudget<Arc<FakeResource>>;

@@ -92,7 +92,7 @@ impl VirtualMemory for Pages {
         PAGE
     }
     fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange> {
-        // SAFETY: nobody looks at these addresses.
+        // SAFETY: these addresses are never used.
         #[allow(unsafe_code, reason = "addresses of nothing")]
         Ok(unsafe { AddressRange::from_parts(1 << 40, bytes) })
     }
@@ -105,7 +105,7 @@ impl VirtualMemory for Pages {
             self.exceeded.store(true, SeqCst);
         }
         self.made.lock().unwrap().insert(handle, bytes);
-        // SAFETY: there is no memory, and nobody looks at it.
+        // SAFETY: there is no memory; the address is never used.
         #[allow(unsafe_code, reason = "making memory is what a resource does")]
         Ok(unsafe { PhysicalMemory::from_parts(handle, bytes, 0, tag) })
     }

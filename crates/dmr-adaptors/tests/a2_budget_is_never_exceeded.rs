@@ -90,8 +90,8 @@ fn work(layered: &Layered, backend: &Backend, seed: u64) -> Log {
             continue;
         }
         let (bytes, from) = (numbers.bytes(), backend.tick());
-        let answer = layered.allocate(bytes, backend.stream(), tag);
-        match answer {
+        let result = layered.allocate(bytes, backend.stream(), tag);
+        match result {
             Ok(block) => held.push((from, block)),
             Err(ResourceError::OutOfBudget { .. }) => {
                 log.refused.push(Refused { from, to: backend.tick(), bytes: bytes as u64 });

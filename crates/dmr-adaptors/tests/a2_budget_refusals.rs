@@ -22,8 +22,8 @@ fn layered(limit: u64, backend: Backend) -> (GlobalDeviceBudget<Arc<Backend>>, A
     (BudgetLayer::new(limit).layer(Arc::clone(&backend)), backend)
 }
 
-fn refusal<T: std::fmt::Debug>(answer: ResourceResult<T>) -> ResourceError {
-    let error = answer.unwrap_err();
+fn refusal<T: std::fmt::Debug>(result: ResourceResult<T>) -> ResourceError {
+    let error = result.unwrap_err();
     assert!(matches!(error, ResourceError::OutOfBudget { .. }), "{error}");
     error
 }

@@ -94,11 +94,11 @@ fn after_two(
     let blocks = std::thread::scope(|scope| {
         [scope.spawn(&allocate), scope.spawn(&allocate)].map(|thread| thread.join().unwrap())
     });
-    let answer = (charged(), inner.bytes_outstanding());
+    let charged_and_held = (charged(), inner.bytes_outstanding());
     for block in blocks {
         inner.deallocate(block).unwrap();
     }
-    answer
+    charged_and_held
 }
 
 fn in_step() -> Arc<InStep> {

@@ -47,7 +47,7 @@ pub(super) struct Tree {
 /// What the lock of a tree guards, beside the accounts.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Those that something can charge, and those that hold bytes.
+    /// The accounts that a handle can charge, and those that hold bytes.
     accounts: BTreeMap<AccountId, Arc<Account>>,
     next_id: AccountId,
     /// Of each resource that is wrapped, and of those that have pending blocks although their budget

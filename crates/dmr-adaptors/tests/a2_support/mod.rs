@@ -1,5 +1,5 @@
-//! A resource in no memory at all: counts what is out at every call, retires blocks for a while,
-//! and fails as often as it is told to.
+//! A resource without memory: counts live and retired bytes at every call, retires blocks for a while,
+//! and fails as often as configured.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;
@@ -25,9 +25,9 @@ pub(crate) struct Backend {
     calls: AtomicU64,
     fails_every: AtomicU64,
     given_back: AtomicU64,
-    /// Every how many blocks one is retired, until it is reaped.
+    /// One block in this number is retired, until it is reaped.
     retires_every: AtomicU64,
-    /// Frees the oldest when more than so many are retired.
+    /// The maximum number of retired blocks: beyond it, the oldest is freed.
     keeps: usize,
     retired: Mutex<Vec<(Generation, u64)>>,
     /// When each block that was retired was freed.
@@ -174,7 +174,7 @@ impl DeviceMemoryResource for Backend {
             state: BlockState::Live,
             part_depth: 0,
         };
-        // SAFETY: there is no memory, and nobody looks at it.
+        // SAFETY: there is no memory; the address is never used.
         #[allow(unsafe_code, reason = "making blocks is what a resource does")]
         Ok(unsafe { DeviceBlock::from_parts(parts) })
     }
