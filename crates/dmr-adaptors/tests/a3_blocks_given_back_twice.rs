@@ -79,8 +79,8 @@ fn a_use_of_a_block_in_quarantine_is_use_after_free() {
         let stale = block.id();
         guard.deallocate(block).unwrap();
         assert!(guard.is_retired(stale));
-        let is_stale = |answer: ResourceResult<()>| {
-            assert_eq!(answer, Err(ResourceError::use_after_free(stale.generation())));
+        let is_stale = |result: ResourceResult<()>| {
+            assert_eq!(result, Err(ResourceError::use_after_free(stale.generation())));
         };
         for stream in [home.id(), other.id(), StreamId::DEFAULT] {
             let both = [live.id(), stale].map(|id| BlockUse::new(id, Access::Write));

@@ -16,10 +16,10 @@ use dmr_core::{Access, BlockUse, DeviceMemoryResource, ResourceError, UseTrackin
 use dmr_testkit::Rig;
 
 /// Which calls were not refused, as bits.
-fn refusals(answers: impl IntoIterator<Item = Option<ResourceError>>) -> i32 {
+fn refusals(results: impl IntoIterator<Item = Option<ResourceError>>) -> i32 {
     let refused =
         |error: &Option<ResourceError>| matches!(error, Some(ResourceError::ForkedProcess { .. }));
-    let bits = answers.into_iter().enumerate();
+    let bits = results.into_iter().enumerate();
     bits.map(|(nth, error)| if refused(&error) { 0 } else { 1 << nth }).sum()
 }
 
@@ -40,7 +40,7 @@ fn a_forked_child_is_refused_everything_and_does_not_hang() {
     let before = guard.usage();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Somebody who holds one lock or another at any time.
+        // A thread that holds one lock or another at any time.
         scope.spawn(|| {
             while !is_over.load(SeqCst) {
                 drop(guard.check_all());

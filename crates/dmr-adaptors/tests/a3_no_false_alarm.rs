@@ -102,11 +102,11 @@ impl Program<'_> {
 }
 
 fn give_back(guard: &Guard, block: DeviceBlock) {
-    let answer = guard.deallocate(block).map_err(|refused| {
+    let result = guard.deallocate(block).map_err(|refused| {
         let DeallocateError { error, block, .. } = *refused;
         (error, block)
     });
-    assert!(answer.is_ok(), "{answer:?}");
+    assert!(result.is_ok(), "{result:?}");
 }
 
 fn play(backend: Backend, checks: GuardChecks, operations: usize) {
@@ -150,7 +150,7 @@ fn clean_operations_over_every_backend_that_tracks() {
 }
 
 #[test]
-fn a_block_is_poisoned_after_everybody_has_read_it() {
+fn a_block_is_poisoned_after_all_reads_of_it() {
     for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
         let rig = Rig::new();
         let guard = backend.guarded(&rig, checks);
@@ -171,7 +171,7 @@ fn a_block_is_poisoned_after_everybody_has_read_it() {
 }
 
 #[test]
-fn whoever_uses_a_fresh_block_first_comes_after_its_poison() {
+fn the_first_use_of_a_new_block_comes_after_its_poison() {
     let rig = Rig::new();
     let guard = Backend::Async.guarded(&rig, GuardChecks::Deferred);
     let [home, other] = [rig.stream(), rig.stream()];

@@ -1,4 +1,4 @@
-//! A3: the quarantine keeps what it was told to, and gives it up when memory is short.
+//! A3: the quarantine has the configured size, and is emptied when memory is short.
 
 #![cfg(feature = "debug-guard")]
 

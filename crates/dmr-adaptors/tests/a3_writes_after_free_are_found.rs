@@ -95,7 +95,7 @@ fn a_block_that_others_push_out_of_the_quarantine_is_checked() {
         guard.upstream().try_reap().unwrap();
         assert!(!guard.is_retired(memory.again().id()));
         assert_eq!(guard.usage().live, 0);
-        // Its check comes before its free, and whoever reads verdicts back next has it.
+        // Its check comes before its free, and the next read of results returns it.
         let found = guard.check_all().unwrap();
         assert_eq!(found.len(), 1, "{backend:?} {checks:?}");
         assert!(is_it(&found[0], &memory, CorruptionKind::WriteAfterFree, 0), "{}", found[0]);
@@ -105,7 +105,7 @@ fn a_block_that_others_push_out_of_the_quarantine_is_checked() {
 }
 
 #[test]
-fn try_reap_answers_what_was_read_back_and_not_reported_one_at_a_time() {
+fn try_reap_returns_findings_that_were_read_back_and_not_reported_one_at_a_time() {
     let rig = Rig::new();
     let home = rig.stream();
     let config = layer(&rig).with_checks(GuardChecks::Deferred);
@@ -118,8 +118,8 @@ fn try_reap_answers_what_was_read_back_and_not_reported_one_at_a_time() {
         guard.deallocate(block).unwrap();
         written.push(memory.generation());
     }
-    assert_eq!(guard.try_reap(), Ok(0), "it waits for nothing, and so knows nothing");
-    // Another guard of the same layer reads everybody's verdicts back, and keeps none.
+    assert_eq!(guard.try_reap(), Ok(0), "it does not wait, and so has no result");
+    // Another guard of the same layer reads all results back, and keeps none.
     assert_eq!(other.check_all().unwrap(), []);
     for generation in written {
         match guard.try_reap().unwrap_err() {

@@ -18,7 +18,7 @@ use dmr_core::{
 use dmr_streams::PatternOps;
 use dmr_testkit::Rig;
 
-/// Gives the block back; answers what is found, which each mode says in its own way, once.
+/// Deallocates the block; returns the finding, which each mode reports in its own way, once.
 fn found(guard: &Guard, checks: GuardChecks, block: DeviceBlock) -> Corruption {
     let id = block.id();
     let error = match checks {
@@ -97,14 +97,14 @@ fn the_first_bad_byte_is_reported_and_each_side_once() {
         let mut left = Some(block);
         let mut found = Vec::new();
         for _ in 0..4 {
-            let answer = match left.take() {
+            let result = match left.take() {
                 Some(block) => guard.deallocate(block).map(drop).map_err(|refused| {
                     left = Some(refused.block);
                     refused.error
                 }),
                 None => guard.reap_pending().map(drop),
             };
-            if let Err(ResourceError::Corrupted(corruption)) = answer {
+            if let Err(ResourceError::Corrupted(corruption)) = result {
                 found.push(corruption.offset);
             }
         }
@@ -191,7 +191,7 @@ fn check_all_sees_recorded_uses_of_other_streams() {
     }
 }
 
-/// Lets other threads run between reading verdicts back and answering them.
+/// Lets other threads run between reading results back and returning them.
 #[derive(Debug)]
 struct SlowToTell(PatternOps);
 
@@ -237,7 +237,7 @@ impl DeviceOps for SlowToTell {
 }
 
 #[test]
-fn each_thread_is_answered_for_its_own_block_whoever_reads_the_verdicts() {
+fn each_thread_gets_the_finding_of_its_own_block_whatever_thread_reads_the_results() {
     const THREADS: usize = 4;
     let rig = Rig::new();
     let ops = PatternOps::new(Arc::clone(rig.streams())).unwrap();

@@ -1,5 +1,4 @@
-//! Whatever driver call fails: nothing is lost, nobody is accused falsely, and nothing that was
-//! found is forgotten.
+//! Whatever driver call fails: no memory is lost, no finding is wrong, and none is lost.
 
 #![cfg(feature = "debug-guard")]
 

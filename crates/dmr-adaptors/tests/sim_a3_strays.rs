@@ -21,7 +21,7 @@ use dmr_streams::PatternOps;
 use dmr_testkit::Rig;
 use scripted::Scripted;
 
-/// Fills nothing while it is told not to.
+/// Operations whose fills can be switched off.
 #[derive(Debug)]
 struct Ops {
     inner: PatternOps,

@@ -62,7 +62,7 @@ pub(crate) fn guarded<R: DeviceMemoryResource>(
     ResourceBuilder::new(inner).layer(layer).build()
 }
 
-/// A block as somebody remembers it who has given it back.
+/// The properties of a block that was deallocated, for tests of stale blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory(BlockParts);
 
@@ -89,7 +89,7 @@ impl Memory {
 
     /// The block once more: what safe code cannot have.
     pub(crate) fn again(&self) -> DeviceBlock {
-        // SAFETY: broken on purpose, and nobody dereferences the address.
+        // SAFETY: broken on purpose; the address is never dereferenced.
         #[allow(unsafe_code, reason = "a block that was given back")]
         unsafe {
             DeviceBlock::from_parts(self.0)
