@@ -7,6 +7,7 @@ mod pages;
 mod promises;
 mod sources;
 mod tree;
+mod words;
 
 use crate::failure::{Failure, none_of};
 use crate::workspace::Workspace;
@@ -21,5 +22,6 @@ pub(crate) fn run() -> Result<(), Failure> {
     found.extend(dependencies::violations(&tree, &workspace));
     found.extend(pages::violations(&tree));
     found.extend(promises::violations(&tree));
+    found.extend(words::violations(&tree));
     none_of(found)
 }
