@@ -14,7 +14,7 @@ use dmr_streams::Tracked;
 use crate::layers::Handles;
 use crate::{RuntimeError, SharedResource};
 
-/// Where a runtime's memory comes from, below everything else.
+/// The backend of a runtime: the resource below all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {

@@ -10,14 +10,14 @@ use crate::backend::Settings;
 use crate::layers::Layers;
 use crate::{Backend, DeviceRuntime, RuntimeError};
 
-/// Builds a [`DeviceRuntime`]. What is not given is made: the context, the streams, the resource.
+/// Builds a [`DeviceRuntime`]. Makes the context, the streams and the resource, unless they are passed.
 ///
 /// # Layers
 ///
-/// Whatever the order in which they are asked for, layers are put around the backend in this one,
+/// Whatever the order of the calls, layers are put around the backend in this order,
 /// from the inside out: budget, pool, debug guard, log, statistics, callbacks. So the budget bounds
-/// what is taken from the GPU, red zones included, and what the pool keeps; log and statistics tell
-/// of the program's own blocks; and when the callbacks have made room, the log shows both attempts.
+/// the memory reserved from the GPU, red zones and the pool's free memory included; log and statistics
+/// record the program's own blocks; and if the callbacks free memory, the log shows both attempts.
 /// For another order, stack them by hand (`dmr_adaptors::ResourceBuilder`) and pass the stack to
 /// [`with_resource`](Self::with_resource).
 #[derive(Clone, Debug)]
@@ -53,13 +53,13 @@ impl DeviceRuntimeBuilder {
         self
     }
 
-    /// How many streams there can be.
+    /// Sets the maximum number of streams.
     pub fn max_streams(mut self, max_streams: usize) -> Self {
         self.max_streams = Some(max_streams);
         self
     }
 
-    /// Where memory comes from. Without it, `DMR_BACKEND` or the default decides.
+    /// Sets the backend. Without it, `DMR_BACKEND` or the default selects one.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = Some(backend);
         self
@@ -169,7 +169,7 @@ pub(crate) fn same_streams(
     same("resource", pool(resource.stream_pool()), pool(streams.id()))
 }
 
-/// What a part belongs to is what it should belong to.
+/// Errors unless `found == expected`.
 fn same(part: &'static str, found: String, expected: String) -> Result<(), RuntimeError> {
     if found == expected { Ok(()) } else { Err(RuntimeError::Mismatch { part, found, expected }) }
 }

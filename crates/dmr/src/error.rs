@@ -26,7 +26,7 @@ pub enum RuntimeError {
          {MAX_DEVICE_ORDINALS}; `DeviceRuntime::builder` has no such limit"
     )]
     OrdinalBeyondLimit {
-        /// The ordinal that was asked for.
+        /// The requested ordinal.
         ordinal: usize,
     },
 
@@ -37,9 +37,9 @@ pub enum RuntimeError {
          crate `dmr` with the backend's feature", list(.available)
     )]
     UnknownBackend {
-        /// What was asked for, by the builder or in `DMR_BACKEND`.
+        /// The requested name, from the builder or `DMR_BACKEND`.
         name: String,
-        /// What there is.
+        /// The backends of this program.
         available: &'static [Backend],
     },
 
@@ -58,9 +58,9 @@ pub enum RuntimeError {
     Mismatch {
         /// Which part.
         part: &'static str,
-        /// What it belongs to.
+        /// The owner of the part.
         found: String,
-        /// What it should belong to.
+        /// The owner of the other parts.
         expected: String,
     },
 
@@ -71,7 +71,7 @@ pub enum RuntimeError {
     Log {
         /// The file.
         path: std::path::PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         problem: String,
     },
 

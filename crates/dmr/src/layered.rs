@@ -168,7 +168,7 @@ mod callbacks {
     use crate::DeviceRuntimeBuilder;
 
     impl DeviceRuntimeBuilder {
-        /// What to do when memory runs out, after reaping has not helped: callbacks are asked in
+        /// Adds a callback for an allocation that finds too little memory after a reap. Callbacks are called in
         /// the order in which they are added.
         pub fn on_out_of_memory(
             mut self,

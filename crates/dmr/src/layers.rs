@@ -57,7 +57,7 @@ pub(crate) struct Handles {
     pub(crate) statistics: Option<Arc<StatisticsResource<SharedResource>>>,
 }
 
-/// Whose limit the runtime keeps.
+/// The account of the runtime's budget.
 #[cfg(feature = "budget")]
 #[derive(Clone, Debug)]
 pub(crate) enum BudgetChoice {
@@ -79,7 +79,7 @@ pub(crate) enum LogChoice {
     Sink(Arc<dyn LoggingSink>),
 }
 
-/// What is changed on the guard's layer, which is made when its device is known.
+/// The settings of the guard's layer, which is made with its device.
 #[cfg(feature = "debug-guard")]
 #[derive(Clone)]
 pub(crate) struct GuardSettings(pub(crate) ChangeGuard);

@@ -114,7 +114,7 @@ pub use dmr_pool;
 pub use dmr_shared_limit;
 pub use dmr_streams;
 
-/// What most programs need: `use dmr::prelude::*`.
+/// The items that most programs need: `use dmr::prelude::*`.
 pub mod prelude {
     pub use crate::{Backend, DeviceRuntime, RuntimeError, Tenant};
     #[cfg(feature = "dmr-adaptors")]

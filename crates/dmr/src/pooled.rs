@@ -11,13 +11,13 @@ use crate::backend::{Settings, async_resource, attached_tool};
 use crate::layers::Handles;
 use crate::{Backend, DeviceRuntime, DeviceRuntimeBuilder, RuntimeError, SharedResource};
 
-/// How many pages fit into a budget, unless they would be smaller than the device's pages.
+/// The minimum number of pages in a budget, unless they would be smaller than the device's pages.
 #[cfg(feature = "budget")]
 const FEWEST_PAGES: u64 = 16;
 
 impl DeviceRuntimeBuilder {
-    /// How the pool is made, where the backend is [`Backend::Pool`]: [`PoolConfig::fast`] without
-    /// this. It does not choose the backend, and means nothing where `DMR_BACKEND` chooses another.
+    /// Sets the configuration of the pool, if the backend is [`Backend::Pool`]: [`PoolConfig::fast`] without
+    /// this. It does not select the backend, and has no effect if `DMR_BACKEND` selects another.
     ///
     /// The pool maps pages of [`page_size`](PoolConfig::page_size) bytes where the device has
     /// virtual memory; with a page size of 0, and where it has none, it carves up blocks of the

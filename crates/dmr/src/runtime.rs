@@ -8,10 +8,10 @@ use dmr_core::{DeviceMemoryResource, ResourceResult};
 use dmr_streams::{Device, DeviceContext, StreamPool};
 
 use crate::layers::Handles;
-use crate::shutdown::GiveBack;
+use crate::shutdown::UnusedMemory;
 use crate::{DeviceRuntimeBuilder, RuntimeError};
 
-/// How many CUDA ordinals [`DeviceRuntime::try_get`] keeps a runtime for.
+/// The number of CUDA ordinals for which [`DeviceRuntime::try_get`] keeps a runtime.
 pub const MAX_DEVICE_ORDINALS: usize = 64;
 
 /// A device, its stream pool and its memory resource.
@@ -24,15 +24,15 @@ pub struct DeviceRuntime {
     resource: Arc<dyn DeviceMemoryResource>,
     #[allow(dead_code, reason = "what is read depends on the features")]
     pub(crate) layers: Handles,
-    pub(crate) give_back: Arc<GiveBack>,
+    pub(crate) unused_memory: Arc<UnusedMemory>,
 }
 
 impl DeviceRuntime {
-    /// The process's runtime of a device: built by the first call, the same for every later one.
+    /// Returns the process's runtime of a device: built by the first call, and the same for every later one.
     ///
-    /// Calls that come while it is being built wait for it; afterwards no lock is taken. A build
-    /// that failed is tried again by the next call. It is never dropped; when the process ends, it
-    /// [gives back](crate::shutdown()) what is idle.
+    /// Calls during the build wait for it; afterwards no lock is taken. A build that failed is repeated by the
+    /// next call. The runtime is never dropped; when the process ends, it
+    /// [returns](crate::shutdown()) its unused memory.
     ///
     /// # Errors
     ///
@@ -61,8 +61,8 @@ impl DeviceRuntime {
         resource: Arc<dyn DeviceMemoryResource>,
         layers: Handles,
     ) -> Self {
-        let give_back = GiveBack::at_exit(&streams, &resource, &layers);
-        Self { streams, resource, layers, give_back }
+        let unused_memory = UnusedMemory::at_exit(&streams, &resource, &layers);
+        Self { streams, resource, layers, unused_memory }
     }
 
     /// The process's runtimes that have been built.
@@ -70,18 +70,18 @@ impl DeviceRuntime {
         SHARED.iter().filter_map(|shared| shared.runtime.get())
     }
 
-    /// Where memory comes from.
+    /// Returns the resource, from which memory is allocated.
     #[must_use]
     pub fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
         &self.resource
     }
 
-    /// Gives memory that serves no block back to the driver, as long as more than `keep_bytes`
-    /// bytes are reserved: to make room for other programs, or other runtimes on the device.
-    /// Returns the bytes given back.
+    /// Returns unused memory to the driver while more than `keep_bytes`
+    /// bytes are reserved: for other programs, or other runtimes on the device.
+    /// Returns the released bytes.
     ///
     /// Does not wait: call [`reap_pending`](DeviceMemoryResource::reap_pending) before, to include
-    /// what device work still uses. See [`DeviceMemoryResource::trim_to`].
+    /// memory that device work still uses. See [`DeviceMemoryResource::trim_to`].
     ///
     /// # Errors
     ///

@@ -12,14 +12,14 @@ use dmr_streams::StreamPool;
 use crate::layers::Handles;
 use crate::{DeviceRuntime, MAX_DEVICE_ORDINALS, SharedResource};
 
-/// Gives back what every runtime of [`DeviceRuntime::try_get`] keeps, as
+/// Shuts down every runtime of [`DeviceRuntime::try_get`], as
 /// [`DeviceRuntime::shutdown`] does.
 ///
-/// A program need not call this: when the process ends normally, each runtime that still lives, one
-/// of `try_get` or one that the program built, writes its log out and gives back the memory that is
-/// idle. That reports nothing and takes a moment: at most 5 s per runtime where the device is busy or
-/// a lock is held, and 10 s per log whose sink does not return. Call this to wait for all work, to
-/// see errors, and to learn what is still in use.
+/// A program need not call this: when the process ends normally, each live runtime, from
+/// `try_get` or built by the program, writes its log out and returns its unused memory to the driver.
+/// That reports no errors, and is limited to 5 s per runtime if the device is busy or
+/// a lock is held, and 10 s per log whose sink does not return. Call this to wait for all work, and to
+/// get errors and the memory that is still in use.
 ///
 /// # Errors
 ///
@@ -34,11 +34,11 @@ pub fn shutdown() -> Result<(), ShutdownError> {
 
 impl DeviceRuntime {
     /// Waits for the work of the runtime's streams, except for those that capture a graph. Then frees
-    /// what is retired, pinned memory too, gives the memory that no block uses back to the driver, and
+    /// retired blocks and pinned memory, returns unused memory to the driver, and
     /// flushes the log.
     ///
-    /// The runtime can still be used afterwards, and takes memory anew. Other threads may go on
-    /// using it meanwhile; what they use is not touched.
+    /// The runtime can still be used afterwards, and reserves memory again. Other threads may
+    /// use it meanwhile; their blocks stay valid.
     ///
     /// # Errors
     ///
@@ -64,12 +64,12 @@ impl DeviceRuntime {
             return Ok(());
         }
         let (live, retired) = (usage.live, usage.retired);
-        let (device_ordinal, holders) = (self.ordinal(), self.give_back.holders());
+        let (device_ordinal, holders) = (self.ordinal(), self.unused_memory.holders());
         Err(ShutdownError::InUse { device_ordinal, live, retired, holders })
     }
 }
 
-/// Why a [`shutdown`](DeviceRuntime::shutdown) did not give back everything.
+/// The error of a [`shutdown`](DeviceRuntime::shutdown) that has not returned all memory.
 ///
 /// Variants are `#[non_exhaustive]`: match on what you need and end with `..`.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -81,13 +81,13 @@ pub enum ShutdownError {
 
     /// Rows of the log are lost.
     #[cfg(feature = "logging")]
-    #[error("the log is not whole: {0}")]
+    #[error("the log is incomplete: {0}")]
     Log(#[from] dmr_adaptors::logging::SinkError),
 
     /// Blocks are not freed yet, and keep their memory.
     #[non_exhaustive]
     #[error(
-        "device {device_ordinal} is still in use: {} live and {} retired{}: give the blocks back, \
+        "device {device_ordinal} is still in use: {} live and {} retired{}: deallocate the blocks, \
          and close the windows of those that are retired",
         human_bytes(*.live), human_bytes(*.retired), list(.holders)
     )]
@@ -105,21 +105,21 @@ pub enum ShutdownError {
 
 /// The memory that a runtime keeps although no block uses it.
 #[derive(Clone, Debug)]
-pub(crate) struct GiveBack {
+pub(crate) struct UnusedMemory {
     streams: Arc<StreamPool>,
     resource: SharedResource,
     #[cfg(feature = "pool")]
     pool: Option<Arc<dmr_pool::PoolResource<SharedResource>>>,
 }
 
-/// How long the end of the process waits for the device to finish its work.
+/// The time for which the end of the process waits for the work of the device.
 const PATIENCE_WITH_DEVICE: Duration = Duration::from_secs(1);
-/// How long it waits in all, for other threads' locks and for the driver too.
+/// The time for which it waits in all, also for other threads' locks and for the driver.
 const PATIENCE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_micros(200);
 
-impl GiveBack {
-    /// Registers what a new runtime keeps, to be given back if the runtime still lives when the
+impl UnusedMemory {
+    /// Registers the unused memory of a new runtime, to be returned if the runtime is still live when the
     /// process ends.
     #[allow(unused_variables, reason = "what is used depends on the features")]
     pub(crate) fn at_exit(
@@ -153,7 +153,7 @@ impl GiveBack {
 
     /// Gives back what is idle at the end of the process, where errors have nowhere to go: the
     /// driver may be gone, or the device lost.
-    fn give_back_at_exit(&self) {
+    fn return_at_exit(&self) {
         if self.streams.device().bind().is_err() {
             return;
         }
@@ -168,7 +168,7 @@ impl GiveBack {
     }
 }
 
-impl AtExit for GiveBack {
+impl AtExit for UnusedMemory {
     /// On a thread of its own, which can be left behind: the calling one may have been stopped
     /// inside of an allocation, with its locks held, and the driver may wait for the device.
     fn at_exit(&self) {
@@ -178,7 +178,7 @@ impl AtExit for GiveBack {
         }
         let (start, this) = (Instant::now(), self.clone());
         let thread = std::thread::Builder::new().name("dmr-exit".into());
-        let Ok(thread) = thread.spawn(move || this.give_back_at_exit()) else { return };
+        let Ok(thread) = thread.spawn(move || this.return_at_exit()) else { return };
         while !thread.is_finished() && start.elapsed() < PATIENCE {
             std::thread::sleep(POLL);
         }
