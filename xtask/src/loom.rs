@@ -5,7 +5,7 @@ use crate::failure::Failure;
 
 /// The crates whose unit tests have loom models, and the features of the modelled code.
 const MODELLED: &[(&str, &str)] =
-    &[("dmr-streams", ""), ("dmr-adaptors", "budget"), ("dmr-pool", "")];
+    &[("dmr-core", ""), ("dmr-streams", ""), ("dmr-adaptors", "budget"), ("dmr-pool", "")];
 
 /// Runs the models in a target folder of their own, because the flag rebuilds all crates.
 pub(crate) fn run() -> Result<(), Failure> {

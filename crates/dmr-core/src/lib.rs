@@ -19,7 +19,7 @@
 //! | [`record`] | [`AllocationRecord`], one row of a log or a trace |
 //! | [`at_exit`] | hooks for a normal end of the process |
 //! | [`observer`] | [`MemoryObserver`], to which a pool reports its blocks |
-//! | [`sync`] | locks without poison |
+//! | [`sync`], [`spinlock`] | locks without poison; [`SpinLock`] |
 //! | [`process`] | [`Process`], which detects a forked child |
 //! | [`ops`] | [`DeviceOps`], the device operations that guards and verifiers need |
 //! | `conformance` | the contract as a suite (feature `conformance`) |
@@ -40,6 +40,7 @@ pub mod record;
 pub mod resource;
 mod shortage;
 pub mod size;
+pub mod spinlock;
 pub mod stream;
 pub mod sync;
 pub mod tag;
@@ -57,6 +58,7 @@ pub use part::WholeBlock;
 pub use process::Process;
 pub use record::AllocationRecord;
 pub use resource::DeviceMemoryResource;
+pub use spinlock::{SpinLock, SpinLockGuard};
 pub use stream::{StreamId, StreamPoolId};
 pub use tag::AllocTag;
 pub use tracking::{UseTracking, UseTrackingExt};

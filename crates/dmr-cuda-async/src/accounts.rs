@@ -4,8 +4,8 @@
 use std::sync::OnceLock;
 
 use dmr_core::StreamId;
+use dmr_core::{SpinLock, SpinLockGuard};
 use dmr_streams::uses::FreeSlot;
-use dmr_streams::{SpinLock, SpinLockGuard};
 
 /// The accounting by home stream. Sums are exact whenever no call is under way.
 pub(crate) struct Accounts {

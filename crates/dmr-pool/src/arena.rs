@@ -8,8 +8,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dmr_core::{AllocTag, StreamId};
+use dmr_core::{SpinLock, SpinLockGuard};
 use dmr_streams::uses::{FreeSlot, PendingQueue};
-use dmr_streams::{SpinLock, SpinLockGuard};
 
 use crate::acquire::{LadderStep, StepCounts};
 use crate::heap::{ChunkId, Heap, UNIT, smallest_of_bin};

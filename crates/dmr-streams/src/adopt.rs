@@ -12,8 +12,8 @@ use dmr_core::{ResourceError, ResourceResult, StreamId};
 use crate::holds::HeldBy;
 use crate::pool::LIBRARY_STREAMS;
 use crate::slot::PoolStream;
-use crate::sync::pause;
 use crate::{StreamLease, StreamPool};
+use dmr_core::spinlock::pause;
 
 /// `CU_STREAM_LEGACY`, which the null handle means as well.
 const LEGACY: usize = 1;

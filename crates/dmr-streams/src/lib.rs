@@ -15,7 +15,6 @@
 //! | [`launch`] | [`LaunchTokens`], the open windows of one launch |
 //! | [`memory`] | [`TrackedMemory`], memory that a launch can declare |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
-//! | [`spinlock`] | [`SpinLock`], a spinlock |
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource without it |
@@ -51,7 +50,6 @@ pub mod relaxed;
 mod seen;
 mod simulated;
 mod slot;
-pub mod spinlock;
 mod sync;
 mod timeline;
 pub mod tracked;
@@ -71,7 +69,6 @@ pub use owner::BlockOwner;
 pub use pinned::{PinnedMemory, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;
-pub use spinlock::{SpinLock, SpinLockGuard};
 pub use tracked::Tracked;
 pub use uses::{BlocksInUse, Dependencies, PendingFrees, UseTable};
 

@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 use crate::seen::Seen;
-use crate::spinlock::{SpinLock, SpinLockGuard};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use dmr_core::{SpinLock, SpinLockGuard};
 
 /// The number of events that are recorded on a stream before one of them is queried, if none can be
 /// recorded again otherwise.

@@ -1,21 +1,22 @@
 //! The counters of a resource: overall, by tag, by stream, and of each open scope.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 
+use crossbeam_utils::CachePadded;
 use dmr_core::process::LeakedInChild;
-use dmr_core::sync::lock;
-use dmr_core::{AllocTag, Process, StreamId};
+use dmr_core::{AllocTag, Process, SpinLock, SpinLockGuard, StreamId};
 use rustc_hash::FxHashMap;
 
 use super::report::{Counter, ScopeCounter, Statistics, StreamStatistics, TagStatistics};
 use super::scope::OpenScopes;
 
-/// The counters of a resource, behind their lock.
+/// The counters of a resource, behind their lock. Aligned, so that the lock and the overall counters are one cache
+/// line: threads that count at the same time pass on that line and the one of their tag.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Counts {
     made_in: Process,
-    counters: LeakedInChild<Mutex<AllCounters>>,
+    counters: LeakedInChild<SpinLock<AllCounters>>,
 }
 
 impl Counts {
@@ -25,9 +26,9 @@ impl Counts {
 
     /// Locks the counters; `None` in a forked child, where a thread of the parent may hold the lock for ever.
     #[inline]
-    pub(super) fn lock(&self) -> Option<MutexGuard<'_, AllCounters>> {
+    pub(super) fn lock(&self) -> Option<SpinLockGuard<'_, AllCounters>> {
         let is_current = self.made_in.is_current();
-        is_current.then(|| lock(&self.counters))
+        is_current.then(|| self.counters.lock())
     }
 }
 
@@ -44,13 +45,11 @@ pub(super) enum Event {
     Failed,
 }
 
-/// The counters of one resource, tag, stream or scope: one cache line.
+/// The counters of one resource, tag, stream or scope.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
 pub(super) struct Counters {
     pub(super) bytes: ScopeCounter,
     pub(super) blocks: ScopeCounter,
-    pub(super) frees: u64,
     pub(super) failures: u64,
 }
 
@@ -66,10 +65,14 @@ impl Counters {
             Event::Freed(bytes) => {
                 self.bytes.subtract(bytes);
                 self.blocks.subtract(1);
-                self.frees += 1;
             }
             Event::Failed => self.failures += 1,
         }
+    }
+
+    /// Returns the number of blocks freed: those that were allocated and are not there any more.
+    pub(super) fn frees(&self) -> u64 {
+        self.blocks.total.wrapping_sub(self.blocks.current as u64)
     }
 
     fn reset_peaks(&mut self) {
@@ -81,7 +84,7 @@ impl Counters {
 /// The counters of the tags.
 #[derive(Debug, Default)]
 struct TagCounters {
-    counters: Vec<Counters>,
+    counters: Vec<CachePadded<Counters>>,
     /// Indices into `counters`, by name.
     by_name: HashMap<AllocTag, usize>,
     /// The same indices by address and length of the name, so that a call neither hashes nor compares a name.
@@ -103,7 +106,7 @@ impl TagCounters {
     #[cold]
     fn insert(&mut self, tag: AllocTag, address: (usize, usize)) -> usize {
         let index = *self.by_name.entry(tag).or_insert_with(|| {
-            self.counters.push(Counters::default());
+            self.counters.push(CachePadded::default());
             self.counters.len() - 1
         });
         self.by_address.insert(address, index);
@@ -112,12 +115,14 @@ impl TagCounters {
 }
 
 /// All counters of one resource.
+// In this order, so that the overall counters share the cache line of the lock.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct AllCounters {
     overall: Counters,
     by_tag: TagCounters,
     /// Indexed by stream slot.
-    by_stream: Vec<Counters>,
+    by_stream: Vec<CachePadded<Counters>>,
     pub(super) scopes: OpenScopes,
 }
 
@@ -129,7 +134,7 @@ impl AllCounters {
         self.by_tag.get_or_insert(tag).count(event);
         if let Some(slot) = stream.map(StreamId::slot) {
             if slot >= self.by_stream.len() {
-                self.by_stream.resize(slot + 1, Counters::default());
+                self.by_stream.resize(slot + 1, CachePadded::default());
             }
             self.by_stream[slot].count(event);
         }
@@ -138,27 +143,28 @@ impl AllCounters {
 
     pub(super) fn reset_peaks(&mut self) {
         self.overall.reset_peaks();
-        self.by_tag.counters.iter_mut().for_each(Counters::reset_peaks);
-        self.by_stream.iter_mut().for_each(Counters::reset_peaks);
+        self.by_tag.counters.iter_mut().for_each(|counters| counters.reset_peaks());
+        self.by_stream.iter_mut().for_each(|counters| counters.reset_peaks());
     }
 
     /// Copies the counters, unsorted.
     pub(super) fn statistics(&self) -> Statistics {
-        let Counters { bytes, blocks, frees, failures } = self.overall;
+        let Counters { bytes, blocks, failures } = self.overall;
         let by_tag = self.by_tag.by_name.iter().map(|(&tag, &index)| {
-            let Counters { bytes, blocks, frees, failures } = self.by_tag.counters[index];
+            let counters = &self.by_tag.counters[index];
+            let Counters { bytes, blocks, failures } = **counters;
             let (bytes, allocations) = (Counter::from(bytes), Counter::from(blocks));
-            TagStatistics { tag, bytes, allocations, frees, failures }
+            TagStatistics { tag, bytes, allocations, frees: counters.frees(), failures }
         });
         let by_stream = self.by_stream.iter().enumerate().map(|(slot, of_stream)| {
-            let Counters { bytes, blocks, frees, .. } = *of_stream;
+            let Counters { bytes, blocks, .. } = **of_stream;
             let (bytes, allocations) = (Counter::from(bytes), Counter::from(blocks));
-            StreamStatistics { slot, bytes, allocations, frees }
+            StreamStatistics { slot, bytes, allocations, frees: of_stream.frees() }
         });
         Statistics {
             bytes: Counter::from(bytes),
             allocations: Counter::from(blocks),
-            frees,
+            frees: self.overall.frees(),
             failures,
             by_tag: by_tag.collect(),
             by_stream: by_stream.filter(StreamStatistics::is_used).collect(),

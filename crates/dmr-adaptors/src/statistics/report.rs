@@ -110,7 +110,7 @@ pub struct ScopeStatistics {
 
 impl ScopeStatistics {
     pub(super) fn new(tag: AllocTag, counted: Counters) -> Self {
-        let Counters { bytes, blocks, frees, failures } = counted;
+        let (Counters { bytes, blocks, failures }, frees) = (counted, counted.frees());
         Self { tag, bytes, allocations: blocks, frees, failures }
     }
 }

@@ -11,9 +11,9 @@ use dmr_core::{
 use super::slots::{BATCH, FREE, MOST, Occupant, SlotState, Slots, UseSlot};
 use super::{Dependencies, UseTable};
 use crate::owner::OwnerNumber;
-use crate::spinlock::SpinLockGuard;
 use crate::sync::Ordering;
 use crate::{BlockOwner, StreamGuard};
+use dmr_core::SpinLockGuard;
 
 /// A use slot without a block, for the next block of the owner that reserved it, on any stream. Occupying it
 /// takes no lock: the slot's own is left locked, so that only the holder of this value reaches it.

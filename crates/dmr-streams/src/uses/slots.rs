@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 
 use super::FreeSlot;
 use crate::owner::OwnerNumber;
-use crate::spinlock::{SpinLock, SpinLockGuard};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use dmr_core::{SpinLock, SpinLockGuard};
 
 /// The number of slots of a chunk. They are made at once, in some 30 microseconds, and live as long as the
 /// table. (Models have few slots, because their threads have small stacks.)

@@ -1,10 +1,15 @@
 //! A spinlock: one atomic read-modify-write to lock and unlock, where a mutex needs two.
 
+#![allow(unsafe_code, reason = "a lock gives threads access to one value in turn")]
+
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use crate::sync::{AtomicBool, Ordering, pause};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A lock for data that threads access for some nanoseconds at a time, and rarely at the same time: one
 /// block's use slot, one stream's events, a pool's memory of one stream.
@@ -14,7 +19,9 @@ use crate::sync::{AtomicBool, Ordering, pause};
 /// no thread.
 ///
 /// A panic unlocks it, and does not poison it: the data must be consistent between any two statements.
+// In this order, so that the lock and the first fields of the value share a cache line.
 #[derive(Default)]
+#[repr(C)]
 pub struct SpinLock<T> {
     is_locked: AtomicBool,
     value: UnsafeCell<T>,
@@ -22,6 +29,24 @@ pub struct SpinLock<T> {
 
 // SAFETY: one thread at a time accesses the value, and it may be any thread.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+/// Waits before the next look at a value that another thread is about to change: longer, the more looks there
+/// were, at most some 50 microseconds. It sleeps in the end, because a thread of higher priority could keep the
+/// other one from running.
+#[cfg(not(loom))]
+pub fn pause(looks: u32) {
+    match looks {
+        0..=5 => (0..1 << looks).for_each(|_| std::hint::spin_loop()),
+        6..=99 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+}
+
+/// Waits until another thread of the model has done something.
+#[cfg(loom)]
+pub fn pause(_: u32) {
+    loom::thread::yield_now();
+}
 
 /// Access to the value of a [`SpinLock`], which is locked until this is dropped.
 pub struct SpinLockGuard<'l, T> {
@@ -39,7 +64,8 @@ impl<T> SpinLock<T> {
     }
 
     /// Makes a lock in the state that [`leave_locked`](SpinLockGuard::leave_locked) leaves it in.
-    pub(crate) fn new_locked(value: T) -> Self {
+    #[must_use]
+    pub fn new_locked(value: T) -> Self {
         Self { is_locked: AtomicBool::new(true), value: UnsafeCell::new(value) }
     }
 
@@ -61,7 +87,7 @@ impl<T> SpinLock<T> {
     /// As [`lock`](Self::lock), but returns `None` once `may_unlock` returns `false`: then the lock may have
     /// been left locked.
     #[inline(always)]
-    pub(crate) fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<SpinLockGuard<'_, T>> {
+    pub fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<SpinLockGuard<'_, T>> {
         if may_unlock() && (self.try_acquire() || self.acquire_while(may_unlock)) {
             Some(SpinLockGuard { lock: self })
         } else {
@@ -89,7 +115,8 @@ impl<T> SpinLock<T> {
     /// A thread has [left it locked](SpinLockGuard::leave_locked), or made it so. What that thread has written
     /// happens before this call, and this is the only call for that.
     #[inline]
-    pub(crate) unsafe fn resume(&self) -> SpinLockGuard<'_, T> {
+    #[must_use]
+    pub unsafe fn resume(&self) -> SpinLockGuard<'_, T> {
         SpinLockGuard { lock: self }
     }
 
@@ -119,7 +146,7 @@ impl<T> SpinLock<T> {
 impl<T> SpinLockGuard<'_, T> {
     /// Leaves the lock locked: only [`SpinLock::resume`] gives access to the value again.
     #[inline]
-    pub(crate) fn leave_locked(self) {
+    pub fn leave_locked(self) {
         std::mem::forget(self);
     }
 }
@@ -201,8 +228,10 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicUsize;
+
     use super::*;
-    use crate::sync::{Arc, AtomicUsize};
 
     /// loom refuses a cell that two threads access without order.
     #[test]
