@@ -113,7 +113,9 @@ impl AccountFile {
         let stat = self.stat().ok()?;
         let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
         let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-        holder(&fs::read_to_string("/proc/locks").ok()?, &file)
+        // A lock that ends while the system lists them can hide another one.
+        const READS: usize = 10;
+        (0..READS).find_map(|_| holder(&fs::read_to_string("/proc/locks").ok()?, &file))
     }
 
     /// Checks the file after it was locked, and stores its size.
