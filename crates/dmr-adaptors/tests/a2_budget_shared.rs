@@ -195,3 +195,18 @@ fn blocks_that_were_there_before_are_charged_to_the_limit() {
     resource.deallocate(block).unwrap();
     assert_eq!(budget.remaining(), LIMIT);
 }
+
+#[test]
+fn blocks_that_are_retired_when_the_budget_and_its_resource_are_dropped_are_released() {
+    let directory = directory();
+    let neighbour = SharedLimit::join(&config(directory.path())).unwrap();
+    let backend = Arc::new(Backend::new().keeping(true));
+    let (stream, lives) = (backend.stream(), Arc::downgrade(&backend));
+    let budget = Budget::shared(&config(directory.path())).unwrap();
+    let resource = BudgetLayer::on(&budget).layer(backend);
+    let block = resource.allocate(600, stream, TAG).unwrap();
+    resource.deallocate(block).unwrap();
+    drop((resource, budget));
+    assert!(lives.upgrade().is_none());
+    assert_eq!(neighbour.usage().unwrap().used(), 0);
+}

@@ -307,6 +307,23 @@ impl Tree {
     }
 }
 
+/// Drops the resources that are kept for their pending blocks, which frees these, and releases their bytes to the
+/// limit around the root. Live blocks stay charged there.
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let Some(outer) = &self.outer else { return };
+        let Some(mut state) = self.lock() else { return };
+        let kept = std::mem::take(&mut state.pending);
+        drop(state);
+        let mut sums = HashMap::<_, u64>::new();
+        for pending in &kept {
+            pending.for_each(|block| *sums.entry(block.tag).or_default() += block.bytes);
+        }
+        drop(kept);
+        sums.into_iter().for_each(|(tag, bytes)| outer.release(bytes, tag));
+    }
+}
+
 /// What holds how much.
 impl Tree {
     /// Returns the content of the error for a refusal. Call it without a lock.
