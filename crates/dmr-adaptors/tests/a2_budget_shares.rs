@@ -240,3 +240,17 @@ fn many_queries_that_reserve_first_never_stop_half_way() {
     drop(whole.reserve(1000, LONG).unwrap());
     assert_eq!(whole.reserved_bytes(), 0);
 }
+
+#[test]
+fn a_reservation_within_a_reservation_does_not_wait_for_one_that_needs_other_room() {
+    let whole = Budget::new(100);
+    let reserved = whole.reserve(100, Duration::ZERO).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| whole.reserve(50, LONG).map(drop));
+        std::thread::sleep(SOON);
+        let part = reserved.reserve(30, Duration::ZERO).map(drop);
+        drop(reserved);
+        other.join().unwrap().unwrap();
+        part.unwrap();
+    });
+}

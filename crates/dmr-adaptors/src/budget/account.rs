@@ -112,6 +112,19 @@ impl Account {
         std::iter::successors(Some(self), |account| account.parent.as_ref())
     }
 
+    /// Returns whether a charge of `bytes` needs room of `above`: `false` if that is no part of the
+    /// path to the root, or if what is reserved below it suffices. Call it under the lock of the tree.
+    pub(super) fn needs_room_of(self: &Arc<Self>, bytes: u64, above: &Arc<Self>) -> bool {
+        let mut more = bytes;
+        for account in self.ancestors() {
+            if Arc::ptr_eq(account, above) {
+                return more > 0;
+            }
+            more = more.saturating_sub(account.unused());
+        }
+        false
+    }
+
     /// Returns whether this account is `above` or below it.
     pub(super) fn is_within(self: &Arc<Self>, above: &Arc<Self>) -> bool {
         self.ancestors().any(|account| Arc::ptr_eq(account, above))

@@ -152,7 +152,7 @@ impl Queued<'_> {
         let full = |waiter: &Waiter| self.tree.full(&waiter.account, waiter.bytes);
         earlier
             .map(|waiter| full(waiter).unwrap_or_else(|| Arc::clone(&self.tree.root)))
-            .find(|account| self.account.is_within(account))
+            .find(|account| self.account.needs_room_of(self.bytes, account))
     }
 
     fn join(&mut self, state: &mut State) {
