@@ -259,3 +259,27 @@ fn the_resource_inside_comes_out_once_nothing_is_retired() {
     inner.deallocate(kept).unwrap();
     assert_eq!(whole.reserved_bytes(), 100);
 }
+
+#[test]
+fn a_limit_that_was_set_is_not_raised_by_a_later_budget_of_the_device() {
+    let budget = Budget::for_device([9; 16], 1000);
+    let (is_over, mut undone) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                drop(Budget::for_device([9; 16], u64::MAX));
+            }
+        });
+        let start = Instant::now();
+        while undone == 0 && start.elapsed() < Duration::from_secs(2) {
+            budget.set_limit(1000);
+            // Any time in which the other thread can read the limit.
+            (0..start.elapsed().subsec_nanos() % 700).for_each(|_| std::hint::spin_loop());
+            budget.set_limit(50);
+            (0..300).for_each(|_| std::hint::spin_loop());
+            undone += usize::from(budget.limit() != 50);
+        }
+        is_over.store(true, SeqCst);
+    });
+    assert_eq!(undone, 0, "a limit of 50 was set and did not stay");
+}

@@ -62,7 +62,7 @@ impl Budget {
         let mut budgets = dmr_core::sync::lock(BY_UUID.get());
         if let Some(tree) = budgets.get(&uuid).and_then(Weak::upgrade) {
             let budget = Self::of(tree);
-            budget.set_limit(limit.min(budget.limit()));
+            budget.tree.set_limit(&budget.account, |current| current.min(limit));
             return budget;
         }
         let budget = Self::new(limit);
@@ -116,7 +116,7 @@ impl Budget {
     /// Sets the limit, in bytes. After this has returned, nothing is granted that does not fit;
     /// if more is charged already, nothing is granted at all until it fits.
     pub fn set_limit(&self, limit: u64) {
-        self.tree.set_limit(&self.account, limit);
+        self.tree.set_limit(&self.account, |_| limit);
     }
 
     /// Returns the bytes that are charged: live, retired, and reserved by

@@ -264,10 +264,10 @@ impl Tree {
         account
     }
 
-    /// Sets the limit of an account.
-    pub(super) fn set_limit(&self, account: &Arc<Account>, limit: u64) {
+    /// Sets the limit of an account to what `change` makes of it.
+    pub(super) fn set_limit(&self, account: &Arc<Account>, change: impl FnOnce(u64) -> u64) {
         let Some(state) = self.lock() else { return };
-        account.set_limit(limit);
+        account.set_limit(change(account.limit()));
         drop(state);
         self.notify_waiters();
     }
