@@ -38,8 +38,9 @@ impl Budget {
     ///
     /// # Errors
     ///
-    /// [`OutOfBudget`](ResourceError::OutOfBudget): at once if `bytes` is more than a limit; else
-    /// after the timeout, and at least one attempt to reap.
+    /// [`OutOfBudget`](ResourceError::OutOfBudget): at once if `bytes` is more than a limit, or if
+    /// the account that processes share cannot be used; else after the timeout, and at least one
+    /// attempt to reap.
     pub fn reserve(&self, bytes: u64, timeout: Duration) -> ResourceResult<Reservation> {
         let queued = Queued { tree: &self.tree, account: &self.account, bytes, ticket: None };
         let reserved = queued.wait(Instant::now().checked_add(timeout));
@@ -101,6 +102,7 @@ impl Queued<'_> {
             let refused = match self.admit() {
                 Ok(account) => return Ok(account),
                 Err(refused @ Refused::Forked) => return Err(refused),
+                Err(refused) if refused.is_problem() => return Err(refused),
                 Err(refused) => refused,
             };
             if let Some(oversized) = self.tree.oversized(self.account, self.bytes, &refused) {

@@ -26,8 +26,9 @@ use crate::forward::forward;
 ///
 /// # When a request is refused
 ///
-/// A request larger than the limit is refused at once, without a reap. Any other is refused only
-/// if at some instant during the call it did not fit, and after
+/// A request larger than the limit is refused at once, without a reap, and so is one whose shared
+/// account cannot be used. Any other is refused only if at some instant during the call it did not
+/// fit, and after
 ///
 /// 1. releasing what the resources of the whole budget have freed meanwhile,
 /// 2. a `try_reap` of those resources,
@@ -189,6 +190,9 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
             if matches!(refused, Refused::Forked) {
                 return Err(ResourceError::forked_process(self.resource.device_ordinal()));
             }
+            if refused.is_problem() {
+                return Err(out_of_budget(tree.refusal(refused), bytes));
+            }
             if let Some(oversized) = tree.oversized(account, bytes, &refused) {
                 return Err(out_of_budget(tree.refusal(oversized), bytes));
             }
@@ -310,6 +314,9 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             Ok(()) => {}
             Err(Refused::Forked) => {
                 return Err(ResourceError::forked_process(self.resource.device_ordinal()));
+            }
+            Err(refused) if refused.is_problem() => {
+                return Err(out_of_budget(tree.refusal(refused), more));
             }
             Err(_) => {
                 // A block that upstream refuses is an error, whether or not there is room.

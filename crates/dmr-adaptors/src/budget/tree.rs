@@ -457,6 +457,12 @@ impl State {
 }
 
 impl Refused {
+    /// Returns whether the limit around the root cannot be used: then no room would help.
+    pub(super) fn is_problem(&self) -> bool {
+        let Self::Outer(refusal) = self else { return false };
+        refusal.shared.as_ref().is_some_and(|shared| shared.problem.is_some())
+    }
+
     #[cold]
     fn full(account: &Arc<Account>, remaining: u64) -> Self {
         Self::Full { account: Arc::clone(account), remaining }
