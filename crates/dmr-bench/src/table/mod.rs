@@ -269,7 +269,7 @@ not json
         assert_eq!(layers[0], ["", "dmr-bare", "dmr-bare+logging"], "{text}");
         assert_eq!(layers[2], ["W7 w3 t=16", "8.0", "50.0"]);
         let over_base = section(&text, "W7: of that");
-        assert_eq!(over_base[2..], [["W7 w3 t=16", "42.5"], ["target, per operation", "60"]]);
+        assert_eq!(over_base[2..], [["W7 w3 t=16", "42.5"], ["target, per operation", "70"]]);
         assert_eq!(section(&text, "W7: rows in the log")[2], ["W7 w3 t=16", "100 (0)"]);
         let means = section(&text, "mean ns per operation (W5");
         assert!(!means[0].contains(&"dmr-bare"), "{text}");

@@ -63,13 +63,12 @@ pub(super) fn time(row: &str) -> Option<Target> {
     }
 }
 
-/// What a layer may add to an operation, in nanoseconds, by the name over the column.
+/// Returns what a layer may add to an operation of one thread, in nanoseconds, by the name over the column.
 pub(super) fn layer(column: &str) -> Option<u32> {
     let (_, layer) = column.split_once('+')?;
     match layer {
-        "budget" | "statistics" => Some(10),
-        "logging" => Some(60),
-        "all" => Some(80),
+        "budget" | "statistics" => Some(15),
+        "logging" => Some(70),
         _ => None,
     }
 }
