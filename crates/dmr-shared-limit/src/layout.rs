@@ -7,7 +7,7 @@ pub(crate) const RECORD_BYTES: usize = 128;
 /// The maximum number of members.
 pub(crate) const MAX_MEMBERS: usize = 256;
 /// The version of this layout.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"DMRLIMIT");
 
@@ -42,8 +42,8 @@ pub(crate) struct ProcessId {
     pub(crate) pid: u32,
     /// Clock ticks from boot to its start.
     pub(crate) start: u64,
-    /// The address of its stack, which is random for each program; 0 if the system does not say.
-    pub(crate) stack: u64,
+    /// A number of the program that it executes; 0 if the system does not say.
+    pub(crate) program: u64,
 }
 
 /// The namespaces in which pids and start times can be compared, by inode.
@@ -140,7 +140,7 @@ impl Record {
         let mut bytes = Fields::<RECORD_BYTES>::new();
         bytes.put(&u64::from(self.process.pid).to_le_bytes());
         bytes.put(&self.process.start.to_le_bytes());
-        bytes.put(&self.process.stack.to_le_bytes());
+        bytes.put(&self.process.program.to_le_bytes());
         bytes.put(&self.bytes.to_le_bytes());
         bytes.put(&self.tag_bytes.to_le_bytes());
         bytes.put(&self.name.0);
@@ -158,7 +158,7 @@ impl Record {
         }
         let mut fields = Fields::of(bytes);
         let pid = fields.u64() as u32;
-        let process = ProcessId { pid, start: fields.u64(), stack: fields.u64() };
+        let process = ProcessId { pid, start: fields.u64(), program: fields.u64() };
         let (bytes, tag_bytes) = (fields.u64(), fields.u64());
         let (name, tag) = (Text(fields.take()), Text(fields.take()));
         Ok(Some(Self { process, bytes, name, tag, tag_bytes }))
@@ -240,7 +240,7 @@ mod tests {
 
     fn record() -> Record {
         Record {
-            process: ProcessId { pid: 42, start: 77, stack: 1 << 46 },
+            process: ProcessId { pid: 42, start: 77, program: 1 << 46 },
             bytes: 3 << 30,
             name: Text::new("python3"),
             tag: Text::new("kv-cache"),
@@ -273,7 +273,7 @@ mod tests {
             let (first, last) = (offset_of(index), offset_of(index + 1) - 1);
             assert_eq!(first / 4096, last / 4096);
         }
-        let process = ProcessId { pid: 0, start: 0, stack: 0 };
+        let process = ProcessId { pid: 0, start: 0, program: 0 };
         let empty =
             Record { process, bytes: 0, name: Text::new(""), tag: Text::new(""), tag_bytes: 0 };
         assert_ne!(empty.encode(), FREE);

@@ -139,7 +139,7 @@ impl State {
         let (largest, patience) = (Largest::default(), Duration::ZERO);
         match (call, &mut member) {
             (Call::Join { limit }, None) => {
-                let process = ProcessId { pid: pid as u32, start, stack: 0 };
+                let process = ProcessId { pid: pid as u32, start, program: 0 };
                 member = Member::join(&mut steps, header(limit), process, patience).ok();
             }
             (Call::Charge(bytes), Some(member)) => {

@@ -96,9 +96,9 @@ fn a_file_of_another_program_is_refused_and_stays_as_it_is() {
 #[test]
 fn an_account_of_another_version_is_refused() {
     let directory = left();
-    write_at(directory.path(), 8, &2_u32.to_le_bytes());
+    write_at(directory.path(), 8, &1_u32.to_le_bytes());
     let problem = refusal(directory.path());
-    assert!(matches!(problem, Problem::Version { found: 2, expected: 1, .. }), "{problem:?}");
+    assert!(matches!(problem, Problem::Version { found: 1, expected: 2, .. }), "{problem:?}");
     assert!(problem.to_string().contains("use one version in all processes"), "{problem}");
 }
 

@@ -1,11 +1,10 @@
-//! Processes that fork, execute other programs, stop and die, and threads of one process.
+//! Processes that fork, start programs, stop and die, and threads of one process.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, and ends threads by system calls")]
 
 mod common;
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -178,27 +177,6 @@ fn forks_and_charges() {
         limit.charge(GIB, Largest::default()).unwrap();
         limit.release(GIB, Largest::default());
     }
-}
-
-#[test]
-fn a_process_that_executes_another_program_has_released_its_bytes() {
-    let directory = directory();
-    let limit = join(directory.path(), LIMIT);
-    let mut worker = start("executes_another_program", directory.path(), &[]);
-    worker.wait_for("charged");
-    eventually("charged", || limit.charge(LIMIT, Largest::default()).is_ok());
-    assert!(worker.0.try_wait().unwrap().is_none(), "the process has ended");
-    assert_eq!(limit.usage().unwrap().processes.len(), 1);
-}
-
-#[test]
-#[ignore = "run by the other tests of this file"]
-fn executes_another_program() {
-    let limit = join_in_worker();
-    limit.charge(LIMIT, Largest::default()).unwrap();
-    report("charged");
-    let error = Command::new("sleep").arg("20").exec();
-    panic!("{error}");
 }
 
 #[test]
