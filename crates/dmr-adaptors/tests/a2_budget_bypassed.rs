@@ -1,4 +1,4 @@
-//! A2: calls that bypass a budget, through `get_ref`, do not make its accounts drift.
+//! A2: calls that bypass a budget, through `upstream`, do not make its accounts drift.
 
 #![cfg(feature = "budget")]
 

@@ -136,10 +136,10 @@ fn a_tracked_resource_takes_the_parts_that_the_resource_inside_allocates() {
     tracked.reap_pending().unwrap();
     assert_eq!(tracked.usage().outstanding(), 0);
     // A block of the resource inside is no part of a block of this one.
-    let stranger = tracked.get_ref().allocate(BYTES, home.id(), TAG).unwrap();
+    let stranger = tracked.upstream().allocate(BYTES, home.id(), TAG).unwrap();
     let refused = tracked.deallocate(stranger).unwrap_err();
     assert!(matches!(refused.error, ResourceError::ForeignBlock { .. }), "{}", refused.error);
-    tracked.get_ref().deallocate(refused.block).unwrap();
+    tracked.upstream().deallocate(refused.block).unwrap();
     drop((tracked, home, other));
     rig.assert_clean();
 }

@@ -50,7 +50,7 @@ fn tracking_uses_of_blocks_leaves_pages_as_they_are() {
     let tracked = Tracked::new(resource(&rig), Arc::clone(rig.streams())).unwrap();
     let pages = tracked.virtual_memory().expect("those of the resource inside");
     let memory = pages.create(pages.granularity(), TAG).unwrap();
-    assert_eq!(tracked.get_ref().usage().reserved, pages.granularity());
+    assert_eq!(tracked.upstream().usage().reserved, pages.granularity());
     pages.destroy(memory).unwrap();
     drop(tracked);
     rig.assert_clean();

@@ -81,15 +81,15 @@ impl<R: DeviceMemoryResource> Tracked<R> {
 
     /// Returns the upstream resource.
     #[must_use]
-    #[allow(clippy::expect_used, reason = "`None` only inside `into_inner`")]
-    pub fn get_ref(&self) -> &R {
-        self.upstream.as_ref().expect("there until `into_inner`")
+    #[allow(clippy::expect_used, reason = "`None` only inside `into_upstream`")]
+    pub fn upstream(&self) -> &R {
+        self.upstream.as_ref().expect("there until `into_upstream`")
     }
 
     /// Returns the upstream resource. Retired blocks are deallocated there as when this is dropped.
     #[must_use]
     #[allow(clippy::expect_used, reason = "`None` only after this")]
-    pub fn into_inner(mut self) -> R {
+    pub fn into_upstream(mut self) -> R {
         self.drain();
         self.upstream.take().expect("there until now")
     }
@@ -139,20 +139,20 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         let stream = guard.id();
         guard.refuse_capture()?;
         self.free_oldest(stream);
-        let block = match self.get_ref().allocate(bytes, stream, tag) {
+        let block = match self.upstream().allocate(bytes, stream, tag) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
                 if !(self.in_use.is_empty() && self.pending.is_empty()) =>
             {
                 // Blocks that cannot be freed stay retired.
                 let _ = self.try_reap();
-                self.get_ref().allocate(bytes, stream, tag)
+                self.upstream().allocate(bytes, stream, tag)
             }
             allocated => allocated,
         }?;
         self.adopt(block, &guard).map_err(|refused| {
             let DeallocateError { error, block, .. } = *refused;
             // If upstream refuses it as well, it is leaked, and stays in the usage.
-            let _ = self.get_ref().deallocate(block);
+            let _ = self.upstream().deallocate(block);
             error
         })
     }
@@ -174,11 +174,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         if self.uses().is_retired(block) {
             return true;
         }
-        self.retired_upstream().contains(block.generation(), |id| self.get_ref().is_retired(id))
+        self.retired_upstream().contains(block.generation(), |id| self.upstream().is_retired(id))
     }
 
     fn device_ordinal(&self) -> usize {
-        self.get_ref().device_ordinal()
+        self.upstream().device_ordinal()
     }
 
     fn stream_pool(&self) -> StreamPoolId {
@@ -186,7 +186,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
     }
 
     fn bytes_outstanding(&self) -> u64 {
-        self.get_ref().bytes_outstanding()
+        self.upstream().bytes_outstanding()
     }
 
     fn usage(&self) -> Usage {
@@ -194,7 +194,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             return Usage::default();
         }
         let retired = self.retired_bytes.load(Ordering::SeqCst);
-        let mut usage = self.get_ref().usage();
+        let mut usage = self.upstream().usage();
         usage.live = usage.live.saturating_sub(retired);
         usage.retired += retired;
         usage
@@ -220,7 +220,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     /// Uses of blocks are tracked, uses of pages are not.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.get_ref().virtual_memory()
+        self.upstream().virtual_memory()
     }
 }
 
@@ -249,7 +249,7 @@ impl<R: DeviceMemoryResource> Drop for Tracked<R> {
 /// `Tracked(Direct(device 0))`.
 impl<R: DeviceMemoryResource> fmt::Display for Tracked<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tracked({:?})", self.get_ref())
+        write!(f, "Tracked({:?})", self.upstream())
     }
 }
 

@@ -150,6 +150,6 @@ fn on_a_lost_device_blocks_come_back_and_no_driver_call_is_made() {
     assert_eq!(allocate().unwrap_err(), lost);
     // Their memory went with the context.
     assert_eq!(resource.try_reap(), Ok(3 * 64));
-    assert_eq!(resource.get_ref().usage().live, 0);
+    assert_eq!(resource.upstream().usage().live, 0);
     assert_eq!(rig.universe().calls().total(), 0, "{:?}", rig.universe().calls());
 }

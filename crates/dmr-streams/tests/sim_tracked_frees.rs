@@ -78,7 +78,7 @@ fn dropped_or_taken_apart_it_frees_what_it_keeps_after_every_use() {
                 let user = if at_home { &home } else { &other };
                 retire(&rig, &resource, [home.id(), user.id()], closes);
                 if taken_apart {
-                    let inner = resource.into_inner();
+                    let inner = resource.into_upstream();
                     assert_eq!(inner.usage().live, 0, "{user:?} {closes:?}");
                 } else {
                     drop(resource);
@@ -135,7 +135,7 @@ fn a_block_with_an_open_window_is_leaked_when_it_is_dropped() {
     let resource = over_async(&rig);
     let [home, other] = [rig.stream(), rig.stream()];
     retire(&rig, &resource, [home.id(), other.id()], Closes::Never);
-    let inner = resource.into_inner();
+    let inner = resource.into_upstream();
     assert_eq!((inner.usage().live, inner.usage().retired), (MIB as u64, 0));
     // No free was queued under the work.
     assert_eq!(rig.verdict(), Ok(()));

@@ -30,8 +30,8 @@ fn a_block_used_at_home_goes_to_the_inner_resource_at_once() {
     let block = resource.allocate(1000, home.id(), AllocTag::UNTAGGED).unwrap();
     write(&rig, &resource, &block, home.id());
     resource.deallocate(block).unwrap();
-    assert_eq!(resource.get_ref().usage().retired, 1000);
-    assert_eq!(resource.usage(), resource.get_ref().usage());
+    assert_eq!(resource.upstream().usage().retired, 1000);
+    assert_eq!(resource.usage(), resource.upstream().usage());
     assert_eq!(resource.reap_pending().unwrap(), 1000);
     drop((resource, home, _other));
     rig.assert_clean();
@@ -46,12 +46,12 @@ fn a_block_used_elsewhere_is_retired_until_that_is_done_and_counted_once() {
     rig.delay(&other);
     write(&rig, &resource, &block, other.id());
     resource.deallocate(block).unwrap();
-    let inner = resource.get_ref().usage();
+    let inner = resource.upstream().usage();
     assert_eq!((inner.live, inner.retired), (1000, 0), "it does not know yet");
     let usage = resource.usage();
     assert_eq!((usage.live, usage.retired, usage.outstanding()), (0, 1000, 1000));
     assert_eq!(resource.reap_pending().unwrap(), 1000);
-    assert_eq!((resource.bytes_outstanding(), resource.get_ref().bytes_outstanding()), (0, 0));
+    assert_eq!((resource.bytes_outstanding(), resource.upstream().bytes_outstanding()), (0, 0));
     drop((resource, home, other));
     rig.assert_clean();
 }
@@ -100,7 +100,7 @@ fn dropped_or_taken_apart_it_hands_over_what_is_retired() {
         write(&rig, &resource, &block, other.id());
         resource.deallocate(block).unwrap();
         if taken_apart {
-            let inner = resource.into_inner();
+            let inner = resource.into_upstream();
             assert_eq!((inner.usage().live, inner.usage().retired), (0, 1000));
         } else {
             drop(resource);
@@ -115,7 +115,7 @@ fn blocks_of_the_inner_resource_and_of_another_are_refused() {
     let rig = Rig::new();
     let [ours, theirs] = [tracked(&rig), tracked(&rig)];
     let own = ours.allocate(100, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
-    let bare = ours.get_ref().allocate(100, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
+    let bare = ours.upstream().allocate(100, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
     let foreign = theirs.allocate(100, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
     let mut back = Vec::new();
     for block in [bare, foreign] {
@@ -124,7 +124,7 @@ fn blocks_of_the_inner_resource_and_of_another_are_refused() {
         back.push(refused.block);
     }
     let [bare, foreign]: [DeviceBlock; 2] = back.try_into().unwrap();
-    ours.get_ref().deallocate(bare).unwrap();
+    ours.upstream().deallocate(bare).unwrap();
     theirs.deallocate(foreign).unwrap();
     ours.deallocate(own).unwrap();
     drop((ours, theirs));

@@ -159,14 +159,14 @@ impl<R: DeviceMemoryResource> Tracked<R> {
     fn deallocate_upstream(&self, retired: &ReleasedBlock) -> ResourceResult<BlockState> {
         let block = with_slot(retired.parts, retired.upstream.slot);
         let id = block.id();
-        let state = self.get_ref().deallocate(block).map_err(|refused| {
+        let state = self.upstream().deallocate(block).map_err(|refused| {
             let DeallocateError { error, block, .. } = *refused;
             // It is still in `retired`.
             let _ = block.into_parts();
             error
         })?;
         if state != BlockState::Freed {
-            self.retired_upstream().push(id, |id| self.get_ref().is_retired(id));
+            self.retired_upstream().push(id, |id| self.upstream().is_retired(id));
         }
         Ok(state)
     }
@@ -215,15 +215,15 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         self.settle_closed(patience);
         let mut freed = 0;
         let outcome = self.pending.reap(patience, |pending| {
-            let before = self.get_ref().usage().total_freed;
+            let before = self.upstream().usage().total_freed;
             let is_freed = self.try_free(pending, patience)?;
             if is_freed {
-                let freed_now = self.get_ref().usage().total_freed.saturating_sub(before);
+                let freed_now = self.upstream().usage().total_freed.saturating_sub(before);
                 freed += freed_now.min(pending.value.bytes());
             }
             Ok(is_freed)
         });
-        let freed_upstream = reap_upstream(self.get_ref())?;
+        let freed_upstream = reap_upstream(self.upstream())?;
         outcome.map(|()| freed + freed_upstream)
     }
 
