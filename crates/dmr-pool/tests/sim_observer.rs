@@ -1,5 +1,5 @@
-//! The reports to an observer are true of the device: a region ends when all work with it is done, no
-//! sooner, and its memory serves no block before; and with them a checker sees each block.
+//! The pool's reports to an observer match the device: a region ends when all work on it is done, no
+//! sooner, and no block reuses its memory before that. With the reports, a checker sees each block.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::stage::Stage;
 use support::witness::{Witness, set_bytes};
 use support::{MIB, OUT_OF_MEMORY, UPSTREAMS, Upstream, give_all_back, pool_with, rig, shadow_of};
 
-/// All of a pool of 2 MiB, but what is left behind each block.
+/// All of a pool of 2 MiB except the gap behind each block, in bytes.
 const NEARLY_ALL: usize = (2 << 20) - 256;
 
 fn tight() -> PoolConfig {
@@ -29,7 +29,7 @@ fn findings(stage: &Stage) -> Vec<ReportKind> {
     stage.universe().reports().iter().map(|report| report.kind).collect()
 }
 
-/// Whatever the pool rounds sizes up to, and whatever is behind the block.
+/// For sizes that the pool rounds up and sizes that it does not.
 #[test]
 fn a_byte_past_the_end_of_a_block_is_a_finding() {
     for upstream in UPSTREAMS {
@@ -43,7 +43,7 @@ fn a_byte_past_the_end_of_a_block_is_a_finding() {
             assert_eq!(findings(&stage), [], "{upstream:?}, {bytes} bytes");
             for block in &blocks {
                 set_bytes(&stage.rig, a, block.ptr(), bytes + 1);
-                // As a thread of a kernel does, which touches nothing else.
+                // One byte, as one thread of a kernel writes it.
                 set_bytes(&stage.rig, a, block.ptr() + bytes as u64, 1);
             }
             assert_eq!(findings(&stage).len(), 4, "{upstream:?}, {bytes} bytes");
@@ -81,13 +81,13 @@ fn memory_of_the_pool_that_no_block_has_is_a_finding_when_it_is_touched() {
     }
 }
 
-/// The home stream's own work is not recorded, that of others is.
+/// Work on the home stream is not recorded as a use; work on other streams is.
 #[test]
 fn a_region_ends_when_all_work_with_it_is_done_and_no_sooner() {
     for upstream in UPSTREAMS {
         let stage = stage(upstream, PoolConfig::fast());
         let [a, b, _] = stage.streams();
-        // Memory for the second stream is had now: more of it might wait for the device.
+        // Reserves memory for the second stream now: reserving it later might wait for the device.
         stage.pass(b, 4096, 1);
         stage.rig.device().synchronize().unwrap();
         stage.pool.try_reap().unwrap();
@@ -114,7 +114,7 @@ fn a_region_ends_when_all_work_with_it_is_done_and_no_sooner() {
             map.iter().any(|it| it.address == ptr && it.state == RegionState::Pending)
         };
         assert!(regions.iter().all(is_pending), "{map:?}");
-        // The reader of the one is after all work with the other.
+        // The reads of `shared` on `b` come after all work on `own`.
         stage.rig.streams().synchronize(b).unwrap();
         stage.rig.streams().synchronize(a).unwrap();
         stage.pool.try_reap().unwrap();
@@ -125,7 +125,7 @@ fn a_region_ends_when_all_work_with_it_is_done_and_no_sooner() {
 }
 
 #[test]
-fn a_block_given_back_in_a_window_is_a_region_until_the_work_in_that_is_done() {
+fn a_block_deallocated_in_a_window_is_a_region_until_the_work_of_the_window_is_done() {
     for upstream in UPSTREAMS {
         let stage = stage(upstream, PoolConfig::fast());
         let [a, b, _] = stage.streams();
@@ -147,9 +147,9 @@ fn a_block_given_back_in_a_window_is_a_region_until_the_work_in_that_is_done() {
     }
 }
 
-/// By the own stream, by one that has it lent, and by the one that it is lent to.
+/// On its home stream, and on a stream that borrows it.
 #[test]
-fn memory_that_is_needed_is_waited_for_by_the_host_before_it_serves_again() {
+fn the_host_waits_for_freed_memory_before_the_pool_reuses_it() {
     for upstream in UPSTREAMS {
         let stage = stage(upstream, tight());
         let [a, b, _] = stage.streams();
@@ -157,7 +157,7 @@ fn memory_that_is_needed_is_waited_for_by_the_host_before_it_serves_again() {
         for (nth, stream) in [(1, a), (2, b), (3, a), (4, b), (5, b)] {
             let freed = stage.witness().freed();
             let waits = stage.calls("cuStreamWaitEvent", || {
-                // Direct gives the segment back, and that waits for the device, too.
+                // Direct frees the segment, which also waits for the device.
                 let at = stage.pass(stream, NEARLY_ALL, nth);
                 assert!(upstream != Upstream::Virtual || at == first);
             });
@@ -168,7 +168,7 @@ fn memory_that_is_needed_is_waited_for_by_the_host_before_it_serves_again() {
 }
 
 #[test]
-fn a_pool_beyond_its_slack_waits_rather_than_take_more() {
+fn a_pool_beyond_its_slack_waits_before_it_reserves_more() {
     for upstream in UPSTREAMS {
         let stage = stage(upstream, PoolConfig::fast().with_growth(2 * MIB));
         let [a, ..] = stage.streams();
@@ -184,7 +184,7 @@ fn a_pool_beyond_its_slack_waits_rather_than_take_more() {
 }
 
 #[test]
-fn heaps_are_what_is_had_from_upstream_also_what_the_pool_begins_with() {
+fn each_upstream_allocation_is_a_heap_including_the_initial_one() {
     for upstream in UPSTREAMS {
         let rig = rig(Policy::Lazy, 0, 256 * MIB);
         let witness = Witness::new(&rig);
@@ -218,9 +218,9 @@ fn heaps_are_what_is_had_from_upstream_also_what_the_pool_begins_with() {
     }
 }
 
-/// The direct backend takes any block, and gives it to the driver later.
+/// Over async: the direct backend accepts any block and frees it later, so the call cannot fail.
 #[test]
-fn a_heap_that_upstream_does_not_take_back_is_one_still() {
+fn a_heap_that_upstream_fails_to_free_stays_a_heap() {
     let stage = stage(Upstream::Async, tight());
     let [a, ..] = stage.streams();
     stage.pass(a, NEARLY_ALL, 1);
@@ -270,7 +270,7 @@ fn an_observed_block_does_not_grow_in_place() {
     }
 }
 
-/// Its memory was not reported, and neither is its end.
+/// Its allocation was not reported, and neither is its end.
 #[test]
 fn a_block_from_before_the_observer_is_never_a_region() {
     let rig = rig(Policy::Lazy, 0, 256 * MIB);
@@ -295,7 +295,7 @@ fn a_block_from_before_the_observer_is_never_a_region() {
 }
 
 #[test]
-fn threads_that_share_an_observed_pool_tell_nothing_that_is_not_so() {
+fn threads_that_share_an_observed_pool_cause_no_wrong_report() {
     const THREADS: usize = 4;
     for upstream in UPSTREAMS {
         let rig = rig(Policy::Random, 0, 256 * MIB);
@@ -355,15 +355,15 @@ macro_rules! programs {
 }
 
 programs! {
-    programs_over_direct_tell_what_is_so_when_work_runs_at_once: Direct, Eager, 40_000..40_200;
-    programs_over_direct_tell_what_is_so_when_work_runs_late: Direct, Lazy, 40_200..40_500;
-    programs_over_direct_tell_what_is_so_when_work_runs_at_any_time: Direct, Random, 40_500..40_800;
-    programs_over_async_tell_what_is_so_when_work_runs_at_once: Async, Eager, 41_000..41_200;
-    programs_over_async_tell_what_is_so_when_work_runs_late: Async, Lazy, 41_200..41_500;
-    programs_over_async_tell_what_is_so_when_work_runs_at_any_time: Async, Random, 41_500..41_800;
-    programs_over_pages_tell_what_is_so_when_work_runs_at_once: Virtual, Eager, 42_000..42_200;
-    programs_over_pages_tell_what_is_so_when_work_runs_late: Virtual, Lazy, 42_200..42_500;
-    programs_over_pages_tell_what_is_so_when_work_runs_at_any_time: Virtual, Random, 42_500..42_800;
+    reports_over_direct_are_correct_when_work_runs_at_once: Direct, Eager, 40_000..40_200;
+    reports_over_direct_are_correct_when_work_runs_late: Direct, Lazy, 40_200..40_500;
+    reports_over_direct_are_correct_when_work_runs_at_any_time: Direct, Random, 40_500..40_800;
+    reports_over_async_are_correct_when_work_runs_at_once: Async, Eager, 41_000..41_200;
+    reports_over_async_are_correct_when_work_runs_late: Async, Lazy, 41_200..41_500;
+    reports_over_async_are_correct_when_work_runs_at_any_time: Async, Random, 41_500..41_800;
+    reports_over_pages_are_correct_when_work_runs_at_once: Virtual, Eager, 42_000..42_200;
+    reports_over_pages_are_correct_when_work_runs_late: Virtual, Lazy, 42_200..42_500;
+    reports_over_pages_are_correct_when_work_runs_at_any_time: Virtual, Random, 42_500..42_800;
 }
 
 mod conformance {
