@@ -95,9 +95,8 @@ impl SharedLimit {
     /// [`Account`](ChargeError::Account) if the account cannot be used, and after the
     /// [lock timeout](SharedLimitConfig::with_lock_timeout). Nothing is charged then.
     pub fn charge(&self, bytes: u64, largest: Largest<'_>) -> Result<(), ChargeError> {
-        let patience = self.config.patience;
-        self.with_session(patience, |Session { file, member }| {
-            member.charge(file, bytes, largest, patience).map_err(|refused| match refused {
+        self.with_session(self.config.patience, |Session { file, member }, left| {
+            member.charge(file, bytes, largest, left).map_err(|refused| match refused {
                 Refused::OverLimit(refusal) => ChargeError::OverLimit(refusal),
                 Refused::Problem(problem) => self.error(problem).into(),
             })
@@ -125,8 +124,8 @@ impl SharedLimit {
         // First, so that it is not lost.
         self.gate.change.fetch_add(bytes, Ordering::Relaxed);
         let patience = self.config.patience.min(PATIENCE_OF_CHANGE);
-        let _ = self.with_session(patience, |Session { file, member }| {
-            member.settle(file, largest, patience)
+        let _ = self.with_session(patience, |Session { file, member }, left| {
+            member.settle(file, largest, left)
         });
     }
 
@@ -136,10 +135,9 @@ impl SharedLimit {
     ///
     /// Those of an account that cannot be read.
     pub fn usage(&self) -> Result<AccountUsage, SharedLimitError> {
-        let patience = self.config.patience;
         let processes = self
-            .with_session(patience, |Session { file, .. }| {
-                let mut table = Table::lock(file, patience)?;
+            .with_session(self.config.patience, |Session { file, .. }, left| {
+                let mut table = Table::lock(file, left)?;
                 table.leave_out_dead();
                 Ok(table.holders())
             })?
@@ -148,12 +146,13 @@ impl SharedLimit {
         Ok(AccountUsage { uuid, limit, group, processes })
     }
 
-    /// Waits until no other thread uses the member, and does so.
+    /// Waits until no other thread uses the member, and does so; `call` gets what is left of the time to wait.
     fn with_session<T>(
         &self,
         patience: Duration,
-        call: impl FnOnce(&mut Session) -> T,
+        call: impl FnOnce(&mut Session, Duration) -> T,
     ) -> Result<T, SharedLimitError> {
+        let start = Instant::now();
         if !self.made_in.is_current() {
             return Err(self.error(Problem::Forked));
         }
@@ -168,7 +167,7 @@ impl SharedLimit {
         // The lock is not held while the file is waited for.
         drop(guard);
         taken.member.change(change.swap(0, Ordering::Relaxed));
-        let result = call(&mut taken);
+        let result = call(&mut taken, patience.saturating_sub(start.elapsed()));
         *lock(session) = Some(taken);
         returned.notify_one();
         Ok(result)
@@ -181,10 +180,10 @@ impl SharedLimit {
 
 impl Drop for SharedLimit {
     fn drop(&mut self) {
-        let patience = self.config.patience;
         // A record that cannot be emptied now is empty when the process has ended.
-        let _ =
-            self.with_session(patience, |Session { file, member }| member.leave(file, patience));
+        let _ = self.with_session(self.config.patience, |Session { file, member }, left| {
+            member.leave(file, left)
+        });
     }
 }
 

@@ -261,6 +261,22 @@ fn a_stopped_process_with_the_lock_is_named_and_what_is_released_meanwhile_is_no
 }
 
 #[test]
+fn a_charge_waits_no_longer_than_the_lock_timeout_although_another_thread_waits_before_it() {
+    let (directory, patience) = (directory(), Duration::from_secs(1));
+    let config = config(directory.path(), LIMIT).with_lock_timeout(patience);
+    let limit = SharedLimit::join(&config).unwrap();
+    let _locked = common::locked(directory.path());
+    thread::scope(|scope| {
+        scope.spawn(|| limit.charge(1, Largest::default()).unwrap_err());
+        thread::sleep(patience / 2);
+        let start = Instant::now();
+        let found = problem(limit.charge(1, Largest::default()).unwrap_err());
+        assert!(matches!(found, Problem::Busy { .. }), "{found}");
+        assert!(start.elapsed() < patience * 7 / 5, "{:?}", start.elapsed());
+    });
+}
+
+#[test]
 fn threads_that_charge_at_random_never_exceed_the_limit() {
     let directory = directory();
     let limit = join(directory.path(), 1000);

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, unsafe_code, reason = "each test file uses a part; signals and `flock`")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,6 +34,14 @@ pub(crate) fn file_of(directory: &Path) -> PathBuf {
     let entries = std::fs::read_dir(directory).expect("the directory");
     let mut paths = entries.map(|entry| entry.expect("an entry").path()).filter(is_account);
     paths.next().expect("an account")
+}
+
+/// Locks the account of a directory until the file is dropped, as a stopped process does.
+pub(crate) fn locked(directory: &Path) -> File {
+    let file = File::open(file_of(directory)).expect("the account");
+    // SAFETY: a descriptor of our own.
+    assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+    file
 }
 
 pub(crate) const fn tagged(tag: &str, bytes: u64) -> Largest<'_> {
