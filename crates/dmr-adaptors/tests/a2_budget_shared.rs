@@ -1,8 +1,10 @@
 //! A budget within a limit that processes share: what it charges there, and what its refusals say.
 #![cfg(all(feature = "shared", target_os = "linux"))]
+#![allow(unsafe_code, reason = "locks the account as a stopped process does")]
 
 mod a2_support;
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,6 +159,25 @@ fn a_process_has_one_budget_for_each_configuration_and_one_limit_for_each_gpu() 
     );
     drop((one, two, reserved));
     Budget::shared(&other).unwrap();
+}
+
+#[test]
+fn a_budget_that_waits_for_its_account_does_not_delay_a_budget_of_another_one() {
+    let (one, other) = (directory(), directory());
+    let in_one = |patience| config(one.path()).with_lock_timeout(patience);
+    let _member = SharedLimit::join(&config(one.path())).unwrap();
+    let account = std::fs::read_dir(one.path()).unwrap().next().unwrap().unwrap();
+    let locked = std::fs::File::open(account.path()).unwrap();
+    // SAFETY: a descriptor of our own.
+    assert_eq!(unsafe { libc::flock(locked.as_raw_fd(), libc::LOCK_EX) }, 0);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| Budget::shared(&in_one(Duration::from_secs(5))));
+        std::thread::sleep(Duration::from_millis(100));
+        Budget::shared(&config(other.path())).unwrap();
+        assert!(!waiting.is_finished());
+        drop(locked);
+        waiting.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -35,13 +35,21 @@ impl Budget {
         /// The budgets that still exist.
         static BY_CONFIG: PerProcess<Mutex<Budgets>> = PerProcess::new(Mutex::default);
 
-        let mut budgets = lock(BY_CONFIG.get());
-        if let Some(tree) = budgets.get(config).and_then(Weak::upgrade) {
-            return Ok(Self::of(tree));
+        let existing =
+            |budgets: &Budgets| budgets.get(config).and_then(Weak::upgrade).map(Self::of);
+        if let Some(budget) = existing(&lock(BY_CONFIG.get())) {
+            return Ok(budget);
         }
+        // The lock is not held while an account is waited for.
         let limit = SharedLimit::join(config)?;
         let budget =
             Self::within(limit.limit(), Arc::new(Shared { limit, tags: LeakedInChild::default() }));
+        let mut budgets = lock(BY_CONFIG.get());
+        if let Some(by_another_thread) = existing(&budgets) {
+            // Before `budget` is dropped, which waits for the account.
+            drop(budgets);
+            return Ok(by_another_thread);
+        }
         budgets.retain(|_, tree| tree.strong_count() > 0);
         budgets.insert(config.clone(), Arc::downgrade(&budget.tree));
         Ok(budget)
