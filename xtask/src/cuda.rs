@@ -1,4 +1,4 @@
-//! `cargo xtask cuda`: the facade with all features compiles with cudarc's interface of each CUDA version
+//! `cargo xtask cuda`: compiles the facade with all features against cudarc's interface of each CUDA version
 //! from 12.0 on.
 
 use serde::Deserialize;
@@ -10,19 +10,19 @@ use crate::workspace::Workspace;
 /// The oldest version that is supported, as cudarc writes it: 12.0.
 const OLDEST: u32 = 12000;
 
-/// What `cargo metadata` reports about all packages, those of the registry included.
+/// The packages that `cargo metadata` reports, including those of the registry.
 #[derive(Deserialize)]
 struct Metadata {
-    packages: Vec<Features>,
+    packages: Vec<PackageFeatures>,
 }
 
 #[derive(Deserialize)]
-struct Features {
+struct PackageFeatures {
     name: String,
     features: std::collections::BTreeMap<String, Vec<String>>,
 }
 
-/// Checks the facade once for each version that the locked cudarc has.
+/// Checks the facade once for each CUDA version that the locked cudarc supports.
 pub(crate) fn run() -> Result<(), Failure> {
     let folder = Workspace::load()?.target_directory.join("cuda");
     for version in versions(&command::capture(&mut command::cargo(METADATA))?)? {
@@ -50,7 +50,10 @@ fn versions(metadata: &str) -> Result<Vec<u32>, Failure> {
     if versions.first() == Some(&OLDEST) {
         return Ok(versions);
     }
-    Err(Failure::Setup(format!("cudarc has no feature `cuda-{OLDEST}`, but {versions:?}")))
+    Err(Failure::Setup(format!(
+        "the locked cudarc has no feature `cuda-{OLDEST}`, which dmr supports; it has {versions:?}: lock a \
+         cudarc that has it, or raise OLDEST in xtask/src/cuda.rs"
+    )))
 }
 
 #[cfg(test)]

@@ -39,11 +39,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
+    /// Returns whether the row has no problems.
     pub(super) fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// The classes of the findings, each once.
+    /// Returns the classes of the findings, sorted and without duplicates.
     pub(super) fn classes(&self) -> Vec<&str> {
         let mut classes: Vec<_> = self.findings.iter().map(|it| it.class.as_str()).collect();
         classes.sort_unstable();
@@ -76,7 +77,7 @@ pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
         Some(Ok(report)) => report,
         Some(Err(error)) => {
             outcome
-                .problem(format!("the tool's results are incomplete or not understood: {error}"));
+                .problem(format!("the tool's results are incomplete or cannot be parsed: {error}"));
             return outcome;
         }
         None => {
@@ -96,15 +97,16 @@ pub(super) fn judge(row: &Row, evidence: Evidence<'_>) -> Outcome {
     outcome
 }
 
-/// An error of the tool itself. It reports races with the same word.
+/// Returns the error if the line is one of the tool itself. The tool prints races as errors, too; they are
+/// not returned.
 fn tool_error(line: &str) -> Option<&str> {
     let error = line.strip_prefix("========= ")?;
     let is_error = error.starts_with("Error: ") || error.starts_with("Internal Sanitizer Error");
     (is_error && !error.contains("Race reported") && !error.contains("hazard")).then_some(error)
 }
 
-/// Compares the numbers of records. The tool ends its log with the number, launches included; if its results
-/// have another number, one of the two files is incomplete.
+/// Compares the number of records in the results with the one in the log. The tool ends its log with that number,
+/// which includes launches; if the two differ, one of the files is incomplete.
 fn check_summary(log: &str, records: u64, outcome: &mut Outcome) {
     let counts = log.lines().filter_map(|line| {
         let (_, count) = line.strip_prefix("========= ")?.split_once(" SUMMARY: ")?;
@@ -122,7 +124,7 @@ fn check_summary(log: &str, records: u64, outcome: &mut Outcome) {
 
 fn check_backends(row: &Row, printed: &str, outcome: &mut Outcome) {
     let expected = row.build.backends();
-    match said(printed, "backends: ").next() {
+    match lines_with_prefix(printed, "backends: ").next() {
         Some(backends) if backends == expected => {}
         Some(other) => {
             outcome.problem(format!("the program has backends {other:?}, expected {expected:?}"));
@@ -133,7 +135,9 @@ fn check_backends(row: &Row, printed: &str, outcome: &mut Outcome) {
 
 fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome) {
     let canary = tool.canary();
-    if !said(printed, "canary: ").any(|it| it.strip_suffix(" ran") == Some(tool.name())) {
+    if !lines_with_prefix(printed, "canary: ")
+        .any(|it| it.strip_suffix(" ran") == Some(tool.name()))
+    {
         outcome.problem("the canary did not run");
     } else if report.canary.is_empty() {
         outcome.problem("the tool did not report the canary");
@@ -142,10 +146,10 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
         outcome.problem(format!("the canary was reported as {classes}, expected {canary}"));
     }
     outcome.canary = report.canary.into_iter().next();
-    match passed(printed) {
-        None => outcome.problem("not one line `test result: ok`"),
+    match passed_tests(printed) {
+        None => outcome.problem("expected exactly one line `test result: ok`"),
         Some(0) => outcome.problem("ran no test"),
-        Some(_) if left_out(printed) => outcome.problem("left tests out"),
+        Some(_) if has_skipped_tests(printed) => outcome.problem("tests were skipped"),
         Some(tests) => outcome.tests = tests,
     }
     if report.kernels == 0 {
@@ -156,7 +160,7 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
         Tool::Memcheck => expected_api_errors(printed, outcome),
         _ => BTreeMap::new(),
     };
-    outcome.findings = take_expected(report.findings, expected, outcome);
+    outcome.findings = remove_expected(report.findings, expected, outcome);
     if !outcome.findings.is_empty() {
         let classes = outcome.classes().join(", ");
         outcome.problem(format!("{} findings: {classes}", outcome.findings.len()));
@@ -167,7 +171,7 @@ fn judge_tests(tool: Tool, report: Report, printed: &str, outcome: &mut Outcome)
 /// printed, and nothing else.
 fn judge_control(planted: &str, report: Report, printed: &str, outcome: &mut Outcome) {
     outcome.findings = report.findings;
-    let address = said(printed, "address: ").next();
+    let address = lines_with_prefix(printed, "address: ").next();
     let mut addresses = outcome.findings.iter().map(|it| it.address.as_deref());
     let is_located = address.is_some() && addresses.clone().all(|it| it == address);
     let elsewhere = addresses.find(|it| it.is_some() && *it != address).flatten();
@@ -188,14 +192,14 @@ fn judge_control(planted: &str, report: Report, printed: &str, outcome: &mut Out
 }
 
 /// Returns how many tests passed; `None` unless there is exactly one result, and it is `ok`.
-fn passed(printed: &str) -> Option<u64> {
+fn passed_tests(printed: &str) -> Option<u64> {
     let mut results = printed.lines().filter_map(|line| line.strip_prefix("test result: "));
     let (result, None) = (results.next()?, results.next()) else { return None };
     result.strip_prefix("ok. ")?.split(' ').next()?.parse().ok()
 }
 
-/// Whether the line of the result counts tests that did not run.
-fn left_out(printed: &str) -> bool {
+/// Returns whether the result line counts tests that did not run.
+fn has_skipped_tests(printed: &str) -> bool {
     let result = printed.lines().find_map(|line| line.strip_prefix("test result: "));
     let mut counts = result.into_iter().flat_map(|result| result.split("; "));
     counts.any(|it| {
@@ -204,22 +208,22 @@ fn left_out(printed: &str) -> bool {
     })
 }
 
-/// Returns the rest of each line that starts with `dmr-sanitize: WHAT`.
-fn said<'a>(printed: &'a str, what: &'a str) -> impl Iterator<Item = &'a str> {
-    printed.lines().filter_map(move |line| line.strip_prefix(LINE)?.strip_prefix(what))
+/// Returns the rest of each line that begins with `dmr-sanitize: ` and `prefix`.
+fn lines_with_prefix<'a>(printed: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    printed.lines().filter_map(move |line| line.strip_prefix(LINE)?.strip_prefix(prefix))
 }
 
 /// Returns the number of errors that the program provoked on purpose, by call and error.
 fn expected_api_errors(printed: &str, outcome: &mut Outcome) -> BTreeMap<ApiError, u64> {
     let mut expected = BTreeMap::new();
-    for line in said(printed, "expect api-error ") {
+    for line in lines_with_prefix(printed, "expect api-error ") {
         let fields: Vec<&str> = line.split(' ').collect();
         if let [call, error, count] = fields[..]
             && let Ok(count) = count.parse::<u64>()
         {
             *expected.entry(ApiError::new(call, error)).or_default() += count;
         } else {
-            outcome.problem(format!("not understood: expect api-error {line}"));
+            outcome.problem(format!("cannot parse: expect api-error {line}"));
         }
     }
     expected
@@ -227,7 +231,7 @@ fn expected_api_errors(printed: &str, outcome: &mut Outcome) -> BTreeMap<ApiErro
 
 /// Removes the expected API errors from the findings. An expected error that is missing is a problem;
 /// one more than expected stays a finding.
-fn take_expected(
+fn remove_expected(
     findings: Vec<Finding>,
     mut expected: BTreeMap<ApiError, u64>,
     outcome: &mut Outcome,
@@ -244,7 +248,7 @@ fn take_expected(
     };
     let unexpected = findings.into_iter().filter(|it| is_unexpected(it)).collect();
     for (ApiError { call, error }, missing) in expected.into_iter().filter(|it| it.1 > 0) {
-        outcome.problem(format!("{missing} expected {call} {error} not reported"));
+        outcome.problem(format!("the tool reported too few {call} {error}: {missing} missing"));
     }
     unexpected
 }

@@ -109,19 +109,19 @@ fn a_log_that_does_not_end_or_counts_other_records_than_the_results_is_red() {
     assert_eq!(problems(races), [""; 0]);
     assert_eq!(problems(""), ["the tool's log has no summary"]);
     for count in [0, 2, 4] {
-        let said = problems(&format!("========= ERROR SUMMARY: {count} errors\n"));
+        let found = problems(&format!("========= ERROR SUMMARY: {count} errors\n"));
         let expected = format!("the tool's log counts {count} records, its results have 3");
-        assert_eq!(said, [expected]);
+        assert_eq!(found, [expected]);
     }
 }
 
 #[test]
-fn tests_that_were_left_out_are_red() {
-    for left_out in
+fn skipped_tests_are_red() {
+    for skipped in
         ["1 ignored; 0 measured; 0 filtered out", "0 ignored; 0 measured; 41 filtered out"]
     {
-        let printed = PRINTED.replace("0 ignored", left_out);
-        assert_eq!(problem(&printed, &xml("")), "left tests out");
+        let printed = PRINTED.replace("0 ignored", skipped);
+        assert_eq!(problem(&printed, &xml("")), "tests were skipped");
     }
 }
 
@@ -149,13 +149,13 @@ fn api_errors_are_expected_by_call_error_and_count() {
     assert!(judge_with(&twice, &xml(two)).is_clean());
     assert_eq!(
         problem(&expecting(3), &xml(two)),
-        "1 expected cuMemAlloc CUDA_ERROR_OUT_OF_MEMORY not reported"
+        "the tool reported too few cuMemAlloc CUDA_ERROR_OUT_OF_MEMORY: 1 missing"
     );
     assert_eq!(problem(&expecting(1), &xml(two)), "1 findings: api-error");
     let other = expecting(2).replace("OUT_OF_MEMORY", "INVALID_VALUE");
     assert_eq!(judge_with(&other, &xml(two)).problems.len(), 2);
     let garbled = expecting(2).replace("MEMORY 2", "MEMORY two");
-    assert!(judge_with(&garbled, &xml(two)).problems[0].contains("not understood"));
+    assert!(judge_with(&garbled, &xml(two)).problems[0].contains("cannot parse"));
 }
 
 const CUT_TO_OUT_OF_MEMORY: &str = "\
@@ -184,10 +184,10 @@ fn no_tests_a_failed_test_or_no_result_line_is_red() {
     assert_eq!(problem(&none, &xml("")), "ran no test");
     for result in ["test result: FAILED. 41 passed; 1 failed", ""] {
         let printed = PRINTED.replace("test result: ok. 42 passed; 0 failed", result);
-        assert_eq!(problem(&printed, &xml("")), "not one line `test result: ok`");
+        assert_eq!(problem(&printed, &xml("")), "expected exactly one line `test result: ok`");
     }
     let failed_later = format!("{PRINTED}test result: FAILED. 0 passed; 1 failed\n");
-    assert_eq!(problem(&failed_later, &xml("")), "not one line `test result: ok`");
+    assert_eq!(problem(&failed_later, &xml("")), "expected exactly one line `test result: ok`");
 }
 
 #[test]
