@@ -1,4 +1,4 @@
-//! The primitives of this crate's lock-free and locked parts: std's, or loom's when it checks them.
+//! Synchronization primitives: std's, or loom's under `cfg(loom)`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
@@ -9,7 +9,7 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, f
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Locks a mutex, also if it is poisoned, as [`dmr_core::sync::lock`] does.
+/// Locks a mutex, even if it is poisoned, as [`dmr_core::sync::lock`] does.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     dmr_core::sync::ignore_poison(mutex.lock())

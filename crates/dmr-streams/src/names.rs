@@ -2,7 +2,7 @@
 
 use cudarc::driver::CudaStream;
 
-/// Gives the stream of a slot a name: `dmr stream 3`.
+/// Names the stream of a slot: `dmr stream 3`.
 #[cfg(feature = "nvtx")]
 pub(crate) fn name_stream(stream: &CudaStream, slot: usize) {
     let name = format!("dmr stream {slot}");

@@ -5,7 +5,7 @@ use metrics::{Label, Unit, counter, describe_counter, describe_gauge, gauge};
 
 use super::StatisticsResource;
 
-// Overall, with the labels `resource` and `device`.
+// Metrics of the whole resource, with the labels `resource` and `device`.
 const BYTES: &str = "dmr_bytes";
 const BYTES_PEAK: &str = "dmr_bytes_peak";
 const BYTES_RETIRED: &str = "dmr_bytes_retired";
@@ -16,7 +16,7 @@ const ALLOCATIONS: &str = "dmr_allocations_total";
 const FREES: &str = "dmr_frees_total";
 const FAILURES: &str = "dmr_allocation_failures_total";
 
-// Of each tag, with the label `tag` as well.
+// Metrics of each tag, with the labels `resource`, `device` and `tag`.
 const TAG_BYTES: &str = "dmr_tag_bytes";
 const TAG_BYTES_PEAK: &str = "dmr_tag_bytes_peak";
 const TAG_BLOCKS: &str = "dmr_tag_blocks";
@@ -28,21 +28,30 @@ const TAG_FAILURES: &str = "dmr_tag_allocation_failures_total";
 /// Describes the metrics that [`StatisticsResource::export`] publishes, with their units, to the current
 /// recorder of `metrics`.
 pub fn describe_metrics() {
-    describe_gauge!(BYTES_RETIRED, Unit::Bytes, "Bytes freed that device work may still use");
+    describe_gauge!(
+        BYTES_RETIRED,
+        Unit::Bytes,
+        "Bytes deallocated and not yet freed: device work may still use them"
+    );
     describe_gauge!(BYTES_RESERVED, Unit::Bytes, "Bytes reserved from the driver");
     for (overall, by_tag, unit, meaning) in [
-        (BYTES, TAG_BYTES, Unit::Bytes, "Bytes allocated and not freed"),
-        (BYTES_PEAK, TAG_BYTES_PEAK, Unit::Bytes, "Peak of the bytes allocated and not freed"),
-        (BLOCKS, TAG_BLOCKS, Unit::Count, "Blocks allocated and not freed"),
+        (BYTES, TAG_BYTES, Unit::Bytes, "Bytes allocated and not deallocated"),
+        (
+            BYTES_PEAK,
+            TAG_BYTES_PEAK,
+            Unit::Bytes,
+            "Peak of the bytes allocated and not deallocated",
+        ),
+        (BLOCKS, TAG_BLOCKS, Unit::Count, "Blocks allocated and not deallocated"),
     ] {
         describe_gauge!(overall, unit, meaning);
         describe_gauge!(by_tag, unit, meaning);
     }
     for (overall, by_tag, unit, meaning) in [
-        (ALLOCATED_BYTES, TAG_ALLOCATED_BYTES, Unit::Bytes, "Sum of the bytes of all allocations"),
+        (ALLOCATED_BYTES, TAG_ALLOCATED_BYTES, Unit::Bytes, "Bytes of all allocations, in total"),
         (ALLOCATIONS, TAG_ALLOCATIONS, Unit::Count, "Allocations"),
-        (FREES, TAG_FREES, Unit::Count, "Frees"),
-        (FAILURES, TAG_FAILURES, Unit::Count, "Allocations that failed"),
+        (FREES, TAG_FREES, Unit::Count, "Deallocations"),
+        (FAILURES, TAG_FAILURES, Unit::Count, "Failed allocations"),
     ] {
         describe_counter!(overall, unit, meaning);
         describe_counter!(by_tag, unit, meaning);
@@ -53,8 +62,8 @@ impl<R: DeviceMemoryResource> StatisticsResource<R> {
     /// Publishes a [`snapshot`](Self::snapshot) and the upstream resource's usage through the current
     /// recorder of `metrics`.
     ///
-    /// Call it as often as the metrics are read; nothing else publishes them. The labels are `resource`
-    /// (`name`, which tells several statistics of one device apart), `device` (the CUDA ordinal) and, for the
+    /// Call it before the metrics are read; nothing else publishes them. The labels are `resource` (`name`,
+    /// which distinguishes several statistics of one device), `device` (the CUDA ordinal) and, for the
     /// metrics `dmr_tag_*`, `tag`. Gauges are in bytes and blocks; counters are set to absolute values.
     pub fn export(&self, name: &'static str) {
         let (statistics, usage) = (self.snapshot(), self.usage());

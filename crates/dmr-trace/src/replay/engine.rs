@@ -355,7 +355,7 @@ impl<'a> Engine<'a> {
         summary.frees = self.freeing.summary().n;
         summary.grows = self.growing.summary().n;
         summary.ops = summary.allocs + summary.frees + summary.grows;
-        summary.streams = self.streams.real();
+        summary.streams = self.streams.opened_count();
         summary.trace_streams = self.streams.distinct();
         summary.folded_streams = summary.trace_streams.saturating_sub(summary.streams);
         summary.trace_devices = self.streams.devices();
