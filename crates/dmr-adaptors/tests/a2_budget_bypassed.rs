@@ -127,7 +127,7 @@ proptest! {
         prop_assert!(budget.budget().holders().is_empty(), "{:?}", budget.budget().holders());
     }
 
-    /// The charge of a block that is deallocated upstream is given back once its slot serves again.
+    /// The charge of a block that is deallocated upstream is released once its slot is reused.
     #[test]
     fn what_is_deallocated_upstream_is_not_charged_for_ever(steps in steps(true)) {
         let rig = Rig::simulated();

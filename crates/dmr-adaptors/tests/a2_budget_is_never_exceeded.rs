@@ -21,7 +21,7 @@ const LIMIT: u64 = 64 << 20;
 type Layered = GlobalDeviceBudget<Arc<Backend>>;
 
 /// Bytes that were charged, and when at most: from the start of the call that allocated them to
-/// the end of the one that gave them back, or to when the backend freed them.
+/// the end of the one that deallocated them, or to when the backend freed them.
 struct Charged {
     from: u64,
     to: u64,
@@ -64,7 +64,7 @@ impl Numbers {
     }
 }
 
-/// Gives a block back, however often it takes.
+/// Deallocates a block, and repeats the call until it succeeds.
 fn give_back(layered: &Layered, backend: &Backend, log: &mut Log, held: (u64, DeviceBlock)) {
     let (from, mut block) = held;
     let (bytes, generation) = (block.bytes() as u64, block.generation());

@@ -255,7 +255,7 @@ fn the_resource_inside_comes_out_once_nothing_is_retired() {
     assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (100, 0));
     assert!(Arc::ptr_eq(&inner, &backend));
     assert_eq!(Arc::strong_count(&backend), 2, "the budget does not keep it");
-    // Given back without the budget, it stays charged to it.
+    // Deallocated without the budget, it stays charged to it.
     inner.deallocate(kept).unwrap();
     assert_eq!(whole.reserved_bytes(), 100);
 }

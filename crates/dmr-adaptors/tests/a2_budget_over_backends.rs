@@ -73,7 +73,7 @@ fn the_devices_own_pages_are_bounded_with_its_blocks() {
     assert_eq!(budget.budget().reserved_bytes(), 2 * page + 3 * MIB as u64);
     let refused = pages.create(page, TAG).unwrap_err();
     assert!(matches!(refused, ResourceError::OutOfBudget { .. }), "{refused}");
-    // What was given back makes room.
+    // Deallocated bytes make room at once.
     assert_eq!(budget.deallocate(block).unwrap(), BlockState::Retired);
     let more = pages.create(2 * page, TAG).unwrap();
     assert_eq!(budget.budget().reserved_bytes(), 4 * page);

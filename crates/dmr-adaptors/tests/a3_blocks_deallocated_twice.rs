@@ -1,4 +1,4 @@
-//! A3: a block that was given back is not taken again, and a stranger is called one.
+//! A3: a block is not deallocated twice, and a block of another resource is reported as foreign.
 
 #![cfg(feature = "debug-guard")]
 
@@ -11,7 +11,7 @@ use dmr_core::{
 };
 use dmr_testkit::Rig;
 
-/// Gives it back once more: refused, and nothing has changed.
+/// Deallocates the block once more, which is refused and changes nothing.
 fn is_refused(guard: &impl DeviceMemoryResource, memory: &Memory) -> ResourceError {
     let before: Usage = guard.usage();
     let refused = guard.deallocate(memory.again()).unwrap_err();

@@ -1,5 +1,5 @@
 //! A3, D4: in a forked child the guard refuses every call, takes no lock that another thread of the
-//! parent may have held, and gives nothing back.
+//! parent may have held, and frees nothing.
 
 #![cfg(all(unix, feature = "debug-guard"))]
 #![allow(unsafe_code, reason = "forks")]

@@ -44,16 +44,16 @@ impl Program<'_> {
             match self.numbers.below(16) {
                 0..=5 if self.held.len() < 24 => self.allocate(),
                 6..=8 if !self.held.is_empty() => self.use_one(),
-                9 if !self.held.is_empty() => self.give_back_inside_a_window(),
+                9 if !self.held.is_empty() => self.deallocate_inside_a_window(),
                 10 if self.numbers.below(64) == 0 => self.reap(),
                 _ if !self.held.is_empty() => {
                     let block = self.pick();
-                    give_back(self.guard, block);
+                    deallocate(self.guard, block);
                 }
                 _ => self.allocate(),
             }
         }
-        self.held.into_iter().for_each(|block| give_back(self.guard, block));
+        self.held.into_iter().for_each(|block| deallocate(self.guard, block));
     }
 
     fn allocate(&mut self) {
@@ -82,12 +82,12 @@ impl Program<'_> {
         self.guard.finish_uses(tokens).unwrap();
     }
 
-    /// The work is submitted when the block has been given back already, as it may be.
-    fn give_back_inside_a_window(&mut self) {
+    /// Submits the work after the block was deallocated, which an open window allows.
+    fn deallocate_inside_a_window(&mut self) {
         let (block, stream) = (self.pick(), self.streams[self.numbers.below(STREAMS)]);
         let late = a3::Memory::of(&block).again();
         let token = self.guard.prepare_block_use(block.id(), stream, Access::Write).unwrap();
-        give_back(self.guard, block);
+        deallocate(self.guard, block);
         self.rig.ops().fill_pattern(&late, 0..late.bytes(), 0x3c3c_3c3c, stream).unwrap();
         self.guard.finish_uses(token).unwrap();
     }
@@ -101,7 +101,7 @@ impl Program<'_> {
     }
 }
 
-fn give_back(guard: &Guard, block: DeviceBlock) {
+fn deallocate(guard: &Guard, block: DeviceBlock) {
     let result = guard.deallocate(block).map_err(|refused| {
         let DeallocateError { error, block, .. } = *refused;
         (error, block)
@@ -162,7 +162,7 @@ fn a_block_is_poisoned_after_all_reads_of_it() {
         rig.delay(&other);
         rig.ops().check_pattern(&block, 0..4096, 7, other.id(), 0).unwrap();
         guard.finish_uses(token).unwrap();
-        give_back(&guard, block);
+        deallocate(&guard, block);
         assert_eq!(rig.ops().collect().unwrap(), [], "the reader has seen poison");
         guard.reap_pending().unwrap();
         drop((guard, home, other));
@@ -190,11 +190,11 @@ fn the_first_use_of_a_new_block_comes_after_its_poison() {
             rig.ops().fill_pattern(&block, 0..64, 7, other.id()).unwrap();
             rig.ops().check_pattern(&block, 0..64, 7, other.id(), 0).unwrap();
             guard.finish_uses(token).unwrap();
-            give_back(&guard, block);
+            deallocate(&guard, block);
         }
         done.store(true, Ordering::Relaxed);
     });
-    give_back(&guard, busy);
+    deallocate(&guard, busy);
     guard.reap_pending().unwrap();
     drop((guard, home, other));
     rig.assert_clean();

@@ -1,4 +1,4 @@
-//! A3: a write into a block that was given back is found while the block is in quarantine.
+//! A3: a write into a deallocated block is found while the block is in quarantine.
 
 #![cfg(feature = "debug-guard")]
 

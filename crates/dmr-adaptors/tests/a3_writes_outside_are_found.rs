@@ -160,7 +160,7 @@ fn check_all_finds_it_while_the_block_is_in_use() {
         assert_eq!(found.len(), 1, "{backend:?}");
         expect(&found[0], &memory, 1001, home.id(), 1001);
         assert_eq!(guard.check_all().unwrap(), []);
-        // It was reported: giving the block back is no news.
+        // It was reported, so `deallocate` does not report it again.
         guard.deallocate(block).unwrap();
         guard.deallocate(clean).unwrap();
         guard.reap_pending().unwrap();

@@ -19,8 +19,8 @@ fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
     call().or_else(|_| call()).expect("only one driver call fails")
 }
 
-/// Gives a block back, also if a call fails or something is found; counts what is found.
-fn give_back(guard: &Guard, block: DeviceBlock) -> usize {
+/// Deallocates a block, even if a call fails or a write is found; returns the number of findings.
+fn deallocate(guard: &Guard, block: DeviceBlock) -> usize {
     let (mut block, mut found) = (block, 0);
     for _ in 0..3 {
         let live = guard.usage().live;
@@ -81,7 +81,7 @@ fn a_clean_program_stays_clean_and_exact() {
                     if round == 2 {
                         assert_eq!(insist(|| guard.check_all()), []);
                     }
-                    assert_eq!(give_back(&guard, block), 0);
+                    assert_eq!(deallocate(&guard, block), 0);
                 }
                 assert_eq!(reap(&guard), 0);
                 assert_eq!((guard.violations(), guard.unchecked_blocks()), (Vec::new(), 0));
@@ -108,9 +108,9 @@ fn what_is_found_is_reported_once_whatever_fails_meanwhile() {
         };
         let failed =
             for_each_driver_call(CODES[1], prepare, |rig, (guard, streams, overrun, late)| {
-                let mut reported = give_back(&guard, overrun);
+                let mut reported = deallocate(&guard, overrun);
                 let memory = Memory::of(&late);
-                reported += give_back(&guard, late);
+                reported += deallocate(&guard, late);
                 insist(|| memory.try_write(rig, 5, streams[0].id()));
                 reported += reap(&guard);
                 let found: Vec<_> = guard.violations().iter().map(|found| found.offset).collect();

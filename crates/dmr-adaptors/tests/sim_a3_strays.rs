@@ -1,5 +1,5 @@
-//! A3, T4: a block whose poison fails and that the inner resource does not take back either is not
-//! lost: a reap gives it back.
+//! A3, T4: a block whose poison fails and that upstream fails to deallocate is not lost: a
+//! reap deallocates it.
 
 #![cfg(feature = "debug-guard")]
 

@@ -1,4 +1,4 @@
-//! The guard's work where blocks are given back inside windows, streams end, capture, or are lost.
+//! The guard's work where blocks are deallocated inside windows, streams end, capture, or are lost.
 
 #![cfg(feature = "debug-guard")]
 #![allow(unsafe_code, reason = "captures begin and end in the driver")]

@@ -93,7 +93,7 @@ pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
     outcomes.into_iter().collect::<Result<(), _>>()?;
     let left: Vec<_> = std::mem::take(&mut *shared.lock());
     for held in left {
-        shared.give_back(held)?;
+        shared.deallocate(held)?;
     }
     shared.collect()?;
     shared.pool.reap_pending()?;
@@ -134,8 +134,8 @@ impl Shared {
         lock(&self.parcels)
     }
 
-    /// Checks a block on its home stream, after all that others do with it, and gives it back.
-    fn give_back(&self, held: Held) -> Result<(), BenchError> {
+    /// Checks a block on its home stream, after all work of other streams on it, and deallocates it.
+    fn deallocate(&self, held: Held) -> Result<(), BenchError> {
         let Held { block, pattern } = held;
         self.check(&block, pattern, block.alloc_stream())?;
         self.pool.deallocate(block)?;
@@ -180,7 +180,7 @@ impl<'a> Worker<'a> {
             self.shared.operations.fetch_add(64, Ordering::Relaxed);
         }
         for held in std::mem::take(&mut self.held) {
-            self.shared.give_back(held)?;
+            self.shared.deallocate(held)?;
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ impl<'a> Worker<'a> {
         let at = self.random.usize(..self.held.len());
         let held = self.held.swap_remove(at);
         self.bytes -= held.block.bytes() as u64;
-        self.shared.give_back(held)
+        self.shared.deallocate(held)
     }
 
     /// Another stream reads a block, and is known to.

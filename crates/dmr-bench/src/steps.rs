@@ -216,7 +216,7 @@ impl Blocks {
 impl Drop for Blocks {
     fn drop(&mut self) {
         for block in self.held.drain(..) {
-            // What cannot be given back is the resource's to report.
+            // The resource reports a failure.
             let _ = self.resource.deallocate(block);
         }
     }

@@ -215,8 +215,8 @@ fn whichever_driver_call_fails_no_block_of_the_trace_is_lost_and_nothing_panics(
         universe.fail_call_number(n, 999);
         let outcome = replay_on(&universe, |resource| resource);
         let verdict = universe.finish();
-        // A free that fails in a drop leaks what it should free: not a block, those are given
-        // back before. Blocks have less than 2,000 bytes.
+        // A free that fails in a drop leaks what it should free: not a block, those were freed
+        // before. Blocks have less than 2,000 bytes.
         let lost = verdict.reports.iter().find(|report| report.bytes < 2000);
         assert!(lost.is_none(), "call {n} of {calls}: {verdict}");
         let is_reported = verdict.is_clean() || outcome.is_err() || !outcome.unwrap().0.passed();

@@ -69,7 +69,7 @@ pub trait DeviceOps: Debug + Send + Sync {
     ///
     /// [`StreamMisuse`](crate::ResourceError::StreamMisuse) for a stream of another pool;
     /// [`StreamCapturing`](crate::ResourceError::StreamCapturing) while the home stream captures a graph;
-    /// driver errors, also if it began to capture during this call, which has ended the capture.
+    /// driver errors, including if it began to capture during this call, which has ended the capture.
     fn join_home_stream(&self, _block: &DeviceBlock) -> ResourceResult<bool> {
         Ok(true)
     }

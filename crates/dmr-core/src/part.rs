@@ -107,7 +107,7 @@ impl WholeBlock {
     ///
     /// # Errors
     ///
-    /// Both, unchanged, if `part` is not [the part](Self::has_part) of this whole: also if it was
+    /// Both, unchanged, if `part` is not [the part](Self::has_part) of this whole, even if it was
     /// narrowed further.
     #[allow(clippy::result_large_err, reason = "both are returned, and neither is on the heap")]
     pub fn restore(self, part: DeviceBlock) -> Result<DeviceBlock, (Self, DeviceBlock)> {

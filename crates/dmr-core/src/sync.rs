@@ -13,13 +13,13 @@ use std::sync::{
     TryLockError,
 };
 
-/// Locks a mutex, also if it is poisoned.
+/// Locks a mutex, even if it is poisoned.
 #[inline]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     ignore_poison(mutex.lock())
 }
 
-/// Locks a mutex, also if it is poisoned; returns `None` if another thread holds it.
+/// Locks a mutex, even if it is poisoned; returns `None` if another thread holds it.
 #[inline]
 pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
@@ -29,19 +29,19 @@ pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Locks a value for reading, also if it is poisoned.
+/// Locks a value for reading, even if it is poisoned.
 #[inline]
 pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     ignore_poison(lock.read())
 }
 
-/// Locks a value for writing, also if it is poisoned.
+/// Locks a value for writing, even if it is poisoned.
 #[inline]
 pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     ignore_poison(lock.write())
 }
 
-/// Returns what a lock, or a wait on a condition variable, returns, also if the lock is poisoned. Works for
+/// Returns what a lock, or a wait on a condition variable, returns, even if the lock is poisoned. Works for
 /// loom's primitives as well.
 #[inline]
 pub fn ignore_poison<G>(result: LockResult<G>) -> G {

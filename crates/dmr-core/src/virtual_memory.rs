@@ -29,14 +29,14 @@ pub trait VirtualMemory: Debug + Send + Sync {
     /// # Errors
     ///
     /// [`InvalidSize`](ResourceError::InvalidSize) for zero and for a size that is not a multiple of the
-    /// granularity; [`Driver`](ResourceError::Driver), also if no addresses are left.
+    /// granularity; [`Driver`](ResourceError::Driver), including if no addresses are left.
     fn reserve(&self, bytes: u64) -> ResourceResult<AddressRange>;
 
     /// Releases all addresses of a range. Nothing may be mapped in it.
     ///
     /// # Errors
     ///
-    /// [`Driver`](ResourceError::Driver), also if something is still mapped. The error contains the
+    /// [`Driver`](ResourceError::Driver), including if something is still mapped. The error contains the
     /// range, and nothing has changed.
     fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>>;
 

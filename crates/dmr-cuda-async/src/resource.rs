@@ -181,7 +181,7 @@ impl AsyncCudaResource {
         allocated.map_err(|error| match error {
             FULL => {
                 // The driver's pool keeps what a refused call has taken from the device. If this
-                // fails, the next trim gives it back.
+                // fails, the next trim returns it.
                 let _ = self.pool.trim_to(0);
                 self.out_of_memory(bytes)
             }
@@ -355,8 +355,8 @@ impl DeviceMemoryResource for AsyncCudaResource {
         // Memory whose free is not done by then, or cannot be queried, stays in the driver's pool.
         let _ = self.streams.synchronize_until(Instant::now() + FREES_TIMEOUT);
         self.pool.trim_to(keep_bytes)?;
-        let given_back = before.saturating_sub(self.pool.reserved_now()?);
-        reaped.map(|_| given_back)
+        let returned = before.saturating_sub(self.pool.reserved_now()?);
+        reaped.map(|_| returned)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {

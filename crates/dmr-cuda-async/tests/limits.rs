@@ -44,7 +44,7 @@ fn a_limit_of_nothing_refuses_every_allocation() {
     rig.assert_clean();
 }
 
-/// What a refused call has taken from the device is given back: others may need it.
+/// Memory that a refused call has taken from the device is returned: others may need it.
 #[test]
 fn a_refused_allocation_leaves_nothing_reserved() {
     let rig = Rig::new();

@@ -21,7 +21,7 @@ fn resource(rig: &Rig) -> AsyncCudaResource {
     AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap()
 }
 
-/// A block of `home` that `reader` reads, and that is given back then.
+/// Allocates a block on `home`, reads it on `reader`, and deallocates it.
 fn pass_through(
     rig: &Rig,
     resource: &AsyncCudaResource,
@@ -53,7 +53,7 @@ fn when_the_readers_keep_up_a_free_is_one_call_on_the_home_stream() {
     rig.universe().reset_calls();
     (0..BLOCKS).for_each(|_| pass());
     let calls = rig.universe().calls();
-    assert_eq!(calls.count("cuMemFreeAsync"), BLOCKS, "as many as were given back: {calls:?}");
+    assert_eq!(calls.count("cuMemFreeAsync"), BLOCKS, "one for each deallocated block: {calls:?}");
     assert_eq!(calls.count("cuEventQuery"), BLOCKS / 16, "{calls:?}");
     // One for each use, and the reader's for the writer: none for a free.
     assert_eq!(calls.count("cuEventRecord"), 2 * BLOCKS, "{calls:?}");

@@ -1,4 +1,4 @@
-//! U7: a block given back inside a window is freed when the window has closed.
+//! U7: a block deallocated inside a window is freed when the window has closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -35,7 +35,7 @@ fn while_one_thread_waits_in_a_free_others_allocate_is_all_that_waits() {
     std::thread::scope(|scope| {
         let reaping = scope.spawn(|| resource.reap_pending().unwrap());
         hold.wait_until_held();
-        // No lock is held: giving back and accounting go on.
+        // No lock is held: deallocation and accounting go on.
         resource.deallocate(second).unwrap();
         assert_eq!(resource.usage().retired, 128);
         let (sender, receiver) = channel();

@@ -185,7 +185,7 @@ impl VirtualCudaResource {
     ///
     /// # Errors
     ///
-    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver), also if
+    /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver), including if
     /// [`export`](crate::VirtualConfig::export) is not
     /// [`PosixFileDescriptor`](crate::ExportHandle::PosixFileDescriptor).
     #[cfg(unix)]

@@ -1,5 +1,5 @@
-//! Blocks: their sizes, their accounting, and that giving one back waits for nothing and frees
-//! nothing that is still in use.
+//! Blocks: their sizes, their accounting, and that `deallocate` waits for nothing and frees nothing
+//! that is still in use.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Addresses and pages apart, on whichever driver is here: what is mapped is memory, the same
-//! memory at every address, and nothing is lost or given back too early.
+//! Addresses and pages apart, on whichever driver is here: mapped addresses are memory, the same
+//! memory at each of them, and nothing is lost or freed too early.
 
 mod support;
 

@@ -127,9 +127,9 @@ fn a_mapping_that_can_be_neither_used_nor_undone_is_undone_later() {
     pages.unmap(&memory, range.base()).unwrap();
     fail_both();
     assert!(pages.map(&memory, range.base()).is_err());
-    // For its owner there is no mapping.
+    // The caller has no mapping to unmap.
     assert!(pages.unmap(&memory, range.base()).is_err());
-    // As long as it cannot be undone, the memory is not given back.
+    // While the mapping cannot be undone, the memory is not destroyed.
     rig.universe().fail_nth("cuMemUnmap", 1, UNKNOWN);
     let refused = pages.destroy(memory).unwrap_err();
     assert!(matches!(refused.error, ResourceError::StillMapped { mappings: 1, .. }), "{refused}");

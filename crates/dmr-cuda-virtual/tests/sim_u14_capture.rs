@@ -1,5 +1,5 @@
-//! U14: on a capturing stream nothing is allocated and nothing given back; what was given back
-//! before is kept until the capture has ended.
+//! U14: on a capturing stream nothing is allocated and nothing freed; blocks that were deallocated
+//! before are kept until the capture has ended.
 
 #![allow(unsafe_code, reason = "begins and ends captures")]
 

@@ -2,10 +2,10 @@
 
 use dmr_core::size::BLOCK_ALIGNMENT;
 
-/// Bytes in which a pool takes memory from upstream: a large page of the device.
+/// The step in which a pool reserves memory from upstream, in bytes: a large page of the device.
 pub(crate) const SEGMENT_STEP: u64 = 2 << 20;
 
-/// How a [`PoolResource`](crate::PoolResource) reserves memory, keeps it and gives it back to upstream.
+/// How a [`PoolResource`](crate::PoolResource) reserves memory, keeps it and returns it to upstream.
 /// All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,8 +14,8 @@ pub struct PoolConfig {
     pub initial_size: u64,
     /// The most that is ever reserved from upstream at one time; `None` for what upstream has.
     pub maximum_size: Option<u64>,
-    /// A reap gives free memory back to upstream as long as more than this is reserved. A trim then
-    /// gives what upstream keeps of it back to the driver.
+    /// A reap returns free memory to upstream as long as more than this is reserved. A trim also returns
+    /// what upstream keeps of it to the driver.
     pub release_threshold: u64,
     /// The most that is reserved at once, unless one block needs more; less while little is reserved,
     /// and where many streams have memory of their own. Rounded up to 2 MiB.
@@ -23,7 +23,7 @@ pub struct PoolConfig {
     /// Blocks of this many bytes and more are dedicated: each has a segment of its own, which serves
     /// one block at a time. Cut into smaller chunks it would leave holes that no other large block fits.
     pub dedicated_from: u64,
-    /// The pool may exceed its live bytes by 1/`slack_divisor` before it gives free segments back to
+    /// The pool may exceed its live bytes by 1/`slack_divisor` before it returns free segments to
     /// upstream, has streams wait for each other's memory, or reserves more. Contention of threads
     /// raises that, up to 7/16 more than the peak.
     pub slack_divisor: u32,

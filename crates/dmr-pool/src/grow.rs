@@ -46,8 +46,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Returns whether the pool takes more from upstream before it has a stream wait for another: its
-    /// slack allows that. Of segments, it gives those back first that are free and too small.
+    /// Returns whether the slack lets the pool reserve more before it makes a stream wait for another.
+    /// Over blocks, it first returns free segments to upstream if the pool has no room otherwise, unless
+    /// threads contend.
     pub(crate) fn may_grow(&self, request: Request) -> bool {
         let needed = request.needed();
         let is_contended = self.slack.is_contended();
@@ -59,7 +60,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         };
         // Threads in each other's way would take from each other and from upstream in turn.
         if self.pages.is_none() && !is_contended && !self.may_claim(needed, most) {
-            // What cannot go back stays.
+            // Segments that upstream does not free stay.
             let _ = self.trim_known_to(most.saturating_sub(needed));
         }
         self.may_claim(needed, most)

@@ -9,7 +9,7 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(crate) use std::thread::{ThreadId, current};
 
-/// Locks a mutex, also if it is poisoned, as [`dmr_core::sync::lock`] does.
+/// Locks a mutex, even if it is poisoned, as [`dmr_core::sync::lock`] does.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     dmr_core::sync::ignore_poison(mutex.lock())
 }

@@ -27,13 +27,13 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         trimmed.and(reap_upstream(&self.upstream)).map(|_| freed)
     }
 
-    /// Gives free memory back to upstream, as long as more than `bytes` bytes are reserved. Does
+    /// Returns free memory to upstream, as long as more than `bytes` bytes are reserved. Does
     /// not wait: what other streams are still using stays, and so does every segment or page with a
     /// block in it. A page goes back only when its home stream is known to be done with it, too.
     ///
     /// # Errors
     ///
-    /// Upstream's first; that memory is still the pool's, and the rest was given back all the same.
+    /// The first error of upstream. That memory stays in the pool; the rest was returned all the same.
     pub(crate) fn trim_own_to(&self, bytes: u64) -> ResourceResult<()> {
         self.free_done_regions();
         for arena in self.arenas().filter(|_| self.reserved.load(Ordering::Relaxed) > bytes) {
@@ -97,7 +97,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Gives everything back to upstream, ordered by waits on the home streams. Pages are waited for by
+    /// Returns everything to upstream, ordered by waits on the home streams. Pages are waited for by
     /// the host. Segments and pages with a block in them are leaked: work may be using them.
     pub(crate) fn release_all(&self) {
         if self.device().bind().is_err() {

@@ -1,4 +1,4 @@
-//! D2: while one thread takes memory from upstream, or gives some back, the others go on; and an
+//! D2: while one thread reserves memory from upstream, or returns some, the others go on; and an
 //! upstream may call the pool.
 
 mod support;

@@ -52,7 +52,7 @@ fn longest(pool: &Pool, stream: StreamId, sizes: &[usize], times: usize) -> Dura
 }
 
 /// The longest calls of two streams on one arena: its own, which looks for what does not fit, and
-/// meanwhile another thread's, which borrows and gives back.
+/// meanwhile another thread's, which borrows and releases.
 fn measure(name: &str, upstream: Upstream, pending: usize, free: usize) -> [Duration; 2] {
     let chunks = pending + free;
     let rig = rig(if pending > 0 { Policy::Lazy } else { Policy::Eager }, 0, 64 << 30);

@@ -1,4 +1,4 @@
-//! T9: a trim gives back what is done with, however much is pending on work that is not done.
+//! T9: a trim returns memory whose work is done, however much is pending on work that is not.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! U7, T7: a block that is given back while a preparation of uses fails comes back like any other.
+//! U7, T7: a block that is deallocated while a preparation of uses fails is freed like any other.
 
 use std::sync::Arc;
 

@@ -8,22 +8,22 @@ use std::sync::{
     LockResult, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-/// Locks a mutex, also if it is poisoned.
+/// Locks a mutex, even if it is poisoned.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     ignore_poison(mutex.lock())
 }
 
-/// Locks a value for reading, also if it is poisoned.
+/// Locks a value for reading, even if it is poisoned.
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     ignore_poison(lock.read())
 }
 
-/// Locks a value for writing, also if it is poisoned.
+/// Locks a value for writing, even if it is poisoned.
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     ignore_poison(lock.write())
 }
 
-/// Returns what a lock, or a wait on a condition variable, returns, also if the lock is poisoned.
+/// Returns what a lock, or a wait on a condition variable, returns, even if the lock is poisoned.
 pub(crate) fn ignore_poison<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Call sites in reports are places in the user's program, also if its crate, as this one, and its
+//! Call sites in reports are places in the user's program, even if its crate, as this one, and its
 //! functions have names that begin as those of cudarc and of the driver do.
 
 #![allow(unsafe_code)] // cudarc's streams are used without its tracking

@@ -194,13 +194,13 @@ fn memory_freed_by_cumemfree_may_not_be_used() {
 fn the_report_of_a_use_after_free_names_the_free() {
     let (universe, _gpu, a, _, block) = prepared();
     {
-        let _label = dmr_sim::label("giving it back");
+        let _label = dmr_sim::label("freeing it");
         free(block).unwrap();
     }
     let _ = fill(block, 1, 100, a);
     let reports = universe.reports();
     let first = reports[0].first.as_ref().unwrap();
-    assert_eq!(first.label.as_deref(), Some("giving it back"));
+    assert_eq!(first.label.as_deref(), Some("freeing it"));
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
     call().or_else(|_| call()).expect("only one driver call fails")
 }
 
-fn give_back(resource: &Resource, block: DeviceBlock) {
+fn deallocate(resource: &Resource, block: DeviceBlock) {
     if let Err(refused) = resource.deallocate(block) {
         resource.deallocate(refused.block).expect("only one driver call fails");
     }
@@ -59,16 +59,16 @@ fn no_driver_call_that_fails_loses_memory_order_or_accounting() {
         exact(192);
         write(rig, &resource, &first, b);
         write(rig, &resource, &first, c);
-        give_back(&resource, first);
+        deallocate(&resource, first);
         exact(128);
         // Inside a window.
         let token = insist(|| resource.prepare_block_use(second.id(), c, Access::Read));
-        give_back(&resource, second);
+        deallocate(&resource, second);
         exact(0);
         let _ = resource.finish_uses(token);
         let third = allocate(256);
         write(rig, &resource, &third, c);
-        give_back(&resource, third);
+        deallocate(&resource, third);
         insist(|| resource.try_reap());
         insist(|| resource.reap_pending());
         exact(0);
@@ -124,7 +124,7 @@ fn a_free_that_finds_the_device_lost_succeeds() {
     let failed =
         for_each_driver_call(ILLEGAL_ADDRESS, prepare, |_, (resource, blocks, _streams)| {
             for block in blocks {
-                resource.deallocate(block).expect("giving back succeeds on a lost device");
+                resource.deallocate(block).expect("deallocate succeeds on a lost device");
             }
             assert_eq!((resource.usage().live, resource.usage().retired), (0, 192));
         });

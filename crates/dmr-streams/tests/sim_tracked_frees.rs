@@ -43,7 +43,7 @@ fn write(
     window
 }
 
-/// What happens to a window before and after its block is given back.
+/// When a window closes, relative to the deallocation of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closes {
     Before,
@@ -51,7 +51,7 @@ enum Closes {
     Never,
 }
 
-/// A block that was given back and that another stream, or its home stream, was writing.
+/// Deallocates a block that another stream, or its home stream, was writing.
 fn retire(rig: &Rig, resource: &dyn DeviceMemoryResource, on: [StreamId; 2], closes: Closes) {
     let [home, user] = on;
     let block = allocate(resource, MIB, home);

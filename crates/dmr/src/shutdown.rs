@@ -1,4 +1,4 @@
-//! Gives back what a runtime keeps: when the program asks for it, and when the process ends.
+//! Returns the memory that a runtime keeps to the driver: when the program asks for it, and when the process ends.
 
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
@@ -151,7 +151,7 @@ impl UnusedMemory {
         Box::default()
     }
 
-    /// Gives back what is idle at the end of the process, where errors have nowhere to go: the
+    /// Returns idle memory to the driver at the end of the process, where errors have nowhere to go: the
     /// driver may be gone, or the device lost.
     fn return_at_exit(&self) {
         if self.streams.device().bind().is_err() {

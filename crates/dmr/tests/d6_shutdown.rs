@@ -1,4 +1,4 @@
-//! D6: `shutdown` waits, gives back what no block uses, writes the log out, and names what is still
+//! D6: `shutdown` waits, returns memory that no block uses, writes the log out, and names what is still
 //! in use; afterwards the runtime works as before.
 
 #![cfg(all(feature = "logging", feature = "pool"))]

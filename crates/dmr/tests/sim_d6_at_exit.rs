@@ -1,4 +1,4 @@
-//! D6: when the process ends normally, what the runtimes keep is given back to the driver, and
+//! D6: when the process ends normally, the memory that runtimes keep is returned to the driver, and
 //! their logs are whole, although a `static` is never dropped.
 
 #![cfg(all(feature = "logging", feature = "pool"))]
@@ -87,7 +87,7 @@ fn threads_that_allocate_while_the_process_ends_neither_hang_nor_break_it() {
     }
 }
 
-/// The observer is called with locks of the pool held, which giving back needs.
+/// The observer is called with locks of the pool held, which returning its memory needs.
 #[test]
 fn a_thread_that_exits_inside_a_callback_of_the_runtime_ends_the_process() {
     for callback in ["exits-in-sink", "exits-in-observer"] {

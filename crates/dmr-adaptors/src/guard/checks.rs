@@ -183,7 +183,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     /// Seals waiting blocks whose windows have closed, and deallocates quarantined blocks upstream: `all`
-    /// of them, also if the device is lost, or those beyond the bounds. Returns the bytes that are freed by
+    /// of them, even if the device is lost, or those beyond the bounds. Returns the bytes that are freed by
     /// that, and the first error; blocks that failed are kept. One thread at a time.
     pub(super) fn sweep(&self, all: bool) -> (u64, ResourceResult<()>) {
         let (mut freed, mut outcome) = (0, Ok(()));

@@ -27,7 +27,7 @@ use crate::thread_number::thread_number;
 /// Records reach the sink on [`flush`](LoggingSink::flush), when the last owner drops this value, and
 /// without either within [`flush_interval`](BackgroundConfig::flush_interval). A process that aborts or is
 /// killed loses the records since the last of these. A process that ends normally
-/// ([`dmr_core::at_exit`]) passes all records on and flushes the sink, also if this value is in a
+/// ([`dmr_core::at_exit`]) passes all records on and flushes the sink, even if this value is in a
 /// `static`, and waits up to 10 s for that. Records of threads that still run then may be lost.
 ///
 /// In a forked child there is no writer thread: `record` and `flush` return [`SinkError::Closed`], and

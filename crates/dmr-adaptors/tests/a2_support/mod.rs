@@ -24,7 +24,7 @@ pub(crate) struct Backend {
     address: AtomicU64,
     calls: AtomicU64,
     fails_every: AtomicU64,
-    given_back: AtomicU64,
+    deallocated: AtomicU64,
     /// One block in this number is retired, until it is reaped.
     retires_every: AtomicU64,
     /// The maximum number of retired blocks: beyond it, the oldest is freed.
@@ -51,7 +51,7 @@ impl Backend {
             address: AtomicU64::new(1 << 20),
             calls: AtomicU64::new(0),
             fails_every: AtomicU64::new(u64::MAX),
-            given_back: AtomicU64::new(0),
+            deallocated: AtomicU64::new(0),
             retires_every: AtomicU64::new(u64::MAX),
             keeps: 8,
             retired: Mutex::default(),
@@ -74,7 +74,7 @@ impl Backend {
         self
     }
 
-    /// Every `n`th block is retired when it is given back.
+    /// Every `n`th block is retired when it is deallocated.
     pub(crate) fn retiring(self, n: u64) -> Self {
         self.retires_every.store(n, SeqCst);
         self
@@ -184,7 +184,7 @@ impl DeviceMemoryResource for Backend {
             return Err(DeallocateError::new(error, block));
         }
         let bytes = block.bytes() as u64;
-        let number = self.given_back.fetch_add(1, SeqCst) + 1;
+        let number = self.deallocated.fetch_add(1, SeqCst) + 1;
         if number.is_multiple_of(self.retires_every.load(SeqCst)) {
             self.retired.lock().unwrap().push((block.generation(), bytes));
             self.free_retired(self.keeps);

@@ -87,10 +87,10 @@ impl Memory {
         self.0.generation
     }
 
-    /// The block once more: what safe code cannot have.
+    /// Returns the block once more, which safe code cannot do.
     pub(crate) fn again(&self) -> DeviceBlock {
         // SAFETY: broken on purpose; the address is never dereferenced.
-        #[allow(unsafe_code, reason = "a block that was given back")]
+        #[allow(unsafe_code, reason = "a block that was deallocated")]
         unsafe {
             DeviceBlock::from_parts(self.0)
         }

@@ -16,7 +16,8 @@ pub(crate) fn resource(rig: &Rig) -> VirtualCudaResource {
     VirtualCudaResource::new(Arc::clone(rig.streams()), VirtualConfig::new()).unwrap()
 }
 
-/// What is mapped at `address`, as a block for the rig's fills and checks: it is never given back.
+/// Returns the memory mapped at `address` as a block for the rig's fills and checks, which is never
+/// deallocated.
 pub(crate) fn view(
     rig: &Rig,
     address: u64,

@@ -1,4 +1,4 @@
-//! Unmapping pages that are leaving, and giving free ones back to upstream.
+//! Unmapping pages that are leaving, and returning free ones to upstream.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         }
     }
 
-    /// Gives spare pages back to upstream that are mapped nowhere any more, as long as more than `bytes`
+    /// Returns spare pages that are no longer mapped anywhere to upstream, as long as more than `bytes`
     /// bytes are reserved.
     pub(crate) fn destroy_spare(&self, bytes: u64) -> ResourceResult<()> {
         let Some(Paging { pages, memory }) = self.paging() else { return Ok(()) };

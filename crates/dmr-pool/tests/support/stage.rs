@@ -137,7 +137,7 @@ impl Stage {
         self.pool.finish_uses(tokens).unwrap();
     }
 
-    /// Allocates, fills without recording, and gives back.
+    /// Allocates, fills without recording, and deallocates.
     pub(crate) fn pass(&self, stream: StreamId, bytes: usize, byte: u8) -> u64 {
         let block = self.allocate(stream, bytes);
         let at = block.ptr();

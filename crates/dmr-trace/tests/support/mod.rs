@@ -173,7 +173,8 @@ impl DeviceMemoryResource for Fake {
             let error = ResourceError::driver("cuMemFree_v2", 999, "CUDA_ERROR_UNKNOWN", 0);
             return Err(DeallocateError::new(error, block));
         }
-        let (ptr, bytes) = state.live.remove(&block.generation()).expect("a block given back once");
+        let (ptr, bytes) =
+            state.live.remove(&block.generation()).expect("a block deallocated once");
         state.usage.live = state.usage.live.wrapping_sub(bytes as u64);
         state.usage.retired += bytes as u64;
         state.retired.push((ptr, bytes));

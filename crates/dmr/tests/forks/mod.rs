@@ -231,7 +231,7 @@ fn work(stack: &Stack, round: usize) {
         if stack.tracks() {
             let uses = [BlockUse::new(id, Access::Write)];
             let tokens = resource.prepare_uses(&uses, other);
-            // Given back with a window open now and then.
+            // Every third block is deallocated while a window is open.
             if round.is_multiple_of(3) {
                 resource.deallocate(block).unwrap();
                 let _ = tokens.map(|tokens| resource.finish_uses(tokens));
