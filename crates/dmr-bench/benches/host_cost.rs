@@ -1,4 +1,4 @@
-//! What single operations cost the host, on whichever driver the process uses: the simulated one
+//! Host time of single operations, on whichever driver the process uses: the simulated one
 //! under `cargo xtask bench`.
 
 use std::time::Duration;

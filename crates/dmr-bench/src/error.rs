@@ -4,7 +4,7 @@ use std::fmt;
 
 use dmr_core::DeallocateError;
 
-/// What ended a bench. Only ever shown, so it is the sentence itself.
+/// The reason why a bench ended, as a sentence to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BenchError(pub String);
 

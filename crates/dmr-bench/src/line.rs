@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::percentiles::Percentiles;
 
-/// What the peers' programs call themselves `rmm` or `torch_raw`, ours calls itself this.
+/// The name of this program in its lines; the peers' programs are `rmm` and `torch_raw`.
 pub const BENCH: &str = "dmr";
 
 /// Fields in the order in which they were added.

@@ -1,4 +1,4 @@
-//! What a bench runs on: a GPU where there is one, else the simulated device.
+//! The device that a bench runs on: a GPU where there is one, else the simulated device.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,7 +48,7 @@ impl Machine {
         &self.device
     }
 
-    /// Whether times are host cost only.
+    /// Returns whether the device is simulated, so that times are host cost only.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.universe.is_some()
@@ -87,7 +87,7 @@ impl Machine {
     }
 }
 
-/// What one pair of clock readings measures when there is nothing between them.
+/// Returns the time between two clock readings in a row, in nanoseconds: the median of many pairs.
 #[must_use]
 pub fn clock_ns() -> u64 {
     let pairs: Vec<f64> = (0..2001)

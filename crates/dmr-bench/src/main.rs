@@ -42,7 +42,7 @@ enum Command {
     },
     /// Many threads on a pool under a small budget; every byte is checked
     Soak {
-        /// How long
+        /// Duration in seconds
         #[arg(long, default_value_t = 300)]
         seconds: u64,
         /// Threads, each with a stream of its own
@@ -64,7 +64,7 @@ enum Command {
     Step {
         /// As `list` names it
         name: String,
-        /// How often
+        /// Number of repetitions
         times: u64,
     },
 }
@@ -182,7 +182,7 @@ fn run_soak(soak: Soak) -> Result<usize, BenchError> {
     Ok(wrong as usize)
 }
 
-/// What was asked for replaces the default.
+/// Replaces the default by the given values, if there are any.
 fn replace<T>(default: &mut Vec<T>, given: Vec<T>) {
     if !given.is_empty() {
         *default = given;

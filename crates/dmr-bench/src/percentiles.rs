@@ -1,9 +1,9 @@
-//! What many durations come to, counted as the peers' programs count.
+//! Percentiles of durations, computed as in the peers' programs.
 
 /// Nanoseconds. The p-th percentile is the smallest sample that `p` of all samples do not exceed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Percentiles {
-    /// How many samples there are.
+    /// The number of samples.
     pub n: usize,
     /// Half of them are at most this.
     pub p50: u32,

@@ -24,7 +24,7 @@ const TAG: AllocTag = AllocTag::new("soak");
 /// The options of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
-    /// How long.
+    /// The duration.
     pub time: Duration,
     /// Threads, each with a stream of its own.
     pub threads: usize,
@@ -44,7 +44,7 @@ struct Held {
     pattern: u32,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct Shared {
     pool: Pool,
     ops: PatternOps,
@@ -62,8 +62,8 @@ struct Shared {
 ///
 /// # Errors
 ///
-/// What cannot be made, calls that fail for another reason than a full budget, and bytes that are
-/// lost at the end.
+/// If the machine's streams or the pool cannot be made, a call fails for another reason than a full
+/// budget, or bytes are lost at the end.
 pub fn run(machine: &Machine, soak: Soak) -> Result<(Line, u64), BenchError> {
     let streams = machine.streams()?;
     let budget = Budget::new(soak.limit);

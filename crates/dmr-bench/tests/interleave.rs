@@ -8,11 +8,11 @@ use std::process::Command;
 
 const SCRIPT: &str = include_str!("../../../benches/peers/interleave.sh");
 
-/// What every program prints: a line with its own name.
+/// A program that prints a line with its own name.
 const PROGRAM: &str = "#!/bin/sh\n[ \"$1\" = ratios ] && exec wc -l <\"$2\"\n\
                        echo \"{\\\"bench\\\":\\\"$(basename \"$0\")\\\"}\"\n";
 
-/// What the script prints, and the lines of its results.
+/// Runs the script; returns its output, and the lines of its results.
 fn run(folder: &Path, rounds: u32, total: u32) -> (String, Vec<String>) {
     let out = folder.join("out");
     let output = Command::new("bash")

@@ -92,13 +92,13 @@ impl<T: Pod> PinnedBuffer<T> {
         Ok(pinned)
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

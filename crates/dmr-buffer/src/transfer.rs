@@ -32,10 +32,10 @@ impl<'a> Span<'a> {
     }
 }
 
-/// What became of a copy between host and device.
+/// The result of a copy between host and device.
 pub(crate) struct Copied {
     pub(crate) outcome: Result<(), BufferError>,
-    /// Whether the device is known not to touch the host memory any more.
+    /// True if the device no longer touches the host memory.
     pub(crate) host_is_free: bool,
 }
 

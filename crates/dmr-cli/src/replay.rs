@@ -53,16 +53,16 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// How many streams; a trace with more has them folded
+    /// The number of streams; a trace with more has them folded
     #[arg(long, value_name = "N", default_value_t = 32)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=StreamId::MAX_SLOTS as i64))]
     pub streams: u16,
 
-    /// How many blocks can be live at once
+    /// The most blocks that can be live at once
     #[arg(long, value_name = "N", default_value_t = ReplayOptions::new().max_live_blocks)]
     pub max_live_blocks: usize,
 
-    /// Which driver and device.
+    /// The driver and the device.
     #[command(flatten)]
     pub driver: DriverArgs,
 }

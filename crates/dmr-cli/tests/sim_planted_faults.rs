@@ -74,7 +74,7 @@ struct Twice {
     inner: Arc<dyn DeviceMemoryResource>,
     countdown: AtomicU64,
     latest: Mutex<Option<u64>>,
-    /// What the blocks really are.
+    /// The original parts of the replaced blocks.
     replaced: Mutex<HashMap<Generation, BlockParts>>,
 }
 

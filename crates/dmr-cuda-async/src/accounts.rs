@@ -1,5 +1,4 @@
-//! What is kept for each home stream, apart from others: bytes allocated and freed, and use slots for its
-//! next blocks.
+//! The accounts of each home stream: bytes allocated and freed, and use slots for its next blocks.
 
 use std::sync::OnceLock;
 

@@ -1,6 +1,6 @@
-//! How the driver's pool is made.
+//! The settings of the driver's pool.
 
-/// How an [`AsyncCudaResource`](crate::AsyncCudaResource) is made: the settings of its driver pool.
+/// The settings of an [`AsyncCudaResource`](crate::AsyncCudaResource) and its driver pool.
 ///
 /// ```
 /// use dmr_cuda_async::AsyncConfig;
@@ -15,21 +15,21 @@ pub struct AsyncConfig {
     /// free beyond them goes back to the operating system then. Everything by default: with the
     /// driver's own default, 0, an allocation after a synchronisation costs a hundredfold.
     pub release_threshold: u64,
-    /// Whether memory freed on one stream is reused on another that already comes after the free.
+    /// If true, memory freed on one stream is reused on another that already comes after the free.
     pub follow_event_dependencies: bool,
-    /// Whether memory is reused on any stream once its free has executed. Which address an
+    /// If true, memory is reused on any stream once its free has executed. Which address an
     /// allocation gets then depends on timing.
     pub opportunistic_reuse: bool,
-    /// Whether the driver makes a stream wait for another's free when there is no other memory.
+    /// If true, the driver makes a stream wait for another's free when there is no other memory.
     pub internal_dependencies: bool,
     /// Bytes that the pool may take from the device; `None`: no limit. With 0 every allocation is
     /// refused. Needs a driver of CUDA 12.2 or newer.
     pub max_bytes: Option<usize>,
-    /// How other processes can be given this memory. It cannot be changed later.
+    /// The way to share this memory with other processes. It cannot be changed later.
     pub export: ExportHandle,
 }
 
-/// How memory of a pool can be shared with other processes.
+/// A way to share memory of a pool with other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ExportHandle {

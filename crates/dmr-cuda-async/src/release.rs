@@ -12,11 +12,11 @@ use dmr_streams::{HomeStream, StreamGuard};
 
 use crate::AsyncCudaResource;
 
-/// How many queues of pending blocks the home streams share.
+/// The number of queues of pending blocks that the home streams share.
 pub(crate) const SHARDS: usize = 64;
 
-/// How many pending blocks are freed after one became pending: more at a time, and the driver's next
-/// allocations cost more.
+/// The number of pending blocks that are freed after one became pending. More at a time would make the
+/// driver's next allocations slower.
 const AT_ONCE: usize = 2;
 
 /// As soon as this many blocks of a home stream are pending, or more bytes than these, half of the blocks
@@ -33,7 +33,7 @@ pub(crate) struct RetiredBlock {
     bytes: u64,
 }
 
-/// Whether a free may be queued on the reclaim stream.
+/// Permission to queue a free on the reclaim stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reclaim {
     No,

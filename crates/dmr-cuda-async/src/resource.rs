@@ -22,7 +22,7 @@ use crate::driver_pool::{DriverPool, HighWater};
 use crate::release::{RetiredBlock, SHARDS};
 use crate::{AsyncConfig, Diagnostics};
 
-/// How long a trim waits for frees that are queued. Without other work they take microseconds.
+/// The longest time that a trim waits for frees that are queued. Without other work they take microseconds.
 const FREES_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The most times that an allocation waits for frees before it is refused.
@@ -135,7 +135,7 @@ impl AsyncCudaResource {
         Ok(self.accounts.on(self.streams.resolve_id(home)?).retired())
     }
 
-    /// What it holds and what it waits for. Makes no driver call.
+    /// Returns what the resource holds and waits for. Makes no driver call.
     #[must_use]
     pub fn diagnostics(&self) -> Diagnostics {
         if self.device().is_forked() {

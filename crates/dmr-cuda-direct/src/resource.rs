@@ -62,7 +62,7 @@ struct RetiredBlock {
     ptr: u64,
     bytes: u64,
     generation: Generation,
-    /// Whether it is a region of an observer.
+    /// True if it is a region of an observer.
     is_region: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Properties of created memory, which cannot be changed later.
 
-/// How a [`VirtualCudaResource`](crate::VirtualCudaResource) creates memory.
+/// The settings with which a [`VirtualCudaResource`](crate::VirtualCudaResource) creates memory.
 ///
 /// ```
 /// use dmr_cuda_virtual::{ExportHandle, VirtualConfig};
@@ -11,9 +11,9 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VirtualConfig {
-    /// How memory can be shared with other processes.
+    /// The way to share memory with other processes.
     pub export: ExportHandle,
-    /// Whether other devices, such as network cards, can access the memory directly (GPUDirect RDMA).
+    /// If true, other devices, such as network cards, can access the memory directly (GPUDirect RDMA).
     pub gpu_direct_rdma: bool,
 }
 

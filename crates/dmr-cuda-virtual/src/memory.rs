@@ -12,7 +12,7 @@ use dmr_streams::uses::Patience;
 
 use crate::VirtualCudaResource;
 
-/// What a resource has from the driver. Never locked across a driver call.
+/// The memory and the mappings that a resource has from the driver. Never locked across a driver call.
 #[derive(Default)]
 pub(crate) struct Memory {
     table: Mutex<MappingTable>,

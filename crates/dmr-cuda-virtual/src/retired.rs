@@ -1,4 +1,4 @@
-//! What blocks are made of, and freeing retired blocks when their home stream is done with them.
+//! The parts of a block, and freeing retired blocks when their home stream is done with them.
 
 use dmr_core::{
     AddressRange, AllocTag, DeviceBlock, Generation, PhysicalMemory, ResourceError, ResourceResult,

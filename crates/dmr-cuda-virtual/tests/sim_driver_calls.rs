@@ -1,4 +1,4 @@
-//! What each step costs in driver calls, beside asking which context is current.
+//! The driver calls of each step, other than the query of the current context.
 
 mod support;
 

@@ -17,30 +17,30 @@ pub use trace::from_trace;
 /// One call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Whether it is an allocation; a free if not.
+    /// True for an allocation, false for a free.
     pub allocates: bool,
     /// Bytes of the block, for a free as well.
     pub bytes: u64,
-    /// Where the block is kept meanwhile: slots are used again.
+    /// The slot that keeps the block. Slots are reused.
     pub slot: usize,
-    /// Which stream of the run.
+    /// The index of the stream of the run.
     pub stream: usize,
 }
 
-/// What one thread does.
+/// The operations of one thread.
 #[derive(Clone, Debug, Default)]
 pub struct Sequence {
-    /// In order.
+    /// The operations, in order.
     pub ops: Vec<Op>,
-    /// How many blocks are live at once at most.
+    /// The most blocks that are live at once.
     pub slots: usize,
-    /// How many streams there are.
+    /// The number of streams.
     pub streams: usize,
-    /// Bytes asked for and not freed, at their highest.
+    /// The peak of the live bytes: allocated and not deallocated.
     pub peak_live: u64,
     /// The operation after which that is so.
     pub peak_at: usize,
-    /// What the operations hash to, for the peers' check values.
+    /// The hash of the operations, for the peers' check values.
     pub hash: Fnv,
     live: u64,
     free_slots: Vec<usize>,

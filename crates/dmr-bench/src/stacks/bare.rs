@@ -13,7 +13,7 @@ use dmr_core::{
 };
 use dmr_streams::StreamPool;
 
-/// What blocks are aligned to.
+/// The alignment of blocks, in bytes.
 const ALIGNMENT: usize = 256;
 
 /// The bits of each stream's own addresses, which are reused in turn.

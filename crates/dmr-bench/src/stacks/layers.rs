@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::Stack;
 use crate::BenchError;
 
-/// What can stand behind the `+` of a stack's name. `all` is what the runtime's builder makes: a
+/// The names that can follow the `+` of a stack's name. `all` is what the runtime's builder makes: a
 /// budget next to the backend, a log around it, statistics outermost.
 pub const LAYERS: [&str; 4] = ["budget", "logging", "statistics", "all"];
 
@@ -53,7 +53,7 @@ impl Log {
         self.sink.flush().map_err(BenchError::new)
     }
 
-    /// How many rows are in the file, once they are all there.
+    /// Flushes the log and returns the number of rows in the file.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Log {
         }
     }
 
-    /// How many rows were not taken because a ring was full, or could not be written.
+    /// Returns the number of rows that were lost: a ring was full, or the file could not be written.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         (self.dropped)() + self.sink.lost_records()

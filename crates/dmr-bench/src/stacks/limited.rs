@@ -55,7 +55,7 @@ pub fn limited(
     make.map(|(_, make)| make(streams, limit)).transpose()
 }
 
-/// Whether [`limited`] makes a stack of this name.
+/// Returns whether [`limited`] makes a stack of this name.
 #[must_use]
 pub fn can_be_limited(name: &str) -> bool {
     LIMITED.iter().any(|(known, _)| *known == name)

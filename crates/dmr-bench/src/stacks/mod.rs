@@ -36,7 +36,7 @@ pub struct Stack {
 /// Returns the peak of the reserved bytes.
 pub type ReservedPeak = Box<dyn Fn() -> Result<u64, BenchError> + Send + Sync>;
 
-/// How a stack is made, on the streams that it is to accept, with these layers.
+/// Makes a stack on the given streams, with the given layers.
 type Make = fn(&Arc<StreamPool>, Option<&str>) -> Result<Stack, BenchError>;
 
 /// Every stack. One more is one more row.
@@ -58,7 +58,7 @@ const STACKS: &[(&str, Make)] = &[
 /// It has no memory: its blocks must not be touched.
 pub const BARE: &str = "bare";
 
-/// What layers are measured on.
+/// The stacks that layers are measured on.
 const BASES: [&str; 2] = [BARE, "async"];
 
 /// The names of the stacks whose memory can be used, without layers.
@@ -111,7 +111,7 @@ impl Stack {
         self.log.as_ref().map_or(Ok(()), Log::flush)
     }
 
-    /// How many rows the log has, and how many it has not.
+    /// Adds the number of rows in the log, and of rows that were lost, to the line.
     ///
     /// # Errors
     ///

@@ -62,7 +62,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// What a line about the machine says.
+    /// Returns the text about the machine.
     pub(super) fn environment(&self) -> Option<String> {
         let gpu = self.gpu.as_ref()?;
         let caveat = if self.simulated { " (simulated: times are host cost only)" } else { "" };
@@ -123,17 +123,17 @@ impl Key {
         self.workload.starts_with("W5")
     }
 
-    /// Whether it is about what layers cost.
+    /// Returns whether the row measures the cost of layers.
     pub(super) fn is_of_layers(&self) -> bool {
         self.workload == "W7"
     }
 
-    /// Whether memory was limited.
+    /// Returns whether the memory was limited.
     pub(super) fn is_pressure(&self) -> bool {
         self.workload == "W8"
     }
 
-    /// Whether what was reserved says something about the allocator.
+    /// Returns whether the reserved bytes of the row are a property of the allocator.
     pub(super) fn is_about_memory(&self) -> bool {
         matches!(self.workload, "W2" | "W3" | "W4" | "W8")
     }
@@ -157,12 +157,12 @@ pub(super) fn column(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// Whether a column, or a program, is ours.
+/// Returns whether a column, or a program, is one of dmr.
 pub(super) fn is_ours(name: &str) -> bool {
     name.strip_prefix(BENCH).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Whether a column is no resource: the same work without one, or the driver's own calls.
+/// Returns whether a column is no resource: the same work without one, or the driver's own calls.
 pub(super) fn is_reference(name: &str) -> bool {
     let resource = name.strip_prefix(BENCH).and_then(|rest| rest.strip_prefix('-'));
     matches!(resource.unwrap_or(name), NONE | RAW)

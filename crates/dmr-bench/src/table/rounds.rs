@@ -179,7 +179,7 @@ fn compare(
     Some(Comparison { ours: median(&ours), best: best.to_owned(), best_median, ratios, is_cut })
 }
 
-/// What two columns of a round are compared by: less is better.
+/// Returns the figure by which the columns of a round are compared; lower is better.
 fn figure(key: &Key, round: &Round, name: &str) -> Option<f64> {
     let outcome = round.get(name)?;
     if !key.is_cross_stream() {

@@ -1,4 +1,4 @@
-//! What is to be reached on one H200, for the rows that have a target.
+//! The targets on one H200, for the rows that have one.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(super) const PAGES_OVER_BLOCKS: &str = "1.00";
 /// That target in words.
 pub(super) const PRESSURE: &str = "pages at least blocks";
 
-/// What to reach.
+/// A target.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     /// Nanoseconds per operation.
@@ -83,7 +83,7 @@ pub(super) fn memory(row: &str) -> Option<&'static str> {
     }
 }
 
-/// What is to be reached next beside the best peer of the same round, by a pool of ours.
+/// Returns the next target of a pool of dmr, as a ratio to the best peer of the same round.
 pub(super) fn against_best_peer(row: &str, column: &str) -> Option<&'static str> {
     let stack = column.strip_prefix("dmr-").filter(|stack| stack.starts_with("pool"))?;
     match row {

@@ -60,7 +60,7 @@ struct Together {
     arrived: AtomicUsize,
 }
 
-/// What one thread's turns on each stack came to, round by round; the last round's by call.
+/// The outcomes of one thread's turns on each stack, by round; the last round measures each call.
 type Turns = Vec<Vec<Outcome>>;
 
 impl Bursts<'_> {

@@ -32,7 +32,7 @@ impl Run<'_> {
     ///
     /// # Errors
     ///
-    /// What any of them fails with: then there are no ratios.
+    /// The first error of any resource: then there are no ratios.
     pub(super) fn lines(&self, workload: &str, params: &Value) -> Result<Vec<Line>, BenchError> {
         let Self { machine, plan, .. } = *self;
         let names = std::iter::once(NONE).chain(self.resources.iter().map(String::as_str));

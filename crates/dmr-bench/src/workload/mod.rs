@@ -35,10 +35,10 @@ const PAIR_SIZES: [u64; 4] = [256, 4096, 1 << 20, 64 << 20];
 /// The blocks of W5, in bytes.
 const CROSS_STREAM_SIZES: [usize; 2] = [1024, 1 << 20];
 
-/// How often W1 allocates and frees.
+/// The number of pairs of an allocation and a free in W1.
 const PAIRS: usize = 200_000;
 
-/// How much is measured, of what.
+/// The extent of the measurements.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// By name, see [`crate::stacks`].
@@ -51,9 +51,9 @@ pub struct Plan {
     pub threads: Vec<usize>,
     /// Bytes of each new block that W3 fills; 0: no work.
     pub touch: usize,
-    /// How many blocks W2 allocates.
+    /// The numbers of blocks that W2 allocates.
     pub blocks: Vec<u64>,
-    /// How large they are at most, in MiB.
+    /// The maximum sizes of those blocks, in MiB.
     pub max_mib: Vec<u64>,
     /// A pass that takes longer is cut short, and says so.
     pub budget: Duration,
@@ -61,9 +61,9 @@ pub struct Plan {
     pub scale: f64,
     /// Leaves out the largest block counts of W2.
     pub quick: bool,
-    /// Whether W1 to W4 have a pass that measures each call.
+    /// If true, W1 to W4 have a pass that measures each call.
     pub measures_calls: bool,
-    /// How often W5 and W6 go round all resources.
+    /// The number of rounds of W5 and W6 over all resources.
     pub rounds: usize,
 }
 

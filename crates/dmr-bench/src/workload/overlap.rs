@@ -20,7 +20,7 @@ const TAG: AllocTag = AllocTag::new("bench");
 ///
 /// # Errors
 ///
-/// What any of them fails with.
+/// The first error of any resource.
 pub(super) fn lines(machine: &Machine, plan: &Plan) -> Result<Vec<Line>, BenchError> {
     let names = std::iter::once(NONE).chain(plan.resources.iter().map(String::as_str));
     names.map(|name| line(machine, plan, name)).collect()

@@ -29,7 +29,7 @@ pub(super) struct Place<'a> {
     pub(super) trims: Option<Trims<'a>>,
 }
 
-/// What a thread does between its operations.
+/// The trims of a thread, between its operations.
 #[derive(Clone, Copy)]
 pub(super) struct Trims<'a> {
     /// Operations of the thread between two trims.
@@ -37,19 +37,19 @@ pub(super) struct Trims<'a> {
     pub(super) trim: &'a Trim,
 }
 
-/// Bytes asked for and not freed, over all threads.
+/// Bytes allocated and not deallocated, over all threads.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     now: AtomicU64,
     peak: AtomicU64,
 }
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) start: Option<Instant>,
     pub(super) end: Option<Instant>,
-    /// How many operations were made before the budget was spent.
+    /// The number of operations that were made before the time budget was spent.
     pub(super) made: usize,
     pub(super) failed: u64,
     pub(super) first_error: Option<String>,

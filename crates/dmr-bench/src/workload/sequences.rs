@@ -43,7 +43,7 @@ struct Total {
     truncated: bool,
 }
 
-/// What the passes go through.
+/// The inputs of the passes.
 struct Course<'a> {
     run: &'a Run<'a>,
     stack: Option<&'a Stack>,
@@ -290,7 +290,7 @@ impl Total {
         self.outcomes.iter().map(|outcome| outcome.made).sum()
     }
 
-    /// How many calls have allocated or freed, in a pass that measures each.
+    /// Returns the number of successful allocations and frees, in a pass that measures each call.
     fn done(&self) -> usize {
         let of_one = |outcome: &Outcome| {
             outcome.allocations.len() + outcome.frees.len() - outcome.failed as usize

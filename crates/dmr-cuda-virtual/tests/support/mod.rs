@@ -1,4 +1,4 @@
-//! What the tests of this backend share.
+//! Helpers that the tests of this backend share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::sync::Arc;
