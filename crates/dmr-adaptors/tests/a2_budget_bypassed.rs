@@ -108,7 +108,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn a_block_gives_back_what_was_charged_for_it(steps in steps(false)) {
+    fn a_block_releases_what_was_charged_for_it(steps in steps(false)) {
         let harness = FakeHarness::wrapped(true, |fake, _| BudgetLayer::new(LIMIT).layer(fake));
         let (budget, [stream, _]) = (harness.outermost(), harness.streams());
         play(budget, stream, &steps, exact);
@@ -172,7 +172,7 @@ fn growth_upstream_does_not_make_room_in_the_budget() {
 }
 
 #[test]
-fn a_block_that_passes_two_resources_of_one_budget_is_charged_twice_and_gives_back_twice() {
+fn a_block_that_passes_two_resources_of_one_budget_is_charged_twice_and_released_twice() {
     let budget = Budget::new(LIMIT);
     let harness = FakeHarness::wrapped(true, |fake, _| {
         BudgetLayer::on(&budget).layer(BudgetLayer::on(&budget).layer(fake))
@@ -188,7 +188,7 @@ fn a_block_that_passes_two_resources_of_one_budget_is_charged_twice_and_gives_ba
 }
 
 #[test]
-fn a_block_that_was_live_before_the_budget_and_grows_gives_back_all_that_was_charged_for_it() {
+fn a_block_that_was_live_before_the_budget_and_grows_releases_all_that_was_charged_for_it() {
     let mut before = None;
     let harness = FakeHarness::wrapped(true, |fake, _| {
         before = fake.allocate(10 * KIB, StreamId::DEFAULT, TAG).ok();

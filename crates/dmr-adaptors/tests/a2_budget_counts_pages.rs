@@ -189,7 +189,7 @@ fn a_refusal_says_who_holds_pages_and_comes_after_a_reap() {
 }
 
 #[test]
-fn a_failure_inside_changes_nothing_and_gives_the_memory_back() {
+fn a_failure_upstream_changes_nothing_and_returns_the_memory() {
     let inner = Pages::new(u64::MAX, 2);
     let budget = BudgetLayer::new(10 * PAGE).layer(Arc::clone(&inner));
     let pages = budget.virtual_memory().unwrap();
@@ -237,7 +237,7 @@ fn a_tenants_pages_are_charged_to_the_whole() {
 }
 
 #[test]
-fn memory_gives_back_what_was_charged_for_it_and_none_that_was_created_upstream() {
+fn memory_releases_its_own_charge_and_none_if_it_was_created_upstream() {
     let inner = Pages::new(u64::MAX, u64::MAX);
     let budget = BudgetLayer::new(10 * PAGE).layer(Arc::clone(&inner));
     let pages = budget.virtual_memory().unwrap();

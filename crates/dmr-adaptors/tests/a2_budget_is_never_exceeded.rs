@@ -65,7 +65,7 @@ impl Numbers {
 }
 
 /// Deallocates a block, and repeats the call until it succeeds.
-fn give_back(layered: &Layered, backend: &Backend, log: &mut Log, held: (u64, DeviceBlock)) {
+fn deallocate(layered: &Layered, backend: &Backend, log: &mut Log, held: (u64, DeviceBlock)) {
     let (from, mut block) = held;
     let (bytes, generation) = (block.bytes() as u64, block.generation());
     loop {
@@ -86,7 +86,7 @@ fn work(layered: &Layered, backend: &Backend, seed: u64) -> Log {
     for _ in 0..OPERATIONS {
         if held.len() > 6 || (!held.is_empty() && numbers.below(2) == 0) {
             let block = held.swap_remove(numbers.below(held.len() as u64) as usize);
-            give_back(layered, backend, &mut log, block);
+            deallocate(layered, backend, &mut log, block);
             continue;
         }
         let (bytes, from) = (numbers.bytes(), backend.tick());
@@ -103,7 +103,7 @@ fn work(layered: &Layered, backend: &Backend, seed: u64) -> Log {
             }
         }
     }
-    held.into_iter().for_each(|block| give_back(layered, backend, &mut log, block));
+    held.into_iter().for_each(|block| deallocate(layered, backend, &mut log, block));
     log
 }
 

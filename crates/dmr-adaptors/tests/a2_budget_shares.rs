@@ -22,7 +22,7 @@ fn on(budget: &Budget, backend: &Arc<Backend>) -> Layered {
     BudgetLayer::on(budget).layer(Arc::clone(backend))
 }
 
-fn give_back(budget: &Layered, block: DeviceBlock) {
+fn deallocate(budget: &Layered, block: DeviceBlock) {
     budget.deallocate(block).unwrap();
 }
 
@@ -46,7 +46,7 @@ fn what_is_unused_of_a_reservation_is_held_by_name() {
     assert_eq!(reserved.holders(), [holder("t", 250, 1)]);
     let rest = layered.allocate(350, backend.stream(), TAG).unwrap();
     assert_eq!(whole.holders(), [holder("t", 600, 2)]);
-    [block, rest].into_iter().for_each(|block| give_back(&layered, block));
+    [block, rest].into_iter().for_each(|block| deallocate(&layered, block));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn many_queries_that_reserve_first_never_stop_half_way() {
                     let blocks: Vec<_> = (0..10)
                         .map(|_| query.allocate(60, backend.stream(), TAG).unwrap())
                         .collect();
-                    blocks.into_iter().for_each(|block| give_back(&query, block));
+                    blocks.into_iter().for_each(|block| deallocate(&query, block));
                 }
             });
         }

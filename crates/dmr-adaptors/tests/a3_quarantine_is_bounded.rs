@@ -19,18 +19,18 @@ fn the_oldest_leave_first_when_blocks_or_bytes_are_too_many() {
             let home = rig.stream();
             let config = layer(&rig).with_checks(checks).with_quarantine(bytes, blocks);
             let guard = guarded(Backend::Async.make(&rig), config);
-            let mut given_back = Vec::new();
+            let mut deallocated = Vec::new();
             for _ in 0..10 {
                 let block = guard.allocate(1000, home.id(), TAG).unwrap();
-                given_back.push(block.id());
+                deallocated.push(block.id());
                 assert_eq!(guard.deallocate(block).unwrap(), BlockState::Quarantined);
                 // What has left the quarantine is freed once its check is done.
                 rig.device().synchronize().unwrap();
                 guard.upstream().try_reap().unwrap();
-                let kept: Vec<_> = given_back.iter().map(|id| guard.is_retired(*id)).collect();
-                let gone = given_back.len().saturating_sub(3);
+                let kept: Vec<_> = deallocated.iter().map(|id| guard.is_retired(*id)).collect();
+                let gone = deallocated.len().saturating_sub(3);
                 assert!(kept.iter().enumerate().all(|(i, kept)| *kept == (i >= gone)), "{kept:?}");
-                assert_eq!(guard.usage().retired, 1000 * given_back.len().min(3) as u64);
+                assert_eq!(guard.usage().retired, 1000 * deallocated.len().min(3) as u64);
             }
             assert_eq!(guard.try_reap(), Ok(0), "within the bound nothing leaves");
             assert_eq!(guard.reap_pending(), Ok(3000));

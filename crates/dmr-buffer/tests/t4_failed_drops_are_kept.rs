@@ -63,7 +63,7 @@ impl DeviceMemoryResource for Stubborn {
 
 /// One test, because the failures are the process's.
 #[test]
-fn a_block_that_is_refused_is_counted_kept_and_can_be_given_back_later() {
+fn a_block_that_is_refused_is_counted_and_kept_and_can_be_deallocated_later() {
     let rig = Rig::new();
     let inner = DirectCudaResource::new(Arc::clone(rig.streams()));
     let stubborn = Arc::new(Stubborn { inner, refuses: AtomicBool::new(true) });

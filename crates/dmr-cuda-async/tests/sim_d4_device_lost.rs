@@ -22,7 +22,7 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, ResourceError>, by: &str) {
 }
 
 #[test]
-fn allocating_fails_giving_back_succeeds_and_nothing_is_issued_again() {
+fn allocate_fails_deallocate_succeeds_and_no_call_is_issued_again() {
     for call in ["cuMemAllocFromPoolAsync", "cuMemFreeAsync"] {
         let rig = Rig::simulated();
         let resource = resource(&rig);

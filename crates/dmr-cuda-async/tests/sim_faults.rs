@@ -17,7 +17,7 @@ fn insist<T>(mut call: impl FnMut() -> ResourceResult<T>) -> T {
     call().or_else(|_| call()).expect("only one driver call fails")
 }
 
-fn give_back(resource: &AsyncCudaResource, block: DeviceBlock) {
+fn deallocate(resource: &AsyncCudaResource, block: DeviceBlock) {
     if let Err(refused) = resource.deallocate(block) {
         resource.deallocate(refused.block).expect("only one driver call fails");
     }
@@ -53,17 +53,17 @@ fn no_driver_call_that_fails_loses_memory_order_or_accounting() {
             write(rig, &resource, &first, b);
             write(rig, &resource, &first, c);
             write(rig, &resource, &second, b);
-            give_back(&resource, first);
+            deallocate(&resource, first);
             exact(128);
             // Inside a window.
             let uses = [BlockUse::new(second.id(), Access::Read)];
             let tokens = insist(|| resource.prepare_uses(&uses, c));
-            give_back(&resource, second);
+            deallocate(&resource, second);
             exact(0);
             let _ = resource.finish_uses(tokens);
             let third = allocate(256);
             write(rig, &resource, &third, c);
-            give_back(&resource, third);
+            deallocate(&resource, third);
             insist(|| resource.try_reap());
             insist(|| resource.reap_pending());
             exact(0);

@@ -47,7 +47,7 @@ fn a_failed_allocation_changes_nothing() {
 }
 
 #[test]
-fn a_failed_free_gives_the_block_back_as_it_was() {
+fn a_failed_free_returns_the_block_unchanged() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
     let stream = rig.stream();

@@ -88,7 +88,7 @@ fn threads_leave_the_accounting_exact() {
 }
 
 #[test]
-fn reserved_is_what_the_driver_says_and_trimming_gives_it_back() {
+fn reserved_is_what_the_driver_reports_and_a_trim_returns_it() {
     let rig = Rig::new();
     let resource = resource(&rig);
     let block = resource.allocate(1 << 20, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();

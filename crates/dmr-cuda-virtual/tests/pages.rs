@@ -130,7 +130,7 @@ fn odd_and_impossible_sizes_are_refused() {
 }
 
 #[test]
-fn memory_that_is_still_mapped_is_not_given_back() {
+fn memory_that_is_still_mapped_is_not_destroyed() {
     let rig = Rig::new();
     let resource = resource(&rig);
     let pages = resource.virtual_memory().unwrap();

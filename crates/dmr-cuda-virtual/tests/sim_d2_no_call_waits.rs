@@ -57,7 +57,7 @@ fn tracking_uses_of_blocks_leaves_pages_as_they_are() {
 }
 
 #[test]
-fn blocks_that_were_given_back_make_room_for_pages() {
+fn deallocated_blocks_make_room_for_pages() {
     let rig = Rig::simulated();
     let resource = resource(&rig);
     let pages = resource.virtual_memory().unwrap();

@@ -18,9 +18,9 @@ fn allocations_fail_and_every_block_is_freed() {
     let resource = resource(&rig);
     let pages = resource.virtual_memory().unwrap();
     let page = pages.granularity();
-    let [held, given_back] =
+    let [held, deallocated] =
         [(); 2].map(|()| resource.allocate(100, StreamId::DEFAULT, TAG).unwrap());
-    resource.deallocate(given_back).unwrap();
+    resource.deallocate(deallocated).unwrap();
     let range = pages.reserve(page).unwrap();
     let memory = pages.create(page, TAG).unwrap();
     pages.map(&memory, range.base()).unwrap();

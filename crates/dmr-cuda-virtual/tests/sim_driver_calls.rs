@@ -68,7 +68,7 @@ fn a_block_is_one_call_of_each_kind_and_one_event_stands_for_all_that_a_stream_r
     }
     assert_eq!(calls(rig.universe()), expected(&[("cuStreamIsCapturing", BLOCKS)]));
     assert_eq!(resource.reap_pending().unwrap(), BLOCKS << 30);
-    let given_back = expected(&[
+    let freed = expected(&[
         ("cuMemUnmap", BLOCKS),
         ("cuMemRelease", BLOCKS),
         ("cuMemAddressFree", BLOCKS),
@@ -76,7 +76,7 @@ fn a_block_is_one_call_of_each_kind_and_one_event_stands_for_all_that_a_stream_r
         ("cuEventRecord", 1),
         ("cuEventSynchronize", 1),
     ]);
-    assert_eq!(calls(rig.universe()), given_back);
+    assert_eq!(calls(rig.universe()), freed);
     drop((resource, stream));
     rig.assert_clean();
 }

@@ -121,7 +121,7 @@ fn work_of_a_launch_that_was_dropped_is_waited_for() {
 }
 
 #[test]
-fn a_block_given_back_between_preflight_and_commit_is_freed_after_the_work() {
+fn a_block_deallocated_between_preflight_and_commit_is_freed_after_the_work() {
     let scene = Scene::new();
     let b = scene.b.id();
     let Scene { rig, ctx, block, .. } = &scene;

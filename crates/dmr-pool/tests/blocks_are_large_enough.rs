@@ -21,7 +21,7 @@ fn take(pool: &Pool, bytes: usize) -> DeviceBlock {
     pool.allocate(bytes, pool.streams().default_stream(), AllocTag::UNTAGGED).unwrap()
 }
 
-fn give_back(pool: &Pool, blocks: Vec<DeviceBlock>) {
+fn deallocate_all(pool: &Pool, blocks: Vec<DeviceBlock>) {
     for block in blocks {
         pool.deallocate(block).unwrap();
     }
@@ -49,11 +49,11 @@ fn a_freed_block_never_serves_a_larger_request() {
     for _ in 0..2 {
         let once: Vec<_> = sizes().map(|bytes| take(&pool, bytes)).collect();
         assert_apart(&once);
-        give_back(&pool, once);
+        deallocate_all(&pool, once);
         // Twice as many of each, so that whatever is kept for a size runs out.
         let twice: Vec<_> = sizes().chain(sizes()).map(|bytes| take(&pool, bytes)).collect();
         assert_apart(&twice);
-        give_back(&pool, twice);
+        deallocate_all(&pool, twice);
     }
     drop(pool);
     rig.assert_clean();
@@ -82,11 +82,11 @@ fn the_one_free_piece_that_is_large_enough_is_found() {
         }
     }
     let place = pieces[0].ptr();
-    give_back(&pool, pieces);
+    deallocate_all(&pool, pieces);
     held.push(take(&pool, large));
     assert_eq!(held.last().map(DeviceBlock::ptr), Some(place));
     assert_apart(&held);
-    give_back(&pool, held);
+    deallocate_all(&pool, held);
     drop(pool);
     rig.assert_clean();
 }

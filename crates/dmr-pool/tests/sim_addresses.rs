@@ -7,7 +7,7 @@ use dmr_pool::PoolConfig;
 use dmr_sim::Universe;
 use dmr_streams::StreamPoolConfig;
 use dmr_testkit::{Rig, RigConfig};
-use support::{Upstream, give_all_back, pool_over};
+use support::{Upstream, pool_over, trim_completely};
 
 const STREAMS: usize = 1000;
 /// A page.
@@ -31,7 +31,7 @@ fn a_thousand_streams_have_memory_of_a_large_device() {
     for block in blocks.expect("the device has memory") {
         pool.deallocate(block).unwrap();
     }
-    give_all_back(&rig, &pool);
+    trim_completely(&rig, &pool);
     assert_eq!(pool.usage().reserved, 0);
     drop((pool, leases));
     rig.assert_clean();

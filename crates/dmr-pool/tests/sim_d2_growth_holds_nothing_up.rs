@@ -111,7 +111,7 @@ fn a_question_about_freed_blocks_does_not_hold_other_streams_up() {
 /// Of eight pages four are free, scattered, and each thread needs three of them in one piece. The
 /// first one has three in its hands when the driver fails; the second one searches by then.
 #[test]
-fn pages_that_one_thread_gives_back_are_not_refused_to_another() {
+fn pages_that_one_thread_returns_are_not_refused_to_another() {
     let config = PoolConfig::compact().with_page_size(2 * MIB).with_maximum_size(16 * MIB);
     let stage = Stage::new(Upstream::Virtual, config);
     let [a, b, c] = stage.streams();

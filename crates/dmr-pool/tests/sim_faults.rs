@@ -202,7 +202,7 @@ fn when_a_third_stream_borrows_what_another_has_used() {
 }
 
 #[test]
-fn when_a_block_is_given_back_in_a_window() {
+fn when_a_block_is_deallocated_in_a_window() {
     lose_nothing(tight(), |cast| {
         let [a, b, c] = cast.streams;
         let block = cast.allocate(a, ALL);

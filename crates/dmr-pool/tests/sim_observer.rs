@@ -12,7 +12,9 @@ use dmr_sim::{Policy, ReportKind};
 use support::program::play_observed;
 use support::stage::Stage;
 use support::witness::{Witness, set_bytes};
-use support::{MIB, OUT_OF_MEMORY, UPSTREAMS, Upstream, give_all_back, pool_with, rig, shadow_of};
+use support::{
+    MIB, OUT_OF_MEMORY, UPSTREAMS, Upstream, pool_with, rig, shadow_of, trim_completely,
+};
 
 /// All of a pool of 2 MiB except the gap behind each block, in bytes.
 const NEARLY_ALL: usize = (2 << 20) - 256;
@@ -209,7 +211,7 @@ fn each_upstream_allocation_is_a_heap_including_the_initial_one() {
             pool.deallocate(block).unwrap();
         }
         if upstream != Upstream::Virtual {
-            give_all_back(&rig, &pool);
+            trim_completely(&rig, &pool);
             assert_eq!(witness.heaps(), []);
         }
         drop((pool, stream));

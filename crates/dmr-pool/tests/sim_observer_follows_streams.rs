@@ -47,7 +47,7 @@ fn frees_and_allocations_of_other_blocks_hide_no_race() {
 }
 
 #[test]
-fn memory_touched_after_its_block_was_given_back_is_a_finding_at_once() {
+fn memory_touched_after_its_block_was_deallocated_is_a_finding_at_once() {
     for upstream in UPSTREAMS {
         let rig = rig(Policy::Lazy, 0, 256 * MIB);
         let (pool, a) = (make(upstream, &rig), rig.stream());

@@ -7,7 +7,7 @@ use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceE
 use dmr_pool::PoolConfig;
 use dmr_sim::{Policy, ReportKind};
 use support::stage::{ALL, Stage};
-use support::{MIB, UNKNOWN, Upstream, give_all_back, pool_over, rig};
+use support::{MIB, UNKNOWN, Upstream, pool_over, rig, trim_completely};
 
 /// Four pages of 2 MiB.
 fn four_pages() -> PoolConfig {
@@ -232,7 +232,7 @@ fn new_pages_are_taken_before_any_is_moved_as_long_as_the_pool_is_hardly_larger_
 }
 
 #[test]
-fn trimming_gives_physical_memory_back_that_no_block_is_in() {
+fn a_trim_returns_physical_memory_that_no_block_uses() {
     let stage = stage(PoolConfig::compact().with_page_size(2 * MIB));
     let free = || stage.rig.device().memory_info().unwrap().0;
     let [a, ..] = stage.streams();
@@ -285,7 +285,7 @@ fn dropping_it_waits_for_work_that_is_not_known_to_be_done_and_for_no_other() {
             pool.deallocate(block).unwrap();
         }
         if is_known {
-            give_all_back(&rig, &pool);
+            trim_completely(&rig, &pool);
         }
         rig.universe().reset_calls();
         drop(pool);
@@ -341,7 +341,7 @@ fn the_initial_size_is_mapped_at_once() {
     let block = pool.allocate(5 << 20, default, AllocTag::UNTAGGED).unwrap();
     assert_eq!(stage.universe().calls().count("cuMemCreate"), 0);
     pool.deallocate(block).unwrap();
-    give_all_back(&stage, &pool);
+    trim_completely(&stage, &pool);
     drop(pool);
     stage.assert_clean();
 }

@@ -18,8 +18,8 @@ use dmr_programs::random::Random;
 use dmr_sim::Policy;
 use dmr_testkit::Rig;
 use support::{
-    MIB, OUT_OF_MEMORY, Pool, UNKNOWN, UPSTREAMS, Upstream, give_all_back, pool_over, rig,
-    taken_from_upstream,
+    MIB, OUT_OF_MEMORY, Pool, UNKNOWN, UPSTREAMS, Upstream, pool_over, rig, taken_from_upstream,
+    trim_completely,
 };
 
 const THREADS: u64 = 4;
@@ -226,9 +226,9 @@ fn stress(upstream: Upstream, policy: Policy, seed: u64, faults: bool) {
     let usage = pool.usage();
     assert_eq!((usage.live, usage.outstanding()), (0, 0), "{what}: {usage:?}");
     assert_eq!(pool.stats().reserved, taken_from_upstream(&pool), "{what}");
-    give_all_back(&rig, &pool);
+    trim_completely(&rig, &pool);
     pool.reap_pending().unwrap();
-    give_all_back(&rig, &pool);
+    trim_completely(&rig, &pool);
     assert_eq!(pool.usage().reserved, 0, "{what}: {:?}", pool.stats());
     assert!(scene.served.into_inner() > STEPS, "{what}");
     assert_eq!(scene.failed.into_inner() > 0, faults, "{what}");

@@ -83,17 +83,17 @@ fn assert_no_growth(given: &[usize]) {
 }
 
 #[test]
-fn an_async_resource_gives_each_streams_slots_back_to_it() {
+fn an_async_resource_returns_each_streams_slots_to_it() {
     assert_no_growth(&given(5, asynchronous));
 }
 
 #[test]
-fn a_tracked_resource_gives_each_streams_slots_back_to_it() {
+fn a_tracked_resource_returns_each_streams_slots_to_it() {
     assert_no_growth(&given(5, tracked));
 }
 
 #[test]
-fn a_pool_gives_each_streams_slots_back_to_it() {
+fn a_pool_returns_each_streams_slots_to_it() {
     assert_no_growth(&given(5, pool));
 }
 
@@ -119,7 +119,7 @@ fn a_resource_that_stays_puts_its_next_blocks_into_the_slots_of_the_last() {
 
 /// The first stream's memory is all that there is, and the others' blocks are in it.
 #[test]
-fn a_pool_gives_the_slots_of_what_was_lent_back_to_the_streams_that_they_came_from() {
+fn a_pool_returns_the_slots_of_lent_memory_to_the_streams_that_they_came_from() {
     let make = |rig: &Rig| {
         let pool = pool(rig);
         let home = rig.streams().default_stream();

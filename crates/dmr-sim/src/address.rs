@@ -94,7 +94,7 @@ impl AddressSpace {
     }
 
     /// Frees a range.
-    pub(crate) fn give_back(&mut self, at: u64, bytes: u64) {
+    pub(crate) fn free_range(&mut self, at: u64, bytes: u64) {
         let (mut start, mut end) = (at, at + bytes);
         if let Some((&before, &len)) = self.free.range(..at).next_back()
             && before + len == at
@@ -127,9 +127,9 @@ mod tests {
         let mut space = AddressSpace::of_device(1);
         let [a, b, c] = [512, 1024, 512].map(|bytes| space.take(bytes).unwrap());
         assert_eq!([device_of(a), device_of(c)], [Some(1), Some(1)]);
-        space.give_back(a, 512);
-        space.give_back(c, 512);
-        space.give_back(b, 1024);
+        space.free_range(a, 512);
+        space.free_range(c, 512);
+        space.free_range(b, 1024);
         assert_eq!((space.free.len(), space.by_size.len()), (1, 1));
         assert_eq!(space.take(2048), Some(a));
         assert_eq!(device_of(0x7fff_0000_0000), None);
@@ -145,10 +145,10 @@ mod tests {
         assert!(!space.take_at(aligned, page) && !space.take_at(aligned - page, 2 * page));
         assert!(space.take_at(aligned - page, page) && space.take_at(aligned + page, page));
         assert_eq!(space.take_aligned(VIRTUAL.end, page), None);
-        space.give_back(aligned - page, page);
-        space.give_back(aligned, page);
-        space.give_back(aligned + page, page);
-        space.give_back(first, page);
+        space.free_range(aligned - page, page);
+        space.free_range(aligned, page);
+        space.free_range(aligned + page, page);
+        space.free_range(first, page);
         assert_eq!((space.free.len(), space.by_size.len()), (1, 1));
         assert!(is_virtual(first) && !is_host_range(first, page) && device_of(first).is_none());
     }

@@ -276,7 +276,7 @@ impl Machine {
             }
             Action::GiveBack { at, bytes } => {
                 if let Some(device) = crate::address::device_of(at) {
-                    self.give_back_to_device(device, at, bytes);
+                    self.free_on_device(device, at, bytes);
                 }
                 0
             }

@@ -202,7 +202,7 @@ impl Machine {
         let executed = |epoch: Epoch| streams[epoch.stream as usize].executed >= epoch.seq;
         let device = self.pools[pool].device;
         for (at, bytes) in self.pools[pool].release(keep, executed) {
-            self.give_back_to_device(device, at, bytes);
+            self.free_on_device(device, at, bytes);
         }
     }
 
@@ -255,10 +255,10 @@ impl Machine {
         Some(at)
     }
 
-    pub(crate) fn give_back_to_device(&mut self, device: usize, at: u64, bytes: u64) {
+    pub(crate) fn free_on_device(&mut self, device: usize, at: u64, bytes: u64) {
         self.store.erase(at, bytes);
         let device = &mut self.devices[device];
-        device.addresses.give_back(at, bytes);
+        device.addresses.free_range(at, bytes);
         device.used -= bytes;
     }
 }
@@ -276,7 +276,7 @@ impl Session<'_> {
         let freed = machine.shadow_free(at, by, &clock);
         match freed.ok_or(ERROR_INVALID_VALUE)? {
             Allocation { home: Home::Device(device), bytes, .. } => {
-                machine.give_back_to_device(device, at, bytes.next_multiple_of(ALIGNMENT));
+                machine.free_on_device(device, at, bytes.next_multiple_of(ALIGNMENT));
             }
             Allocation { home: Home::Pool { pool, .. }, .. } => {
                 machine.pools[pool as usize].free(at, None);

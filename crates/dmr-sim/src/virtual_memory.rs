@@ -95,7 +95,7 @@ impl Machine {
             return Err(ERROR_INVALID_VALUE);
         }
         self.virtual_memory.reserved.remove(&at);
-        self.virtual_memory.addresses.give_back(at, bytes);
+        self.virtual_memory.addresses.free_range(at, bytes);
         self.shadow.unreserve(at, bytes);
         Ok(())
     }
@@ -279,7 +279,7 @@ impl Machine {
         let (device, at, bytes) = (physical.device, physical.at, physical.bytes);
         self.virtual_memory.physical.remove(&memory);
         self.shadow.renew(at, bytes);
-        self.give_back_to_device(device, at, bytes);
+        self.free_on_device(device, at, bytes);
     }
 }
 

@@ -334,7 +334,7 @@ fn a_destroyed_pool_allocates_no_more_and_its_blocks_stay_valid() {
 }
 
 #[test]
-fn cumemfree_gives_pool_memory_back_too() {
+fn cumemfree_frees_pool_memory_too() {
     let (universe, _gpu, pool) = pool_with(&[]);
     let a = gpu::stream();
     let block = malloc_from(pool, MIB, a).unwrap();

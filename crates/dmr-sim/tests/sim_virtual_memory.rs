@@ -139,7 +139,7 @@ fn memory_without_a_handle_lives_until_its_last_mapping_ends() {
 }
 
 #[test]
-fn what_is_not_given_back_is_a_leak() {
+fn memory_that_is_not_freed_is_a_leak() {
     let leaks = |universe: &Universe| -> Vec<(String, u64)> {
         let reports = universe.finish().reports;
         assert!(reports.iter().all(|report| report.kind == ReportKind::Leak));

@@ -49,7 +49,7 @@ fn ranges_are_reserved_whole_and_aligned() {
 }
 
 #[test]
-fn a_range_is_given_back_as_it_was_reserved() {
+fn a_range_is_freed_as_it_was_reserved() {
     let (universe, gpu) = machine();
     let at = reserve(4 * PAGE).unwrap();
     for (at, bytes) in [(at, PAGE), (at, 5 * PAGE), (at + P, 3 * PAGE), (at + P, PAGE), (0, PAGE)] {

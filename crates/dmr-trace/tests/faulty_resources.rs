@@ -79,7 +79,7 @@ fn a_size_that_no_resource_can_serve_is_a_failure_of_its_line() {
 }
 
 #[test]
-fn a_refused_free_is_a_failure_and_the_block_is_given_back_at_the_end() {
+fn a_refused_free_is_a_failure_and_the_block_is_deallocated_at_the_end() {
     let fake = Fake::with(Faults { failing_frees: 1..3, ..Faults::default() });
     let summary = fake.replay_verified(TRACE).unwrap();
     assert_eq!((summary.failed_frees, summary.frees, summary.left_over.count), (2, 1, 0));
@@ -105,7 +105,7 @@ fn accounting_that_drifts_is_a_failure() {
 }
 
 #[test]
-fn a_replay_that_ends_early_gives_everything_back() {
+fn a_replay_that_ends_early_deallocates_everything() {
     let broken = format!("{TRACE}allocate,0x9,{}", "1".repeat(70_000));
     let fake = Fake::new();
     let trace = TraceReader::new("broken", std::io::Cursor::new(broken.replace("free", "reap")));

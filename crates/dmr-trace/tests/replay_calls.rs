@@ -41,7 +41,7 @@ fn times_and_peaks_are_those_of_the_calls() {
 }
 
 #[test]
-fn what_the_trace_never_frees_is_counted_by_its_line_and_given_back() {
+fn blocks_that_the_trace_never_frees_are_reported_by_line_and_deallocated() {
     let fake = Fake::new();
     let summary = fake.replay_verified(TRACE).unwrap();
     assert_eq!((summary.left_over.first.as_slice(), summary.left_over_bytes), (&[5][..], 500));

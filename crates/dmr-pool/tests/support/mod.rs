@@ -91,10 +91,10 @@ pub(crate) fn taken_from_upstream(pool: &Pool) -> u64 {
     if pool.stats().page_size > 0 { usage.reserved } else { usage.live }
 }
 
-/// Trims the pool to nothing. Whether a stream is done with what it had borrowed is found out by an
-/// event that the first question records; and a free that an upstream has queued for the second
-/// trim has not executed before the third, where work runs late.
-pub(crate) fn give_all_back(rig: &Rig, pool: &Pool) {
+/// Trims the pool to nothing. The first trim records the events that show that a stream is done with
+/// memory that it had borrowed, and the second may queue frees in upstream. Where work runs late these
+/// have executed only by the third.
+pub(crate) fn trim_completely(rig: &Rig, pool: &Pool) {
     for _ in 0..3 {
         rig.device().synchronize().unwrap();
         pool.trim_to(0).unwrap();

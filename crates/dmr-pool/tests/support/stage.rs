@@ -12,7 +12,7 @@ use dmr_streams::StreamLease;
 use dmr_testkit::Rig;
 
 use super::witness::{Reporter, Witness};
-use super::{MIB, Pool, Upstream, give_all_back, pool_with, rig};
+use super::{MIB, Pool, Upstream, pool_with, rig, trim_completely};
 
 pub(crate) struct Stage {
     pub(crate) pool: Pool,
@@ -62,7 +62,7 @@ impl Stage {
         stage.fill(a, &block, 1);
         stage.check(a, &block, 1);
         stage.free(block);
-        give_all_back(&stage.rig, &stage.pool);
+        trim_completely(&stage.rig, &stage.pool);
         stage
     }
 
@@ -157,7 +157,7 @@ impl Stage {
     /// Everything was in order, and goes back.
     pub(crate) fn end(self) {
         assert_eq!(self.pool.usage().outstanding(), 0);
-        give_all_back(&self.rig, &self.pool);
+        trim_completely(&self.rig, &self.pool);
         assert_eq!(self.pool.usage().reserved, 0);
         let Self { pool, leases, witness, rig } = self;
         drop((pool, leases));
