@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use a2_support::Backend;
@@ -58,4 +59,21 @@ fn a_reservation_with_a_longer_timeout_waits_for_the_lock_timeout_once() {
     let _locked = locked(directory.path());
     let waited = time(|| drop(budget.reserve(10, 10 * PATIENCE).unwrap_err()));
     assert!(waited < 2 * PATIENCE, "{waited:?}");
+}
+
+#[test]
+fn a_release_does_not_wait_for_the_charges_of_other_threads() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (budget, backend) = (budget(directory.path()), Arc::new(Backend::new()));
+    let resource = BudgetLayer::on(&budget).layer(Arc::clone(&backend));
+    let block = resource.allocate(10, backend.stream(), TAG).unwrap();
+    let _locked = locked(directory.path());
+    let waited = thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| drop(resource.allocate(10, backend.stream(), TAG).unwrap_err()));
+        }
+        thread::sleep(Duration::from_millis(50));
+        time(|| assert!(resource.deallocate(block).is_ok()))
+    });
+    assert!(waited < PATIENCE, "{waited:?}");
 }

@@ -8,12 +8,14 @@
 //! | `reservation` | [`Reservation`], and the queue for one |
 //! | `layer`, `resource`, `pages` | [`BudgetLayer`]; [`GlobalDeviceBudget`], over blocks and over pages |
 //! | `account`, `tree` | the arithmetic of one account, and of an account with all above it |
+//! | `holders` | what holds how much |
 //! | `charges`, `pending` | what each live block was charged, and each block that is still retired |
 //! | `outer`, `shared` | a limit around the root of a tree; the one that processes share |
 
 mod account;
 mod charges;
 mod handle;
+mod holders;
 mod layer;
 #[cfg(all(test, loom))]
 mod models;

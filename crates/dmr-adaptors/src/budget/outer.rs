@@ -8,16 +8,12 @@ use super::tree::Refusal;
 
 /// A limit that bounds what is charged to the root of a tree of accounts.
 ///
-/// A tree calls it where it charges and releases its root, and nowhere else: in
-/// [`Tree::charge_locked`] and [`Tree::adjust_locked`], under the lock of the tree. So no thread of
-/// this process sees bytes in the root that are then refused. No method may call the driver, a
-/// resource or the budget, and none is called in a forked child.
+/// A tree calls it after it has charged or released its root. It does not hold its lock, because a
+/// method may wait for other processes, except where a reservation has a limit above its bytes. No
+/// method may call the driver, a resource or the budget, and none is called in a forked child.
 ///
 /// Releases add up to the charges. Tags need not: what a block takes of a reservation was charged
 /// as `(reserved)` before.
-///
-/// [`Tree::charge_locked`]: super::tree::Tree::charge_locked
-/// [`Tree::adjust_locked`]: super::tree::Tree::adjust_locked
 pub(super) trait OuterLimit: Debug + Send + Sync {
     /// Charges `bytes`, if they fit.
     ///
@@ -38,8 +34,9 @@ pub(super) trait OuterLimit: Debug + Send + Sync {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::Arc;
+    use std::fmt;
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use dmr_core::error::Holder;
@@ -52,14 +49,23 @@ mod tests {
     const NEIGHBOUR: AllocTag = AllocTag::new("neighbour");
 
     /// A limit that another process charges, too.
-    #[derive(Debug)]
     struct Outer {
         limit: u64,
         charged: AtomicU64,
+        /// Called once, when it is charged next.
+        on_charge: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl Debug for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Outer")
+        }
     }
 
     impl OuterLimit for Outer {
         fn try_charge(&self, bytes: u64, _: AllocTag) -> Result<(), Refusal> {
+            let on_charge = self.on_charge.lock().unwrap().take();
+            on_charge.into_iter().for_each(|call| call());
             let fits = |charged: u64| Some(charged + bytes).filter(|sum| *sum <= self.limit);
             let before = self.charged.fetch_update(SeqCst, SeqCst, fits);
             before.map(drop).map_err(|charged| Refusal {
@@ -86,7 +92,8 @@ mod tests {
     }
 
     fn within(limit: u64, outer: u64) -> (Budget, Arc<Outer>) {
-        let outer = Arc::new(Outer { limit: outer, charged: AtomicU64::new(0) });
+        let (charged, on_charge) = (AtomicU64::new(0), Mutex::default());
+        let outer = Arc::new(Outer { limit: outer, charged, on_charge });
         (Budget::within(limit, Arc::clone(&outer) as _), outer)
     }
 
@@ -146,5 +153,27 @@ mod tests {
             drop(reserved);
             assert_eq!(outer.charged.load(SeqCst), 300);
         });
+    }
+
+    #[test]
+    fn a_charge_that_is_taken_back_makes_no_other_request_fail() {
+        let (whole, outer) = within(300, 800);
+        outer.charge_anyway(600, NEIGHBOUR);
+        let (other, refused) = (whole.clone(), Arc::new(Mutex::new(None)));
+        let result = Arc::clone(&refused);
+        // While the first request is charged to the tree, and before it is refused.
+        *outer.on_charge.lock().unwrap() = Some(Box::new(move || {
+            assert_eq!(other.reserved_bytes(), 250);
+            let before = other.tree.releases();
+            let refused = other.tree.charge(&other.sub_budget(TAG, 150).account, 150, TAG);
+            *result.lock().unwrap() = Some((before, refused.unwrap_err()));
+        }));
+        let before = whole.tree.releases();
+        let own = whole.tree.charge(&whole.account, 250, TAG).unwrap_err();
+        assert!(whole.tree.stands(&own, before), "200 bytes were left: {own:?}");
+        let (before, other) = refused.lock().unwrap().take().unwrap();
+        assert!(!whole.tree.stands(&other, before), "nothing was left charged: {other:?}");
+        assert_eq!(whole.reserved_bytes(), 0);
+        whole.tree.charge(&whole.account, 150, TAG).unwrap();
     }
 }

@@ -80,6 +80,8 @@ pub(super) struct Waiter {
     ticket: u64,
     account: Arc<Account>,
     bytes: u64,
+    /// Whether its bytes are charged to the tree, and not yet to the limit around it.
+    is_charging: bool,
 }
 
 /// A request for a reservation.
@@ -98,7 +100,7 @@ impl Queued<'_> {
         loop {
             let now = Instant::now();
             let is_over = deadline.is_some_and(|deadline| now >= deadline);
-            let reaped_before = self.tree.reaped();
+            let before = self.tree.releases();
             let refused = match self.admit() {
                 Ok(account) => return Ok(account),
                 Err(refused @ Refused::Forked) => return Err(refused),
@@ -109,7 +111,7 @@ impl Queued<'_> {
                 return Err(oversized);
             }
             self.tree.poll();
-            if self.tree.reaped() != reaped_before {
+            if !self.tree.stands(&refused, before) {
                 continue;
             }
             if is_over && reaped.is_some() {
@@ -130,39 +132,54 @@ impl Queued<'_> {
     /// the queue.
     fn admit(&mut self) -> Result<Arc<Account>, Refused> {
         let Some(mut state) = self.tree.lock() else { return Err(Refused::Forked) };
-        let charged = match self.ahead(&state) {
-            Some(account) => Err(Refused::Full { remaining: account.room(), account }),
-            None => self.tree.charge_locked(self.account, self.bytes, RESERVED),
-        };
-        match charged {
-            Ok(()) => {
+        if let Some(account) = self.ahead(&state) {
+            self.join(&mut state);
+            return Err(Refused::Full { remaining: account.room(), account });
+        }
+        if let Some(waiter) = self.waiter(&mut state) {
+            waiter.is_charging = true;
+        }
+        match self.tree.charge_locked(state, self.account, self.bytes, RESERVED) {
+            Ok(mut state) => {
                 self.leave(&mut state);
                 let (name, bytes) = (self.account.name(), self.bytes);
                 Ok(self.tree.add(&mut state, self.account, name, bytes, bytes))
             }
             Err(refused) => {
-                self.join(&mut state);
+                if let Some(mut state) = self.tree.lock() {
+                    self.join(&mut state);
+                }
                 Err(refused)
             }
         }
     }
 
     /// Returns the account for whose room an earlier reservation waits, if this one needs room
-    /// there too. That is the root if the earlier one fits and has only to wake up.
+    /// there too. That is the root if the earlier one fits in this tree: it has only to wake up, or waits for the
+    /// limit around the root.
     fn ahead(&self, state: &State) -> Option<Arc<Account>> {
         let earlier = state.waiters.iter().take_while(|waiter| Some(waiter.ticket) != self.ticket);
-        let full = |waiter: &Waiter| self.tree.full(&waiter.account, waiter.bytes);
+        let full = |waiter: &Waiter| {
+            if waiter.is_charging { None } else { self.tree.full(&waiter.account, waiter.bytes) }
+        };
         earlier
             .map(|waiter| full(waiter).unwrap_or_else(|| Arc::clone(&self.tree.root)))
             .find(|account| self.account.needs_room_of(self.bytes, account))
     }
 
+    /// Returns its place in the queue, if it waits.
+    fn waiter<'s>(&self, state: &'s mut State) -> Option<&'s mut Waiter> {
+        state.waiters.iter_mut().find(|waiter| Some(waiter.ticket) == self.ticket)
+    }
+
     fn join(&mut self, state: &mut State) {
-        if self.ticket.is_none() {
+        if let Some(waiter) = self.waiter(state) {
+            waiter.is_charging = false;
+        } else {
             let ticket = state.next_ticket;
             state.next_ticket += 1;
             let (account, bytes) = (Arc::clone(self.account), self.bytes);
-            state.waiters.push_back(Waiter { ticket, account, bytes });
+            state.waiters.push_back(Waiter { ticket, account, bytes, is_charging: false });
             self.ticket = Some(ticket);
             self.tree.set_waiting(state);
         }

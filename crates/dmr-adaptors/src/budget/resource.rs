@@ -185,7 +185,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     #[cold]
     fn make_room(&self, mut refused: Refused, bytes: u64, tag: AllocTag) -> ResourceResult<()> {
         let Budget { tree, account } = &self.budget;
-        let (mut step, mut reaped) = (0, None);
+        let (mut step, mut before) = (0, None);
         loop {
             if matches!(refused, Refused::Forked) {
                 return Err(ResourceError::forked_process(self.resource.device_ordinal()));
@@ -197,9 +197,10 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
                 return Err(out_of_budget(tree.refusal(oversized), bytes));
             }
             // Bytes that upstream had freed before the refusal, and that were still charged, might
-            // have made it fit: it stands only if there were none.
+            // have made it fit, and so might those of a charge that was taken back: it stands only if
+            // there were none.
             tree.poll();
-            if reaped == Some(tree.reaped()) {
+            if before.is_some_and(|before| tree.stands(&refused, before)) {
                 match step {
                     0 => {
                         // Its error is not about this request; the next reap returns it.
@@ -215,7 +216,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
                 step += 1;
                 tree.poll();
             }
-            reaped = Some(tree.reaped());
+            before = Some(tree.releases());
             refused = match tree.charge(account, bytes, tag) {
                 Ok(()) => return Ok(()),
                 Err(refused) => refused,

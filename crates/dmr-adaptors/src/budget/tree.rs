@@ -3,12 +3,12 @@
 //! The order of locks: the queue of pending blocks, the tree, the map of charges. No lock is held
 //! while a resource allocates, frees or reaps.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use dmr_core::error::{Holder, SharedShortage};
 use dmr_core::process::LeakedInChild;
-use dmr_core::{AllocTag, Process, StreamPoolId};
+use dmr_core::{AllocTag, Process};
 
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock};
 
@@ -38,6 +38,8 @@ pub(super) struct Tree {
     pub(super) charges: Charges,
     /// How often a pending block was released.
     reaped: AtomicU64,
+    /// How often a charge was taken back, because the limit around the root refused it.
+    taken_back: AtomicU64,
     /// The number of reservations that wait.
     waiting: AtomicU64,
     /// Notified when bytes are released while a reservation waits.
@@ -56,6 +58,13 @@ pub(super) struct State {
     /// Reservations that wait, first come, first served.
     pub(super) waiters: VecDeque<Waiter>,
     pub(super) next_ticket: u64,
+}
+
+/// How often bytes were released that no request should be refused for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Releases {
+    reaped: u64,
+    taken_back: u64,
 }
 
 /// Why bytes were not charged.
@@ -98,6 +107,7 @@ impl Tree {
             state: LeakedInChild::new(Mutex::new(state)),
             charges: Charges::new(),
             reaped: AtomicU64::new(0),
+            taken_back: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             released: Condvar::new(),
         }
@@ -124,46 +134,81 @@ impl Tree {
         if account.parent.is_none() && self.outer.is_none() && !self.is_forked() {
             return account.charge(bytes).map_err(|room| Refused::full(account, room));
         }
-        let Some(_state) = self.lock() else { return Err(Refused::Forked) };
-        self.charge_locked(account, bytes, tag)
+        let Some(state) = self.lock() else { return Err(Refused::Forked) };
+        self.charge_locked(state, account, bytes, tag).map(drop)
     }
 
-    /// Charges under the lock of the tree.
+    /// Charges with the lock of the tree, which it returns. The lock is not held while the limit around
+    /// the root is charged, which can wait for other processes: the bytes are charged to the tree
+    /// meanwhile, as those of every call in progress.
     #[inline(never)]
-    pub(super) fn charge_locked(
-        &self,
+    pub(super) fn charge_locked<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
         account: &Arc<Account>,
         bytes: u64,
         tag: AllocTag,
-    ) -> Result<(), Refused> {
-        let Some(parent) = &account.parent else { return self.charge_root(bytes, tag) };
+    ) -> Result<MutexGuard<'a, State>, Refused> {
+        let charged = Self::charge_accounts(account, bytes);
+        let Some(outer) = &self.outer else { return charged.map(|_| state) };
+        let more = match charged {
+            Ok(0) => return Ok(state),
+            Ok(more) => more,
+            Err(refused) => {
+                drop(state);
+                return Err(self.refused_by_root(refused, outer, tag));
+            }
+        };
+        // What a reservation holds of its parent is not the sum of its charges: the lock is held, so that
+        // what is taken back is what was charged.
+        let is_reserved = account.ancestors().any(|account| account.floor() > 0);
+        let state = is_reserved.then_some(state);
+        let charged = outer.try_charge(more, tag);
+        let Some(state) = state.or_else(|| self.lock()) else { return Err(Refused::Forked) };
+        let Err(refusal) = charged else { return Ok(state) };
+        Self::adjust_accounts(account, -signed(bytes));
+        self.taken_back.fetch_add(1, Ordering::Release);
+        drop(state);
+        self.notify_waiters();
+        Err(Refused::Outer(Box::new(refusal)))
+    }
+
+    /// Charges the accounts of the tree, and returns what was charged to the root.
+    fn charge_accounts(account: &Arc<Account>, bytes: u64) -> Result<u64, Refused> {
         let before = account.held();
         account.charge(bytes).map_err(|room| Refused::full(account, room))?;
-        let above = self.charge_locked(parent, account.held() - before, tag);
+        let Some(parent) = &account.parent else { return Ok(bytes) };
+        let above = Self::charge_accounts(parent, account.held() - before);
         if above.is_err() {
             account.adjust(-signed(bytes));
         }
         above
     }
 
-    /// Charges the root under the lock. The limit around it comes first: its refusal counts more than
-    /// this tree.
-    fn charge_root(&self, bytes: u64, tag: AllocTag) -> Result<(), Refused> {
-        let outer = self.outer.as_ref().filter(|_| bytes > 0);
-        if let Some(outer) = outer {
-            outer.try_charge(bytes, tag).map_err(|refusal| Refused::Outer(Box::new(refusal)))?;
+    /// Returns the refusal of the limit around the root for one of the root, if it has no more room than
+    /// that: it counts more than this tree.
+    fn refused_by_root(
+        &self,
+        refused: Refused,
+        outer: &Arc<dyn OuterLimit>,
+        tag: AllocTag,
+    ) -> Refused {
+        let Refused::Full { account, remaining } = &refused else { return refused };
+        if !Arc::ptr_eq(account, &self.root) {
+            return refused;
         }
-        self.root.charge(bytes).map_err(|room| {
-            outer.iter().for_each(|outer| outer.release(bytes, tag));
-            Refused::full(&self.root, room)
-        })
+        match outer.try_charge(remaining + 1, tag) {
+            Ok(()) => {
+                outer.release(remaining + 1, tag);
+                refused
+            }
+            Err(refusal) => Refused::Outer(Box::new(refusal)),
+        }
     }
 
     /// Charges `bytes` that are in use already, also if that exceeds a limit.
     pub(super) fn charge_anyway(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
-        if let Some(_state) = self.lock() {
-            self.adjust_locked(account, signed(bytes), tag);
-        }
+        self.adjust(account, signed(bytes), tag);
     }
 
     /// Releases bytes that were charged to an account.
@@ -171,24 +216,34 @@ impl Tree {
     pub(super) fn release(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
         if account.parent.is_none() && self.outer.is_none() {
             account.adjust(-signed(bytes));
-        } else if let Some(_state) = self.lock() {
-            self.adjust_locked(account, -signed(bytes), tag);
+        } else {
+            self.adjust(account, -signed(bytes), tag);
         }
         self.notify_waiters();
     }
 
-    /// Charges `bytes` under the lock, also if that exceeds a limit; releases them if they are
-    /// negative.
+    /// Charges `bytes`, also if that exceeds a limit; releases them if they are negative.
     #[inline(never)]
-    fn adjust_locked(&self, account: &Arc<Account>, bytes: i64, tag: AllocTag) {
+    fn adjust(&self, account: &Arc<Account>, bytes: i64, tag: AllocTag) {
+        let Some(state) = self.lock() else { return };
+        let root = Self::adjust_accounts(account, bytes);
+        drop(state);
+        self.adjust_outer(root, tag);
+    }
+
+    /// Adjusts the accounts of the tree under its lock. Returns by how many bytes the root changed.
+    fn adjust_accounts(account: &Arc<Account>, bytes: i64) -> i64 {
         let before = account.held();
         account.adjust(bytes);
-        match (&account.parent, &self.outer) {
-            (Some(parent), _) => {
-                self.adjust_locked(parent, signed(account.held()) - signed(before), tag);
-            }
-            (None, Some(outer)) if bytes > 0 => outer.charge_anyway(bytes.unsigned_abs(), tag),
-            (None, Some(outer)) if bytes < 0 => outer.release(bytes.unsigned_abs(), tag),
+        let Some(parent) = &account.parent else { return bytes };
+        Self::adjust_accounts(parent, signed(account.held()) - signed(before))
+    }
+
+    /// Adjusts the limit around the root. Call it without the lock.
+    fn adjust_outer(&self, bytes: i64, tag: AllocTag) {
+        match &self.outer {
+            Some(outer) if bytes > 0 => outer.charge_anyway(bytes.unsigned_abs(), tag),
+            Some(outer) if bytes < 0 => outer.release(bytes.unsigned_abs(), tag),
             _ => {}
         }
     }
@@ -217,8 +272,7 @@ impl Tree {
             }
             more = more.saturating_sub(account.unused());
         }
-        let does_not_fit = |outer: &Arc<dyn OuterLimit>| more > outer.remaining();
-        self.outer.as_ref().is_some_and(does_not_fit).then(|| Arc::clone(&self.root))
+        None
     }
 
     /// Returns a refusal if `bytes` exceed a limit, whatever is charged: also that of the limit
@@ -278,21 +332,22 @@ impl Tree {
         let unused = account.unused();
         account.set_limit(0);
         account.set_floor(0);
-        if let Some(parent) = &account.parent {
-            self.adjust_locked(parent, -signed(unused), RESERVED);
-        }
+        let parent = account.parent.as_ref();
+        let root = parent.map_or(0, |parent| Self::adjust_accounts(parent, -signed(unused)));
         drop(state);
+        self.adjust_outer(root, RESERVED);
         self.notify_waiters();
     }
 
     /// Returns the bytes that are left of an account and of all above it.
     pub(super) fn remaining(&self, account: &Arc<Account>) -> u64 {
-        let Some(_state) = self.lock() else { return 0 };
+        let Some(state) = self.lock() else { return 0 };
         let (mut remaining, mut reserved) = (u64::MAX, 0_u64);
         for account in account.ancestors() {
             remaining = remaining.min(reserved.saturating_add(account.room()));
             reserved = reserved.saturating_add(account.unused());
         }
+        drop(state);
         let outer = self.outer.iter().map(|outer| reserved.saturating_add(outer.remaining()));
         outer.fold(remaining, u64::min)
     }
@@ -321,81 +376,6 @@ impl Drop for Tree {
         }
         drop(kept);
         sums.into_iter().for_each(|(tag, bytes)| outer.release(bytes, tag));
-    }
-}
-
-/// What holds how much.
-impl Tree {
-    /// Returns the content of the error for a refusal. Call it without a lock.
-    pub(super) fn refusal(&self, refused: Refused) -> Refusal {
-        match refused {
-            Refused::Full { account, remaining } => Refusal {
-                name: account.name(),
-                limit: account.limit(),
-                remaining,
-                pending: self.pending_bytes(&account),
-                holders: self.holders(&account),
-                shared: None,
-            },
-            Refused::Outer(refusal) => {
-                Refusal { pending: self.pending_bytes(&self.root), ..*refusal }
-            }
-            Refused::Forked => Refusal::default(),
-        }
-    }
-
-    /// Returns what holds an account, most bytes first. Call it without a lock.
-    pub(super) fn holders(&self, account: &Arc<Account>) -> Vec<Holder> {
-        let Some(state) = self.lock() else { return Vec::new() };
-        let mut sums = HashMap::new();
-        let mut add = |tag, bytes| {
-            let sum = sums.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
-            sum.bytes += bytes;
-            sum.blocks += u64::from(tag != EXISTING);
-        };
-        let within = state.within(account);
-        for below in within.iter().filter(|below| !Arc::ptr_eq(below, account)) {
-            if below.unused() > 0 {
-                add(RESERVED, below.unused());
-            }
-        }
-        let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
-        let pending = state.pending_within(account);
-        drop(state);
-        self.charges.for_each(|_, charge| {
-            if ids.contains(&charge.account) {
-                add(charge.tag, charge.bytes);
-            }
-        });
-        for pending in pending {
-            pending.for_each(|block| add(block.tag, block.bytes));
-        }
-        let mut holders: Vec<_> = sums.into_values().collect();
-        holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.tag.cmp(&b.tag)));
-        holders
-    }
-
-    /// Returns the bytes of pending blocks that are charged to an account or below it.
-    pub(super) fn pending_bytes(&self, account: &Arc<Account>) -> u64 {
-        let Some(state) = self.lock() else { return 0 };
-        state.pending_within(account).iter().map(|pending| pending.bytes()).sum()
-    }
-
-    /// Returns the bytes that an account and those below it are charged for live blocks, and for
-    /// pending ones, of resources on these streams.
-    pub(super) fn charged_on(&self, account: &Arc<Account>, streams: StreamPoolId) -> [u64; 2] {
-        let Some(state) = self.lock() else { return [0; 2] };
-        let ids: HashSet<_> = state.within(account).iter().map(|account| account.id).collect();
-        let mut pending = state.pending_within(account);
-        drop(state);
-        let mut live = 0;
-        self.charges.for_each(|known, charge| {
-            if known == Some(streams) && ids.contains(&charge.account) {
-                live += charge.bytes;
-            }
-        });
-        pending.retain(|pending| pending.streams() == streams);
-        [live, pending.iter().map(|pending| pending.bytes()).sum()]
     }
 }
 
@@ -437,20 +417,31 @@ impl Tree {
         self.reaped.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns how often a pending block was released, by any thread. A block that upstream has
-    /// freed before this call is counted by the end of the next poll.
-    pub(super) fn reaped(&self) -> u64 {
-        self.reaped.load(Ordering::Acquire)
+    /// Returns how often bytes were released that no request should be refused for. A block that
+    /// upstream has freed before this call is counted by the end of the next poll.
+    pub(super) fn releases(&self) -> Releases {
+        let [reaped, taken_back] =
+            [&self.reaped, &self.taken_back].map(|count| count.load(Ordering::Acquire));
+        Releases { reaped, taken_back }
+    }
+
+    /// Returns whether a refusal stands: whether none of the bytes that it met were released since
+    /// `before`, which was counted before the charge. Charges that are taken back are never in the limit
+    /// around the root.
+    pub(super) fn stands(&self, refused: &Refused, before: Releases) -> bool {
+        let now = self.releases();
+        let is_outer = matches!(refused, Refused::Outer(_));
+        now.reaped == before.reaped && (is_outer || now.taken_back == before.taken_back)
     }
 }
 
 impl State {
     /// Returns `account` and all accounts below it.
-    fn within(&self, account: &Arc<Account>) -> Vec<Arc<Account>> {
+    pub(super) fn within(&self, account: &Arc<Account>) -> Vec<Arc<Account>> {
         self.accounts.values().filter(|below| below.is_within(account)).cloned().collect()
     }
 
-    fn pending_within(&self, account: &Arc<Account>) -> Vec<Arc<PendingBlocks>> {
+    pub(super) fn pending_within(&self, account: &Arc<Account>) -> Vec<Arc<PendingBlocks>> {
         let is_within = |pending: &&Arc<PendingBlocks>| pending.account.is_within(account);
         self.pending.iter().filter(is_within).cloned().collect()
     }
