@@ -68,34 +68,39 @@ impl PendingBlocks {
             return;
         }
         let mut queue = lock(&self.queue);
-        for _ in 0..POLLED_PER_PUSH.min(queue.len()) {
-            let kept = queue.pop_front().filter(|oldest| self.keeps(oldest, tree));
-            queue.extend(kept);
-        }
+        let oldest = POLLED_PER_PUSH.min(queue.len());
         queue.push_back(block);
         self.bytes.fetch_add(block.bytes, Ordering::Release);
+        self.poll_oldest(&mut queue, oldest, tree);
     }
 
     /// Releases the blocks that the resource has freed.
     pub(super) fn poll(&self, tree: &Tree) {
         if !tree.is_forked() && self.bytes() > 0 {
-            lock(&self.queue).retain(|block| self.keeps(block, tree));
+            let mut queue = lock(&self.queue);
+            let all = queue.len();
+            self.poll_oldest(&mut queue, all, tree);
         }
     }
 
-    /// Returns whether a block of the queue, whose lock is held, is still retired; releases it if
-    /// not.
-    fn keeps(&self, block: &Pending, tree: &Tree) -> bool {
-        let is_retired = match block.id {
-            Some(id) => self.resource.is_retired(id),
-            None => self.resource.usage().retired > 0,
-        };
-        if !is_retired {
-            tree.release(&self.account, block.bytes, block.tag);
-            tree.count_reaped();
-            self.bytes.fetch_sub(block.bytes, Ordering::Release);
+    /// Looks at the oldest blocks, and releases those that the resource has freed; the others become
+    /// the youngest. A block leaves the queue after the resource has returned, which can panic.
+    fn poll_oldest(&self, queue: &mut VecDeque<Pending>, count: usize, tree: &Tree) {
+        for _ in 0..count {
+            let Some(oldest) = queue.front() else { return };
+            let is_retired = match oldest.id {
+                Some(id) => self.resource.is_retired(id),
+                None => self.resource.usage().retired > 0,
+            };
+            let Some(oldest) = queue.pop_front() else { return };
+            if is_retired {
+                queue.push_back(oldest);
+            } else {
+                tree.release(&self.account, oldest.bytes, oldest.tag);
+                tree.count_reaped();
+                self.bytes.fetch_sub(oldest.bytes, Ordering::Release);
+            }
         }
-        is_retired
     }
 
     /// Calls `try_reap` of the resource if blocks are pending.
