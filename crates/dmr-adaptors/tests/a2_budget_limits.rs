@@ -283,3 +283,20 @@ fn a_limit_that_was_set_is_not_raised_by_a_later_budget_of_the_device() {
     });
     assert_eq!(undone, 0, "a limit of 50 was set and did not stay");
 }
+
+#[test]
+fn the_bytes_of_blocks_that_were_retired_before_the_budget_and_freed_are_not_charged() {
+    let backend = Arc::new(Backend::new().keeping(true));
+    let old = backend.allocate(600, backend.stream(), TAG).unwrap();
+    backend.deallocate(old).unwrap();
+    let layer = BudgetLayer::new(1000).with_charge_existing(true).with_reap_pending(false);
+    let budget = layer.layer(Arc::clone(&backend));
+    let young = budget.allocate(1, backend.stream(), TAG).unwrap();
+    // Frees the 600 bytes; what is retired later stays retired.
+    backend.try_reap().unwrap();
+    backend.reap_early(false);
+    budget.deallocate(young).unwrap();
+    assert_eq!(backend.bytes_outstanding(), 1);
+    let block = budget.allocate(500, backend.stream(), TAG).unwrap();
+    budget.deallocate(block).unwrap();
+}

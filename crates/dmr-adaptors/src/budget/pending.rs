@@ -79,7 +79,20 @@ impl PendingBlocks {
         if !tree.is_forked() && self.bytes() > 0 {
             let mut queue = lock(&self.queue);
             let all = queue.len();
+            let has_existing = queue.iter().any(|block| block.id.is_none());
+            // First: what is freed meanwhile is then still counted here.
+            let retired = if has_existing { self.resource.usage().retired } else { 0 };
             self.poll_oldest(&mut queue, all, tree);
+            if let Some(existing) = queue.iter_mut().find(|block| block.id.is_none()) {
+                let later = self.bytes().saturating_sub(existing.bytes);
+                let freed = existing.bytes.saturating_sub(retired.saturating_sub(later));
+                existing.bytes -= freed;
+                if freed > 0 {
+                    tree.release(&self.account, freed, existing.tag);
+                    tree.count_reaped();
+                    self.bytes.fetch_sub(freed, Ordering::Release);
+                }
+            }
         }
     }
 
