@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use dmr_core::Process;
@@ -28,7 +29,7 @@ pub struct SharedLimit {
     config: SharedLimitConfig,
     path: PathBuf,
     made_in: Process,
-    gate: LeakedInChild<Gate>,
+    gate: LeakedInChild<Arc<Gate>>,
 }
 
 /// The member and its file, for one thread at a time.
@@ -38,15 +39,30 @@ struct Gate {
     returned: Condvar,
     /// Bytes by which the next thread with the session changes what is charged.
     change: AtomicI64,
+    /// Whether a thread retries what the file does not have yet.
+    is_retried: AtomicBool,
 }
 
 struct Session {
     file: AccountFile,
     member: Member,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Joined,
+    /// Dropped, but the account was busy.
+    Leaving,
+    /// Its record may be that of another member.
+    Left,
 }
 
 /// How long a change waits that cannot be refused.
 const PATIENCE_OF_CHANGE: Duration = Duration::from_millis(50);
+/// How long the thread that retries a change waits for the file, and then until it tries again.
+const PATIENCE_OF_RETRY: Duration = Duration::from_millis(5);
+const PAUSE_OF_RETRY: Duration = Duration::from_millis(50);
 
 impl SharedLimit {
     /// Joins the account of a GPU. The first living member sets the limit.
@@ -63,14 +79,19 @@ impl SharedLimit {
         let session = loop {
             let mut file = AccountFile::open(&path)?;
             match Member::join(&mut file, header, process, config.patience) {
-                Ok(member) => break Session { file, member },
+                Ok(member) => break Session { file, member, stage: Stage::Joined },
                 // The last member left after the file was opened: the path leads to another file, or to none.
                 Err(Problem::Changed { .. }) if start.elapsed() < config.patience => {}
                 Err(problem) => return Err(located(problem)),
             }
         };
         let session = Mutex::new(Some(session));
-        let gate = Gate { session, returned: Condvar::new(), change: AtomicI64::new(0) };
+        let gate = Arc::new(Gate {
+            session,
+            returned: Condvar::new(),
+            change: AtomicI64::new(0),
+            is_retried: AtomicBool::new(false),
+        });
         let (config, made_in) = (config.clone(), Process::current());
         Ok(Self { config, made_in, path, gate: LeakedInChild::new(gate) })
     }
@@ -95,7 +116,7 @@ impl SharedLimit {
     /// [`Account`](ChargeError::Account) if the account cannot be used, and after the
     /// [lock timeout](SharedLimitConfig::with_lock_timeout). Nothing is charged then.
     pub fn charge(&self, bytes: u64, largest: Largest<'_>) -> Result<(), ChargeError> {
-        self.with_session(self.config.patience, |Session { file, member }, left| {
+        self.with_session(self.config.patience, |Session { file, member, .. }, left| {
             member.charge(file, bytes, largest, left).map_err(|refused| match refused {
                 Refused::OverLimit(refusal) => ChargeError::OverLimit(refusal),
                 Refused::Problem(problem) => self.error(problem).into(),
@@ -105,14 +126,14 @@ impl SharedLimit {
 
     /// Releases `bytes` that were charged. `largest` is what others see of this process from now on.
     ///
-    /// If the account cannot be changed within 50 ms, the bytes stay charged and the next call of this member
-    /// releases them.
+    /// If the account cannot be locked within 50 ms, the bytes stay charged until it can: a thread of this process, which
+    /// ends then, tries every 50 ms, and so does each call of this member.
     pub fn release(&self, bytes: u64, largest: Largest<'_>) {
         self.change(0_i64.saturating_sub_unsigned(bytes), largest);
     }
 
     /// Charges `bytes` that are in use already, also if that exceeds the limit; then nothing more is charged until it
-    /// fits. If the account cannot be changed within 50 ms, the next call of this member charges them.
+    /// fits. If the account cannot be locked within 50 ms, they are charged later, as [`release`](Self::release) has it.
     pub fn charge_existing(&self, bytes: u64, largest: Largest<'_>) {
         self.change(0_i64.saturating_add_unsigned(bytes), largest);
     }
@@ -124,9 +145,13 @@ impl SharedLimit {
         // First, so that it is not lost.
         self.gate.change.fetch_add(bytes, Ordering::Relaxed);
         let patience = self.config.patience.min(PATIENCE_OF_CHANGE);
-        let _ = self.with_session(patience, |Session { file, member }, left| {
-            member.settle(file, largest, left)
-        });
+        let settle = |Session { file, member, .. }: &mut Session, left| {
+            let settled = member.settle(file, largest, left);
+            self.gate.retry_if_busy(&settled);
+        };
+        if let Err(busy) = self.gate.with_session(patience, settle) {
+            self.gate.retry_if_busy(&Err(busy));
+        }
     }
 
     /// Returns what each living process has charged.
@@ -146,23 +171,38 @@ impl SharedLimit {
         Ok(AccountUsage { uuid, limit, group, processes })
     }
 
-    /// Waits until no other thread uses the member, and does so; `call` gets what is left of the time to wait.
+    /// Calls [`Gate::with_session`], unless in a forked child.
     fn with_session<T>(
         &self,
         patience: Duration,
         call: impl FnOnce(&mut Session, Duration) -> T,
     ) -> Result<T, SharedLimitError> {
-        let start = Instant::now();
         if !self.made_in.is_current() {
             return Err(self.error(Problem::Forked));
         }
-        let Gate { session, returned, change } = &*self.gate;
+        self.gate.with_session(patience, call).map_err(|problem| self.error(problem))
+    }
+
+    fn error(&self, problem: Problem) -> SharedLimitError {
+        SharedLimitError { path: self.path.clone(), problem }
+    }
+}
+
+impl Gate {
+    /// Waits until no other thread uses the member, and does so; `call` gets what is left of the time to wait.
+    fn with_session<T>(
+        &self,
+        patience: Duration,
+        call: impl FnOnce(&mut Session, Duration) -> T,
+    ) -> Result<T, Problem> {
+        let start = Instant::now();
+        let Self { session, returned, change, .. } = self;
         let is_taken = |session: &mut Option<Session>| session.is_none();
         let (mut guard, _) =
             ignore_poison(returned.wait_timeout_while(lock(session), patience, is_taken));
         let Some(mut taken) = guard.take() else {
             let holder = Some(std::process::id());
-            return Err(self.error(Problem::Busy { waited: patience, holder }));
+            return Err(Problem::Busy { waited: patience, holder });
         };
         // The lock is not held while the file is waited for.
         drop(guard);
@@ -173,17 +213,67 @@ impl SharedLimit {
         Ok(result)
     }
 
-    fn error(&self, problem: Problem) -> SharedLimitError {
-        SharedLimitError { path: self.path.clone(), problem }
+    /// Starts the thread that retries a change, if the account was busy and there is none.
+    fn retry_if_busy(self: &Arc<Self>, result: &Result<(), Problem>) {
+        // AcqRel: `retry` clears it and reads the change then.
+        if !is_busy(result) || self.is_retried.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let gate = Arc::clone(self);
+        let retry = move || while gate.retry() {};
+        if thread::Builder::new().name("dmr-shared-limit".to_owned()).spawn(retry).is_err() {
+            // The next call of the member does it.
+            self.is_retried.store(false, Ordering::Release);
+        }
     }
+
+    /// Tries once to write what is charged, or to leave. Returns whether to try again.
+    fn retry(&self) -> bool {
+        thread::sleep(PAUSE_OF_RETRY);
+        let is_done = self.with_session(PATIENCE_OF_RETRY, |session, left| {
+            let Session { file, member, stage } = session;
+            let result = match *stage {
+                Stage::Joined => member.settle_as_shown(file, left),
+                Stage::Leaving => member.leave(file, left),
+                Stage::Left => Ok(()),
+            };
+            if is_busy(&result) {
+                return false;
+            }
+            if *stage == Stage::Leaving {
+                *stage = Stage::Left;
+            }
+            // With the session: a change that finds the account busy from now on starts another thread.
+            self.is_retried.swap(false, Ordering::AcqRel);
+            true
+        });
+        match is_done {
+            // A change that has not got the session meanwhile has left it to this thread.
+            Ok(true) => {
+                self.change.load(Ordering::Relaxed) != 0
+                    && !self.is_retried.swap(true, Ordering::AcqRel)
+            }
+            _ => true,
+        }
+    }
+}
+
+fn is_busy(result: &Result<(), Problem>) -> bool {
+    matches!(result, Err(Problem::Busy { .. }))
 }
 
 impl Drop for SharedLimit {
     fn drop(&mut self) {
-        // A record that cannot be emptied now is empty when the process has ended.
-        let _ = self.with_session(self.config.patience, |Session { file, member }, left| {
-            member.leave(file, left)
-        });
+        if !self.made_in.is_current() {
+            return;
+        }
+        let leave = |Session { file, member, stage }: &mut Session, left| {
+            let result = member.leave(file, left);
+            *stage = if is_busy(&result) { Stage::Leaving } else { Stage::Left };
+            self.gate.retry_if_busy(&result);
+        };
+        // A record that is not emptied is empty when the process has ended.
+        let _ = self.gate.with_session(self.config.patience, leave);
     }
 }
 

@@ -140,6 +140,21 @@ impl Member {
         self.write(&mut table, self.held, largest)
     }
 
+    /// Writes what is charged, with the tag that the record shows.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Self::settle).
+    pub(crate) fn settle_as_shown(
+        &mut self,
+        storage: &mut impl Storage,
+        patience: Duration,
+    ) -> Result<(), Problem> {
+        let tag = String::from(self.record.tag);
+        let largest = Largest { tag: &tag, bytes: self.record.tag_bytes };
+        self.settle(storage, largest, patience)
+    }
+
     /// Leaves the account, unless something is still charged: that stays until the process ends. The last
     /// living member removes the account.
     ///
