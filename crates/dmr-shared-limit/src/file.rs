@@ -77,7 +77,9 @@ impl AccountFile {
         check_owner(&stat, user())?;
         let full = |_| refused("open", Errno::MFILE);
         let fd = ClosedInChild::new(fd).map_err(full)?;
-        Ok(Self { path: path.to_owned(), fd, lock, len: 0 })
+        // The current directory may change.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self { path, fd, lock, len: 0 })
     }
 
     fn fd(&self) -> Result<BorrowedFd<'_>, Problem> {
@@ -124,6 +126,11 @@ impl AccountFile {
         if stat.st_nlink == 0 {
             return Err(Problem::Changed { what: "removed" });
         }
+        // Other processes would join the file at the path, and have the whole limit there.
+        let found = rustix::fs::lstat(&self.path);
+        if !found.is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino)) {
+            return Err(Problem::Changed { what: "moved" });
+        }
         self.len = usize::try_from(stat.st_size).unwrap_or(usize::MAX);
         if self.len > offset_of(MAX_MEMBERS) {
             Err(Problem::Corrupt { what: "too long" })
@@ -164,11 +171,8 @@ impl Storage for AccountFile {
     }
 
     fn remove(&mut self) -> Result<(), Problem> {
-        let own = self.stat()?;
-        let found = rustix::fs::lstat(&self.path).map_err(|errno| refused("lstat", errno))?;
-        if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino) {
-            return Err(Problem::Changed { what: "replaced" });
-        }
+        // Checked again, for what another program did since the file was locked.
+        self.check_locked()?;
         rustix::fs::unlink(&self.path).map_err(|errno| refused("unlink", errno))
     }
 

@@ -156,6 +156,28 @@ fn an_account_that_is_removed_or_truncated_in_use_is_an_error_and_loses_nothing(
 }
 
 #[test]
+fn an_account_that_is_moved_in_use_is_an_error_and_not_a_second_account() {
+    let directory = directory();
+    let one = join(directory.path(), GIB);
+    one.charge(GIB / 2, Largest::default()).unwrap();
+    let (file, moved) = (file_of(directory.path()), directory.path().join("moved"));
+    let is_refused = || match one.charge(GIB / 2, Largest::default()) {
+        Err(ChargeError::Account(error)) => {
+            error.problem.to_string().starts_with("the account was moved")
+        }
+        other => panic!("{other:?}"),
+    };
+    fs::rename(&file, &moved).unwrap();
+    assert!(is_refused());
+    let two = join(directory.path(), GIB);
+    two.charge(GIB, Largest::default()).unwrap();
+    assert!(is_refused());
+    drop(two);
+    fs::rename(&moved, &file).unwrap();
+    one.charge(GIB / 2, Largest::default()).unwrap();
+}
+
+#[test]
 fn the_257th_member_is_refused() {
     let directory = directory();
     let member = join(directory.path(), GIB);
