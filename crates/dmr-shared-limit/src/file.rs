@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use dmr_core::process::ClosedInChild;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::process::Resource;
 
 use crate::error::{Problem, SharedLimitError};
 use crate::layout::{Header, MAX_MEMBERS, ProcessId, Text, offset_of};
@@ -163,6 +164,11 @@ impl Storage for AccountFile {
     }
 
     fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Problem> {
+        // A limit of the process is all that could cut a write short: half a record is damage for all members.
+        let most = rustix::process::getrlimit(Resource::Fsize).current;
+        if most.is_some_and(|most| (offset + bytes.len()) as u64 > most) {
+            return Err(refused("pwrite", Errno::FBIG));
+        }
         match rustix::io::pwrite(self.fd()?, bytes, offset as u64) {
             Ok(written) if written == bytes.len() => Ok(()),
             Ok(_) => Err(refused("pwrite", Errno::NOSPC)),

@@ -1,7 +1,7 @@
 //! Files that are no accounts, or not ours, and what happens to accounts that other programs change.
 
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code, reason = "makes a FIFO")]
+#![allow(unsafe_code, reason = "makes a FIFO, forks, and limits the size of files")]
 
 mod common;
 
@@ -175,6 +175,45 @@ fn an_account_that_is_moved_in_use_is_an_error_and_not_a_second_account() {
     drop(two);
     fs::rename(&moved, &file).unwrap();
     one.charge(GIB / 2, Largest::default()).unwrap();
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_refuses_a_member_and_damages_nothing() {
+    // A new record, and one that a member has left.
+    for has_free_record in [false, true] {
+        let directory = directory();
+        let limit = join(directory.path(), GIB);
+        if has_free_record {
+            drop(join(directory.path(), GIB));
+        }
+        let before = fs::read(file_of(directory.path())).unwrap();
+        assert_eq!(join_with_files_of(directory.path(), HEADER + RECORD as u64 * 3 / 2), 0);
+        assert_eq!(fs::read(file_of(directory.path())).unwrap(), before);
+        limit.charge(GIB, Largest::default()).unwrap();
+    }
+}
+
+/// Joins in a forked child whose files have at most `bytes`. Returns its status: 0 if that is refused.
+fn join_with_files_of(directory: &Path, bytes: u64) -> i32 {
+    // SAFETY: the child joins and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let most = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        // SAFETY: sets a limit of this process, and ends it without the parent's handlers, or when a call waits.
+        unsafe {
+            libc::alarm(10);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const most);
+            let joined = SharedLimit::join(&config(directory, GIB));
+            let is_refused = joined.is_err_and(|error| {
+                matches!(error.problem, Problem::System { call: "pwrite", .. })
+            });
+            libc::_exit(i32::from(!is_refused));
+        }
+    }
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
 }
 
 #[test]
