@@ -27,8 +27,8 @@ impl SharedLimitConfig {
     /// The group of members that name none.
     pub const DEFAULT_GROUP: &'static str = "default";
 
-    /// Configures a limit of `limit` bytes for the GPU with this UUID, and for all processes of the user that name no
-    /// group.
+    /// Configures a limit of `limit` bytes, at most 2^63 - 1, for the GPU with this UUID, and for all processes of the
+    /// user that name no group.
     pub fn new(uuid: [u8; 16], limit: u64) -> Self {
         let (group, patience) = (Self::DEFAULT_GROUP.to_owned(), Duration::from_secs(5));
         Self { uuid, limit, group, directory: None, patience }
@@ -55,12 +55,20 @@ impl SharedLimitConfig {
     }
 
     /// Returns the file of the account.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidGroup`](Problem::InvalidGroup), [`InvalidLimit`](Problem::InvalidLimit).
     pub(crate) fn path(&self, uid: u32) -> Result<PathBuf, SharedLimitError> {
         let directory = directory(self.directory.as_deref());
         let is_allowed =
             |byte| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-');
         if !(1..=64).contains(&self.group.len()) || !self.group.bytes().all(is_allowed) {
             let problem = Problem::InvalidGroup { group: self.group.clone() };
+            return Err(SharedLimitError { path: directory, problem });
+        }
+        if i64::try_from(self.limit).is_err() {
+            let problem = Problem::InvalidLimit { limit: self.limit };
             return Err(SharedLimitError { path: directory, problem });
         }
         let uuid: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -36,6 +36,14 @@ pub enum Problem {
         group: String,
     },
 
+    /// The limit is larger than 2^63 - 1 bytes.
+    #[non_exhaustive]
+    #[error("a limit of {limit} bytes is too large: use at most {}", i64::MAX)]
+    InvalidLimit {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+
     /// The directory is not in memory.
     #[error(
         "not on a tmpfs, so accounts could survive a reboot or be shared with another host: name a directory \

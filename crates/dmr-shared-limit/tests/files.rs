@@ -178,6 +178,22 @@ fn an_account_that_is_moved_in_use_is_an_error_and_not_a_second_account() {
 }
 
 #[test]
+fn all_that_can_be_charged_can_be_released_and_a_larger_limit_is_refused() {
+    const MOST: u64 = i64::MAX as u64;
+    let directory = directory();
+    for limit in [MOST + 1, u64::MAX] {
+        let problem = SharedLimit::join(&config(directory.path(), limit)).unwrap_err().problem;
+        assert!(matches!(problem, Problem::InvalidLimit { .. }), "{problem}");
+        assert!(problem.to_string().contains(&format!("{limit} bytes is too large")), "{problem}");
+    }
+    let limit = join(directory.path(), MOST);
+    limit.charge(MOST, Largest::default()).unwrap();
+    limit.charge(1, Largest::default()).unwrap_err();
+    limit.release(MOST, Largest::default());
+    assert_eq!(limit.usage().unwrap().used(), 0);
+}
+
+#[test]
 fn a_limit_on_the_size_of_files_refuses_a_member_and_damages_nothing() {
     // A new record, and one that a member has left.
     for has_free_record in [false, true] {
