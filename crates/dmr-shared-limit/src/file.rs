@@ -21,7 +21,6 @@ use crate::{SharedLimitConfig, processes};
 pub(crate) struct AccountFile {
     path: PathBuf,
     fd: ClosedInChild,
-    lock: FlockOperation,
     /// Bytes of the file, when it was locked.
     len: usize,
 }
@@ -60,7 +59,7 @@ impl AccountFile {
         let located = |problem| SharedLimitError { path: path.to_owned(), problem };
         check_directory(path.parent().unwrap_or(path))?;
         let fd = open_or_create(path).map_err(located)?;
-        Self::checked(path, fd, FlockOperation::NonBlockingLockExclusive).map_err(located)
+        Self::checked(path, fd).map_err(located)
     }
 
     /// Opens the file of an account to read it.
@@ -70,17 +69,17 @@ impl AccountFile {
     /// As [`open`](Self::open).
     pub(crate) fn open_to_read(path: &Path) -> Result<Self, Problem> {
         let fd = open(path, OFlags::RDONLY).map_err(|errno| refused("open", errno))?;
-        Self::checked(path, fd, FlockOperation::NonBlockingLockShared)
+        Self::checked(path, fd)
     }
 
-    fn checked(path: &Path, fd: OwnedFd, lock: FlockOperation) -> Result<Self, Problem> {
+    fn checked(path: &Path, fd: OwnedFd) -> Result<Self, Problem> {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| refused("fstat", errno))?;
         check_owner(&stat, user())?;
         let full = |_| refused("open", Errno::MFILE);
         let fd = ClosedInChild::new(fd).map_err(full)?;
         // The current directory may change.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Ok(Self { path, fd, lock, len: 0 })
+        Ok(Self { path, fd, len: 0 })
     }
 
     fn fd(&self) -> Result<BorrowedFd<'_>, Problem> {
@@ -97,7 +96,8 @@ impl AccountFile {
         let fd = self.fd()?;
         let (start, mut pause) = (Instant::now(), Duration::from_micros(50));
         loop {
-            match rustix::fs::flock(fd, self.lock) {
+            // Also to read: shared locks that overlap would keep members away for as long as there are readers.
+            match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(()),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
                 Err(errno) => return Err(refused("flock", errno)),

@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -191,6 +192,18 @@ fn all_that_can_be_charged_can_be_released_and_a_larger_limit_is_refused() {
     limit.charge(1, Largest::default()).unwrap_err();
     limit.release(MOST, Largest::default());
     assert_eq!(limit.usage().unwrap().used(), 0);
+}
+
+#[test]
+fn readers_of_accounts_are_one_at_a_time_so_that_they_do_not_keep_members_away() {
+    let directory = left();
+    let reader = File::open(file_of(directory.path())).unwrap();
+    // SAFETY: a descriptor of our own.
+    assert_eq!(unsafe { libc::flock(reader.as_raw_fd(), libc::LOCK_SH) }, 0);
+    let listed = accounts(Some(directory.path())).unwrap().remove(0);
+    assert!(matches!(listed.unwrap_err().problem, Problem::Busy { .. }));
+    drop(reader);
+    accounts(Some(directory.path())).unwrap().remove(0).unwrap();
 }
 
 #[test]
