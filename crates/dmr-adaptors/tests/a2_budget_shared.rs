@@ -133,6 +133,11 @@ fn a_share_and_a_reservation_are_charged_to_the_limit_once() {
     resource.deallocate(block).unwrap();
     drop(resource);
     assert_eq!(neighbour.usage().unwrap().used(), 0);
+    // What the block took of the reservation is no longer shown as reserved.
+    let resource = BudgetLayer::on(&budget).layer(Arc::clone(&backend));
+    let block = resource.allocate(100, backend.stream(), AllocTag::new("rows")).unwrap();
+    assert_eq!(&*neighbour.usage().unwrap().processes[0].tag, "rows");
+    resource.deallocate(block).unwrap();
     neighbour.charge(900, Largest::default()).unwrap();
     budget.reserve(200, Duration::ZERO).unwrap_err();
     std::thread::scope(|scope| {

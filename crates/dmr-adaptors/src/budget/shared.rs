@@ -11,7 +11,7 @@ use dmr_shared_limit::{ChargeError, Largest, SharedLimit, SharedLimitConfig, Sha
 
 use super::Budget;
 use super::outer::OuterLimit;
-use super::tree::{Refusal, Tree};
+use super::tree::{RESERVED, Refusal, Tree};
 
 impl Budget {
     /// Returns the budget of a physical GPU that all processes of the user, or of a group of them, share: what is
@@ -60,30 +60,35 @@ impl Budget {
 #[derive(Debug)]
 struct Shared {
     limit: SharedLimit,
-    /// Bytes by tag: a hint, because blocks of a reservation are charged as `(reserved)`.
+    /// Bytes by tag; they add up to what is charged. A hint, because a block of a reservation is charged as `(reserved)`.
     tags: LeakedInChild<Mutex<HashMap<AllocTag, u64>>>,
 }
 
 impl Shared {
-    /// Changes the bytes of a tag, and returns the tag that holds the most.
-    fn largest(&self, tag: AllocTag, change: impl FnOnce(u64) -> u64) -> (AllocTag, u64) {
-        let mut tags = lock(&self.tags);
-        let bytes = change(tags.get(&tag).copied().unwrap_or(0));
-        if bytes == 0 {
-            tags.remove(&tag);
-        } else {
-            tags.insert(tag, bytes);
-        }
-        let largest = tags.iter().max_by_key(|(_, bytes)| **bytes);
-        largest.map_or((AllocTag::UNTAGGED, 0), |(tag, bytes)| (*tag, *bytes))
-    }
-
+    /// Adds to the bytes of a tag, and returns the tag that holds the most.
     fn added(&self, tag: AllocTag, bytes: u64) -> (AllocTag, u64) {
-        self.largest(tag, |held| held.saturating_add(bytes))
+        let mut tags = lock(&self.tags);
+        let held = tags.entry(tag).or_default();
+        *held = held.saturating_add(bytes);
+        largest(&tags)
     }
 
-    fn removed(&self, tag: AllocTag, bytes: u64) -> (AllocTag, u64) {
-        self.largest(tag, |held| held.saturating_sub(bytes))
+    /// Takes from the bytes of a tag what it has, and the rest from `(reserved)`: a block of a reservation was charged
+    /// as that. Where that has less, because unused room was released before, from the tag with the most. Returns the
+    /// tag that holds the most.
+    fn removed(&self, tag: AllocTag, mut bytes: u64) -> (AllocTag, u64) {
+        let mut tags = lock(&self.tags);
+        let mut first = [tag, RESERVED].into_iter();
+        while bytes > 0 && !tags.is_empty() {
+            let tag = first.next().unwrap_or_else(|| largest(&tags).0);
+            let Some(held) = tags.get_mut(&tag) else { continue };
+            let taken = bytes.min(*held);
+            (*held, bytes) = (*held - taken, bytes - taken);
+            if *held == 0 {
+                tags.remove(&tag);
+            }
+        }
+        largest(&tags)
     }
 
     fn refusal(&self, error: ChargeError) -> Refusal {
@@ -106,6 +111,11 @@ impl Shared {
             shared: Some(Box::new(shared)),
         }
     }
+}
+
+fn largest(tags: &HashMap<AllocTag, u64>) -> (AllocTag, u64) {
+    let largest = tags.iter().max_by_key(|(_, bytes)| **bytes);
+    largest.map_or((AllocTag::UNTAGGED, 0), |(tag, bytes)| (*tag, *bytes))
 }
 
 fn shown((tag, bytes): &(AllocTag, u64)) -> Largest<'static> {
