@@ -141,7 +141,7 @@ pub enum Problem {
 
     /// The account was locked by another process for too long.
     #[non_exhaustive]
-    #[error("locked for {waited:?}{}: continue or end that process if it is stopped", Held(.holder))]
+    #[error("locked for {waited:?}{}: continue or end that process if it is stopped; use a longer lock timeout if many join or charge at once", Held(.holder))]
     Busy {
         /// How long the call waited.
         waited: Duration,
