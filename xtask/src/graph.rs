@@ -55,6 +55,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-pool",
             "dmr-sim",
             "dmr-streams",
+            "dmr-testkit",
             "dmr-trace",
         ],
     ),
