@@ -100,7 +100,7 @@ impl Account {
         before.map(drop).map_err(unsigned)
     }
 
-    /// Charges `bytes` to this account alone, also if that exceeds the limit; releases them if they
+    /// Charges `bytes` to this account alone, even if that exceeds the limit; releases them if they
     /// are negative.
     #[inline]
     pub(super) fn adjust(&self, bytes: i64) {

@@ -5,9 +5,9 @@ use dmr_core::DeviceMemoryResource;
 use super::{Budget, GlobalDeviceBudget};
 use crate::ResourceLayer;
 
-/// Makes [`GlobalDeviceBudget`]s that charge one budget: all that one layer makes share it.
+/// Makes [`GlobalDeviceBudget`]s that share one budget.
 #[derive(Clone, Debug)]
-#[must_use = "a layer does nothing until it is put around a resource"]
+#[must_use = "a layer does nothing until it wraps a resource"]
 pub struct BudgetLayer {
     budget: Budget,
     reap_pending: bool,
@@ -15,12 +15,12 @@ pub struct BudgetLayer {
 }
 
 impl BudgetLayer {
-    /// A layer with a budget of its own, of `limit` bytes.
+    /// Makes a layer with a new budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self::on(&Budget::new(limit))
     }
 
-    /// A layer that charges this budget, or this part of one.
+    /// Makes a layer that charges `budget`, which may be a part of another budget.
     pub fn on(budget: &Budget) -> Self {
         Self { budget: budget.clone(), reap_pending: true, charge_existing: false }
     }
@@ -34,7 +34,7 @@ impl BudgetLayer {
     }
 
     /// Sets whether blocks that are outstanding when the resource is wrapped are charged (default:
-    /// `false`). What a tenant finds in a pool belongs to others.
+    /// `false`). Leave it off for a tenant of a shared pool: the outstanding blocks there belong to others.
     ///
     /// Such blocks are charged as a sum, without those that the budget is charged for already.
     /// Afterwards, a block that passes through the budget and was never charged gives back its bytes
@@ -55,7 +55,7 @@ impl BudgetLayer {
 impl<R: DeviceMemoryResource + 'static> ResourceLayer<R> for BudgetLayer {
     type Resource = GlobalDeviceBudget<R>;
 
-    fn layer(&self, inner: R) -> GlobalDeviceBudget<R> {
-        GlobalDeviceBudget::new(inner, &self.budget, self.reap_pending, self.charge_existing)
+    fn layer(&self, upstream: R) -> GlobalDeviceBudget<R> {
+        GlobalDeviceBudget::new(upstream, &self.budget, self.reap_pending, self.charge_existing)
     }
 }

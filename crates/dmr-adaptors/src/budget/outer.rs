@@ -22,7 +22,7 @@ pub(super) trait OuterLimit: Debug + Send + Sync {
     /// Why they do not fit; nothing has changed.
     fn try_charge(&self, bytes: u64, tag: AllocTag) -> Result<(), Refusal>;
 
-    /// Charges `bytes` that are in use already, also if that exceeds the limit.
+    /// Charges `bytes` that are in use already, even if that exceeds the limit.
     fn charge_anyway(&self, bytes: u64, tag: AllocTag);
 
     /// Releases bytes that were charged.

@@ -20,14 +20,13 @@ pub(super) struct Pending {
     pub(super) tag: AllocTag,
 }
 
-/// How many pending blocks a thread looks at for each that it adds: two, so that the queue grows
-/// shorter.
+/// Pending blocks that are checked for each block added: two, so that the queue can shrink.
 const POLLED_PER_PUSH: usize = 2;
 
 /// The pending blocks of one resource, oldest first.
 ///
-/// The lock is held while the resource is asked about blocks and until what it has freed is
-/// released: a thread that then takes the lock finds no block that is half-way.
+/// The lock is held from the query of a block's state until its bytes are released, so no other
+/// thread sees a freed block that is still charged.
 #[derive(Debug)]
 pub(super) struct PendingBlocks {
     pub(super) account: Arc<Account>,
@@ -50,17 +49,17 @@ impl PendingBlocks {
         self.resource.stream_pool()
     }
 
-    /// Sets that the budget around the resource was dropped.
+    /// Marks the budget around the resource as dropped.
     pub(super) fn set_dropped(&self) {
         self.is_dropped.store(true, Ordering::Release);
     }
 
-    /// Returns whether the budget around the resource was dropped, and nothing is pending.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns whether the budget was dropped and no block is pending.
+    pub(super) fn is_finished(&self) -> bool {
         self.is_dropped.load(Ordering::Acquire) && self.bytes() == 0
     }
 
-    /// Adds a block, and looks at the oldest ones.
+    /// Adds a block, and releases the oldest ones that are freed. Does nothing in a forked child.
     #[inline(never)]
     pub(super) fn push(&self, block: Pending, tree: &Tree) {
         // Another thread may have held the lock when the process was forked.
@@ -119,7 +118,7 @@ impl PendingBlocks {
     /// Calls `try_reap` of the resource if blocks are pending.
     pub(super) fn try_reap(&self) {
         if self.bytes() > 0 {
-            // Its error is not about the calling request; the next reap returns it.
+            // The error belongs to earlier work, not to this request.
             drop(self.resource.try_reap());
         }
     }

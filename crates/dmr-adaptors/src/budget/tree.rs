@@ -206,7 +206,7 @@ impl Tree {
         }
     }
 
-    /// Charges `bytes` that are in use already, also if that exceeds a limit.
+    /// Charges `bytes` that are in use already, even if that exceeds a limit.
     pub(super) fn charge_anyway(&self, account: &Arc<Account>, bytes: u64, tag: AllocTag) {
         self.adjust(account, signed(bytes), tag);
     }
@@ -222,7 +222,7 @@ impl Tree {
         self.notify_waiters();
     }
 
-    /// Charges `bytes`, also if that exceeds a limit; releases them if they are negative.
+    /// Charges `bytes`, even if that exceeds a limit; releases them if they are negative.
     #[inline(never)]
     fn adjust(&self, account: &Arc<Account>, bytes: i64, tag: AllocTag) {
         let Some(state) = self.lock() else { return };
@@ -391,10 +391,10 @@ impl Tree {
     /// them without a lock.
     pub(super) fn remove_dropped(&self) {
         let Some(mut state) = self.lock() else { return };
-        let is_over = |pending: &mut Arc<PendingBlocks>| pending.is_over();
-        let over: Vec<_> = state.pending.extract_if(.., is_over).collect();
+        let is_finished = |pending: &mut Arc<PendingBlocks>| pending.is_finished();
+        let finished: Vec<_> = state.pending.extract_if(.., is_finished).collect();
         drop(state);
-        drop(over);
+        drop(finished);
     }
 
     /// Releases the pending blocks that were freed upstream, of all resources.
