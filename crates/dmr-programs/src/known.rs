@@ -21,7 +21,7 @@ pub struct Known {
 /// All known failures: none.
 pub const KNOWN: &[Known] = &[];
 
-/// Returns the known failure of which this one is an instance.
+/// Returns the known failure that matches this one.
 #[must_use]
 pub fn classify(program: &Program, failure: &Failure) -> Option<&'static Known> {
     KNOWN.iter().find(|known| (known.is)(program, failure))

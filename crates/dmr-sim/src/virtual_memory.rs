@@ -178,7 +178,7 @@ impl Machine {
         Ok(())
     }
 
-    /// `cuMemSetAccess`, of one device: for the mappings in the range, of which there must be one.
+    /// `cuMemSetAccess`, of one device: for the mappings in the range. There must be at least one.
     pub(crate) fn set_access(
         &mut self,
         at: u64,

@@ -67,7 +67,7 @@ impl Grid {
     }
 }
 
-/// Renders the lines, of which the first is the header: names to the left, figures to the right.
+/// Renders the lines; the first is the header. Names are on the left, figures on the right.
 fn aligned(lines: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN);
