@@ -45,7 +45,7 @@ pub enum BufferError {
 
     /// The host may not access a pinned buffer while a launch that uses it is prepared.
     #[error(
-        "a launch that uses this pinned buffer was prepared and is not finished: commit or cancel \
+        "a launch that uses this pinned buffer was prepared and is not finished: finish or cancel \
          it before the host accesses the buffer"
     )]
     InUse,
@@ -82,7 +82,7 @@ mod tests {
             BufferError::TooLong { .. } => ": request fewer",
             BufferError::LengthMismatch { .. } => ": slice the longer one",
             BufferError::PinnedLengthMismatch { .. } => ": slice the device buffer to 2",
-            BufferError::InUse => ": commit or cancel it",
+            BufferError::InUse => ": finish or cancel it",
             BufferError::OutOfRange { .. } => ": use a range inside of it",
         }
     }

@@ -258,7 +258,7 @@ fn a_prepared_launch_keeps_the_host_out() {
         let mut pinned = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
         let mut launch = LaunchRecorder::new_strict(&home);
         launch.read(&pinned);
-        let launch = launch.preflight(&ctx).unwrap();
+        let launch = launch.prepare(&ctx).unwrap();
         assert_eq!(pinned.as_slice().unwrap_err(), BufferError::InUse);
         launch.cancel().unwrap();
         assert_eq!(pinned.as_slice().unwrap(), [0; LEN]);
@@ -274,11 +274,11 @@ fn a_launch_that_is_refused_for_a_block_has_no_window_on_pinned_memory() {
     let buffer = DeviceBuffer::<u8>::uninit(&ctx, &home, LEN).unwrap();
     let mut first = LaunchRecorder::new_strict(&home);
     first.read(&buffer);
-    let first = first.preflight(&ctx).unwrap();
+    let first = first.prepare(&ctx).unwrap();
     let mut second = LaunchRecorder::new_strict(&away);
     second.read(&pinned);
     second.read_write(&mut &buffer);
-    second.preflight(&ctx).unwrap_err();
+    second.prepare(&ctx).unwrap_err();
     assert_eq!(pinned.as_slice().unwrap(), [0; LEN]);
     first.cancel().unwrap();
     drop((buffer, pinned, home, away));

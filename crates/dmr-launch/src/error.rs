@@ -8,7 +8,7 @@ use dmr_core::{AllocTag, Generation, ResourceError, StreamId};
 /// The error of a launch that was refused. Nothing was enqueued, and no window is open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PreflightError {
+pub enum PrepareError {
     /// A strict launch uses memory of another owner.
     #[non_exhaustive]
     #[error(
@@ -86,7 +86,7 @@ pub enum RefusedMemory {
 pub enum LaunchError<E = Infallible> {
     /// Refused before the closure ran: nothing was enqueued.
     #[error(transparent)]
-    Preflight(#[from] PreflightError),
+    Prepare(#[from] PrepareError),
 
     /// The closure failed. Its uses were recorded all the same: part of its work may be in flight.
     #[non_exhaustive]
@@ -99,7 +99,7 @@ pub enum LaunchError<E = Infallible> {
         #[source]
         error: E,
         /// The error of recording the uses, if that failed too.
-        commit: Option<ResourceError>,
+        finish: Option<ResourceError>,
     },
 
     /// The closure enqueued its work, and recording the uses failed. Later uses wait for the work all the same.
@@ -107,7 +107,7 @@ pub enum LaunchError<E = Infallible> {
         "the launch was enqueued, but recording its uses failed: {0}; do not enqueue it again: later \
          uses wait for its work"
     )]
-    Commit(#[source] ResourceError),
+    Finish(#[source] ResourceError),
 }
 
 impl fmt::Display for RefusedMemory {
@@ -149,12 +149,9 @@ mod tests {
     fn each_message_of_a_refused_launch_says_what_to_do() {
         let (stream, memory) = (StreamId::DEFAULT, refused_memory);
         for (error, advice) in [
+            (PrepareError::External { stream, memory: memory() }, ": copy it into a device buffer"),
             (
-                PreflightError::External { stream, memory: memory() },
-                ": copy it into a device buffer",
-            ),
-            (
-                PreflightError::Untracked {
+                PrepareError::Untracked {
                     stream,
                     memory: memory(),
                     source: ResourceError::not_tracked(stream),
@@ -162,11 +159,11 @@ mod tests {
                 "; use the backend",
             ),
             (
-                PreflightError::OtherPool { stream, memory: memory() },
+                PrepareError::OtherPool { stream, memory: memory() },
                 ": launch on a stream of its own",
             ),
             (
-                PreflightError::Resource {
+                PrepareError::Resource {
                     stream,
                     source: ResourceError::stream_capturing(stream),
                     columns: Box::default(),
@@ -181,9 +178,9 @@ mod tests {
 
     #[test]
     fn each_message_of_a_failed_launch_says_whether_to_do_it_again() {
-        let enqueue = LaunchError::Enqueue { error: "no kernel", commit: None };
+        let enqueue = LaunchError::Enqueue { error: "no kernel", finish: None };
         assert!(enqueue.to_string().ends_with(": retry with a new recorder"), "{enqueue}");
-        let commit = LaunchError::<&str>::Commit(ResourceError::forked_process(0));
-        assert!(commit.to_string().contains("; do not enqueue it again"), "{commit}");
+        let finish = LaunchError::<&str>::Finish(ResourceError::forked_process(0));
+        assert!(finish.to_string().contains("; do not enqueue it again"), "{finish}");
     }
 }

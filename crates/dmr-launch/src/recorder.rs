@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::error::RefusedMemory;
 use crate::windows::Windows;
-use crate::{LaunchError, PreflightError, PreflightedLaunch};
+use crate::{LaunchError, PrepareError, PreparedLaunch};
 
 /// The number of uses of one launch that need no allocation on the host heap.
 const INLINE: usize = 8;
@@ -37,28 +37,28 @@ pub enum LaunchMode {
 ///
 /// # Misuse does not compile
 ///
-/// Committing without preflight:
+/// Finishing without prepare:
 ///
 /// ```compile_fail,E0599
 /// use dmr_core::StreamId;
 /// use dmr_launch::LaunchRecorder;
 ///
-/// LaunchRecorder::new_strict(StreamId::DEFAULT).commit();
+/// LaunchRecorder::new_strict(StreamId::DEFAULT).finish();
 /// ```
 ///
-/// Preflighting, or launching, twice:
+/// Preparing, or launching, twice:
 ///
 /// ```compile_fail,E0382
 /// # use dmr_launch::LaunchRecorder;
 /// # use dmr_streams::DeviceContext;
 /// fn twice(ctx: &impl DeviceContext) {
 ///     let recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
-///     recorder.preflight(ctx).unwrap().commit().unwrap();
-///     recorder.preflight(ctx).unwrap().commit().unwrap(); // moved
+///     recorder.prepare(ctx).unwrap().finish().unwrap();
+///     recorder.prepare(ctx).unwrap().finish().unwrap(); // moved
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "a recorder does nothing until `launch` or `preflight`"]
+#[must_use = "a recorder does nothing until `launch` or `prepare`"]
 pub struct LaunchRecorder {
     stream: StreamId,
     mode: LaunchMode,
@@ -122,28 +122,28 @@ impl LaunchRecorder {
     ///
     /// # Errors
     ///
-    /// See [`PreflightError`]. Nothing was enqueued, except that waits may remain on the stream.
-    pub fn preflight<C: DeviceContext + ?Sized>(
+    /// See [`PrepareError`]. Nothing was enqueued, except that waits may remain on the stream.
+    pub fn prepare<C: DeviceContext + ?Sized>(
         mut self,
         ctx: &C,
-    ) -> Result<PreflightedLaunch, PreflightError> {
+    ) -> Result<PreparedLaunch, PrepareError> {
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
         self.open(&mut windows, &**resource, &stream)?;
         let counts = (self.uses.len(), self.skipped);
-        Ok(PreflightedLaunch::new(windows, stream.id(), self.mode, counts))
+        Ok(PreparedLaunch::new(windows, stream.id(), self.mode, counts))
     }
 
-    /// Makes all steps: preflight, `enqueue`, commit. `enqueue` gets the stream to enqueue on.
+    /// Makes all steps: prepare, `enqueue`, finish. `enqueue` gets the stream to enqueue on.
     ///
     /// If it fails, or panics, the uses are recorded all the same: part of its work may be in
     /// flight.
     ///
     /// With feature `nvtx`, under memcheck, the kernels of a strict launch are restricted to the recorded
     /// uses while `enqueue` runs: a write to a block that was recorded as read, and an access to
-    /// another announced block, are reported (`dmr_nvtx::restricted`). A preflighted launch
-    /// is not restricted: it may be committed on another thread, and permissions belong to a thread.
+    /// another announced block, are reported (`dmr_nvtx::restricted`). A prepared launch
+    /// is not restricted: it may be finished on another thread, and permissions belong to a thread.
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ impl LaunchRecorder {
         let enqueued = self.held_to_its_uses(|| enqueue(stream.stream()));
         match (enqueued, windows.finish()) {
             (Ok(value), Ok(())) => Ok(value),
-            (Ok(_), Err(error)) => Err(LaunchError::Commit(error)),
-            (Err(error), recorded) => Err(LaunchError::Enqueue { error, commit: recorded.err() }),
+            (Ok(_), Err(error)) => Err(LaunchError::Finish(error)),
+            (Err(error), recorded) => Err(LaunchError::Enqueue { error, finish: recorded.err() }),
         }
     }
 
@@ -186,7 +186,7 @@ impl LaunchRecorder {
         self.uses.len()
     }
 
-    /// Returns the number of uses of external memory that a permissive recorder has skipped so far. Preflight adds
+    /// Returns the number of uses of external memory that a permissive recorder has skipped so far. Prepare adds
     /// the blocks whose uses the context's resource does not track.
     #[must_use]
     pub fn skipped_count(&self) -> usize {
@@ -271,7 +271,7 @@ impl LaunchRecorder {
         windows: &mut Windows<S, R>,
         resource: &dyn DeviceMemoryResource,
         stream: &StreamGuard<'_>,
-    ) -> Result<(), PreflightError> {
+    ) -> Result<(), PrepareError> {
         self.refuse_or_leave_out_unordered(stream.pool().id(), resource, stream.id())?;
         let (pinned, blocks) = self.uses.split_at(self.pinned);
         windows.open(stream, pinned, blocks).map_err(|error| self.refused(error))
@@ -283,9 +283,9 @@ impl LaunchRecorder {
         pool: StreamPoolId,
         resource: &dyn DeviceMemoryResource,
         stream: StreamId,
-    ) -> Result<(), PreflightError> {
+    ) -> Result<(), PrepareError> {
         if let Some(memory) = self.external.take() {
-            return Err(PreflightError::External { stream, memory });
+            return Err(PrepareError::External { stream, memory });
         }
         let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
         let pinned = self.pinned;
@@ -300,10 +300,10 @@ impl LaunchRecorder {
             let (generation, column) = (block.generation(), self.columns[first]);
             let memory = RefusedMemory::Block { generation, column };
             return Err(if is_foreign(block) {
-                PreflightError::OtherPool { stream, memory }
+                PrepareError::OtherPool { stream, memory }
             } else {
                 let source = ResourceError::not_tracked(stream);
-                PreflightError::Untracked { stream, memory, source }
+                PrepareError::Untracked { stream, memory, source }
             });
         }
         for index in (first..self.uses.len()).rev() {
@@ -317,11 +317,11 @@ impl LaunchRecorder {
         Ok(())
     }
 
-    fn refused(&self, source: ResourceError) -> PreflightError {
+    fn refused(&self, source: ResourceError) -> PrepareError {
         let named = self.uses.iter().zip(&self.columns);
         let columns = named
             .filter_map(|(known, column)| Some(((*column)?, known.block.generation())))
             .collect();
-        PreflightError::Resource { stream: self.stream, source, columns }
+        PrepareError::Resource { stream: self.stream, source, columns }
     }
 }

@@ -1,4 +1,4 @@
-//! The open windows of one launch, closed by a commit, a cancel, or a drop, which commits.
+//! The open windows of one launch. `finish`, `cancel` or a drop, which finishes, closes them.
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dmr_core::{BlockUse, DeviceMemoryResource, ResourceResult, StreamId};
 use dmr_streams::{LaunchTokens, StreamGuard, StreamPool};
 
-static UNCOMMITTED: AtomicU64 = AtomicU64::new(0);
+static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of launches of this process that were preflighted and neither committed nor cancelled.
+/// Returns the number of launches of this process that were prepared and neither finished nor cancelled.
 ///
-/// Their uses were recorded when they were dropped, as if committed. Each is a mistake, or a panic
-/// between preflight and commit.
+/// Their uses were recorded when they were dropped, as if finished. Each is a mistake, or a panic
+/// between prepare and finish.
 #[must_use]
-pub fn uncommitted_launches() -> u64 {
-    UNCOMMITTED.load(Ordering::Relaxed)
+pub fn unfinished_launches() -> u64 {
+    UNFINISHED.load(Ordering::Relaxed)
 }
 
 /// The windows of a launch on these streams, with blocks of this resource. They are closed in any case.
@@ -24,7 +24,7 @@ pub(crate) struct Windows<S: Deref<Target = StreamPool>, R: DeviceMemoryResource
     streams: S,
     resource: R,
     tokens: LaunchTokens,
-    /// Whether the launch was neither committed nor cancelled.
+    /// Whether the launch was neither finished nor cancelled.
     is_pending: bool,
 }
 
@@ -62,20 +62,20 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
 
 impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     #[cold]
-    fn finish_uncommitted(&mut self) {
-        UNCOMMITTED.fetch_add(1, Ordering::Relaxed);
+    fn finish_dropped(&mut self) {
+        UNFINISHED.fetch_add(1, Ordering::Relaxed);
         let (stream, uses) = (self.tokens.stream(), self.tokens.len());
         // A panic in here could abort the process: this may already be unwinding.
         let _ = catch_unwind(AssertUnwindSafe(|| report(stream, uses, self.finish())));
     }
 }
 
-/// Commits: the work may be in flight, so it counts as submitted.
+/// Finishes: the work may be in flight, so it counts as submitted.
 impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Drop for Windows<S, R> {
     #[inline]
     fn drop(&mut self) {
         if self.is_pending {
-            self.finish_uncommitted();
+            self.finish_dropped();
         }
     }
 }
@@ -84,11 +84,11 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Drop for Windows<S,
 fn report(stream: dmr_core::StreamId, uses: usize, recorded: ResourceResult<()>) {
     match recorded {
         Ok(()) => tracing::warn!(
-            %stream, uses, "a preflighted launch was dropped without a commit: its uses were recorded"
+            %stream, uses, "a prepared launch was dropped unfinished: its uses were recorded"
         ),
         Err(error) => tracing::error!(
             %stream, uses, %error,
-            "a preflighted launch was dropped without a commit, and recording its uses failed"
+            "a prepared launch was dropped unfinished, and recording its uses failed"
         ),
     }
 }

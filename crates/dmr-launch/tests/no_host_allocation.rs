@@ -49,7 +49,7 @@ fn allocations_of(blocks: u64) -> u64 {
     };
     let before = COUNT.get();
     recorder().launch(&ctx, |_| Ok::<_, ()>(())).unwrap();
-    recorder().preflight(&ctx).unwrap().commit().unwrap();
+    recorder().prepare(&ctx).unwrap().finish().unwrap();
     COUNT.get() - before
 }
 

@@ -46,13 +46,13 @@ fn shared_memory_is_recorded_as_the_memory_that_it_leads_to() {
 }
 
 #[test]
-fn a_preflighted_launch_outlives_the_context_and_can_change_threads() {
+fn a_prepared_launch_outlives_the_context_and_can_change_threads() {
     let ctx = Context::tracking();
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     recorder.read(&ctx.block());
-    let launch = recorder.preflight(&ctx).unwrap();
+    let launch = recorder.prepare(&ctx).unwrap();
     let spy = Arc::clone(&ctx.spy);
     drop(ctx);
-    std::thread::spawn(move || launch.commit().unwrap()).join().unwrap();
+    std::thread::spawn(move || launch.finish().unwrap()).join().unwrap();
     assert_eq!(Arc::strong_count(&spy), 1);
 }

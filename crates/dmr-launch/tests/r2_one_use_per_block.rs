@@ -31,7 +31,7 @@ fn two_uses_of_a_block_are_one_with_the_combined_access() {
         record(&mut recorder, &mut block, first);
         record(&mut recorder, &mut block, second);
         assert_eq!(recorder.recorded_count(), 1);
-        recorder.preflight(&ctx).unwrap().commit().unwrap();
+        recorder.prepare(&ctx).unwrap().finish().unwrap();
         assert_eq!(ctx.calls(), [ctx.prepared(&[(&block, both)]), Call::Finish(1)]);
     }
 }
@@ -43,7 +43,7 @@ fn two_generations_at_one_address_are_two_uses() {
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     assert_eq!(recorder.read(&old), recorder.read(&new));
     assert_eq!(recorder.recorded_count(), 2);
-    recorder.preflight(&ctx).unwrap().commit().unwrap();
+    recorder.prepare(&ctx).unwrap().finish().unwrap();
     assert_eq!(ctx.calls()[0], ctx.prepared(&[(&old, Read), (&new, Read)]));
 }
 
@@ -55,9 +55,9 @@ fn all_blocks_of_a_launch_are_prepared_in_one_call_in_the_order_of_recording() {
     for block in &mut blocks {
         recorder.write(block);
     }
-    let launch = recorder.preflight(&ctx).unwrap();
+    let launch = recorder.prepare(&ctx).unwrap();
     assert_eq!(launch.recorded_count(), 20);
-    launch.commit().unwrap();
+    launch.finish().unwrap();
     let uses: Vec<_> = blocks.iter().map(|block| (block, Write)).collect();
     assert_eq!(ctx.calls(), [ctx.prepared(&uses), Call::Finish(20)]);
 }

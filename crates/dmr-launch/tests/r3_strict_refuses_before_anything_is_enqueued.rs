@@ -1,4 +1,4 @@
-//! R3: a strict preflight without tracking fails before anything is enqueued; all or nothing.
+//! R3: a strict prepare without tracking fails before anything is enqueued; all or nothing.
 
 mod spy;
 
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use dmr_core::error::StreamProblem;
 use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
-use dmr_launch::{LaunchError, LaunchRecorder, PreflightError};
+use dmr_launch::{LaunchError, LaunchRecorder, PrepareError};
 use dmr_streams::{DeviceContext, StreamPool};
 use dmr_testkit::Rig;
 use spy::{Call, Context, Pinned};
@@ -23,7 +23,7 @@ fn a_resource_without_tracking_is_not_even_asked() {
     let error = recorder
         .launch(&ctx, |_| -> Result<(), std::fmt::Error> { panic!("enqueued") })
         .unwrap_err();
-    let LaunchError::Preflight(PreflightError::Untracked { stream, source, .. }) = error else {
+    let LaunchError::Prepare(PrepareError::Untracked { stream, source, .. }) = error else {
         panic!("{error:?}");
     };
     assert_eq!(stream, ctx.stream());
@@ -62,8 +62,8 @@ fn a_block_of_another_stream_pool_is_refused_by_its_number() {
     let theirs = other.block();
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     recorder.read(&theirs);
-    let error = recorder.preflight(&ctx).unwrap_err();
-    assert!(matches!(error, PreflightError::OtherPool { .. }), "{error:?}");
+    let error = recorder.prepare(&ctx).unwrap_err();
+    assert!(matches!(error, PrepareError::OtherPool { .. }), "{error:?}");
     assert!(error.to_string().contains(&theirs.generation().to_string()), "{error}");
     assert_eq!(ctx.calls(), [] as [Call; 0]);
 }
@@ -71,9 +71,8 @@ fn a_block_of_another_stream_pool_is_refused_by_its_number() {
 #[test]
 fn a_launch_on_a_stream_of_another_pool_is_refused_even_with_no_uses() {
     let (ctx, other) = (Context::tracking(), Context::tracking());
-    let refused = LaunchRecorder::new_strict(other.stream()).preflight(&ctx).unwrap_err();
-    let PreflightError::Resource { source: ResourceError::StreamMisuse { .. }, .. } = refused
-    else {
+    let refused = LaunchRecorder::new_strict(other.stream()).prepare(&ctx).unwrap_err();
+    let PrepareError::Resource { source: ResourceError::StreamMisuse { .. }, .. } = refused else {
         panic!("{refused:?}");
     };
 }
@@ -100,7 +99,7 @@ fn bare_direct_memory_is_refused_and_says_what_to_do() {
     let block = ctx.0.allocate(64, rig.streams().default_stream(), AllocTag::UNTAGGED).unwrap();
     let mut recorder = LaunchRecorder::new_strict(rig.streams().default_stream());
     recorder.read(&block);
-    let error = recorder.preflight(&ctx).unwrap_err();
+    let error = recorder.prepare(&ctx).unwrap_err();
     assert!(error.to_string().contains("wrap the resource in `Tracked`"), "{error}");
     ctx.0.deallocate(block).unwrap();
     drop(ctx);

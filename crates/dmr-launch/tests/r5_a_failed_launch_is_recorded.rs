@@ -41,9 +41,9 @@ fn the_default_stream_is_resolved_before_the_resource_sees_it() {
     let block = ctx.block();
     let mut recorder = LaunchRecorder::new_strict(StreamId::DEFAULT);
     recorder.read(&block);
-    let launch = recorder.preflight(&ctx).unwrap();
+    let launch = recorder.prepare(&ctx).unwrap();
     assert_eq!(launch.launch_stream(), ctx.stream());
-    launch.commit().unwrap();
+    launch.finish().unwrap();
     assert_eq!(ctx.calls()[0], ctx.prepared(&[(&block, Read)]));
 }
 
@@ -51,7 +51,7 @@ fn the_default_stream_is_resolved_before_the_resource_sees_it() {
 fn a_closure_that_fails_leaves_its_uses_recorded() {
     let ctx = Context::tracking();
     let result = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
-    let Err(LaunchError::Enqueue { error: std::fmt::Error, commit: None, .. }) = result else {
+    let Err(LaunchError::Enqueue { error: std::fmt::Error, finish: None, .. }) = result else {
         panic!("{result:?}");
     };
     assert_eq!(ctx.calls()[1..], [Call::Finish(1)]);
@@ -62,12 +62,12 @@ fn the_error_says_at_which_step_it_went_wrong() {
     let ctx = Context::tracking();
     ctx.spy.fails_finish.store(true, Ordering::Relaxed);
     let result = recorder(&ctx).launch(&ctx, |_| Ok::<_, std::fmt::Error>(()));
-    let Err(LaunchError::Commit(ResourceError::Driver { call: "cuEventRecord", .. })) = result
+    let Err(LaunchError::Finish(ResourceError::Driver { call: "cuEventRecord", .. })) = result
     else {
         panic!("{result:?}");
     };
     let result = recorder(&ctx).launch(&ctx, |_| Err::<(), _>(std::fmt::Error));
-    let Err(LaunchError::Enqueue { commit: Some(ResourceError::Driver { .. }), .. }) = result
+    let Err(LaunchError::Enqueue { finish: Some(ResourceError::Driver { .. }), .. }) = result
     else {
         panic!("{result:?}");
     };
@@ -76,6 +76,6 @@ fn the_error_says_at_which_step_it_went_wrong() {
 #[test]
 fn cancel_records_nothing() {
     let ctx = Context::tracking();
-    recorder(&ctx).preflight(&ctx).unwrap().cancel().unwrap();
+    recorder(&ctx).prepare(&ctx).unwrap().cancel().unwrap();
     assert_eq!(ctx.calls()[1..], [Call::Cancel(1)]);
 }

@@ -1,4 +1,4 @@
-//! R7: a launch that is dropped without a commit is reported as a warning, and as an error if its
+//! R7: a launch that is dropped unfinished is reported as a warning, and as an error if its
 //! uses could not be recorded.
 
 #![cfg(feature = "tracing")]
@@ -48,12 +48,12 @@ impl Subscriber for Events {
     fn exit(&self, _: &Id) {}
 }
 
-/// Preflights a launch that uses two blocks, and drops it.
-fn drop_uncommitted(ctx: &Context) {
+/// Prepares a launch that uses two blocks, and drops it.
+fn drop_unfinished(ctx: &Context) {
     let mut recorder = LaunchRecorder::new_strict(ctx.stream());
     recorder.read(&ctx.block());
     recorder.read(&ctx.block());
-    drop(recorder.preflight(ctx).unwrap());
+    drop(recorder.prepare(ctx).unwrap());
 }
 
 /// One test, because the subscriber is the process's.
@@ -62,9 +62,9 @@ fn a_launch_that_is_dropped_without_a_commit_is_reported_with_its_stream_and_use
     let events = Events::default();
     tracing::subscriber::set_global_default(events.clone()).unwrap();
     let ctx = Context::tracking();
-    drop_uncommitted(&ctx);
+    drop_unfinished(&ctx);
     ctx.spy.fails_finish.store(true, Ordering::Relaxed);
-    drop_uncommitted(&ctx);
+    drop_unfinished(&ctx);
     let events = events.0.lock().unwrap();
     let [(warning, recorded), (error, failed)] = &events[..] else {
         panic!("{} events", events.len())
@@ -73,7 +73,7 @@ fn a_launch_that_is_dropped_without_a_commit_is_reported_with_its_stream_and_use
     for Fields(fields) in [recorded, failed] {
         let stream = ctx.stream().to_string();
         assert_eq!((fields["stream"].as_str(), fields["uses"].as_str()), (stream.as_str(), "2"));
-        assert!(fields["message"].contains("dropped without a commit"), "{fields:?}");
+        assert!(fields["message"].contains("dropped unfinished"), "{fields:?}");
     }
     assert!(failed.0["error"].contains("cuEventRecord"), "{:?}", failed.0);
 }

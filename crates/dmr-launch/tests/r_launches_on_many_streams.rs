@@ -102,7 +102,7 @@ fn work_of_a_closure_that_failed_is_waited_for() {
         scene.enqueue_fill(a, 4)?;
         Err::<(), _>(Error)
     });
-    assert!(matches!(result, Err(LaunchError::Enqueue { commit: None, .. })), "{result:?}");
+    assert!(matches!(result, Err(LaunchError::Enqueue { finish: None, .. })), "{result:?}");
     scene.check(b, 4);
     scene.assert_clean();
 }
@@ -113,7 +113,7 @@ fn work_of_a_launch_that_was_dropped_is_waited_for() {
     let (a, b) = (scene.a.id(), scene.b.id());
     let mut launch = LaunchRecorder::new_strict(a);
     launch.write(&mut scene.block);
-    let launch = launch.preflight(&scene.ctx).unwrap();
+    let launch = launch.prepare(&scene.ctx).unwrap();
     scene.enqueue_fill(a, 5).unwrap();
     drop(launch);
     scene.check(b, 5);
@@ -121,7 +121,7 @@ fn work_of_a_launch_that_was_dropped_is_waited_for() {
 }
 
 #[test]
-fn a_block_deallocated_between_preflight_and_commit_is_freed_after_the_work() {
+fn a_block_deallocated_between_prepare_and_commit_is_freed_after_the_work() {
     let scene = Scene::new();
     let b = scene.b.id();
     let Scene { rig, ctx, block, .. } = &scene;
@@ -129,12 +129,12 @@ fn a_block_deallocated_between_preflight_and_commit_is_freed_after_the_work() {
     let other = ctx.resource.allocate(BYTES, b, AllocTag::UNTAGGED).unwrap();
     let mut launch = LaunchRecorder::new_strict(b);
     launch.read(&other);
-    let launch = launch.preflight(ctx).unwrap();
+    let launch = launch.prepare(ctx).unwrap();
     rig.delay(b);
     rig.ops().fill_pattern(&other, 0..BYTES, 7, b).unwrap();
     ctx.resource.deallocate(other).unwrap();
     assert_eq!(ctx.resource.usage().retired, BYTES as u64);
-    launch.commit().unwrap();
+    launch.finish().unwrap();
     ctx.resource.reap_pending().unwrap();
     assert_eq!(ctx.resource.usage().retired, 0);
     scene.assert_clean();

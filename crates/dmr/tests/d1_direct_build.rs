@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use dmr::cudarc::driver::{DriverError, result};
-use dmr::dmr_launch::{LaunchError, PreflightError};
+use dmr::dmr_launch::{LaunchError, PrepareError};
 use dmr::prelude::*;
 use dmr_testkit::Rig;
 
@@ -64,7 +64,7 @@ fn the_bare_direct_backend_refuses_a_launch_and_names_the_tracked_one() {
     let stream = gpu.streams().acquire().unwrap();
     let [from, mut to] = [(); 2].map(|()| DeviceBuffer::<u8>::zeroed(&gpu, &stream, LEN).unwrap());
     let error = copy(&gpu, &stream, &from, &mut to).unwrap_err();
-    assert!(matches!(error, LaunchError::Preflight(PreflightError::Untracked { .. })), "{error:?}");
+    assert!(matches!(error, LaunchError::Prepare(PrepareError::Untracked { .. })), "{error:?}");
     let message = error.to_string();
     for advice in ["does not track block uses", "`Tracked`", Backend::DirectTracked.name()] {
         assert!(message.contains(advice), "{advice}: {message}");

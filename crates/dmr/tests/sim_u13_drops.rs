@@ -132,7 +132,7 @@ struct Held {
     leases: [StreamLease; 2],
     buffers: [DeviceBuffer<u8>; 2],
     pinned: PinnedBuffer<u8>,
-    launch: Option<dmr::dmr_launch::PreflightedLaunch>,
+    launch: Option<dmr::dmr_launch::PreparedLaunch>,
 }
 
 fn hold(runtime: &DeviceRuntime) -> Held {
@@ -143,7 +143,7 @@ fn hold(runtime: &DeviceRuntime) -> Held {
     let launch = runtime.resource().supports_block_use_tracking().then(|| {
         let mut recorder = LaunchRecorder::new_strict(leases[1].id());
         recorder.read(&buffers[0]);
-        recorder.preflight(runtime).unwrap()
+        recorder.prepare(runtime).unwrap()
     });
     Held { leases, buffers, pinned, launch }
 }

@@ -87,7 +87,7 @@ fn dropped(stage: &Stage) -> Outcome {
     let mut buffer = DeviceBuffer::<u8>::zeroed(&stage.ctx, &a, 1001)?;
     let mut launch = LaunchRecorder::new_strict(&a);
     let memory = launch.read_write(&mut buffer);
-    let launch = launch.preflight(&stage.ctx)?;
+    let launch = launch.prepare(&stage.ctx)?;
     stage.rig.delay(&a);
     // SAFETY: the buffer is this long; the window of the launch is open.
     unsafe { stage.kernels.add(a.stream(), (memory, memory), 1001, 5)? };

@@ -12,7 +12,7 @@ use dmr::dmr_core::{
     Access, AllocTag, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
     ResourceResult, StreamId, StreamPoolId, Usage, UseTrackingExt, VirtualMemory,
 };
-use dmr_launch::{LaunchRecorder, PreflightedLaunch};
+use dmr_launch::{LaunchRecorder, PreparedLaunch};
 use dmr_streams::{DeviceContext, DriverVersion, StreamLease, StreamPool};
 use dmr_testkit::Rig;
 
@@ -85,7 +85,7 @@ impl IsRefused for BufferError {
     }
 }
 
-impl IsRefused for dmr_launch::PreflightError {
+impl IsRefused for dmr_launch::PrepareError {
     fn is_refused(&self) -> bool {
         matches!(self, Self::Resource { source, .. } if source.is_refused())
     }
@@ -139,7 +139,7 @@ struct Held {
     buffer: DeviceBuffer<u32>,
     pinned: PinnedBuffer<u32>,
     /// With an open window, where uses are tracked.
-    launch: Option<PreflightedLaunch>,
+    launch: Option<PreparedLaunch>,
 }
 
 /// Forks while threads allocate, use, free, reap, lease streams and ask.
@@ -214,7 +214,7 @@ fn hold(stack: &Stack) -> Held {
     let launch = stack.tracks().then(|| {
         let mut recorder = LaunchRecorder::new_strict(lease.id());
         recorder.read(&block);
-        recorder.preflight(stack).unwrap()
+        recorder.prepare(stack).unwrap()
     });
     Held { lease, block, buffer, pinned, launch }
 }
@@ -329,7 +329,7 @@ fn calls_of_a_child(
     let mut recorder = LaunchRecorder::new_permissive(stream);
     recorder.read(&block);
     if stack.tracks() {
-        calls.push(("preflight", refused(recorder.preflight(&stack))));
+        calls.push(("prepare", refused(recorder.prepare(&stack))));
     }
     calls.push(("intern", AllocTag::intern("forks: a child") == AllocTag::new("forks: a child")));
     calls.push(("deallocate", refused(resource.deallocate(block))));

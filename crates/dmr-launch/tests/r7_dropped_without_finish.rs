@@ -1,11 +1,11 @@
-//! R7: a preflighted recorder dropped without commit records, is counted, and never panics.
+//! R7: a prepared recorder dropped without finish records, is counted, and never panics.
 
 mod spy;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use dmr_launch::{LaunchRecorder, uncommitted_launches};
+use dmr_launch::{LaunchRecorder, unfinished_launches};
 use spy::{Call, Context};
 
 fn recorder(ctx: &Context) -> LaunchRecorder {
@@ -21,17 +21,17 @@ fn a_launch_that_is_not_committed_is_recorded_and_counted() {
     let mut count = 0;
     let mut counted = |new| {
         count += new;
-        assert_eq!(uncommitted_launches(), count);
+        assert_eq!(unfinished_launches(), count);
     };
 
     drop(recorder(&ctx));
-    assert_eq!(ctx.calls(), [], "nothing is open before preflight");
-    recorder(&ctx).preflight(&ctx).unwrap().commit().unwrap();
-    recorder(&ctx).preflight(&ctx).unwrap().cancel().unwrap();
+    assert_eq!(ctx.calls(), [], "nothing is open before prepare");
+    recorder(&ctx).prepare(&ctx).unwrap().finish().unwrap();
+    recorder(&ctx).prepare(&ctx).unwrap().cancel().unwrap();
     ctx.calls();
     counted(0);
 
-    drop(recorder(&ctx).preflight(&ctx).unwrap());
+    drop(recorder(&ctx).prepare(&ctx).unwrap());
     assert_eq!(ctx.calls()[1..], [Call::Finish(1)]);
     counted(1);
 
@@ -43,11 +43,11 @@ fn a_launch_that_is_not_committed_is_recorded_and_counted() {
     counted(1);
 
     ctx.spy.fails_finish.store(true, Ordering::Relaxed);
-    drop(recorder(&ctx).preflight(&ctx).unwrap());
+    drop(recorder(&ctx).prepare(&ctx).unwrap());
     counted(1);
 
     ctx.spy.panics_in_finish.store(true, Ordering::Relaxed);
-    drop(recorder(&ctx).preflight(&ctx).unwrap());
+    drop(recorder(&ctx).prepare(&ctx).unwrap());
     counted(1);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         recorder(&ctx).launch(&ctx, |_| -> Result<(), ()> { panic!("in the closure") })

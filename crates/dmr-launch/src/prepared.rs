@@ -1,4 +1,4 @@
-//! A launch between preflight and commit.
+//! A launch between prepare and finish.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::LaunchMode;
 use crate::windows::Windows;
 
 /// A launch whose stream already waits for its dependencies, and whose uses are not recorded yet:
-/// enqueue the work, then [`commit`](Self::commit).
+/// enqueue the work, then [`finish`](Self::finish).
 ///
-/// Made by [`LaunchRecorder::preflight`](crate::LaunchRecorder::preflight). While it exists, other
+/// Made by [`LaunchRecorder::prepare`](crate::LaunchRecorder::prepare). While it exists, other
 /// streams cannot prepare a conflicting use of the same blocks. It keeps the resource alive, so it
-/// may outlive the context it was preflighted on.
+/// may outlive the context it was prepared on.
 ///
-/// # Dropped without a commit
+/// # Dropped unfinished
 ///
 /// Work may have been enqueued, so the uses are recorded as if it was. The launch is counted
-/// ([`uncommitted_launches`](crate::uncommitted_launches)) and, with the feature `tracing`,
+/// ([`unfinished_launches`](crate::unfinished_launches)) and, with the feature `tracing`,
 /// reported as a warning. If nothing was enqueued, [`cancel`](Self::cancel).
 ///
 /// # Misuse does not compile
 ///
-/// Recording after preflight:
+/// Recording after prepare:
 ///
 /// ```compile_fail,E0382
 /// # use dmr_core::DeviceBlock;
@@ -32,13 +32,13 @@ use crate::windows::Windows;
 /// fn late(ctx: &impl DeviceContext, x: &DeviceBlock, y: &DeviceBlock) {
 ///     let mut recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
 ///     recorder.read(x);
-///     let launch = recorder.preflight(ctx).unwrap();
+///     let launch = recorder.prepare(ctx).unwrap();
 ///     recorder.read(y); // moved into `launch`
-///     launch.commit().unwrap();
+///     launch.finish().unwrap();
 /// }
 /// ```
 ///
-/// Recording on the preflighted launch:
+/// Recording on the prepared launch:
 ///
 /// ```compile_fail,E0599
 /// # use dmr_core::DeviceBlock;
@@ -46,26 +46,26 @@ use crate::windows::Windows;
 /// # use dmr_streams::DeviceContext;
 /// fn late(ctx: &impl DeviceContext, y: &DeviceBlock) {
 ///     let recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
-///     let mut launch = recorder.preflight(ctx).unwrap();
+///     let mut launch = recorder.prepare(ctx).unwrap();
 ///     launch.read(y); // no such method
 /// }
 /// ```
 ///
-/// Committing twice:
+/// Finishing twice:
 ///
 /// ```compile_fail,E0382
 /// # use dmr_launch::LaunchRecorder;
 /// # use dmr_streams::DeviceContext;
 /// fn twice(ctx: &impl DeviceContext) {
 ///     let recorder = LaunchRecorder::new_strict(ctx.streams().default_stream());
-///     let launch = recorder.preflight(ctx).unwrap();
-///     launch.commit().unwrap();
-///     launch.commit().unwrap(); // moved
+///     let launch = recorder.prepare(ctx).unwrap();
+///     launch.finish().unwrap();
+///     launch.finish().unwrap(); // moved
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "commit it once the work is enqueued"]
-pub struct PreflightedLaunch {
+#[must_use = "finish it once the work is enqueued"]
+pub struct PreparedLaunch {
     windows: Windows<Arc<StreamPool>, Arc<dyn DeviceMemoryResource>>,
     stream: StreamId,
     mode: LaunchMode,
@@ -73,7 +73,7 @@ pub struct PreflightedLaunch {
     skipped: usize,
 }
 
-impl PreflightedLaunch {
+impl PreparedLaunch {
     pub(crate) fn new(
         windows: Windows<Arc<StreamPool>, Arc<dyn DeviceMemoryResource>>,
         stream: StreamId,
@@ -90,11 +90,11 @@ impl PreflightedLaunch {
     /// # Errors
     ///
     /// As [`finish`](dmr_core::UseTracking::finish) of the resource: later uses wait for the work all the same.
-    pub fn commit(mut self) -> ResourceResult<()> {
+    pub fn finish(mut self) -> ResourceResult<()> {
         self.windows.finish()
     }
 
-    /// Closes the windows without recording uses: no work was enqueued. The waits that preflight has queued remain.
+    /// Closes the windows without recording uses: no work was enqueued. The waits that prepare has queued remain.
     ///
     /// # Errors
     ///
