@@ -6,7 +6,6 @@
 //! **Inside or outside.** A budget, a log or statistics inside count the padding; outside, they count the
 //! requested bytes.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 
@@ -14,12 +13,13 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
 use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{
-    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Generation,
-    Process, ResourceError, ResourceResult, StreamId, Usage, WholeBlock,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Process,
+    ResourceError, ResourceResult, StreamId, Usage,
 };
 
 use crate::ResourceLayer;
 use crate::forward::forward;
+use crate::narrowed::NarrowedBlocks;
 
 /// Makes an [`AlignedResource`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +63,15 @@ impl<R: DeviceMemoryResource> ResourceLayer<R> for AlignedLayer {
     type Resource = AlignedResource<R>;
 
     fn layer(&self, upstream: R) -> AlignedResource<R> {
-        let (made_in, accounts) = (Process::current(), LeakedInChild::default());
-        AlignedResource { upstream, layer: *self, made_in, accounts }
+        let (made_in, blocks) = (Process::current(), LeakedInChild::default());
+        AlignedResource { upstream, layer: *self, made_in, blocks }
     }
 }
 
 /// Aligns blocks to more than 256 bytes; see the [module](self).
 ///
 /// `usage` is in requested bytes, except for `reserved`, which is the upstream resource's and includes the
-/// padding. A retired block counts as freed once `usage` or a reap finds that it is.
+/// padding. A retired block counts as freed once a later call finds that it is.
 ///
 /// Only a block that this resource allocated can be deallocated here: any other, also one of the upstream
 /// resource, is a [`ForeignBlock`](ResourceError::ForeignBlock). A block's
@@ -80,18 +80,7 @@ pub struct AlignedResource<R> {
     upstream: R,
     layer: AlignedLayer,
     made_in: Process,
-    accounts: LeakedInChild<Mutex<Accounts>>,
-}
-
-/// The blocks that are not freed, and their sums.
-#[derive(Default)]
-struct Accounts {
-    /// The upstream resource's block of each live block.
-    live: HashMap<Generation, WholeBlock>,
-    /// The retired blocks, each with its requested bytes.
-    retired: Vec<(BlockId, u64)>,
-    /// In requested bytes; `reserved` is not kept.
-    usage: Usage,
+    blocks: LeakedInChild<Mutex<NarrowedBlocks>>,
 }
 
 impl<R> AlignedResource<R> {
@@ -108,12 +97,12 @@ impl<R> AlignedResource<R> {
     #[allow(clippy::result_large_err, reason = "the error is the resource itself")]
     pub fn into_upstream(mut self) -> Result<R, Self> {
         // Without the lock, which a forked child could wait for.
-        let is_unused = ignore_poison(self.accounts.get_mut()).live.is_empty();
+        let is_unused = ignore_poison(self.blocks.get_mut()).is_empty();
         if is_unused { Ok(self.upstream) } else { Err(self) }
     }
 
-    fn accounts(&self) -> MutexGuard<'_, Accounts> {
-        lock(&self.accounts)
+    fn blocks(&self) -> MutexGuard<'_, NarrowedBlocks> {
+        lock(&self.blocks)
     }
 }
 
@@ -131,45 +120,14 @@ impl<R: DeviceMemoryResource> AlignedResource<R> {
         ResourceError::out_of_memory(bytes, self.upstream.device_ordinal(), (0, 0), &self.usage())
     }
 
-    /// Removes a live block and returns the upstream resource's block that it is a part of.
-    fn remove(&self, block: DeviceBlock) -> Result<DeviceBlock, Box<DeallocateError>> {
-        let generation = block.generation();
-        let mut accounts = self.accounts();
-        let Some(whole) = accounts.live.remove(&generation) else {
-            let error = ResourceError::foreign_block(&block, self.upstream.device_ordinal());
-            return Err(DeallocateError::new(error, block));
-        };
-        whole.restore(block).map_err(|(whole, block)| {
-            accounts.live.insert(generation, whole);
-            DeallocateError::new(ResourceError::part_of_block(&block), block)
-        })
-    }
-
-    /// Makes a block live again that the upstream resource did not deallocate.
-    fn put_back(&self, whole: DeviceBlock, ptr: u64, bytes: usize) -> DeviceBlock {
-        let offset = usize::try_from(ptr.wrapping_sub(whole.ptr())).unwrap_or(usize::MAX);
-        match whole.narrow(offset, bytes) {
-            Ok((block, whole)) => {
-                self.accounts().live.insert(block.generation(), whole);
-                block
-            }
-            // The upstream resource returned another block than it was given: it is the caller's.
-            Err(other) => other,
-        }
+    fn foreign(&self) -> impl FnOnce(&DeviceBlock) -> ResourceError {
+        let device_ordinal = self.upstream.device_ordinal();
+        move |block| ResourceError::foreign_block(block, device_ordinal)
     }
 
     /// Counts the blocks as freed that are no longer retired, and returns their bytes.
     fn settle(&self) -> u64 {
-        let mut accounts = self.accounts();
-        let mut freed = 0;
-        accounts.retired.retain(|(id, bytes)| {
-            let is_retired = self.upstream.is_retired(*id);
-            freed += if is_retired { 0 } else { *bytes };
-            is_retired
-        });
-        accounts.usage.retired -= freed;
-        accounts.usage.total_freed += freed;
-        freed
+        self.blocks().settle(usize::MAX, |block| self.upstream.is_retired(block))
     }
 
     /// Reaps, and returns the requested bytes that this call freed.
@@ -201,10 +159,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         let offset = start.and_then(|start| usize::try_from(start - whole.ptr()).ok());
         let part = whole.narrow(offset.unwrap_or(usize::MAX), bytes);
         let (block, whole) = part.map_err(|whole| self.no_part_fits(whole, bytes))?;
-        let mut accounts = self.accounts();
-        accounts.live.insert(block.generation(), whole);
-        accounts.usage.live += bytes as u64;
-        accounts.usage.total_allocated += bytes as u64;
+        self.blocks().insert(whole, bytes);
         Ok(block)
     }
 
@@ -213,19 +168,13 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
             return Err(DeallocateError::new(error, block));
         }
         let (id, bytes) = (block.id(), block.bytes());
-        let whole = self.remove(block)?;
+        let whole = self.blocks().remove(block, self.foreign())?;
+        let offset = (id.ptr() - whole.ptr()) as usize;
         let state = self.upstream.deallocate(whole).map_err(|refusal| {
             let DeallocateError { error, block: whole, .. } = *refusal;
-            DeallocateError::new(error, self.put_back(whole, id.ptr(), bytes))
+            DeallocateError::new(error, self.blocks().put_back(whole, offset, bytes))
         })?;
-        let (mut accounts, bytes) = (self.accounts(), bytes as u64);
-        accounts.usage.live -= bytes;
-        if state == BlockState::Freed {
-            accounts.usage.total_freed += bytes;
-        } else {
-            accounts.usage.retired += bytes;
-            accounts.retired.push((id, bytes));
-        }
+        self.blocks().deallocated(id, bytes, state, |block| self.upstream.is_retired(block));
         Ok(state)
     }
 
@@ -233,11 +182,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
     /// aligned.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.check_process()?;
-        match self.accounts().live.get(&block.generation()) {
-            None => Err(ResourceError::foreign_block(block, self.upstream.device_ordinal())),
-            Some(whole) if whole.has_part(block) => Ok(bytes <= block.bytes()),
-            Some(_) => Err(ResourceError::part_of_block(block)),
-        }
+        self.blocks().check(block, self.foreign())?;
+        Ok(bytes <= block.bytes())
     }
 
     fn bytes_outstanding(&self) -> u64 {
@@ -251,9 +197,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         // Read first: what is reserved is never less than the sums that are read after it.
         let reserved = self.upstream.usage().reserved;
         self.settle();
-        let mut usage = self.accounts().usage;
-        usage.reserved = reserved;
-        usage
+        self.blocks().usage(reserved)
     }
 
     fn try_reap(&self) -> ResourceResult<u64> {

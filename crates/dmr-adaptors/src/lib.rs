@@ -125,6 +125,8 @@
 ))]
 mod forward;
 mod layer;
+#[cfg(any(feature = "aligned", feature = "debug-guard"))]
+mod narrowed;
 #[cfg(feature = "budget")]
 mod sync;
 #[cfg(any(feature = "logging", feature = "statistics"))]

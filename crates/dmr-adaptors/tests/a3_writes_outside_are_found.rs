@@ -4,18 +4,14 @@
 
 mod a3;
 
-use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
-use a3::{BACKENDS, BOTH, Backend, Guard, Memory, TAG, TRACKING, guarded, layer};
+use a3::{BACKENDS, BOTH, Backend, Guard, Hooked, Memory, Moment, TAG, TRACKING, guarded, layer};
 use dmr_adaptors::guard::{DebugGuardLayer, GuardChecks};
 use dmr_core::{
     Access, BlockUse, Corruption, CorruptionKind, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId,
-    UseTrackingExt,
+    DeviceMemoryResource, ResourceError, StreamId, UseTrackingExt,
 };
-use dmr_streams::PatternOps;
 use dmr_testkit::Rig;
 
 /// Deallocates the block; returns the finding, which each mode reports in its own way, once.
@@ -191,57 +187,18 @@ fn check_all_sees_recorded_uses_of_other_streams() {
     }
 }
 
-/// Lets other threads run between reading results back and returning them.
-#[derive(Debug)]
-struct SlowToTell(PatternOps);
-
-impl DeviceOps for SlowToTell {
-    fn fill_pattern(
-        &self,
-        block: &DeviceBlock,
-        range: Range<usize>,
-        pattern: u32,
-        stream: StreamId,
-    ) -> ResourceResult<()> {
-        self.0.fill_pattern(block, range, pattern, stream)
-    }
-
-    fn check_pattern(
-        &self,
-        block: &DeviceBlock,
-        range: Range<usize>,
-        pattern: u32,
-        stream: StreamId,
-        key: u64,
-    ) -> ResourceResult<()> {
-        self.0.check_pattern(block, range, pattern, stream, key)
-    }
-
-    fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
-        let wrong = self.0.collect();
-        std::thread::sleep(Duration::from_micros(50));
-        wrong
-    }
-
-    fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
-        self.0.library_stream(block)
-    }
-
-    fn join_home_stream(&self, block: &DeviceBlock) -> ResourceResult<bool> {
-        self.0.join_home_stream(block)
-    }
-
-    fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
-        self.0.synchronize(stream)
-    }
-}
-
 #[test]
 fn each_thread_gets_the_finding_of_its_own_block_whatever_thread_reads_the_results() {
     const THREADS: usize = 4;
     let rig = Rig::new();
-    let ops = PatternOps::new(Arc::clone(rig.streams())).unwrap();
-    let guard = guarded(Backend::Async.make(&rig), DebugGuardLayer::new(Arc::new(SlowToTell(ops))));
+    // Lets other threads run between reading results back and returning them.
+    let ops = Hooked::new(&rig, |moment| {
+        if moment == Moment::AfterCollect {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    });
+    let guard = guarded(Backend::Async.make(&rig), DebugGuardLayer::new(ops));
     let leases: [_; THREADS] = std::array::from_fn(|_| rig.stream());
     std::thread::scope(|scope| {
         for (nth, home) in leases.iter().enumerate() {

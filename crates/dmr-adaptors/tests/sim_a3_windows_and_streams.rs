@@ -5,17 +5,15 @@
 
 mod a3;
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use a3::{BACKENDS, BOTH, Backend, Inner, Memory, TAG, TRACKING, guarded};
+use a3::{BACKENDS, BOTH, Backend, Hooked, Memory, Moment, TAG, TRACKING, guarded};
 use cudarc::driver::{result, sys};
 use dmr_adaptors::guard::{DebugGuardLayer, GuardChecks};
 use dmr_core::{
-    Access, BlockState, BlockUse, CorruptionKind, DeviceBlock, DeviceMemoryResource, DeviceOps,
-    PatternMismatch, ResourceError, ResourceResult, StreamId, UseTrackingExt,
+    Access, BlockState, BlockUse, CorruptionKind, DeviceMemoryResource, DeviceOps, ResourceError,
+    UseTrackingExt,
 };
-use dmr_streams::PatternOps;
 use dmr_testkit::Rig;
 
 /// What is clean without the guard is clean with it: allocation counts as a write on the home
@@ -38,71 +36,22 @@ fn unrecorded_work_on_the_home_stream_stays_covered_by_the_allocation() {
     }
 }
 
-/// Records a use of another block on the stream of each fill, just before it: as another thread
-/// does that works on that stream.
-#[derive(Debug)]
-struct RecordsBeforeFills {
-    ops: PatternOps,
-    resource: Arc<Inner>,
-    block: DeviceBlock,
-}
-
-impl DeviceOps for RecordsBeforeFills {
-    fn fill_pattern(
-        &self,
-        block: &DeviceBlock,
-        range: Range<usize>,
-        pattern: u32,
-        stream: StreamId,
-    ) -> ResourceResult<()> {
-        self.resource.record_block_use(&self.block, stream)?;
-        self.ops.fill_pattern(block, range, pattern, stream)
-    }
-
-    fn check_pattern(
-        &self,
-        block: &DeviceBlock,
-        range: Range<usize>,
-        pattern: u32,
-        stream: StreamId,
-        key: u64,
-    ) -> ResourceResult<()> {
-        self.ops.check_pattern(block, range, pattern, stream, key)
-    }
-
-    fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
-        self.ops.collect()
-    }
-
-    fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
-        self.ops.library_stream(block)
-    }
-
-    fn count_as_allocation(&self, block: &DeviceBlock) -> bool {
-        self.ops.count_as_allocation(block)
-    }
-
-    fn join_home_stream(&self, block: &DeviceBlock) -> ResourceResult<bool> {
-        self.ops.join_home_stream(block)
-    }
-
-    fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
-        self.ops.synchronize(stream)
-    }
-}
-
 #[test]
 fn the_first_use_elsewhere_waits_for_the_guards_fill_whatever_was_recorded_before_it() {
     for (backend, checks) in TRACKING.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
         let rig = Rig::simulated();
         let [home, other] = [rig.stream(), rig.stream()];
         let inner = Arc::new(backend.make(&rig));
-        let ops = Arc::new(RecordsBeforeFills {
-            ops: PatternOps::new(Arc::clone(rig.streams())).unwrap(),
-            resource: Arc::clone(&inner),
-            block: inner.allocate(100, home.id(), TAG).unwrap(),
+        let another = inner.allocate(100, home.id(), TAG).unwrap();
+        let (resource, used) = (Arc::clone(&inner), another.id());
+        // As another thread does that works on the stream of the fill: it uses another block there.
+        let ops = Hooked::new(&rig, move |moment| match moment {
+            Moment::BeforeFill(stream) => {
+                resource.finish_uses(resource.prepare_block_use(used, stream, Access::ReadWrite)?)
+            }
+            _ => Ok(()),
         });
-        let layer = DebugGuardLayer::new(Arc::clone(&ops) as _).with_checks(checks);
+        let layer = DebugGuardLayer::new(ops).with_checks(checks);
         let guard = guarded(Arc::clone(&inner), layer);
         let block = guard.allocate(1000, home.id(), TAG).unwrap();
         let token = guard.prepare_block_use(block.id(), other.id(), Access::Write).unwrap();
@@ -111,8 +60,7 @@ fn the_first_use_elsewhere_waits_for_the_guards_fill_whatever_was_recorded_befor
         guard.deallocate(block).unwrap();
         guard.reap_pending().unwrap();
         drop(guard);
-        let RecordsBeforeFills { block, .. } = Arc::try_unwrap(ops).unwrap();
-        inner.deallocate(block).unwrap();
+        inner.deallocate(another).unwrap();
         inner.reap_pending().unwrap();
         drop((inner, home, other));
         rig.assert_clean();
@@ -178,7 +126,7 @@ fn what_such_a_window_writes_outside_is_found_by_a_reap() {
 }
 
 #[test]
-fn a_window_that_the_guard_was_not_told_of_is_waited_for() {
+fn a_window_that_was_opened_upstream_is_waited_for() {
     let rig = Rig::simulated();
     let guard = Backend::Async.guarded(&rig, GuardChecks::Immediate);
     let [home, other] = [rig.stream(), rig.stream()];
@@ -354,7 +302,7 @@ fn a_window_whose_tokens_were_dropped_stays_open() {
 }
 
 #[test]
-fn on_a_lost_device_blocks_are_taken_back_unchecked() {
+fn on_a_lost_device_blocks_are_deallocated_unchecked() {
     const ILLEGAL_ADDRESS: i32 = 700;
     for (backend, checks) in BACKENDS.into_iter().flat_map(|b| BOTH.map(|checks| (b, checks))) {
         let rig = Rig::simulated();

@@ -19,6 +19,7 @@ pub(super) const STEP: usize = 256;
 #[derive(Debug)]
 pub(super) struct Allocation {
     pub(super) generation: Generation,
+    /// The requested bytes; 0 for a block that could not be filled, which no caller has.
     pub(super) bytes: usize,
     pub(super) tag: AllocTag,
     pub(super) alloc_stream: StreamId,

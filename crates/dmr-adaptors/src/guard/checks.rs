@@ -1,14 +1,12 @@
 //! The device work: what is filled and checked, on which stream, and what it comes after.
 
-use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, BlockId, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource, DeviceOps,
-    ResourceError, ResourceResult, StreamId, UseTokens, UseTrackingExt, WholeBlock,
+    Access, BlockId, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
+    ResourceResult, StreamId, UseTokens, UseTrackingExt, WholeBlock,
 };
 
 use super::allocation::{Allocation, FREED, FRESH, Phase, RED_ZONE};
@@ -76,7 +74,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     }
 
     fn check_and_fill(&self, kept: &Kept, by_owner: bool) -> ResourceResult<()> {
-        let (Kept { whole, allocation }, ops) = (kept, self.ops());
+        let (Kept { whole, allocation, .. }, ops) = (kept, self.ops());
         let stream = ops.library_stream(whole)?;
         let work = self.begin(whole.id(), stream, Access::ReadWrite)?;
         let is_awaited = by_owner && self.config.mode == GuardChecks::Immediate;
@@ -112,29 +110,20 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         stream: StreamId,
         is_awaited: bool,
     ) -> ResourceResult<()> {
-        let Kept { whole, allocation } = kept;
-        let mut check = Check::new(allocation, Phase::Live, &self.findings);
-        check.is_awaited = is_awaited;
-        let key = self.check_red_zones(check, whole.bytes(), |zone, key| {
-            self.ops().check_pattern(whole, zone, RED_ZONE, stream, key)
-        })?;
-        match if is_awaited { self.config.checks.decide(key)? } else { None } {
+        let Kept { whole, allocation, .. } = kept;
+        let check = Check::new(allocation, Phase::Live, &self.findings);
+        let zones = allocation.red_zones(whole.bytes());
+        let submit = |key| {
+            let check = |zone| self.ops().check_pattern(whole, zone, RED_ZONE, stream, key);
+            zones.into_iter().try_for_each(check)
+        };
+        if !is_awaited {
+            return self.config.checks.submit(check, submit).map(drop);
+        }
+        match self.config.checks.submit_and_collect(check, submit)? {
             Some(found) => Err(ResourceError::Corrupted(Box::new(found))),
             None => Ok(()),
         }
-    }
-
-    /// Calls `submit` for both red zones of a block that has `whole_bytes` bytes with them; returns the key.
-    fn check_red_zones(
-        &self,
-        check: Check,
-        whole_bytes: usize,
-        submit: impl Fn(Range<usize>, u64) -> ResourceResult<()>,
-    ) -> ResourceResult<u64> {
-        let zones = check.allocation.red_zones(whole_bytes);
-        self.config
-            .checks
-            .submit(check, |key| zones.into_iter().try_for_each(|zone| submit(zone, key)))
     }
 
     /// Submits checks of a live block. The caller keeps other threads from opening windows meanwhile.
@@ -152,26 +141,20 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             work => work?,
         };
         let check = Check::new(allocation, Phase::Live, &self.findings);
-        let submitted = self.check_red_zones(check, whole.bytes(), |zone, key| {
-            whole.check_pattern(ops, zone, RED_ZONE, stream, key)
+        let zones = allocation.red_zones(whole.bytes());
+        let submitted = self.config.checks.submit(check, |key| {
+            let check = |zone| whole.check_pattern(ops, zone, RED_ZONE, stream, key);
+            zones.into_iter().try_for_each(check)
         });
         submitted.map(drop).and(self.record(work))
     }
 
-    /// Submits checks of all blocks in quarantine; returns the first error.
-    pub(super) fn check_held(&self) -> ResourceResult<()> {
-        let held = self.blocks.take_held();
-        let mut outcome = Ok(());
-        for kept in &held {
-            outcome = outcome.and(self.check_fill(kept));
+    /// Submits a check that a block in quarantine is as it was filled, if it was.
+    pub(super) fn check_fill(&self, kept: &Kept) -> ResourceResult<()> {
+        if kept.allocation.bytes == 0 {
+            return Ok(());
         }
-        self.blocks.put_held(held);
-        outcome
-    }
-
-    /// Checks that a block in quarantine is as it was filled.
-    fn check_fill(&self, kept: &Kept) -> ResourceResult<()> {
-        let (Kept { whole, allocation }, ops) = (kept, self.ops());
+        let (Kept { whole, allocation, .. }, ops) = (kept, self.ops());
         let stream = ops.library_stream(whole)?;
         let work = self.begin(whole.id(), stream, Access::Read)?;
         let check = Check::new(allocation, Phase::Freed, &self.findings);
@@ -180,63 +163,6 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             .checks
             .submit(check, |key| ops.check_pattern(whole, 0..whole.bytes(), FREED, stream, key));
         submitted.map(drop).and(self.record(work))
-    }
-
-    /// Seals waiting blocks whose windows have closed, and deallocates quarantined blocks upstream: `all`
-    /// of them, even if the device is lost, or those beyond the bounds. Returns the bytes that are freed by
-    /// that, and the first error; blocks that failed are kept. One thread at a time.
-    pub(super) fn sweep(&self, all: bool) -> (u64, ResourceResult<()>) {
-        let (mut freed, mut outcome) = (0, Ok(()));
-        let waiting = std::mem::take(&mut self.blocks.queues().waiting);
-        for kept in waiting {
-            match self.seal(&kept, false) {
-                Ok(false) => self.blocks.queues().waiting.push_back(kept),
-                Ok(true) => self.blocks.hold(kept),
-                Err(error) => {
-                    self.blocks.queues().waiting.push_back(kept);
-                    outcome = outcome.and(Err(error));
-                }
-            }
-        }
-        let all = all || self.is_lost.load(Ordering::Relaxed);
-        let mut refused = VecDeque::new();
-        while (all || self.blocks.is_over_bound())
-            && let Some(kept) = self.blocks.take_oldest()
-        {
-            match self.evict(kept, &mut refused) {
-                Ok(bytes) => freed += bytes,
-                Err(error) => outcome = outcome.and(Err(error)),
-            }
-        }
-        self.blocks.put_held(refused);
-        (freed, outcome)
-    }
-
-    /// Checks a block that leaves the quarantine, and deallocates it upstream, which frees it after the
-    /// check. Does not wait for the verdict. After an error the block is in `refused`.
-    fn evict(&self, kept: Kept, refused: &mut VecDeque<Kept>) -> ResourceResult<u64> {
-        match self.check_fill(&kept) {
-            Err(error) if !is_gone(&error) => {
-                refused.push_back(kept);
-                return Err(error);
-            }
-            Err(_) => _ = self.unchecked.fetch_add(1, Ordering::Relaxed),
-            Ok(()) => {}
-        }
-        self.release(kept, refused)
-    }
-
-    /// Deallocates a block upstream; returns the bytes that are freed by that. After an error the block is
-    /// in `refused`.
-    pub(super) fn release(&self, kept: Kept, refused: &mut VecDeque<Kept>) -> ResourceResult<u64> {
-        let (Kept { whole, allocation }, upstream) = (kept, self.upstream());
-        let id = whole.id();
-        let state = upstream.deallocate(whole).map_err(|error| {
-            let DeallocateError { error, block: whole, .. } = *error;
-            refused.push_back(Kept { whole, allocation: Arc::clone(&allocation) });
-            error
-        })?;
-        Ok(self.blocks.release(&allocation, id, state, |id| upstream.is_retired(id)))
     }
 
     /// Reads all verdicts back. A lost device has none.
@@ -288,6 +214,6 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
 }
 
 /// Returns whether no work can be submitted for the block any more.
-fn is_gone(error: &ResourceError) -> bool {
+pub(super) const fn is_gone(error: &ResourceError) -> bool {
     matches!(error, ResourceError::StreamMisuse { .. } | ResourceError::DeviceLost { .. })
 }

@@ -20,23 +20,29 @@ pub(super) struct Checks {
     ops: Arc<dyn DeviceOps>,
     /// By key. Never locked across a driver call.
     pending: LeakedInChild<Mutex<HashMap<u64, Check>>>,
-    /// Held while verdicts are collected and filed.
+    /// Held while verdicts are collected and filed. Locked before `pending`.
     collecting: Mutex<()>,
 }
 
 /// Checks of one block under one key.
 #[derive(Debug)]
 pub(super) struct Check {
-    pub(super) allocation: Arc<Allocation>,
+    allocation: Arc<Allocation>,
     phase: Phase,
+    /// The findings of the guard that has the block.
     findings: Arc<Findings>,
-    /// A call waits for the verdict with [`decide`](Checks::decide), and returns it.
-    pub(super) is_awaited: bool,
     is_submitted: bool,
-    /// The verdict was collected, and a call waits for it.
-    is_decided: bool,
-    /// Found for the call that waits.
-    found: Option<Corruption>,
+}
+
+impl Check {
+    pub(super) fn new(
+        allocation: &Arc<Allocation>,
+        phase: Phase,
+        findings: &Arc<Findings>,
+    ) -> Self {
+        let (allocation, findings) = (Arc::clone(allocation), Arc::clone(findings));
+        Self { allocation, phase, findings, is_submitted: false }
+    }
 }
 
 impl Checks {
@@ -53,7 +59,7 @@ impl Checks {
         lock(&self.pending).len()
     }
 
-    /// Calls `submit` with a new key, under which it submits checks of one block.
+    /// Calls `submit` with a new key, under which it submits checks of one block. Returns the key.
     pub(super) fn submit(
         &self,
         check: Check,
@@ -74,80 +80,49 @@ impl Checks {
         outcome.map(|()| key)
     }
 
-    /// Waits for all checks, and files what they found.
+    /// Submits checks as [`submit`](Self::submit), waits for all checks, and returns what these have found, for
+    /// the caller to report.
+    pub(super) fn submit_and_collect(
+        &self,
+        check: Check,
+        submit: impl FnOnce(u64) -> ResourceResult<()>,
+    ) -> ResourceResult<Option<Corruption>> {
+        // From before the submission: no other call collects this verdict.
+        let _alone = lock(&self.collecting);
+        let key = self.submit(check, submit)?;
+        self.collect_alone(Some(key))
+    }
+
+    /// Waits for all checks, and files what they have found.
     pub(super) fn collect(&self) -> ResourceResult<()> {
         let _alone = lock(&self.collecting);
-        self.collect_alone()
+        self.collect_alone(None).map(drop)
     }
 
-    /// Waits for an awaited check; returns what it found, which the caller reports.
-    pub(super) fn decide(&self, key: u64) -> ResourceResult<Option<Corruption>> {
-        let collected = {
-            let _alone = lock(&self.collecting);
-            // Another thread may have collected it.
-            let is_decided = lock(&self.pending).get(&key).is_some_and(|check| check.is_decided);
-            if is_decided { Ok(()) } else { self.collect_alone() }
-        };
-        let mut pending = lock(&self.pending);
-        let Some(check) = pending.get_mut(&key) else { return collected.map(|()| None) };
-        // What is found from now on is reported by another call.
-        check.is_awaited = false;
-        let found = check.found.take();
-        if check.is_decided {
-            pending.remove(&key);
-        }
-        if found.is_some() { Ok(found) } else { collected.map(|()| None) }
-    }
-
-    fn collect_alone(&self) -> ResourceResult<()> {
+    /// Returns what the checks under the key `own` have found first, filed as reported.
+    fn collect_alone(&self, own: Option<u64>) -> ResourceResult<Option<Corruption>> {
         let submitted: Vec<u64> = {
             let pending = lock(&self.pending);
             pending.iter().filter(|(_, check)| check.is_submitted).map(|(&key, _)| key).collect()
         };
         let wrong = self.ops.collect()?;
         let mut pending = lock(&self.pending);
+        let mut found_by_own = None;
         for mismatch in wrong {
             // An unknown key is one of another caller.
-            if let Some(check) = pending.get_mut(&mismatch.key) {
-                check.file(mismatch.offset);
+            let Some(check) = pending.get(&mismatch.key) else { continue };
+            let corruption = check.allocation.corruption(check.phase, mismatch.offset);
+            let Some(corruption) = corruption else { continue };
+            let reported = own == Some(mismatch.key) && found_by_own.is_none();
+            if reported {
+                found_by_own = Some(corruption.clone());
             }
+            lock(&check.findings).add(corruption, reported);
         }
         for key in submitted {
-            match pending.get_mut(&key) {
-                Some(check) if check.is_awaited => check.is_decided = true,
-                _ => _ = pending.remove(&key),
-            }
+            pending.remove(&key);
         }
-        Ok(())
-    }
-}
-
-impl Check {
-    /// Makes a check whose verdict a later call reports.
-    pub(super) fn new(
-        allocation: &Arc<Allocation>,
-        phase: Phase,
-        findings: &Arc<Findings>,
-    ) -> Self {
-        Self {
-            allocation: Arc::clone(allocation),
-            phase,
-            findings: Arc::clone(findings),
-            is_awaited: false,
-            is_submitted: false,
-            is_decided: false,
-            found: None,
-        }
-    }
-
-    /// Files that the byte at `offset` of the whole block is wrong.
-    fn file(&mut self, offset: usize) {
-        let Some(corruption) = self.allocation.corruption(self.phase, offset) else { return };
-        let is_reported = self.is_awaited && self.found.is_none();
-        if is_reported {
-            self.found = Some(corruption.clone());
-        }
-        lock(&self.findings).add(corruption, is_reported);
+        Ok(found_by_own)
     }
 }
 
@@ -186,47 +161,12 @@ impl FindingList {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
     use std::sync::atomic::AtomicU8;
 
-    use dmr_core::{AllocTag, DeviceBlock, Generation, PatternMismatch, StreamId};
+    use dmr_core::{AllocTag, Generation, StreamId};
+    use dmr_testkit::fake::FakeHarness;
 
     use super::*;
-
-    /// Device operations whose checks find nothing.
-    #[derive(Debug)]
-    struct FindsNothing;
-
-    impl DeviceOps for FindsNothing {
-        fn fill_pattern(
-            &self,
-            _: &DeviceBlock,
-            _: Range<usize>,
-            _: u32,
-            _: StreamId,
-        ) -> ResourceResult<()> {
-            Ok(())
-        }
-
-        fn check_pattern(
-            &self,
-            _: &DeviceBlock,
-            _: Range<usize>,
-            _: u32,
-            _: StreamId,
-            _: u64,
-        ) -> ResourceResult<()> {
-            Ok(())
-        }
-
-        fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
-            Ok(Vec::new())
-        }
-
-        fn synchronize(&self, _: StreamId) -> ResourceResult<()> {
-            Ok(())
-        }
-    }
 
     fn check() -> Check {
         let allocation = Arc::new(Allocation {
@@ -243,26 +183,12 @@ mod tests {
 
     #[test]
     fn a_check_is_pending_until_a_collection_that_begins_after_its_submission() {
-        let checks = Checks::new(Arc::new(FindsNothing));
+        let harness = FakeHarness::new(true);
+        let checks = Checks::new(Arc::clone(harness.ops()) as _);
         // A collection of another thread, between two checks of one block.
         checks.submit(check(), |_| checks.collect()).unwrap();
         assert_eq!(checks.pending(), 1, "its verdict is yet to come");
         checks.collect().unwrap();
         assert_eq!(checks.pending(), 0);
-    }
-
-    #[test]
-    fn an_awaited_check_is_pending_until_it_is_decided() {
-        let checks = Checks::new(Arc::new(FindsNothing));
-        for collects in [false, true] {
-            let awaited = Check { is_awaited: true, ..check() };
-            let key = checks.submit(awaited, |_| Ok(())).unwrap();
-            if collects {
-                checks.collect().unwrap();
-            }
-            assert_eq!(checks.pending(), 1);
-            assert_eq!(checks.decide(key), Ok(None));
-            assert_eq!(checks.pending(), 0);
-        }
     }
 }

@@ -99,6 +99,7 @@ mod blocks;
 mod checks;
 mod findings;
 mod layer;
+mod quarantine;
 mod resource;
 
 pub use layer::{DebugGuardLayer, GuardChecks};

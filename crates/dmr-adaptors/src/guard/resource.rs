@@ -1,7 +1,6 @@
 //! The guard: its state, its own methods, and the calls of the traits, each around the same call upstream.
 
 use std::backtrace::Backtrace;
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -16,8 +15,9 @@ use dmr_core::{
 };
 
 use super::allocation::Allocation;
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Kept};
 use super::findings::Findings;
+use super::quarantine::Quarantine;
 use super::{DebugGuardLayer, GuardChecks};
 use crate::forward::forward;
 
@@ -33,29 +33,27 @@ pub struct DebugGuardResource<R: DeviceMemoryResource> {
     pub(super) config: DebugGuardLayer,
     pub(super) findings: Arc<Findings>,
     pub(super) blocks: LeakedInChild<Blocks>,
+    pub(super) quarantine: LeakedInChild<Mutex<Quarantine>>,
     pub(super) unchecked: AtomicU64,
     /// A deallocation has found the device lost: nothing stays in quarantine.
     pub(super) is_lost: AtomicBool,
     /// Held for reading while a window is opened, for writing while `check_all` checks live blocks: its own
     /// windows conflict with no other then.
     gate: RwLock<()>,
-    /// Held while a thread has quarantined blocks in hand: a reap that waits also waits for those.
-    sweeping: Mutex<()>,
     made_in: Process,
 }
 
 impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     pub(super) fn new(upstream: R, layer: &DebugGuardLayer) -> Self {
-        let blocks = Blocks::new(layer.quarantine_bytes, layer.quarantine_blocks);
         Self {
             upstream: Some(upstream),
             config: layer.clone(),
             findings: Arc::default(),
-            blocks: LeakedInChild::new(blocks),
+            blocks: LeakedInChild::default(),
+            quarantine: LeakedInChild::default(),
             unchecked: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
             gate: RwLock::new(()),
-            sweeping: Mutex::new(()),
             made_in: Process::current(),
         }
     }
@@ -129,14 +127,15 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// all other blocks were checked, and no finding is lost: call again.
     pub fn check_all(&self) -> ResourceResult<Vec<Corruption>> {
         self.refuse_fork()?;
-        let _alone = lock(&self.sweeping);
+        let mut quarantine = lock(&self.quarantine);
         let live = {
             let _alone = write(&self.gate);
             self.blocks.for_each_live(|whole, allocation| self.check_live(whole, allocation))
         };
-        let held = self.check_held();
+        let admitted = self.admit(&mut quarantine);
+        let held = self.check_held(&quarantine);
         let collected = self.config.checks.collect();
-        live.and(held).and(collected)?;
+        live.and(admitted).and(held).and(collected)?;
         Ok(std::iter::from_fn(|| lock(&self.findings).report_one()).collect())
     }
 
@@ -162,48 +161,19 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
             allocated,
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. })
         );
-        if !is_full || self.blocks.queues().held.is_empty() {
+        if !is_full {
             return allocated;
         }
-        {
-            let _alone = lock(&self.sweeping);
-            // Blocks that upstream refuses are still in quarantine; the second try tells whether that matters.
-            drop(self.sweep(true));
+        let mut quarantine = lock(&self.quarantine);
+        if quarantine.is_empty() && !self.blocks.has_deallocated() {
+            return allocated;
         }
+        // Blocks that upstream refuses are still in quarantine; the second try tells whether that matters.
+        drop(self.sweep(&mut quarantine, true));
+        drop(quarantine);
         // The memory of a block is free once its check is done.
         drop(self.collect_unless_lost());
         self.upstream().allocate(bytes, stream, tag)
-    }
-
-    /// Returns a block that no caller has to upstream. One that upstream refuses is kept for the next reap.
-    fn release_stray(&self, whole: DeviceBlock) -> ResourceResult<()> {
-        self.upstream().deallocate(whole).map(drop).map_err(|refused| {
-            let DeallocateError { error, block, .. } = *refused;
-            self.blocks.queues().strays.push(block);
-            error
-        })
-    }
-
-    fn release_strays(&self) -> ResourceResult<()> {
-        // Without the lock: the upstream resource may call the driver.
-        let strays = std::mem::take(&mut self.blocks.queues().strays);
-        let mut outcome = Ok(());
-        for whole in strays {
-            outcome = outcome.and(self.release_stray(whole));
-        }
-        outcome
-    }
-
-    /// Checks blocks whose windows have closed, and deallocates upstream those beyond the quarantine's
-    /// bounds. After an error a block stays where it is, and a reap returns the error.
-    fn tidy(&self) {
-        while let Some(_alone) = try_lock(&self.sweeping) {
-            let (_, outcome) = self.sweep(false);
-            // Again for a block that another thread added while this one had the lock.
-            if outcome.is_err() || !self.blocks.is_over_bound() {
-                return;
-            }
-        }
     }
 
     fn reap(
@@ -212,15 +182,15 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         upstream: impl FnOnce(&R) -> ResourceResult<u64>,
     ) -> ResourceResult<u64> {
         self.refuse_fork()?;
-        let alone = if all { Some(lock(&self.sweeping)) } else { try_lock(&self.sweeping) };
-        // If another thread sweeps, that is enough.
-        let (swept, outcome) = alone.as_ref().map_or((0, Ok(())), |_| self.sweep(all));
-        drop(alone);
-        let strays = self.release_strays();
+        // If another thread sweeps, that is enough, unless this call waits.
+        let quarantine =
+            if all { Some(lock(&self.quarantine)) } else { try_lock(&self.quarantine) };
+        let (swept, outcome) =
+            quarantine.map_or((0, Ok(())), |mut quarantine| self.sweep(&mut quarantine, all));
         let reaped = upstream(self.upstream());
         let freed = swept + self.settle();
         let collected = if all { self.collect_unless_lost() } else { Ok(()) };
-        outcome.and(strays).and(reaped).and(collected)?;
+        outcome.and(reaped).and(collected)?;
         match lock(&self.findings).report_one() {
             Some(found) => Err(ResourceError::Corrupted(Box::new(found))),
             None => Ok(freed),
@@ -229,7 +199,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
 
     /// Counts what upstream has freed since, and returns the bytes.
     fn settle(&self) -> u64 {
-        self.blocks.settle(usize::MAX, |block| self.upstream().is_retired(block))
+        self.blocks.settle(|block| self.upstream().is_retired(block))
     }
 
     /// Deallocates upstream, without a check, all that was deallocated here.
@@ -237,12 +207,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
         if self.is_forked() {
             return;
         }
-        let waiting = std::mem::take(&mut self.blocks.queues().waiting);
-        for kept in waiting.into_iter().chain(self.blocks.take_held()) {
+        let quarantine = std::mem::take(&mut *lock(&self.quarantine));
+        for kept in quarantine.into_blocks().chain(self.blocks.take_deallocated()) {
             // A block that upstream refuses is leaked, as a dropped block is.
-            drop(self.release(kept, &mut VecDeque::new()));
+            drop(self.release(kept));
         }
-        drop(self.release_strays());
     }
 
     /// Returns what tracks the uses upstream.
@@ -305,7 +274,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
                 Ok(block)
             }
             Err((error, whole)) => {
-                drop(self.release_stray(whole));
+                let allocation = Arc::new(Allocation::new(&whole, 0, self.config.red_zone, None));
+                let unfilled = Kept { whole, allocation, is_sealed: true };
+                if let Err((_, refused)) = self.release(unfilled) {
+                    self.blocks.keep(refused);
+                }
                 Err(error)
             }
         }
@@ -316,27 +289,22 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
             return Err(DeallocateError::new(error, block));
         }
         let id = block.id();
-        let kept = self.blocks.take(block, self.device_ordinal())?;
-        let in_use = match self.seal(&kept, true) {
-            Ok(true) => {
-                self.blocks.hold(kept);
-                false
-            }
-            Ok(false) => {
-                self.blocks.queues().waiting.push_back(kept);
-                true
-            }
+        let mut kept = self.blocks.take(block, self.device_ordinal())?;
+        let is_sealed = match self.seal(&kept, true) {
+            Ok(is_sealed) => is_sealed,
             Err(error) => return Err(DeallocateError::new(error, self.blocks.put_back(kept))),
         };
-        self.tidy();
+        kept.is_sealed = is_sealed;
+        self.blocks.keep(kept);
+        self.sweep_beyond_bounds();
         if self.config.mode == GuardChecks::Deferred && self.config.checks.pending() >= MAX_PENDING
         {
             // A failed collection leaves the verdicts for the next.
             drop(self.config.checks.collect());
         }
-        Ok(match (in_use, self.blocks.is_deallocated(id.generation())) {
-            (false, true) => BlockState::Quarantined,
-            (false, false) if !self.upstream().is_retired(id) => BlockState::Freed,
+        Ok(match (is_sealed, self.blocks.is_deallocated(id.generation())) {
+            (true, true) => BlockState::Quarantined,
+            (true, false) if !self.upstream().is_retired(id) => BlockState::Freed,
             _ => BlockState::Retired,
         })
     }
@@ -344,10 +312,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     /// Never grows a block: behind it is its red zone.
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.refuse_fork()?;
-        match self.blocks.refusal(block, self.device_ordinal()) {
-            Some(error) => Err(error),
-            None => Ok(bytes <= block.bytes()),
-        }
+        self.blocks.check(block, self.device_ordinal())?;
+        Ok(bytes <= block.bytes())
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
@@ -362,7 +328,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         // Upstream counts red zones as well, and so never less.
         let with_red_zones = self.upstream().bytes_outstanding();
         self.settle();
-        self.blocks.usage().outstanding().min(with_red_zones)
+        self.blocks.usage(0).outstanding().min(with_red_zones)
     }
 
     fn usage(&self) -> Usage {
@@ -371,9 +337,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
         }
         let reserved = self.upstream().usage().reserved;
         self.settle();
-        let mut usage = self.blocks.usage();
-        usage.reserved = reserved;
-        usage
+        self.blocks.usage(reserved)
     }
 
     /// Checks and fills blocks whose windows have closed, and deallocates upstream those that are beyond

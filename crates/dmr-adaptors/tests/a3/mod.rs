@@ -2,13 +2,15 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use dmr_adaptors::guard::{DebugGuardLayer, DebugGuardResource, GuardChecks};
 use dmr_adaptors::{ResourceBuilder, ResourceLayer};
 use dmr_core::{
     AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, DeviceMemoryResource, DeviceOps,
-    Generation, ResourceResult, StreamId,
+    Generation, PatternMismatch, ResourceResult, StreamId,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
@@ -62,6 +64,79 @@ pub(crate) fn guarded<R: DeviceMemoryResource>(
     ResourceBuilder::new(inner).layer(layer).build()
 }
 
+/// A moment in the work of [`Hooked`] operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    BeforeFill(StreamId),
+    BeforeCheck,
+    AfterCollect,
+}
+
+/// The operations of a rig, with a hook that acts as another thread or as a driver that fails.
+pub(crate) struct Hooked<H> {
+    ops: PatternOps,
+    hook: H,
+}
+
+impl<H: Fn(Moment) -> ResourceResult<()> + Send + Sync> Hooked<H> {
+    pub(crate) fn new(rig: &Rig, hook: H) -> Arc<Self> {
+        Arc::new(Self { ops: PatternOps::new(Arc::clone(rig.streams())).unwrap(), hook })
+    }
+}
+
+impl<H> fmt::Debug for Hooked<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl<H: Fn(Moment) -> ResourceResult<()> + Send + Sync> DeviceOps for Hooked<H> {
+    fn fill_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+    ) -> ResourceResult<()> {
+        (self.hook)(Moment::BeforeFill(stream))?;
+        self.ops.fill_pattern(block, range, pattern, stream)
+    }
+
+    fn check_pattern(
+        &self,
+        block: &DeviceBlock,
+        range: Range<usize>,
+        pattern: u32,
+        stream: StreamId,
+        key: u64,
+    ) -> ResourceResult<()> {
+        (self.hook)(Moment::BeforeCheck)?;
+        self.ops.check_pattern(block, range, pattern, stream, key)
+    }
+
+    fn collect(&self) -> ResourceResult<Vec<PatternMismatch>> {
+        let wrong = self.ops.collect();
+        (self.hook)(Moment::AfterCollect)?;
+        wrong
+    }
+
+    fn library_stream(&self, block: &DeviceBlock) -> ResourceResult<StreamId> {
+        self.ops.library_stream(block)
+    }
+
+    fn count_as_allocation(&self, block: &DeviceBlock) -> bool {
+        self.ops.count_as_allocation(block)
+    }
+
+    fn join_home_stream(&self, block: &DeviceBlock) -> ResourceResult<bool> {
+        self.ops.join_home_stream(block)
+    }
+
+    fn synchronize(&self, stream: StreamId) -> ResourceResult<()> {
+        self.ops.synchronize(stream)
+    }
+}
+
 /// The properties of a block that was deallocated, for tests of stale blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory(BlockParts);
@@ -101,7 +176,7 @@ impl Memory {
         self.try_write(rig, offset, stream.into()).unwrap();
     }
 
-    /// The same, where a driver call may fail.
+    /// Submits a write as [`write`](Self::write), where a driver call may fail.
     pub(crate) fn try_write(&self, rig: &Rig, offset: i64, stream: StreamId) -> ResourceResult<()> {
         let ptr = self.0.ptr.wrapping_add_signed(offset);
         let parts = BlockParts { ptr, bytes: 1, slot: BlockSlot::NONE, ..self.0 };
