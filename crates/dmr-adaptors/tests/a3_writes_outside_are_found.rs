@@ -4,6 +4,8 @@
 
 mod a3;
 
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a3::{BACKENDS, BOTH, Backend, Guard, Hooked, Memory, Moment, TAG, TRACKING, guarded, layer};
@@ -227,6 +229,33 @@ fn each_thread_gets_the_finding_of_its_own_block_whatever_thread_reads_the_resul
     guard.reap_pending().expect("all were reported");
     assert_eq!(guard.violations().len(), 300 * THREADS / 3);
     drop((guard, leases));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_collection_between_the_two_checks_of_a_block_loses_no_finding() {
+    let rig = Rig::new();
+    let home = rig.stream();
+    let (other, checks) = (Arc::new(Mutex::new(None::<Guard>)), AtomicUsize::new(0));
+    let collects = Arc::clone(&other);
+    // As another thread: a guard of the same layer reads all verdicts back before the second check.
+    let ops = Hooked::new(&rig, move |moment| {
+        if moment == Moment::BeforeCheck && checks.fetch_add(1, SeqCst) == 1 {
+            collects.lock().unwrap().take().unwrap().check_all()?;
+        }
+        Ok(())
+    });
+    let layer = DebugGuardLayer::new(ops).with_checks(GuardChecks::Deferred);
+    *other.lock().unwrap() = Some(guarded(Backend::Async.make(&rig), layer.clone()));
+    let guard = guarded(Backend::Async.make(&rig), layer);
+    let block = guard.allocate(100, home.id(), TAG).unwrap();
+    let memory = Memory::of(&block);
+    memory.write(&rig, 100, &home);
+    guard.deallocate(block).unwrap();
+    let Err(ResourceError::Corrupted(found)) = guard.reap_pending() else { panic!("not found") };
+    expect(&found, &memory, 100, home.id(), 100);
+    assert!(other.lock().unwrap().is_none(), "it has collected");
+    drop((guard, home));
     rig.assert_clean();
 }
 

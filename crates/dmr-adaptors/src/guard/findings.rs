@@ -158,37 +158,3 @@ impl FindingList {
         Some(finding.corruption.clone())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU8;
-
-    use dmr_core::{AllocTag, Generation, StreamId};
-    use dmr_testkit::fake::FakeHarness;
-
-    use super::*;
-
-    fn check() -> Check {
-        let allocation = Arc::new(Allocation {
-            generation: Generation::next(),
-            bytes: 512,
-            tag: AllocTag::UNTAGGED,
-            alloc_stream: StreamId::DEFAULT,
-            red_zone: 256,
-            allocated_at: None,
-            reported: AtomicU8::new(0),
-        });
-        Check::new(&allocation, Phase::Live, &Arc::default())
-    }
-
-    #[test]
-    fn a_check_is_pending_until_a_collection_that_begins_after_its_submission() {
-        let harness = FakeHarness::new(true);
-        let checks = Checks::new(Arc::clone(harness.ops()) as _);
-        // A collection of another thread, between two checks of one block.
-        checks.submit(check(), |_| checks.collect()).unwrap();
-        assert_eq!(checks.pending(), 1, "its verdict is yet to come");
-        checks.collect().unwrap();
-        assert_eq!(checks.pending(), 0);
-    }
-}
