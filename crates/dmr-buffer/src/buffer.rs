@@ -18,15 +18,22 @@ use crate::{BufferError, DeviceView, DeviceViewMut, failures};
 /// that was submitted to the home stream so far, and after every recorded use. If the resource refuses to
 /// free it, the failure is counted and keeps the block: see [`failures`].
 ///
-/// A buffer of no bytes has no block, and its address is 0.
+/// A buffer of no bytes needs no block, and its address is 0.
+///
+/// It [grows](Self::reserve) in place where its resource can do that, otherwise by a copy on a stream.
 ///
 /// It keeps its resource and its streams alive, and may outlive the context that it was made with.
 pub struct DeviceBuffer<T: Pod> {
     /// `None` for no bytes, and while the buffer is dropped.
-    block: Option<DeviceBlock>,
-    len: usize,
-    owner: Owner,
-    elements: PhantomData<T>,
+    pub(crate) block: Option<DeviceBlock>,
+    /// At most as many as the block has room for.
+    pub(crate) len: usize,
+    /// The home stream of the block, or of one that a buffer without a block allocates when it grows.
+    pub(crate) home: StreamId,
+    /// The tag of the block, as `home`.
+    pub(crate) tag: AllocTag,
+    pub(crate) owner: Owner,
+    pub(crate) elements: PhantomData<T>,
 }
 
 impl<T: Pod> DeviceBuffer<T> {
@@ -59,18 +66,20 @@ impl<T: Pod> DeviceBuffer<T> {
         tag: AllocTag,
     ) -> Result<Self, BufferError> {
         const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "blocks are aligned to less") };
-        let element_bytes = size_of::<T>();
-        let bytes =
-            len.checked_mul(element_bytes).ok_or(BufferError::TooLong { len, element_bytes })?;
+        let bytes = Self::bytes_of(len)?;
         let (stream, owner) = (stream.into(), Owner::of(ctx));
+        let home = owner.streams.enter(stream)?.id();
         let block = match bytes {
-            0 => {
-                drop(owner.streams.enter(stream)?);
-                None
-            }
+            0 => None,
             _ => Some(owner.allocate(bytes, stream, tag)?),
         };
-        Ok(Self { block, len, owner, elements: PhantomData })
+        Ok(Self { block, len, home, tag, owner, elements: PhantomData })
+    }
+
+    /// Returns the bytes of `len` elements.
+    pub(crate) fn bytes_of(len: usize) -> Result<usize, BufferError> {
+        let element_bytes = size_of::<T>();
+        len.checked_mul(element_bytes).ok_or(BufferError::TooLong { len, element_bytes })
     }
 
     /// Allocates `len` elements and sets all of them to zero. Does not wait.
@@ -151,7 +160,7 @@ impl<T: Pod> DeviceBuffer<T> {
         self.len * size_of::<T>()
     }
 
-    /// Returns the block of the elements; `None` if they have no bytes.
+    /// Returns the block of the elements; `None` if nothing was allocated, as for a new buffer of no bytes.
     #[must_use]
     pub fn block(&self) -> Option<&DeviceBlock> {
         self.block.as_ref()
@@ -282,11 +291,12 @@ impl<T: Pod> Drop for DeviceBuffer<T> {
 
 impl<T: Pod> TrackedMemory for DeviceBuffer<T> {
     fn device_ptr(&self) -> u64 {
-        self.block.as_ref().map_or(0, DeviceBlock::ptr)
+        self.view().device_ptr()
     }
 
     fn origin(&self) -> MemoryOrigin<'_> {
-        self.block.as_ref().map_or(MemoryOrigin::Empty, |block| MemoryOrigin::Block(block.id()))
+        let block = self.block.as_ref().filter(|_| self.size_in_bytes() > 0);
+        block.map_or(MemoryOrigin::Empty, |block| MemoryOrigin::Block(block.id()))
     }
 }
 
@@ -295,6 +305,7 @@ impl<T: Pod> fmt::Debug for DeviceBuffer<T> {
         f.debug_struct("DeviceBuffer")
             .field("element", &std::any::type_name::<T>())
             .field("len", &self.len)
+            .field("capacity", &self.capacity())
             .field("block", &self.block)
             .finish_non_exhaustive()
     }

@@ -39,6 +39,7 @@ pub mod buffer;
 pub mod column;
 pub mod error;
 pub mod failures;
+mod grow;
 mod owner;
 pub mod pinned;
 mod transfer;
