@@ -22,6 +22,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-nvtx", &["dmr-core"]),
     ("dmr-launch", &["dmr-core", "dmr-nvtx", "dmr-streams"]),
     ("dmr-buffer", &["dmr-core", "dmr-streams"]),
+    ("dmr-spill", &["dmr-adaptors", "dmr-buffer", "dmr-core", "dmr-streams"]),
     ("dmr-trace", &["dmr-core"]),
     (
         "dmr",
@@ -36,6 +37,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "dmr-nvtx",
             "dmr-pool",
             "dmr-shared-limit",
+            "dmr-spill",
             "dmr-streams",
             "dmr-trace",
         ],

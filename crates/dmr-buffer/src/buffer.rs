@@ -166,6 +166,12 @@ impl<T: Pod> DeviceBuffer<T> {
         self.block.as_ref()
     }
 
+    /// Returns the resource and the streams that the buffer was made with.
+    #[must_use]
+    pub fn context(&self) -> &(dyn DeviceContext + Send + Sync) {
+        &self.owner
+    }
+
     /// Returns a view of all elements.
     #[must_use]
     pub fn view(&self) -> DeviceView<'_, T> {

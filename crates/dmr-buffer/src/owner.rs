@@ -49,6 +49,16 @@ impl Owner {
     }
 }
 
+impl DeviceContext for Owner {
+    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.resource
+    }
+
+    fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+}
+
 /// An operation's use of a block.
 #[derive(Clone, Copy)]
 pub(crate) struct Use<'a> {

@@ -15,7 +15,7 @@ use crate::{Backend, DeviceRuntime, RuntimeError};
 /// # Layers
 ///
 /// Whatever the order of the calls, layers are put around the backend in this order,
-/// from the inside out: budget, pool, debug guard, log, statistics, callbacks. So the budget bounds
+/// from the inside out: budget, pool, debug guard, log, statistics, callbacks (spilling last). So the budget bounds
 /// the memory reserved from the GPU, red zones and the pool's free memory included; log and statistics
 /// record the program's own blocks; and if the callbacks free memory, the log shows both attempts.
 /// For another order, stack them by hand (`dmr_adaptors::ResourceBuilder`) and pass the stack to

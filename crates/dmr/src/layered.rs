@@ -180,3 +180,28 @@ mod callbacks {
         }
     }
 }
+
+#[cfg(feature = "spill")]
+mod spill {
+    use dmr_spill::Spill;
+
+    use crate::{DeviceRuntime, DeviceRuntimeBuilder};
+
+    impl DeviceRuntimeBuilder {
+        /// Makes a registry of buffers that are moved to pinned host memory when an allocation finds too little
+        /// memory, after the callbacks of [`on_out_of_memory`](Self::on_out_of_memory). It leases one of the
+        /// runtime's streams.
+        pub fn spill(mut self) -> Self {
+            self.layers.spills = true;
+            self
+        }
+    }
+
+    impl DeviceRuntime {
+        /// Returns the registry of buffers that may be spilled.
+        #[must_use]
+        pub fn spill(&self) -> Option<&Spill> {
+            self.layers.spill.as_ref()
+        }
+    }
+}

@@ -40,6 +40,8 @@ pub(crate) struct Layers {
     pub(crate) statistics: Option<StatisticsLayer>,
     #[cfg(feature = "callbacks")]
     pub(crate) callbacks: Option<FailureCallbackLayer>,
+    #[cfg(feature = "spill")]
+    pub(crate) spills: bool,
 }
 
 /// The layers of a runtime that a program asks something.
@@ -55,6 +57,8 @@ pub(crate) struct Handles {
     pub(crate) log: Option<Arc<LoggingResource<SharedResource>>>,
     #[cfg(feature = "statistics")]
     pub(crate) statistics: Option<Arc<StatisticsResource<SharedResource>>>,
+    #[cfg(feature = "spill")]
+    pub(crate) spill: Option<dmr_spill::Spill>,
 }
 
 /// The account of the runtime's budget.
@@ -170,7 +174,16 @@ impl Layers {
             handles.statistics = Some(statistics);
         }
         #[cfg(feature = "callbacks")]
-        if let Some(layer) = self.callbacks {
+        let mut callbacks = self.callbacks;
+        #[cfg(feature = "spill")]
+        if self.spills {
+            let spill = dmr_spill::Spill::new(streams)?;
+            // Behind the program's own callbacks, which may have something to free that needs no copy.
+            callbacks = Some(callbacks.unwrap_or_default().with_callback(spill.callback()));
+            handles.spill = Some(spill);
+        }
+        #[cfg(feature = "callbacks")]
+        if let Some(layer) = callbacks {
             resource = Arc::new(layer.layer(resource));
         }
         Ok((resource, handles))

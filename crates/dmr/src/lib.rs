@@ -23,7 +23,7 @@
 //! | --- | --- | --- |
 //! | `async` | yes | [`Backend::Async`]: a memory pool of the driver, with use tracking |
 //! | `budget` | yes | one hard limit per GPU: `budget`, sub-budgets, reservations |
-//! | `callbacks` | no | `on_out_of_memory`: spill and retry |
+//! | `callbacks` | no | `on_out_of_memory`: make room and retry |
 //! | `debug-guard` | no | `debug_guard`: red zones, poison, quarantine |
 //! | `derive` | no | derives [`Pod`](bytemuck::Pod) and [`Zeroable`](bytemuck::Zeroable) |
 //! | `direct` | yes | [`Backend::Direct`] and [`Backend::DirectTracked`]: `cuMemAlloc` and `cuMemFree`, one call each per block |
@@ -33,6 +33,7 @@
 //! | `nvtx` | no | blocks and declared uses for Compute Sanitizer, names for Nsight Systems; brings `direct` |
 //! | `pool` | yes | [`Backend::Pool`]: no driver call where it finds what it needs; brings `async` |
 //! | `shared` | yes | `shared_budget`: one hard limit per GPU for all processes of a user; Linux |
+//! | `spill` | no | `spill`: cold buffers move to pinned host memory when GPU memory runs out; brings `callbacks` |
 //! | `statistics` | no | `statistics`: current, peak and total, by tag, stream and scope |
 //! | `tracing` | no | reports, and a log, through `tracing` |
 //!
@@ -112,6 +113,8 @@ pub use dmr_nvtx;
 pub use dmr_pool;
 #[cfg(feature = "shared")]
 pub use dmr_shared_limit;
+#[cfg(feature = "spill")]
+pub use dmr_spill;
 pub use dmr_streams;
 
 /// The items that most programs need: `use dmr::prelude::*`.
@@ -145,6 +148,8 @@ pub mod prelude {
     pub use dmr_launch::LaunchRecorder;
     #[cfg(feature = "pool")]
     pub use dmr_pool::{PoolConfig, PoolResource};
+    #[cfg(feature = "spill")]
+    pub use dmr_spill::{Spill, Spillable};
     pub use dmr_streams::{
         Device, DeviceContext, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
         Tracked,

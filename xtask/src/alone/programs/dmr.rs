@@ -18,6 +18,8 @@ fn main() {
     let builder = builder.statistics();
     #[cfg(feature = "callbacks")]
     let builder = builder.on_out_of_memory(|_| Response::Decline);
+    #[cfg(feature = "spill")]
+    let builder = builder.spill();
     #[cfg(feature = "nvrtc")]
     drop(dmr::cudarc::nvrtc::Ptx::from_src(""));
     let runtime = if Backend::available().is_empty() {

@@ -1,0 +1,363 @@
+//! One spillable buffer: where it is, its guards, and its moves between device and host.
+
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, ThreadId};
+
+use dmr_buffer::{BufferError, DeviceBuffer, PinnedBuffer, Pod};
+use dmr_core::sync::{ignore_poison, lock};
+use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
+use dmr_streams::{DeviceContext, StreamLease, StreamPool};
+
+use crate::SpillError;
+
+/// A spillable buffer of any element type, as the registry sees it.
+pub(crate) trait Movable: Send + Sync {
+    /// Returns where the buffer is.
+    fn place(&self) -> Place;
+
+    /// Returns when the last guard was dropped, in nanoseconds of the registry's clock.
+    fn last_use(&self) -> u64;
+
+    /// Moves the buffer to the host, if it is cold, with a copy on this stream. Returns its bytes; 0 if it is
+    /// not cold any more. After an error it is still on the device.
+    fn spill(&self, copies: &StreamLease) -> Result<u64, BufferError>;
+
+    /// Waits while another thread moves the buffer to the host. Returns its bytes if it is there then.
+    fn wait_for_spill(&self) -> u64;
+}
+
+/// The place of a buffer, with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On the device, without a guard.
+    Cold(u64),
+    /// On the device with a guard, or on its way there.
+    InUse(u64),
+    /// On its way to the host.
+    Spilling(u64),
+    /// On the host.
+    OnHost(u64),
+}
+
+pub(crate) struct Entry<T: Pod> {
+    state: Mutex<State<T>>,
+    /// Notified at the end of each move.
+    moved: Condvar,
+    last_use: AtomicU64,
+}
+
+enum State<T: Pod> {
+    OnDevice(Resident<T>),
+    OnHost(Spilled<T>),
+    /// A thread moves it. No lock is held meanwhile.
+    Moving {
+        by: ThreadId,
+        is_spill: bool,
+        bytes: u64,
+    },
+    /// The exclusive guard has it; or nothing has, once the `Spillable` was dropped.
+    Lent {
+        bytes: u64,
+    },
+}
+
+/// A buffer on the device: shared once there has been a shared guard, so that an exclusive guard after another
+/// allocates nothing.
+enum Resident<T: Pod> {
+    Alone(DeviceBuffer<T>),
+    Shared(Arc<DeviceBuffer<T>>),
+}
+
+/// A buffer on the host, with what a restore needs.
+struct Spilled<T: Pod> {
+    elements: PinnedBuffer<T>,
+    context: Context,
+    tag: AllocTag,
+}
+
+/// The resource and the streams that a spilled buffer was made with.
+struct Context {
+    resource: Arc<dyn DeviceMemoryResource>,
+    streams: Arc<StreamPool>,
+}
+
+impl<T: Pod> Entry<T> {
+    pub(crate) fn new(buffer: DeviceBuffer<T>, now: u64) -> Self {
+        let state = Mutex::new(State::OnDevice(Resident::Alone(buffer)));
+        Self { state, moved: Condvar::new(), last_use: AtomicU64::new(now) }
+    }
+
+    /// Returns the buffer for a shared guard, and the bytes that were restored for it, if it was on the host.
+    pub(crate) fn share(
+        &self,
+        stream: StreamId,
+    ) -> Result<(Arc<DeviceBuffer<T>>, Option<u64>), SpillError> {
+        let (mut state, restored) = self.on_device(stream)?;
+        let bytes = state.bytes();
+        match mem::replace(&mut *state, State::Lent { bytes }) {
+            State::OnDevice(resident) => {
+                let shared = resident.share();
+                *state = State::OnDevice(Resident::Shared(Arc::clone(&shared)));
+                Ok((shared, restored))
+            }
+            other => {
+                *state = other;
+                Err(SpillError::Unavailable)
+            }
+        }
+    }
+
+    /// Takes the buffer out for the exclusive guard, which returns it with [`take_back`](Self::take_back).
+    pub(crate) fn lend(
+        &self,
+        stream: StreamId,
+    ) -> Result<(DeviceBuffer<T>, Option<u64>), SpillError> {
+        let (mut state, restored) = self.on_device(stream)?;
+        let buffer = state.take_alone(|bytes| State::Lent { bytes });
+        buffer.map(|buffer| (buffer, restored)).ok_or(SpillError::Unavailable)
+    }
+
+    pub(crate) fn take_back(&self, buffer: DeviceBuffer<T>, now: u64) {
+        self.touch(now);
+        *lock(&self.state) = State::OnDevice(Resident::Alone(buffer));
+    }
+
+    /// Records the end of a use.
+    pub(crate) fn touch(&self, now: u64) {
+        self.last_use.store(now, Ordering::Relaxed);
+    }
+
+    /// Drops the buffer, unless a thread is moving it: then that thread drops it.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.state);
+        if !matches!(&*state, State::Moving { .. }) {
+            let dropped = mem::replace(&mut *state, State::Lent { bytes: 0 });
+            drop(state);
+            drop(dropped);
+        }
+    }
+
+    /// Returns where the buffer is.
+    pub(crate) fn place(&self) -> Place {
+        let state = lock(&self.state);
+        let bytes = state.bytes();
+        match &*state {
+            State::OnDevice(resident) if resident.is_shared() => Place::InUse(bytes),
+            State::OnDevice(_) => Place::Cold(bytes),
+            State::OnHost(_) => Place::OnHost(bytes),
+            State::Moving { is_spill: true, .. } => Place::Spilling(bytes),
+            State::Moving { is_spill: false, .. } | State::Lent { .. } => Place::InUse(bytes),
+        }
+    }
+
+    /// Makes sure that the buffer is on the device, restoring it with work on `stream`. Returns the locked
+    /// state, so that nothing spills it again before the caller has changed it.
+    fn on_device(
+        &self,
+        stream: StreamId,
+    ) -> Result<(MutexGuard<'_, State<T>>, Option<u64>), SpillError> {
+        let mut state = lock(&self.state);
+        loop {
+            match &*state {
+                State::OnDevice(_) => return Ok((state, None)),
+                State::Lent { .. } => return Err(SpillError::Unavailable),
+                State::Moving { by, .. } if *by == thread::current().id() => {
+                    return Err(SpillError::Unavailable);
+                }
+                State::Moving { .. } => state = ignore_poison(self.moved.wait(state)),
+                State::OnHost(_) => break,
+            }
+        }
+        let mut moving = Move::begin(self, &mut state, false);
+        drop(state);
+        let restored = match &moving.state {
+            State::OnHost(spilled) => spilled.restore(stream)?,
+            _ => return Err(SpillError::Unavailable),
+        };
+        let bytes = restored.size_in_bytes() as u64;
+        let spilled = moving.become_state(State::OnDevice(Resident::Alone(restored)));
+        let state = moving.end();
+        drop(spilled);
+        Ok((state, Some(bytes)))
+    }
+}
+
+impl<T: Pod + Send + Sync> Movable for Entry<T> {
+    fn place(&self) -> Place {
+        Self::place(self)
+    }
+
+    fn last_use(&self) -> u64 {
+        self.last_use.load(Ordering::Relaxed)
+    }
+
+    fn spill(&self, copies: &StreamLease) -> Result<u64, BufferError> {
+        let mut state = lock(&self.state);
+        if !matches!(&*state, State::OnDevice(resident) if !resident.is_shared()) {
+            return Ok(0);
+        }
+        let mut moving = Move::begin(self, &mut state, true);
+        drop(state);
+        let spilled = match &moving.state {
+            State::OnDevice(resident) => Spilled::copy_of(resident.buffer(), copies)?,
+            _ => return Ok(0),
+        };
+        let bytes = moving.state.bytes();
+        let resident = moving.become_state(State::OnHost(spilled));
+        drop(moving.end());
+        // Its memory is freed after the copy, which is recorded.
+        drop(resident);
+        Ok(bytes)
+    }
+
+    fn wait_for_spill(&self) -> u64 {
+        let mut state = lock(&self.state);
+        while let State::Moving { by, is_spill: true, .. } = &*state {
+            if *by == thread::current().id() {
+                return 0;
+            }
+            state = ignore_poison(self.moved.wait(state));
+        }
+        if matches!(&*state, State::OnHost(_)) { state.bytes() } else { 0 }
+    }
+}
+
+/// A move that this thread makes, without a lock. Whatever happens, its end puts a state back: before the copy
+/// has succeeded that is the state before the move.
+struct Move<'a, T: Pod> {
+    entry: &'a Entry<T>,
+    state: State<T>,
+}
+
+impl<'a, T: Pod> Move<'a, T> {
+    fn begin(entry: &'a Entry<T>, state: &mut State<T>, is_spill: bool) -> Self {
+        let (by, bytes) = (thread::current().id(), state.bytes());
+        let before = mem::replace(state, State::Moving { by, is_spill, bytes });
+        Self { entry, state: before }
+    }
+
+    /// Sets the state that the move ends with, and returns the one before.
+    fn become_state(&mut self, after: State<T>) -> State<T> {
+        mem::replace(&mut self.state, after)
+    }
+
+    /// Ends the move, and returns the locked state.
+    fn end(self) -> MutexGuard<'a, State<T>> {
+        let entry = self.entry;
+        let mut state = lock(&entry.state);
+        // The drop of `self` swaps nothing in once its state is `Lent`.
+        let mut ended = self;
+        *state = ended.become_state(State::Lent { bytes: 0 });
+        drop(ended);
+        entry.moved.notify_all();
+        state
+    }
+}
+
+impl<T: Pod> Drop for Move<'_, T> {
+    fn drop(&mut self) {
+        if matches!(&self.state, State::Lent { .. }) {
+            return;
+        }
+        let state = self.become_state(State::Lent { bytes: 0 });
+        *lock(&self.entry.state) = state;
+        self.entry.moved.notify_all();
+    }
+}
+
+impl<T: Pod> State<T> {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::OnDevice(resident) => resident.buffer().size_in_bytes() as u64,
+            Self::OnHost(spilled) => spilled.bytes(),
+            Self::Moving { bytes, .. } | Self::Lent { bytes } => *bytes,
+        }
+    }
+
+    /// Takes the buffer out, if it is on the device without a guard, and becomes the state that `after` makes
+    /// of its bytes.
+    fn take_alone(&mut self, after: impl FnOnce(u64) -> Self) -> Option<DeviceBuffer<T>> {
+        let bytes = self.bytes();
+        match mem::replace(self, Self::Lent { bytes }) {
+            Self::OnDevice(resident) => match resident.into_alone() {
+                Ok(buffer) => {
+                    *self = after(bytes);
+                    Some(buffer)
+                }
+                Err(shared) => {
+                    *self = Self::OnDevice(shared);
+                    None
+                }
+            },
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+impl<T: Pod> Resident<T> {
+    fn buffer(&self) -> &DeviceBuffer<T> {
+        match self {
+            Self::Alone(buffer) => buffer,
+            Self::Shared(buffer) => buffer,
+        }
+    }
+
+    /// Returns whether there is a shared guard. Guards are made under the lock of the state only.
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(buffer) if Arc::strong_count(buffer) > 1)
+    }
+
+    fn share(self) -> Arc<DeviceBuffer<T>> {
+        match self {
+            Self::Alone(buffer) => Arc::new(buffer),
+            Self::Shared(buffer) => buffer,
+        }
+    }
+
+    fn into_alone(self) -> Result<DeviceBuffer<T>, Self> {
+        match self {
+            Self::Alone(buffer) => Ok(buffer),
+            Self::Shared(buffer) => Arc::try_unwrap(buffer).map_err(Self::Shared),
+        }
+    }
+}
+
+impl<T: Pod> Spilled<T> {
+    /// Copies a buffer to pinned memory, on this stream. Does not wait.
+    fn copy_of(buffer: &DeviceBuffer<T>, copies: &StreamLease) -> Result<Self, BufferError> {
+        let of = buffer.context();
+        let context =
+            Context { resource: Arc::clone(of.resource()), streams: Arc::clone(of.streams()) };
+        let mut elements = PinnedBuffer::zeroed(&context, copies, buffer.len())?;
+        elements.copy_from_device(buffer, copies)?;
+        let tag = buffer.block().map_or(AllocTag::UNTAGGED, DeviceBlock::tag);
+        Ok(Self { elements, context, tag })
+    }
+
+    /// Copies the elements to a new buffer, on this stream. Does not wait.
+    fn restore(&self, stream: StreamId) -> Result<DeviceBuffer<T>, BufferError> {
+        let (context, len) = (&self.context, self.elements.len());
+        let mut buffer = DeviceBuffer::uninit_tagged(context, stream, len, self.tag)?;
+        self.elements.copy_to_device(&mut buffer, stream)?;
+        Ok(buffer)
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.elements.len() * size_of::<T>()) as u64
+    }
+}
+
+impl DeviceContext for Context {
+    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.resource
+    }
+
+    fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+}
