@@ -6,11 +6,11 @@ use std::ops::RangeBounds;
 
 use bytemuck::Pod;
 use dmr_core::size::BLOCK_ALIGNMENT;
-use dmr_core::{AllocTag, DeviceBlock, StreamId};
+use dmr_core::{AllocTag, ByteRange, DeviceBlock, StreamId};
 use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
 
 use crate::owner::Owner;
-use crate::{BufferError, DeviceView, DeviceViewMut, failures};
+use crate::{BufferError, Chunks, ChunksMut, DeviceView, DeviceViewMut, failures};
 
 /// Owned elements in device memory.
 ///
@@ -175,9 +175,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Returns a view of all elements.
     #[must_use]
     pub fn view(&self) -> DeviceView<'_, T> {
-        let block = self.block.as_ref();
-        let ptr = block.map_or(0, DeviceBlock::ptr);
-        DeviceView::new(&self.owner, block.map(DeviceBlock::id), ptr, self.len)
+        DeviceView::of_whole(&self.owner, self.block.as_ref(), self.len)
     }
 
     /// Returns a mutable view of all elements.
@@ -205,6 +203,50 @@ impl<T: Pod> DeviceBuffer<T> {
         range: impl RangeBounds<usize>,
     ) -> Result<DeviceViewMut<'_, T>, BufferError> {
         self.view().slice(range).map(DeviceViewMut::new)
+    }
+
+    /// Divides the buffer into two views: of the elements before `mid`, and of the others.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn split_at(
+        &self,
+        mid: usize,
+    ) -> Result<(DeviceView<'_, T>, DeviceView<'_, T>), BufferError> {
+        self.view().split_at(mid)
+    }
+
+    /// Divides the buffer into two mutable views, as [`DeviceViewMut::split_at_mut`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn split_at_mut(
+        &mut self,
+        mid: usize,
+    ) -> Result<(DeviceViewMut<'_, T>, DeviceViewMut<'_, T>), BufferError> {
+        let (left, right) = self.view().split_at(mid)?;
+        Ok((DeviceViewMut::new(left), DeviceViewMut::new(right)))
+    }
+
+    /// Returns an iterator over parts of `chunk_len` elements, as [`DeviceView::chunks`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`EmptyChunks`](BufferError::EmptyChunks) if `chunk_len` is 0.
+    pub fn chunks(&self, chunk_len: usize) -> Result<Chunks<'_, T>, BufferError> {
+        self.view().chunks(chunk_len)
+    }
+
+    /// Returns an iterator over disjoint mutable parts of `chunk_len` elements, as
+    /// [`DeviceViewMut::chunks_mut`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`EmptyChunks`](BufferError::EmptyChunks) if `chunk_len` is 0.
+    pub fn chunks_mut(&mut self, chunk_len: usize) -> Result<ChunksMut<'_, T>, BufferError> {
+        self.view().chunks(chunk_len).map(ChunksMut::new)
     }
 
     /// Copies all elements to the host, as [`DeviceView::to_host`] does.
@@ -300,9 +342,17 @@ impl<T: Pod> TrackedMemory for DeviceBuffer<T> {
         self.view().device_ptr()
     }
 
+    fn size_in_bytes(&self) -> usize {
+        self.size_in_bytes()
+    }
+
     fn origin(&self) -> MemoryOrigin<'_> {
         let block = self.block.as_ref().filter(|_| self.size_in_bytes() > 0);
         block.map_or(MemoryOrigin::Empty, |block| MemoryOrigin::Block(block.id()))
+    }
+
+    fn byte_range(&self) -> ByteRange {
+        ByteRange::WHOLE
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
+use dmr_core::ByteRange;
 use dmr_streams::{MemoryOrigin, TrackedMemory};
 
 use crate::DeviceBuffer;
@@ -66,10 +67,24 @@ impl<T: Pod> TrackedMemory for Column<T> {
         }
     }
 
+    fn size_in_bytes(&self) -> usize {
+        match self {
+            Self::Owned(buffer) => buffer.size_in_bytes(),
+            Self::External(external) => external.size_in_bytes(),
+        }
+    }
+
     fn origin(&self) -> MemoryOrigin<'_> {
         match self {
             Self::Owned(buffer) => buffer.origin(),
             Self::External(external) => external.origin(),
+        }
+    }
+
+    fn byte_range(&self) -> ByteRange {
+        match self {
+            Self::Owned(buffer) => buffer.byte_range(),
+            Self::External(external) => external.byte_range(),
         }
     }
 }
@@ -115,6 +130,10 @@ impl<T: Pod> ExternalColumn<T> {
 impl<T: Pod> TrackedMemory for ExternalColumn<T> {
     fn device_ptr(&self) -> u64 {
         self.ptr
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        self.len * size_of::<T>()
     }
 
     fn origin(&self) -> MemoryOrigin<'_> {

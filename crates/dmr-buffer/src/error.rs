@@ -61,6 +61,10 @@ pub enum BufferError {
         /// Elements of the buffer.
         len: usize,
     },
+
+    /// A buffer cannot be divided into chunks of no elements.
+    #[error("a buffer has no chunks of 0 elements: use a chunk size of 1 or more")]
+    EmptyChunks,
 }
 
 fn advice(pinned_len: usize, device_len: usize) -> String {
@@ -84,6 +88,7 @@ mod tests {
             BufferError::PinnedLengthMismatch { .. } => ": slice the device buffer to 2",
             BufferError::InUse => ": finish or cancel it",
             BufferError::OutOfRange { .. } => ": use a range inside of it",
+            BufferError::EmptyChunks => ": use a chunk size of 1 or more",
         }
     }
 
@@ -96,6 +101,7 @@ mod tests {
             BufferError::PinnedLengthMismatch { pinned_len: 2, device_len: 3 },
             BufferError::InUse,
             BufferError::OutOfRange { start: 2, end: 5, len: 4 },
+            BufferError::EmptyChunks,
         ] {
             let message = error.to_string();
             assert!(message.contains(advice_of(&error)), "{message}");

@@ -36,6 +36,7 @@
 #![allow(unsafe_code, reason = "copies between host and device memory")]
 
 pub mod buffer;
+pub mod chunks;
 pub mod column;
 pub mod error;
 pub mod failures;
@@ -48,6 +49,7 @@ pub mod view;
 pub use bytemuck::{self, Pod, Zeroable};
 
 pub use buffer::DeviceBuffer;
+pub use chunks::{Chunks, ChunksMut};
 pub use column::{Column, ExternalColumn};
 pub use error::BufferError;
 pub use pinned::PinnedBuffer;

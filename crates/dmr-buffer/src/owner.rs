@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use dmr_core::error::StreamProblem;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError,
-    ResourceResult, StreamId, UseTrackingExt,
+    AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
+    UseTrackingExt,
 };
 use dmr_streams::{DeviceContext, LaunchTokens, StreamGuard, StreamPool};
 use smallvec::SmallVec;
@@ -63,8 +63,7 @@ impl DeviceContext for Owner {
 #[derive(Clone, Copy)]
 pub(crate) struct Use<'a> {
     pub(crate) owner: &'a Owner,
-    pub(crate) block: BlockId,
-    pub(crate) access: Access,
+    pub(crate) used: BlockUse,
     pub(crate) kind: Kind,
 }
 
@@ -91,16 +90,16 @@ pub(crate) fn submit(
     let Some(mut resource) = uses.first().map(|used| &used.owner.resource) else { return work() };
     let mut tracked: SmallVec<[BlockUse; 2]> = SmallVec::new();
     let mut pinned: SmallVec<[BlockUse; 2]> = SmallVec::new();
-    for &Use { owner, block, access, kind } in uses {
+    for &Use { owner, used, kind } in uses {
         if owner.streams.id() != streams.id() {
             return Err(ResourceError::stream_misuse(id, StreamProblem::OtherPool));
         }
         if kind == Kind::Pinned {
-            pinned.push(BlockUse::new(block, access));
+            pinned.push(used);
         } else if owner.resource.supports_block_use_tracking() {
             resource = &owner.resource;
-            tracked.push(BlockUse::new(block, access));
-        } else if !is_same_stream(block.alloc_stream(), id) {
+            tracked.push(used);
+        } else if !is_same_stream(used.block.alloc_stream(), id) {
             return Err(ResourceError::not_tracked(id));
         }
     }

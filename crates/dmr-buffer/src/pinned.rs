@@ -6,7 +6,7 @@ use std::slice;
 
 use bytemuck::Pod;
 use dmr_core::size::BLOCK_ALIGNMENT;
-use dmr_core::{DeviceBlock, ResourceResult, StreamId};
+use dmr_core::{ByteRange, DeviceBlock, ResourceResult, StreamId};
 use dmr_streams::{DeviceContext, MemoryOrigin, PinnedMemory, TrackedMemory};
 
 pub use dmr_streams::reap_orphaned_pinned;
@@ -191,6 +191,7 @@ impl<T: Pod> PinnedBuffer<T> {
             block: block.map(DeviceBlock::id),
             ptr: block.map_or(0, DeviceBlock::ptr),
             bytes: self.len * size_of::<T>(),
+            used: ByteRange::WHOLE,
             kind: Kind::Pinned,
         }
     }
@@ -201,8 +202,16 @@ impl<T: Pod> TrackedMemory for PinnedBuffer<T> {
         self.block().map_or(0, DeviceBlock::ptr)
     }
 
+    fn size_in_bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
     fn origin(&self) -> MemoryOrigin<'_> {
         self.block().map_or(MemoryOrigin::Empty, |block| MemoryOrigin::Pinned(block.id()))
+    }
+
+    fn byte_range(&self) -> ByteRange {
+        ByteRange::WHOLE
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use cudarc::driver::{result, sys};
-use dmr_core::{Access, BlockId, ResourceResult, StreamId};
+use dmr_core::{Access, BlockId, BlockUse, ByteRange, ResourceResult, StreamId};
 use dmr_streams::StreamGuard;
 
 use crate::BufferError;
@@ -17,12 +17,15 @@ pub(crate) struct Span<'a> {
     pub(crate) block: Option<BlockId>,
     pub(crate) ptr: u64,
     pub(crate) bytes: usize,
+    /// The range that a use is recorded of.
+    pub(crate) used: ByteRange,
     pub(crate) kind: Kind,
 }
 
 impl<'a> Span<'a> {
     fn used(&self, access: Access) -> Option<Use<'a>> {
-        Some(Use { owner: self.owner, block: self.block?, access, kind: self.kind })
+        let used = BlockUse::of_bytes(self.block?, access, self.used);
+        Some(Use { owner: self.owner, used, kind: self.kind })
     }
 
     /// For operations on no bytes: the stream is checked all the same.

@@ -6,38 +6,86 @@ use std::mem::ManuallyDrop;
 use std::ops::{Bound, Range, RangeBounds};
 
 use bytemuck::Pod;
-use dmr_core::{BlockId, StreamId};
+use dmr_core::{BlockId, ByteRange, DeviceBlock, StreamId};
 use dmr_streams::{MemoryOrigin, TrackedMemory};
 
 use crate::owner::{Kind, Owner};
 use crate::transfer::{self, Span};
-use crate::{BufferError, DeviceBuffer};
+use crate::{BufferError, Chunks, ChunksMut, DeviceBuffer};
 
 /// A view of elements of a buffer. `Copy`.
 ///
-/// Its uses count as uses of the buffer's block: two launches that write different views of one buffer are
-/// ordered.
+/// A use of it is a use of these elements: launches that use disjoint parts of one buffer neither conflict nor
+/// wait for each other, on whatever streams they are, and launches that use overlapping parts are ordered.
 #[derive(Clone, Copy)]
 pub struct DeviceView<'a, T: Pod> {
     owner: &'a Owner,
     block: Option<BlockId>,
     ptr: u64,
     len: usize,
+    /// It covers its block, so a use of it is a use of the whole block.
+    is_whole: bool,
     elements: PhantomData<&'a [T]>,
 }
 
-/// A mutable view of elements of a buffer.
+/// A mutable view of elements of a buffer. No other view of these elements exists while it is used.
+///
+/// Its parts are disjoint, and can be sent to other threads:
+///
+/// ```
+/// # use dmr_buffer::{BufferError, DeviceViewMut};
+/// # use dmr_core::StreamId;
+/// fn fill_halves(
+///     mut all: DeviceViewMut<'_, u32>,
+///     streams: [StreamId; 2],
+/// ) -> Result<(), BufferError> {
+///     let (mut left, mut right) = all.split_at_mut(all.len() / 2)?;
+///     std::thread::scope(|threads| {
+///         let right = threads.spawn(move || right.fill(2, streams[1]));
+///         left.fill(1, streams[0])?;
+///         right.join().expect("the other thread")
+///     })
+/// }
+/// ```
+///
+/// Elements are in one mutable view at most:
+///
+/// ```compile_fail,E0499
+/// # use dmr_buffer::DeviceBuffer;
+/// fn twice(buffer: &mut DeviceBuffer<u32>) {
+///     let (left, _) = buffer.split_at_mut(4).unwrap();
+///     let (_, right) = buffer.split_at_mut(2).unwrap();
+///     drop((left, right));
+/// }
+/// ```
+///
+/// and in no other view meanwhile:
+///
+/// ```compile_fail,E0502
+/// # use dmr_buffer::DeviceBuffer;
+/// fn shared(buffer: &mut DeviceBuffer<u32>) {
+///     let first = buffer.chunks_mut(4).unwrap().next();
+///     let all = buffer.view();
+///     drop((first, all));
+/// }
+/// ```
 pub struct DeviceViewMut<'a, T: Pod> {
     view: DeviceView<'a, T>,
     elements: PhantomData<&'a mut [T]>,
 }
 
 impl<'a, T: Pod> DeviceView<'a, T> {
+    /// Makes a view of the `len` elements of a block.
+    pub(crate) fn of_whole(owner: &'a Owner, block: Option<&DeviceBlock>, len: usize) -> Self {
+        let ptr = block.map_or(0, DeviceBlock::ptr);
+        Self { is_whole: true, ..Self::new(owner, block.map(DeviceBlock::id), ptr, len) }
+    }
+
     /// Makes a view of `len` elements at `ptr`, inside the block.
     pub(crate) fn new(owner: &'a Owner, block: Option<BlockId>, ptr: u64, len: usize) -> Self {
         // Memory of no bytes has no block and needs no order.
         let (block, ptr) = if len * size_of::<T>() == 0 { (None, 0) } else { (block, ptr) };
-        Self { owner, block, ptr, len, elements: PhantomData }
+        Self { owner, block, ptr, len, is_whole: false, elements: PhantomData }
     }
 
     /// Returns the number of elements.
@@ -64,9 +112,33 @@ impl<'a, T: Pod> DeviceView<'a, T> {
     ///
     /// [`OutOfRange`](BufferError::OutOfRange).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, BufferError> {
-        let Range { start, end } = bounds(range, self.len)?;
+        Ok(self.part(bounds(range, self.len)?))
+    }
+
+    /// Divides the view into two: the elements before `mid`, and the others.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn split_at(&self, mid: usize) -> Result<(Self, Self), BufferError> {
+        Ok((self.slice(..mid)?, self.slice(mid..)?))
+    }
+
+    /// Returns an iterator over parts of `chunk_len` elements, from the first element on. The last part is
+    /// shorter if there are not enough elements.
+    ///
+    /// # Errors
+    ///
+    /// [`EmptyChunks`](BufferError::EmptyChunks) if `chunk_len` is 0.
+    pub fn chunks(&self, chunk_len: usize) -> Result<Chunks<'a, T>, BufferError> {
+        Chunks::new(*self, chunk_len)
+    }
+
+    /// Returns a view of elements in a range that is inside of this view.
+    pub(crate) fn part(&self, Range { start, end }: Range<usize>) -> Self {
         let ptr = self.ptr + (start * size_of::<T>()) as u64;
-        Ok(Self::new(self.owner, self.block, ptr, end - start))
+        let is_whole = self.is_whole && end - start == self.len;
+        Self { is_whole, ..Self::new(self.owner, self.block, ptr, end - start) }
     }
 
     /// Copies the elements to the host, ordered on `stream`, and waits for the copy.
@@ -104,8 +176,9 @@ impl<'a, T: Pod> DeviceView<'a, T> {
     }
 
     pub(crate) fn span(&self) -> Span<'a> {
-        let bytes = self.size_in_bytes();
-        Span { owner: self.owner, block: self.block, ptr: self.ptr, bytes, kind: Kind::Device }
+        let (bytes, used) = (self.size_in_bytes(), self.byte_range());
+        let Self { owner, block, ptr, .. } = *self;
+        Span { owner, block, ptr, bytes, used, kind: Kind::Device }
     }
 }
 
@@ -142,6 +215,29 @@ impl<'a, T: Pod> DeviceViewMut<'a, T> {
         range: impl RangeBounds<usize>,
     ) -> Result<DeviceViewMut<'_, T>, BufferError> {
         self.view.slice(range).map(DeviceViewMut::new)
+    }
+
+    /// Divides the view into two mutable views: of the elements before `mid`, and of the others.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn split_at_mut(
+        &mut self,
+        mid: usize,
+    ) -> Result<(DeviceViewMut<'_, T>, DeviceViewMut<'_, T>), BufferError> {
+        let (left, right) = self.view.split_at(mid)?;
+        Ok((DeviceViewMut::new(left), DeviceViewMut::new(right)))
+    }
+
+    /// Returns an iterator over disjoint mutable parts of `chunk_len` elements, from the first element on. The
+    /// last part is shorter if there are not enough elements.
+    ///
+    /// # Errors
+    ///
+    /// [`EmptyChunks`](BufferError::EmptyChunks) if `chunk_len` is 0.
+    pub fn chunks_mut(&mut self, chunk_len: usize) -> Result<ChunksMut<'_, T>, BufferError> {
+        self.view.chunks(chunk_len).map(ChunksMut::new)
     }
 
     /// Copies the elements of a source of the same length, ordered on `stream`. Does not wait.
@@ -220,8 +316,19 @@ impl<T: Pod> TrackedMemory for DeviceView<'_, T> {
         self.ptr
     }
 
+    fn size_in_bytes(&self) -> usize {
+        self.size_in_bytes()
+    }
+
     fn origin(&self) -> MemoryOrigin<'_> {
         self.block.map_or(MemoryOrigin::Empty, MemoryOrigin::Block)
+    }
+
+    fn byte_range(&self) -> ByteRange {
+        match self.is_whole {
+            true => ByteRange::WHOLE,
+            false => ByteRange::new(self.ptr, self.size_in_bytes()),
+        }
     }
 }
 
@@ -230,8 +337,16 @@ impl<T: Pod> TrackedMemory for DeviceViewMut<'_, T> {
         self.view.device_ptr()
     }
 
+    fn size_in_bytes(&self) -> usize {
+        self.view.size_in_bytes()
+    }
+
     fn origin(&self) -> MemoryOrigin<'_> {
         self.view.origin()
+    }
+
+    fn byte_range(&self) -> ByteRange {
+        self.view.byte_range()
     }
 }
 

@@ -1,11 +1,15 @@
 //! The waits that a use of a block needs, and the record of its past uses: pure code, no driver, no
 //! locks.
 
+mod parts;
+
 use std::fmt;
 
 use smallvec::SmallVec;
 
 use crate::Access;
+
+pub use parts::PartLedger;
 
 /// Bits of a [`UseId`] that hold the sequence number; the stream slot is above them.
 const SEQ_BITS: u32 = 52;

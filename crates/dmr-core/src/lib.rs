@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`resource`] | the trait and its forwarding to `&R`, `Box<R>`, `Arc<R>` |
 //! | [`block`] | [`DeviceBlock`], one allocation, and [`BlockId`], its `Copy` identity |
+//! | [`bytes`] | [`ByteRange`], the bytes of a block that a use reads or writes |
 //! | [`part`] | [`WholeBlock`]: parts of a block, and restoring the whole |
 //! | [`virtual_memory`] | [`VirtualMemory`]: reserved addresses, physical memory, mappings |
 //! | [`stream`] | [`StreamId`], the opaque id of a stream |
@@ -26,6 +27,7 @@
 
 pub mod at_exit;
 pub mod block;
+pub mod bytes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod corruption;
@@ -50,6 +52,7 @@ pub mod uses;
 pub mod virtual_memory;
 
 pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock};
+pub use bytes::ByteRange;
 pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, ResourceResult};
 pub use generation::Generation;
 pub use observer::MemoryObserver;

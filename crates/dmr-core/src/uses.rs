@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{BlockId, BlockSlot, Generation, StreamId};
+use crate::{BlockId, BlockSlot, ByteRange, Generation, StreamId};
 
 /// The kind of access of device work to the memory of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,20 +48,30 @@ impl Access {
     }
 }
 
-/// A block that a launch uses, and the kind of access.
+/// A block that a launch uses, the bytes of it, and the kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockUse {
     /// The block.
     pub block: BlockId,
     /// The launch's access to it.
     pub access: Access,
+    /// The bytes that the launch reads or writes; [`ByteRange::WHOLE`] for the whole block.
+    pub bytes: ByteRange,
 }
 
 impl BlockUse {
-    /// Makes a use of `block`.
+    /// Makes a use of a whole block.
     #[must_use]
+    #[inline]
     pub const fn new(block: BlockId, access: Access) -> Self {
-        Self { block, access }
+        Self::of_bytes(block, access, ByteRange::WHOLE)
+    }
+
+    /// Makes a use of a part of a block: of these bytes and no others.
+    #[must_use]
+    #[inline]
+    pub const fn of_bytes(block: BlockId, access: Access, bytes: ByteRange) -> Self {
+        Self { block, access, bytes }
     }
 }
 

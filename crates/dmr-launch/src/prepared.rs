@@ -115,7 +115,7 @@ impl PreparedLaunch {
         self.mode
     }
 
-    /// Returns the number of blocks with an open window.
+    /// Returns the number of open windows: of different blocks, and parts of blocks.
     #[must_use]
     pub fn recorded_count(&self) -> usize {
         self.recorded

@@ -30,10 +30,11 @@ pub enum LaunchMode {
 /// The reads and writes of a launch on one stream.
 ///
 /// Recording takes a snapshot: the borrow ends with the call, and the returned
-/// [`KernelArg`] is `Copy`. Several uses of one block, through views or the whole,
-/// are one use with the combined access. The same block may be read and written.
+/// [`KernelArg`] is `Copy`. Several uses of the same bytes of one block are one use with the combined access.
+/// The same bytes may be read and written, and parts of a block that overlap may be used in one launch. Launches
+/// that use disjoint parts of a block neither conflict nor wait for each other.
 ///
-/// Up to 8 blocks need no allocation on the host heap.
+/// Up to 8 uses need no allocation on the host heap.
 ///
 /// # Misuse does not compile
 ///
@@ -180,7 +181,7 @@ impl LaunchRecorder {
         self.mode
     }
 
-    /// Returns the number of different blocks that the launch uses.
+    /// Returns the number of different blocks, and parts of blocks, that the launch uses.
     #[must_use]
     pub fn recorded_count(&self) -> usize {
         self.uses.len()
@@ -204,9 +205,10 @@ impl LaunchRecorder {
         access: Access,
         column: Option<AllocTag>,
     ) -> KernelArg {
+        let used = |block| BlockUse::of_bytes(block, access, memory.byte_range());
         match memory.origin() {
-            MemoryOrigin::Block(block) => self.add(BlockUse::new(block, access), column),
-            MemoryOrigin::Pinned(block) => self.add_pinned(BlockUse::new(block, access), column),
+            MemoryOrigin::Block(block) => self.add(used(block), column),
+            MemoryOrigin::Pinned(block) => self.add_pinned(used(block), column),
             MemoryOrigin::Empty => {}
             MemoryOrigin::External { name } => self.leave_out(name, column),
             // A kind of memory that this version does not have is not tracked.
@@ -225,9 +227,11 @@ impl LaunchRecorder {
         }
     }
 
-    /// Finds a use by the whole identity: another generation at the same address is another block.
+    /// Finds a use by its bytes and the whole identity of its block: another generation at the same address is
+    /// another block.
     fn add(&mut self, new: BlockUse, column: Option<AllocTag>) {
-        match self.uses.iter().position(|known| known.block == new.block) {
+        let is_same = |known: &BlockUse| known.bytes == new.bytes && known.block == new.block;
+        match self.uses.iter().position(is_same) {
             Some(index) => {
                 let access = &mut self.uses[index].access;
                 *access = access.and(new.access);

@@ -3,15 +3,26 @@
 use std::sync::Arc;
 
 use cudarc::driver::DeviceRepr;
-use dmr_core::{BlockId, DeviceBlock};
+use dmr_core::{BlockId, ByteRange, DeviceBlock};
 
 /// Memory that a launch can declare as read or written: blocks, buffers, columns.
 pub trait TrackedMemory {
     /// Returns the address of the first byte (a `CUdeviceptr`); 0 for memory of no bytes.
     fn device_ptr(&self) -> u64;
 
+    /// Returns the number of bytes from [`device_ptr`](Self::device_ptr) on.
+    fn size_in_bytes(&self) -> usize;
+
     /// Returns where its uses are tracked.
     fn origin(&self) -> MemoryOrigin<'_>;
+
+    /// Returns the bytes of its block that a use of it reads or writes:
+    /// [`ByteRange::WHOLE`] for memory that covers its block, otherwise its own bytes.
+    ///
+    /// Uses of different bytes of one block neither conflict nor wait for each other.
+    fn byte_range(&self) -> ByteRange {
+        ByteRange::new(self.device_ptr(), self.size_in_bytes())
+    }
 }
 
 /// The origin of memory, by which its uses are ordered.
@@ -36,8 +47,16 @@ impl TrackedMemory for DeviceBlock {
         self.ptr()
     }
 
+    fn size_in_bytes(&self) -> usize {
+        self.bytes()
+    }
+
     fn origin(&self) -> MemoryOrigin<'_> {
         MemoryOrigin::Block(self.id())
+    }
+
+    fn byte_range(&self) -> ByteRange {
+        ByteRange::WHOLE
     }
 }
 
@@ -48,8 +67,16 @@ macro_rules! tracked_as_pointee {
                 (**self).device_ptr()
             }
 
+            fn size_in_bytes(&self) -> usize {
+                (**self).size_in_bytes()
+            }
+
             fn origin(&self) -> MemoryOrigin<'_> {
                 (**self).origin()
+            }
+
+            fn byte_range(&self) -> ByteRange {
+                (**self).byte_range()
             }
         }
     )*};

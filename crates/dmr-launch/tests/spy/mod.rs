@@ -213,6 +213,10 @@ impl TrackedMemory for External {
         self.1
     }
 
+    fn size_in_bytes(&self) -> usize {
+        4
+    }
+
     fn origin(&self) -> MemoryOrigin<'_> {
         MemoryOrigin::External { name: self.0 }
     }
@@ -224,6 +228,10 @@ pub(crate) struct Nothing;
 
 impl TrackedMemory for Nothing {
     fn device_ptr(&self) -> u64 {
+        0
+    }
+
+    fn size_in_bytes(&self) -> usize {
         0
     }
 
@@ -239,6 +247,10 @@ pub(crate) struct Pinned(pub(crate) PinnedMemory);
 impl TrackedMemory for Pinned {
     fn device_ptr(&self) -> u64 {
         self.0.block().ptr()
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        self.0.block().bytes()
     }
 
     fn origin(&self) -> MemoryOrigin<'_> {

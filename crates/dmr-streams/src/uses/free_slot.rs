@@ -205,7 +205,7 @@ impl Slots {
         let index = slot.index;
         let (numbered, mut slot) = self.resume(slot)?;
         (slot.retired, slot.used) = (false, false);
-        slot.ledger.restart(allocation);
+        slot.restart(allocation);
         numbered.set(generation.get());
         Ok(BlockSlot::new(index))
     }
@@ -248,7 +248,7 @@ impl Slots {
         if !slot.retired || !(ended || slot.windows.is_empty()) {
             return None;
         }
-        slot.windows.clear();
+        slot.close_all();
         Some(self.remove_block(index, numbered, slot, need))
     }
 
@@ -264,7 +264,7 @@ impl Slots {
         numbered.set(numbered.get() | FREE);
         // Without a use the ledger has only the allocation, which was on the home stream.
         if slot.used {
-            slot.ledger.visit_free_waits(need);
+            slot.visit_free_waits(need);
         }
         slot.leave_locked();
         self.free_slot(index)

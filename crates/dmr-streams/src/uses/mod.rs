@@ -11,12 +11,13 @@
 //! | [`free_slot`] | the life of a slot, by its owner |
 //! | [`dependencies`] | the work that freed memory comes after |
 //! | [`in_use`], [`pending_queue`], [`pending_frees`] | memory that is released and cannot be freed yet |
-//! | `slots` | the slots themselves; makes no driver call |
+//! | `slots`, `parts` | the slots themselves, and the uses of parts of a block; make no driver call |
 
 mod covering;
 pub mod dependencies;
 pub mod free_slot;
 pub mod in_use;
+mod parts;
 pub mod pending_frees;
 pub mod pending_queue;
 mod slots;

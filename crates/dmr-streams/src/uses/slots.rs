@@ -13,6 +13,7 @@ use dmr_core::{
 use smallvec::SmallVec;
 
 use super::FreeSlot;
+use super::parts::PartUses;
 use crate::owner::OwnerNumber;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use dmr_core::{SpinLock, SpinLockGuard};
@@ -61,9 +62,15 @@ pub(super) struct SlotState {
     pub(super) retired: bool,
     /// A use beside the allocation has been in the ledger.
     pub(super) used: bool,
+    /// The uses of all bytes, unless `parts` has uses.
     pub(super) ledger: Ledger,
     pub(super) windows: SmallVec<[OpenWindow; 2]>,
+    /// The uses and windows by the bytes that they use, once a part of a block of the slot was used.
+    pub(super) parts: Option<Box<PartUses>>,
 }
+
+// With its lock and generation it fills two cache lines.
+const _: () = assert!(size_of::<CachePadded<UseSlot>>() <= 128 || cfg!(loom));
 
 /// The owner of the blocks in a slot, and its payload.
 #[derive(Clone, Copy)]
@@ -78,10 +85,10 @@ impl Occupant {
 }
 
 pub(super) struct OpenWindow {
-    stream: StreamId,
+    pub(super) stream: StreamId,
     /// Unique among the windows that are open on the slot.
-    ticket: u32,
-    access: Access,
+    pub(super) ticket: u32,
+    pub(super) access: Access,
 }
 
 /// The end of a use whose window closes.
@@ -128,12 +135,15 @@ impl Slots {
         &self,
         used: &BlockUse,
         stream: StreamId,
-        need: impl FnMut(UseId),
+        mut need: impl FnMut(UseId),
     ) -> ResourceResult<u32> {
         let slot = self.of_generation(used.block.slot(), used.block.generation());
         let Some(mut slot) = slot.map(|(_, slot)| slot).filter(|slot| !slot.retired) else {
             return Err(Self::no_window(used.block, stream));
         };
+        if slot.parts.is_some() || !used.bytes.is_whole() {
+            return slot.open_part(used, stream, &mut need);
+        }
         let ticket = match slot.windows.is_empty() {
             true => 0,
             false => slot.ticket_for_another(used, stream)?,
@@ -157,16 +167,12 @@ impl Slots {
     pub(crate) fn close(&self, token: &UseToken, closing: WindowEnd) -> Closed {
         let of_token = self.of_generation(token.slot(), token.generation());
         let Some((_, mut slot)) = of_token else { return Closed::Stale };
-        if !slot.remove_window(token.ticket()) {
+        let is_closed = match slot.parts.is_some() {
+            true => slot.close_part(token, closing),
+            false => slot.close_whole(token, closing),
+        };
+        if !is_closed {
             return Closed::Stale;
-        }
-        match closing {
-            WindowEnd::Unused => {}
-            WindowEnd::Used(used) => {
-                slot.used = true;
-                slot.ledger.commit(token.access(), used);
-            }
-            WindowEnd::Done(done) => slot.forget_done(token.access(), done),
         }
         match slot.occupant.owner {
             Some(owner) if slot.retired && slot.windows.is_empty() => Closed::LastOfRetired(owner),
@@ -178,10 +184,9 @@ impl Slots {
     /// `false` if the block is not in the table, or another stream has used it, or a window is open.
     pub(crate) fn restart(&self, block: BlockId, home: UseId) -> bool {
         let Some((_, mut slot)) = self.of(block) else { return false };
-        let is_fresh =
-            slot.windows.is_empty() && slot.ledger.entries().all(|entry| home.covers(entry));
+        let is_fresh = slot.windows.is_empty() && slot.entries().all(|entry| home.covers(entry));
         if is_fresh {
-            slot.ledger.restart(home);
+            slot.restart(home);
         }
         is_fresh
     }
@@ -194,7 +199,7 @@ impl Slots {
         need: impl FnMut(UseId),
     ) -> ResourceResult<bool> {
         self.with(block, |slot| {
-            slot.ledger.visit_free_waits(need);
+            slot.visit_free_waits(need);
             slot.windows.is_empty()
         })
     }
@@ -207,11 +212,12 @@ impl Slots {
         self.with(block, |slot| !slot.windows.is_empty()).unwrap_or(false)
     }
 
-    /// Returns the number of uses in all ledgers, without allocations.
+    /// Returns the number of uses in all ledgers, without allocations. A use counts once for each range of
+    /// bytes that a ledger has.
     pub(crate) fn count_uses(&self) -> usize {
         // An allocation has an odd number.
         let is_use = |used: &UseId| used.seq().is_multiple_of(2);
-        self.occupied().map(|(_, slot)| slot.ledger.entries().filter(is_use).count()).sum()
+        self.occupied().map(|(_, slot)| slot.entries().filter(is_use).count()).sum()
     }
 
     /// Returns the number of the generation of a block that has a window open on this stream.
@@ -321,8 +327,39 @@ impl UseSlot {
 
 impl SlotState {
     fn empty() -> Self {
-        let (ledger, windows) = (Ledger::new(), SmallVec::new());
-        Self { home: 0, occupant: Occupant::NONE, retired: false, used: false, ledger, windows }
+        Self {
+            home: 0,
+            occupant: Occupant::NONE,
+            retired: false,
+            used: false,
+            ledger: Ledger::new(),
+            windows: SmallVec::new(),
+            parts: None,
+        }
+    }
+
+    /// Makes `allocation` the only use in the ledger.
+    #[inline(always)]
+    pub(super) fn restart(&mut self, allocation: UseId) {
+        self.ledger.restart(allocation);
+        if let Some(parts) = &mut self.parts {
+            parts.ledger.forget();
+        }
+    }
+
+    /// Calls `need` with each use that the free of the block must come after.
+    #[inline(always)]
+    pub(super) fn visit_free_waits(&self, mut need: impl FnMut(UseId)) {
+        if let Some(parts) = &self.parts {
+            parts.ledger.visit_free_waits(&mut need);
+        }
+        self.ledger.visit_free_waits(need);
+    }
+
+    /// Returns the uses in the ledger.
+    fn entries(&self) -> impl Iterator<Item = UseId> {
+        let of_parts = self.parts.iter().flat_map(|parts| parts.ledger.entries());
+        self.ledger.entries().chain(of_parts)
     }
 
     /// Returns the ticket for another window beside those that are open.
@@ -332,12 +369,15 @@ impl SlotState {
     /// [`WindowConflict`](ResourceError::WindowConflict); [`Capacity`](ResourceError::Capacity) if there
     /// are no more tickets.
     #[inline(never)]
-    fn ticket_for_another(&self, used: &BlockUse, stream: StreamId) -> ResourceResult<u32> {
-        let BlockUse { block, access } = *used;
-        let conflict = |window: &&OpenWindow| {
-            window.stream.slot() != stream.slot() && window.access.conflicts_with(access)
+    pub(super) fn ticket_for_another(&self, used: &BlockUse, stream: StreamId) -> ResourceResult<u32> {
+        let BlockUse { block, access, bytes } = *used;
+        let conflicts = |(at, window): &(usize, &OpenWindow)| {
+            window.stream.slot() != stream.slot()
+                && window.access.conflicts_with(access)
+                && self.bytes_of_window(*at).overlaps(bytes)
         };
-        if let Some(&OpenWindow { stream: holder, .. }) = self.windows.iter().find(conflict) {
+        let mut windows = self.windows.iter().enumerate();
+        if let Some((_, &OpenWindow { stream: holder, .. })) = windows.find(conflicts) {
             let generation = block.generation();
             return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }
@@ -350,20 +390,38 @@ impl SlotState {
         })
     }
 
-    /// Removes the window with this ticket; returns `false` if there is none.
-    #[inline]
-    fn remove_window(&mut self, ticket: u32) -> bool {
+    /// Closes a window of a block of which no part was used. Returns `false` if there is no such window.
+    #[inline(always)]
+    fn close_whole(&mut self, token: &UseToken, end: WindowEnd) -> bool {
         match self.windows.as_slice() {
-            [only] if only.ticket == ticket => self.windows.pop().is_some(),
-            [] | [_] => false,
-            _ => self.remove_one_of_several(ticket),
+            [only] if only.ticket == token.ticket() => drop(self.windows.pop()),
+            [] | [_] => return false,
+            _ => match self.position_of(token.ticket()) {
+                Some(at) => drop(self.windows.swap_remove(at)),
+                None => return false,
+            },
+        }
+        self.end_whole(token.access(), end);
+        true
+    }
+
+    /// Changes the ledger of all bytes at the end of a use.
+    #[inline(always)]
+    pub(super) fn end_whole(&mut self, access: Access, end: WindowEnd) {
+        match end {
+            WindowEnd::Unused => {}
+            WindowEnd::Used(used) => {
+                self.used = true;
+                self.ledger.commit(access, used);
+            }
+            WindowEnd::Done(done) => self.forget_done(access, done),
         }
     }
 
+    /// Returns the index of the window with this ticket.
     #[inline(never)]
-    fn remove_one_of_several(&mut self, ticket: u32) -> bool {
-        let found = self.windows.iter().position(|window| window.ticket == ticket);
-        found.map(|at| self.windows.swap_remove(at)).is_some()
+    pub(super) fn position_of(&self, ticket: u32) -> Option<usize> {
+        self.windows.iter().position(|window| window.ticket == ticket)
     }
 
     /// Removes a use that is done from the ledger, and all earlier uses of its stream. If it is a write,

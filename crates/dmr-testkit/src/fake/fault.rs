@@ -69,6 +69,8 @@ pub enum Fault {
     ReapsLiveBlocks,
     /// A second read window on another stream is refused.
     RefusesASecondReader,
+    /// A window on one part of a block refuses uses of the other parts.
+    RefusesDisjointParts,
     /// A second window on the same stream is refused.
     RefusesNesting,
     /// `prepare_uses` of no uses is refused.

@@ -1,6 +1,6 @@
 //! Growing in place on the fake device.
 
-use dmr_core::{Access, DeviceBlock, ResourceError, ResourceResult};
+use dmr_core::{Access, ByteRange, DeviceBlock, ResourceError, ResourceResult};
 
 use super::{DEVICE_BYTES, FakeResource, Fault};
 
@@ -41,8 +41,8 @@ impl FakeResource {
             return Ok(false);
         }
         let Some(held) = state.blocks.get_mut(&block.generation()) else { return Ok(false) };
-        self.wait(held, home, Access::Write);
-        self.commit(held, home, Access::Write);
+        self.wait(held, home, Access::Write, ByteRange::WHOLE);
+        self.commit(held, home, Access::Write, ByteRange::WHOLE);
         state.usage.reserved += (reserved.saturating_sub(held.reserved)) as u64;
         (held.bytes, held.reserved) = (bytes, reserved.max(held.reserved));
         if !self.has(Fault::GrowsUncounted) {

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 
 use dmr_core::error::StreamProblem;
-use dmr_core::ledger::Ledger;
+use dmr_core::ledger::PartLedger;
 use dmr_core::sync::lock;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, ByteRange,
+    DeallocateError, DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
     StreamPoolId, Usage, UseTokens, UseTracking,
 };
 
@@ -44,7 +44,7 @@ pub(super) struct HeldBlock {
     pub(super) home: StreamId,
     /// The event on the home stream at which it was deallocated.
     pub(super) retired: Option<Event>,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: PartLedger,
     pub(super) windows: Vec<OpenWindow>,
 }
 
@@ -53,6 +53,7 @@ pub(super) struct OpenWindow {
     pub(super) ticket: u32,
     pub(super) stream: StreamId,
     pub(super) access: Access,
+    pub(super) bytes: ByteRange,
 }
 
 /// Shows the innermost name of a stack.
@@ -112,7 +113,7 @@ impl FakeResource {
                 && held.home == home
                 && held.reserved == reserved
                 && held.windows.is_empty()
-                && held.ledger.waits(home.slot(), Access::Write).next().is_none()
+                && held.waits(ByteRange::WHOLE, home.slot(), Access::Write).is_empty()
         });
         if let Some(generation) = taken_over.map(|(generation, _)| *generation) {
             return self.free(state, generation).map(|held| held.at);
@@ -169,7 +170,7 @@ impl FakeResource {
             if !held.windows.is_empty() && !self.has(Fault::FreesInsideAWindow) {
                 continue;
             }
-            let uses = held.ledger.free_waits().map(Event::of);
+            let uses = held.free_waits().into_iter().map(Event::of);
             let uses = uses.filter(|_| !self.has(Fault::FreeIgnoresUses));
             let mut needed: Vec<_> = uses.chain([home]).collect();
             if self.has(Fault::FreesWithoutWaiting) {
@@ -230,7 +231,8 @@ impl DeviceMemoryResource for FakeResource {
         let generation = spare.unwrap_or_else(Generation::next);
         let event = self.device().record(home.slot());
         let forgets = self.has(Fault::ForgetsTheAllocation);
-        let ledger = if forgets { Ledger::new() } else { Ledger::allocated(event.id()) };
+        let ledger =
+            if forgets { PartLedger::default() } else { PartLedger::allocated(event.id()) };
         let windows = Vec::new();
         let held = HeldBlock { at, bytes, reserved, home, retired: None, ledger, windows };
         state.blocks.insert(generation, held);
@@ -363,7 +365,7 @@ impl UseTracking for FakeResource {
         let resolved = self.tracked(stream)?;
         let mut state = self.state();
         let admit = |state: &FakeState, used: &BlockUse| {
-            let admitted = self.admit(state, used.block, resolved, used.access);
+            let admitted = self.admit(state, used, resolved);
             if self.has(Fault::TakesStaleIds) { Ok(()) } else { admitted }
         };
         if !self.has(Fault::PreparesInPart) {
@@ -374,7 +376,7 @@ impl UseTracking for FakeResource {
         }
         for used in uses {
             admit(&state, used)?;
-            let ticket = self.open(&mut state, used.block, resolved, used.access);
+            let ticket = self.open(&mut state, used, resolved);
             #[allow(unsafe_code, reason = "opening windows is what a resource does")]
             // SAFETY: the window was opened just now.
             unsafe {

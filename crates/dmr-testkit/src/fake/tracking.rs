@@ -1,7 +1,7 @@
 //! Use tracking of the fake: windows, waits and the ledger of each block.
 
-use dmr_core::ledger::Ledger;
-use dmr_core::{Access, BlockId, ResourceError, ResourceResult, StreamId, UseToken};
+use dmr_core::ledger::{PartLedger, UseId};
+use dmr_core::{Access, BlockUse, ByteRange, ResourceError, ResourceResult, StreamId, UseToken};
 
 use super::device::{Event, Op};
 use super::resource::{FakeResource, FakeState, HeldBlock, OpenWindow};
@@ -12,10 +12,10 @@ impl FakeResource {
     pub(super) fn admit(
         &self,
         state: &FakeState,
-        block: BlockId,
+        used: &BlockUse,
         stream: StreamId,
-        access: Access,
     ) -> ResourceResult<()> {
+        let BlockUse { block, access, bytes } = *used;
         let generation = block.generation();
         let held = state.blocks.get(&generation).filter(|held| held.retired.is_none());
         let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
@@ -23,7 +23,8 @@ impl FakeResource {
             if window.stream == stream {
                 return self.has(Fault::RefusesNesting);
             }
-            let conflicts = window.access.conflicts_with(access);
+            let overlaps = window.bytes.overlaps(bytes) || self.has(Fault::RefusesDisjointParts);
+            let conflicts = window.access.conflicts_with(access) && overlaps;
             (conflicts || self.has(Fault::RefusesASecondReader))
                 && !self.has(Fault::IgnoresConflicts)
         });
@@ -39,39 +40,51 @@ impl FakeResource {
     pub(super) fn open(
         &self,
         state: &mut FakeState,
-        block: BlockId,
+        used: &BlockUse,
         stream: StreamId,
-        access: Access,
     ) -> u32 {
+        let BlockUse { block, access, bytes } = *used;
         state.calls += 1;
         let ticket = state.calls as u32;
         if let Some(held) = state.blocks.get_mut(&block.generation()) {
-            self.wait(held, stream, access);
-            held.windows.push(OpenWindow { ticket, stream, access });
+            self.wait(held, stream, access, bytes);
+            held.windows.push(OpenWindow { ticket, stream, access, bytes });
         }
         ticket
     }
 
-    pub(super) fn wait(&self, held: &HeldBlock, stream: StreamId, access: Access) {
+    pub(super) fn wait(
+        &self,
+        held: &HeldBlock,
+        stream: StreamId,
+        access: Access,
+        bytes: ByteRange,
+    ) {
         if self.has(Fault::SkipsWaits) {
             return;
         }
         let mut device = self.device();
-        for entry in held.ledger.waits(stream.slot(), access) {
+        for entry in held.waits(bytes, stream.slot(), access) {
             device.submit(stream.slot(), Op::Wait(Event::of(entry)));
         }
     }
 
-    pub(super) fn commit(&self, held: &mut HeldBlock, stream: StreamId, access: Access) {
+    pub(super) fn commit(
+        &self,
+        held: &mut HeldBlock,
+        stream: StreamId,
+        access: Access,
+        bytes: ByteRange,
+    ) {
         if self.has(Fault::ForgetsReads) && !access.writes() {
             return;
         }
         if self.has(Fault::KeepsOneReader) && !access.writes() {
-            let write = held.ledger.waits(usize::MAX, Access::Read).next();
-            held.ledger = write.map_or_else(Ledger::new, Ledger::allocated);
+            let write = held.waits(ByteRange::WHOLE, usize::MAX, Access::Read).pop();
+            held.ledger = write.map_or_else(PartLedger::default, PartLedger::allocated);
         }
         let event = self.device().record(stream.slot());
-        held.ledger.commit(access, event.id());
+        held.ledger.commit(bytes, access, event.id());
     }
 
     /// Closes a window; `used` is the stream to record a use on.
@@ -82,11 +95,12 @@ impl FakeResource {
         let held = held.ok_or_else(|| ResourceError::use_after_free(generation))?;
         let window = held.windows.iter().position(|window| window.ticket == token.ticket());
         let window = window.ok_or_else(|| ResourceError::use_after_free(generation))?;
+        let bytes = held.windows[window].bytes;
         if used.is_some() || !self.has(Fault::CancelKeepsTheWindow) {
             held.windows.remove(window);
         }
         if let Some(stream) = used {
-            self.commit(held, stream, token.access());
+            self.commit(held, stream, token.access(), bytes);
         }
         Ok(())
     }
@@ -99,5 +113,21 @@ impl FakeResource {
             return Ok(leased(self.pool, stream.slot()));
         }
         self.resolve(stream)
+    }
+}
+
+impl HeldBlock {
+    /// Returns the uses that the stream in `slot` must wait for before it uses these bytes.
+    pub(super) fn waits(&self, bytes: ByteRange, slot: usize, access: Access) -> Vec<UseId> {
+        let mut waits = Vec::new();
+        self.ledger.visit_waits(bytes, slot, access, |used| waits.push(used));
+        waits
+    }
+
+    /// Returns the uses that the free must come after.
+    pub(super) fn free_waits(&self) -> Vec<UseId> {
+        let mut waits = Vec::new();
+        self.ledger.visit_free_waits(|used| waits.push(used));
+        waits
     }
 }

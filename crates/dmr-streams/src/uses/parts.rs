@@ -1,0 +1,93 @@
+//! The windows and uses of parts of a block, in its slot.
+//!
+//! A slot has them from the first use of a part on, for this block and the next ones: they keep their memory on
+//! the host heap. A slot whose blocks are only used as wholes has none.
+
+use dmr_core::ledger::{PartLedger, UseId};
+use dmr_core::{BlockUse, ByteRange, ResourceResult, StreamId, UseToken};
+
+use super::slots::{OpenWindow, SlotState, WindowEnd};
+
+/// The windows and uses of a block by the bytes that they use.
+#[derive(Default)]
+pub(super) struct PartUses {
+    /// The uses of each range; without uses, the slot's ledger has them.
+    pub(super) ledger: PartLedger,
+    /// The bytes of each open window of the slot, by its index there.
+    windows: Vec<ByteRange>,
+}
+
+impl SlotState {
+    /// Opens a window on some bytes and returns its ticket; calls `need` with each use that the new one must
+    /// wait for.
+    #[inline(never)]
+    pub(super) fn open_part(
+        &mut self,
+        used: &BlockUse,
+        stream: StreamId,
+        need: &mut dyn FnMut(UseId),
+    ) -> ResourceResult<u32> {
+        let ticket = self.ticket_for_another(used, stream)?;
+        let BlockUse { access, bytes, .. } = *used;
+        let open = self.windows.len();
+        let parts = self.parts.get_or_insert_with(|| {
+            // The windows that are open by now were opened on the whole block.
+            let windows = vec![ByteRange::WHOLE; open];
+            Box::new(PartUses { ledger: PartLedger::default(), windows })
+        });
+        match parts.ledger.is_empty() {
+            true => self.ledger.visit_waits(stream.slot(), access, need),
+            false => parts.ledger.visit_waits(bytes, stream.slot(), access, need),
+        }
+        parts.windows.push(bytes);
+        self.windows.push(OpenWindow { stream, ticket, access });
+        Ok(ticket)
+    }
+
+    /// Closes a window. Returns `false` if there is no such window.
+    #[inline(never)]
+    pub(super) fn close_part(&mut self, token: &UseToken, end: WindowEnd) -> bool {
+        let Some(at) = self.position_of(token.ticket()) else { return false };
+        let Some(parts) = &mut self.parts else { return false };
+        self.windows.swap_remove(at);
+        let (bytes, access) = (parts.windows.swap_remove(at), token.access());
+        if matches!(end, WindowEnd::Unused) {
+            return true;
+        }
+        if parts.ledger.is_empty() {
+            if bytes.is_whole() {
+                self.end_whole(access, end);
+                return true;
+            }
+            parts.ledger.copy(&self.ledger);
+            self.ledger.forget();
+        }
+        match end {
+            WindowEnd::Unused => {}
+            WindowEnd::Used(used) => {
+                self.used = true;
+                parts.ledger.commit(bytes, access, used);
+            }
+            WindowEnd::Done(done) => parts.ledger.forget_done(bytes, access, done),
+        }
+        if let Some(whole) = parts.ledger.take_whole() {
+            self.ledger = whole;
+        }
+        true
+    }
+
+    /// Returns the bytes of the window at this index.
+    #[inline]
+    pub(super) fn bytes_of_window(&self, at: usize) -> ByteRange {
+        let of_parts = self.parts.as_ref().and_then(|parts| parts.windows.get(at));
+        of_parts.copied().unwrap_or(ByteRange::WHOLE)
+    }
+
+    /// Closes all windows without recording uses.
+    pub(super) fn close_all(&mut self) {
+        self.windows.clear();
+        if let Some(parts) = &mut self.parts {
+            parts.windows.clear();
+        }
+    }
+}
