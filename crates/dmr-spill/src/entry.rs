@@ -205,10 +205,10 @@ impl<T: Pod + Send + Sync> Movable for Entry<T> {
             _ => return Ok(0),
         };
         let bytes = moving.state.bytes();
-        let resident = moving.become_state(State::OnHost(spilled));
+        // Its memory is freed after the copy, which is recorded. Before the move ends: a thread that waits for
+        // the spill retries its allocation then.
+        drop(moving.become_state(State::OnHost(spilled)));
         drop(moving.end());
-        // Its memory is freed after the copy, which is recorded.
-        drop(resident);
         Ok(bytes)
     }
 
