@@ -3,14 +3,13 @@
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use crossbeam_utils::sync::{Parker, Unparker};
 use dmr_core::at_exit::{self, AtExit};
-use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{AllocationRecord, Process};
 
 use super::sink::catch_panic;
@@ -99,21 +98,19 @@ impl<S: LoggingSink + 'static> BackgroundSink<S> {
     ///
     /// The thread cannot be started.
     pub fn new(sink: S, config: BackgroundConfig) -> io::Result<Self> {
-        let parker = Parker::new();
+        let (requests, received) = mpsc::channel();
         let shared = Arc::new(Shared {
             sink,
             config,
             made_in: Process::current(),
             queues: [const { OnceLock::new() }; QUEUES],
-            wake: parker.unparker().clone(),
+            requests,
             writer: AtomicU64::new(0),
             lost: AtomicU64::new(0),
-            control: Mutex::default(),
-            changed: Condvar::new(),
         });
         let writer = Writer::new(Arc::clone(&shared));
         let thread = thread::Builder::new().name("dmr-log".into());
-        let writer = Some(thread.spawn(move || writer.run(&parker))?);
+        let writer = Some(thread.spawn(move || writer.run(&received))?);
         at_exit::register(Arc::downgrade(&shared) as Weak<dyn AtExit>);
         Ok(Self { shared, writer })
     }
@@ -147,22 +144,10 @@ impl<S: LoggingSink + 'static> LoggingSink for BackgroundSink<S> {
     }
 
     fn flush(&self) -> Result<(), SinkError> {
-        let shared = &*self.shared;
-        if shared.is_forked() || shared.is_writer() {
+        if self.shared.is_forked() || self.shared.is_writer() {
             return Err(SinkError::Closed);
         }
-        let mut control = shared.control();
-        control.requested += 1;
-        let mine = control.requested;
-        shared.wake.unpark();
-        while control.served < mine && !control.has_ended {
-            control = ignore_poison(shared.changed.wait(control));
-        }
-        match &control.failure {
-            _ if control.served < mine => Err(SinkError::Closed),
-            Some((last, error)) if mine <= *last => Err(error.clone()),
-            _ => Ok(()),
-        }
+        self.shared.request(Request::Flush)?.recv().unwrap_or(Err(SinkError::Closed))
     }
 }
 
@@ -174,8 +159,7 @@ impl<S: LoggingSink + 'static> Drop for BackgroundSink<S> {
             std::mem::forget(writer);
             return;
         }
-        self.shared.control().is_stopping = true;
-        self.shared.wake.unpark();
+        drop(self.shared.request(Request::End));
         // If the sink itself drops its last owner, on the writer thread, the thread cannot join itself.
         if !self.shared.is_writer() {
             let _ = writer.join();
@@ -200,29 +184,25 @@ struct Shared<S> {
     made_in: Process,
     /// By the number of the thread that pushes.
     queues: [OnceLock<ArrayQueue<AllocationRecord>>; QUEUES],
-    wake: Unparker,
+    requests: Sender<Request>,
     /// The number of the writer thread; 0 until it runs.
     writer: AtomicU64,
     lost: AtomicU64,
-    control: Mutex<Control>,
-    /// Notified when `served` or `has_ended` changes.
-    changed: Condvar,
 }
 
-/// Requests to the writer, and what it has done.
-#[derive(Default)]
-struct Control {
-    /// Flushes are numbered from 1: the latest that a caller waits for, and the latest that is done.
-    requested: u64,
-    served: u64,
-    /// The latest flush that failed.
-    failure: Option<(u64, SinkError)>,
-    is_stopping: bool,
-    has_ended: bool,
+/// A call's request to the writer. The writer sends the outcome of its flush; the channel closes without one if
+/// the writer has ended.
+enum Request {
+    /// Look into the queues now: one is full.
+    Wake,
+    Flush(Sender<Result<(), SinkError>>),
+    /// Flush for the last time.
+    End(Sender<Result<(), SinkError>>),
 }
 
-/// How long a call sleeps before it tries a full queue again.
+/// How long a call sleeps before it tries a full queue again, and how often before it wakes the writer again.
 const FULL: Duration = Duration::from_micros(50);
+const SLEEPS: u32 = 1000;
 
 /// The longest that the end of the process waits for the writer.
 const AT_EXIT: Duration = Duration::from_secs(10);
@@ -238,15 +218,26 @@ impl<S> Shared<S> {
             return Err(SinkError::Full);
         }
         // A sink that records calls of its own, on the writer thread, cannot wait for the writer.
-        while !self.is_writer() && !self.control().has_ended {
-            self.wake.unpark();
-            thread::sleep(FULL);
-            match queue.push(record) {
-                Ok(()) => return Ok(()),
-                Err(back) => record = back,
+        while !self.is_writer() && self.requests.send(Request::Wake).is_ok() {
+            for _ in 0..SLEEPS {
+                thread::sleep(FULL);
+                match queue.push(record) {
+                    Ok(()) => return Ok(()),
+                    Err(back) => record = back,
+                }
             }
         }
         Err(SinkError::Closed)
+    }
+
+    /// Sends a request, and returns where its outcome arrives.
+    fn request(
+        &self,
+        request: fn(Sender<Result<(), SinkError>>) -> Request,
+    ) -> Result<Receiver<Result<(), SinkError>>, SinkError> {
+        let (done, outcome) = mpsc::channel();
+        self.requests.send(request(done)).map_err(|_| SinkError::Closed)?;
+        Ok(outcome)
     }
 
     fn is_writer(&self) -> bool {
@@ -255,10 +246,6 @@ impl<S> Shared<S> {
 
     fn is_forked(&self) -> bool {
         !self.made_in.is_current()
-    }
-
-    fn control(&self) -> MutexGuard<'_, Control> {
-        lock(&self.control)
     }
 }
 
@@ -269,11 +256,9 @@ impl<S: LoggingSink + 'static> AtExit for Shared<S> {
         if self.is_writer() {
             return;
         }
-        let mut control = self.control();
-        control.is_stopping = true;
-        self.wake.unpark();
-        let has_not_ended = |control: &mut Control| !control.has_ended;
-        drop(self.changed.wait_timeout_while(control, AT_EXIT, has_not_ended));
+        if let Ok(outcome) = self.request(Request::End) {
+            drop(outcome.recv_timeout(AT_EXIT));
+        }
     }
 }
 
@@ -297,27 +282,31 @@ impl<S: LoggingSink> Writer<S> {
         Self { shared, flushed_at: Instant::now(), is_dirty: false, lost: 0, failure: None }
     }
 
-    fn run(mut self, parker: &Parker) {
+    fn run(mut self, requests: &Receiver<Request>) {
         self.shared.writer.store(thread_number(), Ordering::Relaxed);
-        let mut served = 0;
-        loop {
-            // Read before the queues: what was pushed before a request is passed on before its flush.
-            let control = self.shared.control();
-            let (requested, is_stopping) = (control.requested, control.is_stopping);
-            drop(control);
-            let found = self.pass_on_all();
-            if requested > served || is_stopping {
-                self.serve(requested);
-                served = requested;
+        let (mut found, mut is_last) = (false, false);
+        while !is_last {
+            let first = requests.recv_timeout(if found { BUSY } else { IDLE }).ok();
+            // Received before the queues are read: what was pushed before a request is passed on before its flush.
+            let mut flushes = Vec::new();
+            for request in first.into_iter().chain(requests.try_iter()) {
+                is_last |= matches!(request, Request::End(_));
+                if let Request::Flush(done) | Request::End(done) = request {
+                    flushes.push(done);
+                }
+            }
+            found = self.pass_on_all();
+            if !flushes.is_empty() {
+                let outcome = self.flush_for_callers();
+                for done in flushes {
+                    // The caller may have stopped waiting.
+                    drop(done.send(outcome.clone()));
+                }
             } else if self.is_dirty
                 && self.flushed_at.elapsed() >= self.shared.config.flush_interval
             {
                 self.flush();
             }
-            if is_stopping {
-                return;
-            }
-            parker.park_timeout(if found { BUSY } else { IDLE });
         }
     }
 
@@ -353,28 +342,13 @@ impl<S: LoggingSink> Writer<S> {
         }
     }
 
-    /// Flushes for the requests up to this number.
-    fn serve(&mut self, requested: u64) {
+    /// Flushes, and returns the first failure since the last call.
+    fn flush_for_callers(&mut self) -> Result<(), SinkError> {
         self.flush();
-        let failure = match (self.failure.take(), std::mem::take(&mut self.lost)) {
-            (Some(first), records) if records > 0 => {
-                Some(SinkError::Lost { records, first: Box::new(first) })
-            }
-            (failure, _) => failure,
-        };
-        let mut control = self.shared.control();
-        control.served = requested;
-        if let Some(error) = failure {
-            control.failure = Some((requested, error));
+        match (self.failure.take(), std::mem::take(&mut self.lost)) {
+            (None, _) => Ok(()),
+            (Some(error), 0) => Err(error),
+            (Some(first), records) => Err(SinkError::Lost { records, first: Box::new(first) }),
         }
-        self.shared.changed.notify_all();
-    }
-}
-
-/// However the thread ends, no caller waits for it any longer.
-impl<S: LoggingSink> Drop for Writer<S> {
-    fn drop(&mut self) {
-        self.shared.control().has_ended = true;
-        self.shared.changed.notify_all();
     }
 }
