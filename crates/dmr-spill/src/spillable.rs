@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use dmr_buffer::{BufferError, DeviceBuffer, Pod};
-use dmr_core::{ResourceError, StreamId};
+use dmr_core::{ByteRange, ResourceError, StreamId};
 use dmr_streams::{MemoryOrigin, TrackedMemory};
 
 use crate::entry::{Entry, Place};
@@ -175,8 +175,16 @@ macro_rules! tracked_as_buffer {
                 (**self).device_ptr()
             }
 
+            fn size_in_bytes(&self) -> usize {
+                (**self).size_in_bytes()
+            }
+
             fn origin(&self) -> MemoryOrigin<'_> {
                 (**self).origin()
+            }
+
+            fn byte_range(&self) -> ByteRange {
+                (**self).byte_range()
             }
         }
 
