@@ -55,6 +55,8 @@ pub enum Because {
     NoLibrary,
     /// NVIDIA's driver finds no device.
     NoDevice,
+    /// NVIDIA's driver finds fewer devices than are needed.
+    TooFewDevices,
 }
 
 /// Formats the reason for a user: "no libcuda found".
@@ -65,6 +67,7 @@ impl fmt::Display for Because {
             Self::Installed => "installed by the program",
             Self::NoLibrary => "no libcuda found",
             Self::NoDevice => "libcuda finds no GPU",
+            Self::TooFewDevices => "libcuda finds fewer GPUs than are needed",
         })
     }
 }
@@ -84,7 +87,7 @@ pub enum SelectError {
     /// simulated one.
     #[error(
         "DMR_DRIVER=cuda asks for a GPU, and there is none ({because}): install the NVIDIA driver, \
-         or set DMR_DRIVER=sim"
+         use a machine with enough GPUs, or set DMR_DRIVER=sim"
     )]
     #[non_exhaustive]
     NoGpu {
@@ -106,17 +109,27 @@ pub enum SelectError {
 /// without the simulated driver it does not look for a GPU: the first call of NVIDIA's driver
 /// returns the error.
 pub fn select() -> Result<Driver, SelectError> {
+    select_for(1)
+}
+
+/// Selects the driver as [`select`] does, for a program that needs this number of devices: NVIDIA's driver with
+/// fewer of them counts as missing. The first call of either function in the process selects.
+///
+/// # Errors
+///
+/// As [`select`].
+pub fn select_for(devices: usize) -> Result<Driver, SelectError> {
     static CHOICE: OnceLock<Result<Driver, SelectError>> = OnceLock::new();
     CHOICE
         .get_or_init(|| {
             let wanted = std::env::var_os("DMR_DRIVER").unwrap_or_default();
             let because = match wanted.to_str() {
-                Some("cuda") => return nvidias(),
+                Some("cuda") => return nvidias(devices),
                 Some("sim") => Because::Requested,
                 Some("") if is_installed() => Because::Installed,
                 // Without a simulated driver, the errors of NVIDIA's driver are returned.
                 Some("") if !platform::CAN_INSTALL => return Ok(Driver::Cuda),
-                Some("") => match real_driver() {
+                Some("") => match real_driver(devices) {
                     None => return Ok(Driver::Cuda),
                     Some(because) => because,
                 },
@@ -132,10 +145,10 @@ pub fn select() -> Result<Driver, SelectError> {
 }
 
 /// Selects NVIDIA's driver, or returns the reason why it cannot be used.
-fn nvidias() -> Result<Driver, SelectError> {
+fn nvidias(devices: usize) -> Result<Driver, SelectError> {
     let because = match is_installed() {
         true => Some(Because::Installed),
-        false if platform::CAN_INSTALL => real_driver(),
+        false if platform::CAN_INSTALL => real_driver(devices),
         false => None,
     };
     because.map_or(Ok(Driver::Cuda), |because| Err(SelectError::NoGpu { because }))
@@ -270,8 +283,9 @@ mod platform {
     }
 }
 
-/// Returns the reason not to use NVIDIA's driver, if there is one.
-fn real_driver() -> Option<Because> {
+/// Returns the reason not to use NVIDIA's driver for a program that needs this number of devices, if there is
+/// one.
+fn real_driver(needed: usize) -> Option<Because> {
     let mut because = Because::NoLibrary;
     // By its versioned name first, so that the name of the simulated driver stays free.
     for name in [c"libcuda.so.1", c"libcuda.so"] {
@@ -282,7 +296,7 @@ fn real_driver() -> Option<Because> {
         if init.is_null() || count.is_null() {
             continue;
         }
-        let mut devices = 0;
+        let mut devices: c_int = 0;
         // SAFETY: these are the driver's functions, of these types in every version.
         let codes = unsafe {
             let init = std::mem::transmute::<*mut c_void, Init>(init);
@@ -290,7 +304,8 @@ fn real_driver() -> Option<Because> {
             [init(0), count(&mut devices)]
         };
         if codes == [0, 0] && devices > 0 {
-            return None;
+            let enough = usize::try_from(devices).is_ok_and(|devices| devices >= needed);
+            return if enough { None } else { Some(Because::TooFewDevices) };
         }
     }
     Some(because)

@@ -76,7 +76,7 @@ mod words;
 
 pub use driver::{is_capture_mode_global, reset_capture_mode};
 pub use faults::{CallCounts, Hold};
-pub use install::{Because, Driver, InstallError, SelectError, install, select};
+pub use install::{Because, Driver, InstallError, SelectError, install, select, select_for};
 pub use kernel::{Footprint, KernelArgs, KernelMemory};
 pub use label::{LabelGuard, label};
 pub use report::{Report, ReportKind, Site, Verdict};

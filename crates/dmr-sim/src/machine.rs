@@ -34,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     pub(crate) host_order: HostOrder,
     pub(crate) call_sites: bool,
+    /// Whether a device can access the memory of the others.
+    pub(crate) peer_paths: bool,
     /// Attributes whose values replace those of [`device_attribute`].
     pub(crate) attributes: BTreeMap<c_int, c_int>,
 }
@@ -293,6 +295,11 @@ impl Machine {
     pub(crate) fn require(&self, attributes: &[c_int]) -> Outcome {
         let can = |&attribute: &c_int| self.attribute(attribute).is_ok_and(|value| value != 0);
         if attributes.iter().all(can) { Ok(()) } else { Err(ERROR_NOT_SUPPORTED) }
+    }
+
+    /// Returns whether `device` can access the memory of `peer`, another device.
+    pub(crate) fn has_peer_path(&self, device: usize, peer: usize) -> bool {
+        device != peer && self.config.peer_paths
     }
 
     /// Makes a context of `device`, with its legacy stream.

@@ -4,10 +4,12 @@
 //! Bytes and their history are stored by these addresses, so two mappings of one memory share them.
 
 use std::collections::BTreeMap;
+use std::ffi::c_uint;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 use crate::address::{device_of, is_virtual};
 use crate::clock::Epoch;
 use crate::history::{Access, Origin};
@@ -38,6 +40,32 @@ pub(crate) enum Rights {
     None,
     Read,
     ReadWrite,
+}
+
+impl Rights {
+    /// Returns the right that an access needs.
+    pub(crate) fn needed(writes: bool) -> Self {
+        if writes { Self::ReadWrite } else { Self::Read }
+    }
+
+    /// Returns the right that a value of `CUmemAccess_flags` names.
+    pub(crate) fn of_flags(flags: c_uint) -> Outcome<Self> {
+        match flags {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Read),
+            3 => Ok(Self::ReadWrite),
+            _ => Err(ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Returns its `CUmemAccess_flags`.
+    pub(crate) fn flags(self) -> c_uint {
+        match self {
+            Self::None => 0,
+            Self::Read => 1,
+            Self::ReadWrite => 3,
+        }
+    }
 }
 
 /// A use of mapped memory.
@@ -90,13 +118,12 @@ impl Mapping {
         known: impl Fn(Epoch) -> bool,
         left: Rights,
     ) -> Option<&Use> {
-        let needs = |used: &Use| if used.writes { Rights::ReadWrite } else { Rights::Read };
+        let needs = |used: &Use| Rights::needed(used.writes);
         self.used.iter().find(|used| left < needs(used) && !known(used.access.epoch))
     }
 
     fn allows(&self, by: Reach<'_>, writes: bool) -> bool {
-        let needed = if writes { Rights::ReadWrite } else { Rights::Read };
-        let may = |device| self.rights(device) >= needed;
+        let may = |device| self.rights(device) >= Rights::needed(writes);
         may(by.device) || (by.peers.is_none() && may(self.device))
     }
 }

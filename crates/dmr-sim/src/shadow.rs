@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::address::{device_of, is_virtual};
 use crate::freed::Freed;
 use crate::history::{Access, Before, Check, History, Origin};
-use crate::mapping::{Mapping, Mappings, Reach};
+use crate::mapping::{Mapping, Mappings, Reach, Rights};
 use crate::regions::{AddressState, Heaps};
 use crate::report::{Report, ReportKind, Site, Verdict};
 use crate::words::Words;
@@ -29,6 +29,7 @@ pub(crate) struct Shadow {
     freed: Freed,
     heaps: Heaps,
     pub(crate) mappings: Mappings,
+    pub(crate) pool_access: PoolAccess,
     /// Words that streams write and wait for.
     pub(crate) words: Words,
 }
@@ -53,6 +54,21 @@ pub(crate) enum Home {
     Pool { device: usize, pool: u32 },
     /// Pinned host memory.
     Host,
+}
+
+/// The rights of other devices to the memory of the driver's pools: by pool and device.
+#[derive(Default)]
+pub(crate) struct PoolAccess(BTreeMap<(u32, usize), Rights>);
+
+impl PoolAccess {
+    /// Returns the right of `device` to the memory of a pool of another device.
+    pub(crate) fn rights(&self, pool: u32, device: usize) -> Rights {
+        self.0.get(&(pool, device)).copied().unwrap_or(Rights::None)
+    }
+
+    pub(crate) fn set(&mut self, pool: u32, device: usize, rights: Rights) {
+        self.0.insert((pool, device), rights);
+    }
 }
 
 impl Home {
@@ -112,7 +128,7 @@ impl Shadow {
             return self.mappings.reachable(at, bytes, by, writes);
         }
         self.allocation_around(at)
-            .filter(|(_, allocation)| can_reach(allocation, by))
+            .filter(|(_, allocation)| self.can_reach(allocation, by, writes))
             .map_or(0, |(start, allocation)| bytes.min(allocation.bytes - (at - start)))
     }
 
@@ -296,7 +312,7 @@ impl Shadow {
             return None;
         };
         let device = allocation.home.device();
-        if !can_reach(allocation, check.reach) {
+        if !self.can_reach(allocation, check.reach, check.writes) {
             out.push(found(ReportKind::NoPeerAccess, None, second, allocation, at));
             return None;
         }
@@ -373,18 +389,24 @@ impl Shadow {
         }
     }
 
+    /// Returns whether the work can access the allocation: memory of `cuMemAlloc` by the peer access of its
+    /// context, memory of a pool by the pool's own, and all memory if it is a copy.
+    fn can_reach(&self, allocation: &Allocation, by: Reach<'_>, writes: bool) -> bool {
+        let Some(devices) = by.peers else { return true };
+        match allocation.home {
+            Home::Host => true,
+            Home::Device(device) => devices.contains(&device),
+            Home::Pool { device, .. } if device == by.device => true,
+            Home::Pool { pool, .. } => {
+                self.pool_access.rights(pool, by.device) >= Rights::needed(writes)
+            }
+        }
+    }
+
     fn forget(&mut self, at: u64, bytes: u64) {
         self.history.forget(at, bytes);
         self.words.forget(at, bytes);
         self.heaps.remove(at, bytes);
-    }
-}
-
-/// Returns whether work that can access these devices' memory, or all memory, can access the allocation.
-fn can_reach(allocation: &Allocation, by: Reach<'_>) -> bool {
-    match (by.peers, allocation.home.device()) {
-        (Some(devices), Some(device)) => devices.contains(&device),
-        _ => true,
     }
 }
 

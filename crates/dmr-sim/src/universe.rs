@@ -111,6 +111,13 @@ impl UniverseBuilder {
         self
     }
 
+    /// Sets whether each device can access the memory of the others directly. Default: it can. Without, copies
+    /// between devices still work.
+    pub fn peer_paths(mut self, exist: bool) -> Self {
+        self.0.peer_paths = exist;
+        self
+    }
+
     /// Sets whether reports name the source lines that submitted the operations. Captures a call stack for each
     /// operation, so it is slow. Default: whether `DMR_SIM_BACKTRACE=1` is set.
     pub fn capture_call_sites(mut self, capture: bool) -> Self {
@@ -148,6 +155,7 @@ impl Universe {
             policy: Policy::Random,
             host_order: HostOrder::Linearised,
             attributes: std::collections::BTreeMap::new(),
+            peer_paths: true,
             call_sites: std::env::var_os("DMR_SIM_BACKTRACE").is_some_and(|set| set == "1"),
         })
     }

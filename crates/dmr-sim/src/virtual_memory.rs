@@ -187,6 +187,13 @@ impl Machine {
         rights: Rights,
     ) -> Outcome {
         let whole = self.mapped_in(at, bytes)?;
+        let is_out_of_reach = |start: &u64| {
+            let mapping = self.shadow.mappings.around(*start).map(|(_, mapping)| mapping);
+            mapping.is_some_and(|it| it.device != device && !self.has_peer_path(device, it.device))
+        };
+        if rights > Rights::None && whole.iter().any(is_out_of_reach) {
+            return Err(ERROR_INVALID_DEVICE);
+        }
         // The driver sets the rights up to the first hole, and returns success if there is a mapping
         // behind it.
         let mut next = at;

@@ -43,7 +43,7 @@ fn cuda_is_a_gpu_s_driver_or_an_error() {
     let refused = because.iter().any(|because| {
         told == format!(
             "DMR_DRIVER=cuda asks for a GPU, and there is none ({because}): install the NVIDIA \
-             driver, or set DMR_DRIVER=sim"
+             driver, use a machine with enough GPUs, or set DMR_DRIVER=sim"
         )
     });
     assert!(refused || told == "Cuda", "{told}");

@@ -6,7 +6,10 @@ mod support;
 use cudarc::driver::sys::{self, CUcontext, CUresult};
 use cudarc::driver::{CudaContext, result};
 use dmr_sim::{Footprint, ReportKind, Universe};
-use support::gpu::{self, Driver, Gpu, copy, fill, kernel, kinds, launch, malloc, order, ptx};
+use support::gpu::{
+    self, Driver, Gpu, code, copy, fill, kernel, kinds, launch, malloc, malloc_from, order, ptx,
+};
+use support::virtual_memory::{PAGE, READ_WRITE, mapped, set_access};
 
 fn two() -> (Universe, Gpu, Gpu) {
     let universe = Universe::new().unwrap();
@@ -24,6 +27,29 @@ fn enable(peer: CUcontext) -> Driver<()> {
 fn disable(peer: CUcontext) -> Driver<()> {
     // SAFETY: the context is live.
     unsafe { sys::cuCtxDisablePeerAccess(peer) }.result()
+}
+
+/// `CUmemAccessDesc`, whose fields in the bindings depend on their version.
+#[repr(C)]
+struct AccessDescriptor {
+    location: [i32; 2],
+    flags: u32,
+}
+
+/// Sets the right of a device to the memory of a pool: 0, 1 to read, 3 to read and write.
+fn set_pool_access(pool: sys::CUmemoryPool, device: i32, flags: u32) -> Driver<()> {
+    let access = AccessDescriptor { location: [1, device], flags };
+    // SAFETY: the description has the driver's layout.
+    unsafe { sys::cuMemPoolSetAccess(pool, (&raw const access).cast(), 1) }.result()
+}
+
+fn pool_access(pool: sys::CUmemoryPool, device: i32) -> u32 {
+    let (mut flags, mut location) = (9_u32, [1, device]);
+    // SAFETY: the location has the driver's layout, and the flags are an int.
+    unsafe { sys::cuMemPoolGetAccess((&raw mut flags).cast(), pool, (&raw mut location).cast()) }
+        .result()
+        .unwrap();
+    flags
 }
 
 /// A kernel that writes 64 bytes.
@@ -165,4 +191,60 @@ fn cudarc_sees_as_many_devices_as_there_are() {
         assert!(!context.name().unwrap().is_empty());
     }
     assert!(result::device::get_count().unwrap() as usize > ordinals[2]);
+}
+
+#[test]
+fn memory_of_a_pool_needs_access_of_its_own() {
+    let (universe, first, second) = two();
+    second.bind();
+    let (pool, there) = (gpu::pool(second.device), gpu::stream());
+    let block = malloc_from(pool, 64, there).unwrap();
+    gpu::sync(there).unwrap();
+    first.bind();
+    let writer = writer(&universe);
+    enable(second.context).unwrap();
+    assert_eq!([pool_access(pool, second.device), pool_access(pool, first.device)], [3, 0]);
+    let _ = launch(writer, &[block], gpu::stream());
+    assert_eq!(kinds(&universe), [ReportKind::NoPeerAccess], "enabling peer access is not enough");
+
+    set_pool_access(pool, first.device, 1).unwrap();
+    let _ = launch(writer, &[block], gpu::stream());
+    assert_eq!(kinds(&universe), [ReportKind::NoPeerAccess; 2], "to read is not to write");
+
+    set_pool_access(pool, first.device, 3).unwrap();
+    assert_eq!(pool_access(pool, first.device), 3);
+    let _ = launch(writer, &[block], gpu::stream());
+    second.bind();
+    let later = malloc_from(pool, 64, there).unwrap();
+    gpu::sync(there).unwrap();
+    first.bind();
+    let _ = launch(writer, &[later], gpu::stream());
+    assert_eq!(kinds(&universe), [ReportKind::NoPeerAccess; 2], "also what is allocated later");
+    assert!(set_pool_access(pool, second.device, 1).is_err(), "its own device always has access");
+}
+
+#[test]
+fn devices_without_a_path_are_no_peers_and_can_copy() {
+    let universe = Universe::builder().peer_paths(false).build().unwrap();
+    let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
+    let (there, pool) = (malloc(64).unwrap(), gpu::pool(second.device));
+    let (at, _) = mapped(PAGE, second.device);
+    first.bind();
+    let mut can = 1;
+    // SAFETY: the out-parameter is a live local.
+    unsafe { sys::cuDeviceCanAccessPeer(&mut can, first.device, second.device) }.result().unwrap();
+    assert_eq!(can, 0);
+    let unsupported = CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED as i32;
+    assert_eq!(code(enable(second.context)), Some(unsupported));
+    let invalid = CUresult::CUDA_ERROR_INVALID_DEVICE as i32;
+    assert_eq!(code(set_pool_access(pool, first.device, 3)), Some(invalid));
+    assert_eq!(code(set_access(at, PAGE, first.device, READ_WRITE)), Some(invalid));
+
+    let (here, stream) = (malloc(64).unwrap(), gpu::stream());
+    fill(here, 7, 64, stream).unwrap();
+    gpu::sync(stream).unwrap();
+    // SAFETY: the simulated driver checks its arguments.
+    unsafe { sys::cuMemcpyPeer(there, second.context, here, first.context, 64) }.result().unwrap();
+    assert_eq!(gpu::read(there, 64).unwrap(), [7; 64]);
+    assert_eq!(kinds(&universe), []);
 }

@@ -29,6 +29,7 @@ chapter![
     cuMemcpyDtoHAsync_v2,
     cuMemcpyDtoD_v2,
     cuMemcpyDtoDAsync_v2,
+    cuMemcpyPeer,
     cuMemcpyPeerAsync,
     cuMemcpyAsync,
 ];
@@ -296,6 +297,17 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
 unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: Handle) -> Code {
     // SAFETY: as above.
     unsafe { memcpy("cuMemcpyAsync", stream, to, from, len, Pageable::Either, false) }
+}
+
+unsafe extern "C" fn cuMemcpyPeer(
+    to: CUdeviceptr,
+    _to_context: Handle,
+    from: CUdeviceptr,
+    _from_context: Handle,
+    len: usize,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyPeer", 0, to, from, len, Pageable::Neither, true) }
 }
 
 unsafe extern "C" fn cuMemcpyPeerAsync(

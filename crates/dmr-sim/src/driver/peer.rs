@@ -15,7 +15,7 @@ unsafe extern "C" fn cuDeviceCanAccessPeer(
     peer: CUdevice,
 ) -> Code {
     driver_call("cuDeviceCanAccessPeer", Scope::Device(device), |session| {
-        let yes = session.device_index(peer)? != session.device_index(device)?;
+        let yes = session.has_peer_path(session.device_index(device)?, session.device_index(peer)?);
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(can, c_int::from(yes)) }
     })
@@ -24,6 +24,9 @@ unsafe extern "C" fn cuDeviceCanAccessPeer(
 extern "C" fn cuCtxEnablePeerAccess(peer: Handle, _flags: c_uint) -> Code {
     driver_call("cuCtxEnablePeerAccess", Scope::Context, |session| {
         let (context, peer) = both(session, peer)?;
+        if !session.config.peer_paths {
+            return Err(ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
         let reaches = &mut session.contexts[context as usize].reaches;
         if reaches.contains(&peer) {
             return Err(ERROR_PEER_ACCESS_ALREADY_ENABLED);

@@ -1,12 +1,14 @@
 //! The stream-ordered memory allocator.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
+use super::virtual_memory::device as location_device;
 use super::{chapter, put, required};
 use crate::abi::pool_attribute::*;
 use crate::abi::*;
 use crate::driver_pool::DriverPool;
 use crate::handle::Kind;
+use crate::mapping::Rights;
 use crate::session::{Scope, Session, driver_call};
 
 chapter![
@@ -18,6 +20,8 @@ chapter![
     cuMemPoolTrimTo,
     cuMemPoolGetAttribute,
     cuMemPoolSetAttribute,
+    cuMemPoolSetAccess,
+    cuMemPoolGetAccess,
     cuDeviceGetDefaultMemPool,
     cuDeviceGetMemPool,
     cuDeviceSetMemPool,
@@ -182,6 +186,61 @@ unsafe extern "C" fn cuMemPoolSetAttribute(
             _ => return Err(ERROR_INVALID_VALUE),
         }
         Ok(())
+    })
+}
+
+unsafe extern "C" fn cuMemPoolSetAccess(
+    pool: Handle,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> Code {
+    driver_call("cuMemPoolSetAccess", Scope::Pool(pool), |session| {
+        let index = session.index_of(Kind::Pool, pool)?;
+        let owner = session.pool(index)?.device;
+        if access.is_null() && count > 0 || count > session.devices.len() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let mut wanted = Vec::with_capacity(count);
+        for i in 0..count {
+            // SAFETY: not null, so by the driver's contract `count` descriptions.
+            let access = unsafe { access.add(i).read_unaligned() };
+            let rights = Rights::of_flags(access.flags)?;
+            let device = location_device(session, access.location)?;
+            match device == owner {
+                // The owner's right cannot be taken away.
+                true if rights < Rights::ReadWrite => return Err(ERROR_INVALID_DEVICE),
+                false if !session.has_peer_path(device, owner) => {
+                    return Err(ERROR_INVALID_DEVICE);
+                }
+                _ => wanted.push((device, rights)),
+            }
+        }
+        for (device, rights) in wanted {
+            session.shadow.pool_access.set(index, device, rights);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuMemPoolGetAccess(
+    flags: *mut c_uint,
+    pool: Handle,
+    location: *const CUmemLocation,
+) -> Code {
+    driver_call("cuMemPoolGetAccess", Scope::Pool(pool), |session| {
+        let index = session.index_of(Kind::Pool, pool)?;
+        let owner = session.pool(index)?.device;
+        if location.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract a location.
+        let device = location_device(session, unsafe { location.read_unaligned() })?;
+        let rights = match device == owner {
+            true => Rights::ReadWrite,
+            false => session.shadow.pool_access.rights(index, device),
+        };
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(flags, rights.flags()) }
     })
 }
 

@@ -189,12 +189,7 @@ unsafe extern "C" fn cuMemSetAccess(
         for i in 0..count {
             // SAFETY: not null, so by the driver's contract `count` descriptions.
             let access = unsafe { access.add(i).read_unaligned() };
-            let rights = match access.flags {
-                0 => Rights::None,
-                1 => Rights::Read,
-                3 => Rights::ReadWrite,
-                _ => return Err(ERROR_INVALID_VALUE),
-            };
+            let rights = Rights::of_flags(access.flags)?;
             wanted.push((device(session, access.location)?, rights));
         }
         for (device, rights) in wanted {
@@ -216,13 +211,9 @@ unsafe extern "C" fn cuMemGetAccess(
         }
         // SAFETY: not null, so by the driver's contract a location.
         let device = device(session, unsafe { location.read_unaligned() })?;
-        let rights = match session.rights(at, device)? {
-            Rights::None => 0,
-            Rights::Read => 1,
-            Rights::ReadWrite => 3,
-        };
+        let rights = session.rights(at, device)?.flags();
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(flags, rights) }
+        unsafe { put(flags, c_ulonglong::from(rights)) }
     })
 }
 
@@ -271,7 +262,7 @@ fn empty_file() -> Outcome<c_int> {
     Err(ERROR_NOT_SUPPORTED)
 }
 
-fn device(session: &Session<'_>, location: CUmemLocation) -> Outcome<usize> {
+pub(super) fn device(session: &Session<'_>, location: CUmemLocation) -> Outcome<usize> {
     match location.kind {
         LOCATION_DEVICE => session.device_index(location.id),
         // Memory of the host is not simulated.
