@@ -213,6 +213,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         device_ordinal,
         stream_pool,
         trim_to,
+        allow_access,
         use_tracking,
         // Not wrapped: pages are aligned to their granularity.
         virtual_memory,

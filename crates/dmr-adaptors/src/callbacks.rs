@@ -264,6 +264,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
         try_reap,
         reap_pending,
         trim_to,
+        allow_access,
         use_tracking,
         // Not rescued: a pool that maps pages reaps and retries itself.
         virtual_memory,

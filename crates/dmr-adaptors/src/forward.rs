@@ -77,6 +77,14 @@ macro_rules! forward_one {
             self.$upstream().trim_to(keep_bytes)
         }
     };
+    ($upstream:ident, allow_access) => {
+        fn allow_access(
+            &self,
+            device_ordinal: usize,
+        ) -> dmr_core::ResourceResult<dmr_core::PeerAccess> {
+            self.$upstream().allow_access(device_ordinal)
+        }
+    };
     ($upstream:ident, use_tracking) => {
         fn use_tracking(&self) -> Option<&dyn dmr_core::UseTracking> {
             self.$upstream().use_tracking()

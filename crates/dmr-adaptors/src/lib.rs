@@ -26,7 +26,7 @@
 //! use dmr_adaptors::ResourceLayer;
 //! use dmr_core::{
 //!     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-//!     ResourceResult, StreamId, StreamPoolId, Usage, UseTracking, VirtualMemory,
+//!     PeerAccess, ResourceResult, StreamId, StreamPoolId, Usage, UseTracking, VirtualMemory,
 //! };
 //!
 //! /// Makes a `CallCountResource`.
@@ -91,6 +91,9 @@
 //!     }
 //!     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
 //!         self.upstream.trim_to(keep_bytes)
+//!     }
+//!     fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+//!         self.upstream.allow_access(device_ordinal)
 //!     }
 //!     fn use_tracking(&self) -> Option<&dyn UseTracking> {
 //!         self.upstream.use_tracking()

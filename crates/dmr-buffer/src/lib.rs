@@ -16,6 +16,9 @@
 //! uses wait for it. If the resource does not track uses, only the buffer's home stream is accepted; any
 //! other is [`StreamMisuse`](dmr_core::ResourceError::StreamMisuse).
 //!
+//! A copy between buffers of two stream pools, of one device or of two, names a stream of each:
+//! [`copy_from_peer`](DeviceBuffer::copy_from_peer). No other operation takes a buffer of another pool.
+//!
 //! # Waiting
 //!
 //! Operations on ordinary slices wait for the copy. All others are queued, and do not wait.
@@ -42,6 +45,7 @@ pub mod error;
 pub mod failures;
 mod grow;
 mod owner;
+mod peer;
 pub mod pinned;
 mod transfer;
 pub mod view;

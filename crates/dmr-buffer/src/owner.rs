@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use dmr_core::error::StreamProblem;
 use dmr_core::{
     AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
     UseTrackingExt,
@@ -92,7 +91,7 @@ pub(crate) fn submit(
     let mut pinned: SmallVec<[BlockUse; 2]> = SmallVec::new();
     for &Use { owner, used, kind } in uses {
         if owner.streams.id() != streams.id() {
-            return Err(ResourceError::stream_misuse(id, StreamProblem::OtherPool));
+            return Err(ResourceError::other_pool(used.block, id, streams.device().ordinal()));
         }
         if kind == Kind::Pinned {
             pinned.push(used);
@@ -111,6 +110,6 @@ pub(crate) fn submit(
 }
 
 /// Returns whether two ids name the same stream. Ids of one slot do, also of different leases.
-fn is_same_stream(a: StreamId, b: StreamId) -> bool {
+pub(crate) fn is_same_stream(a: StreamId, b: StreamId) -> bool {
     (a.pool(), a.slot()) == (b.pool(), b.slot())
 }

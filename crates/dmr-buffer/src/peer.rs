@@ -113,9 +113,9 @@ fn submit_copy(
 /// Returns the use, if the resource tracks uses. If it does not, `stream` must be the block's home stream.
 fn tracked(used: &Use<'_>, stream: StreamId) -> ResourceResult<SmallVec<[BlockUse; 1]>> {
     if used.owner.resource.supports_block_use_tracking() {
-        return Ok(SmallVec::from_buf([BlockUse::new(used.block, used.access)]));
+        return Ok(SmallVec::from_buf([used.used]));
     }
-    match is_same_stream(used.block.alloc_stream(), stream) {
+    match is_same_stream(used.used.block.alloc_stream(), stream) {
         true => Ok(SmallVec::new()),
         false => Err(ResourceError::not_tracked(stream)),
     }

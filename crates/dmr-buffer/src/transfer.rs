@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use cudarc::driver::{result, sys};
-use dmr_core::{Access, BlockId, BlockUse, ByteRange, ResourceResult, StreamId};
+use dmr_core::error::StreamProblem;
+use dmr_core::{Access, BlockId, BlockUse, ByteRange, ResourceError, ResourceResult, StreamId};
 use dmr_streams::StreamGuard;
 
 use crate::BufferError;
@@ -23,14 +24,28 @@ pub(crate) struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    fn used(&self, access: Access) -> Option<Use<'a>> {
+    pub(crate) fn used(&self, access: Access) -> Option<Use<'a>> {
         let used = BlockUse::of_bytes(self.block?, access, self.used);
         Some(Use { owner: self.owner, used, kind: self.kind })
     }
 
+    /// Begins a call on a stream of the span's pool. If the stream is of another device, the error names the block.
+    pub(crate) fn enter(&self, stream: StreamId) -> ResourceResult<StreamGuard<'a>> {
+        self.owner.streams.enter(stream).map_err(|error| match (error, self.block) {
+            (
+                ResourceError::StreamMisuse {
+                    problem: StreamProblem::OtherDevice { stream_device, .. },
+                    ..
+                },
+                Some(block),
+            ) => ResourceError::other_pool(block, stream, stream_device),
+            (error, _) => error,
+        })
+    }
+
     /// For operations on no bytes: the stream is checked all the same.
-    fn nothing(&self, stream: StreamId) -> Result<(), BufferError> {
-        drop(self.owner.streams.enter(stream)?);
+    pub(crate) fn nothing(&self, stream: StreamId) -> Result<(), BufferError> {
+        drop(self.enter(stream)?);
         Ok(())
     }
 }
@@ -46,7 +61,7 @@ pub(crate) struct Copied {
 /// `element`. Records one use, for any number of driver calls.
 pub(crate) fn fill(to: Span<'_>, element: &[u8], stream: StreamId) -> Result<(), BufferError> {
     let Some(used) = to.used(Access::Write) else { return to.nothing(stream) };
-    let stream = &to.owner.streams.enter(stream)?;
+    let stream = &to.enter(stream)?;
     submit(stream, &[used], || {
         let units = [1, 2, 4].into_iter().filter(|unit| element.len().is_multiple_of(*unit));
         let repeats = |unit: &usize| element.chunks(*unit).all(|part| part == &element[..*unit]);
@@ -115,7 +130,7 @@ pub(crate) fn copy(to: Span<'_>, from: Span<'_>, stream: StreamId) -> Result<(),
         return to.nothing(stream);
     };
     let device = to.owner.streams.device();
-    let stream = &to.owner.streams.enter(stream)?;
+    let stream = &to.enter(stream)?;
     submit(stream, &[written, read], || {
         // SAFETY: both spans are inside live blocks and equally long; the stream is alive while there is
         // a guard.
@@ -139,7 +154,7 @@ pub(crate) fn copy_pinned(
     };
     let device = to.owner.streams.device();
     let bytes = to.bytes;
-    let stream = &to.owner.streams.enter(stream)?;
+    let stream = &to.enter(stream)?;
     submit(stream, &[written, read], || {
         // SAFETY: both spans are alive and equally long. The pinned one is not freed, nor is the
         // host given access to it, before its recorded uses are done.
@@ -197,7 +212,7 @@ fn with_host(
     };
     let device = span.owner.streams.device();
     // Held until the copy is done: the stream is not retired meanwhile.
-    let stream = match span.owner.streams.enter(stream) {
+    let stream = match span.enter(stream) {
         Ok(stream) => stream,
         Err(error) => return Copied { outcome: Err(error.into()), host_is_free: true },
     };

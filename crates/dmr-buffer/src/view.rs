@@ -384,7 +384,7 @@ impl<T: Pod> fmt::Debug for DeviceViewMut<'_, T> {
     }
 }
 
-fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
+pub(crate) fn same_len(source_len: usize, target_len: usize) -> Result<(), BufferError> {
     if source_len == target_len {
         Ok(())
     } else {

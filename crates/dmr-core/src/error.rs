@@ -4,12 +4,13 @@ mod messages;
 mod problems;
 
 pub use crate::corruption::{Corruption, CorruptionKind};
+pub use crate::peer::PeerProblem;
 pub use crate::shortage::{Holder, Limit, PoolShortage, ProcessHolder, SharedShortage};
 pub use problems::{SizeProblem, StreamProblem};
 
 use crate::shortage::{Held, Named, Pooled, SharedBy, advice, lack};
 use crate::size::human_bytes;
-use crate::{Access, AllocTag, DeviceBlock, Generation, PhysicalMemory, StreamId};
+use crate::{Access, AllocTag, BlockId, DeviceBlock, Generation, PhysicalMemory, StreamId};
 
 /// The result of a resource's methods.
 pub type ResourceResult<T> = Result<T, ResourceError>;
@@ -243,6 +244,37 @@ pub enum ResourceError {
         device_ordinal: usize,
     },
 
+    /// A use names a block of another stream pool, on the same device or on another.
+    #[non_exhaustive]
+    #[error(
+        "{stream} of device {stream_device} cannot use block {generation} of device {block_device}: {}",
+        messages::other_pool(*.block_device, *.stream_device)
+    )]
+    OtherPool {
+        /// The block.
+        generation: Generation,
+        /// The device it is on.
+        block_device: usize,
+        /// The stream of the use.
+        stream: StreamId,
+        /// The device of the stream.
+        stream_device: usize,
+    },
+
+    /// A device cannot access the memory of another device.
+    #[non_exhaustive]
+    #[error(
+        "device {device_ordinal} cannot access the memory of device {memory_device}: {problem}"
+    )]
+    NoPeerAccess {
+        /// The device that should access the memory.
+        device_ordinal: usize,
+        /// The device that the memory is on.
+        memory_device: usize,
+        /// The reason.
+        problem: PeerProblem,
+    },
+
     /// The debug guard has found a write outside of a block, or after it was deallocated.
     #[error("{0}")]
     Corrupted(Box<Corruption>),
@@ -463,6 +495,23 @@ impl ResourceError {
     #[must_use]
     pub const fn no_virtual_memory(device_ordinal: usize) -> Self {
         Self::NoVirtualMemory { device_ordinal }
+    }
+
+    /// Makes an [`OtherPool`](Self::OtherPool), for a use on a stream of `stream_device`.
+    #[must_use]
+    pub const fn other_pool(block: BlockId, stream: StreamId, stream_device: usize) -> Self {
+        let (generation, block_device) = (block.generation(), block.device_ordinal());
+        Self::OtherPool { generation, block_device, stream, stream_device }
+    }
+
+    /// Makes a [`NoPeerAccess`](Self::NoPeerAccess).
+    #[must_use]
+    pub const fn no_peer_access(
+        device_ordinal: usize,
+        memory_device: usize,
+        problem: PeerProblem,
+    ) -> Self {
+        Self::NoPeerAccess { device_ordinal, memory_device, problem }
     }
 
     /// Makes a [`DeviceLost`](Self::DeviceLost).

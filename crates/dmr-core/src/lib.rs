@@ -9,6 +9,7 @@
 //! | [`block`] | [`DeviceBlock`], one allocation, and [`BlockId`], its `Copy` identity |
 //! | [`bytes`] | [`ByteRange`], the bytes of a block that a use reads or writes |
 //! | [`part`] | [`WholeBlock`]: parts of a block, and restoring the whole |
+//! | [`peer`] | [`PeerAccess`]: memory that another device can access |
 //! | [`virtual_memory`] | [`VirtualMemory`]: reserved addresses, physical memory, mappings |
 //! | [`stream`] | [`StreamId`], the opaque id of a stream |
 //! | [`usage`] | [`Usage`], the accounting of a resource |
@@ -37,6 +38,7 @@ pub mod ledger;
 pub mod observer;
 pub mod ops;
 pub mod part;
+pub mod peer;
 pub mod process;
 pub mod record;
 pub mod resource;
@@ -58,6 +60,7 @@ pub use generation::Generation;
 pub use observer::MemoryObserver;
 pub use ops::{DeviceOps, PatternMismatch};
 pub use part::WholeBlock;
+pub use peer::PeerAccess;
 pub use process::Process;
 pub use record::AllocationRecord;
 pub use resource::DeviceMemoryResource;

@@ -189,7 +189,7 @@ pub struct Failure {
 
 impl Failure {
     /// The kinds of all errors. The last one stands for unknown ones.
-    pub const KINDS: [&'static str; 19] = [
+    pub const KINDS: [&'static str; 21] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
@@ -207,6 +207,8 @@ impl Failure {
         "foreign_memory",
         "still_mapped",
         "no_virtual_memory",
+        "other_pool",
+        "no_peer_access",
         "corrupted",
         "other",
     ];
@@ -241,6 +243,8 @@ impl From<&ResourceError> for Failure {
             E::ForeignMemory { .. } => "foreign_memory",
             E::StillMapped { .. } => "still_mapped",
             E::NoVirtualMemory { .. } => "no_virtual_memory",
+            E::OtherPool { .. } => "other_pool",
+            E::NoPeerAccess { .. } => "no_peer_access",
         };
         Self::new(kind, &error.to_string())
     }

@@ -3,13 +3,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::error::PeerProblem;
 use crate::{
-    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseTracking, VirtualMemory,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, PeerAccess, ResourceError,
+    ResourceResult, StreamId, StreamPoolId, Usage, UseTracking, VirtualMemory,
 };
-
-#[cfg(doc)]
-use crate::ResourceError;
 
 /// A source of device memory, ordered on streams.
 ///
@@ -149,6 +147,23 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
         Ok(0)
     }
 
+    /// Makes all memory of this resource accessible to kernels of another device: the blocks and pages that it has
+    /// now, and those that it allocates, maps or moves later. A second call for the same device changes nothing.
+    /// Peer access is not needed for copies.
+    ///
+    /// [`PeerAccess::ByContext`] leaves the access to the contexts of the two devices.
+    ///
+    /// The default body is for a resource that cannot do it.
+    ///
+    /// # Errors
+    ///
+    /// [`NoPeerAccess`](ResourceError::NoPeerAccess);
+    /// [`Driver`](ResourceError::Driver): some of the memory may be accessible; call again.
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        let problem = PeerProblem::NotSupported;
+        Err(ResourceError::no_peer_access(device_ordinal, self.device_ordinal(), problem))
+    }
+
     /// Returns the use tracking of this resource's blocks, with which they can be used on other streams
     /// than their home streams; `None` if there is none. Every call returns the same. The methods of
     /// [`UseTrackingExt`](crate::UseTrackingExt) make this call themselves.
@@ -205,6 +220,9 @@ macro_rules! forward_to_pointee {
             }
             fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
                 (**self).trim_to(keep_bytes)
+            }
+            fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+                (**self).allow_access(device_ordinal)
             }
             fn use_tracking(&self) -> Option<&dyn UseTracking> {
                 (**self).use_tracking()

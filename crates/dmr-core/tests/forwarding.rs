@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use dmr_core::{
     AddressRange, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, Generation, PhysicalMemory, RefusedMemory, RefusedRange,
-    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
-    VirtualMemory,
+    DeviceBlock, DeviceMemoryResource, Generation, PeerAccess, PhysicalMemory, RefusedMemory,
+    RefusedRange, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
+    UseTracking, VirtualMemory,
 };
 
 /// One call, with its arguments.
@@ -24,6 +24,7 @@ enum Call {
     TryReap,
     ReapPending,
     TrimTo(u64),
+    AllowAccess(usize),
     UseTracking,
     VirtualMemory,
 }
@@ -138,6 +139,10 @@ impl DeviceMemoryResource for Spy {
         self.called(Call::TrimTo(keep_bytes));
         Ok(78)
     }
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        self.called(Call::AllowAccess(device_ordinal));
+        Ok(PeerAccess::ByContext)
+    }
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
         self.called(Call::UseTracking);
         Some(self)
@@ -211,6 +216,7 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     assert_eq!(pointer.try_reap(), Ok(66));
     assert_eq!(pointer.reap_pending(), Ok(77));
     assert_eq!(pointer.trim_to(99), Ok(78));
+    assert_eq!(pointer.allow_access(4), Ok(PeerAccess::ByContext));
     let asked = [
         Call::DeviceOrdinal,
         Call::StreamPool,
@@ -219,6 +225,7 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
         Call::TryReap,
         Call::ReapPending,
         Call::TrimTo(99),
+        Call::AllowAccess(4),
     ];
     assert_eq!(spy.calls(), asked);
 

@@ -1,6 +1,6 @@
 //! A memory pool of the driver (`CUmemoryPool`), owned.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::driver::result::{self, DriverError, mem_pool};
 use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute};
@@ -101,6 +101,16 @@ impl DriverPool {
         self.call("cuMemPoolTrimTo", || unsafe { mem_pool::trim_to(self.handle, keep) })
     }
 
+    /// Makes all memory of the pool accessible to another device, also what is allocated later.
+    pub(crate) fn allow_access(&self, device_ordinal: usize) -> ResourceResult<()> {
+        let access =
+            AccessDescriptor { location: [DEVICE, device_ordinal as c_int], flags: READ_WRITE };
+        let access = (&raw const access).cast();
+        // SAFETY: the pool is alive, and the description has the driver's layout.
+        let set = || unsafe { sys::cuMemPoolSetAccess(self.handle, access, 1) }.result();
+        self.call("cuMemPoolSetAccess", set)
+    }
+
     pub(crate) fn reserved(&self) -> ResourceResult<HighWater> {
         Ok(HighWater {
             current: self.reserved_now()?,
@@ -177,12 +187,27 @@ struct Properties {
     reserved: [u8; 56],
 }
 
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: c_uint = 3;
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const DEVICE: c_int = 1;
+
+/// `CUmemAccessDesc`, in the layout that every driver reads.
+#[repr(C)]
+struct AccessDescriptor {
+    /// The type and the number of the location.
+    location: [c_int; 2],
+    /// `CUmemAccess_flags`.
+    flags: c_uint,
+}
+
+const _: () = assert!(size_of::<AccessDescriptor>() == size_of::<sys::CUmemAccessDesc>());
 const _: () = assert!(size_of::<Properties>() == size_of::<sys::CUmemPoolProps>());
 
 impl Properties {
     fn new(device: &Device, config: &AsyncConfig) -> Self {
         const PINNED: c_int = 1;
-        const DEVICE: c_int = 1;
         Self {
             allocation_type: PINNED,
             handle_types: config.export.code(),

@@ -11,8 +11,8 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseTokens, UseTracking, VirtualMemory,
+    DeviceMemoryResource, Generation, PeerAccess, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
@@ -357,6 +357,12 @@ impl DeviceMemoryResource for AsyncCudaResource {
         self.pool.trim_to(keep_bytes)?;
         let returned = before.saturating_sub(self.pool.reserved_now()?);
         reaped.map(|_| returned)
+    }
+
+    /// Sets the access of the driver's pool, which needs no peer access of the contexts.
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        self.pool.allow_access(device_ordinal)?;
+        Ok(PeerAccess::Granted)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {

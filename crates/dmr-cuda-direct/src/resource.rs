@@ -11,8 +11,8 @@ use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, MemoryObserver, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage,
+    DeviceMemoryResource, Generation, MemoryObserver, PeerAccess, ResourceError, ResourceResult,
+    StreamId, StreamPoolId, Usage,
 };
 use dmr_streams::uses::{Dependencies, Patience, Pending, PendingFrees};
 use dmr_streams::{Device, RelaxedCapture, StreamPool};
@@ -264,6 +264,11 @@ impl DeviceMemoryResource for DirectCudaResource {
     /// resource keeps no free memory.
     fn trim_to(&self, _: u64) -> ResourceResult<u64> {
         self.reap()
+    }
+
+    fn allow_access(&self, _: usize) -> ResourceResult<PeerAccess> {
+        self.device().refuse_fork()?;
+        Ok(PeerAccess::ByContext)
     }
 }
 

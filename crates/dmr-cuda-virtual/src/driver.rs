@@ -1,6 +1,7 @@
 //! The driver calls of this crate, one function each, made in the device's context.
 
 use std::ffi::{c_int, c_uint};
+use std::iter;
 
 use cudarc::driver::result::DriverError;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
@@ -115,16 +116,26 @@ impl Driver {
             .map_err(|error| self.device.driver_error("cuMemMap", error))
     }
 
-    /// Lets the device read and write what is mapped at addresses.
+    /// Makes what is mapped at addresses accessible to the device and to `peers`, by their ordinals.
     ///
     /// # Safety
     ///
     /// They are exactly one mapping, and the context is current.
-    pub(crate) unsafe fn set_access(&self, bytes: u64, address: u64) -> ResourceResult<()> {
-        let access = AccessDescriptor { location: self.properties.location, flags: READ_WRITE };
-        let access = (&raw const access).cast();
-        // SAFETY: the description has the driver's layout; the rest is the caller's obligation.
-        unsafe { sys::cuMemSetAccess(address, bytes as usize, access, 1) }
+    pub(crate) unsafe fn set_access(
+        &self,
+        bytes: u64,
+        address: u64,
+        peers: &[usize],
+    ) -> ResourceResult<()> {
+        let own = AccessDescriptor { location: self.properties.location, flags: READ_WRITE };
+        let peers = peers.iter().map(|&peer| AccessDescriptor {
+            location: [own.location[0], peer as c_int],
+            flags: READ_WRITE,
+        });
+        let access: Vec<_> = iter::once(own).chain(peers).collect();
+        let (descriptors, count) = (access.as_ptr().cast(), access.len());
+        // SAFETY: the descriptions have the driver's layout; the rest is the caller's obligation.
+        unsafe { sys::cuMemSetAccess(address, bytes as usize, descriptors, count) }
             .result()
             .map_err(|error| self.device.driver_error("cuMemSetAccess", error))
     }
@@ -211,6 +222,7 @@ type Location = [c_int; 2];
 
 /// `CUmemAccessDesc` in the layout that every driver reads. The fields in the bindings depend on their
 /// version; the layout does not.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct AccessDescriptor {
     location: Location,

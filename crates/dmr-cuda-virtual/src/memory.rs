@@ -18,6 +18,8 @@ pub(crate) struct Memory {
     table: Mutex<MappingTable>,
     /// Notified when the state of a stale mapping has changed.
     stale_changed: Condvar,
+    /// Held while a device is granted access, by one call at a time.
+    granting: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -29,6 +31,8 @@ struct MappingTable {
     /// Bytes of all created memory, including what is being destroyed.
     bytes: u64,
     stale: Vec<StaleMapping>,
+    /// The ordinals of other devices that can access the mappings.
+    peers: Vec<usize>,
 }
 
 struct Created {
@@ -71,6 +75,18 @@ impl MappingTable {
     fn is_reserved(&self, address: u64, bytes: u64) -> bool {
         let before = self.ranges.range(..=address).next_back();
         before.is_some_and(|(base, length)| address - base <= length.saturating_sub(bytes))
+    }
+
+    /// Returns the handle, the bytes and the address of each mapping.
+    fn mappings(&self) -> Vec<(u64, u64, u64)> {
+        let each = self.created.iter().flat_map(|(&handle, created)| {
+            created.mapped_at.iter().map(move |&address| (handle, created.bytes, address))
+        });
+        each.collect()
+    }
+
+    fn is_mapped(&self, handle: u64, address: u64) -> bool {
+        self.created.get(&handle).is_some_and(|it| it.mapped_at.contains(&address))
     }
 
     fn created(&mut self, memory: &PhysicalMemory) -> Option<&mut Created> {
@@ -141,19 +157,27 @@ impl VirtualMemory for VirtualCudaResource {
         // SAFETY: the memory is in the table, and borrowed: it is not destroyed before this returns.
         // The addresses are reserved; the driver refuses those that are mapped.
         unsafe { self.driver.map(handle, bytes, address) }?;
-        // SAFETY: just mapped.
-        if let Err(error) = unsafe { self.driver.set_access(bytes, address) } {
-            // SAFETY: just mapped, and without access no work can have used it.
-            if unsafe { self.driver.unmap(bytes, address) }.is_err() {
-                let stale = StaleMapping { handle, bytes, address, is_unmapping: false };
-                self.memory.table().stale.push(stale);
+        let mut peers = self.memory.table().peers.clone();
+        loop {
+            // SAFETY: just mapped.
+            if let Err(error) = unsafe { self.driver.set_access(bytes, address, &peers) } {
+                // SAFETY: just mapped, and the caller has not got the mapping: no work can have used it.
+                if unsafe { self.driver.unmap(bytes, address) }.is_err() {
+                    let stale = StaleMapping { handle, bytes, address, is_unmapping: false };
+                    self.memory.table().stale.push(stale);
+                }
+                return Err(error);
             }
-            return Err(error);
+            let mut table = self.memory.table();
+            // A device that was added since did not find this mapping in the table.
+            if table.peers == peers {
+                if let Some(created) = table.created(memory) {
+                    created.mapped_at.push(address);
+                }
+                return Ok(());
+            }
+            peers.clone_from(&table.peers);
         }
-        if let Some(created) = self.memory.table().created(memory) {
-            created.mapped_at.push(address);
-        }
-        Ok(())
     }
 
     fn unmap(&self, memory: &PhysicalMemory, address: u64) -> ResourceResult<()> {
@@ -194,6 +218,34 @@ impl VirtualCudaResource {
         self.check_created(memory)?;
         // SAFETY: the memory is in the table, and borrowed: it is not destroyed before this returns.
         unsafe { self.driver.export(memory.handle()) }
+    }
+
+    /// Makes all mappings accessible to another device, also those that are made later.
+    pub(crate) fn add_peer(&self, peer: usize) -> ResourceResult<()> {
+        self.device().refuse_fork()?;
+        let _granting = lock(&self.memory.granting);
+        self.device().bind()?;
+        let (mappings, peers) = {
+            let mut table = self.memory.table();
+            if peer == self.device().ordinal() || table.peers.contains(&peer) {
+                return Ok(());
+            }
+            table.peers.push(peer);
+            (table.mappings(), table.peers.clone())
+        };
+        for (handle, bytes, address) in mappings {
+            // SAFETY: it was a mapping, and the context is current. If another thread has unmapped it since, the driver refuses the call,
+            // or sets the access of a new mapping there, to which it was set already.
+            let set = unsafe { self.driver.set_access(bytes, address, &peers) };
+            let mut table = self.memory.table();
+            if let Err(error) = set
+                && table.is_mapped(handle, address)
+            {
+                table.peers.retain(|known| *known != peer);
+                return Err(error);
+            }
+        }
+        self.device().check()
     }
 
     /// Creates memory. Returns `None` if the device has too little.

@@ -9,8 +9,8 @@ use dmr_core::size::checked_round_up;
 use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    VirtualMemory,
+    DeviceMemoryResource, Generation, PeerAccess, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, VirtualMemory,
 };
 use dmr_streams::uses::{Patience, PendingFrees};
 use dmr_streams::{Device, StreamPool};
@@ -256,6 +256,12 @@ impl DeviceMemoryResource for VirtualCudaResource {
         let before = self.memory.bytes();
         self.sweep(Patience::Poll)?;
         Ok(before.saturating_sub(self.memory.bytes()))
+    }
+
+    /// Sets the access of every mapping, one driver call for each, and of those that are made later.
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        self.add_peer(device_ordinal)?;
+        Ok(PeerAccess::Granted)
     }
 
     /// Returns the resource itself: pages and blocks are made of the same memory.

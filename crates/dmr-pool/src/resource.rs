@@ -7,8 +7,8 @@ use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseTokens, UseTracking, VirtualMemory,
+    DeviceMemoryResource, Generation, PeerAccess, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, Dependencies, Released, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
@@ -399,6 +399,10 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
             own.and(self.upstream.trim_to(keep_bytes))?;
         }
         Ok(before.saturating_sub(self.upstream.usage().reserved))
+    }
+
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        self.upstream.allow_access(device_ordinal)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {

@@ -3,7 +3,7 @@
 
 use dmr_core::{
     AddressRange, AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError,
+    DeviceMemoryResource, PeerAccess, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError,
     ResourceResult, StreamId, StreamPoolId, Usage, VirtualMemory,
 };
 use dmr_sim::Universe;
@@ -84,6 +84,10 @@ impl DeviceMemoryResource for Watched {
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         self.upstream.trim_to(keep_bytes)
+    }
+
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        self.upstream.allow_access(device_ordinal)
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

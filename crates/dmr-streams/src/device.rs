@@ -245,7 +245,11 @@ impl Device {
     #[inline]
     pub(crate) fn make_current(&self) -> Result<bool, (&'static str, DriverError)> {
         let context = self.context().cu_ctx();
-        let current = result::ctx::get_current().map_err(|error| ("cuCtxGetCurrent", error))?;
+        let current = match result::ctx::get_current() {
+            // The current context may be that of another device, and lost.
+            Err(error) if is_sticky(code(error)) => None,
+            current => current.map_err(|error| ("cuCtxGetCurrent", error))?,
+        };
         if current == Some(context) {
             return Ok(false);
         }

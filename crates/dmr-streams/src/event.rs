@@ -38,12 +38,17 @@ impl DriverEvent {
     /// graph since the caller looked: the driver refuses to wait for what is not in the graph.
     #[inline]
     pub(crate) fn make_wait(&self, stream: &StreamGuard<'_>) -> ResourceResult<()> {
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: event and stream are alive, and of the device's context.
-        stream
-            .call(|on| unsafe { result::stream::wait_event(on, self.handle, flags) })
+        self.make_wait_raw(stream)
             .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))
             .or_else(|error| stream.refuse_capture().and(Err(error)))
+    }
+
+    /// Makes a stream of any device wait for the event.
+    #[inline]
+    pub(crate) fn make_wait_raw(&self, stream: &StreamGuard<'_>) -> Result<(), DriverError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream are alive. A stream may wait for an event of another context.
+        stream.call(|on| unsafe { result::stream::wait_event(on, self.handle, flags) })
     }
 
     /// Returns whether the work before the record is done.

@@ -314,7 +314,10 @@ impl StreamPool {
     #[cold]
     pub(crate) fn misuse(&self, stream: StreamId) -> ResourceError {
         let is_ours = stream.is_default() || stream.pool() == Some(self.id());
-        let problem = if is_ours { StreamProblem::ReturnedLease } else { StreamProblem::OtherPool };
+        let problem = match is_ours {
+            true => StreamProblem::ReturnedLease,
+            false => self.problem_of_other(stream),
+        };
         ResourceError::stream_misuse(stream, problem)
     }
 }

@@ -18,6 +18,7 @@
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource without it |
+//! | [`peer`] | two stream pools: the order between their streams, and peer access between devices |
 //! | [`pinned`] | [`PinnedMemory`]: page-locked host memory, kept until its uses are done |
 //! | [`error`] | [`DeviceError`]: the errors of opening a device |
 //!
@@ -43,6 +44,7 @@ pub mod memory;
 mod names;
 pub mod ops;
 pub mod owner;
+pub mod peer;
 pub mod pinned;
 pub mod pool;
 mod progress;

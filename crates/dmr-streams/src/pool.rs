@@ -99,6 +99,7 @@ impl StreamPool {
             pinned_owner,
         };
         pool.create(0, config.priority)?;
+        pool.name_device();
         Ok(Arc::new(pool))
     }
 
@@ -333,6 +334,7 @@ impl StreamPool {
 impl Drop for StreamPool {
     fn drop(&mut self) {
         self.end_pinned();
+        self.forget_device();
     }
 }
 

@@ -75,6 +75,18 @@ impl Progress {
         Ok(())
     }
 
+    /// Makes a stream of another pool wait for an event of a stream of this one.
+    pub(crate) fn make_other_pool_wait(
+        &self,
+        waiting: &StreamGuard<'_>,
+        stream: &StreamGuard<'_>,
+        event: &Event,
+    ) -> ResourceResult<()> {
+        let failed = |error| waiting.error_between(stream, "cuStreamWaitEvent", error);
+        let waited = event.driver_event().make_wait_raw(waiting).map_err(failed);
+        self.discard_captured(event, waited)
+    }
+
     /// Discards an event if the driver reports that a graph has captured its record: the capture began
     /// before the record, and ended before `refuse_capture`. The next call that needs the event finds a
     /// later one, or records one.

@@ -12,8 +12,8 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
-    VirtualMemory,
+    PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
+    UseTracking, VirtualMemory,
 };
 
 use crate::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
@@ -212,6 +212,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         let before = self.usage().reserved;
         self.reap(Patience::Poll, |upstream| upstream.trim_to(keep_bytes))?;
         Ok(before.saturating_sub(self.usage().reserved))
+    }
+
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        self.upstream().allow_access(device_ordinal)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {

@@ -21,7 +21,7 @@ pub mod rig;
 pub mod scenarios;
 mod split_mix;
 
-pub use faults::for_each_driver_call;
+pub use faults::{for_each_driver_call, for_each_driver_call_of_two};
 pub use harness::ResourceHarness;
 pub use rig::{Rig, RigConfig};
 pub use split_mix::SplitMix64;

@@ -24,6 +24,8 @@ pub struct RigConfig {
     pub streams: StreamPoolConfig,
     /// The universe; by default a new one. A rig with a universe is simulated.
     pub universe: Option<Universe>,
+    /// The device: 0 is the first of the universe, or of the machine.
+    pub device: usize,
     /// Never on a GPU: for tests that count calls, inject faults or read race reports.
     pub simulated: bool,
 }
@@ -51,11 +53,35 @@ impl Rig {
                 || matches!(dmr_sim::select().expect("a driver"), Driver::Simulated(_));
             simulated.then(|| Universe::new().expect("the simulated driver"))
         });
-        let ordinal = universe.as_ref().map_or(0, |universe| universe.ordinal(0));
+        let index = config.device;
+        let ordinal = universe.as_ref().map_or(index, |universe| universe.ordinal(index));
         let device = Device::open(ordinal).expect("a device");
         let streams = StreamPool::new(device, config.streams).expect("a stream pool");
         let ops = Arc::new(PatternOps::new(Arc::clone(&streams)).expect("device operations"));
         Self { ops, streams, universe }
+    }
+
+    /// Makes two rigs on two devices of one machine: on two GPUs if there are two, otherwise simulated. Where
+    /// `DMR_DRIVER=cuda` is set and there are fewer, panics. Makes the first call of the process that selects a
+    /// driver.
+    pub fn pair() -> [Self; 2] {
+        match dmr_sim::select_for(2).expect("a driver with two devices") {
+            Driver::Simulated(_) => Self::simulated_pair(),
+            _ => [0, 1].map(|device| Self::with(RigConfig { device, ..RigConfig::default() })),
+        }
+    }
+
+    /// Makes two rigs on two devices of a new universe.
+    pub fn simulated_pair() -> [Self; 2] {
+        Self::pair_in(&Universe::new().expect("the simulated driver"))
+    }
+
+    /// Makes two rigs in this universe, on its first two devices.
+    pub fn pair_in(universe: &Universe) -> [Self; 2] {
+        [0, 1].map(|device| {
+            let universe = Some(universe.clone());
+            Self::with(RigConfig { device, universe, ..RigConfig::default() })
+        })
     }
 
     /// Returns the device.
@@ -116,12 +142,23 @@ impl Rig {
     /// Waits for all work, and asserts that there was no race, that no check has failed, and that no
     /// memory of the test is left. The test must have dropped everything else that uses the rig.
     pub fn assert_clean(self) {
-        self.device().synchronize().expect("the device's work");
-        let wrong = self.ops.collect().expect("the verdicts of the checks");
-        assert_eq!(wrong, [], "checks that found a wrong byte");
-        let Self { ops, streams, universe } = self;
-        drop((ops, streams));
-        if let Some(universe) = universe {
+        Self::assert_all_clean([self]);
+    }
+
+    /// Asserts the same as [`assert_clean`](Self::assert_clean), of rigs on the devices of one machine.
+    pub fn assert_all_clean<const N: usize>(rigs: [Self; N]) {
+        for rig in &rigs {
+            rig.device().synchronize().expect("the device's work");
+        }
+        for rig in &rigs {
+            let wrong = rig.ops.collect().expect("the verdicts of the checks");
+            assert_eq!(wrong, [], "checks that found a wrong byte");
+        }
+        let universes = rigs.map(|Self { ops, streams, universe }| {
+            drop((ops, streams));
+            universe
+        });
+        if let Some(universe) = universes.iter().flatten().next() {
             let verdict = universe.finish();
             assert!(verdict.is_clean(), "{verdict}");
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use dmr_core::process::PerProcess;
 use dmr_core::sync::lock;
-use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_core::{DeviceMemoryResource, PeerAccess, ResourceResult};
 use dmr_streams::{Device, DeviceContext, StreamPool};
 
 use crate::layers::Handles;
@@ -88,6 +88,33 @@ impl DeviceRuntime {
     /// As [`DeviceMemoryResource::trim_to`].
     pub fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         self.resource.trim_to(keep_bytes)
+    }
+
+    /// Makes the memory of `peer`, a runtime of another device, accessible to kernels of this device: what it has
+    /// now and what it allocates later. One way: for the other way call it on `peer`. A second call changes nothing.
+    ///
+    /// Copies between devices need no peer access, and are faster with it
+    /// ([`copy_from_peer`](dmr_buffer::DeviceBuffer::copy_from_peer)). The memory of each backend has access of its
+    /// own: a pool over pages sets that of each page, now and whenever it maps one, the async backend that of the
+    /// driver's pool, and the direct backend that of the two contexts (`cuCtxEnablePeerAccess`).
+    ///
+    /// # Errors
+    ///
+    /// [`NoPeerAccess`](dmr_core::ResourceError::NoPeerAccess) if there is no path between the devices, or the
+    /// resource of `peer` cannot do it; [`Driver`](dmr_core::ResourceError::Driver); as
+    /// [`Device::check`] of both devices.
+    pub fn enable_peer_access(&self, peer: &Self) -> ResourceResult<()> {
+        let (device, memory) = (self.device(), peer.device());
+        device.check()?;
+        memory.check()?;
+        if device.same_context(memory) {
+            return Ok(());
+        }
+        device.require_peer_path(memory)?;
+        match peer.resource.allow_access(self.ordinal())? {
+            PeerAccess::Granted => Ok(()),
+            PeerAccess::ByContext => device.enable_peer_access(memory),
+        }
     }
 
     /// The streams that memory can be used on.

@@ -360,6 +360,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         stream_pool,
         bytes_outstanding,
         usage,
+        allow_access,
         use_tracking,
     );
 

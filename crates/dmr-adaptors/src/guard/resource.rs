@@ -10,8 +10,8 @@ use dmr_core::size::human_bytes;
 use dmr_core::sync::{lock, read, try_lock, write};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, Corruption, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, Process, ResourceError, ResourceResult, StreamId, Usage,
-    UseToken, UseTokens, UseTracking, VirtualMemory,
+    DeviceMemoryResource, Generation, PeerAccess, Process, ResourceError, ResourceResult, StreamId,
+    Usage, UseToken, UseTokens, UseTracking, VirtualMemory,
 };
 
 use super::allocation::Allocation;
@@ -358,6 +358,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     /// As [`try_reap`](Self::try_reap).
     fn reap_pending(&self) -> ResourceResult<u64> {
         self.reap(true, R::reap_pending)
+    }
+
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        self.upstream().allow_access(device_ordinal)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {

@@ -193,6 +193,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
         bytes_outstanding,
         usage,
         trim_to,
+        allow_access,
         use_tracking,
         // Not wrapped: blocks are logged, pages are not.
         virtual_memory,

@@ -163,6 +163,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
         try_reap,
         reap_pending,
         trim_to,
+        allow_access,
         use_tracking,
         // Not wrapped: blocks are counted, pages are not.
         virtual_memory,

@@ -8,8 +8,8 @@ use super::support::{ODD, TAG};
 use crate::sync::lock;
 use crate::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
-    UseTracking, VirtualMemory,
+    DeviceMemoryResource, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    UseTokens, UseTracking, VirtualMemory,
 };
 
 /// Puts an adaptor around a [`Spy`] and calls every method once: each call must reach the spy
@@ -82,6 +82,8 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
         missed.once("reap_pending", || outer.reap_pending()),
         missed.once("trim_to", || outer.trim_to(0)),
     ];
+    // The harness may have one device, so the call may be refused.
+    let _ = missed.once("allow_access", || outer.allow_access(outer.device_ordinal()));
 
     for reap in reaps {
         reap.map_err(|e| format!("reaping or trimming failed: {e}"))?;
@@ -195,6 +197,12 @@ impl DeviceMemoryResource for Spy<'_> {
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         self.calls.add("trim_to");
         self.upstream.trim_to(keep_bytes)
+    }
+
+    /// Grants it, without a call of the upstream resource.
+    fn allow_access(&self, _: usize) -> ResourceResult<PeerAccess> {
+        self.calls.add("allow_access");
+        Ok(PeerAccess::Granted)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {

@@ -15,14 +15,24 @@ pub(super) fn advice(code: i32) -> &'static str {
     }
 }
 
+/// Returns the advice for a use of a block on a stream of another stream pool.
+pub(super) fn other_pool(block_device: usize, stream_device: usize) -> &'static str {
+    if block_device == stream_device {
+        "it belongs to another stream pool of the device; use a stream of its own pool, or copy it with \
+         `copy_from_peer`"
+    } else {
+        "copy it with `copy_from_peer`, or use a stream of its own device"
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
     use std::mem::discriminant;
 
     use crate::error::{
-        Corruption, CorruptionKind, Holder, Limit, ProcessHolder, SharedShortage, SizeProblem,
-        StreamProblem,
+        Corruption, CorruptionKind, Holder, Limit, PeerProblem, ProcessHolder, SharedShortage,
+        SizeProblem, StreamProblem,
     };
     use crate::{Access, AllocTag, Generation, ResourceError, StreamId, Usage};
 
@@ -57,6 +67,12 @@ mod tests {
             E::StillMapped { .. } => ("at 2 addresses", ": unmap them first"),
             E::NoVirtualMemory { .. } => {
                 ("of device 3", ": use one whose `virtual_memory` returns")
+            }
+            E::OtherPool { .. } => {
+                ("of device 4 cannot use block", ": copy it with `copy_from_peer`")
+            }
+            E::NoPeerAccess { .. } => {
+                ("device 3 cannot access the memory of device 4", "; copy with `copy_from_peer`")
             }
             E::Corrupted(_) => ("tag \"rows\"", "; to find the kernel, run compute-sanitizer"),
             E::DeviceLost { .. } => ("device 3 is lost", "; restart the process"),
@@ -93,6 +109,8 @@ mod tests {
             E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
             E::StillMapped { bytes: 10, mappings: 2 },
             E::no_virtual_memory(3),
+            E::OtherPool { generation, block_device: 3, stream, stream_device: 4 },
+            E::no_peer_access(3, 4, PeerProblem::NoPath),
             E::Corrupted(Box::new(corruption)),
             E::device_lost(3, "cuEventQuery", 700),
             E::forked_process(3),
@@ -108,7 +126,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 18, "an error of each variant");
+        assert_eq!(variants.len(), 20, "an error of each variant");
     }
 
     #[test]
@@ -136,9 +154,14 @@ mod tests {
         ] {
             assert!(problem.to_string().contains(advice), "{problem}");
         }
+        let unsupported = PeerProblem::NotSupported.to_string();
+        assert!(unsupported.contains("; use a resource that implements"), "{unsupported}");
+        let same = super::other_pool(3, 3);
+        assert!(same.contains("; use a stream of its own pool"), "{same}");
         use StreamProblem as P;
         for (problem, advice) in [
             (P::OtherPool, "; use a stream of the pool"),
+            (P::OtherDevice { stream_device: 3, device: 4 }, "; use a stream of device 4"),
             (P::ReturnedLease, "; acquire a stream"),
             (P::OtherContext, "; use a stream of the context"),
             (P::PerThreadDefault, "; create a stream"),

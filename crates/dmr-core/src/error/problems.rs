@@ -33,6 +33,18 @@ pub enum StreamProblem {
     /// Another pool issued the id.
     #[error("another stream pool issued it; use a stream of the pool that this resource works on")]
     OtherPool,
+    /// A pool of another device issued the id.
+    #[error(
+        "it is a stream of device {stream_device}, and this is memory of device {device}; use a stream of \
+         device {device}, or copy between the devices with `copy_from_peer`"
+    )]
+    #[non_exhaustive]
+    OtherDevice {
+        /// The device of the stream.
+        stream_device: usize,
+        /// The device of the resource or stream pool that refuses it.
+        device: usize,
+    },
     /// Its lease was returned.
     #[error("its lease was returned; acquire a stream and keep the lease while its id is in use")]
     ReturnedLease,
@@ -85,6 +97,18 @@ impl StreamProblem {
     #[must_use]
     pub const fn open_window(block: u64) -> Self {
         Self::OpenWindow { block }
+    }
+
+    /// Makes an [`OtherDevice`](Self::OtherDevice), or an [`OtherPool`](Self::OtherPool) if both are one device or
+    /// that of the stream is not known.
+    #[must_use]
+    pub fn other_pool(stream_device: Option<usize>, device: usize) -> Self {
+        match stream_device {
+            Some(stream_device) if stream_device != device => {
+                Self::OtherDevice { stream_device, device }
+            }
+            _ => Self::OtherPool,
+        }
     }
 
     /// Returns whether the stream cannot be retired now, but can when launches and calls that use it

@@ -369,7 +369,11 @@ impl SlotState {
     /// [`WindowConflict`](ResourceError::WindowConflict); [`Capacity`](ResourceError::Capacity) if there
     /// are no more tickets.
     #[inline(never)]
-    pub(super) fn ticket_for_another(&self, used: &BlockUse, stream: StreamId) -> ResourceResult<u32> {
+    pub(super) fn ticket_for_another(
+        &self,
+        used: &BlockUse,
+        stream: StreamId,
+    ) -> ResourceResult<u32> {
         let BlockUse { block, access, bytes } = *used;
         let conflicts = |(at, window): &(usize, &OpenWindow)| {
             window.stream.slot() != stream.slot()

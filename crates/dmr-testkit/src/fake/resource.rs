@@ -9,8 +9,8 @@ use dmr_core::ledger::PartLedger;
 use dmr_core::sync::lock;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, ByteRange,
-    DeallocateError, DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseTokens, UseTracking,
+    DeallocateError, DeviceBlock, DeviceMemoryResource, Generation, ResourceError, ResourceResult,
+    StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
 };
 
 use super::device::{Device, Event};

@@ -37,12 +37,7 @@ impl FakeResource {
     }
 
     /// Opens a window that was admitted, and returns its ticket.
-    pub(super) fn open(
-        &self,
-        state: &mut FakeState,
-        used: &BlockUse,
-        stream: StreamId,
-    ) -> u32 {
+    pub(super) fn open(&self, state: &mut FakeState, used: &BlockUse, stream: StreamId) -> u32 {
         let BlockUse { block, access, bytes } = *used;
         state.calls += 1;
         let ticket = state.calls as u32;
