@@ -51,7 +51,7 @@ pub(crate) struct Dependency {
     pub(crate) kind: Kind,
     /// The accepted versions; `*` where none is named.
     pub(crate) req: String,
-    /// Whether only a feature brings it.
+    /// `true` if only a feature brings it.
     pub(crate) optional: bool,
 }
 

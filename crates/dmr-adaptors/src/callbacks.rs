@@ -37,7 +37,7 @@ pub struct AllocationFailure<'a> {
     pub total_calls: u32,
 }
 
-/// What a callback returns.
+/// The return value of a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Response {
     /// Tries again, and calls the same callback again if that fails.

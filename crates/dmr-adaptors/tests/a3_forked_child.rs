@@ -15,7 +15,7 @@ use dmr_adaptors::guard::GuardChecks;
 use dmr_core::{Access, BlockUse, DeviceMemoryResource, ResourceError, UseTrackingExt};
 use dmr_testkit::Rig;
 
-/// Which calls were not refused, as bits.
+/// Returns the calls that were not refused, as bits.
 fn refusals(results: impl IntoIterator<Item = Option<ResourceError>>) -> i32 {
     let refused =
         |error: &Option<ResourceError>| matches!(error, Some(ResourceError::ForkedProcess { .. }));

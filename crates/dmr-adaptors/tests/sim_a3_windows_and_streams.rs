@@ -16,7 +16,7 @@ use dmr_core::{
 };
 use dmr_testkit::Rig;
 
-/// What is clean without the guard is clean with it: allocation counts as a write on the home
+/// A program that is clean without the guard is clean with it: allocation counts as a write on the home
 /// stream that a later event may cover, and the guard's own fill does not take its place.
 #[test]
 fn unrecorded_work_on_the_home_stream_stays_covered_by_the_allocation() {

@@ -71,10 +71,10 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// Which workloads
+    /// The workloads to run
     #[arg(long, value_delimiter = ',', default_values = NAMES)]
     workloads: Vec<String>,
-    /// Which resources [default: all; of those with layers, `async+budget`, w7 only]
+    /// The resources to run them on [default: all; of those with layers, `async+budget`, w7 only]
     #[arg(long, value_delimiter = ',')]
     resources: Vec<String>,
     /// The traces that w4 replays

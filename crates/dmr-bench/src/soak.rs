@@ -30,7 +30,7 @@ pub struct Soak {
     pub threads: usize,
     /// The budget below the pool, in bytes. The threads hold 90 % of it in blocks.
     pub limit: u64,
-    /// Which pool.
+    /// The configuration of the pool.
     pub config: PoolConfig,
     /// Over blocks of the driver's pool instead of pages that it maps itself.
     pub over_blocks: bool,

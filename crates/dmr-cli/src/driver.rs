@@ -21,7 +21,7 @@ pub struct DriverArgs {
     #[arg(long, value_name = "BYTES", default_value = "141GiB", value_parser = bytes::parse)]
     pub sim_memory: u64,
 
-    /// Where the simulated driver's scheduler starts: another seed, another order of execution
+    /// The seed of the simulated driver's scheduler: another seed, another order of execution
     #[cfg(feature = "sim")]
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub sim_seed: u64,

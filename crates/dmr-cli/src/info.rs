@@ -22,7 +22,7 @@ pub struct InfoArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Which driver and device.
+    /// The driver and the device.
     #[command(flatten)]
     pub driver: DriverArgs,
 }

@@ -24,7 +24,7 @@ pub struct ReplayArgs {
     /// The trace: CSV, gzip or not; this project's format or RMM's log
     pub trace: PathBuf,
 
-    /// Where memory comes from [default: DMR_BACKEND, else the first of these]
+    /// The resource that blocks are allocated from [default: DMR_BACKEND, else the first of these]
     #[arg(long, value_name = "NAME", value_parser = source::names())]
     pub resource: Option<String>,
 

@@ -49,7 +49,7 @@ pub struct BlockParts {
     pub slot: BlockSlot,
     /// The state of the block.
     pub state: BlockState,
-    /// How many times the block was narrowed: 0, unless it is a part of another block.
+    /// The number of times that the block was narrowed: 0, unless it is a part of another block.
     pub part_depth: u8,
 }
 
@@ -202,7 +202,7 @@ impl DeviceBlock {
         self.packed.state()
     }
 
-    /// How many times the block was [narrowed](Self::narrow). 0 for a block that is not a part; an
+    /// Returns the number of times that the block was [narrowed](Self::narrow). 0 for a block that is not a part; an
     /// adaptor that returns parts from `allocate` returns blocks of another depth.
     #[must_use]
     #[inline]

@@ -8,7 +8,7 @@ use crate::{AllocTag, Generation, StreamId};
 /// A write outside of a block, or after it was freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
-    /// Where it was written.
+    /// The place of the wrong byte: before or behind the block, or in a freed one.
     pub kind: CorruptionKind,
     /// The block.
     pub generation: Generation,

@@ -28,7 +28,7 @@ pub enum ResourceError {
     InvalidSize {
         /// Requested bytes.
         requested: usize,
-        /// What is wrong with that number.
+        /// The problem with that number.
         problem: SizeProblem,
     },
 
@@ -105,7 +105,7 @@ pub enum ResourceError {
     StreamMisuse {
         /// The stream named by the caller.
         stream: StreamId,
-        /// What is wrong with it.
+        /// The problem with the stream.
         problem: StreamProblem,
     },
 

@@ -17,7 +17,7 @@ pub struct Holder {
     pub blocks: u64,
 }
 
-/// What one process has charged to a limit that processes share: part of
+/// The charges of one process to a limit that processes share: part of
 /// [`OutOfBudget`](crate::ResourceError::OutOfBudget).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessHolder {

@@ -206,7 +206,7 @@ fn event_of(uses: &[Use], used: UseId) -> Node {
 /// All submitted work, and its order.
 struct Model {
     ledger: Ledger,
-    /// Whether a stream may have several open windows, as with several threads.
+    /// `true` if a stream may have several open windows, as with several threads.
     nesting: bool,
     /// The direct predecessors of each node: on its stream, and the event that it waits for.
     before: Vec<Vec<Node>>,

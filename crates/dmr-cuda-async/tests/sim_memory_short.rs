@@ -1,4 +1,4 @@
-//! When the device has no more memory, what the driver's pool keeps goes back to it before an
+//! The memory that the driver's pool keeps goes back to a device that has no more, before an
 //! allocation is refused.
 
 use std::sync::Arc;

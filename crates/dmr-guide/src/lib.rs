@@ -45,7 +45,7 @@ pages! {
     Testing: "../../../docs/src/guide/testing.md",
 }
 
-/// What a block returns.
+/// The result of a code block.
 pub type Outcome = Result<(), Box<dyn Error>>;
 
 /// Runs a block on a runtime of a simulated machine.

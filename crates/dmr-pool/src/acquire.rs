@@ -34,7 +34,7 @@ pub(crate) struct Placement {
     pub(crate) slot: FreeSlot,
 }
 
-/// How much the pool may reserve.
+/// The memory that the pool may reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     /// A little more than what is live, or was at its peak.
@@ -108,7 +108,7 @@ impl StepCounts {
     }
 }
 
-/// The same steps in both modes: what differs is the slack.
+/// The steps of both modes, which differ in the slack only.
 const LADDER: [LadderStep; 6] = [
     LadderStep::Settle,
     LadderStep::LendReady,

@@ -70,7 +70,7 @@ pub(crate) struct Counts {
     pub(crate) freed: u64,
 }
 
-/// What a chunk keeps from one block in it to the next.
+/// The part of a chunk that outlives its block, for the next block.
 #[derive(Debug)]
 struct BlockRecord {
     /// The use slot for the next block; `None` while there is a block.
@@ -132,7 +132,7 @@ pub(crate) struct Locked<'a> {
     state: SpinLockGuard<'a, State>,
 }
 
-/// Where a chunk is: its arena, and its index there. Kept in the block's slot of the use table.
+/// The location of a chunk: its arena, and its index there. Stored in the block's use slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkLocation {
     pub(crate) arena: usize,

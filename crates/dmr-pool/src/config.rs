@@ -5,7 +5,7 @@ use dmr_core::size::BLOCK_ALIGNMENT;
 /// The step in which a pool reserves memory from upstream, in bytes: a large page of the device.
 pub(crate) const SEGMENT_STEP: u64 = 2 << 20;
 
-/// How a [`PoolResource`](crate::PoolResource) reserves memory, keeps it and returns it to upstream.
+/// The configuration of a [`PoolResource`](crate::PoolResource): how it reserves memory, keeps it and returns it to upstream.
 /// All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,10 +27,11 @@ pub struct PoolConfig {
     /// upstream, has streams wait for each other's memory, or reserves more. Contention of threads
     /// raises that, up to 7/16 more than the peak.
     pub slack_divisor: u32,
-    /// Where upstream has virtual memory ([`DeviceMemoryResource::virtual_memory`]), the pool maps
-    /// pages of this many bytes itself; 0 for blocks even there. Rounded up to upstream's granularity;
-    /// less if the pool can have only a few of them. To map a page costs tens of microseconds, whatever
-    /// its size; a page goes back to upstream, or to another address, when all of it is free. `growth`, `dedicated_from` and `slack_divisor` mean nothing then.
+    /// The bytes of the pages that the pool maps itself, if upstream has virtual memory
+    /// ([`DeviceMemoryResource::virtual_memory`]); 0 for blocks even then. Rounded up to upstream's granularity;
+    /// less if the pool can have only a few of them. To map a page costs tens of microseconds, whatever its size; a
+    /// page is returned to upstream, or moves to another address, when all of it is free. `growth`,
+    /// `dedicated_from` and `slack_divisor` have no effect then.
     ///
     /// [`DeviceMemoryResource::virtual_memory`]: dmr_core::DeviceMemoryResource::virtual_memory
     pub page_size: u64,
@@ -40,7 +41,7 @@ pub struct PoolConfig {
     /// With pages, whether a stream waits for another's memory before the pool creates pages; else it
     /// creates pages first, up to its slack.
     pub waits_first: bool,
-    /// Whether every allocation and free refuses a stream that captures a graph; asking the driver costs
+    /// `true` if every allocation and free refuses a stream that captures a graph; asking the driver costs
     /// about 15 ns each. A program that captures none can do without.
     pub checks_capture: bool,
     /// The alignment of every block: a power of two, at least 256, at most 2 MiB.

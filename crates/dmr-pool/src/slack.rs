@@ -1,4 +1,4 @@
-//! How much a pool may reserve before it saves memory at the cost of time.
+//! The slack of a pool: the memory that it may reserve before it saves memory at the cost of time.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ const DECAY: u32 = 8;
 /// The most steps of one decay: after these both have decayed completely.
 const MOST_STEPS: u64 = 128;
 
-/// How much a pool may reserve. Threads that borrow from each other's arenas contend for their locks, so
+/// The memory that a pool may reserve. Threads that borrow from each other's arenas contend for their locks, so
 /// each time that a thread finds an arena locked the pool may reserve a little more, up to 7/16 more than
 /// the bytes that were live at the peak.
 #[derive(Debug)]

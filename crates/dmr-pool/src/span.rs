@@ -38,7 +38,7 @@ pub(crate) struct PageMap {
 /// Device memory that may be mapped at several addresses for a while.
 pub(crate) type Page = Arc<PhysicalMemory>;
 
-/// What is mapped at the address of a page.
+/// The memory that is mapped at the address of a page.
 #[derive(Debug, Default)]
 pub(crate) enum PageSlot {
     #[default]

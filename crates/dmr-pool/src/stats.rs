@@ -43,7 +43,7 @@ pub struct PoolStats {
     pub arenas: usize,
     /// Free chunks by size: one element for each power of two, without the empty ones.
     pub free_by_size: Vec<FreeChunks>,
-    /// How chunks were found that a stream's own arena did not have free.
+    /// The steps in which chunks were found that a stream's own arena did not have free.
     pub steps: StepCounts,
 }
 

@@ -40,7 +40,7 @@ fn assert_apart(blocks: &[DeviceBlock]) {
     }
 }
 
-/// What has just been freed serves the next request of its size, and of no other.
+/// Memory that has just been freed serves the next request of its size, and of no other.
 #[test]
 fn a_freed_block_never_serves_a_larger_request() {
     let rig = Rig::new();

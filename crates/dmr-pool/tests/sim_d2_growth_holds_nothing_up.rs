@@ -138,7 +138,7 @@ fn pages_that_one_thread_returns_are_not_refused_to_another() {
 }
 
 thread_local! {
-    /// Whether this thread has been in a callback that allocates.
+    /// `true` if this thread has been in a callback that allocates.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -40,7 +40,7 @@ fn without(
     (ORDERING.into_iter().map(|call| (call, calls.count(call))).collect(), found)
 }
 
-/// What the simulator does not report, it proves not to be needed there: its verdict is that of an
+/// The simulator proves that a call which it does not report is not needed there: its verdict is that of an
 /// exhaustive search over the order of all operations (dmr-sim's `oracle_agreement`). Most of what
 /// is spared is the record of a use that no work comes after, or a query at the end, when the device is
 /// idle.

@@ -1,4 +1,4 @@
-//! What a block grows by is fresh memory on its home stream: other streams come after what its
+//! The bytes by which a block grows are fresh memory on its home stream: other streams come after what its
 //! last owner did there.
 
 mod support;

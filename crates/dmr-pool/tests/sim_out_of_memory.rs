@@ -1,4 +1,4 @@
-//! When there is no more: what the pool has is used before it refuses, the refusal says what is
+//! Out of memory: what the pool has is used before it refuses, the refusal says what is
 //! wrong and changes nothing, and it recovers.
 
 mod support;

@@ -83,7 +83,7 @@ fn a_stream_waits_for_the_users_of_the_pages_that_it_is_given() {
     each_wait_is_needed(1, play);
 }
 
-/// Where another stream has most of what is needed in one piece, one page moves instead of three.
+/// Moves one page instead of three where another stream has most of the memory in one piece.
 /// What is left of that page is another stream's to wait for, too.
 #[test]
 fn a_block_is_placed_where_the_fewest_pages_are_missing() {

@@ -1,4 +1,4 @@
-//! How long one call computes, at most, in a pool with very many free chunks. The figures are those
+//! Bounds the time that one call computes in a pool with very many free chunks. The figures are those
 //! of `cargo test --release -p dmr-pool --test sim_stalls -- --nocapture`; without optimization
 //! there are fewer chunks, and the bound is wide.
 

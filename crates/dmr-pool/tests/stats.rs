@@ -1,4 +1,4 @@
-//! What a pool says that it holds is what it holds.
+//! A pool holds what it says that it holds.
 
 use std::sync::Arc;
 

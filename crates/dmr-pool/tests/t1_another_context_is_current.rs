@@ -63,7 +63,7 @@ impl Second {
     }
 }
 
-/// Which streams a block is used on.
+/// The streams that a block is used on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Streams {
     Own,

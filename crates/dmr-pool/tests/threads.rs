@@ -184,7 +184,7 @@ fn the_next_stream_in_a_slot_has_what_the_last_one_left() {
     rig.assert_clean();
 }
 
-/// What is free in an arena is found there, also while the thread of its stream is in it.
+/// Finds free memory in an arena, also while the thread of its stream is in it.
 fn lend_while_busy<U: DeviceMemoryResource>(make: impl FnOnce(&Rig) -> U) {
     let rig = Rig::new();
     let config = PoolConfig::fast().with_maximum_size(4 << 20).with_page_size(2 << 20);

@@ -94,11 +94,11 @@ pub struct Counts {
     pub steps: u64,
     /// Allocations that succeeded.
     pub allocated: u64,
-    /// How often each conflict was reached.
+    /// The number of times that each conflict was reached.
     pub conflicts: BTreeMap<Conflict, u64>,
-    /// How often another thread made a step of this relation while a thread was held in this call.
+    /// The number of steps of this relation that another thread made while a thread was held in this call.
     pub held: BTreeMap<(&'static str, Relation), u64>,
-    /// How often each call was made to fail.
+    /// The number of times that each call was made to fail.
     pub failed: BTreeMap<&'static str, u64>,
 }
 

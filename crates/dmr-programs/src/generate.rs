@@ -16,12 +16,12 @@ use crate::stack::{MIB, Stack, draw_config};
 pub struct Shape {
     /// The number of lines of a program.
     pub lines: usize,
-    /// Whether several threads work, some of them held in driver calls.
+    /// `true` if several threads work, some of them held in driver calls.
     pub threads: bool,
-    /// Whether driver calls fail, streams are adopted and retired, streams capture, and the host copies
+    /// `true` if driver calls fail, streams are adopted and retired, streams capture, and the host copies
     /// through pinned memory.
     pub disturbs: bool,
-    /// Whether some programs try to deallocate and grow parts of blocks.
+    /// `true` if some programs try to deallocate and grow parts of blocks.
     pub risks: bool,
     /// One program in this number forks; 0: none.
     pub forks: u64,
@@ -81,7 +81,7 @@ struct Draw {
     fails: bool,
     adopts: bool,
     captures: bool,
-    /// Whether it has directed fragments.
+    /// `true` if it has directed fragments.
     fragments: bool,
     risks: bool,
     forks: bool,

@@ -39,7 +39,7 @@ pub struct Line {
 pub struct Call {
     /// The name of the driver's function.
     pub name: &'static str,
-    /// Which call of that function in the step, from 1.
+    /// The number of the call among those of that function in the step, from 1.
     pub nth: u32,
 }
 
@@ -163,13 +163,13 @@ impl Line {
 }
 
 impl Program {
-    /// How many threads the lines name.
+    /// Returns the number of threads that the lines name.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.lines.iter().map(|line| line.thread + 1).max().unwrap_or(1)
     }
 
-    /// Whether a step can be executed only on the simulated driver: holds, faults, forks.
+    /// Returns whether a step can be executed only on the simulated driver: holds, faults, forks.
     #[must_use]
     pub fn needs_the_simulator(&self) -> bool {
         self.lines.iter().any(|line| {

@@ -134,9 +134,9 @@ pub struct Built {
     pub resource: Arc<dyn DeviceMemoryResource>,
     /// The outermost resource, if it is a pool without a layer around it.
     pub pool: Option<Arc<Pool>>,
-    /// Whether the player, and not the stack, reports blocks to the simulator.
+    /// `true` if the player, and not the stack, reports blocks to the simulator.
     pub reports_blocks: bool,
-    /// Whether a debug guard may keep deallocated blocks.
+    /// `true` if a debug guard may keep deallocated blocks.
     pub is_guarded: bool,
     /// The number of allocations by a failure callback.
     pub callbacks: Arc<AtomicU64>,

@@ -14,7 +14,7 @@ thread_local! {
 /// The plan for the driver calls of one step, and its progress.
 #[derive(Debug)]
 struct Watch {
-    /// Whether the calls are the library's, and not the player's own.
+    /// `true` if the calls are the library's, and not the player's own.
     is_library: bool,
     hold: Option<(Hold, Arc<Gate>)>,
     fail: Option<Fail>,

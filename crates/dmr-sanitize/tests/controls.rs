@@ -26,7 +26,7 @@ fn values(output: &Output, name: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect()
 }
 
-/// What the simulated driver reports for a control. It has no shared memory and no barriers, and does
+/// Returns the reports of the simulated driver for a control. It has no shared memory and no barriers, and does
 /// not see what launches declare to a tool.
 fn expected(control: &Control) -> &'static [&'static str] {
     match control.class {

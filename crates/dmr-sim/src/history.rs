@@ -21,7 +21,7 @@ use crate::words::Wait;
 pub(crate) struct Access {
     pub(crate) epoch: Epoch,
     pub(crate) origin: Arc<Origin>,
-    /// Whether it is a stream memory operation: these never race with each other.
+    /// `true` for a stream memory operation: these never race with each other.
     pub(crate) word: bool,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct History {
 #[derive(Clone)]
 struct Segment {
     end: u64,
-    /// Whether the bytes were written since they were allocated.
+    /// `true` if the bytes were written since they were allocated.
     written: bool,
     write: Option<Access>,
     reads: SmallVec<[Access; 2]>,

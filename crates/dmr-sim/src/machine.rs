@@ -102,7 +102,7 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Op>,
     pub(crate) submitted: u64,
     pub(crate) executed: u64,
-    /// Whether a host callback of this stream is running, on its own thread.
+    /// `true` while a host callback of this stream runs, on its own thread.
     pub(crate) calling_host: bool,
     /// The operations that come before the next one, all of this stream included.
     pub(crate) clock: Clock,
@@ -112,7 +112,7 @@ pub(crate) struct Stream {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {
-    /// Whether it is the null stream, which is ordered with every blocking stream of its context.
+    /// The null stream, which is ordered with every blocking stream of its context.
     Legacy,
     Blocking,
     NonBlocking,

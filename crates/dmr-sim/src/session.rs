@@ -219,7 +219,7 @@ pub(crate) struct Session<'a> {
     /// `None` only inside of `wait_while`.
     machine: Option<MutexGuard<'a, Machine>>,
     context: Option<u32>,
-    /// Whether the words that streams wait for can be written no more.
+    /// `true` if the words that streams wait for can be written no more.
     is_last: bool,
 }
 

@@ -20,7 +20,7 @@ use crate::shadow::Findings;
 pub enum Policy {
     /// As soon as it can.
     Eager,
-    /// When it is waited for, and then only the work that the wait needs.
+    /// Runs work when it is waited for, and then only the work that the wait needs.
     Lazy,
     /// Now or later, in an order drawn from the seed.
     Random,

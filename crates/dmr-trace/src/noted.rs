@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The number of events of one kind, and the first of them: bounded however many there are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Noted<T> {
-    /// How many.
+    /// The number of events.
     pub count: u64,
     /// The first [`KEPT`](Self::KEPT) of them.
     pub first: Vec<T>,

@@ -19,7 +19,7 @@ pub enum RowProblem {
     #[error("the header has {expected} columns, this row does not")]
     #[non_exhaustive]
     FieldCount {
-        /// How many columns the header has.
+        /// The number of columns of the header.
         expected: usize,
     },
     /// A field that should hold a number does not.

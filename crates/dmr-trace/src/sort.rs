@@ -95,7 +95,7 @@ struct Run {
     next: u64,
     end: u64,
     buffer: Vec<u8>,
-    /// Where in the buffer the next line starts, and its length.
+    /// The offset of the next line in the buffer, and its length.
     at: usize,
     length: usize,
 }

@@ -19,13 +19,13 @@ pub struct Summary {
     pub trace: String,
     /// The driver it ran on. Set by the caller.
     pub driver: String,
-    /// Whether that is the simulated driver, where times are host cost only. Set by the caller.
+    /// `true` for the simulated driver, where times are host cost only. Set by the caller.
     pub simulated: bool,
     /// The resource, as one line. Set by the caller.
     pub stack: String,
     /// [`ReplayOptions::strict`](crate::ReplayOptions::strict).
     pub strict: bool,
-    /// Whether blocks were filled and checked.
+    /// `true` if blocks were filled and checked.
     pub verified: bool,
 
     /// Rows of the trace, without the header, bad ones included.
@@ -179,7 +179,7 @@ fn list<T>(lines: &mut Vec<String>, label: &str, noted: &Noted<T>, show: impl Fn
 /// The latencies of calls, in nanoseconds. Percentiles are exact to three digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// How many.
+    /// The number of calls.
     pub n: u64,
     /// The mean.
     pub mean: f64,

@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Rows are read as they were written.
 
 use dmr_core::record::{Failure, MAX_MESSAGE_LEN, RecordAction};
 use dmr_core::{AllocTag, AllocationRecord};

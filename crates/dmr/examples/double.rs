@@ -80,7 +80,7 @@ fn double(
     Ok(y.to_host(&compute)?)
 }
 
-/// What the kernel does where there is no GPU.
+/// Registers a closure that acts as the kernel where there is no GPU.
 fn simulated_kernel() -> Result<Universe, Box<dyn Error>> {
     let universe = Universe::new()?;
     universe.register_kernel(

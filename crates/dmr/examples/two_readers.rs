@@ -15,7 +15,7 @@ use dmr::prelude::*;
 use dmr_sim::{Driver, Policy, Universe};
 
 const BYTES: usize = 1 << 20;
-/// What the readers should find; the writer writes zeros.
+/// The value that the readers should find; the writer writes zeros.
 const OLD: u8 = 1;
 const SLOW_NANOSECONDS: u64 = 20_000_000;
 
@@ -105,7 +105,7 @@ impl Machine {
         Ok(slow.clone_dtoh(&slow_copy)?)
     }
 
-    /// The same work with buffers.
+    /// Does the work with buffers.
     fn with_dmr(&self) -> Result<Vec<u8>, Box<dyn Error>> {
         let (gpu, slow, quick, writer) = (&self.runtime, &self.slow, &self.quick, &self.writer);
         let mut shared = DeviceBuffer::from_host(gpu, writer, &vec![OLD; BYTES])?;

@@ -1,4 +1,4 @@
-//! Which backend a runtime allocates from.
+//! The backends that a runtime can allocate from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Backend {
         }
     }
 
-    /// Whether its resource tracks uses.
+    /// Returns whether its resource tracks uses.
     #[must_use]
     pub const fn tracks_uses(self) -> bool {
         match self {

@@ -56,7 +56,7 @@ pub enum RuntimeError {
         "the {part} is of {found}, the runtime is of {expected}: build all parts on one device and one stream pool"
     )]
     Mismatch {
-        /// Which part.
+        /// The name of the part.
         part: &'static str,
         /// The owner of the part.
         found: String,
@@ -84,7 +84,7 @@ pub enum RuntimeError {
     #[non_exhaustive]
     #[error("the runtime cannot be built: {problem}")]
     Settings {
-        /// Which, and what to do.
+        /// The problem, and what to do.
         problem: &'static str,
     },
 }

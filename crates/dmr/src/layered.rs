@@ -113,7 +113,7 @@ mod guard {
             self.debug_guard_with(|layer| layer)
         }
 
-        /// The same, with other settings than the guard's own.
+        /// Adds a debug guard whose settings `change` makes from the default ones.
         pub fn debug_guard_with(
             mut self,
             change: impl Fn(DebugGuardLayer) -> DebugGuardLayer + Send + Sync + 'static,
@@ -145,7 +145,7 @@ mod statistics {
             self.statistics_with(StatisticsLayer::new())
         }
 
-        /// The same, configured.
+        /// Adds statistics with this layer.
         pub fn statistics_with(mut self, layer: StatisticsLayer) -> Self {
             self.layers.statistics = Some(layer);
             self

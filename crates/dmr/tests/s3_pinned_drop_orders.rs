@@ -21,7 +21,7 @@ struct Parts {
     rig: Rig,
 }
 
-/// Which runtime, and which of its streams copies from the pinned buffer.
+/// The backend of the runtime, and the stream that copies from the pinned buffer.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     backend: Backend,

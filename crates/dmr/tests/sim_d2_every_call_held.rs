@@ -59,7 +59,7 @@ fn live_and_reap(resource: &Resource, [home, other]: &[StreamLease; 2]) -> Resou
     Ok(())
 }
 
-/// What `live_and_reap` does, and then gives all free memory back to the driver.
+/// Calls `live_and_reap`, and then returns all free memory to the driver.
 fn live_and_trim(resource: &Resource, streams: &[StreamLease; 2]) -> ResourceResult<()> {
     live_and_reap(resource, streams)?;
     resource.trim_to(0)?;
@@ -165,7 +165,7 @@ fn a_driver_call_of_a_tracked_resource_holds_no_other_thread_up() {
     hold_each_call(make, live_and_trim, STOPS_THE_DEVICE);
 }
 
-/// Where each stream finds its memory in the pool.
+/// Each stream finds its memory in the pool.
 #[test]
 fn a_driver_call_of_a_pool_that_has_memory_holds_no_other_thread_up() {
     let over_blocks = |rig: &Rig| -> Resource {

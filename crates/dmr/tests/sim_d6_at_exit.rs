@@ -20,7 +20,7 @@ const MIB: usize = 1 << 20;
 const CHILD: &str = "DMR_EXITS";
 const ENDS: [(&str, i32); 3] = [("returns", 0), ("exits", 3), ("panics", 101)];
 
-/// What a child leaves behind: the bytes that the driver still had allocated when only the handlers
+/// The remains of a child: the bytes that the driver still had allocated when only the handlers
 /// registered before the runtime were left to run, and the rows of its log.
 struct Left {
     bytes: u64,

@@ -10,7 +10,7 @@ use dmr::prelude::*;
 use dmr_testkit::Rig;
 use dmr_testkit::scenarios::{SCENARIOS, Scenario, Stage};
 
-/// What orders work; without it, something else must be out of order, or it was not needed.
+/// The calls that order work; without one, something else must be out of order, or it was not needed.
 const ORDERING: [&str; 4] =
     ["cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize"];
 

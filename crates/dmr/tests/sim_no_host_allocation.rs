@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What a round allocates once everything has been as full as it gets.
+/// Returns the host allocations of a round once everything has been as full as it gets.
 fn in_steady_state(mut round: impl FnMut()) -> u64 {
     for _ in 0..200 {
         round();

@@ -18,7 +18,7 @@ const VIRTUAL_MEMORY: i32 = 102;
 
 type Choose = fn(DeviceRuntimeBuilder) -> DeviceRuntimeBuilder;
 
-/// What it is, whether the device has virtual memory, and how it is chosen.
+/// The name of a backend, whether the device has virtual memory, and how the backend is chosen.
 const BACKENDS: [(&str, i32, Choose); 6] = [
     ("direct", 1, |builder| builder.backend(Backend::Direct)),
     ("tracked direct", 1, |builder| builder.backend(Backend::DirectTracked)),

@@ -127,7 +127,7 @@ fn waits(rig: &Rig) -> Vec<(&'static str, u64)> {
     calls.iter().filter(|(call, _)| WAITING.contains(call)).collect()
 }
 
-/// What a program holds while its work is in flight on two streams.
+/// The values of a program while its work is in flight on two streams.
 struct Held {
     leases: [StreamLease; 2],
     buffers: [DeviceBuffer<u8>; 2],

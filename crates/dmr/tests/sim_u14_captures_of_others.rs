@@ -67,7 +67,7 @@ impl Stage {
     }
 }
 
-/// What is done while a stream of the program captures.
+/// A step that is made while a stream of the program captures.
 type Step = fn(&Stage);
 
 const STEPS: &[(&str, Step)] = &[

@@ -22,7 +22,7 @@ pub(crate) struct Artifact {
     pub(crate) package: String,
     /// The name of the test, example or binary.
     pub(crate) target: String,
-    /// Whether it has the unit tests of the crate.
+    /// `true` if it has the unit tests of the crate.
     pub(crate) is_unit_test: bool,
     pub(crate) role: Role,
     pub(crate) executable: PathBuf,

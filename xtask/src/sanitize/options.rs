@@ -11,7 +11,7 @@ const USAGE: &str = "sanitize [--tool PATH] [--rows TEXT]... [--fresh] [--timeou
 /// The options of the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Whether to pack a bundle and run nothing.
+    /// `true` to pack a bundle and run nothing.
     pub(super) bundle: bool,
     /// The compute-sanitizer to use.
     pub(super) tool: Option<PathBuf>,
@@ -19,7 +19,7 @@ pub(super) struct Options {
     pub(super) programs: Option<PathBuf>,
     /// The folder for the results, or for the bundle.
     pub(super) out: Option<PathBuf>,
-    /// Whether rows that have a result run again.
+    /// `true` to run rows again that have a result.
     pub(super) fresh: bool,
     /// The time limit of a row.
     pub(super) limit: Duration,
@@ -66,7 +66,7 @@ impl Options {
         self.rows.iter().find(is_unused).map(String::as_str)
     }
 
-    /// Whether a row runs: its name contains one of the texts of `--rows`, or there is none.
+    /// Returns whether a row runs: its name contains one of the texts of `--rows`, or there is none.
     pub(super) fn selects(&self, id: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|text| id.contains(text))
     }

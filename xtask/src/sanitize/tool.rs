@@ -23,7 +23,7 @@ pub(super) struct Machine {
     pub(super) tool: String,
 }
 
-/// Where NVIDIA's programs are searched for.
+/// The places in which NVIDIA's programs are searched for.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) nvidia_smi: PathBuf,

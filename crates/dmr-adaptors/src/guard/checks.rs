@@ -17,7 +17,7 @@ use super::{DebugGuardResource, GuardChecks};
 /// Work of the guard on a block.
 struct Work {
     stream: StreamId,
-    /// Where the upstream resource tracks uses.
+    /// `None` if the upstream resource does not track uses.
     tokens: Option<UseTokens>,
 }
 

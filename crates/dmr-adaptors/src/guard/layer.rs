@@ -9,7 +9,7 @@ use super::allocation::STEP;
 use super::findings::Checks;
 use crate::ResourceLayer;
 
-/// When the verdict of a check is read back from the device.
+/// The time at which the verdict of a check is read back from the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GuardChecks {

@@ -40,10 +40,10 @@ pub struct BackgroundSink<S: LoggingSink + 'static> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct BackgroundConfig {
-    /// How many records each of the 32 queues holds, about 100 bytes each. A queue takes no memory before
+    /// The capacity of each of the 32 queues, in records of about 100 bytes. A queue takes no memory before
     /// its first record.
     pub queue_records: usize,
-    /// What a call does whose queue is full.
+    /// The behaviour of a call whose queue is full.
     pub when_full: WhenFull,
     /// The longest time from a record to the flush that follows it.
     pub flush_interval: Duration,
@@ -81,7 +81,7 @@ impl Default for BackgroundConfig {
     }
 }
 
-/// What a call does whose queue is full.
+/// The behaviour of a call whose queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WhenFull {
     /// Waits until there is room: the log is complete, and no faster than the sink.
@@ -177,7 +177,7 @@ impl<S: LoggingSink + 'static> fmt::Debug for BackgroundSink<S> {
 /// takes several times as long.
 const QUEUES: usize = 32;
 
-/// What callers and the writer share.
+/// The state that callers and the writer share.
 struct Shared<S> {
     sink: S,
     config: BackgroundConfig,
@@ -200,7 +200,7 @@ enum Request {
     End(Sender<Result<(), SinkError>>),
 }
 
-/// How long a call sleeps before it tries a full queue again, and how often before it wakes the writer again.
+/// The time that a call sleeps before it tries a full queue again, and the tries after which it wakes the writer again.
 const FULL: Duration = Duration::from_micros(50);
 const SLEEPS: u32 = 1000;
 
@@ -266,14 +266,14 @@ impl<S: LoggingSink + 'static> AtExit for Shared<S> {
 struct Writer<S: LoggingSink> {
     shared: Arc<Shared<S>>,
     flushed_at: Instant,
-    /// Whether the sink has records that were not flushed.
+    /// `true` if the sink has records that were not flushed.
     is_dirty: bool,
     /// Since the last flush that a caller requested: the records that the sink refused, and the first error.
     lost: u64,
     failure: Option<SinkError>,
 }
 
-/// How long the writer sleeps after a pass that found records, and after one that found none.
+/// The time that the writer sleeps after a pass that found records, and after one that found none.
 const BUSY: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(5);
 

@@ -64,7 +64,7 @@ pub enum SinkError {
     #[non_exhaustive]
     #[error("{records} records were taken and then lost; the first because: {first}")]
     Lost {
-        /// How many, since the last flush that returned this error.
+        /// The number of records, since the last flush that returned this error.
         records: u64,
         /// The error of the first of them.
         #[source]

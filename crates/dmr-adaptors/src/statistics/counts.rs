@@ -32,7 +32,7 @@ impl Counts {
     }
 }
 
-/// What a call did.
+/// The effect of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// Allocated a block of this many bytes.
@@ -87,7 +87,7 @@ struct TagCounters {
     counters: Vec<CachePadded<Counters>>,
     /// Indices into `counters`, by name.
     by_name: HashMap<AllocTag, usize>,
-    /// The same indices by address and length of the name, so that a call neither hashes nor compares a name.
+    /// Indices by address and length of the name, so that a call neither hashes nor compares a name.
     /// A name is `'static`: one address and one length are always the same name.
     by_address: FxHashMap<(usize, usize), usize>,
 }

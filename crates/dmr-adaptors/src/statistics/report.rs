@@ -1,4 +1,4 @@
-//! What a snapshot and a scope return.
+//! The types that a snapshot and a scope return.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -118,7 +118,7 @@ impl ScopeStatistics {
 /// A number of bytes or blocks that goes up and down from zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScopeCounter {
-    /// What was added less what was removed: below zero if the scope freed more than it allocated.
+    /// The sum of all that was added, less all that was removed: negative if the scope freed more than it allocated.
     pub current: i64,
     /// The highest value of `current`, at least zero.
     pub peak: u64,

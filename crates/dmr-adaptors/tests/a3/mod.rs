@@ -1,4 +1,4 @@
-//! What the guard's tests share: stacks to guard, and ways to do what a program must not do.
+//! Helpers of the guard's tests: stacks to guard, and ways to do what a program must not do.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -23,7 +23,7 @@ pub(crate) type Guard = DebugGuardResource<Inner>;
 pub(crate) const TAG: AllocTag = AllocTag::new("guarded");
 pub(crate) const BOTH: [GuardChecks; 2] = [GuardChecks::Immediate, GuardChecks::Deferred];
 
-/// What is guarded.
+/// The resource under the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     Direct,

@@ -23,7 +23,7 @@ use crate::Line;
 
 /// A resource and what the benches have to know of it.
 pub struct Stack {
-    /// Where memory comes from.
+    /// The resource that blocks are allocated from.
     pub resource: Arc<dyn DeviceMemoryResource>,
     /// Calls take long enough that a bench makes fewer, and only once.
     pub is_slow: bool,

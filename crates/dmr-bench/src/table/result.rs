@@ -18,7 +18,7 @@ pub(super) struct Outcome {
     params: Value,
     #[serde(default)]
     label: Option<String>,
-    /// Which round of several, by number.
+    /// The number of the round, if there were several.
     #[serde(default)]
     pub(super) round: Option<u64>,
     #[serde(default)]

@@ -23,7 +23,7 @@ pub(super) const PRESSURE: &str = "pages at least blocks";
 pub(super) enum Target {
     /// Nanoseconds per operation.
     Nanoseconds(f64),
-    /// The same, of a stack for speed and one for little memory.
+    /// The bound of a stack for speed, and the bound of one for little memory.
     FastOrCompact(f64, f64),
     /// At most this times `none`.
     Ratio(f64),

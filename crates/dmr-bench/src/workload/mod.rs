@@ -23,7 +23,7 @@ pub const NONE: &str = "none";
 /// No resource either, but the driver's own calls.
 pub const RAW: &str = "raw";
 
-/// Which workloads there are.
+/// The names of all workloads.
 pub const NAMES: [&str; 8] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"];
 
 /// Makes the sequences of a resource, one for each thread: shorter ones if it is slow.

@@ -14,7 +14,7 @@ use crate::{BenchError, work};
 
 const TAG: AllocTag = AllocTag::new("bench");
 
-/// Where a thread works.
+/// The resource and the streams that a thread works with.
 pub(super) struct Place<'a> {
     /// `None`: no allocation at all, and `fixed` is what work is done on.
     pub(super) resource: Option<&'a dyn DeviceMemoryResource>,

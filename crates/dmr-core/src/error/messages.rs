@@ -36,7 +36,7 @@ mod tests {
     };
     use crate::{Access, AllocTag, Generation, ResourceError, StreamId, Usage};
 
-    /// What an error is about, and its advice, both as in its message. A new variant does not compile
+    /// Returns the subject of an error and its advice, both as in its message. A new variant does not compile
     /// without.
     fn expected(error: &ResourceError) -> (&'static str, &'static str) {
         use ResourceError as E;

@@ -35,7 +35,7 @@ pub(crate) struct Spy {
     pub(crate) panics_in_finish: AtomicBool,
 }
 
-/// What a launch needs, on the streams of a rig.
+/// A resource and streams for launches, on a rig.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) spy: Arc<Spy>,
@@ -83,7 +83,7 @@ impl Context {
         self.block_at(0x1000)
     }
 
-    /// What the resource was asked since the last time.
+    /// Returns the calls of the resource since the last time.
     pub(crate) fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.spy.calls.lock().unwrap())
     }

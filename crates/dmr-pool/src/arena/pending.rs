@@ -5,7 +5,7 @@ use dmr_streams::uses::{Dependencies, DependencyOrder, Pending, UseTable};
 use super::{Arena, Locked, Request, State};
 use crate::heap::{AcquiredChunk, ChunkId, UNIT};
 
-/// When pending chunks are polled.
+/// The pace at which pending chunks are polled.
 struct Pace {
     /// The number of chunks that become pending between two polls.
     batch: usize,

@@ -44,7 +44,7 @@ pub(crate) struct Pages {
     moved: AtomicU64,
     /// Mapped at no address in use, and used by no work. Locked before an arena.
     spare: LeakedInChild<Mutex<VecDeque<Page>>>,
-    /// Where pages are to be unmapped.
+    /// The addresses at which pages are to be unmapped.
     leaving: LeakedInChild<Mutex<VecDeque<Leaving>>>,
 }
 

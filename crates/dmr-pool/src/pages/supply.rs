@@ -17,7 +17,7 @@ use crate::heap::{ChunkId, UNIT};
 use crate::span::Page;
 use crate::transit::Hand;
 
-/// Where pages are taken from.
+/// The source of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// Upstream, as long as the pool has no more than this many bytes.
@@ -82,7 +82,7 @@ impl Drop for Supply<'_> {
     }
 }
 
-/// How many pages may be moved.
+/// The number of pages that may be moved.
 struct MoveBudget {
     /// One page for each this many blocks,
     blocks_per_page: u64,

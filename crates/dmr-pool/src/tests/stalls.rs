@@ -1,4 +1,4 @@
-//! How much is done under one hold of an arena's lock, in an arena of very many chunks.
+//! Bounds the work under one hold of an arena's lock, in an arena of very many chunks.
 
 use dmr_core::{Access, BlockUse, DeviceMemoryResource, UseTrackingExt};
 use dmr_sim::Policy;

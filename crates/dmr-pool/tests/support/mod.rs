@@ -28,7 +28,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) type Pool = PoolResource<Watched>;
 
-/// Where a pool's memory comes from.
+/// The upstream of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upstream {
     Direct,
@@ -85,7 +85,7 @@ pub(crate) fn rig(policy: Policy, seed: u64, capacity: u64) -> Rig {
     Rig::with(RigConfig { universe, ..RigConfig::default() })
 }
 
-/// What a pool has taken, as its upstream says.
+/// Returns the bytes that a pool has taken, as its upstream counts them.
 pub(crate) fn taken_from_upstream(pool: &Pool) -> u64 {
     let usage = pool.upstream().usage();
     if pool.stats().page_size > 0 { usage.reserved } else { usage.live }

@@ -147,7 +147,7 @@ impl Stage {
         at
     }
 
-    /// How often a driver function is called while something is done.
+    /// Returns the number of calls of a driver function that `act` makes.
     pub(crate) fn calls(&self, call: &str, act: impl FnOnce()) -> u64 {
         let before = self.universe().calls().count(call);
         act();

@@ -74,7 +74,7 @@ impl Witness {
         self.seen.lock().unwrap().heaps.iter().map(|(&ptr, &bytes)| (ptr, bytes)).collect()
     }
 
-    /// How many regions were freed.
+    /// Returns the number of regions that were freed.
     pub(crate) fn freed(&self) -> u64 {
         self.seen.lock().unwrap().freed
     }

@@ -38,7 +38,7 @@ const HAZARDS: [Hazard; 5] = [
     Hazard::UseBeforeAllocation,
 ];
 
-/// Whether streams are delayed.
+/// The delays of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delays {
     /// Some work is late, and the first use of each handover.

@@ -17,7 +17,7 @@ pub struct Verdict {
     pub number: u64,
     /// The classes of the findings; none: clean.
     pub classes: BTreeSet<String>,
-    /// Whether the handover with an omitted declaration had the same memory; `None`: not played.
+    /// `true` if the handover with an omitted declaration had the same memory; `None`: not played.
     pub same_memory: Option<bool>,
     /// The digest of the path.
     pub path: u64,

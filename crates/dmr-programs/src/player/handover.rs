@@ -50,7 +50,7 @@ impl fmt::Display for Hazard {
     }
 }
 
-/// How a user declares a handover wrongly.
+/// The ways in which a user declares a handover wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Omission {
     /// The use on the block's other stream is not declared.
@@ -88,7 +88,7 @@ pub struct Handover {
 /// A handover that was played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOver {
-    /// Whether the second block of a handover has the memory of the first. `true` where there is
+    /// `true` if the second block of a handover has the memory of the first, and where there is
     /// one block only.
     pub same_memory: bool,
 }

@@ -52,7 +52,7 @@ pub struct Options {
     pub wiring: Wiring,
     /// The receiver of submitted work.
     pub listener: Option<Arc<dyn WorkListener>>,
-    /// Whether the simulator's reports name the steps. Slow.
+    /// `true` if the simulator's reports name the steps. Slow.
     pub labels: bool,
     /// The number of a use, from 0, whose declaration is omitted: the work is submitted all the same.
     pub undeclared: Option<u64>,

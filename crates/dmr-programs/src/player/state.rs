@@ -70,7 +70,7 @@ pub(crate) struct Held {
     pub(crate) whole: Option<WholeBlock>,
     /// The lease of its home stream; `None` if the program has dropped that.
     pub(crate) home: Option<Arc<StreamLease>>,
-    /// Whether its home stream has undeclared work with it.
+    /// `true` if its home stream has undeclared work with it.
     pub(crate) is_private: bool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Facts {
     /// Calls in progress that borrow the block: it cannot be freed.
     pub(crate) borrows: usize,
     pub(crate) given_back: bool,
-    /// Whether the player has reported it to the simulator.
+    /// `true` if the player has reported it to the simulator.
     pub(crate) is_reported: bool,
     pub(crate) last_write: Option<usize>,
     pub(crate) readers: Vec<usize>,
@@ -118,7 +118,7 @@ pub(crate) struct Open {
     pub(crate) uses: Vec<(DeviceBlock, Access)>,
     /// The number of each window.
     pub(crate) number: u64,
-    /// Whether no work was submitted.
+    /// `true` if no work was submitted.
     pub(crate) is_idle: bool,
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct Capture {
     pub(crate) mode: CaptureMode,
     /// Numbers the captures on the program's streams, from 1.
     pub(crate) number: u64,
-    /// Whether a call that was in progress when it began has ended it, and was refused.
+    /// `true` if a call that was in progress when it began has ended it, and was refused.
     pub(crate) is_spoiled: bool,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Judgement {
     pub(crate) findings: Vec<Finding>,
     /// A fault of the driver: it has allocated memory that was in use.
     pub(crate) bad_addresses: Vec<String>,
-    /// Whether a second free of a buffer has freed another buffer, which has its address now.
+    /// `true` if a second free of a buffer has freed another buffer, which has its address now.
     pub(crate) frees_another: bool,
     /// Steps whose memory is never freed.
     pub(crate) leaked: Vec<usize>,

@@ -137,14 +137,14 @@ impl Step {
     }
 }
 
-/// What a step told the host.
+/// The results of a step that the host reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Where an allocation is.
+    /// The address of an allocation.
     pub(crate) address: Option<u64>,
-    /// Whether a query returned "done".
+    /// `true` if a query returned "done".
     pub(crate) ready: bool,
-    /// What a download brought.
+    /// The bytes of a download.
     pub(crate) bytes: Option<Vec<u8>>,
     /// The driver's error.
     pub(crate) error: Option<i32>,
@@ -161,7 +161,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The same program without step `index`.
+    /// Returns the program without step `index`.
     pub(crate) fn without(&self, index: usize) -> Program {
         let mut shorter = self.clone();
         shorter.steps.remove(index);

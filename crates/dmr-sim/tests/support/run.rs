@@ -15,7 +15,7 @@ use super::program::{Host, How, Outcome, Program, Span, Step, StreamKind};
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) outcomes: Vec<Outcome>,
-    /// What was reported by the end of the last step.
+    /// The reports up to the end of the last step.
     pub(crate) reports: Vec<Report>,
     /// The content of the buffers that were never freed, at the end.
     pub(crate) buffers: Vec<Option<Vec<u8>>>,
@@ -229,7 +229,7 @@ impl Machine {
         self.addresses[span.buf].expect("checked before").0 + span.offset
     }
 
-    /// What pinned downloads brought; all work must have completed.
+    /// Adds the bytes of pinned downloads to the outcomes; all work must have completed.
     fn collect_pinned(&mut self, program: &Program, outcomes: &mut [Outcome]) {
         for ((step, slot), outcome) in program.steps.iter().zip(&self.slots).zip(outcomes) {
             if let (Step::Download { src, .. }, Some(slot), Some(pinned)) =

@@ -33,9 +33,9 @@ pub(crate) struct Held {
     pub(crate) stream: TraceStream,
     /// The pattern that it was filled with.
     pub(crate) pattern: Option<u32>,
-    /// Whether the resource refused to free it.
+    /// `true` if the resource refused to free it.
     pub(crate) refused: bool,
-    /// Whether it is in the map by address.
+    /// `true` if it is in the map by address.
     mapped: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     by_key: HashMap<BlockKey, Entry>,
-    /// Where the live blocks are: start, end, line. A block that overlaps another is left out.
+    /// The addresses of the live blocks: start, end, line. A block that overlaps another is left out.
     by_address: BTreeMap<u64, (u64, u64)>,
     /// Blocks that no row can free: refused by the resource, or their id was allocated again.
     unnamed: Vec<Held>,

@@ -69,9 +69,9 @@ impl<'a> Replay<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayOptions {
-    /// Whether bad rows, frees without an allocation and left over blocks fail the replay.
+    /// `true` if bad rows, frees without an allocation and left over blocks fail the replay.
     pub strict: bool,
-    /// How many blocks can be live at once: bounds the memory that a replay takes.
+    /// The most blocks that can be live at once: bounds the memory that a replay takes.
     pub max_live_blocks: usize,
 }
 

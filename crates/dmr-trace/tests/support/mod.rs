@@ -22,7 +22,7 @@ pub struct Fake {
     faults: Faults,
 }
 
-/// What goes wrong. Calls count from 1.
+/// The calls that go wrong. Calls count from 1.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// This allocation returns the address of the one before.
@@ -57,7 +57,7 @@ struct State {
     memory: HashMap<u64, u8>,
     mismatches: Vec<PatternMismatch>,
     keeps_no_calls: bool,
-    /// What was allocated, in order: bytes, stream, tag.
+    /// The allocations, in order: bytes, stream, tag.
     calls: Vec<(usize, StreamId, AllocTag)>,
 }
 
@@ -76,7 +76,7 @@ impl Fake {
         Self::new().forgetting()
     }
 
-    /// The same of any fake.
+    /// Keeps no list of the calls.
     pub fn forgetting(self) -> Self {
         self.lock().keeps_no_calls = true;
         self
@@ -86,7 +86,7 @@ impl Fake {
         (0..n).map(|slot| StreamId::from_parts(self.pool, slot, 0).unwrap()).collect()
     }
 
-    /// What was allocated, in order.
+    /// Returns the allocations, in order: bytes, stream, tag.
     pub fn calls(&self) -> Vec<(usize, StreamId, AllocTag)> {
         self.lock().calls.clone()
     }

@@ -16,7 +16,7 @@ use dmr_launch::{LaunchRecorder, PreparedLaunch};
 use dmr_streams::{DeviceContext, DriverVersion, StreamLease, StreamPool};
 use dmr_testkit::Rig;
 
-/// How often each stack is forked, unless `DMR_FORKS` says.
+/// The number of forks of each stack, unless `DMR_FORKS` sets it.
 const FORKS: usize = 40;
 const THREADS: usize = 3;
 /// A child that takes longer than this hangs.
@@ -35,7 +35,7 @@ impl Ask {
     }
 }
 
-/// What the threads work on, and the child has.
+/// The stack that the threads work on, and that the child has.
 pub(crate) struct Stack {
     resource: Arc<dyn DeviceMemoryResource>,
     streams: Arc<StreamPool>,
@@ -62,7 +62,7 @@ impl DeviceContext for Stack {
     }
 }
 
-/// Whether a call was refused because this is a forked child.
+/// Results that tell whether a call was refused because this is a forked child.
 pub(crate) trait IsRefused {
     fn is_refused(&self) -> bool;
 }
@@ -95,7 +95,7 @@ pub(crate) fn refused<T, E: IsRefused>(result: Result<T, E>) -> bool {
     result.is_err_and(|error| error.is_refused())
 }
 
-/// What was fixed when the stack was made, and the ids of its streams: readable in a child too.
+/// The properties that were fixed when the stack was made, and the ids of its streams: readable in a child too.
 #[derive(Debug, PartialEq, Eq)]
 struct Fixed {
     device: (usize, usize, String, u64, DriverVersion),
@@ -132,7 +132,7 @@ impl Fixed {
     }
 }
 
-/// What the main thread holds at each fork.
+/// The values that the main thread holds at each fork.
 struct Held {
     lease: StreamLease,
     block: DeviceBlock,
