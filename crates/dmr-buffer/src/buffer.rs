@@ -7,7 +7,7 @@ use std::ops::RangeBounds;
 use bytemuck::Pod;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{AllocTag, ByteRange, DeviceBlock, StreamId};
-use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
+use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory, TypedMemory, TypedMemoryMut};
 
 use crate::owner::Owner;
 use crate::{BufferError, Chunks, ChunksMut, DeviceView, DeviceViewMut, failures};
@@ -355,6 +355,19 @@ impl<T: Pod> TrackedMemory for DeviceBuffer<T> {
         ByteRange::WHOLE
     }
 }
+
+// SAFETY: the block, if there is one, has the elements, and is deallocated when the buffer is dropped. Any bytes are
+// a value of a `Pod`.
+unsafe impl<T: Pod> TypedMemory for DeviceBuffer<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: views of the buffer borrow it.
+unsafe impl<T: Pod> TypedMemoryMut for DeviceBuffer<T> {}
 
 impl<T: Pod> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -33,8 +33,9 @@
 //!
 //! A buffer does not implement cudarc's `DevicePtr`. That trait returns an address, and at the end of the use
 //! only records an event or synchronises: the use would not be in the ledger, and other streams would not
-//! wait for it. Pass buffers to kernels by the [`KernelArg`](dmr_streams::KernelArg) that a launch recorder
-//! returns.
+//! wait for it. Inside a launch, the views of `LaunchRecorder::launch_with` implement it: pass them to cuBLAS, to
+//! cudarc's copies and to kernels. Kernels also take the [`KernelArg`](dmr_streams::KernelArg) that a launch
+//! recorder returns.
 
 #![allow(unsafe_code, reason = "copies between host and device memory")]
 

@@ -7,7 +7,9 @@ use std::slice;
 use bytemuck::Pod;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::{ByteRange, DeviceBlock, ResourceResult, StreamId};
-use dmr_streams::{DeviceContext, MemoryOrigin, PinnedMemory, TrackedMemory};
+use dmr_streams::{
+    DeviceContext, MemoryOrigin, PinnedMemory, TrackedMemory, TypedMemory, TypedMemoryMut,
+};
 
 pub use dmr_streams::reap_orphaned_pinned;
 
@@ -214,6 +216,19 @@ impl<T: Pod> TrackedMemory for PinnedBuffer<T> {
         ByteRange::WHOLE
     }
 }
+
+// SAFETY: the pinned memory has the elements, and is freed once the recorded uses are done. The host has a slice of
+// them only while the buffer is borrowed exclusively, and after the recorded uses.
+unsafe impl<T: Pod> TypedMemory for PinnedBuffer<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: Pod> TypedMemoryMut for PinnedBuffer<T> {}
 
 impl<T: Pod> fmt::Debug for PinnedBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

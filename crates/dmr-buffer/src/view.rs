@@ -7,7 +7,7 @@ use std::ops::{Bound, Range, RangeBounds};
 
 use bytemuck::Pod;
 use dmr_core::{BlockId, ByteRange, DeviceBlock, StreamId};
-use dmr_streams::{MemoryOrigin, TrackedMemory};
+use dmr_streams::{MemoryOrigin, TrackedMemory, TypedMemory, TypedMemoryMut};
 
 use crate::owner::{Kind, Owner};
 use crate::transfer::{self, Span};
@@ -349,6 +349,27 @@ impl<T: Pod> TrackedMemory for DeviceViewMut<'_, T> {
         self.view.byte_range()
     }
 }
+
+// SAFETY: the elements are inside of a buffer, which is borrowed.
+unsafe impl<T: Pod> TypedMemory for DeviceView<'_, T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: Pod> TypedMemory for DeviceViewMut<'_, T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.view.len
+    }
+}
+
+// SAFETY: it borrows its elements exclusively.
+unsafe impl<T: Pod> TypedMemoryMut for DeviceViewMut<'_, T> {}
 
 impl<'a, T: Pod> From<&'a DeviceBuffer<T>> for DeviceView<'a, T> {
     fn from(buffer: &'a DeviceBuffer<T>) -> Self {

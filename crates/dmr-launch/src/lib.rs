@@ -6,6 +6,8 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`recorder`] | [`LaunchRecorder`], which records the uses of a launch |
+//! | [`memory`] | [`Reads`], [`Writes`], [`ReadsAndWrites`]: memory that is recorded together with its views |
+//! | [`views`] | [`LaunchView`], [`LaunchViewMut`]: what cuBLAS and the other wrappers of cudarc take |
 //! | [`prepared`] | [`PreparedLaunch`], between waiting and recording |
 //! | [`error`] | [`PrepareError`], [`LaunchError`]: at which step, which memory, why |
 //!
@@ -17,22 +19,26 @@
 //! 3. **Enqueue** the work, with the kernel arguments.
 //! 4. **Finish**: others now wait for this use.
 //!
-//! [`LaunchRecorder::launch`] is steps 2 to 4 in one call.
+//! [`LaunchRecorder::launch`] is steps 2 to 4 in one call, [`LaunchRecorder::launch_with`] all four.
 //!
 //! # Features
 //!
 //! `tracing` reports launches that were dropped unfinished, as warnings.
 
-#![forbid(unsafe_code)]
-
 pub mod error;
+mod launched;
+mod lent;
+pub mod memory;
 pub mod prepared;
 pub mod recorder;
+pub mod views;
 mod windows;
 
 pub use error::{LaunchError, PrepareError};
+pub use memory::{LaunchMemory, Reads, ReadsAndWrites, Writes};
 pub use prepared::PreparedLaunch;
 pub use recorder::{LaunchMode, LaunchRecorder};
+pub use views::{LaunchView, LaunchViewMut};
 pub use windows::unfinished_launches;
 
 #[cfg(doctest)]

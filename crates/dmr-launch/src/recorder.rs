@@ -8,10 +8,14 @@ use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
     StreamPoolId, UseTrackingExt,
 };
-use dmr_streams::{DeviceContext, KernelArg, MemoryOrigin, StreamGuard, StreamPool, TrackedMemory};
+use dmr_streams::{
+    DeviceContext, KernelArg, MemoryOrigin, OtherStreams, StreamGuard, StreamPool, TrackedMemory,
+};
 use smallvec::SmallVec;
 
 use crate::error::RefusedMemory;
+use crate::launched::Launched;
+use crate::memory::{LaunchMemory, Tracked};
 use crate::windows::Windows;
 use crate::{LaunchError, PrepareError, PreparedLaunch};
 
@@ -150,23 +154,87 @@ impl LaunchRecorder {
     ///
     /// See [`LaunchError`], which has the step.
     pub fn launch<C, T, E>(
-        mut self,
+        self,
         ctx: &C,
         enqueue: impl FnOnce(&Arc<CudaStream>) -> Result<T, E>,
     ) -> Result<T, LaunchError<E>>
     where
         C: DeviceContext + ?Sized,
     {
+        self.launch_with(ctx, (), |stream, ()| enqueue(stream))
+    }
+
+    /// As [`launch`](Self::launch), for the wrappers of cudarc: records the uses of `memory`, too, and passes views of
+    /// it to `enqueue`, which cuBLAS, cuDNN, cuRAND and cudarc's copies take. See [`LaunchView`](crate::LaunchView).
+    ///
+    /// `memory` consists of [`Reads`](crate::Reads), [`Writes`](crate::Writes) and
+    /// [`ReadsAndWrites`](crate::ReadsAndWrites), in tuples, arrays, vectors and options:
+    ///
+    /// ```no_run
+    /// # use dmr_core::DeviceBlock;
+    /// # use dmr_launch::{LaunchError, LaunchRecorder, Reads, Writes};
+    /// # use dmr_streams::DeviceContext;
+    /// # use cudarc::driver::DriverError;
+    /// # fn copy(ctx: &impl DeviceContext, a: &DeviceBlock, b: &mut DeviceBlock) -> Result<(), LaunchError<DriverError>> {
+    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
+    /// launch.launch_with(ctx, (Reads(a), Writes(b)), |stream, (a, mut b)| stream.memcpy_dtod(&a, &mut b))
+    /// # }
+    /// ```
+    ///
+    /// The memory must be tracked, also if the recorder is permissive: the wrappers are safe functions.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch), and [`View`](LaunchError::View).
+    ///
+    /// # Misuse does not compile
+    ///
+    /// A view cannot leave the closure:
+    ///
+    /// ```compile_fail,E0521
+    /// # use dmr_core::DeviceBlock;
+    /// # use dmr_launch::{LaunchRecorder, Reads};
+    /// # use dmr_streams::DeviceContext;
+    /// # fn leave(ctx: &impl DeviceContext, a: &DeviceBlock) {
+    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
+    /// let mut kept = None;
+    /// let _ = launch.launch_with(ctx, Reads(a), |_, a| { kept = Some(a); Ok::<_, ()>(()) });
+    /// # }
+    /// ```
+    ///
+    /// Nor can the memory be used meanwhile, or be declared twice if the launch writes it:
+    ///
+    /// ```compile_fail,E0502
+    /// # use dmr_core::DeviceBlock;
+    /// # use dmr_launch::{LaunchRecorder, Reads, Writes};
+    /// # use dmr_streams::DeviceContext;
+    /// # fn twice(ctx: &impl DeviceContext, a: &mut DeviceBlock) {
+    /// let launch = LaunchRecorder::new_strict(ctx.streams().default_stream());
+    /// let _ = launch.launch_with(ctx, (Reads(&*a), Writes(a)), |_, _| Ok::<_, ()>(()));
+    /// # }
+    /// ```
+    pub fn launch_with<C, M, T, E>(
+        mut self,
+        ctx: &C,
+        mut memory: M,
+        enqueue: impl FnOnce(&Arc<CudaStream>, M::Views<'_>) -> Result<T, E>,
+    ) -> Result<T, LaunchError<E>>
+    where
+        C: DeviceContext + ?Sized,
+        M: LaunchMemory,
+    {
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
+        memory.record(&mut self);
+        let tracked = Tracked { streams, resource: &**resource, stream: stream.id() };
+        memory.refuse_untracked(&tracked)?;
         let mut windows = Windows::new(&**streams, &**resource, stream.id());
         self.open(&mut windows, &**resource, &stream)?;
-        let enqueued = self.held_to_its_uses(|| enqueue(stream.stream()));
-        match (enqueued, windows.finish()) {
-            (Ok(value), Ok(())) => Ok(value),
-            (Ok(_), Err(error)) => Err(LaunchError::Finish(error)),
-            (Err(error), recorded) => Err(LaunchError::Enqueue { error, finish: recorded.err() }),
-        }
+        let others = OtherStreams::new(&stream);
+        let launched = Launched::new(&others, windows);
+        let enqueued =
+            self.held_to_its_uses(|| enqueue(stream.stream(), memory.into_views(&others)));
+        launched.end(enqueued)
     }
 
     /// Returns the stream of the launch, as it was passed.

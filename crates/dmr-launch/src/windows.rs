@@ -54,6 +54,13 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         self.tokens.finish(&self.streams, &self.resource)
     }
 
+    /// Leaves the windows open for good: work that nothing is ordered after may use the blocks.
+    #[cold]
+    pub(crate) fn leave_open(&mut self) {
+        self.is_pending = false;
+        self.tokens = LaunchTokens::new(self.tokens.stream());
+    }
+
     pub(crate) fn cancel(&mut self) -> ResourceResult<()> {
         self.is_pending = false;
         self.tokens.cancel(&self.streams, &self.resource)

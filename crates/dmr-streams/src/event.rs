@@ -1,5 +1,6 @@
 //! An event of the driver, destroyed with its owner.
 
+use cudarc::driver::CudaStream;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUresult};
 use dmr_core::ResourceResult;
@@ -49,6 +50,14 @@ impl DriverEvent {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: event and stream are alive. A stream may wait for an event of another context.
         stream.call(|on| unsafe { result::stream::wait_event(on, self.handle, flags) })
+    }
+
+    /// Makes a stream of the device's context, which is current, wait for the event.
+    pub(crate) fn make_other_wait(&self, stream: &CudaStream) -> ResourceResult<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream are alive, and of the device's context.
+        unsafe { result::stream::wait_event(stream.cu_stream(), self.handle, flags) }
+            .map_err(|error| self.device.driver_error("cuStreamWaitEvent", error))
     }
 
     /// Returns whether the work before the record is done.

@@ -14,6 +14,7 @@
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
 //! | [`launch`] | [`LaunchTokens`], the open windows of one launch |
 //! | [`memory`] | [`TrackedMemory`], memory that a launch can declare |
+//! | [`other_streams`] | [`OtherStreams`], the work of a launch on streams other than its own |
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
@@ -43,6 +44,7 @@ pub mod library;
 pub mod memory;
 mod names;
 pub mod ops;
+pub mod other_streams;
 pub mod owner;
 pub mod peer;
 pub mod pinned;
@@ -65,8 +67,9 @@ pub use guard::{HomeStream, StreamGuard};
 pub use launch::LaunchTokens;
 pub use lease::StreamLease;
 pub use library::DriverVersion;
-pub use memory::{KernelArg, MemoryOrigin, TrackedMemory};
+pub use memory::{KernelArg, MemoryOrigin, TrackedMemory, TypedMemory, TypedMemoryMut};
 pub use ops::PatternOps;
+pub use other_streams::OtherStreams;
 pub use owner::BlockOwner;
 pub use pinned::{PinnedMemory, reap_orphaned_pinned};
 pub use pool::StreamPool;

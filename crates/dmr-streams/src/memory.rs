@@ -60,6 +60,51 @@ impl TrackedMemory for DeviceBlock {
     }
 }
 
+/// Memory of elements, of which a launch can make views for cudarc's wrappers.
+///
+/// # Safety
+///
+/// - [`device_ptr`](TrackedMemory::device_ptr) is the address of [`len`](Self::len) elements, and any bytes are
+///   a value of [`Element`](Self::Element).
+/// - They stay allocated, and the host does not access them, while this is borrowed and until every use that
+///   was recorded for [`origin`](TrackedMemory::origin) is done.
+#[allow(clippy::len_without_is_empty, reason = "implementors have an `is_empty` of their own")]
+pub unsafe trait TypedMemory: TrackedMemory {
+    /// The type of the elements.
+    type Element: 'static;
+
+    /// Returns the number of elements.
+    fn len(&self) -> usize;
+}
+
+/// Memory that a launch may write through a view.
+///
+/// # Safety
+///
+/// As [`TypedMemory`], and a mutable reference to it excludes every other way to the elements.
+pub unsafe trait TypedMemoryMut: TypedMemory {}
+
+// SAFETY: a block owns its bytes until it is deallocated, which its resource orders after its recorded uses.
+unsafe impl TypedMemory for DeviceBlock {
+    type Element = u8;
+
+    fn len(&self) -> usize {
+        self.bytes()
+    }
+}
+
+// SAFETY: a block cannot be cloned or copied.
+unsafe impl TypedMemoryMut for DeviceBlock {}
+
+// SAFETY: the pointee's.
+unsafe impl<M: TypedMemory + ?Sized> TypedMemory for &M {
+    type Element = M::Element;
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+}
+
 macro_rules! tracked_as_pointee {
     ($($pointer:ty),*) => {$(
         impl<M: TrackedMemory + ?Sized> TrackedMemory for $pointer {

@@ -145,7 +145,7 @@ pub mod prelude {
     pub use dmr_cuda_direct::DirectCudaResource;
     #[cfg(feature = "pool")]
     pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
-    pub use dmr_launch::LaunchRecorder;
+    pub use dmr_launch::{LaunchRecorder, Reads, ReadsAndWrites, Writes};
     #[cfg(feature = "pool")]
     pub use dmr_pool::{PoolConfig, PoolResource};
     #[cfg(feature = "spill")]

@@ -84,6 +84,12 @@ pub enum StreamProblem {
          with `retire_stream_timeout`"
     )]
     InCall,
+    /// Memory of a launch was used on it, and no event was recorded behind the use.
+    #[error(
+        "a view of a launch was used on it, and no event was recorded behind the use; drop cudarc's \
+         `SyncOnDrop` when the work is submitted, inside of the launch"
+    )]
+    Unordered,
     /// The resource does not track uses.
     #[error(
         "this resource does not track block uses, so work on another stream would be unordered; \

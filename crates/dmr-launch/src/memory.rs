@@ -1,0 +1,210 @@
+//! Memory that a launch declares together with its views.
+
+use dmr_core::{BlockId, DeviceMemoryResource, ResourceError, StreamId, UseTrackingExt};
+use dmr_streams::{MemoryOrigin, OtherStreams, StreamPool, TypedMemory, TypedMemoryMut};
+
+use sealed::Parts;
+
+use crate::error::RefusedMemory;
+use crate::{LaunchRecorder, LaunchView, LaunchViewMut, PrepareError};
+
+/// Memory that a launch reads: its closure gets a [`LaunchView`].
+#[derive(Debug)]
+pub struct Reads<'m, M: ?Sized>(pub &'m M);
+
+/// Memory that a launch overwrites: its closure gets a [`LaunchViewMut`].
+#[derive(Debug)]
+pub struct Writes<'m, M: ?Sized>(pub &'m mut M);
+
+/// Memory that a launch reads and writes: its closure gets a [`LaunchViewMut`].
+#[derive(Debug)]
+pub struct ReadsAndWrites<'m, M: ?Sized>(pub &'m mut M);
+
+/// What [`LaunchRecorder::launch_with`] takes: [`Reads`], [`Writes`] and [`ReadsAndWrites`], in tuples of up to 12,
+/// arrays, vectors and options.
+///
+/// Memory of another owner is none: its uses are not tracked, and its address may be any.
+///
+/// ```compile_fail,E0277
+/// # use dmr_launch::{LaunchRecorder, Reads};
+/// # use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
+/// struct Theirs;
+/// impl TrackedMemory for Theirs {
+///     fn device_ptr(&self) -> u64 { 0x1000 }
+///     fn origin(&self) -> MemoryOrigin<'_> { MemoryOrigin::External { name: "theirs" } }
+/// }
+/// # fn launch(ctx: &impl DeviceContext) {
+/// let launch = LaunchRecorder::new_permissive(ctx.streams().default_stream());
+/// let _ = launch.launch_with(ctx, Reads(&Theirs), |_, _| Ok::<_, ()>(()));
+/// # }
+/// ```
+pub trait LaunchMemory: sealed::Parts {}
+
+impl<P: sealed::Parts> LaunchMemory for P {}
+
+/// What a launch can track: memory of these streams, and blocks if the resource tracks.
+pub struct Tracked<'c> {
+    pub(crate) streams: &'c StreamPool,
+    pub(crate) resource: &'c dyn DeviceMemoryResource,
+    pub(crate) stream: StreamId,
+}
+
+impl Tracked<'_> {
+    /// Refuses memory whose uses would not be tracked, in either mode of a recorder.
+    fn refuse<M: TypedMemory + ?Sized>(&self, memory: &M) -> Result<(), PrepareError> {
+        let stream = self.stream;
+        let named =
+            |block: BlockId| RefusedMemory::Block { generation: block.generation(), column: None };
+        let is_ours = |block: BlockId| block.alloc_stream().pool() == Some(self.streams.id());
+        match memory.origin() {
+            MemoryOrigin::Block(block) | MemoryOrigin::Pinned(block) if !is_ours(block) => {
+                Err(PrepareError::OtherPool { stream, memory: named(block) })
+            }
+            MemoryOrigin::Block(block) if !self.resource.supports_block_use_tracking() => {
+                let source = ResourceError::not_tracked(stream);
+                Err(PrepareError::Untracked { stream, memory: named(block), source })
+            }
+            MemoryOrigin::Block(_) | MemoryOrigin::Pinned(_) | MemoryOrigin::Empty => Ok(()),
+            MemoryOrigin::External { name } => Err(self.refused_external(name)),
+            _ => Err(self.refused_external("memory of an unknown kind")),
+        }
+    }
+
+    fn refused_external(&self, name: &str) -> PrepareError {
+        let memory = RefusedMemory::External { name: name.into(), column: None };
+        PrepareError::External { stream: self.stream, memory }
+    }
+}
+
+pub(crate) mod sealed {
+    use super::{LaunchRecorder, OtherStreams, PrepareError, Tracked};
+
+    /// Memory that is recorded first and viewed once the launch is prepared. Only this crate implements it: a view of
+    /// memory that was not recorded would not be ordered.
+    pub trait Parts {
+        /// What the closure gets.
+        type Views<'s>;
+
+        /// Records the uses.
+        fn record(&mut self, recorder: &mut LaunchRecorder);
+
+        /// Refuses memory whose uses would not be tracked.
+        fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError>;
+
+        /// Returns views of memory whose uses are prepared.
+        fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s>;
+    }
+}
+
+macro_rules! one_use {
+    ($($kind:ident: $memory:ident, $record:ident, $view:ident;)*) => {$(
+        impl<M: $memory + ?Sized> Parts for $kind<'_, M> {
+            type Views<'s> = $view<'s, M::Element>;
+
+            fn record(&mut self, recorder: &mut LaunchRecorder) {
+                recorder.$record(&mut *self.0);
+            }
+
+            fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
+                tracked.refuse(&*self.0)
+            }
+
+            fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s> {
+                $view::new(&*self.0, others)
+            }
+        }
+    )*};
+}
+
+one_use! {
+    Writes: TypedMemoryMut, write, LaunchViewMut;
+    ReadsAndWrites: TypedMemoryMut, read_write, LaunchViewMut;
+}
+
+impl<M: TypedMemory + ?Sized> Parts for Reads<'_, M> {
+    type Views<'s> = LaunchView<'s, M::Element>;
+
+    fn record(&mut self, recorder: &mut LaunchRecorder) {
+        recorder.read(self.0);
+    }
+
+    fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
+        tracked.refuse(self.0)
+    }
+
+    fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s> {
+        LaunchView::new(self.0, others)
+    }
+}
+
+macro_rules! many_uses {
+    ($(impl[$($generics:tt)*] $many:ty, $views:ty, $into_views:expr;)*) => {$(
+        impl<$($generics)*> Parts for $many {
+            type Views<'s> = $views;
+
+            fn record(&mut self, recorder: &mut LaunchRecorder) {
+                self.iter_mut().for_each(|part| part.record(recorder));
+            }
+
+            fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
+                self.iter().try_for_each(|part| part.refuse_untracked(tracked))
+            }
+
+            fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s> {
+                let into_views: fn(Self, &'s OtherStreams<'s>) -> Self::Views<'s> = $into_views;
+                into_views(self, others)
+            }
+        }
+    )*};
+}
+
+many_uses! {
+    impl[P: Parts] Option<P>, Option<P::Views<'s>>,
+        |parts, others| parts.map(|part| part.into_views(others));
+    impl[P: Parts] Vec<P>, Vec<P::Views<'s>>,
+        |parts, others| parts.into_iter().map(|part| part.into_views(others)).collect();
+    impl[P: Parts, const N: usize] [P; N], [P::Views<'s>; N],
+        |parts, others| parts.map(|part| part.into_views(others));
+}
+
+macro_rules! tuples {
+    ($($part:ident)*) => {
+        #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
+        impl<$($part: Parts),*> Parts for ($($part,)*) {
+            type Views<'s> = ($($part::Views<'s>,)*);
+
+            #[inline]
+            fn record(&mut self, recorder: &mut LaunchRecorder) {
+                let ($($part,)*) = self;
+                $($part.record(recorder);)*
+            }
+
+            #[inline]
+            fn refuse_untracked(&self, tracked: &Tracked<'_>) -> Result<(), PrepareError> {
+                let ($($part,)*) = self;
+                $($part.refuse_untracked(tracked)?;)*
+                Ok(())
+            }
+
+            #[inline]
+            fn into_views<'s>(self, others: &'s OtherStreams<'s>) -> Self::Views<'s> {
+                let ($($part,)*) = self;
+                ($($part.into_views(others),)*)
+            }
+        }
+    };
+}
+
+tuples!();
+tuples!(A);
+tuples!(A B);
+tuples!(A B C);
+tuples!(A B C D);
+tuples!(A B C D E);
+tuples!(A B C D E F);
+tuples!(A B C D E F G);
+tuples!(A B C D E F G H);
+tuples!(A B C D E F G H I);
+tuples!(A B C D E F G H I J);
+tuples!(A B C D E F G H I J K);
+tuples!(A B C D E F G H I J K L);
