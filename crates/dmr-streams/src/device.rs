@@ -245,13 +245,11 @@ impl Device {
     #[inline]
     pub(crate) fn make_current(&self) -> Result<bool, (&'static str, DriverError)> {
         let context = self.context().cu_ctx();
-        let current = match result::ctx::get_current() {
-            // The current context may be that of another device, and lost.
-            Err(error) if is_sticky(code(error)) => None,
-            current => current.map_err(|error| ("cuCtxGetCurrent", error))?,
-        };
-        if current == Some(context) {
-            return Ok(false);
+        match result::ctx::get_current() {
+            Ok(Some(current)) if current == context => return Ok(false),
+            // The sticky error may be that of another context.
+            Err(error) if !is_sticky(code(error)) => return Err(("cuCtxGetCurrent", error)),
+            _ => {}
         }
         // SAFETY: `inner.context` keeps the context alive.
         unsafe { result::ctx::set_current(context) }.map_err(|error| ("cuCtxSetCurrent", error))?;

@@ -9,6 +9,7 @@
 //! | [`config`] | [`StreamPoolConfig`], the configuration of a stream pool |
 //! | [`pool`] | [`StreamPool`], a fixed number of streams, named by ids |
 //! | [`guard`] | [`StreamGuard`], a stream during a call: checked once, and not retired until the call ends |
+//! | [`completed`] | [`Completed`], a future of the work of a stream |
 //! | [`relaxed`] | [`RelaxedCapture`], for driver calls that a graph capture forbids |
 //! | [`lease`] | [`StreamLease`], one stream of a pool, for one user |
 //! | [`context`] | [`DeviceContext`], a resource and its streams, for launches and buffers |
@@ -29,6 +30,7 @@
 
 mod acquire;
 mod adopt;
+pub mod completed;
 pub mod config;
 pub mod context;
 pub mod device;
@@ -58,7 +60,9 @@ mod sync;
 mod timeline;
 pub mod tracked;
 pub mod uses;
+mod watcher;
 
+pub use completed::Completed;
 pub use config::StreamPoolConfig;
 pub use context::DeviceContext;
 pub use device::Device;

@@ -117,7 +117,7 @@ impl Progress {
     }
 
     /// Remembers that an event is done, and so all uses that it covers.
-    fn has_completed(&self, event: &Event) {
+    pub(crate) fn has_completed(&self, event: &Event) {
         self.timelines[event.slot()].raise_done(event.seq());
         for (slot, seq) in event.seen.iter(self.reach()) {
             self.timelines[slot].raise_done(seq);

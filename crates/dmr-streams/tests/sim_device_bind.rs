@@ -74,3 +74,14 @@ fn a_call_on_the_legacy_stream_binds_the_context_first() {
     assert_eq!(calls_on(&rig, legacy.id(), false, false), (true, [1, 0, 1]));
     assert_eq!(calls_on(&rig, legacy.id(), true, false), (true, [1, 1, 0]));
 }
+
+#[test]
+fn a_lost_device_whose_context_is_current_is_not_the_error_of_another() {
+    let rig = Rig::simulated();
+    let other = Device::open(rig.universe().ordinal(1)).unwrap();
+    rig.device().bind().unwrap();
+    rig.universe().lose_device(0, 700);
+    other.bind().unwrap();
+    rig.device().bind().unwrap_err();
+    assert!(rig.device().is_lost() && !other.is_lost());
+}

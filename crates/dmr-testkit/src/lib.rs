@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | [`rig`] | [`Rig`]: a device, a stream pool and device operations, on the driver that the process uses |
 //! | [`harness`] | [`ResourceHarness`]: the harness of the conformance suite around a resource |
+//! | [`executor`] | [`block_on`]: an executor for one future |
+//! | [`held_stream`] | [`HeldStream`]: a stream that waits until the test lets it go on |
 //! | [`fake`] | [`FakeHarness`](fake::FakeHarness): a device in host memory, no driver at all |
 //! | [`fake_tool`] | a tool with NVTX's memory extension, which records its calls |
 //! | [`faults`] | [`for_each_driver_call`]: a scenario once per driver call that it makes |
@@ -12,16 +14,20 @@
 //!
 //! For `tests/`, `examples/` and unpublished crates only: it panics where a test would.
 
+pub mod executor;
 pub mod fake;
 pub mod fake_tool;
 pub mod faults;
 pub mod harness;
+pub mod held_stream;
 pub mod repository;
 pub mod rig;
 pub mod scenarios;
 mod split_mix;
 
+pub use executor::{CountedWakes, block_on};
 pub use faults::{for_each_driver_call, for_each_driver_call_of_two};
 pub use harness::ResourceHarness;
+pub use held_stream::HeldStream;
 pub use rig::{Rig, RigConfig};
 pub use split_mix::SplitMix64;
