@@ -90,10 +90,10 @@ pub(crate) fn are_rare(step: &Step) -> bool {
 
 /// Draws a driver call by which the stack reserves or returns memory. Also returns whether it returns memory.
 pub(crate) fn draw_memory(random: &mut Random, stack: Stack) -> (&'static str, bool) {
-    const GIVE_BACK: [&str; 5] =
+    const FREEING: [&str; 5] =
         ["cuMemUnmap", "cuMemRelease", "cuMemFree_v2", "cuMemFreeAsync", "cuMemPoolTrimTo"];
     let (call, _) = random.pick(memory(stack));
-    (call, GIVE_BACK.contains(&call))
+    (call, FREEING.contains(&call))
 }
 
 fn memory(stack: Stack) -> &'static [Weighted] {

@@ -78,7 +78,7 @@ fn is_a_hint_followed_and_a_taken_one_passed_over() {
 }
 
 #[test]
-fn is_a_range_given_back_in_part_or_under_a_mapping() {
+fn a_range_is_not_freed_in_part_or_under_a_mapping() {
     let (_universe, gpu) = device();
     let at = reserve(2 * PAGE).unwrap();
     assert_eq!(code(unreserve(at, PAGE)), INVALID);

@@ -54,7 +54,7 @@ fn the_pool_of_the_process_gives_its_memory_back_however_the_process_ends() {
 }
 
 #[test]
-fn memory_whose_last_work_is_still_under_way_is_given_back_too() {
+fn memory_whose_last_work_is_still_under_way_is_freed_too() {
     assert_eq!(run("frees-early", ENDS[0]).bytes, 0);
 }
 
@@ -71,7 +71,7 @@ fn what_is_not_freed_is_left_alone() {
 }
 
 #[test]
-fn a_runtime_in_a_static_of_the_program_gives_back_and_has_a_whole_log() {
+fn a_runtime_in_a_static_of_the_program_frees_its_memory_and_has_a_whole_log() {
     for end in ENDS {
         let left = run("logs", end);
         assert_eq!((left.bytes, left.rows), (0, 200), "{end:?}");

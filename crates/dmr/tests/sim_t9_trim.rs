@@ -98,9 +98,9 @@ fn what_is_to_be_kept_and_what_is_live_stays() {
         let memory = runtime.resource();
         for keep in [u64::MAX, 4 << 30, 2 << 30, 0] {
             let reserved = memory.usage().reserved;
-            let given_back = runtime.trim_to(keep).unwrap();
+            let trimmed = runtime.trim_to(keep).unwrap();
             let left = memory.usage().reserved;
-            assert_eq!((left, left), (reserved - given_back, taken(rig) - before), "{name}");
+            assert_eq!((left, left), (reserved - trimmed, taken(rig) - before), "{name}");
             let piece = 64 << 20;
             assert!(left <= keep.max(GIB as u64).saturating_add(piece), "{name}: {left} of {keep}");
             assert!(left >= keep.min(reserved).min(GIB as u64), "{name}: {left} of {keep}");
@@ -128,7 +128,7 @@ fn the_pool_says_what_upstream_keeps_besides() {
 }
 
 #[test]
-fn a_driver_that_fails_once_loses_nothing_and_the_next_trim_gives_back_the_rest() {
+fn a_driver_that_fails_once_loses_nothing_and_the_next_trim_frees_the_rest() {
     const UNKNOWN: i32 = 999;
     for (name, _, choose) in BACKENDS {
         let failed = dmr_testkit::faults::for_each_driver_call(

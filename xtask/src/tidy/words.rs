@@ -43,9 +43,13 @@ const PHRASES: &[Phrase] = &[
     Phrase { forms: &["latch"], instead: "lock, or spinlock" },
 ];
 
-/// How no doc comment starts: it is a verb or a noun phrase that stands alone.
+/// The words with which no doc comment starts: it starts with a verb or a noun phrase that stands alone.
 const STARTS: &[&str] = &[
-    "The same.",
+    "What ",
+    "How ",
+    "Whether ",
+    "Which ",
+    "The same",
     "The opposite.",
     "The other way round.",
     "All kinds.",

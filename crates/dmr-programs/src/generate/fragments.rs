@@ -355,11 +355,11 @@ impl Draw {
         let [home, other] = self.distinct_streams()?;
         let bytes = (1_300_000 * self.scale) as usize;
         let mut script = self.script_of_two()?;
-        let (call, gives_back) = calls::draw_memory(&mut script.draw.random, script.draw.stack);
+        let (call, frees) = calls::draw_memory(&mut script.draw.random, script.draw.stack);
         let lines = 1 + script.draw.random.below(3) as usize;
         let block = script.draw.name();
         let allocate = Step::Allocate { block, bytes, stream: home };
-        if gives_back {
+        if frees {
             script.step(allocate);
             let step = script.draw.random.pick(&[true, false]);
             if step {

@@ -96,7 +96,7 @@ impl Player {
         let bytes = end.saturating_sub(start);
         let generation = held.block.generation();
         let is_in_use =
-            |facts: &Facts| facts.calls > 0 || !facts.windows.is_empty() || facts.given_back;
+            |facts: &Facts| facts.calls > 0 || !facts.windows.is_empty() || facts.is_deallocated;
         let is_in_use = state.facts.get(&generation).is_some_and(is_in_use);
         if held.whole.is_some() || is_in_use {
             state.blocks.insert(name, held);
@@ -208,7 +208,7 @@ impl Player {
         let (id, ptr) = (block.id(), block.ptr());
         let generation = block.generation();
         let facts = state.fact(generation);
-        facts.given_back = true;
+        facts.is_deallocated = true;
         facts.enter();
         let is_open = !facts.windows.is_empty();
         if !is_open {
@@ -237,7 +237,7 @@ impl Player {
         let now = match freed {
             Ok(now) => now,
             Err(refused) => {
-                facts.given_back = false;
+                facts.is_deallocated = false;
                 if !facts.is_reported {
                     self.report_allocated(facts);
                 }

@@ -42,7 +42,7 @@ impl Player {
         let mut retired = HashMap::new();
         for (block, _) in state.windows.values().flat_map(|open| &open.uses) {
             if let Some(facts) = state.facts.get(&block.generation())
-                && facts.given_back
+                && facts.is_deallocated
             {
                 retired.insert(block.generation(), facts.bytes);
             }
@@ -89,7 +89,7 @@ impl Player {
         self.compare_usage().map_err(|text| Failure::at_end(FailureKind::Accounting, text))?;
         let callbacks = self.built.callbacks.load(Ordering::Relaxed);
         (0..callbacks).for_each(|_| self.count(Conflict::CallbackAllocated));
-        self.give_back()?;
+        self.free_all_memory()?;
         self.rig
             .streams()
             .reap_pinned()
@@ -112,7 +112,7 @@ impl Player {
         Ok(())
     }
 
-    fn give_back(&self) -> Played {
+    fn free_all_memory(&self) -> Played {
         let at = self.program.lines.len().saturating_sub(1);
         let resource = &self.built.resource;
         let failed = |error| self.unexpected(at, "at the end", &error);

@@ -88,7 +88,7 @@ pub(crate) struct Facts {
     pub(crate) churn: u64,
     /// Calls in progress that borrow the block: it cannot be freed.
     pub(crate) borrows: usize,
-    pub(crate) given_back: bool,
+    pub(crate) is_deallocated: bool,
     /// `true` if the player has reported it to the simulator.
     pub(crate) is_reported: bool,
     pub(crate) last_write: Option<usize>,
@@ -176,7 +176,7 @@ impl State {
     /// Removes a block that is not used any more.
     pub(crate) fn forget(&mut self, block: Generation) {
         let is_over =
-            |facts: &Facts| facts.given_back && facts.calls == 0 && facts.windows.is_empty();
+            |facts: &Facts| facts.is_deallocated && facts.calls == 0 && facts.windows.is_empty();
         if self.facts.get(&block).is_some_and(is_over) {
             self.facts.remove(&block);
         }

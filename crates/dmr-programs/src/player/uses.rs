@@ -152,7 +152,7 @@ impl Player {
         let recorded = self.library(at, || self.built.resource.record_block_use(&block, home.id()));
         let mut state = self.state();
         let facts = state.fact(generation);
-        let (given_back, disturbed) = (facts.given_back, facts.churn != churn);
+        let (is_deallocated, disturbed) = (facts.is_deallocated, facts.churn != churn);
         facts.leave();
         state.fact(generation).borrows -= 1;
         if matches!(recorded, Ok(Ok(())))
@@ -164,7 +164,7 @@ impl Player {
         drop(state);
         match recorded? {
             Ok(()) => self.refused_by_capture(at, slot_of(&home), "record_block_use"),
-            Err(ResourceError::UseAfterFree { .. }) if given_back => Ok(()),
+            Err(ResourceError::UseAfterFree { .. }) if is_deallocated => Ok(()),
             Err(ResourceError::WindowConflict { .. }) if disturbed => Ok(()),
             Err(error) => self.expect_or_retired(at, "record_block_use", &home, &error),
         }
@@ -230,11 +230,11 @@ impl Player {
         let prepared = prepared.and_then(|prepared| self.judge_prepared(at, lease, prepared));
         let mut state = self.state();
         let after = conflicts(&mut state);
-        let mut given_back = false;
+        let mut is_deallocated = false;
         for (generation, churn) in generations.iter().zip(churn) {
             let facts = state.fact(*generation);
             disturbed |= facts.churn != churn;
-            given_back |= facts.given_back;
+            is_deallocated |= facts.is_deallocated;
             facts.leave();
         }
         let refused = match prepared {
@@ -255,7 +255,7 @@ impl Player {
                 state.counts.count(Conflict::WindowRefused);
                 Ok(None)
             }
-            ResourceError::UseAfterFree { .. } if given_back => {
+            ResourceError::UseAfterFree { .. } if is_deallocated => {
                 state.counts.count(Conflict::StaleId);
                 Ok(None)
             }
@@ -368,7 +368,7 @@ impl Player {
             let facts = state.fact(block.generation());
             facts.windows.retain(|window| window.number != number);
             facts.enter();
-            if facts.windows.is_empty() && facts.given_back {
+            if facts.windows.is_empty() && facts.is_deallocated {
                 self.report_freed(facts);
             }
             // This use also declares all earlier work of the home stream.

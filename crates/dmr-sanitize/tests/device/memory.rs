@@ -10,7 +10,7 @@ use crate::{SIZES, Test};
 pub(crate) const TESTS: &[Test] = &[
     ("blocks_of_many_sizes_are_written_to_the_last_byte", grows),
     ("memory_that_was_freed_serves_the_next_block_of_another_stream", recycles),
-    ("a_trim_gives_back_what_no_block_needs_and_the_next_block_is_sound", trims),
+    ("a_trim_frees_what_no_block_needs_and_the_next_block_is_sound", trims),
 ];
 
 /// Bytes of blocks that make a resource reserve memory several times.

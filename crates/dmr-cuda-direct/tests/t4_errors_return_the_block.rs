@@ -1,4 +1,4 @@
-//! T4: a block that is refused comes back inside the error.
+//! T4: a block that is refused is returned inside the error.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_testkit::Rig;
 
 #[test]
-fn a_block_of_another_resource_comes_back_unharmed() {
+fn a_block_of_another_resource_is_returned_unharmed() {
     let rig = Rig::new();
     let [ours, theirs] = [(); 2].map(|()| DirectCudaResource::new(Arc::clone(rig.streams())));
     let block = theirs.allocate(100, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
