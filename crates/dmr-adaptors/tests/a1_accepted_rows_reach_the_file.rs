@@ -180,7 +180,7 @@ fn what_the_inner_sink_refuses_is_counted_and_the_next_flush_says_why() {
     assert_eq!(sink.lost_records(), 4);
 }
 
-/// The inner sink holds the last owner of its own queue, and lets it go.
+/// The sink behind the queues holds the last owner of its own queues, and drops it.
 #[test]
 fn a_sink_that_is_dropped_on_its_own_thread_ends() {
     type Owner = OnceLock<std::sync::Mutex<Option<Arc<dyn LoggingSink>>>>;

@@ -58,7 +58,7 @@ fn a_block_that_is_no_longer_remembered_and_a_stranger_are_foreign() {
         guard.deallocate(guard.allocate(1, home.id(), TAG).unwrap()).unwrap();
     }
     assert!(matches!(is_refused(&guard, &memory), ResourceError::ForeignBlock { .. }));
-    // Directly from the inner resource: it goes back there.
+    // Directly from upstream: it is deallocated there.
     let unguarded = guard.upstream().allocate(1, home.id(), TAG).unwrap();
     let refused = guard.deallocate(unguarded).unwrap_err();
     assert!(matches!(refused.error, ResourceError::ForeignBlock { .. }));

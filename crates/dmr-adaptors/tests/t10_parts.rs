@@ -86,7 +86,7 @@ fn an_aligned_block_is_taken_at_its_depth_and_at_no_other() {
     }
 }
 
-/// The block that the guard allocates is a part of the block that the inner layer allocates, which is
+/// The block that the guard allocates is a part of the block that the layer below it allocates, which is
 /// a part of the backend's.
 #[test]
 fn parts_of_parts_are_refused_through_a_stack() {

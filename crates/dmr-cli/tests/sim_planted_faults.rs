@@ -111,7 +111,7 @@ impl DeviceMemoryResource for Twice {
             return self.inner.deallocate(block);
         };
         let _ = block.into_parts();
-        // SAFETY: what the inner resource made.
+        // SAFETY: the block that upstream allocated.
         self.inner.deallocate(unsafe { DeviceBlock::from_parts(parts) })
     }
 

@@ -97,7 +97,7 @@ impl DeviceBlock {
         (self.bytes, self.reserved_bytes) = (bytes, reserved_bytes);
     }
 
-    /// Takes the block apart, for the resource that allocated it.
+    /// Returns the fields of the block, for the resource that allocated it.
     ///
     /// Afterwards the caller is responsible for the memory, as after `mem::forget`.
     #[must_use]

@@ -69,7 +69,7 @@ impl Accounts {
         balance.slots.pop()
     }
 
-    /// Takes back the count of a block that could not be used.
+    /// Subtracts the count of a block that could not be used.
     #[cold]
     pub(crate) fn not_allocated(&self, home: StreamId, bytes: u64) {
         self.of(home).allocated -= bytes;

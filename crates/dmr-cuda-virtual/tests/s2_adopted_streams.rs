@@ -1,4 +1,4 @@
-//! S2: a home stream of another owner is waited for by its last event once it is taken back.
+//! S2: a home stream of another owner is waited for by its last event once it is retired.
 
 mod support;
 

@@ -60,7 +60,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         outcome
     }
 
-    /// Gives the free segments of an arena back, as long as more than `bytes` bytes are reserved.
+    /// Deallocates the free segments of an arena upstream, as long as more than `bytes` bytes are reserved.
     fn trim_segments(&self, arena: &Arena, bytes: u64) -> ResourceResult<()> {
         let (mut refused, mut outcome) = (Vec::new(), Ok(()));
         while self.reserved.load(Ordering::Relaxed) > bytes {

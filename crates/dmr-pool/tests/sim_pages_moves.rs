@@ -18,8 +18,8 @@ fn stage(config: PoolConfig) -> Stage {
     Stage::new(Upstream::Virtual, config)
 }
 
-/// Takes all four pages on the first stream and gives the first and the third back, which are not
-/// done with.
+/// Allocates all four pages on the first stream and frees the first and the third, whose work is not
+/// done.
 fn leave_two_of_four(stage: &Stage) -> Vec<DeviceBlock> {
     let [a, ..] = stage.streams();
     let mut held: Vec<_> = (0..4).map(|_| stage.allocate(a, ALL)).collect();

@@ -1,4 +1,4 @@
-//! Words that streams write and wait for: what is written, who waits, and what is refused.
+//! Words that streams write and wait for: what is written, which streams wait, and what is refused.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

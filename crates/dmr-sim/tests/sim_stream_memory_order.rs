@@ -1,4 +1,4 @@
-//! The order that words make between streams: who comes after whom once a wait has gone on, and what is a race still.
+//! The order that words make between streams: which work comes after which once a wait has ended, and what is a race still.
 #![allow(unsafe_code)] // the driver is called directly
 
 mod support;

@@ -1,4 +1,4 @@
-//! S2, S3, T1: streams of other owners, taken into a pool and given up again.
+//! S2, S3, T1: streams of other owners, adopted by a pool and retired again.
 
 #![allow(unsafe_code, reason = "adopts a raw stream, which is unsafe")]
 

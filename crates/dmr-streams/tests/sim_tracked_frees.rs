@@ -1,4 +1,4 @@
-//! U7, U9: what `Tracked` keeps goes to the inner resource before memory is refused and when
+//! U7, U9: what `Tracked` keeps is deallocated upstream before memory is refused and when
 //! `Tracked` is dropped, ordered after every use.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn universe() -> Universe {
     Universe::builder().policy(Policy::Lazy).capacity(64 << 20).build().unwrap()
 }
 
-/// The inner resource queues its free on the home stream, where a free that is not ordered after a
+/// Upstream queues its free on the home stream, where a free that is not ordered after a
 /// use is a race.
 fn over_async(rig: &Rig) -> Tracked<AsyncCudaResource> {
     let inner = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();

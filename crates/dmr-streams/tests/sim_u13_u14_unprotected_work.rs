@@ -1,4 +1,4 @@
-//! U13, U14: work that cannot be recorded is waited for, or its block set apart; and nothing is
+//! U13, U14: work that cannot be recorded is waited for, or its block is never freed; and nothing is
 //! silently left out of a graph.
 
 use std::sync::Arc;

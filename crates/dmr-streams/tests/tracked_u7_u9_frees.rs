@@ -1,4 +1,4 @@
-//! U7, U9, T4, T7: when the inner resource of `Tracked` gets a block back.
+//! U7, U9, T4, T7: when `Tracked` deallocates a block upstream.
 
 use std::sync::Arc;
 

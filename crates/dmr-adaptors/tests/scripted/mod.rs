@@ -8,7 +8,7 @@ use dmr_core::{
     ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
 };
 
-/// Forwards to `inner`, except for calls that the script has an error for. Tracks no uses.
+/// Forwards to `upstream`, except for calls that the script has an error for. Tracks no uses.
 #[derive(Debug)]
 pub(crate) struct Scripted<R> {
     pub(crate) inner: R,

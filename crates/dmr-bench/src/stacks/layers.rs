@@ -102,7 +102,7 @@ pub(super) fn wrap<R: DeviceMemoryResource + 'static>(
     }
 }
 
-/// The adaptor is shared with who asks it for what it dropped.
+/// Shares the adaptor with the function that returns its number of dropped records.
 fn logged<R: DeviceMemoryResource + 'static>(
     inner: R,
 ) -> Result<(Arc<LoggingResource<R>>, Log), BenchError> {

@@ -13,7 +13,7 @@ use dmr_streams::StreamPool;
 use super::{ReservedPeak, Stack};
 use crate::BenchError;
 
-/// Gives the free memory of a stack back to the device.
+/// Returns the free memory of a stack to the device.
 pub type Trim = Box<dyn Fn() -> Result<(), BenchError> + Send + Sync>;
 
 /// A stack with a limit on what it takes from the device.

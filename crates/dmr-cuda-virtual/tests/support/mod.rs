@@ -45,7 +45,7 @@ pub(crate) fn view(
     }
 }
 
-/// Unmaps it everywhere and gives all of it back.
+/// Unmaps memory everywhere, and frees it and its addresses.
 pub(crate) fn take_back(
     pages: &dyn VirtualMemory,
     memory: PhysicalMemory,
