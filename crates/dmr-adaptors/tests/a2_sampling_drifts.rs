@@ -84,7 +84,7 @@ impl Sampled {
     }
 }
 
-/// What is charged after two threads have allocated a block each at the same time, and what is
+/// Returns the bytes that are charged after two threads have allocated a block each at the same time, and what is
 /// out.
 fn after_two(
     inner: &InStep,

@@ -24,7 +24,7 @@ pub(crate) struct Windows<S: Deref<Target = StreamPool>, R: DeviceMemoryResource
     streams: S,
     resource: R,
     tokens: LaunchTokens,
-    /// Whether the launch was neither finished nor cancelled.
+    /// `true` if the launch was neither finished nor cancelled.
     is_pending: bool,
 }
 

@@ -14,11 +14,11 @@ use dmr_core::size::human_bytes;
 pub struct SharedLimitError {
     /// The file of the account, or the directory where it would be.
     pub path: PathBuf,
-    /// What is wrong, and what to do.
+    /// The problem, and what to do.
     pub problem: Problem,
 }
 
-/// What is wrong with an account, or with a member.
+/// The problem of an account, or of a member.
 ///
 /// Variants are `#[non_exhaustive]`: match on what you need and end with `..`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +76,7 @@ pub enum Problem {
     #[non_exhaustive]
     #[error("{what}: remove the file, or name another directory in DMR_SHARED_LIMIT_DIR")]
     Foreign {
-        /// What is wrong with the file.
+        /// The problem with the file.
         what: String,
     },
 
@@ -99,7 +99,7 @@ pub enum Problem {
         "the account is damaged ({what}): end the processes that share it, then remove the file"
     )]
     Corrupt {
-        /// What is wrong with the contents.
+        /// The problem with the contents.
         what: &'static str,
     },
 
@@ -109,7 +109,7 @@ pub enum Problem {
         "the account was {what} by another program while in use: restart the processes that share it"
     )]
     Changed {
-        /// What happened to the file.
+        /// The event that befell the file.
         what: &'static str,
     },
 
@@ -125,7 +125,7 @@ pub enum Problem {
     #[non_exhaustive]
     #[error("{what}: mount the proc file system of this pid namespace at /proc")]
     NoProcesses {
-        /// What is missing.
+        /// The thing that is missing.
         what: String,
     },
 
@@ -143,7 +143,7 @@ pub enum Problem {
     #[non_exhaustive]
     #[error("locked for {waited:?}{}: continue or end that process if it is stopped; use a longer lock timeout if many join or charge at once", Held(.holder))]
     Busy {
-        /// How long the call waited.
+        /// The time that the call waited.
         waited: Duration,
         /// The pid of the process that holds the lock, where the system says.
         holder: Option<u32>,
@@ -155,7 +155,7 @@ pub enum Problem {
     System {
         /// The call.
         call: &'static str,
-        /// What the operating system says.
+        /// The operating system's message.
         problem: String,
     },
 }

@@ -53,7 +53,7 @@ pub(crate) struct Namespaces {
     pub(crate) time: u64,
 }
 
-/// What all members of an account agree on, and the one that set the limit.
+/// The values that all members of an account agree on, and the member that set the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Header {
     /// In bytes.
@@ -66,7 +66,7 @@ pub(crate) struct Header {
     pub(crate) set_by_name: Text<16>,
 }
 
-/// What one member has charged.
+/// The charges of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Record {
     pub(crate) process: ProcessId,

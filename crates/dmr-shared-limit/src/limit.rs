@@ -39,7 +39,7 @@ struct Gate {
     returned: Condvar,
     /// Bytes by which the next thread with the session changes what is charged.
     change: AtomicI64,
-    /// Whether a thread retries what the file does not have yet.
+    /// `true` while a thread retries the changes that the file does not have yet.
     is_retried: AtomicBool,
 }
 
@@ -58,9 +58,9 @@ enum Stage {
     Left,
 }
 
-/// How long a change waits that cannot be refused.
+/// The time that a change waits which cannot be refused.
 const PATIENCE_OF_CHANGE: Duration = Duration::from_millis(50);
-/// How long the thread that retries a change waits for the file, and then until it tries again.
+/// The time that the thread which retries a change waits for the file, and then until it tries again.
 const PATIENCE_OF_RETRY: Duration = Duration::from_millis(5);
 const PAUSE_OF_RETRY: Duration = Duration::from_millis(50);
 

@@ -1,4 +1,4 @@
-//! What the protocol needs of the place where an account is stored.
+//! The storage of an account, as the protocol needs it.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ pub(crate) struct PatternCheck {
     pub(crate) bytes: u64,
     /// Repeated from `ptr` on.
     pub(crate) pattern: u32,
-    /// Where the result is written.
+    /// The index of the result.
     pub(crate) slot: usize,
 }
 

@@ -46,7 +46,7 @@ struct PendingChecks {
 #[derive(Clone, Copy)]
 struct CheckedRange {
     key: u64,
-    /// Where the range starts in its block.
+    /// The start of the range in its block.
     start: usize,
 }
 

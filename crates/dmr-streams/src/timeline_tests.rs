@@ -1,4 +1,4 @@
-//! Which event covers a use, and when an event is recorded again.
+//! The event that covers a use, and the time at which an event is recorded again.
 
 use super::*;
 

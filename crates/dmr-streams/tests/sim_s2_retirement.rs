@@ -184,7 +184,7 @@ fn retiring_with_a_timeout_waits_for_a_launch_that_another_thread_finishes() {
     rig.assert_clean();
 }
 
-/// What a thread does with blocks of the resource, whose home is the stream.
+/// A thread's calls with blocks of the resource, whose home is the stream.
 type Scenario = fn(&Rig, &Resource, StreamId, StreamId) -> ResourceResult<()>;
 
 const SCENARIOS: [(&str, Scenario); 6] = [

@@ -43,7 +43,7 @@ fn write(
     window
 }
 
-/// When a window closes, relative to the deallocation of its block.
+/// The time at which a window closes, relative to the deallocation of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closes {
     Before,

@@ -1,4 +1,4 @@
-//! What each live block was charged, to which account of a tree, and with which tag.
+//! The charges of live blocks: bytes, account of a tree, and tag.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -26,7 +26,7 @@ pub(super) struct Charges {
     made_in: Process,
 }
 
-/// What is charged for a block, or for memory.
+/// The charge of a block, or of memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     pub(super) account: AccountId,
@@ -34,7 +34,7 @@ pub(super) struct Charge {
     pub(super) tag: AllocTag,
 }
 
-/// What an account is charged for.
+/// The subject of a charge: an account and a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) account: AccountId,
@@ -253,7 +253,7 @@ impl Entry {
 /// The tags that entries name by number, at most this many.
 const MAX_TAGS: usize = 4096;
 
-/// How many places are tried for a tag. One that finds none free is [`AllocTag::OTHER`].
+/// The number of places that are tried for a tag. One that finds none free is [`AllocTag::OTHER`].
 const MAX_PROBES: usize = 64;
 
 /// By the address of the name, or in the first free place after that.

@@ -1,4 +1,4 @@
-//! What holds how much of a tree of accounts.
+//! The holders of a tree of accounts, and their bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

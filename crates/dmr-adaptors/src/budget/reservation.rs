@@ -11,7 +11,7 @@ use super::Budget;
 use super::account::Account;
 use super::tree::{RESERVED, Refusal, Refused, State, Tree};
 
-/// How often a waiting reservation looks again, and reaps.
+/// The interval at which a waiting reservation looks again, and reaps.
 const REAP_EVERY: Duration = Duration::from_millis(2);
 
 /// Bytes taken out of a budget, as a budget of their own, with the same name. Made by
@@ -80,7 +80,7 @@ pub(super) struct Waiter {
     ticket: u64,
     account: Arc<Account>,
     bytes: u64,
-    /// Whether its bytes are charged to the tree, and not yet to the limit around it.
+    /// `true` if its bytes are charged to the tree, and not yet to the limit around it.
     is_charging: bool,
 }
 

@@ -67,7 +67,7 @@ pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     pending: Arc<PendingBlocks>,
     budget: Budget,
     streams: StreamPoolId,
-    /// Whether the charge of a block is found by the block's slot.
+    /// `true` if the charge of a block is found by the block's slot.
     by_slot: bool,
     reap_pending: bool,
 }

@@ -36,9 +36,9 @@ pub(super) struct Tree {
     outer: Option<Arc<dyn OuterLimit>>,
     state: LeakedInChild<Mutex<State>>,
     pub(super) charges: Charges,
-    /// How often a pending block was released.
+    /// The number of pending blocks that were released.
     reaped: AtomicU64,
-    /// How often a charge was taken back, because the limit around the root refused it.
+    /// The number of charges that were taken back, because the limit around the root refused them.
     taken_back: AtomicU64,
     /// The number of reservations that wait.
     waiting: AtomicU64,
@@ -46,7 +46,7 @@ pub(super) struct Tree {
     pub(super) released: Condvar,
 }
 
-/// What the lock of a tree guards, beside the accounts.
+/// The state that the lock of a tree guards, beside the accounts.
 #[derive(Debug)]
 pub(super) struct State {
     /// The accounts that a handle can charge, and those that hold bytes.
@@ -60,7 +60,7 @@ pub(super) struct State {
     pub(super) next_ticket: u64,
 }
 
-/// How often bytes were released that no request should be refused for.
+/// The counts of releases of bytes that no request should be refused for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Releases {
     reaped: u64,

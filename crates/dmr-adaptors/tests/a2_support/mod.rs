@@ -15,7 +15,7 @@ use dmr_core::{
 #[derive(Debug)]
 pub(crate) struct Backend {
     pool: StreamPoolId,
-    /// What may be out at any instant; whether it was exceeded is in `exceeded`.
+    /// The bytes that may be out at any instant; whether they were exceeded is in `exceeded`.
     bound: AtomicU64,
     exceeded: AtomicBool,
     out: AtomicU64,
@@ -33,9 +33,9 @@ pub(crate) struct Backend {
     /// When each block that was retired was freed.
     freed_at: Mutex<HashMap<Generation, u64>>,
     clock: AtomicU64,
-    /// How often it was reaped: without and with waiting.
+    /// The number of reaps: without and with waiting.
     pub(crate) reaps: [AtomicU64; 2],
-    /// Whether `try_reap` frees anything.
+    /// `true` if `try_reap` frees anything.
     reaps_early: AtomicBool,
 }
 

@@ -37,7 +37,7 @@ pub struct BlocksInUse<T> {
     settling: Mutex<()>,
 }
 
-/// Whether a call waits for other threads and for the device.
+/// The patience of a call: whether it waits for other threads and for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// It does not wait.
