@@ -7,6 +7,7 @@ use dmr_core::ledger::{PartLedger, UseId};
 use dmr_core::{BlockUse, ByteRange, ResourceResult, StreamId, UseToken};
 
 use super::slots::{OpenWindow, SlotState, WindowEnd};
+use super::{Needs, UseTable};
 
 /// The windows and uses of a block by the bytes that they use.
 #[derive(Default)]
@@ -18,15 +19,14 @@ pub(super) struct PartUses {
 }
 
 impl SlotState {
-    /// Opens a window on some bytes and returns its ticket; calls `need` with each use that the new one must
-    /// wait for.
+    /// Opens a window on some bytes. Returns its ticket, and the uses that the new one must wait for.
+    // It takes no closure, which would cost uses of whole blocks several instructions.
     #[inline(never)]
     pub(super) fn open_part(
         &mut self,
         used: &BlockUse,
         stream: StreamId,
-        need: &mut dyn FnMut(UseId),
-    ) -> ResourceResult<u32> {
+    ) -> ResourceResult<(u32, Needs)> {
         let ticket = self.ticket_for_another(used, stream)?;
         let BlockUse { access, bytes, .. } = *used;
         let open = self.windows.len();
@@ -35,13 +35,15 @@ impl SlotState {
             let windows = vec![ByteRange::WHOLE; open];
             Box::new(PartUses { ledger: PartLedger::default(), windows })
         });
+        let mut needs = Needs::new();
+        let need = |used| UseTable::add_need(used, &mut needs);
         match parts.ledger.is_empty() {
             true => self.ledger.visit_waits(stream.slot(), access, need),
             false => parts.ledger.visit_waits(bytes, stream.slot(), access, need),
         }
         parts.windows.push(bytes);
         self.windows.push(OpenWindow { stream, ticket, access });
-        Ok(ticket)
+        Ok((ticket, needs))
     }
 
     /// Closes a window. Returns `false` if there is no such window.

@@ -142,7 +142,9 @@ impl Slots {
             return Err(Self::no_window(used.block, stream));
         };
         if slot.parts.is_some() || !used.bytes.is_whole() {
-            return slot.open_part(used, stream, &mut need);
+            let (ticket, waits) = slot.open_part(used, stream)?;
+            waits.into_iter().for_each(&mut need);
+            return Ok(ticket);
         }
         let ticket = match slot.windows.is_empty() {
             true => 0,
