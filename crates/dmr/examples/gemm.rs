@@ -1,0 +1,279 @@
+//! cuBLAS multiplies matrices that a kernel, compiled by NVRTC, writes slowly on another stream: first with the uses
+//! recorded, then with their recording left out.
+//!
+//! `cargo run -p dmr --example gemm [ROUNDS]`. On the simulated driver, which has neither library, a kernel of its
+//! own multiplies through the same traits of cudarc.
+
+#![allow(unsafe_code, reason = "kernel launches, and a matrix product without order")]
+#![allow(clippy::print_stdout, reason = "an example shows what it did")]
+
+use std::error::Error;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cudarc::cublas::result::CublasError;
+use cudarc::cublas::sys::cublasOperation_t;
+use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
+use cudarc::driver::{
+    CudaFunction, CudaStream, DevicePtr, DevicePtrMut, DriverError, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::{Ptx, compile_ptx};
+use dmr::prelude::*;
+use dmr_sim::{Driver, Footprint, KernelArgs, KernelMemory, Policy, Universe};
+
+/// Rows and columns of each matrix.
+const N: usize = 128;
+const SLOW_NANOSECONDS: u64 = 5_000_000;
+
+/// `x[i] = seed + i % 3`.
+const PRODUCE: &str = r#"extern "C" __global__ void produce(float *x, unsigned seed, unsigned n) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = (float)(seed + i % 3);
+}"#;
+
+/// What the simulated driver must know of its kernels: their parameters.
+const SIMULATED: &str = ".version 7.0\n.target sm_50\n.address_size 64
+.visible .entry produce(.param .u64 x, .param .u32 seed, .param .u32 n) { ret; }
+.visible .entry multiply(.param .u64 a, .param .u64 b, .param .u64 c) { ret; }";
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// The error of work in a launch.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    CuBlas(#[from] CublasError),
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+}
+
+struct Machine {
+    simulated: Option<Universe>,
+    gpu: DeviceRuntime,
+    ops: PatternOps,
+    load: StreamLease,
+    compute: StreamLease,
+    produce: CudaFunction,
+    multiply: Option<CudaFunction>,
+}
+
+/// A matrix product for memory that implements cudarc's traits, submitted to a stream of its own.
+enum Multiply<'m> {
+    CuBlas(CudaBlas),
+    Simulated(&'m CudaFunction, Arc<CudaStream>),
+}
+
+fn main() -> Outcome<()> {
+    let rounds = std::env::args().nth(1).map_or(Ok(10), |rounds| rounds.parse())?;
+    let machine = Machine::new()?;
+    let own = machine.gpu.device().context().new_stream()?;
+    let on_launch = machine.multiply_on(machine.compute.stream())?;
+    let on_own = machine.multiply_on(&own)?;
+    let recorded = machine.judge("recorded, on the launch's stream", rounds, |seed| {
+        machine.recorded(&on_launch, seed)
+    })?;
+    let elsewhere = machine.judge("recorded, on a stream of cuBLAS's own", rounds, |seed| {
+        machine.recorded(&on_own, seed)
+    })?;
+    let left_out =
+        machine.judge("recording left out", rounds, |seed| machine.left_out(&on_launch, seed))?;
+    match (recorded + elsewhere, left_out) {
+        (0, 1..) => Ok(()),
+        (0, _) => Err("without order the product was right: is the producer slow enough?".into()),
+        _ => Err("a recorded product was wrong, or the simulator reported it".into()),
+    }
+}
+
+impl Machine {
+    fn new() -> Outcome<Self> {
+        let simulated = match dmr_sim::select()? {
+            // Work runs as late as possible: work that nothing waits for comes last.
+            Driver::Simulated(_) => Some(Universe::builder().policy(Policy::Lazy).build()?),
+            _ => None,
+        };
+        if let Some(universe) = &simulated {
+            register_kernels(universe);
+        }
+        let ordinal = simulated.as_ref().map_or(0, |universe| universe.ordinal(0));
+        let gpu = DeviceRuntime::builder(ordinal).build()?;
+        let ops = PatternOps::new(Arc::clone(gpu.streams()))?;
+        let ptx = match simulated {
+            Some(_) => Ptx::from_src(SIMULATED),
+            None => compile_ptx(PRODUCE)?,
+        };
+        let module = gpu.device().context().load_module(ptx)?;
+        let produce = module.load_function("produce")?;
+        let multiply = simulated.as_ref().map(|_| module.load_function("multiply")).transpose()?;
+        let (load, compute) = (gpu.streams().acquire()?, gpu.streams().acquire()?);
+        let machine = Self { simulated, gpu, ops, load, compute, produce, multiply };
+        // The first delay compiles its kernel.
+        machine.ops.delay(machine.load.id(), 1)?;
+        machine.gpu.device().synchronize()?;
+        Ok(machine)
+    }
+
+    fn multiply_on(&self, stream: &Arc<CudaStream>) -> Outcome<Multiply<'_>> {
+        Ok(match &self.multiply {
+            Some(kernel) => Multiply::Simulated(kernel, Arc::clone(stream)),
+            None => Multiply::CuBlas(CudaBlas::new(Arc::clone(stream))?),
+        })
+    }
+
+    /// Plays the rounds and prints a line. Returns the number of rounds whose product was wrong or, on the simulator,
+    /// in which a race was reported.
+    fn judge(
+        &self,
+        name: &str,
+        rounds: u32,
+        play: impl Fn(u32) -> Outcome<Vec<f32>>,
+    ) -> Outcome<u32> {
+        let races = || self.simulated.as_ref().map_or(0, |universe| universe.reports().len());
+        let (mut wrong, mut wrong_or_raced) = (0, 0);
+        for seed in 1..=rounds {
+            let before = races();
+            let is_wrong = play(seed)? != product(seed);
+            wrong += u32::from(is_wrong);
+            wrong_or_raced += u32::from(is_wrong || races() > before);
+        }
+        let raced = match self.simulated {
+            Some(_) => format!(", a race in {wrong_or_raced}"),
+            None => String::new(),
+        };
+        println!("{name:<38} {} of {rounds} products are right{raced}", rounds - wrong);
+        Ok(wrong_or_raced)
+    }
+
+    /// Two operands that are still being produced on the stream `load`, and the product's buffer.
+    fn operands(&self, seed: u32) -> Outcome<[DeviceBuffer<f32>; 3]> {
+        let zeros = || DeviceBuffer::<f32>::zeroed(&self.gpu, &self.load, N * N);
+        let (mut a, mut b, c) = (zeros()?, zeros()?, zeros()?);
+        self.gpu.device().synchronize()?;
+        let launch = LaunchRecorder::new_strict(&self.load);
+        let n = (N * N) as u32;
+        launch.launch_with(&self.gpu, [Writes(&mut a), Writes(&mut b)], |stream, matrices| {
+            self.ops.delay(self.load.id(), SLOW_NANOSECONDS)?;
+            for mut x in matrices {
+                let config = LaunchConfig::for_num_elems(n);
+                // SAFETY: the kernel writes `n` elements.
+                unsafe {
+                    stream
+                        .launch_builder(&self.produce)
+                        .arg(&mut x)
+                        .arg(&seed)
+                        .arg(&n)
+                        .launch(config)
+                }?;
+            }
+            Ok::<_, Failed>(())
+        })?;
+        Ok([a, b, c])
+    }
+
+    fn recorded(&self, multiply: &Multiply<'_>, seed: u32) -> Outcome<Vec<f32>> {
+        let [a, b, mut c] = self.operands(seed)?;
+        let launch = LaunchRecorder::new_strict(&self.compute);
+        let memory = (Reads(&a), Reads(&b), Writes(&mut c));
+        launch.launch_with(&self.gpu, memory, |_, (a, b, mut c)| multiply.run(&a, &b, &mut c))?;
+        Ok(c.to_host(&self.compute)?)
+    }
+
+    /// The same by bare addresses: nothing waits for the producer.
+    fn left_out(&self, multiply: &Multiply<'_>, seed: u32) -> Outcome<Vec<f32>> {
+        let [a, b, c] = self.operands(seed)?;
+        let slice = |x: &DeviceBuffer<f32>| {
+            let ptr = x.block().map_or(0, DeviceBlock::ptr);
+            // SAFETY: `N * N` elements, which the slice does not free.
+            let slice = unsafe { self.compute.stream().upgrade_device_ptr::<f32>(ptr, N * N) };
+            ManuallyDrop::new(slice)
+        };
+        let (slice_a, slice_b, mut slice_c) = (slice(&a), slice(&b), slice(&c));
+        multiply.run(&*slice_a, &*slice_b, &mut *slice_c)?;
+        let product = self.compute.stream().clone_dtoh(&*slice_c)?;
+        self.compute.stream().synchronize()?;
+        for slice in [slice_a, slice_b, slice_c] {
+            ManuallyDrop::into_inner(slice).leak();
+        }
+        self.gpu.device().synchronize()?;
+        Ok(product)
+    }
+}
+
+impl Multiply<'_> {
+    /// `c = a * b`, all in columns.
+    fn run<A, B, C>(&self, a: &A, b: &B, c: &mut C) -> Result<(), Failed>
+    where
+        A: DevicePtr<f32>,
+        B: DevicePtr<f32>,
+        C: DevicePtrMut<f32>,
+    {
+        match self {
+            Self::CuBlas(blas) => {
+                let (n, plain) = (N as i32, cublasOperation_t::CUBLAS_OP_N);
+                let (transa, transb, m, k, lda, ldb, ldc) = (plain, plain, n, n, n, n, n);
+                let (alpha, beta) = (1.0, 0.0);
+                let config = GemmConfig { transa, transb, m, n, k, alpha, lda, ldb, beta, ldc };
+                // SAFETY: each matrix has `n * n` elements.
+                unsafe { blas.gemm(config, a, b, c) }?;
+            }
+            Self::Simulated(kernel, stream) => {
+                let (a, _read_a) = a.device_ptr(stream);
+                let (b, _read_b) = b.device_ptr(stream);
+                let (c, _written) = c.device_ptr_mut(stream);
+                let config = LaunchConfig::for_num_elems((N * N) as u32);
+                // SAFETY: each matrix has `n * n` elements.
+                unsafe { stream.launch_builder(kernel).arg(&a).arg(&b).arg(&c).launch(config) }?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The product of two matrices of the producer. All its values are integers below 2^24, so `f32` has them exactly.
+fn product(seed: u32) -> Vec<f32> {
+    let x: Vec<f32> = (0..N * N).map(|i| (seed + i as u32 % 3) as f32).collect();
+    multiply(&x, &x)
+}
+
+fn multiply(a: &[f32], b: &[f32]) -> Vec<f32> {
+    let element = |i: usize| {
+        let (row, column) = (i % N, i / N);
+        (0..N).map(|k| a[k * N + row] * b[column * N + k]).sum()
+    };
+    (0..N * N).map(element).collect()
+}
+
+/// What the kernels do where there is no GPU.
+fn register_kernels(universe: &Universe) {
+    const BYTES: u64 = 4 * (N * N) as u64;
+    let matrix = |memory: &mut KernelMemory<'_>, at: u64| -> Vec<f32> {
+        let mut bytes = vec![0; BYTES as usize];
+        memory.read(at, &mut bytes);
+        bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()
+    };
+    let write = |memory: &mut KernelMemory<'_>, at: u64, matrix: &[f32]| {
+        let bytes: Vec<u8> = matrix.iter().flat_map(|x| x.to_le_bytes()).collect();
+        memory.write(at, &bytes);
+    };
+    universe.register_kernel(
+        "produce",
+        |args: &KernelArgs| Footprint::new().writes(args.u64(0), u64::from(args.u32(2)) * 4),
+        move |args, memory| {
+            let seed = args.u32(1);
+            let x: Vec<f32> = (0..args.u32(2)).map(|i| (seed + i % 3) as f32).collect();
+            write(memory, args.u64(0), &x);
+        },
+    );
+    universe.register_kernel(
+        "multiply",
+        |args: &KernelArgs| {
+            let reads = Footprint::new().reads(args.u64(0), BYTES).reads(args.u64(1), BYTES);
+            reads.writes(args.u64(2), BYTES)
+        },
+        move |args, memory| {
+            let (a, b) = (matrix(memory, args.u64(0)), matrix(memory, args.u64(1)));
+            write(memory, args.u64(2), &multiply(&a, &b));
+        },
+    );
+}
