@@ -116,8 +116,6 @@
 //! `forward.rs` writes the methods that are only forwarded. It has tests of its own (`tests/a4_*.rs`), and a
 //! place in `tests/a4_forwarding.rs`, `tests/a4_stacks_failures.rs` and `tests/sim_a4_stacks.rs`.
 
-#![forbid(unsafe_code)]
-
 #[cfg(any(
     feature = "aligned",
     feature = "budget",
@@ -127,6 +125,8 @@
     feature = "statistics"
 ))]
 mod forward;
+#[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
+mod host;
 mod layer;
 #[cfg(any(feature = "aligned", feature = "debug-guard"))]
 mod narrowed;

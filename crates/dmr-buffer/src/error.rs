@@ -30,14 +30,16 @@ pub enum BufferError {
         target_len: usize,
     },
 
-    /// A pinned buffer, which is copied as a whole, has another length than the device memory.
+    /// Pinned memory has another length than the device memory that it is copied with.
     #[non_exhaustive]
     #[error(
-        "a pinned buffer of {pinned_len} elements is copied as a whole, not with {device_len} \
-         elements of the device: {}", advice(*pinned_len, *device_len)
+        "{pinned_len} pinned elements cannot be copied to or from {device_len} elements of the device: \
+         slice the {} to {}",
+        if *.pinned_len < *.device_len { "device buffer" } else { "pinned buffer" },
+        pinned_len.min(device_len)
     )]
     PinnedLengthMismatch {
-        /// Elements of the pinned buffer.
+        /// Elements in pinned memory.
         pinned_len: usize,
         /// Elements of the device memory.
         device_len: usize,
@@ -65,14 +67,6 @@ pub enum BufferError {
     /// A buffer cannot be divided into chunks of no elements.
     #[error("a buffer has no chunks of 0 elements: use a chunk size of 1 or more")]
     EmptyChunks,
-}
-
-fn advice(pinned_len: usize, device_len: usize) -> String {
-    if pinned_len < device_len {
-        format!("slice the device buffer to {pinned_len}")
-    } else {
-        format!("copy through a pinned buffer of {device_len}")
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`buffer`] | [`DeviceBuffer`], owned elements in device memory |
 //! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer |
-//! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait |
+//! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait, and views of it |
 //! | [`mod@column`] | [`Column`], a buffer or memory of another owner |
 //! | [`failures`] | blocks that could not be deallocated when their buffer was dropped |
 //! | [`error`] | [`BufferError`] |
@@ -57,7 +57,7 @@ pub use buffer::DeviceBuffer;
 pub use chunks::{Chunks, ChunksMut};
 pub use column::{Column, ExternalColumn};
 pub use error::BufferError;
-pub use pinned::PinnedBuffer;
+pub use pinned::{PinnedBuffer, PinnedView, PinnedViewMut, WriteCombinedBuffer};
 pub use view::{DeviceView, DeviceViewMut};
 
 #[cfg(doctest)]

@@ -1,21 +1,25 @@
 //! Page-locked host memory, which the device copies to and from while the host goes on.
 
+mod elements;
+mod view;
+mod write_combined;
+
 use std::fmt;
-use std::ptr::NonNull;
-use std::slice;
+use std::ops::RangeBounds;
 
 use bytemuck::Pod;
-use dmr_core::size::BLOCK_ALIGNMENT;
-use dmr_core::{ByteRange, DeviceBlock, ResourceResult, StreamId};
+use dmr_core::{AllocTag, ByteRange, ResourceResult, StreamId};
 use dmr_streams::{
-    DeviceContext, MemoryOrigin, PinnedMemory, TrackedMemory, TypedMemory, TypedMemoryMut,
+    DeviceContext, MemoryOrigin, PinnedKind, TrackedMemory, TypedMemory, TypedMemoryMut,
 };
 
 pub use dmr_streams::reap_orphaned_pinned;
 
-use crate::owner::{Kind, Owner};
-use crate::transfer::{self, Span};
 use crate::{BufferError, DeviceView, DeviceViewMut};
+use elements::Elements;
+
+pub use view::{PinnedView, PinnedViewMut};
+pub use write_combined::WriteCombinedBuffer;
 
 /// Elements in page-locked host memory, for copies that do not wait.
 ///
@@ -23,90 +27,129 @@ use crate::{BufferError, DeviceView, DeviceViewMut};
 /// each other, and kernels can be given it through a launch recorder: the device sees it at the
 /// same address.
 ///
+/// Its memory is from the context's pool of pinned memory ([`PinnedResource`](dmr_streams::PinnedResource)), or from
+/// the context's stack over it, whose budget and statistics count it.
+///
 /// # The host's turn
 ///
 /// [`as_slice`](Self::as_slice) and [`as_mut_slice`](Self::as_mut_slice) wait until every recorded
-/// use is done. They borrow the buffer exclusively, so that no copy can be submitted while the host
-/// has the slice.
+/// use is done, and for no other work. They borrow the buffer exclusively, so that no copy can be submitted
+/// while the host has the slice.
 ///
 /// # Dropping it
 ///
-/// Dropping it does not wait. The memory is *retired*, and freed once its uses are done: when the
-/// next pinned buffer of the stream pool is made, in [`try_reap_pinned`], or in [`reap_pinned`],
-/// which waits. Until then it belongs to the stream pool, and keeps neither the pool nor the
-/// resource alive. When the last owner of the stream pool is dropped, memory whose uses are done is
-/// freed; [`reap_orphaned_pinned`] frees the rest.
-///
-/// The driver's own free, `cuMemFreeHost`, may wait for other work of the device.
+/// Dropping it makes no driver call. The memory is *retired*, and allocated again once its uses are done. Until then it
+/// belongs to the stream pool, and keeps neither the pool nor the resource alive. [`trim_pinned`] returns unused memory
+/// to the driver. When the last owner of the stream pool is dropped, memory whose uses are done is freed;
+/// [`reap_orphaned_pinned`] frees the rest.
 pub struct PinnedBuffer<T: Pod> {
-    /// `None` for no bytes.
-    memory: Option<PinnedMemory>,
-    elements: NonNull<T>,
-    len: usize,
-    owner: Owner,
+    elements: Elements<T>,
 }
 
-// SAFETY: it owns its elements as a `Vec` does; nothing in it belongs to a thread.
-unsafe impl<T: Pod + Send> Send for PinnedBuffer<T> {}
-// SAFETY: shared, it gives no access to the elements but to the device, ordered by the use table.
-unsafe impl<T: Pod + Sync> Sync for PinnedBuffer<T> {}
+/// The tag of a buffer whose purpose is not given.
+const PINNED: AllocTag = AllocTag::new("pinned");
 
 impl<T: Pod> PinnedBuffer<T> {
-    /// `len` elements, all zero, mostly used on `stream`: its home stream.
+    /// Allocates `len` elements of unspecified content, mostly used on `stream`: its home stream.
     ///
     /// # Errors
     ///
-    /// [`TooLong`](BufferError::TooLong); stream errors; driver errors, among them that the host
-    /// has no more memory to lock.
+    /// [`TooLong`](BufferError::TooLong); stream errors; [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget); driver
+    /// errors, among them that the host has no more memory to lock.
+    pub fn uninit<C: DeviceContext + ?Sized>(
+        ctx: &C,
+        stream: impl Into<StreamId>,
+        len: usize,
+    ) -> Result<Self, BufferError> {
+        Self::uninit_tagged(ctx, stream, len, PINNED)
+    }
+
+    /// As [`uninit`](Self::uninit), with a tag that names the buffer's purpose in reports.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Self::uninit).
+    pub fn uninit_tagged<C: DeviceContext + ?Sized>(
+        ctx: &C,
+        stream: impl Into<StreamId>,
+        len: usize,
+        tag: AllocTag,
+    ) -> Result<Self, BufferError> {
+        let elements = Elements::allocate(ctx, stream.into(), len, PinnedKind::Cached, tag)?;
+        Ok(Self { elements })
+    }
+
+    /// Allocates `len` elements, which the host sets to zero.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Self::uninit).
     pub fn zeroed<C: DeviceContext + ?Sized>(
         ctx: &C,
         stream: impl Into<StreamId>,
         len: usize,
     ) -> Result<Self, BufferError> {
-        const { assert!(align_of::<T>() <= BLOCK_ALIGNMENT, "pages are not aligned to that") };
-        let element_bytes = size_of::<T>();
-        let bytes = len
-            .checked_mul(element_bytes)
-            .filter(|bytes| isize::try_from(*bytes).is_ok())
-            .ok_or(BufferError::TooLong { len, element_bytes })?;
-        let owner = Owner::of(ctx);
-        let home = owner.streams.resolve_id(stream.into())?;
-        if bytes == 0 {
-            return Ok(Self { memory: None, elements: NonNull::dangling(), len, owner });
-        }
-        let memory = owner.streams.allocate_pinned(bytes, home)?;
-        let elements = memory.start().cast();
-        Ok(Self { memory: Some(memory), elements, len, owner })
+        Self::zeroed_tagged(ctx, stream, len, PINNED)
     }
 
-    /// A copy of the slice.
+    /// As [`zeroed`](Self::zeroed), with a tag that names the buffer's purpose in reports.
     ///
     /// # Errors
     ///
-    /// As [`zeroed`](Self::zeroed).
+    /// As [`uninit`](Self::uninit).
+    pub fn zeroed_tagged<C: DeviceContext + ?Sized>(
+        ctx: &C,
+        stream: impl Into<StreamId>,
+        len: usize,
+        tag: AllocTag,
+    ) -> Result<Self, BufferError> {
+        let mut buffer = Self::uninit_tagged(ctx, stream, len, tag)?;
+        buffer.elements.unused_mut().fill(T::zeroed());
+        Ok(buffer)
+    }
+
+    /// Allocates a copy of the slice.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Self::uninit).
     pub fn from_slice<C: DeviceContext + ?Sized>(
         ctx: &C,
         stream: impl Into<StreamId>,
         host: &[T],
     ) -> Result<Self, BufferError> {
-        let mut pinned = Self::zeroed(ctx, stream, host.len())?;
-        pinned.elements_mut().copy_from_slice(host);
-        Ok(pinned)
+        Self::from_slice_tagged(ctx, stream, host, PINNED)
+    }
+
+    /// As [`from_slice`](Self::from_slice), with a tag that names the buffer's purpose in reports.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Self::uninit).
+    pub fn from_slice_tagged<C: DeviceContext + ?Sized>(
+        ctx: &C,
+        stream: impl Into<StreamId>,
+        host: &[T],
+        tag: AllocTag,
+    ) -> Result<Self, BufferError> {
+        let mut buffer = Self::uninit_tagged(ctx, stream, host.len(), tag)?;
+        buffer.elements.unused_mut().copy_from_slice(host);
+        Ok(buffer)
     }
 
     /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.elements.len()
     }
 
     /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.elements.len() == 0
     }
 
-    /// The elements, once every recorded use is done. Waits for that.
+    /// Returns the elements, once every recorded use is done. Waits for that.
     ///
     /// # Errors
     ///
@@ -116,18 +159,46 @@ impl<T: Pod> PinnedBuffer<T> {
         self.as_mut_slice().map(|elements| &*elements)
     }
 
-    /// The elements, to read and write, once every recorded use is done. Waits for that.
+    /// Returns the elements, to read and write, once every recorded use is done. Waits for that.
     ///
     /// # Errors
     ///
     /// As [`as_slice`](Self::as_slice).
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], BufferError> {
-        if let Some(memory) = &mut self.memory
-            && !memory.synchronize()?
-        {
-            return Err(BufferError::InUse);
-        }
-        Ok(self.elements_mut())
+        self.view_mut().into_mut_slice()
+    }
+
+    /// Returns a view of all elements, for copies.
+    #[must_use]
+    pub fn view(&self) -> PinnedView<'_, T> {
+        self.elements.view()
+    }
+
+    /// Returns a mutable view of all elements, for copies and for the host.
+    #[must_use]
+    pub fn view_mut(&mut self) -> PinnedViewMut<'_, T> {
+        PinnedViewMut::new(self.elements.view())
+    }
+
+    /// Returns a view of a part.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PinnedView<'_, T>, BufferError> {
+        self.view().slice(range)
+    }
+
+    /// Returns a mutable view of a part.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](BufferError::OutOfRange).
+    pub fn slice_mut(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<PinnedViewMut<'_, T>, BufferError> {
+        self.view().slice(range).map(PinnedViewMut::new)
     }
 
     /// Copies the elements to as many on the device, ordered on `stream`. Does not wait.
@@ -144,9 +215,7 @@ impl<T: Pod> PinnedBuffer<T> {
     where
         T: 't,
     {
-        let target = target.into();
-        self.check_len(target.len())?;
-        transfer::copy_pinned(target.as_view().span(), self.span(), stream.into())
+        self.view().copy_to_device(target, stream)
     }
 
     /// Overwrites the elements with as many of the device, ordered on `stream`. Does not wait.
@@ -162,54 +231,21 @@ impl<T: Pod> PinnedBuffer<T> {
     where
         T: 's,
     {
-        let source = source.into();
-        self.check_len(source.len())?;
-        transfer::copy_pinned(self.span(), source.span(), stream.into())
-    }
-
-    fn check_len(&self, device_len: usize) -> Result<(), BufferError> {
-        if self.len == device_len {
-            Ok(())
-        } else {
-            Err(BufferError::PinnedLengthMismatch { pinned_len: self.len, device_len })
-        }
-    }
-
-    fn block(&self) -> Option<&DeviceBlock> {
-        self.memory.as_ref().map(PinnedMemory::block)
-    }
-
-    /// The caller has made sure that the device does not use them.
-    fn elements_mut(&mut self) -> &mut [T] {
-        // SAFETY: `len` elements that were written when they were allocated, aligned, ours alone
-        // while this is borrowed; any bytes are a `Pod`.
-        unsafe { slice::from_raw_parts_mut(self.elements.as_ptr(), self.len) }
-    }
-
-    fn span(&self) -> Span<'_> {
-        let block = self.block();
-        Span {
-            owner: &self.owner,
-            block: block.map(DeviceBlock::id),
-            ptr: block.map_or(0, DeviceBlock::ptr),
-            bytes: self.len * size_of::<T>(),
-            used: ByteRange::WHOLE,
-            kind: Kind::Pinned,
-        }
+        self.view_mut().copy_from_device(source, stream)
     }
 }
 
 impl<T: Pod> TrackedMemory for PinnedBuffer<T> {
     fn device_ptr(&self) -> u64 {
-        self.block().map_or(0, DeviceBlock::ptr)
+        self.view().device_ptr()
     }
 
     fn size_in_bytes(&self) -> usize {
-        self.len * size_of::<T>()
+        self.len() * size_of::<T>()
     }
 
     fn origin(&self) -> MemoryOrigin<'_> {
-        self.block().map_or(MemoryOrigin::Empty, |block| MemoryOrigin::Pinned(block.id()))
+        self.elements.origin()
     }
 
     fn byte_range(&self) -> ByteRange {
@@ -223,7 +259,7 @@ unsafe impl<T: Pod> TypedMemory for PinnedBuffer<T> {
     type Element = T;
 
     fn len(&self) -> usize {
-        self.len
+        PinnedBuffer::len(self)
     }
 }
 
@@ -232,17 +268,12 @@ unsafe impl<T: Pod> TypedMemoryMut for PinnedBuffer<T> {}
 
 impl<T: Pod> fmt::Debug for PinnedBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedBuffer")
-            .field("element", &std::any::type_name::<T>())
-            .field("len", &self.len)
-            .field("block", &self.block())
-            .finish_non_exhaustive()
+        self.elements.fmt_as("PinnedBuffer", f)
     }
 }
 
-/// Frees the pinned buffers of the context's streams that were dropped and whose uses are done;
-/// returns their bytes. Polls the uses and does not wait for them; does nothing while another
-/// thread reaps.
+/// Frees the pinned memory of the context's streams that was dropped and whose uses are done, so that it can be
+/// allocated again; returns its bytes. Polls the uses and does not wait for them.
 ///
 /// # Errors
 ///
@@ -251,12 +282,22 @@ pub fn try_reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64
     ctx.streams().try_reap_pinned()
 }
 
-/// Waits for the pinned buffers of the context's streams that were dropped, unless a launch that
-/// uses one is prepared and not finished, and frees them; returns their bytes.
+/// Waits for the pinned memory of the context's streams that was dropped, unless a launch that
+/// uses it is prepared and not finished, and frees it; returns its bytes.
 ///
 /// # Errors
 ///
 /// As [`try_reap_pinned`].
 pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
     ctx.streams().reap_pinned()
+}
+
+/// Returns pinned memory that no buffer uses to the driver while more than `keep_bytes` bytes of a kind are reserved;
+/// returns the bytes. The driver's call may wait for other work of the device.
+///
+/// # Errors
+///
+/// The first error. All other memory was returned all the same.
+pub fn trim_pinned<C: DeviceContext + ?Sized>(ctx: &C, keep_bytes: u64) -> ResourceResult<u64> {
+    ctx.streams().trim_pinned(keep_bytes)
 }

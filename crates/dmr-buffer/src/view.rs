@@ -414,7 +414,10 @@ pub(crate) fn same_len(source_len: usize, target_len: usize) -> Result<(), Buffe
 }
 
 /// Returns a range with its bounds resolved, if it is inside `0..len`.
-fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, BufferError> {
+pub(crate) fn bounds(
+    range: impl RangeBounds<usize>,
+    len: usize,
+) -> Result<Range<usize>, BufferError> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),

@@ -153,7 +153,7 @@ fn a_length_that_does_not_fit_is_refused_with_advice_that_can_be_followed() {
     let mut pinned = PinnedBuffer::<u32>::zeroed(&ctx, ctx.home(), 5).unwrap();
     let mut buffer = DeviceBuffer::<u32>::zeroed(&ctx, ctx.home(), 8).unwrap();
     for (device_len, advice) in
-        [(8, "slice the device buffer to 5"), (3, "copy through a pinned buffer of 3")]
+        [(8, "slice the device buffer to 5"), (3, "slice the pinned buffer to 3")]
     {
         let refusals = [
             pinned.copy_from_device(buffer.slice(..device_len).unwrap(), ctx.home()),
@@ -161,12 +161,14 @@ fn a_length_that_does_not_fit_is_refused_with_advice_that_can_be_followed() {
         ];
         for refused in refusals.map(|refused| refused.unwrap_err().to_string()) {
             let lengths =
-                format!("5 elements is copied as a whole, not with {device_len} elements");
+                format!("5 pinned elements cannot be copied to or from {device_len} elements");
             assert!(refused.contains(&lengths) && refused.contains(advice), "{refused}");
         }
     }
-    // What the first piece of advice says.
+    // What the advice says.
     pinned.copy_to_device(buffer.slice_mut(..5).unwrap(), ctx.home()).unwrap();
+    let mut part = pinned.slice_mut(..3).unwrap();
+    part.copy_from_device(buffer.slice(..3).unwrap(), ctx.home()).unwrap();
     drop((pinned, buffer));
     ctx.assert_clean(rig);
 }

@@ -8,6 +8,7 @@
 //! | [`resource`] | the trait and its forwarding to `&R`, `Box<R>`, `Arc<R>` |
 //! | [`block`] | [`DeviceBlock`], one allocation, and [`BlockId`], its `Copy` identity |
 //! | [`bytes`] | [`ByteRange`], the bytes of a block that a use reads or writes |
+//! | [`host`] | [`HostMemoryResource`]: the promise that blocks are host memory |
 //! | [`part`] | [`WholeBlock`]: parts of a block, and restoring the whole |
 //! | [`peer`] | [`PeerAccess`]: memory that another device can access |
 //! | [`virtual_memory`] | [`VirtualMemory`]: reserved addresses, physical memory, mappings |
@@ -34,6 +35,7 @@ pub mod conformance;
 mod corruption;
 pub mod error;
 pub mod generation;
+pub mod host;
 pub mod ledger;
 pub mod observer;
 pub mod ops;
@@ -57,6 +59,7 @@ pub use block::{BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock};
 pub use bytes::ByteRange;
 pub use error::{Corruption, CorruptionKind, DeallocateError, ResourceError, ResourceResult};
 pub use generation::Generation;
+pub use host::HostMemoryResource;
 pub use observer::MemoryObserver;
 pub use ops::{DeviceOps, PatternMismatch};
 pub use part::WholeBlock;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmr_core::error::StreamProblem;
-use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
+use dmr_core::{AllocTag, ByteRange, DeviceMemoryResource, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_launch::{LaunchError, LaunchRecorder, PrepareError};
 use dmr_streams::{DeviceContext, StreamPool};
@@ -110,7 +110,7 @@ fn bare_direct_memory_is_refused_and_says_what_to_do() {
 fn a_resource_that_panics_leaves_no_window_of_pinned_memory_open() {
     let ctx = Context::tracking();
     let stream = ctx.stream();
-    let mut pinned = Pinned(ctx.rig.streams().allocate_pinned(64, stream).unwrap());
+    let pinned = Pinned(ctx.rig.streams().allocate_pinned(64, stream).unwrap());
     let block = ctx.block();
     let launch = |pinned: &Pinned| {
         let mut recorder = LaunchRecorder::new_strict(stream);
@@ -123,5 +123,5 @@ fn a_resource_that_panics_leaves_no_window_of_pinned_memory_open() {
     assert!(!ctx.rig.streams().uses().has_open_window(pinned.0.block().id()));
     ctx.spy.panics_in_prepare.store(false, Ordering::Relaxed);
     assert!(launch(&pinned));
-    assert_eq!(pinned.0.synchronize(), Ok(true), "no window is open");
+    assert_eq!(pinned.0.synchronize(ByteRange::WHOLE), Ok(true), "no window is open");
 }

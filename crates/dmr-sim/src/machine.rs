@@ -62,8 +62,8 @@ pub(crate) struct Machine {
     pub(crate) shadow: Shadow,
     pub(crate) findings: Findings,
     pub(crate) virtual_memory: VirtualMemory,
-    /// Pinned host memory that the simulator has allocated: address to bytes.
-    pub(crate) pinned: HashMap<u64, usize>,
+    /// Pinned host memory that the simulator has allocated, by address.
+    pub(crate) pinned: HashMap<u64, HostAllocation>,
     host: HostKnowledge,
     /// Operations submitted and not yet executed.
     pub(crate) queued: usize,
@@ -231,6 +231,13 @@ impl HostCall {
     }
 }
 
+/// An allocation of `cuMemHostAlloc`.
+#[derive(Clone, Copy)]
+pub(crate) struct HostAllocation {
+    pub(crate) bytes: usize,
+    pub(crate) flags: u32,
+}
+
 /// The operations that host threads have found complete.
 struct HostKnowledge {
     order: HostOrder,
@@ -376,6 +383,13 @@ impl Machine {
     /// Returns the clock of the calling host thread: the operations that it has found complete.
     pub(crate) fn host_clock(&self) -> Clock {
         self.host.clock().cloned().unwrap_or_default()
+    }
+
+    /// Returns the operations that some host thread has found complete: a lock of the program may order the threads.
+    pub(crate) fn clock_of_all_threads(&self) -> Clock {
+        let mut all = self.host.shared.clone();
+        self.host.per_thread.values().for_each(|clock| all.join(clock));
+        all
     }
 
     /// Adds `clock` to the clock of the calling host thread.

@@ -7,7 +7,7 @@ use crate::address::{self, ALIGNMENT};
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::{self, Grant, Known};
 use crate::history::{Access, Before};
-use crate::machine::{Action, HostPtr, Machine};
+use crate::machine::{Action, HostAllocation, HostPtr, Machine};
 use crate::report::Site;
 use crate::session::Session;
 use crate::shadow::{Allocation, Home};
@@ -175,7 +175,7 @@ impl Machine {
 
     /// `cuMemHostAlloc`. Memory that is not freed stays allocated when the universe ends, because the program
     /// may still have pointers to it.
-    pub(crate) fn allocate_pinned(&mut self, bytes: usize) -> Outcome<u64> {
+    pub(crate) fn allocate_pinned(&mut self, bytes: usize, flags: u32) -> Outcome<u64> {
         let layout = pinned_layout(bytes)?;
         // SAFETY: the layout is not of size 0.
         let at = unsafe { std::alloc::alloc_zeroed(layout) } as u64;
@@ -183,7 +183,7 @@ impl Machine {
             return Err(ERROR_OUT_OF_MEMORY);
         }
         self.pin(at, bytes as u64);
-        self.pinned.insert(at, bytes);
+        self.pinned.insert(at, HostAllocation { bytes, flags });
         Ok(at)
     }
 
@@ -204,6 +204,13 @@ impl Machine {
         for (at, bytes) in self.pools[pool].release(keep, executed) {
             self.free_on_device(device, at, bytes);
         }
+    }
+
+    /// Returns the flags of the `cuMemHostAlloc` that has allocated the byte.
+    pub(crate) fn host_flags(&self, at: u64) -> Outcome<u32> {
+        let start = self.shadow.allocation_around(at).map(|(start, _)| start);
+        let pinned = start.and_then(|start| self.pinned.get(&start));
+        pinned.map(|pinned| pinned.flags).ok_or(ERROR_INVALID_VALUE)
     }
 
     fn grant(&mut self, pool: u32, bytes: u64, stream: u32, device: usize) -> Outcome<Grant> {
@@ -297,7 +304,7 @@ impl Session<'_> {
         let machine = &mut **self;
         let freed = machine.shadow_free(at, by, &clock);
         machine.shadow.forget_freed(at, freed.map_or(0, |freed| freed.bytes));
-        if let Some(bytes) = machine.pinned.remove(&at) {
+        if let Some(HostAllocation { bytes, .. }) = machine.pinned.remove(&at) {
             release_pinned(at, bytes);
         }
         Ok(())

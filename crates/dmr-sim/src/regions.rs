@@ -94,17 +94,26 @@ impl Heaps {
         None
     }
 
-    /// Frees a region. Returns a finding if there is no such region.
-    pub(crate) fn free(&mut self, at: u64, by: Site, device: Option<usize>) -> Option<Report> {
+    /// Frees a region, and returns its bytes and its name.
+    ///
+    /// # Errors
+    ///
+    /// A finding, if there is no such region.
+    pub(crate) fn free(
+        &mut self,
+        at: u64,
+        by: Site,
+        device: Option<usize>,
+    ) -> Result<(u64, Option<Arc<str>>), Box<Report>> {
         let Some((_, heap)) = self.innermost(at) else {
-            return Some(Freed::default().bad_free(at, by, device));
+            return Err(Box::new(Freed::default().bad_free(at, by, device)));
         };
         match heap.regions.remove(&at) {
             Some(Region { bytes, tag, .. }) => {
-                heap.freed.add(at, bytes, by, tag);
-                None
+                heap.freed.add(at, bytes, by, tag.clone());
+                Ok((bytes, tag))
             }
-            None => Some(heap.freed.bad_free(at, by, device)),
+            None => Err(Box::new(heap.freed.bad_free(at, by, device))),
         }
     }
 

@@ -268,7 +268,8 @@ impl Shadow {
         self.heaps.destroy(at);
     }
 
-    /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined.
+    /// Adds a region, which may be accessed from now on. Its history stays; its content is undefined, except in host
+    /// memory, which the program can write without a call.
     pub(crate) fn region_allocated(
         &mut self,
         at: u64,
@@ -279,6 +280,7 @@ impl Shadow {
     ) {
         match self.heaps.allocate(at, bytes, tag, by, self.device_at(at)) {
             Some(finding) => out.push(finding),
+            None if !is_virtual(at) && self.device_at(at).is_none() => {}
             None => {
                 for piece in self.mappings.pieces(at, bytes) {
                     self.history.undefine(piece.physical, piece.bytes);
@@ -287,10 +289,27 @@ impl Shadow {
         }
     }
 
-    /// Removes a region, which may not be accessed any more.
-    pub(crate) fn region_freed(&mut self, at: u64, by: Site, out: &mut Findings) {
-        if let Some(finding) = self.heaps.free(at, by, self.device_at(at)) {
-            out.push(finding);
+    /// Removes a region, which may not be accessed any more. In host memory the region must be ordered after every
+    /// use, because the host may write it from now on without a call: `clock` has the operations that come before.
+    pub(crate) fn region_freed(
+        &mut self,
+        at: u64,
+        by: Site,
+        before: Before<'_>,
+        out: &mut Findings,
+    ) {
+        let device = self.device_at(at);
+        let (bytes, tag) = match self.heaps.free(at, by.clone(), device) {
+            Ok(freed) => freed,
+            Err(finding) => return out.push(*finding),
+        };
+        if is_virtual(at) || device.is_some() {
+            return;
+        }
+        if let Some((from, to, used)) = self.history.first_unordered(at, bytes, before) {
+            let (kind, first) = (ReportKind::FreeBeforeUse, Some(used.site()));
+            let (address, bytes) = (from, to - from);
+            out.push(Report { kind, first, second: by, device, address, bytes, tag });
         }
     }
 

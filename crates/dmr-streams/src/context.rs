@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dmr_core::DeviceMemoryResource;
+use dmr_core::{DeviceMemoryResource, HostMemoryResource};
 
-use crate::StreamPool;
+use crate::{PinnedKind, StreamPool};
 
 /// A resource and its stream pool.
 ///
@@ -15,6 +15,13 @@ pub trait DeviceContext {
 
     /// Returns the pool of the streams that work can be submitted to.
     fn streams(&self) -> &Arc<StreamPool>;
+
+    /// Returns the resource of pinned memory of this kind; `None` for the pool that the streams have of it
+    /// ([`PinnedResource`](crate::PinnedResource)), without layers around it.
+    fn pinned_resource(&self, kind: PinnedKind) -> Option<&Arc<dyn HostMemoryResource>> {
+        let _ = kind;
+        None
+    }
 }
 
 impl<C: DeviceContext + ?Sized> DeviceContext for &C {
@@ -25,6 +32,10 @@ impl<C: DeviceContext + ?Sized> DeviceContext for &C {
     fn streams(&self) -> &Arc<StreamPool> {
         (**self).streams()
     }
+
+    fn pinned_resource(&self, kind: PinnedKind) -> Option<&Arc<dyn HostMemoryResource>> {
+        (**self).pinned_resource(kind)
+    }
 }
 
 impl<C: DeviceContext + ?Sized> DeviceContext for Arc<C> {
@@ -34,5 +45,9 @@ impl<C: DeviceContext + ?Sized> DeviceContext for Arc<C> {
 
     fn streams(&self) -> &Arc<StreamPool> {
         (**self).streams()
+    }
+
+    fn pinned_resource(&self, kind: PinnedKind) -> Option<&Arc<dyn HostMemoryResource>> {
+        (**self).pinned_resource(kind)
     }
 }

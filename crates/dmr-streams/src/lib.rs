@@ -21,7 +21,7 @@
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource without it |
 //! | [`peer`] | two stream pools: the order between their streams, and peer access between devices |
-//! | [`pinned`] | [`PinnedMemory`]: page-locked host memory, kept until its uses are done |
+//! | [`pinned`] | [`PinnedResource`], [`PinnedMemory`]: page-locked host memory, pooled, kept until its uses are done |
 //! | [`error`] | [`DeviceError`]: the errors of opening a device |
 //!
 //! The streams are values of cudarc: all of cudarc's operations on streams work on them.
@@ -75,7 +75,7 @@ pub use memory::{KernelArg, MemoryOrigin, TrackedMemory, TypedMemory, TypedMemor
 pub use ops::PatternOps;
 pub use other_streams::OtherStreams;
 pub use owner::BlockOwner;
-pub use pinned::{PinnedMemory, reap_orphaned_pinned};
+pub use pinned::{PinnedKind, PinnedMemory, PinnedResource, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;
 pub use tracked::Tracked;

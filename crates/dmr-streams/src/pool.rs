@@ -10,10 +10,11 @@ use dmr_core::sync::lock;
 use dmr_core::{ResourceError, ResourceResult, StreamId, StreamPoolId};
 
 use crate::holds::Holds;
+use crate::pinned::PinnedPool;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{ClosedQueues, Slots, UseTable};
-use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, pinned};
+use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig};
 
 /// A fixed number of streams of one device, which are leased.
 ///
@@ -59,7 +60,7 @@ pub struct StreamPool {
     /// Retired blocks of all owners whose last window has closed.
     closed: LeakedInChild<ClosedQueues>,
     pinned_owner: BlockOwner,
-    pinned: LeakedInChild<pinned::Dropped>,
+    pinned: LeakedInChild<PinnedPool>,
 }
 
 /// The maximum number of library streams of a pool: the reclaim stream and those that serve home streams. With
@@ -95,7 +96,7 @@ impl StreamPool {
             progress: LeakedInChild::new(Progress::new(slots)),
             uses: LeakedInChild::new(Slots::new(id, slots)),
             closed,
-            pinned: LeakedInChild::new(pinned::Dropped::new(&pinned_owner)),
+            pinned: LeakedInChild::new(PinnedPool::new(&pinned_owner)),
             pinned_owner,
         };
         pool.create(0, config.priority)?;
@@ -216,8 +217,9 @@ impl StreamPool {
         Ok(self.permanent_id(self.find(stream)?.0.slot()))
     }
 
-    /// Returns the pinned memory that was dropped.
-    pub(crate) fn pinned(&self) -> &pinned::Dropped {
+    /// Returns the pinned memory.
+    #[inline]
+    pub(crate) fn pinned(&self) -> &PinnedPool {
         &self.pinned
     }
 

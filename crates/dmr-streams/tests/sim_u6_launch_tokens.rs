@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, BlockUse, DeviceMemoryResource};
+use dmr_core::{Access, AllocTag, BlockUse, ByteRange, DeviceMemoryResource};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_streams::LaunchTokens;
 use dmr_testkit::Rig;
@@ -13,7 +13,7 @@ fn a_preparation_that_fails_closes_no_window_of_an_earlier_one() {
     let rig = Rig::simulated();
     let [home, user] = [rig.stream(), rig.stream()];
     let resource = AsyncCudaResource::new(Arc::clone(rig.streams()), AsyncConfig::new()).unwrap();
-    let mut pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
+    let pinned = rig.streams().allocate_pinned(64, home.id()).unwrap();
     let stale = resource.allocate(64, home.id(), AllocTag::UNTAGGED).unwrap();
     let stale_id = stale.id();
     resource.deallocate(stale).unwrap();
@@ -24,7 +24,7 @@ fn a_preparation_that_fails_closes_no_window_of_an_earlier_one() {
     tokens.prepare(&entered, &resource, &[], &[BlockUse::new(stale_id, Access::Read)]).unwrap_err();
     drop(entered);
     assert_eq!(tokens.len(), 1);
-    assert_eq!(pinned.synchronize(), Ok(false), "its window is open");
+    assert_eq!(pinned.synchronize(ByteRange::WHOLE), Ok(false), "its window is open");
 }
 
 #[test]

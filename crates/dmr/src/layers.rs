@@ -8,6 +8,7 @@ use dmr_core::DeviceMemoryResource;
 use dmr_streams::StreamPool;
 
 use crate::RuntimeError;
+use crate::pinned::Pinned;
 
 #[cfg(feature = "budget")]
 use dmr_adaptors::budget::{Budget, BudgetLayer};
@@ -40,6 +41,8 @@ pub(crate) struct Layers {
     pub(crate) statistics: Option<StatisticsLayer>,
     #[cfg(feature = "callbacks")]
     pub(crate) callbacks: Option<FailureCallbackLayer>,
+    #[cfg(feature = "budget")]
+    pub(crate) pinned_budget: Option<Budget>,
     #[cfg(feature = "spill")]
     pub(crate) spills: bool,
 }
@@ -57,6 +60,7 @@ pub(crate) struct Handles {
     pub(crate) log: Option<Arc<LoggingResource<SharedResource>>>,
     #[cfg(feature = "statistics")]
     pub(crate) statistics: Option<Arc<StatisticsResource<SharedResource>>>,
+    pub(crate) pinned: Pinned,
     #[cfg(feature = "spill")]
     pub(crate) spill: Option<dmr_spill::Spill>,
 }
@@ -147,6 +151,7 @@ impl Layers {
             feature = "statistics"
         ))]
         use dmr_adaptors::ResourceLayer;
+        handles.pinned = Pinned::of(&self, streams);
         #[cfg(feature = "debug-guard")]
         if let Some(GuardSettings(change)) = self.guard {
             let ops = Arc::new(dmr_streams::PatternOps::new(Arc::clone(streams))?);

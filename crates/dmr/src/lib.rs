@@ -79,6 +79,7 @@ mod error;
 #[cfg(feature = "dmr-adaptors")]
 mod layered;
 mod layers;
+mod pinned;
 #[cfg(feature = "pool")]
 mod pooled;
 mod runtime;
@@ -89,6 +90,7 @@ pub use backend::Backend;
 pub use builder::DeviceRuntimeBuilder;
 pub use error::RuntimeError;
 pub use layers::SharedResource;
+pub use pinned::SharedHostResource;
 pub use runtime::{DeviceRuntime, MAX_DEVICE_ORDINALS};
 pub use shutdown::{ShutdownError, shutdown};
 pub use tenant::Tenant;
@@ -133,8 +135,8 @@ pub mod prelude {
     #[cfg(feature = "statistics")]
     pub use dmr_adaptors::statistics::{StatisticsLayer, StatisticsResource};
     pub use dmr_buffer::failures::{drop_failures, take_drop_failures};
-    pub use dmr_buffer::pinned::{reap_orphaned_pinned, reap_pinned, try_reap_pinned};
-    pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer, Pod, Zeroable};
+    pub use dmr_buffer::pinned::{reap_orphaned_pinned, reap_pinned, trim_pinned, try_reap_pinned};
+    pub use dmr_buffer::{Column, DeviceBuffer, PinnedBuffer, Pod, WriteCombinedBuffer, Zeroable};
     pub use dmr_core::{
         AllocTag, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult,
         StreamId, Usage, UseTrackingExt,
@@ -151,8 +153,8 @@ pub mod prelude {
     #[cfg(feature = "spill")]
     pub use dmr_spill::{Spill, Spillable};
     pub use dmr_streams::{
-        Device, DeviceContext, DeviceError, PatternOps, StreamLease, StreamPool, StreamPoolConfig,
-        Tracked,
+        Device, DeviceContext, DeviceError, PatternOps, PinnedKind, PinnedResource, StreamLease,
+        StreamPool, StreamPoolConfig, Tracked,
     };
 }
 

@@ -52,7 +52,7 @@ impl DeviceRuntime {
         }
         let waited = self.streams().synchronize_all().map(drop);
         let reaped = self.resource().reap_pending().map(drop);
-        let pinned = self.streams().reap_pinned().map(drop);
+        let pinned = self.streams().reap_pinned().and_then(|_| self.trim_pinned(0)).map(drop);
         let trimmed = self.resource().trim_to(0).map(drop);
         #[cfg(feature = "logging")]
         let flushed = self.layers.log.as_ref().map_or(Ok(()), |log| log.flush());
@@ -163,7 +163,10 @@ impl UnusedMemory {
         if is_idle && self.resource.usage().retired > 0 {
             let _ = self.resource.try_reap();
         }
-        let _ = self.streams.try_reap_pinned();
+        // Freeing pinned memory may wait for a busy device, too.
+        if is_idle {
+            let _ = self.streams.trim_pinned(0);
+        }
         let _ = self.resource.trim_to(0);
     }
 }

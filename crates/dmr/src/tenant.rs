@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use dmr_core::DeviceMemoryResource;
-use dmr_streams::{DeviceContext, StreamPool};
+use dmr_streams::{DeviceContext, PinnedKind, StreamPool};
 
 use crate::builder::same_streams;
-use crate::{DeviceRuntime, RuntimeError, SharedResource};
+use crate::pinned::Pinned;
+use crate::{DeviceRuntime, RuntimeError, SharedHostResource, SharedResource};
 
-/// The streams of a [`DeviceRuntime`], and a resource over the runtime's own: what buffers and
+/// The streams and the pinned memory of a [`DeviceRuntime`], and a resource over the runtime's own: what buffers and
 /// launches take. Made by [`DeviceRuntime::tenant`].
 #[derive(Clone, Debug)]
 pub struct Tenant {
     streams: Arc<StreamPool>,
     resource: SharedResource,
+    pinned: Pinned,
 }
 
 impl DeviceRuntime {
@@ -34,7 +36,7 @@ impl DeviceRuntime {
         let resource = stack(Arc::clone(self.resource()));
         let streams = Arc::clone(self.streams());
         same_streams(&resource, &streams)?;
-        Ok(Tenant { streams, resource: Arc::new(resource) })
+        Ok(Tenant { streams, resource: Arc::new(resource), pinned: self.layers.pinned.clone() })
     }
 }
 
@@ -45,5 +47,9 @@ impl DeviceContext for Tenant {
 
     fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
+    }
+
+    fn pinned_resource(&self, kind: PinnedKind) -> Option<&SharedHostResource> {
+        self.pinned.resource(kind)
     }
 }

@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_int};
 use super::{chapter, put};
 use crate::abi::*;
 use crate::callback;
+use crate::history::Before;
 use crate::registry;
 use crate::session::{Inside, Session, is_forked_child};
 
@@ -89,7 +90,11 @@ impl Session<'_> {
     /// Removes a region of a pool.
     pub(crate) fn region_freed(&mut self, ptr: u64) {
         let by = self.site("free of a pool's region");
+        let clock = self.clock_of_all_threads();
         let machine = &mut **self;
-        machine.shadow.region_freed(ptr, by, &mut machine.findings);
+        let open = machine.shadow.words.take_open();
+        let before = Before { clock: &clock, open: &open };
+        machine.shadow.region_freed(ptr, by, before, &mut machine.findings);
+        machine.shadow.words.put_open(open);
     }
 }

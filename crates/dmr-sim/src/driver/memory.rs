@@ -13,6 +13,7 @@ chapter![
     cuMemFree_v2,
     cuMemGetInfo_v2,
     cuMemHostAlloc,
+    cuMemHostGetFlags,
     cuMemAllocHost_v2,
     cuMemFreeHost,
     cuMemHostRegister_v2,
@@ -67,24 +68,38 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cod
     })
 }
 
-unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, bytes: usize, _flags: c_uint) -> Code {
+unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, bytes: usize, flags: c_uint) -> Code {
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { allocate_pinned("cuMemHostAlloc", at, bytes) }
+    unsafe { allocate_pinned("cuMemHostAlloc", at, bytes, flags) }
+}
+
+unsafe extern "C" fn cuMemHostGetFlags(flags: *mut c_uint, at: u64) -> Code {
+    driver_call("cuMemHostGetFlags", Scope::Context, |session| {
+        let known = session.host_flags(at)?;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(flags, known) }
+    })
 }
 
 unsafe extern "C" fn cuMemAllocHost_v2(at: *mut u64, bytes: usize) -> Code {
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { allocate_pinned("cuMemAllocHost_v2", at, bytes) }
+    unsafe { allocate_pinned("cuMemAllocHost_v2", at, bytes, 0) }
 }
+
+/// `CU_MEMHOSTALLOC_PORTABLE`, `_DEVICEMAP` and `_WRITECOMBINED`.
+const ALL_HOST_FLAGS: c_uint = 7;
 
 /// # Safety
 ///
 /// `at` is null, or valid for writing a pointer.
-unsafe fn allocate_pinned(name: &'static str, at: *mut u64, bytes: usize) -> Code {
+unsafe fn allocate_pinned(name: &'static str, at: *mut u64, bytes: usize, flags: c_uint) -> Code {
     driver_call(name, Scope::Context, |session| {
         required(at)?;
         session.refuse_while_capturing()?;
-        let allocated = session.allocate_pinned(bytes)?;
+        if flags > ALL_HOST_FLAGS {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let allocated = session.allocate_pinned(bytes, flags)?;
         // SAFETY: by this function's contract.
         unsafe { put(at, allocated) }
     })

@@ -4,7 +4,7 @@ use std::fmt;
 
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
-use dmr_core::{BlockId, ResourceError, ResourceResult, StreamId, StreamPoolId};
+use dmr_core::{BlockId, ByteRange, ResourceError, ResourceResult, StreamId, StreamPoolId};
 use smallvec::SmallVec;
 
 use super::{Needs, UseTable};
@@ -158,21 +158,27 @@ impl UseTable<'_> {
         Ok(Dependencies::on(stream, self.submitted(stream)))
     }
 
-    /// Returns all uses of a live block so far, and all work submitted to its home stream; `None` if a
-    /// window is open.
+    /// Returns the recorded uses of these bytes of a live block that are not known to be done; `None` if a window on
+    /// one of them is open.
     ///
     /// # Errors
     ///
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id.
-    pub(crate) fn uses_of(&self, block: BlockId) -> ResourceResult<Option<Dependencies>> {
-        let mut after = self.work_so_far(block.alloc_stream())?;
+    pub(crate) fn recorded_uses_of(
+        &self,
+        block: BlockId,
+        bytes: ByteRange,
+    ) -> ResourceResult<Option<Dependencies>> {
+        // Another thread may have held a slot when the process was forked.
+        self.pool.device().refuse_fork()?;
         let (pool, progress) = (self.pool.id(), self.pool.progress());
+        let mut after = Dependencies::default();
         let need = |used| {
             if !progress.is_done(used) {
                 after.push(pool, used);
             }
         };
-        Ok(self.slots().visit_free_waits(block, need)?.then_some(after))
+        Ok(self.slots().visit_host_waits(block, bytes, need)?.then_some(after))
     }
 
     /// Returns whether `stream` is retired, so that nothing can be submitted to it any more.

@@ -89,6 +89,25 @@ impl UseTable<'_> {
         home.occupy(slot, generation).map_err(|_| self.pool.misuse(home.id()))
     }
 
+    /// As [`insert`](Self::insert), for a block whose memory no device work uses: no stream waits for its
+    /// allocation.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve`](Self::reserve).
+    pub(crate) fn insert_unused(
+        &self,
+        owner: &BlockOwner,
+        generation: Generation,
+        home: &StreamGuard<'_>,
+        payload: u64,
+    ) -> ResourceResult<BlockSlot> {
+        let slot = self.reserve(owner, payload, home.id())?;
+        let before_all_uses = UseId::new(home.slot(), 0);
+        let occupied = self.slots().occupy(slot, generation, before_all_uses);
+        occupied.map_err(|_| self.pool.misuse(home.id()))
+    }
+
     /// Releases a block: from now on its id is stale, and preparing a use of it is
     /// [`UseAfterFree`](ResourceError::UseAfterFree). Adds the dependencies of its memory on its home stream
     /// to `after`; on any other stream, the memory must also come after the work submitted to the home

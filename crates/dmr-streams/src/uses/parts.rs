@@ -4,7 +4,7 @@
 //! the host heap. A slot whose blocks are only used as wholes has none.
 
 use dmr_core::ledger::{PartLedger, UseId};
-use dmr_core::{BlockUse, ByteRange, ResourceResult, StreamId, UseToken};
+use dmr_core::{Access, BlockUse, ByteRange, ResourceResult, StreamId, UseToken};
 
 use super::slots::{OpenWindow, SlotState, WindowEnd};
 use super::{Needs, UseTable};
@@ -76,6 +76,16 @@ impl SlotState {
             self.ledger = whole;
         }
         true
+    }
+
+    /// Calls `need` with each use of these bytes that the host must wait for before it writes them.
+    pub(super) fn visit_host_waits(&self, bytes: ByteRange, need: &mut dyn FnMut(UseId)) {
+        /// The host is on no stream, so it waits for the uses of all.
+        const HOST: usize = usize::MAX;
+        match self.parts.as_ref().filter(|parts| !parts.ledger.is_empty()) {
+            None => self.ledger.visit_waits(HOST, Access::Write, need),
+            Some(parts) => parts.ledger.visit_waits(bytes, HOST, Access::Write, need),
+        }
     }
 
     /// Returns the bytes of the window at this index.

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::{Ledger, UseId};
 use dmr_core::{
-    Access, BlockId, BlockSlot, BlockUse, Generation, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, UseToken,
+    Access, BlockId, BlockSlot, BlockUse, ByteRange, Generation, ResourceError, ResourceResult,
+    StreamId, StreamPoolId, UseToken,
 };
 use smallvec::SmallVec;
 
@@ -193,16 +193,17 @@ impl Slots {
         is_fresh
     }
 
-    /// Calls `need` with each use that the free of a live block would have to come after. Returns `false` if
-    /// a window is open.
-    pub(crate) fn visit_free_waits(
+    /// Calls `need` with each use of these bytes that must be done before the host writes them. Returns `false` if a
+    /// window on one of them is open.
+    pub(crate) fn visit_host_waits(
         &self,
         block: BlockId,
-        need: impl FnMut(UseId),
+        bytes: ByteRange,
+        mut need: impl FnMut(UseId),
     ) -> ResourceResult<bool> {
         self.with(block, |slot| {
-            slot.visit_free_waits(need);
-            slot.windows.is_empty()
+            slot.visit_host_waits(bytes, &mut need);
+            (0..slot.windows.len()).all(|at| !slot.bytes_of_window(at).overlaps(bytes))
         })
     }
 
@@ -217,8 +218,8 @@ impl Slots {
     /// Returns the number of uses in all ledgers, without allocations. A use counts once for each range of
     /// bytes that a ledger has.
     pub(crate) fn count_uses(&self) -> usize {
-        // An allocation has an odd number.
-        let is_use = |used: &UseId| used.seq().is_multiple_of(2);
+        // An allocation has an odd number, or none.
+        let is_use = |used: &UseId| used.seq() > 0 && used.seq().is_multiple_of(2);
         self.occupied().map(|(_, slot)| slot.entries().filter(is_use).count()).sum()
     }
 

@@ -56,7 +56,7 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
         slots.close(&later.as_slice()[0], WindowEnd::Used(UseId::new(stream.slot(), 4)));
         slots.close(&done.as_slice()[0], WindowEnd::Done(UseId::new(stream.slot(), 2)));
         let mut needs = Vec::new();
-        slots.visit_free_waits(block, |need| needs.push(need.seq())).unwrap();
+        slots.visit_host_waits(block, ByteRange::WHOLE, |need| needs.push(need.seq())).unwrap();
         assert!(needs.contains(&4), "{access:?}: {needs:?}");
     }
 }
