@@ -300,3 +300,36 @@ fn the_bytes_of_blocks_that_were_retired_before_the_budget_and_freed_are_not_cha
     let block = budget.allocate(500, backend.stream(), TAG).unwrap();
     budget.deallocate(block).unwrap();
 }
+
+#[test]
+fn a_resource_below_two_budgets_of_one_account_is_dropped_with_the_last_handle_to_it() {
+    let backend = Arc::new(Backend::new().keeping(false));
+    let (stream, lives) = (backend.stream(), Arc::downgrade(&backend));
+    let whole = Budget::new(1000);
+    let part = whole.sub_budget(TAG, 1000);
+    let resource = BudgetLayer::on(&part).layer(BudgetLayer::on(&whole).layer(backend));
+    let block = resource.allocate(400, stream, TAG).unwrap();
+    resource.deallocate(block).unwrap();
+    drop((resource, part));
+    assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (800, 800));
+    assert!(lives.upgrade().is_some());
+    drop(whole);
+    assert!(lives.upgrade().is_none());
+}
+
+#[test]
+fn a_block_whose_resource_was_dropped_with_the_last_handle_stays_charged() {
+    let backend = Arc::new(Backend::new().keeping(true));
+    let layer = BudgetLayer::new(1000);
+    let [one, other] = [(); 2].map(|()| layer.layer(Arc::clone(&backend)));
+    let block = one.allocate(600, backend.stream(), TAG).unwrap();
+    one.deallocate(block).unwrap();
+    drop(one);
+    assert_eq!(Arc::strong_count(&backend), 3, "kept as long as there is a handle");
+    drop(layer);
+    assert_eq!(Arc::strong_count(&backend), 2);
+    other.reap_pending().unwrap();
+    let budget = other.budget();
+    assert_eq!((budget.reserved_bytes(), budget.pending_bytes()), (600, 600));
+    assert_eq!(budget.holders(), [Holder { tag: TAG, bytes: 600, blocks: 1 }]);
+}

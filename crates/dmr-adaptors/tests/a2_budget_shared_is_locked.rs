@@ -77,3 +77,34 @@ fn a_release_does_not_wait_for_the_charges_of_other_threads() {
     });
     assert!(waited < PATIENCE, "{waited:?}");
 }
+
+#[test]
+fn a_reservation_does_not_wait_for_the_account_after_its_timeout() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let budget = budget(directory.path());
+    let held = locked(directory.path());
+    let waited = time(|| drop(budget.reserve(10, PATIENCE / 10).unwrap_err()));
+    assert!(waited < PATIENCE / 2, "{waited:?}");
+    // A lock that is held for a moment is no reason to refuse.
+    drop(held);
+    let held = locked(directory.path());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(10));
+            drop(held);
+        });
+        drop(budget.reserve(10, Duration::ZERO).unwrap());
+    });
+}
+
+#[test]
+fn the_bytes_that_are_left_are_read_in_bounded_time() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let budget = budget(directory.path());
+    assert_eq!(budget.remaining(), 1000);
+    let locked = locked(directory.path());
+    let waited = time(|| assert_eq!(budget.remaining(), 0));
+    assert!(waited < PATIENCE / 2, "{waited:?}");
+    drop(locked);
+    assert_eq!(budget.remaining(), 1000);
+}

@@ -135,6 +135,13 @@ impl<T> LeakedInChild<T> {
     pub fn new(value: T) -> Self {
         Self { made_in: Process::current(), value: ManuallyDrop::new(value) }
     }
+
+    /// Returns the value; `None` in a forked child.
+    #[must_use]
+    #[inline]
+    pub fn current(&self) -> Option<&T> {
+        self.made_in.is_current().then_some(&*self.value)
+    }
 }
 
 impl<T: Default> Default for LeakedInChild<T> {

@@ -116,7 +116,23 @@ impl SharedLimit {
     /// [`Account`](ChargeError::Account) if the account cannot be used, and after the
     /// [lock timeout](SharedLimitConfig::with_lock_timeout). Nothing is charged then.
     pub fn charge(&self, bytes: u64, largest: Largest<'_>) -> Result<(), ChargeError> {
-        self.with_session(self.config.patience, |Session { file, member, .. }, left| {
+        self.charge_within(bytes, largest, self.config.patience)
+    }
+
+    /// Charges `bytes` as [`charge`](Self::charge) does, and waits for the lock of the account no longer than
+    /// `patience`, nor than the lock timeout.
+    ///
+    /// # Errors
+    ///
+    /// As [`charge`](Self::charge).
+    pub fn charge_within(
+        &self,
+        bytes: u64,
+        largest: Largest<'_>,
+        patience: Duration,
+    ) -> Result<(), ChargeError> {
+        let patience = patience.min(self.config.patience);
+        self.with_session(patience, |Session { file, member, .. }, left| {
             member.charge(file, bytes, largest, left).map_err(|refused| match refused {
                 Refused::OverLimit(refusal) => ChargeError::OverLimit(refusal),
                 Refused::Problem(problem) => self.error(problem).into(),
@@ -160,8 +176,19 @@ impl SharedLimit {
     ///
     /// Those of an account that cannot be read.
     pub fn usage(&self) -> Result<AccountUsage, SharedLimitError> {
+        self.usage_within(self.config.patience)
+    }
+
+    /// Returns the same as [`usage`](Self::usage), and waits for the lock of the account no longer than `patience`,
+    /// nor than the lock timeout.
+    ///
+    /// # Errors
+    ///
+    /// As [`usage`](Self::usage).
+    pub fn usage_within(&self, patience: Duration) -> Result<AccountUsage, SharedLimitError> {
+        let patience = patience.min(self.config.patience);
         let processes = self
-            .with_session(self.config.patience, |Session { file, .. }, left| {
+            .with_session(patience, |Session { file, .. }, left| {
                 let mut table = Table::lock(file, left)?;
                 table.leave_out_dead();
                 Ok(table.holders())

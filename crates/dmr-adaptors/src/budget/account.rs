@@ -5,31 +5,32 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use dmr_core::AllocTag;
 
-use crate::sync::{AtomicI64, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
-/// Names an account in its tree. Never used twice.
+/// The number of an account in its tree, never used twice.
 pub(super) type AccountId = u64;
 
-/// The largest number of bytes that is counted: higher limits and larger requests count as this.
+/// The largest number of bytes: higher limits and larger requests count as this.
 pub(super) const MAX_BYTES: u64 = i64::MAX as u64;
 
 /// An account. It *holds* of its parent what is charged to it, and at least its floor.
 ///
-/// Limit and floor change under the lock of the tree, and so does the room of an account that has
-/// a parent. The room of the root changes by a single atomic instruction, with or without the lock.
+/// All of it changes under the lock of the tree, except for the room of the root: any thread changes
+/// that by a single atomic instruction.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) id: AccountId,
+    /// `None` for the root.
     pub(super) parent: Option<Arc<Self>>,
-    name: Mutex<AllocTag>,
+    pub(super) name: Mutex<AllocTag>,
     limit: AtomicU64,
+    /// The bytes of a reservation.
     floor: AtomicU64,
     /// The limit less what is charged, in bytes. Negative after the limit was lowered.
     room: CachePadded<AtomicI64>,
 }
 
 impl Account {
-    /// `floor`: the bytes of a reservation.
     pub(super) fn new(
         id: AccountId,
         parent: Option<Arc<Self>>,
@@ -40,14 +41,6 @@ impl Account {
         let (room, name) = (AtomicI64::new(signed(limit)), Mutex::new(name));
         let (limit, floor) = (AtomicU64::new(limit), AtomicU64::new(floor));
         Self { id, parent, name, limit, floor, room: CachePadded::new(room) }
-    }
-
-    pub(super) fn name(&self) -> AllocTag {
-        *lock(&self.name)
-    }
-
-    pub(super) fn set_name(&self, name: AllocTag) {
-        *lock(&self.name) = name;
     }
 
     pub(super) fn limit(&self) -> u64 {
@@ -72,7 +65,7 @@ impl Account {
         unsigned(self.room.load(Ordering::Acquire))
     }
 
-    /// Returns the bytes that are charged. Call it under the lock of the tree, as the next two.
+    /// Returns the bytes that are charged.
     pub(super) fn charged(&self) -> u64 {
         unsigned(signed(self.limit()).saturating_sub(self.room.load(Ordering::Acquire)))
     }
@@ -112,22 +105,24 @@ impl Account {
         std::iter::successors(Some(self), |account| account.parent.as_ref())
     }
 
-    /// Returns whether a charge of `bytes` needs room of `above`: `false` if that is no part of the
-    /// path to the root, or if what is reserved below it suffices. Call it under the lock of the tree.
-    pub(super) fn needs_room_of(self: &Arc<Self>, bytes: u64, above: &Arc<Self>) -> bool {
-        let mut more = bytes;
-        for account in self.ancestors() {
-            if Arc::ptr_eq(account, above) {
-                return more > 0;
-            }
-            more = more.saturating_sub(account.unused());
-        }
-        false
-    }
-
     /// Returns whether this account is `above` or below it.
     pub(super) fn is_within(self: &Arc<Self>, above: &Arc<Self>) -> bool {
         self.ancestors().any(|account| Arc::ptr_eq(account, above))
+    }
+
+    /// Returns this account and all above it, each with the bytes that a charge of `bytes` needs of it:
+    /// without those that the accounts below it `cover`.
+    pub(super) fn needs(
+        self: &Arc<Self>,
+        bytes: u64,
+        cover: fn(&Self) -> u64,
+    ) -> impl Iterator<Item = (&Arc<Self>, u64)> {
+        let mut rest = bytes;
+        self.ancestors().map(move |account| {
+            let needed = rest;
+            rest = rest.saturating_sub(cover(account));
+            (account, needed)
+        })
     }
 }
 

@@ -1,16 +1,16 @@
-//! The charges of live blocks: bytes, account of a tree, and tag.
+//! The charge of each live block: its bytes, its account in the tree, and its tag.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use dmr_core::process::LeakedInChild;
-use dmr_core::{AllocTag, Generation, Process, StreamPoolId};
+use dmr_core::{AllocTag, Generation, StreamPoolId};
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence, lock};
 
 use super::account::AccountId;
 
-/// The charge of each block, so that a block gives back what was charged for it and nothing else:
+/// The charge of each block, so that a block releases what was charged for it and nothing else:
 /// whatever its size is by then, and whichever call allocated it.
 ///
 /// Only calls with a block change its charge, so no two threads change an entry at once. A block
@@ -23,10 +23,9 @@ pub(super) struct Charges {
     by_slot: Slots,
     /// Charges without such a slot, and of a block that a second account is charged for.
     others: LeakedInChild<Mutex<HashMap<Key, Charge>>>,
-    made_in: Process,
 }
 
-/// The charge of a block, or of memory.
+/// The bytes that an account is charged for an item, and the tag that holds them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     pub(super) account: AccountId,
@@ -34,7 +33,7 @@ pub(super) struct Charge {
     pub(super) tag: AllocTag,
 }
 
-/// The subject of a charge: an account and a tag.
+/// An item that an account is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) account: AccountId,
@@ -58,7 +57,6 @@ impl Charges {
             streams: OnceLock::new(),
             by_slot: Slots::default(),
             others: LeakedInChild::default(),
-            made_in: Process::current(),
         }
     }
 
@@ -165,7 +163,7 @@ impl Charges {
 
     /// Locks the map. `None` in a forked child, where another thread may have held the lock.
     fn others(&self) -> Option<MutexGuard<'_, HashMap<Key, Charge>>> {
-        self.made_in.is_current().then(|| lock(&self.others))
+        self.others.current().map(lock)
     }
 }
 
@@ -253,7 +251,7 @@ impl Entry {
 /// The tags that entries name by number, at most this many.
 const MAX_TAGS: usize = 4096;
 
-/// The number of places that are tried for a tag. One that finds none free is [`AllocTag::OTHER`].
+/// How many places are tried for a tag. One that finds none free is [`AllocTag::OTHER`].
 const MAX_PROBES: usize = 64;
 
 /// By the address of the name, or in the first free place after that.
@@ -264,26 +262,14 @@ static TAGS: [OnceLock<AllocTag>; MAX_TAGS] = [const { OnceLock::new() }; MAX_TA
 fn tag_number(tag: AllocTag) -> usize {
     let address = tag.name().as_ptr() as usize;
     // Names are rarely closer to each other than eight bytes.
-    let first = ((address >> 3) ^ (address >> 15)) % MAX_TAGS;
-    if TAGS[first].get().is_some_and(|known| is_same(*known, tag)) {
-        return first;
-    }
-    find_tag_number(tag, first)
-}
-
-#[cold]
-#[inline(never)]
-fn find_tag_number(tag: AllocTag, first: usize) -> usize {
-    let mut numbers = (first..MAX_TAGS).chain(0..first).take(MAX_PROBES);
-    numbers.find(|at| is_same(*TAGS[*at].get_or_init(|| tag), tag)).unwrap_or(MAX_TAGS)
+    let first = (address >> 3) ^ (address >> 15);
+    let mut numbers = (first..first + MAX_PROBES).map(|at| at % MAX_TAGS);
+    let is_its = |at: &usize| std::ptr::eq(TAGS[*at].get_or_init(|| tag).name(), tag.name());
+    numbers.find(is_its).unwrap_or(MAX_TAGS)
 }
 
 fn tag_of(number: usize) -> AllocTag {
     TAGS.get(number).and_then(OnceLock::get).copied().unwrap_or(AllocTag::OTHER)
-}
-
-fn is_same(known: AllocTag, tag: AllocTag) -> bool {
-    std::ptr::eq(known.name(), tag.name())
 }
 
 #[cfg(all(test, not(loom)))]

@@ -9,6 +9,8 @@ use dmr_core::error::Holder;
 use dmr_core::process::PerProcess;
 use dmr_core::size::human_bytes;
 
+use crate::sync::lock;
+
 use super::account::Account;
 #[cfg(any(feature = "shared", test))]
 use super::outer::OuterLimit;
@@ -28,7 +30,6 @@ use super::tree::Tree;
 ///
 /// In a forked child of the process that made it, which has no GPU memory, all its numbers are 0
 /// and nothing is granted.
-#[derive(Clone)]
 pub struct Budget {
     pub(super) tree: Arc<Tree>,
     pub(super) account: Arc<Account>,
@@ -38,13 +39,13 @@ impl Budget {
     /// A budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        Self::of(Arc::new(Tree::new(limit, None)))
+        Self::of(&Arc::new(Tree::new(limit, None)))
     }
 
     /// A budget of `limit` bytes whose charges also have to fit into a limit around it.
     #[cfg(any(feature = "shared", test))]
     pub(super) fn within(limit: u64, outer: Arc<dyn OuterLimit>) -> Self {
-        Self::of(Arc::new(Tree::new(limit, Some(outer))))
+        Self::of(&Arc::new(Tree::new(limit, Some(outer))))
     }
 
     /// The budget of a physical GPU: one per UUID in the process, for all runtimes and CUDA
@@ -61,7 +62,7 @@ impl Budget {
 
         let mut budgets = dmr_core::sync::lock(BY_UUID.get());
         if let Some(tree) = budgets.get(&uuid).and_then(Weak::upgrade) {
-            let budget = Self::of(tree);
+            let budget = Self::of(&tree);
             budget.tree.set_limit(&budget.account, |current| current.min(limit));
             return budget;
         }
@@ -71,16 +72,21 @@ impl Budget {
         budget
     }
 
-    pub(super) fn of(tree: Arc<Tree>) -> Self {
-        let account = Arc::clone(&tree.root);
-        Self { tree, account }
+    /// Returns a handle to the root of a tree.
+    pub(super) fn of(tree: &Arc<Tree>) -> Self {
+        Self::new_handle(tree, Arc::clone(&tree.root))
+    }
+
+    pub(super) fn new_handle(tree: &Arc<Tree>, account: Arc<Account>) -> Self {
+        tree.add_handle();
+        Self { tree: Arc::clone(tree), account }
     }
 
     /// Sets the name that messages use; it is also the name of its clones.
     #[must_use]
     pub fn named(self, name: AllocTag) -> Self {
         if !self.tree.is_forked() {
-            self.account.set_name(name);
+            *lock(&self.account.name) = name;
         }
         self
     }
@@ -95,7 +101,7 @@ impl Budget {
     pub fn sub_budget(&self, name: AllocTag, limit: u64) -> Self {
         let added = self.tree.lock().map(|mut state| {
             let part = self.tree.add(&mut state, &self.account, name, limit, 0);
-            Self { tree: Arc::clone(&self.tree), account: part }
+            Self::new_handle(&self.tree, part)
         });
         // In a forked child every budget is the same.
         added.unwrap_or_else(|| self.clone())
@@ -104,13 +110,17 @@ impl Budget {
     /// Returns the name; untagged if it has none.
     #[must_use]
     pub fn name(&self) -> AllocTag {
-        if self.tree.is_forked() { AllocTag::UNTAGGED } else { self.account.name() }
+        if self.tree.is_forked() { AllocTag::UNTAGGED } else { *lock(&self.account.name) }
     }
 
     /// Returns the limit, in bytes.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        if self.tree.is_forked() { 0 } else { self.account.limit() }
+        if self.tree.is_forked() {
+            return 0;
+        }
+        let outer = self.tree.outer.iter().filter(|_| self.account.parent.is_none());
+        outer.map(|outer| outer.limit()).fold(self.account.limit(), u64::min)
     }
 
     /// Sets the limit, in bytes. After this has returned, nothing is granted that does not fit;
@@ -136,7 +146,7 @@ impl Budget {
     /// the budget last polled them.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
-        self.tree.pending_bytes(&self.account)
+        self.tree.retired_bytes(&self.account, None)
     }
 
     /// Returns the bytes and blocks of each tag, most bytes first, with those of all parts. What a
@@ -148,6 +158,19 @@ impl Budget {
     #[must_use]
     pub fn holders(&self) -> Vec<Holder> {
         self.tree.holders(&self.account)
+    }
+}
+
+impl Clone for Budget {
+    fn clone(&self) -> Self {
+        Self::new_handle(&self.tree, Arc::clone(&self.account))
+    }
+}
+
+/// The last handle to a budget or a part of it drops the resources that are kept for retired blocks.
+impl Drop for Budget {
+    fn drop(&mut self) {
+        self.tree.remove_handle();
     }
 }
 

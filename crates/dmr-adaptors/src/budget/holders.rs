@@ -1,34 +1,40 @@
-//! The holders of a tree of accounts, and their bytes.
+//! The holders of the bytes of a tree, and the error of a refusal, which names them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use dmr_core::StreamPoolId;
 use dmr_core::error::Holder;
+use dmr_core::{AllocTag, ResourceError, StreamPoolId};
+
+use crate::sync::lock;
 
 use super::account::Account;
-use super::tree::{EXISTING, RESERVED, Refusal, Refused, Tree};
+use super::tree::{EXISTING, RESERVED, Refused, Tree};
 
 impl Tree {
-    /// Returns the content of the error for a refusal. Call it without a lock.
-    pub(super) fn refusal(&self, refused: Refused) -> Refusal {
+    /// Returns the error for `bytes` that were refused. Call it without a lock, as the others of this file.
+    pub(super) fn error(&self, refused: Refused, bytes: u64) -> ResourceError {
+        let requested = usize::try_from(bytes).unwrap_or(usize::MAX);
         match refused {
-            Refused::Full { account, remaining } => Refusal {
-                name: account.name(),
-                limit: account.limit(),
-                remaining,
-                pending: self.pending_bytes(&account),
-                holders: self.holders(&account),
-                shared: None,
-            },
-            Refused::Outer(refusal) => {
-                Refusal { pending: self.pending_bytes(&self.root), ..*refusal }
+            Refused::Full { account, remaining } => {
+                let (name, limit) = (*lock(&account.name), account.limit());
+                let pending = self.retired_bytes(&account, None);
+                let holders = self.holders(&account);
+                ResourceError::out_of_budget(name, requested, limit, remaining, pending, holders)
             }
-            Refused::Forked => Refusal::default(),
+            Refused::Outer(refusal) => {
+                let pending = self.retired_bytes(&self.root, None);
+                let (name, limit, left) = (AllocTag::UNTAGGED, refusal.limit, refusal.remaining);
+                ResourceError::out_of_budget(name, requested, limit, left, pending, Vec::new())
+                    .shared_by(refusal.shared)
+            }
+            Refused::Forked => {
+                ResourceError::out_of_budget(AllocTag::UNTAGGED, requested, 0, 0, 0, Vec::new())
+            }
         }
     }
 
-    /// Returns what holds an account, most bytes first. Call it without a lock.
+    /// Returns the holders of an account, most bytes first.
     pub(super) fn holders(&self, account: &Arc<Account>) -> Vec<Holder> {
         let Some(state) = self.lock() else { return Vec::new() };
         let mut sums = HashMap::new();
@@ -43,34 +49,27 @@ impl Tree {
                 add(RESERVED, below.unused());
             }
         }
-        let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
-        let pending = state.pending_within(account);
         drop(state);
+        let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
         self.charges.for_each(|_, charge| {
             if ids.contains(&charge.account) {
                 add(charge.tag, charge.bytes);
             }
         });
-        for pending in pending {
-            pending.for_each(|block| add(block.tag, block.bytes));
+        for block in self.retired().iter().flat_map(|queue| queue.iter()) {
+            if block.source.account.is_within(account) {
+                add(block.tag, block.bytes);
+            }
         }
         let mut holders: Vec<_> = sums.into_values().collect();
         holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.tag.cmp(&b.tag)));
         holders
     }
 
-    /// Returns the bytes of pending blocks that are charged to an account or below it.
-    pub(super) fn pending_bytes(&self, account: &Arc<Account>) -> u64 {
+    /// Returns the bytes that an account and those below it are charged for live blocks of these streams.
+    pub(super) fn live_bytes(&self, account: &Arc<Account>, streams: StreamPoolId) -> u64 {
         let Some(state) = self.lock() else { return 0 };
-        state.pending_within(account).iter().map(|pending| pending.bytes()).sum()
-    }
-
-    /// Returns the bytes that an account and those below it are charged for live blocks, and for
-    /// pending ones, of resources on these streams.
-    pub(super) fn charged_on(&self, account: &Arc<Account>, streams: StreamPoolId) -> [u64; 2] {
-        let Some(state) = self.lock() else { return [0; 2] };
         let ids: HashSet<_> = state.within(account).iter().map(|account| account.id).collect();
-        let mut pending = state.pending_within(account);
         drop(state);
         let mut live = 0;
         self.charges.for_each(|known, charge| {
@@ -78,7 +77,6 @@ impl Tree {
                 live += charge.bytes;
             }
         });
-        pending.retain(|pending| pending.streams() == streams);
-        [live, pending.iter().map(|pending| pending.bytes()).sum()]
+        live
     }
 }

@@ -25,19 +25,18 @@ impl BudgetLayer {
         Self { budget: budget.clone(), reap_pending: true, charge_existing: false }
     }
 
-    /// Sets whether an allocation that does not fit waits for retired blocks
-    /// ([`reap_pending`](DeviceMemoryResource::reap_pending)) before it is refused (default:
-    /// `true`).
+    /// With `true`, the default, an allocation that does not fit waits for retired blocks
+    /// ([`reap_pending`](DeviceMemoryResource::reap_pending)) before it is refused.
     pub const fn with_reap_pending(mut self, reap_pending: bool) -> Self {
         self.reap_pending = reap_pending;
         self
     }
 
-    /// Sets whether blocks that are outstanding when the resource is wrapped are charged (default:
+    /// With `true`, blocks that are outstanding when the resource is wrapped are charged (default:
     /// `false`). Leave it off for a tenant of a shared pool: the outstanding blocks there belong to others.
     ///
     /// Such blocks are charged as a sum, without those that the budget is charged for already.
-    /// Afterwards, a block that passes through the budget and was never charged gives back its bytes
+    /// Afterwards, a block that is deallocated through the budget and was never charged releases its bytes
     /// from that sum. So none may be allocated upstream, and no other thread may use the resource while
     /// it is wrapped.
     pub const fn with_charge_existing(mut self, charge_existing: bool) -> Self {

@@ -8,8 +8,8 @@
 //! | `reservation` | [`Reservation`], and the queue for one |
 //! | `layer`, `resource`, `pages` | [`BudgetLayer`]; [`GlobalDeviceBudget`], over blocks and over pages |
 //! | `account`, `tree` | the arithmetic of one account, and of an account with all above it |
-//! | `holders` | what holds how much |
-//! | `charges`, `pending` | what each live block was charged, and each block that is still retired |
+//! | `charges`, `retired` | the charge of each live block; the blocks that are charged until upstream frees them |
+//! | `holders` | which tags hold how much, and the error that says so |
 //! | `outer`, `shared` | a limit around the root of a tree; the one that processes share |
 
 mod account;
@@ -21,9 +21,9 @@ mod layer;
 mod models;
 mod outer;
 mod pages;
-mod pending;
 mod reservation;
 mod resource;
+mod retired;
 #[cfg(feature = "shared")]
 mod shared;
 mod tree;

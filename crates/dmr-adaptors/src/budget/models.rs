@@ -28,9 +28,17 @@ fn whole_and_part(limit: u64) -> (Budget, Budget) {
     (whole, part)
 }
 
+/// Charges bytes as an allocation does.
+fn charge(tree: &Tree, account: &Arc<Account>, bytes: u64) -> bool {
+    match account.parent {
+        None => tree.try_charge(account, bytes),
+        Some(_) => tree.charge(account, bytes, TAG, None).is_ok(),
+    }
+}
+
 /// Charges one byte, and releases it. Returns whether it was charged.
 fn charge_and_release(tree: &Tree, account: &Arc<Account>) -> bool {
-    let is_charged = tree.charge(account, 1, TAG).is_ok();
+    let is_charged = charge(tree, account, 1);
     if is_charged {
         tree.release(account, 1, TAG);
     }
@@ -47,7 +55,7 @@ fn loom_the_limit_is_never_exceeded_and_nothing_is_left_charged() {
             .map(|budget| {
                 let (budget, out) = (budget.clone(), Arc::clone(&out));
                 thread::spawn(move || {
-                    if budget.tree.charge(&budget.account, 1, TAG).is_ok() {
+                    if charge(&budget.tree, &budget.account, 1) {
                         assert!(out.fetch_add(1, Ordering::Relaxed) < 2);
                         out.fetch_sub(1, Ordering::Relaxed);
                         budget.tree.release(&budget.account, 1, TAG);
@@ -66,12 +74,12 @@ fn loom_the_limit_is_never_exceeded_and_nothing_is_left_charged() {
 fn loom_a_request_that_fits_at_every_instant_is_granted() {
     check(|| {
         let (whole, part) = whole_and_part(2);
-        whole.tree.charge(&whole.account, 1, TAG).expect("room");
+        assert!(charge(&whole.tree, &whole.account, 1), "room");
         let refused = {
             let part = part.clone();
-            thread::spawn(move || assert!(part.tree.charge(&part.account, 2, TAG).is_err()))
+            thread::spawn(move || assert!(!charge(&part.tree, &part.account, 2)))
         };
-        part.tree.charge(&part.account, 1, TAG).expect("it fits at every instant");
+        assert!(charge(&part.tree, &part.account, 1), "it fits at every instant");
         refused.join().expect("a thread");
         assert_eq!((whole.reserved_bytes(), part.reserved_bytes()), (2, 1));
     });
@@ -95,7 +103,7 @@ fn loom_nothing_is_granted_after_the_limit_was_lowered() {
             thread::spawn(move || charge_and_release(&whole.tree, &whole.account))
         };
         let was_lowered = is_lowered.load(Ordering::Acquire) == 1;
-        let granted = whole.tree.charge(&whole.account, 1, TAG).is_ok();
+        let granted = charge(&whole.tree, &whole.account, 1);
         assert!(!(was_lowered && granted));
         let charged_then = lowers.join().expect("a thread");
         frees.join().expect("a thread");
@@ -110,7 +118,7 @@ fn loom_a_reservation_that_ends_while_a_block_is_freed_leaves_nothing_charged() 
         let whole = Budget::new(3);
         let reserved = whole.reserve(2, std::time::Duration::ZERO).expect("room");
         let account = Arc::clone(&reserved.account);
-        whole.tree.charge(&account, 1, TAG).expect("it is reserved");
+        assert!(charge(&whole.tree, &account, 1), "it is reserved");
         let ends = thread::spawn(move || drop(reserved));
         let frees = {
             let whole = whole.clone();

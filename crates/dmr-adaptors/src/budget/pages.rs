@@ -5,12 +5,12 @@ use dmr_core::{
     ResourceError, ResourceResult, VirtualMemory,
 };
 
+use super::GlobalDeviceBudget;
 use super::account::MAX_BYTES;
 use super::charges::Item;
-use super::{Budget, GlobalDeviceBudget};
 
 /// The pages of the upstream resource. Creating memory is charged and refused as an allocation is;
-/// destroying it gives back what was charged for it: nothing if it was created upstream. Addresses
+/// destroying it releases what was charged for it: nothing if it was created upstream. Addresses
 /// and mappings take no memory.
 ///
 /// Where upstream has no pages, [`virtual_memory`](DeviceMemoryResource::virtual_memory) returns
@@ -46,14 +46,13 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
             Ok(pages) => pages,
             Err(error) => return Err(RefusedMemory::new(error, memory)),
         };
-        let Budget { tree, account } = self.budget();
         let (key, tag) = (self.key(Item::Memory(memory.handle())), memory.tag());
         // First: once the memory is destroyed other memory may have its handle.
-        let charged = tree.charges.remove(key, u64::MAX);
+        let charged = self.tree.charges.remove(key, u64::MAX);
         let result = pages.destroy(memory);
         match (&result, charged) {
             (_, None) => {}
-            (Ok(()), Some(bytes)) => tree.release(account, bytes, tag),
+            (Ok(()), Some(bytes)) => self.tree.release(&self.account, bytes, tag),
             (Err(_), Some(bytes)) => self.add_charge(key, bytes, tag),
         }
         result

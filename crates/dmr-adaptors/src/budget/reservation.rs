@@ -4,12 +4,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dmr_core::ResourceResult;
 use dmr_core::sync::ignore_poison;
-use dmr_core::{ResourceError, ResourceResult};
+
+use crate::sync::lock;
 
 use super::Budget;
 use super::account::Account;
-use super::tree::{RESERVED, Refusal, Refused, State, Tree};
+use super::tree::{RESERVED, Refused, State, Tree};
 
 /// The interval at which a waiting reservation looks again, and reaps.
 const REAP_EVERY: Duration = Duration::from_millis(2);
@@ -34,19 +36,36 @@ impl Budget {
     /// First come, first served: a reservation does not overtake one that waits for the same
     /// budget, or that waits for room in a budget that both are parts of. Ordinary allocations do
     /// not queue. A waiting reservation looks again when bytes are released and every 2 ms, and
-    /// calls `try_reap` of the resources that charge the budget.
+    /// calls `try_reap` of the resources that have retired blocks of the budget. The lock of an account that
+    /// processes share is waited for until the timeout, but for at least 50 ms and at most its own lock timeout.
     ///
     /// # Errors
     ///
-    /// [`OutOfBudget`](ResourceError::OutOfBudget): at once if `bytes` is more than a limit, or if
+    /// [`OutOfBudget`](dmr_core::ResourceError::OutOfBudget): at once if `bytes` is more than a limit, or if
     /// the account that processes share cannot be used; else after the timeout, and at least one
     /// attempt to reap.
     pub fn reserve(&self, bytes: u64, timeout: Duration) -> ResourceResult<Reservation> {
-        let queued = Queued { tree: &self.tree, account: &self.account, bytes, ticket: None };
-        let reserved = queued.wait(Instant::now().checked_add(timeout));
-        let account =
-            reserved.map_err(|refused| out_of_budget(self.tree.refusal(refused), bytes))?;
-        Ok(Reservation { budget: Budget { tree: Arc::clone(&self.tree), account } })
+        let Self { tree, account } = self;
+        let deadline = Instant::now().checked_add(timeout);
+        let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let mut queued = Queued { tree, account, bytes, deadline, ticket: None };
+        let mut reaped: Option<Instant> = None;
+        let wait = |waits: u64| {
+            if waits > 0 {
+                if is_over() {
+                    return false;
+                }
+                tree.wait_for_release(deadline);
+            }
+            if is_over() || reaped.is_none_or(|at| at.elapsed() >= REAP_EVERY) {
+                reaped = Some(Instant::now());
+                tree.try_reap();
+            }
+            true
+        };
+        let reserved = tree.retry(account, bytes, || queued.admit(), wait);
+        let account = reserved.map_err(|refused| tree.error(refused, bytes))?;
+        Ok(Reservation { budget: Self::new_handle(tree, account) })
     }
 }
 
@@ -64,19 +83,10 @@ impl Drop for Reservation {
     }
 }
 
-pub(super) fn out_of_budget(refusal: Refusal, bytes: u64) -> ResourceError {
-    let Refusal { name, limit, remaining, pending, holders, shared } = refusal;
-    let requested = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let error = ResourceError::out_of_budget(name, requested, limit, remaining, pending, holders);
-    match shared {
-        Some(shared) => error.shared_by(*shared),
-        None => error,
-    }
-}
-
-/// A reservation in the queue of its tree.
+/// A reservation that waits for its turn.
 #[derive(Debug)]
 pub(super) struct Waiter {
+    /// Its place in the queue: the number of its arrival.
     ticket: u64,
     account: Arc<Account>,
     bytes: u64,
@@ -89,49 +99,16 @@ struct Queued<'a> {
     tree: &'a Tree,
     account: &'a Arc<Account>,
     bytes: u64,
+    deadline: Option<Instant>,
     /// Its place in the queue, if it waits.
     ticket: Option<u64>,
 }
 
 impl Queued<'_> {
-    /// Returns the new account once it has its bytes.
-    fn wait(mut self, deadline: Option<Instant>) -> Result<Arc<Account>, Refused> {
-        let mut reaped: Option<Instant> = None;
-        loop {
-            let now = Instant::now();
-            let is_over = deadline.is_some_and(|deadline| now >= deadline);
-            let before = self.tree.releases();
-            let refused = match self.admit() {
-                Ok(account) => return Ok(account),
-                Err(refused @ Refused::Forked) => return Err(refused),
-                Err(refused) if refused.is_problem() => return Err(refused),
-                Err(refused) => refused,
-            };
-            if let Some(oversized) = self.tree.oversized(self.account, self.bytes, &refused) {
-                return Err(oversized);
-            }
-            self.tree.poll();
-            if !self.tree.stands(&refused, before) {
-                continue;
-            }
-            if is_over && reaped.is_some() {
-                return Err(refused);
-            }
-            if is_over || reaped.is_none_or(|at| now.duration_since(at) >= REAP_EVERY) {
-                reaped = Some(now);
-                self.tree.try_reap();
-                self.tree.poll();
-            }
-            if !is_over {
-                self.sleep(deadline);
-            }
-        }
-    }
-
     /// Takes the bytes if they fit and no earlier reservation waits for the same room; else joins
     /// the queue.
     fn admit(&mut self) -> Result<Arc<Account>, Refused> {
-        let Some(mut state) = self.tree.lock() else { return Err(Refused::Forked) };
+        let mut state = self.tree.lock().ok_or(Refused::Forked)?;
         if let Some(account) = self.ahead(&state) {
             self.join(&mut state);
             return Err(Refused::Full { remaining: account.room(), account });
@@ -139,14 +116,15 @@ impl Queued<'_> {
         if let Some(waiter) = self.waiter(&mut state) {
             waiter.is_charging = true;
         }
-        match self.tree.charge_locked(state, self.account, self.bytes, RESERVED) {
+        let Self { tree, account, bytes, deadline, .. } = *self;
+        match tree.charge_locked(state, account, bytes, RESERVED, deadline) {
             Ok(mut state) => {
                 self.leave(&mut state);
-                let (name, bytes) = (self.account.name(), self.bytes);
-                Ok(self.tree.add(&mut state, self.account, name, bytes, bytes))
+                let name = *lock(&account.name);
+                Ok(tree.add(&mut state, account, name, bytes, bytes))
             }
             Err(refused) => {
-                if let Some(mut state) = self.tree.lock() {
+                if let Some(mut state) = tree.lock() {
                     self.join(&mut state);
                 }
                 Err(refused)
@@ -159,15 +137,19 @@ impl Queued<'_> {
     /// limit around the root.
     fn ahead(&self, state: &State) -> Option<Arc<Account>> {
         let earlier = state.waiters.iter().take_while(|waiter| Some(waiter.ticket) != self.ticket);
-        let full = |waiter: &Waiter| {
-            if waiter.is_charging { None } else { self.tree.full(&waiter.account, waiter.bytes) }
+        let blocking = |waiter: &Waiter| {
+            let mut needs = waiter.account.needs(waiter.bytes, Account::unused);
+            let full = needs.find(|(account, needed)| *needed > account.room());
+            let full = full.filter(|_| !waiter.is_charging).map(|(account, _)| account);
+            Arc::clone(full.unwrap_or(&self.tree.root))
         };
-        earlier
-            .map(|waiter| full(waiter).unwrap_or_else(|| Arc::clone(&self.tree.root)))
-            .find(|account| self.account.needs_room_of(self.bytes, account))
+        let needs_room_of = |above: &Arc<Account>| {
+            let mut needs = self.account.needs(self.bytes, Account::unused);
+            needs.any(|(account, needed)| Arc::ptr_eq(account, above) && needed > 0)
+        };
+        earlier.map(blocking).find(needs_room_of)
     }
 
-    /// Returns its place in the queue, if it waits.
     fn waiter<'s>(&self, state: &'s mut State) -> Option<&'s mut Waiter> {
         state.waiters.iter_mut().find(|waiter| Some(waiter.ticket) == self.ticket)
     }
@@ -176,8 +158,7 @@ impl Queued<'_> {
         if let Some(waiter) = self.waiter(state) {
             waiter.is_charging = false;
         } else {
-            let ticket = state.next_ticket;
-            state.next_ticket += 1;
+            let ticket = state.next_id();
             let (account, bytes) = (Arc::clone(self.account), self.bytes);
             state.waiters.push_back(Waiter { ticket, account, bytes, is_charging: false });
             self.ticket = Some(ticket);
@@ -192,14 +173,6 @@ impl Queued<'_> {
             self.tree.notify_waiters();
         }
     }
-
-    /// Waits until bytes are released, it is time to reap, or the deadline.
-    fn sleep(&self, deadline: Option<Instant>) {
-        let Some(state) = self.tree.lock() else { return };
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let time = left.map_or(REAP_EVERY, |left| left.min(REAP_EVERY));
-        drop(ignore_poison(self.tree.released.wait_timeout(state, time)));
-    }
 }
 
 impl Drop for Queued<'_> {
@@ -210,5 +183,15 @@ impl Drop for Queued<'_> {
         {
             self.leave(&mut state);
         }
+    }
+}
+
+impl Tree {
+    /// Waits until bytes are released, it is time to reap, or the deadline.
+    fn wait_for_release(&self, deadline: Option<Instant>) {
+        let Some(state) = self.lock() else { return };
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let time = left.map_or(REAP_EVERY, |left| left.min(REAP_EVERY));
+        drop(ignore_poison(self.released.wait_timeout(state, time)));
     }
 }

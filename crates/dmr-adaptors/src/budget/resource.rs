@@ -6,23 +6,22 @@ use std::sync::Arc;
 
 use dmr_core::size::human_bytes;
 use dmr_core::{
-    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
     ResourceResult, StreamId, StreamPoolId, VirtualMemory,
 };
 
 use super::Budget;
-use super::account::{Account, MAX_BYTES};
+use super::account::{Account, MAX_BYTES, signed};
 use super::charges::{Item, Key};
-use super::pending::{Pending, PendingBlocks};
-use super::reservation::out_of_budget;
-use super::tree::{EXISTING, Refused, Tree};
+use super::retired::{Retired, Source};
+use super::tree::{EXISTING, Tree};
 use crate::forward::forward;
 
 /// Bounds what passes through it until it is freed: a hard limit on live and retired bytes.
 ///
 /// The limit is kept at every instant, under any number of threads: bytes are charged before the
 /// upstream resource is called, and released after it has freed them. An allocation that is in
-/// progress counts, also if upstream refuses it in the end.
+/// progress counts, even if upstream refuses it in the end.
 ///
 /// # When a request is refused
 ///
@@ -45,7 +44,7 @@ use crate::forward::forward;
 /// # Calls that bypass it
 ///
 /// What is allocated or grown directly upstream, with [`upstream`](Self::upstream) or a clone of an
-/// `Arc`, is not charged, and the limit does not bound it. A block gives back what its budget was
+/// `Arc`, is not charged, and the limit does not bound it. A block releases what its budget was
 /// charged for it: nothing if it was allocated upstream or by another budget, and not the bytes by
 /// which it grew there. When a block grows through the budget, it is charged for all of its size. A
 /// block that is deallocated upstream stays charged until another block of the budget gets its slot
@@ -54,7 +53,9 @@ use crate::forward::forward;
 /// # Dropping it
 ///
 /// Does not wait. If blocks are still retired, the upstream resource is kept until they are
-/// freed, or until the budget itself is dropped. Live blocks stay charged.
+/// freed, or until there is no [`Budget`] any more: no handle to the account, nor to one that it is a part of or
+/// that is a part of it. Blocks that are retired then stay charged as long as a resource charges the
+/// budget, and so do live blocks.
 ///
 /// # Cost
 ///
@@ -64,8 +65,10 @@ use crate::forward::forward;
 /// whole budget. Blocks without a slot in a use table are charged in a map with a lock.
 pub struct GlobalDeviceBudget<R: DeviceMemoryResource + 'static> {
     resource: Arc<R>,
-    pending: Arc<PendingBlocks>,
-    budget: Budget,
+    /// The resource again, as the queue of retired blocks has it.
+    source: Arc<Source>,
+    pub(super) tree: Arc<Tree>,
+    pub(super) account: Arc<Account>,
     streams: StreamPoolId,
     /// `true` if the charge of a block is found by the block's slot.
     by_slot: bool,
@@ -79,37 +82,40 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         reap_pending: bool,
         charge_existing: bool,
     ) -> Self {
-        let wrapped = Self::wrap(Arc::new(upstream), budget.clone(), reap_pending);
+        let wrapped = Self::wrap(Arc::new(upstream), budget, reap_pending);
         if charge_existing {
             wrapped.charge_existing();
         }
         wrapped
     }
 
-    fn wrap(resource: Arc<R>, budget: Budget, reap_pending: bool) -> Self {
-        let pending = PendingBlocks::new(&budget.account, Arc::clone(&resource) as _);
-        let pending = Arc::new(pending);
-        budget.tree.add_pending(&pending);
+    fn wrap(resource: Arc<R>, budget: &Budget, reap_pending: bool) -> Self {
+        let (tree, account) = (Arc::clone(&budget.tree), Arc::clone(&budget.account));
+        let source = Arc::new(Source::new(&account, Arc::clone(&resource) as _));
         let streams = resource.stream_pool();
-        let by_slot = budget.tree.charges.add_resource(streams);
-        Self { resource, pending, budget, streams, by_slot, reap_pending }
+        let by_slot = tree.charges.add_resource(streams);
+        Self { resource, source, tree, account, streams, by_slot, reap_pending }
     }
 
     /// Charges what is outstanding upstream and not charged yet.
     fn charge_existing(&self) {
-        let (usage, Budget { tree, account }) = (self.resource.usage(), &self.budget);
-        let [charged, pending] = tree.charged_on(account, self.streams);
-        let live = usage.live.saturating_sub(charged).min(MAX_BYTES);
-        let retired = usage.retired.saturating_sub(pending).min(MAX_BYTES);
+        let (usage, Self { tree, account, .. }) = (self.resource.usage(), self);
+        let live = usage.live.saturating_sub(tree.live_bytes(account, self.streams));
+        let retired = tree.retired_bytes(account, Some(self.streams));
+        let retired = usage.retired.saturating_sub(retired).min(MAX_BYTES);
         if live > 0 {
-            tree.charge_anyway(account, live, EXISTING);
-            self.add_charge(self.key(Item::Existing), live, EXISTING);
+            tree.adjust(account, signed(live), EXISTING);
+            self.add_charge(self.key(Item::Existing), live.min(MAX_BYTES), EXISTING);
         }
         if retired > 0 {
-            tree.charge_anyway(account, retired, EXISTING);
-            let retired = Pending { id: None, bytes: retired, tag: EXISTING };
-            self.pending.push(retired, tree);
+            tree.adjust(account, signed(retired), EXISTING);
+            self.push_retired(None, retired, EXISTING);
         }
+    }
+
+    fn push_retired(&self, id: Option<BlockId>, bytes: u64, tag: AllocTag) {
+        let source = Arc::clone(&self.source);
+        self.tree.push_retired(Retired { source, id, bytes, tag });
     }
 
     /// Returns the upstream resource, which charges no budget any more. Live blocks stay charged,
@@ -120,15 +126,15 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     /// This, unchanged: deallocated blocks are still retired, or another thread polls them.
     /// Call [`reap_pending`](DeviceMemoryResource::reap_pending), and try again.
     pub fn into_upstream(self) -> Result<R, Self> {
-        self.pending.poll(&self.budget.tree);
-        if self.pending.bytes() > 0 {
+        self.tree.poll();
+        if self.tree.is_kept(&self.source) {
             return Err(self);
         }
-        let (resource, budget) = (Arc::clone(&self.resource), self.budget.clone());
+        let (resource, budget) = (Arc::clone(&self.resource), self.budget());
         let reap_pending = self.reap_pending;
         drop(self);
         let unshared = Arc::try_unwrap(resource);
-        unshared.map_err(|resource| Self::wrap(resource, budget, reap_pending))
+        unshared.map_err(|resource| Self::wrap(resource, &budget, reap_pending))
     }
 
     /// Returns the upstream resource. What it allocates when it is called directly is not charged.
@@ -140,14 +146,14 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
 
     /// Returns the budget that this charges.
     #[must_use]
-    pub const fn budget(&self) -> &Budget {
-        &self.budget
+    pub fn budget(&self) -> Budget {
+        Budget::new_handle(&self.tree, Arc::clone(&self.account))
     }
 
     /// Returns the key of what this budget is charged for an item of its resource.
     #[inline]
     pub(super) fn key(&self, item: Item) -> Key {
-        Key { account: self.budget.account.id, streams: self.streams, item }
+        Key { account: self.account.id, streams: self.streams, item }
     }
 
     #[inline]
@@ -159,8 +165,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     /// Adds to the charge of an item.
     #[inline]
     pub(super) fn add_charge(&self, key: Key, bytes: u64, tag: AllocTag) {
-        if let Some(stale) = self.budget.tree.charges.add(key, bytes, tag) {
-            self.budget.tree.release_stale(stale);
+        if let Some(stale) = self.tree.charges.add(key, bytes, tag) {
+            self.tree.release_stale(stale);
         }
     }
 
@@ -168,64 +174,44 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     #[cold]
     fn remove_existing(&self, bytes: usize) -> u64 {
         let key = self.key(Item::Existing);
-        self.budget.tree.charges.remove(key, bytes as u64).unwrap_or(0)
+        self.tree.charges.remove(key, bytes as u64).unwrap_or(0)
     }
 
     /// Charges `bytes`, after making room for them if need be.
     #[inline]
     pub(super) fn charge(&self, bytes: u64, tag: AllocTag) -> ResourceResult<ChargeGuard<'_>> {
-        let Budget { tree, account } = &self.budget;
-        if let Err(refused) = tree.charge(account, bytes, tag) {
-            self.make_room(refused, bytes, tag)?;
+        let Self { tree, account, .. } = self;
+        if !tree.try_charge(account, bytes) {
+            self.charge_slowly(bytes, tag)?;
         }
         Ok(ChargeGuard { tree, account, bytes, tag })
     }
 
-    /// Charges `bytes` that were refused, after reaping.
-    #[cold]
-    fn make_room(&self, mut refused: Refused, bytes: u64, tag: AllocTag) -> ResourceResult<()> {
-        let Budget { tree, account } = &self.budget;
-        let (mut step, mut before) = (0, None);
-        loop {
-            if matches!(refused, Refused::Forked) {
-                return Err(ResourceError::forked_process(self.resource.device_ordinal()));
-            }
-            if refused.is_problem() {
-                return Err(out_of_budget(tree.refusal(refused), bytes));
-            }
-            if let Some(oversized) = tree.oversized(account, bytes, &refused) {
-                return Err(out_of_budget(tree.refusal(oversized), bytes));
-            }
-            // Bytes that upstream had freed before the refusal, and that were still charged, might
-            // have made it fit, and so might those of a charge that was taken back: it stands only if
-            // there were none.
-            tree.poll();
-            if before.is_some_and(|before| tree.stands(&refused, before)) {
-                match step {
-                    0 => {
-                        // Its error is not about this request; the next reap returns it.
-                        drop(self.resource.try_reap());
-                        tree.try_reap();
-                    }
-                    1 if self.reap_pending && tree.pending_bytes(&tree.root) > 0 => {
-                        drop(self.resource.reap_pending());
-                    }
-                    1 => {}
-                    _ => return Err(out_of_budget(tree.refusal(refused), bytes)),
+    #[inline(never)]
+    fn charge_slowly(&self, bytes: u64, tag: AllocTag) -> ResourceResult<()> {
+        let Self { tree, account, resource, .. } = self;
+        tree.check(resource.device_ordinal())?;
+        let make_room = |calls| {
+            match calls {
+                0 => {
+                    // Its error is not about this request; the next reap returns it.
+                    drop(resource.try_reap());
+                    tree.try_reap();
                 }
-                step += 1;
-                tree.poll();
+                1 if self.reap_pending && tree.retired_bytes(&tree.root, None) > 0 => {
+                    drop(resource.reap_pending());
+                }
+                _ => {}
             }
-            before = Some(tree.releases());
-            refused = match tree.charge(account, bytes, tag) {
-                Ok(()) => return Ok(()),
-                Err(refused) => refused,
-            };
-        }
+            calls < 2
+        };
+        let charge = || tree.charge(account, bytes, tag, None);
+        let charged = tree.retry(account, bytes, charge, make_room);
+        charged.map_err(|refused| tree.error(refused, bytes))
     }
 }
 
-/// A charge that is released on drop, unless it is kept: also if upstream panics.
+/// A charge that is released on drop, unless it is kept: upstream may fail, or panic.
 pub(super) struct ChargeGuard<'a> {
     tree: &'a Tree,
     account: &'a Arc<Account>,
@@ -272,7 +258,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let Budget { tree, account } = &self.budget;
+        let Self { tree, account, .. } = self;
         let (id, key) = (block.id(), self.key_of(&block));
         // First: once the block is deallocated another one may have its slot.
         let own = tree.charges.remove(key, u64::MAX);
@@ -286,7 +272,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
             }
             Ok(state) => {
                 // It stays charged until upstream has freed it.
-                self.pending.push(Pending { id: Some(id), bytes, tag }, tree);
+                self.push_retired(Some(id), bytes, tag);
                 Ok(state)
             }
             Err(refused) => {
@@ -305,24 +291,22 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
         if bytes <= block.bytes() {
             return self.resource.try_grow(block, bytes);
         }
-        let Budget { tree, account } = &self.budget;
+        let Self { tree, account, resource, .. } = self;
         let (key, tag, bytes_before) = (self.key_of(block), block.tag(), block.bytes());
         let own = tree.charges.get(key);
-        // All of its size, also the bytes by which it grew upstream.
+        // For all of its size, even if it grew upstream.
         let charged = (bytes as u64).min(MAX_BYTES);
         let more = charged.saturating_sub(own.unwrap_or(bytes_before as u64));
-        match tree.charge(account, more, tag) {
-            Ok(()) => {}
-            Err(Refused::Forked) => {
-                return Err(ResourceError::forked_process(self.resource.device_ordinal()));
-            }
-            Err(refused) if refused.is_problem() => {
-                return Err(out_of_budget(tree.refusal(refused), more));
-            }
-            Err(_) => {
-                // A block that upstream refuses is an error, whether or not there is room.
-                self.resource.try_grow(block, bytes_before)?;
-                return Ok(false);
+        if !tree.try_charge(account, more) {
+            tree.check(resource.device_ordinal())?;
+            match tree.charge(account, more, tag, None) {
+                Ok(()) => {}
+                Err(refused) if refused.is_final() => return Err(tree.error(refused, more)),
+                Err(_) => {
+                    // A block that upstream refuses is an error, whether or not there is room.
+                    resource.try_grow(block, bytes_before)?;
+                    return Ok(false);
+                }
             }
         }
         let charge = ChargeGuard { tree, account, bytes: more, tag };
@@ -338,19 +322,19 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
     fn try_reap(&self) -> ResourceResult<u64> {
         let reaped = self.resource.try_reap();
-        self.pending.poll(&self.budget.tree);
+        self.tree.poll();
         reaped
     }
 
     fn reap_pending(&self) -> ResourceResult<u64> {
         let reaped = self.resource.reap_pending();
-        self.pending.poll(&self.budget.tree);
+        self.tree.poll();
         reaped
     }
 
     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
         let trimmed = self.resource.trim_to(keep_bytes);
-        self.pending.poll(&self.budget.tree);
+        self.tree.poll();
         trimmed
     }
 
@@ -372,16 +356,15 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
 impl<R: DeviceMemoryResource + 'static> Drop for GlobalDeviceBudget<R> {
     fn drop(&mut self) {
-        self.pending.poll(&self.budget.tree);
-        self.pending.set_dropped();
-        self.budget.tree.remove_dropped();
+        self.tree.drop_source(&self.source);
     }
 }
 
 /// `Budget(8 GiB, Async(device 0))`.
 impl<R: DeviceMemoryResource + 'static> fmt::Debug for GlobalDeviceBudget<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, limit) = (self.budget.name(), human_bytes(self.budget.limit()));
+        let budget = self.budget();
+        let (name, limit) = (budget.name(), human_bytes(budget.limit()));
         f.write_str("Budget(")?;
         if !name.is_untagged() {
             write!(f, "{:?}, ", name.name())?;

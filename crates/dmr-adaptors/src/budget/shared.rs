@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use dmr_core::AllocTag;
 use dmr_core::error::SharedShortage;
@@ -10,8 +11,12 @@ use dmr_core::sync::lock;
 use dmr_shared_limit::{ChargeError, Largest, SharedLimit, SharedLimitConfig, SharedLimitError};
 
 use super::Budget;
-use super::outer::OuterLimit;
-use super::tree::{RESERVED, Refusal, Tree};
+use super::account::{MAX_BYTES, signed};
+use super::outer::{OuterLimit, OuterRefusal};
+use super::tree::{EXISTING, RESERVED, Tree};
+
+/// How long a call waits for the account at least, and at most if it cannot be refused.
+const MOMENT: Duration = Duration::from_millis(50);
 
 impl Budget {
     /// Returns the budget of a physical GPU that all processes of the user, or of a group of them, share: what is
@@ -35,15 +40,17 @@ impl Budget {
         /// The budgets that still exist.
         static BY_CONFIG: PerProcess<Mutex<Budgets>> = PerProcess::new(Mutex::default);
 
-        let existing =
-            |budgets: &Budgets| budgets.get(config).and_then(Weak::upgrade).map(Self::of);
+        let existing = |budgets: &Budgets| {
+            let tree = budgets.get(config)?.upgrade()?;
+            Some(Self::of(&tree))
+        };
         if let Some(budget) = existing(&lock(BY_CONFIG.get())) {
             return Ok(budget);
         }
         // The lock is not held while an account is waited for.
         let limit = SharedLimit::join(config)?;
-        let budget =
-            Self::within(limit.limit(), Arc::new(Shared { limit, tags: LeakedInChild::default() }));
+        let shared = Shared { limit, tags: LeakedInChild::default() };
+        let budget = Self::within(MAX_BYTES, Arc::new(shared));
         let mut budgets = lock(BY_CONFIG.get());
         if let Some(by_another_thread) = existing(&budgets) {
             // Before `budget` is dropped, which waits for the account.
@@ -60,86 +67,66 @@ impl Budget {
 #[derive(Debug)]
 struct Shared {
     limit: SharedLimit,
-    /// Bytes by tag; they add up to what is charged. A hint, because a block of a reservation is charged as `(reserved)`.
+    /// Bytes by tag: a hint, because a block of a reservation is charged as `(reserved)`.
     tags: LeakedInChild<Mutex<HashMap<AllocTag, u64>>>,
 }
 
 impl Shared {
-    /// Adds to the bytes of a tag, and returns the tag that holds the most.
-    fn added(&self, tag: AllocTag, bytes: u64) -> (AllocTag, u64) {
+    /// Calls `call` with the tag that holds the most, after the bytes of a tag have changed.
+    fn count<T>(&self, bytes: i64, tag: AllocTag, call: impl FnOnce(Largest<'_>) -> T) -> T {
         let mut tags = lock(&self.tags);
-        let held = tags.entry(tag).or_default();
-        *held = held.saturating_add(bytes);
-        largest(&tags)
-    }
-
-    /// Takes from the bytes of a tag what it has, and the rest from `(reserved)`: a block of a reservation was charged
-    /// as that. Where that has less, because unused room was released before, from the tag with the most. Returns the
-    /// tag that holds the most.
-    fn removed(&self, tag: AllocTag, mut bytes: u64) -> (AllocTag, u64) {
-        let mut tags = lock(&self.tags);
-        let mut first = [tag, RESERVED].into_iter();
-        while bytes > 0 && !tags.is_empty() {
-            let tag = first.next().unwrap_or_else(|| largest(&tags).0);
-            let Some(held) = tags.get_mut(&tag) else { continue };
-            let taken = bytes.min(*held);
-            (*held, bytes) = (*held - taken, bytes - taken);
-            if *held == 0 {
-                tags.remove(&tag);
+        if bytes > 0 {
+            let held = tags.entry(tag).or_default();
+            *held = held.saturating_add_signed(bytes);
+        } else {
+            // What the tag does not have was charged before it had the tag.
+            let mut rest = bytes.unsigned_abs();
+            for tag in [tag, RESERVED, EXISTING] {
+                let Some(held) = tags.get_mut(&tag) else { continue };
+                let taken = rest.min(*held);
+                (*held, rest) = (*held - taken, rest - taken);
             }
+            tags.retain(|_, held| *held > 0);
         }
-        largest(&tags)
+        let largest = tags.iter().max_by_key(|(_, bytes)| **bytes);
+        let largest = largest.map(|(tag, bytes)| Largest { tag: tag.name(), bytes: *bytes });
+        drop(tags);
+        call(largest.unwrap_or_default())
     }
-
-    fn refusal(&self, error: ChargeError) -> Refusal {
-        let (remaining, shared) = match error {
-            ChargeError::OverLimit(refusal) => {
-                let (remaining, processes) = (refusal.remaining(), refusal.processes.into());
-                (remaining, SharedShortage { processes, problem: None })
-            }
-            error => {
-                let problem = Some(error.to_string().into());
-                (0, SharedShortage { problem, ..SharedShortage::default() })
-            }
-        };
-        Refusal {
-            name: AllocTag::UNTAGGED,
-            limit: self.limit.limit(),
-            remaining,
-            pending: 0,
-            holders: Vec::new(),
-            shared: Some(Box::new(shared)),
-        }
-    }
-}
-
-fn largest(tags: &HashMap<AllocTag, u64>) -> (AllocTag, u64) {
-    let largest = tags.iter().max_by_key(|(_, bytes)| **bytes);
-    largest.map_or((AllocTag::UNTAGGED, 0), |(tag, bytes)| (*tag, *bytes))
-}
-
-fn shown((tag, bytes): &(AllocTag, u64)) -> Largest<'static> {
-    Largest { tag: tag.name(), bytes: *bytes }
 }
 
 impl OuterLimit for Shared {
-    fn try_charge(&self, bytes: u64, tag: AllocTag) -> Result<(), Refusal> {
-        let charged = self.limit.charge(bytes, shown(&self.added(tag, bytes)));
-        charged.map_err(|error| {
-            self.removed(tag, bytes);
-            self.refusal(error)
-        })
+    fn limit(&self) -> u64 {
+        self.limit.limit()
     }
 
-    fn charge_anyway(&self, bytes: u64, tag: AllocTag) {
-        self.limit.charge_existing(bytes, shown(&self.added(tag, bytes)));
+    fn try_charge(
+        &self,
+        bytes: u64,
+        tag: AllocTag,
+        deadline: Option<Instant>,
+    ) -> Result<(), OuterRefusal> {
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let patience = deadline.map_or(Duration::MAX, |deadline| left(deadline).max(MOMENT));
+        let charge = |largest: Largest<'_>| self.limit.charge_within(bytes, largest, patience);
+        let Err(error) = self.count(signed(bytes), tag, charge) else { return Ok(()) };
+        self.count(-signed(bytes), tag, |_| ());
+        let (remaining, processes, problem) = match error {
+            ChargeError::OverLimit(refusal) => (refusal.remaining(), refusal.processes, None),
+            error => (0, Vec::new(), Some(error.to_string().into())),
+        };
+        let shared = SharedShortage { processes: processes.into(), problem };
+        Err(OuterRefusal { limit: self.limit(), remaining, shared })
     }
 
-    fn release(&self, bytes: u64, tag: AllocTag) {
-        self.limit.release(bytes, shown(&self.removed(tag, bytes)));
+    fn adjust(&self, bytes: i64, tag: AllocTag) {
+        self.count(bytes, tag, |largest| match u64::try_from(bytes) {
+            Ok(bytes) => self.limit.charge_existing(bytes, largest),
+            Err(_) => self.limit.release(bytes.unsigned_abs(), largest),
+        });
     }
 
     fn remaining(&self) -> u64 {
-        self.limit.usage().map_or(0, |usage| usage.remaining())
+        self.limit.usage_within(MOMENT).map_or(0, |usage| usage.remaining())
     }
 }
