@@ -236,3 +236,26 @@ fn blocks_that_are_retired_when_the_budget_and_its_resource_are_dropped_are_rele
     assert!(lives.upgrade().is_none());
     assert_eq!(neighbour.usage().unwrap().used(), 0);
 }
+
+#[test]
+fn a_part_is_refused_by_the_limit_as_the_whole_is_and_leaves_nothing_charged() {
+    let directory = directory();
+    let whole = Budget::shared(&config(directory.path())).unwrap();
+    let neighbour = SharedLimit::join(&config(directory.path())).unwrap();
+    let part = whole.sub_budget(TAG, 900);
+    let (backend, layer) = (Arc::new(Backend::new()), BudgetLayer::on(&part));
+    let resource = layer.layer(Arc::clone(&backend));
+    let block = resource.allocate(200, backend.stream(), TAG).unwrap();
+    neighbour.charge(600, Largest::default()).unwrap();
+    assert_eq!((part.remaining(), whole.remaining()), (200, 200));
+    let error = resource.allocate(300, backend.stream(), TAG).unwrap_err();
+    assert!(
+        matches!(&error, ResourceError::OutOfBudget { remaining: 200, shared: Some(_), .. }),
+        "{error}"
+    );
+    assert_eq!((whole.reserved_bytes(), part.reserved_bytes()), (200, 200));
+    resource.deallocate(block).unwrap();
+    assert_eq!(neighbour.usage().unwrap().used(), 600);
+    // More than the limit, however much is charged: no reservation waits for that.
+    whole.reserve(LIMIT + 1, Duration::from_secs(60)).unwrap_err();
+}

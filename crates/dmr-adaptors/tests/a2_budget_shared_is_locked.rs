@@ -4,18 +4,23 @@
 
 mod a2_support;
 
+use std::fmt;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use a2_support::Backend;
 use dmr_adaptors::ResourceLayer;
-use dmr_adaptors::budget::{Budget, BudgetLayer};
-use dmr_core::{AllocTag, DeviceMemoryResource};
-use dmr_shared_limit::SharedLimitConfig;
+use dmr_adaptors::budget::{Budget, BudgetLayer, GlobalDeviceBudget};
+use dmr_core::{
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceResult, StreamId, StreamPoolId, Usage,
+};
+use dmr_shared_limit::{Largest, SharedLimit, SharedLimitConfig};
 
 const TAG: AllocTag = AllocTag::new("rows");
 
@@ -107,4 +112,97 @@ fn the_bytes_that_are_left_are_read_in_bounded_time() {
     assert!(waited < PATIENCE / 2, "{waited:?}");
     drop(locked);
     assert_eq!(budget.remaining(), 1000);
+}
+
+/// Calls a function at the nth query whether a block is retired.
+struct AtQuery {
+    backend: Backend,
+    call: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    left: AtomicI64,
+}
+
+impl fmt::Debug for AtQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AtQuery")
+    }
+}
+
+impl DeviceMemoryResource for AtQuery {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        self.backend.allocate(bytes, stream, tag)
+    }
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        self.backend.deallocate(block)
+    }
+    fn is_retired(&self, block: BlockId) -> bool {
+        if self.left.fetch_sub(1, SeqCst) == 1
+            && let Some(call) = self.call.lock().unwrap().take()
+        {
+            call();
+        }
+        self.backend.is_retired(block)
+    }
+    fn device_ordinal(&self) -> usize {
+        0
+    }
+    fn stream_pool(&self) -> StreamPoolId {
+        self.backend.stream_pool()
+    }
+    fn usage(&self) -> Usage {
+        self.backend.usage()
+    }
+    fn try_reap(&self) -> ResourceResult<u64> {
+        Ok(0)
+    }
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        Ok(0)
+    }
+}
+
+/// Both requests are charged to one part. The account refuses the first one just before the second one, which fits,
+/// would be refused because of it.
+#[test]
+fn a_charge_that_the_account_refuses_in_the_end_makes_no_other_request_fail() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let budget = budget(directory.path());
+    let config = SharedLimitConfig::new([3; 16], 1000).with_directory(directory.path());
+    let neighbour = SharedLimit::join(&config).unwrap();
+    neighbour.charge(700, Largest::default()).unwrap();
+    // After the third attempt, which is the last.
+    let (polls_before, call, left) = (5, Mutex::default(), AtomicI64::new(0));
+    let upstream = Arc::new(AtQuery { backend: Backend::new().keeping(false), call, left });
+    let stream = upstream.backend.stream();
+    let part = budget.sub_budget(TAG, 310);
+    let resource = BudgetLayer::on(&part).layer(Arc::clone(&upstream));
+    let retired = resource.allocate(10, stream, TAG).unwrap();
+    resource.deallocate(retired).unwrap();
+    let held = locked(directory.path());
+    thread::scope(|scope| {
+        let other = on_backend(&part);
+        let refused = scope.spawn(move || other.allocate(300, other.upstream().stream(), TAG));
+        while part.reserved_bytes() < 310 {
+            thread::yield_now();
+        }
+        let of_part = part.clone();
+        *upstream.call.lock().unwrap() = Some(Box::new(move || {
+            drop(held);
+            while of_part.reserved_bytes() > 10 {
+                thread::yield_now();
+            }
+        }));
+        upstream.left.store(polls_before, SeqCst);
+        let block = resource.allocate(150, stream, TAG).unwrap();
+        refused.join().unwrap().unwrap_err();
+        resource.deallocate(block).unwrap();
+    });
+    assert_eq!(upstream.left.load(SeqCst).signum(), -1, "no such query");
+}
+
+fn on_backend(budget: &Budget) -> GlobalDeviceBudget<Backend> {
+    BudgetLayer::on(budget).layer(Backend::new())
 }

@@ -254,3 +254,20 @@ fn a_reservation_within_a_reservation_does_not_wait_for_one_that_needs_other_roo
         part.unwrap();
     });
 }
+
+#[test]
+fn the_limit_of_a_reservation_can_be_lowered_and_is_never_more_than_its_bytes() {
+    let (whole, backend) = (Budget::new(1000), Arc::new(Backend::new()));
+    let reserved = whole.reserve(600, Duration::ZERO).unwrap();
+    reserved.set_limit(800);
+    assert_eq!((reserved.limit(), reserved.remaining(), whole.remaining()), (600, 600, 400));
+    reserved.set_limit(100);
+    let query = on(&reserved, &backend);
+    assert!(query.allocate(101, backend.stream(), TAG).is_err());
+    let block = query.allocate(100, backend.stream(), TAG).unwrap();
+    assert_eq!(whole.reserved_bytes(), 600);
+    drop(reserved);
+    assert_eq!(whole.reserved_bytes(), 100);
+    query.deallocate(block).unwrap();
+    assert_eq!(whole.reserved_bytes(), 0);
+}

@@ -1,5 +1,6 @@
 //! One account of a budget: how many bytes may still be charged to it.
 
+use std::iter;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
@@ -13,7 +14,8 @@ pub(super) type AccountId = u64;
 /// The largest number of bytes: higher limits and larger requests count as this.
 pub(super) const MAX_BYTES: u64 = i64::MAX as u64;
 
-/// An account. It *holds* of its parent what is charged to it, and at least its floor.
+/// An account. Bytes that are charged to it are charged to all accounts above it, up to a reservation: the
+/// bytes of that were charged above it when it was made.
 ///
 /// All of it changes under the lock of the tree, except for the room of the root: any thread changes
 /// that by a single atomic instruction.
@@ -24,8 +26,8 @@ pub(super) struct Account {
     pub(super) parent: Option<Arc<Self>>,
     pub(super) name: Mutex<AllocTag>,
     limit: AtomicU64,
-    /// The bytes of a reservation.
-    floor: AtomicU64,
+    /// The bytes of a reservation; 0 once it has ended.
+    reserved: AtomicU64,
     /// The limit less what is charged, in bytes. Negative after the limit was lowered.
     room: CachePadded<AtomicI64>,
 }
@@ -36,28 +38,44 @@ impl Account {
         parent: Option<Arc<Self>>,
         name: AllocTag,
         limit: u64,
-        floor: u64,
     ) -> Self {
-        let (room, name) = (AtomicI64::new(signed(limit)), Mutex::new(name));
-        let (limit, floor) = (AtomicU64::new(limit), AtomicU64::new(floor));
-        Self { id, parent, name, limit, floor, room: CachePadded::new(room) }
+        Self {
+            id,
+            parent,
+            name: Mutex::new(name),
+            limit: AtomicU64::new(limit),
+            reserved: AtomicU64::new(0),
+            room: CachePadded::new(AtomicI64::new(signed(limit))),
+        }
     }
 
     pub(super) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Sets the limit; that of a reservation to at most its bytes.
     pub(super) fn set_limit(&self, limit: u64) {
+        let reserved = self.reserved();
+        let limit = if reserved > 0 { limit.min(reserved) } else { limit };
         let before = self.limit.swap(limit, Ordering::Relaxed);
         self.room.fetch_add(signed(limit) - signed(before), Ordering::AcqRel);
     }
 
-    pub(super) fn floor(&self) -> u64 {
-        self.floor.load(Ordering::Relaxed)
+    fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_floor(&self, floor: u64) {
-        self.floor.store(floor, Ordering::Relaxed);
+    /// Makes this the account of a reservation of its limit, which is charged above it.
+    pub(super) fn set_reserved(&self) {
+        self.reserved.store(self.limit(), Ordering::Relaxed);
+    }
+
+    /// Ends a reservation: its limit becomes 0. Returns the bytes that no block uses, to be released above it.
+    pub(super) fn end_reservation(&self) -> u64 {
+        let unused = self.unused();
+        self.reserved.store(0, Ordering::Relaxed);
+        self.set_limit(0);
+        unused
     }
 
     /// Returns the bytes that may still be charged to this account.
@@ -70,14 +88,9 @@ impl Account {
         unsigned(signed(self.limit()).saturating_sub(self.room.load(Ordering::Acquire)))
     }
 
-    /// Returns the bytes that this account holds of its parent.
-    pub(super) fn held(&self) -> u64 {
-        self.charged().max(self.floor())
-    }
-
     /// Returns the reserved bytes that no block uses.
     pub(super) fn unused(&self) -> u64 {
-        self.floor().saturating_sub(self.charged())
+        self.reserved().saturating_sub(self.charged())
     }
 
     /// Charges `bytes` to this account alone, if they fit. Zero bytes always fit.
@@ -100,29 +113,22 @@ impl Account {
         self.room.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Returns this account and all above it, from here to the root.
-    pub(super) fn ancestors(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
-        std::iter::successors(Some(self), |account| account.parent.as_ref())
-    }
-
     /// Returns whether this account is `above` or below it.
     pub(super) fn is_within(self: &Arc<Self>, above: &Arc<Self>) -> bool {
-        self.ancestors().any(|account| Arc::ptr_eq(account, above))
+        iter::successors(Some(self), |account| account.parent.as_ref())
+            .any(|account| Arc::ptr_eq(account, above))
     }
 
-    /// Returns this account and all above it, each with the bytes that a charge of `bytes` needs of it:
-    /// without those that the accounts below it `cover`.
-    pub(super) fn needs(
-        self: &Arc<Self>,
-        bytes: u64,
-        cover: fn(&Self) -> u64,
-    ) -> impl Iterator<Item = (&Arc<Self>, u64)> {
-        let mut rest = bytes;
-        self.ancestors().map(move |account| {
-            let needed = rest;
-            rest = rest.saturating_sub(cover(account));
-            (account, needed)
+    /// Returns the accounts that a charge of this one changes, from here upwards.
+    pub(super) fn path(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        iter::successors(Some(self), |account| {
+            account.parent.as_ref().filter(|_| account.reserved() == 0)
         })
+    }
+
+    /// Returns whether a charge of this account changes the root.
+    pub(super) fn reaches_root(self: &Arc<Self>) -> bool {
+        self.path().all(|account| account.reserved() == 0)
     }
 }
 

@@ -290,23 +290,4 @@ mod tests {
         assert!(slots.get_or_make(100).is_some() && slots.get(112).is_none());
         assert!(slots.get(111).is_some() && slots.get_or_make(u32::MAX).is_none());
     }
-
-    #[test]
-    fn a_block_has_one_charge_for_each_account_also_in_slots_that_have_no_entry() {
-        let (charges, streams) = (Charges::new(), StreamPoolId::next().expect("a pool"));
-        let generation = Generation::next();
-        for slot in [None, Some(7), Some(u32::MAX - 1)] {
-            let key = |account| Key { account, streams, item: Item::Block(generation, slot) };
-            for (account, bytes) in [(1, 10), (2, 20), (1, 1)] {
-                assert!(charges.add(key(account), bytes, AllocTag::UNTAGGED).is_none());
-            }
-            let mut all = Vec::new();
-            charges.for_each(|_, charge| all.push((charge.account, charge.bytes)));
-            all.sort_unstable();
-            assert_eq!(all, [(1, 11), (2, 20)], "{slot:?}");
-            assert_eq!(charges.remove(key(1), u64::MAX), Some(11));
-            assert_eq!(charges.remove(key(2), u64::MAX), Some(20));
-            assert_eq!(charges.get(key(1)), None);
-        }
-    }
 }

@@ -12,7 +12,7 @@ use dmr_core::size::human_bytes;
 use crate::sync::lock;
 
 use super::account::Account;
-#[cfg(any(feature = "shared", test))]
+#[cfg(feature = "shared")]
 use super::outer::OuterLimit;
 use super::tree::Tree;
 
@@ -43,7 +43,7 @@ impl Budget {
     }
 
     /// A budget of `limit` bytes whose charges also have to fit into a limit around it.
-    #[cfg(any(feature = "shared", test))]
+    #[cfg(feature = "shared")]
     pub(super) fn within(limit: u64, outer: Arc<dyn OuterLimit>) -> Self {
         Self::of(&Arc::new(Tree::new(limit, Some(outer))))
     }
@@ -100,7 +100,7 @@ impl Budget {
     #[must_use]
     pub fn sub_budget(&self, name: AllocTag, limit: u64) -> Self {
         let added = self.tree.lock().map(|mut state| {
-            let part = self.tree.add(&mut state, &self.account, name, limit, 0);
+            let part = self.tree.add(&mut state, &self.account, name, limit);
             Self::new_handle(&self.tree, part)
         });
         // In a forked child every budget is the same.
@@ -123,8 +123,8 @@ impl Budget {
         outer.map(|outer| outer.limit()).fold(self.account.limit(), u64::min)
     }
 
-    /// Sets the limit, in bytes. After this has returned, nothing is granted that does not fit;
-    /// if more is charged already, nothing is granted at all until it fits.
+    /// Sets the limit, in bytes; that of a reservation to at most its bytes. After this has returned, nothing is
+    /// granted that does not fit; if more is charged already, nothing is granted at all until it fits.
     pub fn set_limit(&self, limit: u64) {
         self.tree.set_limit(&self.account, |_| limit);
     }

@@ -48,7 +48,7 @@ impl Budget {
         let Self { tree, account } = self;
         let deadline = Instant::now().checked_add(timeout);
         let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let mut queued = Queued { tree, account, bytes, deadline, ticket: None };
+        let mut queued = Queued { tree, account, bytes, deadline, number: None };
         let mut reaped: Option<Instant> = None;
         let wait = |waits: u64| {
             if waits > 0 {
@@ -86,8 +86,6 @@ impl Drop for Reservation {
 /// A reservation that waits for its turn.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// Its place in the queue: the number of its arrival.
-    ticket: u64,
     account: Arc<Account>,
     bytes: u64,
     /// `true` if its bytes are charged to the tree, and not yet to the limit around it.
@@ -100,33 +98,33 @@ struct Queued<'a> {
     account: &'a Arc<Account>,
     bytes: u64,
     deadline: Option<Instant>,
-    /// Its place in the queue, if it waits.
-    ticket: Option<u64>,
+    /// Its number in the queue, if it waits.
+    number: Option<u64>,
 }
 
 impl Queued<'_> {
     /// Takes the bytes if they fit and no earlier reservation waits for the same room; else joins
     /// the queue.
     fn admit(&mut self) -> Result<Arc<Account>, Refused> {
-        let mut state = self.tree.lock().ok_or(Refused::Forked)?;
+        let Self { tree, account, bytes, deadline, .. } = *self;
+        let mut state = tree.lock().ok_or(Refused::Forked)?;
         if let Some(account) = self.ahead(&state) {
-            self.join(&mut state);
+            self.join(&mut state, false);
             return Err(Refused::Full { remaining: account.room(), account });
         }
-        if let Some(waiter) = self.waiter(&mut state) {
-            waiter.is_charging = true;
+        if self.number.is_some() {
+            self.join(&mut state, true);
         }
-        let Self { tree, account, bytes, deadline, .. } = *self;
         match tree.charge_locked(state, account, bytes, RESERVED, deadline) {
             Ok(mut state) => {
                 self.leave(&mut state);
-                let name = *lock(&account.name);
-                Ok(tree.add(&mut state, account, name, bytes, bytes))
+                let reserved = tree.add(&mut state, account, *lock(&account.name), bytes);
+                reserved.set_reserved();
+                Ok(reserved)
             }
             Err(refused) => {
-                if let Some(mut state) = tree.lock() {
-                    self.join(&mut state);
-                }
+                let state = tree.lock();
+                state.into_iter().for_each(|mut state| self.join(&mut state, false));
                 Err(refused)
             }
         }
@@ -136,39 +134,28 @@ impl Queued<'_> {
     /// there too. That is the root if the earlier one fits in this tree: it has only to wake up, or waits for the
     /// limit around the root.
     fn ahead(&self, state: &State) -> Option<Arc<Account>> {
-        let earlier = state.waiters.iter().take_while(|waiter| Some(waiter.ticket) != self.ticket);
         let blocking = |waiter: &Waiter| {
-            let mut needs = waiter.account.needs(waiter.bytes, Account::unused);
-            let full = needs.find(|(account, needed)| *needed > account.room());
-            let full = full.filter(|_| !waiter.is_charging).map(|(account, _)| account);
+            let mut path = waiter.account.path();
+            let full = path.find(|account| !waiter.is_charging && waiter.bytes > account.room());
             Arc::clone(full.unwrap_or(&self.tree.root))
         };
         let needs_room_of = |above: &Arc<Account>| {
-            let mut needs = self.account.needs(self.bytes, Account::unused);
-            needs.any(|(account, needed)| Arc::ptr_eq(account, above) && needed > 0)
+            self.bytes > 0 && self.account.path().any(|account| Arc::ptr_eq(account, above))
         };
-        earlier.map(blocking).find(needs_room_of)
+        let earlier = state.waiters.range(..self.number.unwrap_or(u64::MAX));
+        earlier.map(|(_, waiter)| blocking(waiter)).find(needs_room_of)
     }
 
-    fn waiter<'s>(&self, state: &'s mut State) -> Option<&'s mut Waiter> {
-        state.waiters.iter_mut().find(|waiter| Some(waiter.ticket) == self.ticket)
-    }
-
-    fn join(&mut self, state: &mut State) {
-        if let Some(waiter) = self.waiter(state) {
-            waiter.is_charging = false;
-        } else {
-            let ticket = state.next_id();
-            let (account, bytes) = (Arc::clone(self.account), self.bytes);
-            state.waiters.push_back(Waiter { ticket, account, bytes, is_charging: false });
-            self.ticket = Some(ticket);
-            self.tree.set_waiting(state);
-        }
+    fn join(&mut self, state: &mut State, is_charging: bool) {
+        let number = *self.number.get_or_insert_with(|| state.next_id());
+        let (account, bytes) = (Arc::clone(self.account), self.bytes);
+        state.waiters.insert(number, Waiter { account, bytes, is_charging });
+        self.tree.set_waiting(state);
     }
 
     fn leave(&mut self, state: &mut State) {
-        if let Some(ticket) = self.ticket.take() {
-            state.waiters.retain(|waiter| waiter.ticket != ticket);
+        if let Some(number) = self.number.take() {
+            state.waiters.remove(&number);
             self.tree.set_waiting(state);
             self.tree.notify_waiters();
         }
@@ -177,10 +164,7 @@ impl Queued<'_> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        let tree = self.tree;
-        if self.ticket.is_some()
-            && let Some(mut state) = tree.lock()
-        {
+        if let Some(mut state) = self.tree.lock() {
             self.leave(&mut state);
         }
     }

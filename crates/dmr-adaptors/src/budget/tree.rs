@@ -3,7 +3,7 @@
 //! The order of locks: the queue of retired blocks, the tree, the map of charges. No lock is held
 //! while a resource allocates, frees or reaps.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,8 +54,8 @@ pub(super) struct State {
     /// The accounts that can be charged, and those that hold bytes.
     accounts: BTreeMap<AccountId, Arc<Account>>,
     next_id: AccountId,
-    /// Reservations that wait, by arrival.
-    pub(super) waiters: VecDeque<Waiter>,
+    /// Reservations that wait, by the number of their arrival.
+    pub(super) waiters: BTreeMap<u64, Waiter>,
 }
 
 /// How often bytes were released that no request should be refused for.
@@ -94,9 +94,9 @@ impl Refused {
 
 impl Tree {
     pub(super) fn new(limit: u64, outer: Option<Arc<dyn OuterLimit>>) -> Self {
-        let root = Arc::new(Account::new(0, None, AllocTag::UNTAGGED, limit, 0));
+        let root = Arc::new(Account::new(0, None, AllocTag::UNTAGGED, limit));
         let accounts = BTreeMap::from([(root.id, Arc::clone(&root))]);
-        let state = State { accounts, next_id: 1, waiters: VecDeque::new() };
+        let state = State { accounts, next_id: 1, waiters: BTreeMap::new() };
         Self {
             root,
             outer,
@@ -147,13 +147,12 @@ impl Tree {
         parent: &Arc<Account>,
         name: AllocTag,
         limit: u64,
-        floor: u64,
     ) -> Arc<Account> {
         let is_in_use =
-            |account: &Arc<Account>| Arc::strong_count(account) > 1 || account.held() > 0;
+            |account: &Arc<Account>| Arc::strong_count(account) > 1 || account.charged() > 0;
         state.accounts.retain(|_, account| is_in_use(account));
         let parent = Some(Arc::clone(parent));
-        let account = Arc::new(Account::new(state.next_id(), parent, name, limit, floor));
+        let account = Arc::new(Account::new(state.next_id(), parent, name, limit));
         state.accounts.insert(account.id, Arc::clone(&account));
         account
     }
@@ -168,28 +167,19 @@ impl Tree {
 
     /// Ends a reservation: its limit becomes 0, and its unused bytes are released.
     pub(super) fn end_reservation(&self, account: &Arc<Account>) {
-        let Some(state) = self.lock() else { return };
-        let unused = account.unused();
-        account.set_limit(0);
-        account.set_floor(0);
-        let parent = account.parent.as_ref();
-        let root = parent.map_or(0, |parent| Self::adjust_accounts(parent, -signed(unused)));
-        drop(state);
-        self.adjust_outer(root, RESERVED);
+        let (Some(state), Some(parent)) = (self.lock(), &account.parent) else { return };
+        let unused = account.end_reservation();
+        self.adjust_locked(state, parent, -signed(unused), RESERVED);
         self.notify_waiters();
     }
 
     /// Returns the bytes that are left of an account and of all above it.
     pub(super) fn remaining(&self, account: &Arc<Account>) -> u64 {
         let Some(state) = self.lock() else { return 0 };
-        let (mut remaining, mut reserved) = (u64::MAX, 0_u64);
-        for account in account.ancestors() {
-            remaining = remaining.min(reserved.saturating_add(account.room()));
-            reserved = reserved.saturating_add(account.unused());
-        }
+        let remaining = account.path().map(|account| account.room()).fold(u64::MAX, u64::min);
         drop(state);
-        let outer = self.outer.iter().map(|outer| reserved.saturating_add(outer.remaining()));
-        outer.fold(remaining, u64::min)
+        let outer = self.outer.iter().filter(|_| account.reaches_root());
+        outer.map(|outer| outer.remaining()).fold(remaining, u64::min)
     }
 }
 
@@ -232,32 +222,27 @@ impl Tree {
         tag: AllocTag,
         deadline: Option<Instant>,
     ) -> Result<MutexGuard<'a, State>, Refused> {
-        let more = Self::charge_accounts(account, bytes)?;
-        let Some(outer) = self.outer.as_ref().filter(|_| more > 0) else { return Ok(state) };
-        // What a reservation holds of its parent is not the sum of its charges: the lock is held, so that
-        // what is taken back is what was charged.
-        let is_reserved = account.ancestors().any(|account| account.floor() > 0);
-        let state = is_reserved.then_some(state);
-        let charged = outer.try_charge(more, tag, deadline);
-        let state = state.or_else(|| self.lock()).ok_or(Refused::Forked)?;
+        for (charged, above) in account.path().enumerate() {
+            if let Err(room) = above.charge(bytes) {
+                account.path().take(charged).for_each(|below| below.adjust(-signed(bytes)));
+                return Err(Refused::full(above, room));
+            }
+        }
+        let Some(outer) = self.outer_of(account, bytes) else { return Ok(state) };
+        drop(state);
+        let charged = outer.try_charge(bytes, tag, deadline);
+        let state = self.lock().ok_or(Refused::Forked)?;
         let Err(refusal) = charged else { return Ok(state) };
-        Self::adjust_accounts(account, -signed(bytes));
+        account.path().for_each(|account| account.adjust(-signed(bytes)));
         self.taken_back.fetch_add(1, Ordering::Release);
         drop(state);
         self.notify_waiters();
         Err(Refused::Outer(Box::new(refusal)))
     }
 
-    /// Charges the accounts of the tree, and returns what was charged to the root.
-    fn charge_accounts(account: &Arc<Account>, bytes: u64) -> Result<u64, Refused> {
-        let before = account.held();
-        account.charge(bytes).map_err(|room| Refused::full(account, room))?;
-        let Some(parent) = &account.parent else { return Ok(bytes) };
-        let above = Self::charge_accounts(parent, account.held() - before);
-        if above.is_err() {
-            account.adjust(-signed(bytes));
-        }
-        above
+    /// Returns the limit around the root, if `bytes` of an account are charged to that.
+    fn outer_of(&self, account: &Arc<Account>, bytes: u64) -> Option<&dyn OuterLimit> {
+        self.outer.as_deref().filter(|_| bytes > 0 && account.reaches_root())
     }
 
     /// Releases bytes that were charged to an account.
@@ -283,23 +268,23 @@ impl Tree {
     /// Charges `bytes`, even if that exceeds a limit; releases them if they are negative.
     #[inline(never)]
     pub(super) fn adjust(&self, account: &Arc<Account>, bytes: i64, tag: AllocTag) {
-        let Some(state) = self.lock() else { return };
-        let root = Self::adjust_accounts(account, bytes);
+        if let Some(state) = self.lock() {
+            self.adjust_locked(state, account, bytes, tag);
+        }
+    }
+
+    /// Adjusts the accounts of the tree with its lock, and then the limit around the root.
+    fn adjust_locked(
+        &self,
+        state: MutexGuard<'_, State>,
+        account: &Arc<Account>,
+        bytes: i64,
+        tag: AllocTag,
+    ) {
+        account.path().for_each(|account| account.adjust(bytes));
+        let outer = self.outer_of(account, bytes.unsigned_abs());
         drop(state);
-        self.adjust_outer(root, tag);
-    }
-
-    /// Adjusts the accounts of the tree under its lock. Returns by how many bytes the root changed.
-    fn adjust_accounts(account: &Arc<Account>, bytes: i64) -> i64 {
-        let before = account.held();
-        account.adjust(bytes);
-        let Some(parent) = &account.parent else { return bytes };
-        Self::adjust_accounts(parent, signed(account.held()) - signed(before))
-    }
-
-    /// Adjusts the limit around the root. Call it without the lock.
-    fn adjust_outer(&self, bytes: i64, tag: AllocTag) {
-        if let Some(outer) = self.outer.as_ref().filter(|_| bytes != 0) {
+        if let Some(outer) = outer {
             outer.adjust(bytes, tag);
         }
     }
@@ -354,21 +339,17 @@ impl Tree {
     }
 
     /// Returns a refusal as an error if `bytes` exceed a limit, whatever is charged.
-    pub(super) fn oversized(
+    fn oversized(
         &self,
         account: &Arc<Account>,
         bytes: u64,
         refused: Refused,
     ) -> Result<Refused, Refused> {
-        let mut of_root = 0;
-        for (account, needed) in account.needs(bytes, Account::floor) {
-            if needed > account.limit() {
-                return Err(Refused::full(account, account.room()));
-            }
-            of_root = needed;
+        if let Some(account) = account.path().find(|account| bytes > account.limit()) {
+            return Err(Refused::full(account, account.room()));
         }
         match refused {
-            Refused::Outer(refusal) if of_root > refusal.limit => Err(Refused::Outer(refusal)),
+            Refused::Outer(refusal) if bytes > refusal.limit => Err(Refused::Outer(refusal)),
             refused => Ok(refused),
         }
     }
@@ -429,8 +410,6 @@ impl Drop for Tree {
 }
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::time::Duration;
-
     use super::super::Budget;
     use super::*;
 
@@ -444,23 +423,12 @@ mod tests {
     }
 
     #[test]
-    fn accounts_that_nothing_can_charge_and_that_hold_nothing_are_forgotten() {
-        let whole = Budget::new(1000);
-        for _ in 0..100 {
-            let share = whole.sub_budget(NAME, 10);
-            let reserved = share.reserve(10, Duration::ZERO).expect("room");
-            assert_eq!(accounts(&whole), 3);
-            drop((share, reserved));
-            assert_eq!(accounts(&whole), 1);
-        }
-    }
-
-    #[test]
-    fn an_account_whose_bytes_outlive_it_is_forgotten_with_the_last_of_them() {
+    fn an_account_is_forgotten_when_nothing_can_charge_it_and_it_holds_nothing() {
         let whole = Budget::new(1000);
         let share = whole.sub_budget(NAME, 10);
         let account = Arc::clone(&share.account);
         whole.tree.charge(&account, 10, NAME, None).expect("room");
+        assert_eq!(accounts(&whole), 2);
         drop(share);
         whole.tree.release(&account, 4, NAME);
         let id = account.id;
