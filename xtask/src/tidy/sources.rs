@@ -17,6 +17,7 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-cuda-async/", "calls the driver"),
     ("crates/dmr-cuda-direct/", "calls the driver"),
     ("crates/dmr-cuda-virtual/", "calls the driver"),
+    ("crates/dmr-inference/", "launches kernels"),
     ("crates/dmr-launch/", "implements the traits of cudarc, and lends its slices"),
     ("crates/dmr-nvtx/", "calls the functions of a tool"),
     ("crates/dmr-pool/", "makes blocks of the memory that it carves up"),

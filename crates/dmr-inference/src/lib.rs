@@ -1,0 +1,27 @@
+//! A small inference server: an example of how the parts of `dmr` fit together, with tests and a measurement.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`model`] | the model, on the host: what the kernels compute |
+//! | [`kernels`] | the two kernels, as PTX and for the simulated driver |
+//! | [`schedule`] | the requests, the worker threads, and what a runtime must do for them |
+//! | [`on_dmr`] | the server on `dmr`: this is the file to read |
+//! | [`on_cudarc`] | the same server on cudarc's own slices |
+//! | [`report`] | what one run has measured |
+//!
+//! The README of this crate explains it on one page.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+pub mod kernels;
+pub mod model;
+pub mod on_cudarc;
+pub mod on_dmr;
+pub mod report;
+pub mod schedule;
+
+pub use report::Report;
+pub use schedule::{Config, Outcome};
+
+/// The errors of this example are printed, and not matched on.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
