@@ -11,7 +11,7 @@ use dmr_inference::schedule::{run_on_cudarc, run_on_cudarc_pages, run_on_dmr};
 use dmr_inference::{Config, Error, Report, kernels};
 use dmr_sim::{Driver, Universe};
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
     /// On `dmr`
     Dmr,
@@ -79,8 +79,10 @@ fn main() -> Result<(), Error> {
         false => options.runtime,
     };
     println!("{}", Report::head());
+    let mut races = vec![Vec::new(); kinds.len()];
     for _ in 0..options.rounds {
-        for kind in &kinds {
+        for (kind, races) in kinds.iter().zip(&mut races) {
+            let before = simulated.as_ref().map_or(0, |universe| universe.reports().len());
             let outcome = match kind {
                 Kind::Dmr => run_on_dmr(&config)?,
                 Kind::Cudarc => run_on_cudarc(&config)?,
@@ -90,10 +92,14 @@ fn main() -> Result<(), Error> {
             if outcome.report.wrong > 0 {
                 return Err("a request got wrong tokens".into());
             }
+            if let Some(universe) = &simulated {
+                races.extend(universe.reports().into_iter().skip(before));
+            }
         }
     }
-    if let Some(universe) = simulated {
-        println!("\n{} races (simulated: the figures mean nothing)", universe.reports().len());
+    for (kind, races) in kinds.iter().zip(races).filter(|_| simulated.is_some()) {
+        println!("\n{kind:?} on the simulated driver, where times mean nothing: {} races", races.len());
+        races.first().iter().for_each(|first| println!("{first}"));
     }
     Ok(())
 }
