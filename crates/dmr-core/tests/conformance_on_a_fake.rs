@@ -70,6 +70,8 @@ const BROKEN: &[(Fault, bool, &str)] = &[
     (Fault::ForgetsTheAllocation, true, "fresh_memory_waits_for_its_previous_owner"),
     (Fault::IgnoresConflicts, true, "a_conflicting_window_is_refused"),
     (Fault::RefusesNesting, true, "windows_on_one_stream_nest"),
+    (Fault::RefusesDisjointParts, true, "disjoint_parts_do_not_conflict"),
+    (Fault::SkipsWaits, true, "the_whole_waits_for_its_parts"),
     (Fault::RefusesASecondReader, true, "readers_share_a_block"),
     (Fault::PreparesInPart, true, "preparing_several_blocks_is_all_or_nothing"),
     (Fault::CancelKeepsTheWindow, true, "a_cancelled_use_leaves_no_window"),

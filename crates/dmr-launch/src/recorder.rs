@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::CudaStream;
 use dmr_core::{
@@ -75,6 +76,8 @@ pub struct LaunchRecorder {
     /// The first memory for which a strict launch is refused.
     external: Option<RefusedMemory>,
     skipped: usize,
+    /// How long it waits for windows of other streams.
+    timeout: Duration,
 }
 
 impl LaunchRecorder {
@@ -86,6 +89,18 @@ impl LaunchRecorder {
     /// Makes a recorder of a launch that skips such memory, and counts it: the caller orders its uses.
     pub fn new_permissive(stream: impl Into<StreamId>) -> Self {
         Self::new(stream.into(), LaunchMode::Permissive)
+    }
+
+    /// Makes the launch wait up to `timeout` while another stream has a conflicting window open, instead of
+    /// being refused at once, which is the default. The thread waits: briefly without giving up its processor,
+    /// then asleep. It holds no window meanwhile, so launches that wait for each other's buffers do not block
+    /// each other for good. A window that this very thread has open does not close meanwhile.
+    ///
+    /// Once the time is over, the error is the last [`WindowConflict`](ResourceError::WindowConflict). Any other
+    /// error, such as a lost device, is returned at once.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     /// Records that the launch reads this memory. The returned value goes into `launch_builder().arg(..)`.
@@ -264,7 +279,8 @@ impl LaunchRecorder {
 
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
         let (uses, columns) = (SmallVec::new(), SmallVec::new());
-        Self { stream, mode, uses, pinned: 0, columns, external: None, skipped: 0 }
+        let timeout = Duration::ZERO;
+        Self { stream, mode, uses, pinned: 0, columns, external: None, skipped: 0, timeout }
     }
 
     fn record<M: TrackedMemory + ?Sized>(
@@ -346,7 +362,13 @@ impl LaunchRecorder {
     ) -> Result<(), PrepareError> {
         self.refuse_or_leave_out_unordered(stream.pool().id(), resource, stream.id())?;
         let (pinned, blocks) = self.uses.split_at(self.pinned);
-        windows.open(stream, pinned, blocks).map_err(|error| self.refused(error))
+        let opened = match windows.open(stream, pinned, blocks) {
+            Err(ResourceError::WindowConflict { .. }) if !self.timeout.is_zero() => {
+                windows.open_within(self.timeout, stream, pinned, blocks)
+            }
+            opened => opened,
+        };
+        opened.map_err(|error| self.refused(error))
     }
 
     /// Refuses or skips all memory whose uses are not tracked, by the mode.

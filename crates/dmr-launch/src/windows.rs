@@ -3,8 +3,10 @@
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use dmr_core::{BlockUse, DeviceMemoryResource, ResourceResult, StreamId};
+use dmr_core::{BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::{LaunchTokens, StreamGuard, StreamPool};
 
 static UNFINISHED: AtomicU64 = AtomicU64::new(0);
@@ -48,6 +50,30 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         Ok(())
     }
 
+    /// Opens the windows of all these uses, or of none: tries again, up to `timeout`, while windows of other
+    /// streams conflict.
+    #[cold]
+    pub(crate) fn open_within(
+        &mut self,
+        timeout: Duration,
+        stream: &StreamGuard<'_>,
+        pinned: &[BlockUse],
+        blocks: &[BlockUse],
+    ) -> ResourceResult<()> {
+        let (begun, mut tries) = (Instant::now(), 0);
+        loop {
+            // In a forked child no window closes, and on a lost device no work needs one.
+            stream.pool().device().check()?;
+            let opened = self.open(stream, pinned, blocks);
+            let left = timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() || !matches!(opened, Err(ResourceError::WindowConflict { .. })) {
+                return opened;
+            }
+            pause(tries, left);
+            tries += 1;
+        }
+    }
+
     #[inline]
     pub(crate) fn finish(&mut self) -> ResourceResult<()> {
         self.is_pending = false;
@@ -74,6 +100,25 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         let (stream, uses) = (self.tokens.stream(), self.tokens.len());
         // A panic in here could abort the process: this may already be unwinding.
         let _ = catch_unwind(AssertUnwindSafe(|| report(stream, uses, self.finish())));
+    }
+}
+
+/// The number of times that a thread tries again at once, and then gives up its processor only.
+const SPINS: u32 = 8;
+const YIELDS: u32 = 24;
+/// The first and the longest sleep between two tries.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// Waits before the next try: longer, the more there were, and no longer than `left`.
+fn pause(tries: u32, left: Duration) {
+    if tries < SPINS {
+        (0..1_u32 << tries).for_each(|_| std::hint::spin_loop());
+    } else if tries < YIELDS {
+        thread::yield_now();
+    } else {
+        let longer = SHORTEST.saturating_mul(1 << (tries - YIELDS).min(10));
+        thread::sleep(longer.min(LONGEST).min(left));
     }
 }
 

@@ -1,11 +1,34 @@
-//! R2: uses of one block collapse into one; two generations at one address never do.
+//! R2: uses of the same bytes of one block collapse into one; those of other bytes, and two generations at one
+//! address, never do.
 
 mod spy;
 
 use dmr_core::Access::{Read, ReadWrite, Write};
-use dmr_core::{Access, DeviceBlock};
+use dmr_core::{Access, BlockUse, ByteRange, DeviceBlock};
 use dmr_launch::LaunchRecorder;
+use dmr_streams::{MemoryOrigin, TrackedMemory};
 use spy::{Call, Context};
+
+/// Some bytes of a block.
+struct Part<'a> {
+    block: &'a DeviceBlock,
+    start: usize,
+    bytes: usize,
+}
+
+impl TrackedMemory for Part<'_> {
+    fn device_ptr(&self) -> u64 {
+        self.block.ptr() + self.start as u64
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn origin(&self) -> MemoryOrigin<'_> {
+        MemoryOrigin::Block(self.block.id())
+    }
+}
 
 fn record(recorder: &mut LaunchRecorder, block: &mut DeviceBlock, access: Access) {
     match access {
@@ -60,4 +83,25 @@ fn all_blocks_of_a_launch_are_prepared_in_one_call_in_the_order_of_recording() {
     launch.finish().unwrap();
     let uses: Vec<_> = blocks.iter().map(|block| (block, Write)).collect();
     assert_eq!(ctx.calls(), [ctx.prepared(&uses), Call::Finish(20)]);
+}
+
+#[test]
+fn uses_of_other_bytes_of_a_block_are_other_uses() {
+    let ctx = Context::tracking();
+    let block = ctx.block_at(0x8000);
+    let part = |start, bytes| Part { block: &block, start, bytes };
+    let mut recorder = LaunchRecorder::new_strict(ctx.stream());
+    assert_eq!(recorder.read(&part(8, 8)).device_ptr(), 0x8008);
+    recorder.write(&mut part(0, 8));
+    recorder.write(&mut part(8, 8));
+    recorder.read(&part(4, 8));
+    recorder.read(&block);
+    assert_eq!(recorder.recorded_count(), 4);
+    recorder.prepare(&ctx).unwrap().finish().unwrap();
+    let of = |access, start: u64, bytes| {
+        BlockUse::of_bytes(block.id(), access, ByteRange::new(0x8000 + start, bytes))
+    };
+    let whole = BlockUse::new(block.id(), Read);
+    let uses = [of(ReadWrite, 8, 8), of(Write, 0, 8), of(Read, 4, 8), whole];
+    assert_eq!(ctx.calls()[0], Call::Prepare(uses.into(), ctx.stream()));
 }

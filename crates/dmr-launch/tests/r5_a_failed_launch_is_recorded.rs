@@ -5,7 +5,7 @@ mod spy;
 use std::sync::atomic::Ordering;
 
 use dmr_core::Access::{Read, Write};
-use dmr_core::{ResourceError, StreamId};
+use dmr_core::{BlockUse, ResourceError, StreamId};
 use dmr_launch::{LaunchError, LaunchRecorder};
 use spy::{Call, Context};
 
@@ -30,7 +30,7 @@ fn the_closure_runs_between_preparing_and_finishing_on_the_stream_that_was_named
         Ok::<_, std::io::Error>(42)
     });
     assert_eq!(result.unwrap(), 42);
-    let uses = vec![(x.generation(), Read), (y.generation(), Write)];
+    let uses = vec![BlockUse::new(x.id(), Read), BlockUse::new(y.id(), Write)];
     assert_eq!(seen, Some((vec![Call::Prepare(uses, lease.id())], true)));
     assert_eq!(ctx.calls(), [Call::Finish(2)]);
 }

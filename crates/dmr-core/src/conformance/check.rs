@@ -75,6 +75,8 @@ macro_rules! __conformance_checks {
             One "U10" order fresh_memory_waits_for_its_previous_owner,
             One "U6" windows a_conflicting_window_is_refused,
             One "U6" windows windows_on_one_stream_nest,
+            One "U15" windows disjoint_parts_do_not_conflict,
+            One "U15" windows the_whole_waits_for_its_parts,
             One "U6" windows readers_share_a_block,
             One "U6" windows preparing_several_blocks_is_all_or_nothing,
             One "U6" windows a_cancelled_use_leaves_no_window,

@@ -1,9 +1,12 @@
-//! Windows between preparing and finishing a use: U6 and U7.
+//! Windows between preparing and finishing a use: U6, U7 and U15.
 
 use super::support::{Failure, LARGE, ODD, Outcome, Subject, ensure, ensure_refused};
 use super::tracking::refuses;
 use crate::Access::{self, Read, ReadWrite, Write};
-use crate::{BlockId, BlockUse, ResourceError, StreamId, UseTrackingExt};
+use crate::size::BLOCK_ALIGNMENT;
+use crate::{
+    BlockId, BlockUse, ByteRange, DeviceBlock, ResourceError, StreamId, UseTokens, UseTrackingExt,
+};
 
 pub(super) fn a_conflicting_window_is_refused(s: &Subject<'_>) -> Outcome {
     if !s.tracks() {
@@ -60,6 +63,72 @@ pub(super) fn windows_on_one_stream_nest(s: &Subject<'_>) -> Outcome {
     is_conflict(s, block.id(), s.a, Read, s.b)?;
     s.finish(outer)?;
     s.used(&block, s.a, Read, || s.expect(s.a, &block, 1))?;
+    s.deallocate(block)
+}
+
+/// Returns the left and the right half of a large block, each aligned as a block is.
+fn halves(block: &DeviceBlock) -> [ByteRange; 2] {
+    let half = block.bytes() / 2 / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
+    [
+        ByteRange::new(block.ptr(), half),
+        ByteRange::new(block.ptr() + half as u64, block.bytes() - half),
+    ]
+}
+
+fn open_part(
+    s: &Subject<'_>,
+    block: &DeviceBlock,
+    stream: StreamId,
+    access: Access,
+    bytes: ByteRange,
+) -> Outcome<UseTokens> {
+    s.prepare_all(&[BlockUse::of_bytes(block.id(), access, bytes)], stream)
+}
+
+pub(super) fn disjoint_parts_do_not_conflict(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let block = s.allocate(LARGE, s.a)?;
+    let [left, right] = halves(&block);
+    let on_b = open_part(s, &block, s.b, Write, left)?;
+    let on_a = open_part(s, &block, s.a, Write, right)?;
+    is_conflict(s, block.id(), s.a, Read, s.b)?;
+    is_conflict(s, block.id(), s.b, Read, s.a)?;
+    let last_of_left = ByteRange::new(left.end() - 1, 2);
+    ensure_refused!(
+        "a use of one byte of the other stream's half",
+        s.resource
+            .prepare_uses(&[BlockUse::of_bytes(block.id(), Read, last_of_left)], s.a)
+            .map(drop),
+        ResourceError::WindowConflict { .. }
+    );
+    s.cancel(on_b)?;
+    s.cancel(open_part(s, &block, s.a, Write, left)?)?;
+    is_conflict(s, block.id(), s.b, Read, s.a)?;
+    s.finish(on_a)?;
+    s.deallocate(block)
+}
+
+pub(super) fn the_whole_waits_for_its_parts(s: &Subject<'_>) -> Outcome {
+    if !s.tracks() {
+        return refuses(s);
+    }
+    let mut block = s.allocate(LARGE, s.a)?;
+    let halves = halves(&block);
+    for (stream, bytes) in [(s.b, halves[0]), (s.a, halves[1])] {
+        let tokens = open_part(s, &block, stream, Write, bytes)?;
+        let (offset, len) = (bytes.start() - block.ptr(), bytes.end() - bytes.start());
+        let narrowed = block.narrow(offset as usize, len as usize);
+        let (part, whole) = narrowed.map_err(|_| Failure::new("a half cannot be narrowed to"))?;
+        s.delay(stream)?;
+        s.fill(stream, &part, 0xf0)?;
+        s.finish(tokens)?;
+        let restored = whole.restore(part);
+        block = restored.map_err(|_| Failure::new("the whole cannot be restored"))?;
+    }
+    s.used(&block, s.a, Read, || s.expect(s.a, &block, 0xf0))?;
+    s.used(&block, s.b, Read, || s.expect(s.b, &block, 0xf0))?;
     s.deallocate(block)
 }
 

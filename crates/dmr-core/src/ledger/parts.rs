@@ -17,8 +17,7 @@ const LEFT: usize = MOST - 30;
 ///
 /// A list of ranges that cover all addresses. A use splits the ranges at its two ends, waits for the uses of
 /// those inside, and is committed to each. Neighbours with the same uses are one range again, so a write of
-/// the whole block leaves one range. For a use of [`ByteRange::WHOLE`] in a list of one range it waits for
-/// what a [`Ledger`] waits for.
+/// the whole block leaves one range.
 ///
 /// Each range keeps these invariants for each of its bytes:
 ///
@@ -132,10 +131,7 @@ impl PartLedger {
         }
         let (first, end) = self.split(bytes);
         self.ranges[first..end].iter_mut().for_each(|range| range.commit(access, used));
-        self.join_same(first, end);
-        if self.ranges.len() > MOST {
-            self.join_closest();
-        }
+        self.join(first, end);
     }
 
     /// Removes a use of these bytes that is done, and all earlier uses of its stream. If it is a write,
@@ -148,7 +144,7 @@ impl PartLedger {
             }
         }
         self.ranges.iter_mut().for_each(|range| range.retain(|used| !done.covers(used)));
-        self.join_same(0, self.ranges.len());
+        self.join(0, self.ranges.len());
     }
 
     /// Returns the uses of each range.
@@ -191,12 +187,16 @@ impl PartLedger {
         at
     }
 
-    /// Joins the ranges with indices from `first` to `end`, and their neighbours, that have the same uses.
-    fn join_same(&mut self, first: usize, end: usize) {
+    /// Joins the ranges with indices from `first` to `end`, and their neighbours, that have the same uses; if
+    /// there are too many ranges, also others.
+    fn join(&mut self, first: usize, end: usize) {
         for at in (first.max(1)..(end + 1).min(self.ranges.len())).rev() {
             if self.ranges[at].has_uses_of(&self.ranges[at - 1]) {
                 self.ranges.remove(at);
             }
+        }
+        if self.ranges.len() > MOST {
+            self.join_closest();
         }
     }
 

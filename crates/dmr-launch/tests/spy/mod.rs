@@ -17,7 +17,7 @@ use dmr_testkit::Rig;
 /// A call to the resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    Prepare(Vec<(Generation, Access)>, StreamId),
+    Prepare(Vec<BlockUse>, StreamId),
     Finish(usize),
     Cancel(usize),
 }
@@ -89,7 +89,7 @@ impl Context {
     }
 
     pub(crate) fn prepared(&self, uses: &[(&DeviceBlock, Access)]) -> Call {
-        let uses = uses.iter().map(|(block, access)| (block.generation(), *access)).collect();
+        let uses = uses.iter().map(|(block, access)| BlockUse::new(block.id(), *access)).collect();
         Call::Prepare(uses, self.stream())
     }
 }
@@ -176,7 +176,7 @@ impl DeviceMemoryResource for Spy {
 impl UseTracking for Spy {
     fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
         let stream = tokens.stream();
-        let noted = || uses.iter().map(|used| (used.block.generation(), used.access)).collect();
+        let noted = || uses.to_vec();
         self.note(|| Call::Prepare(noted(), stream));
         assert!(!self.panics_in_prepare.load(Ordering::Relaxed), "a resource that panics");
         if self.fails_prepare.load(Ordering::Relaxed) {

@@ -1,0 +1,58 @@
+//! R8: a launch that waits for a window returns at once when the device is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
+use dmr_cuda_direct::DirectCudaResource;
+use dmr_launch::{LaunchRecorder, PrepareError};
+use dmr_streams::{DeviceContext, StreamPool, Tracked};
+use dmr_testkit::Rig;
+
+const ILLEGAL_ADDRESS: i32 = 700;
+
+struct Context {
+    resource: Arc<dyn DeviceMemoryResource>,
+    streams: Arc<StreamPool>,
+}
+
+impl DeviceContext for Context {
+    fn resource(&self) -> &Arc<dyn DeviceMemoryResource> {
+        &self.resource
+    }
+
+    fn streams(&self) -> &Arc<StreamPool> {
+        &self.streams
+    }
+}
+
+#[test]
+fn a_launch_does_not_wait_for_a_window_on_a_lost_device() {
+    let rig = Rig::simulated();
+    let streams = Arc::clone(rig.streams());
+    let direct = DirectCudaResource::new(Arc::clone(&streams));
+    let resource = Arc::new(Tracked::new(direct, Arc::clone(&streams)).unwrap());
+    let ctx = Context { resource, streams };
+    let [a, b] = [rig.stream(), rig.stream()];
+    let mut block = ctx.resource.allocate(256, a.id(), AllocTag::UNTAGGED).unwrap();
+    let mut held = LaunchRecorder::new_strict(&a);
+    held.write(&mut block);
+    let held = held.prepare(&ctx).unwrap();
+    let mut launch = LaunchRecorder::new_strict(&b).with_timeout(Duration::from_secs(100));
+    launch.read(&block);
+    let refused = std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| launch.prepare(&ctx).map(drop));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiting.is_finished(), "it does not wait for the window");
+        rig.universe().lose_device(0, ILLEGAL_ADDRESS);
+        waiting.join().unwrap().unwrap_err()
+    });
+    let PrepareError::Resource { source, .. } = &refused else { panic!("{refused}") };
+    let is_lost = matches!(
+        source,
+        ResourceError::DeviceLost { .. } | ResourceError::Driver { code: 700, .. }
+    );
+    assert!(is_lost, "{refused}");
+    drop(held);
+    ctx.resource.deallocate(block).unwrap();
+}
