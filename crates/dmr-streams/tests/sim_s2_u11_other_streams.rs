@@ -161,7 +161,8 @@ fn tokens_of_another_pool_are_refused() {
     let cancelled = other.streams().uses().cancel(prepare()).unwrap_err();
     for refused in [finished, cancelled] {
         let ResourceError::StreamMisuse { problem, .. } = refused else { panic!("{refused}") };
-        assert_eq!(problem, StreamProblem::OtherPool);
+        let expected = StreamProblem::other_pool(Some(rig.ordinal()), other.ordinal());
+        assert_eq!(problem, expected);
     }
     drop((block, resource, lease));
     drop(other);
