@@ -32,6 +32,8 @@ conflicts! {
     FreeInWindow: "free inside an open window",
     NestedWindow: "window inside a window of the same stream",
     WindowRefused: "conflicting window refused",
+    PartUsed: "use of a part of a block",
+    DisjointWindows: "windows of two streams on disjoint parts of a block",
     StaleId: "use of a block that was freed meanwhile refused",
     ReuseByOtherStream: "memory of a freed block reused by another stream",
     ReuseByOwnStream: "memory of a freed block reused by its stream",

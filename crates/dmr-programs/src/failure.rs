@@ -32,6 +32,8 @@ pub enum FailureKind {
     UnexpectedError,
     /// A conflicting use was not refused.
     NotRefused,
+    /// A stream was made to wait although no use of another stream has to come first.
+    NeedlessWait,
     /// A block was in another state than it must be after a free.
     WrongState,
     /// A capture was invalidated by a call of the library.

@@ -1,13 +1,14 @@
 //! Draws programs from seeds.
 
 mod fragments;
+mod parts;
 mod script;
 
 use dmr_core::Access;
 use dmr_sim::Policy;
 
 use crate::calls;
-use crate::program::{Call, CaptureMode, Fail, Hold, Line, Program, Step};
+use crate::program::{Call, CaptureMode, Fail, Hold, Line, Program, Step, Used};
 use crate::random::Random;
 use crate::stack::{MIB, Stack, draw_config};
 
@@ -109,7 +110,7 @@ impl Near {
             Step::Launch { stream, uses }
             | Step::Open { stream, uses, .. }
             | Step::OpenIdle { stream, uses, .. } => {
-                (Some(*stream), uses.iter().map(|(block, _)| *block).collect())
+                (Some(*stream), uses.iter().map(|used| used.block).collect())
             }
             Step::Copy { from, to, stream } => (Some(*stream), vec![*from, *to]),
             Step::Allocate { block, stream, .. } => (Some(*stream), vec![*block]),
@@ -175,18 +176,19 @@ impl Draw {
             return None;
         }
         let streams = [*stream, *stream, self.stream(), self.stream()];
-        let mut blocks: Vec<u32> = uses.iter().map(|(block, _)| *block).take(2).collect();
+        let mut blocks: Vec<u32> = uses.iter().map(|used| used.block).take(2).collect();
         for _ in 0..2 {
             blocks.push(self.random.pick(&self.blocks).0);
         }
         let count = hold.lines + 1 + self.random.below(2) as usize;
         let thread = (line.thread + 1) % self.threads;
         let launches = (0..count).map(|_| {
-            let mut uses: Vec<(u32, Access)> = Vec::new();
+            let mut uses: Vec<Used> = Vec::new();
             for _ in 0..1 + self.random.below(2) {
                 let block = self.random.pick(&blocks);
-                if uses.iter().all(|(known, _)| *known != block) {
-                    uses.push((block, self.random.pick(&[Access::Read, Access::Write])));
+                if uses.iter().all(|known| known.block != block) {
+                    let access = self.random.pick(&[Access::Read, Access::Write]);
+                    uses.push(Used::whole(block, access));
                 }
             }
             Line::new(thread, Step::Launch { stream: self.random.pick(&streams), uses })
@@ -272,7 +274,7 @@ impl Draw {
             0..4 => steps.push(Step::Home { block, access: Access::Write }),
             4..7 => {
                 let stream = if self.random.one_in(2) { stream } else { self.stream() };
-                steps.push(Step::Launch { stream, uses: vec![(block, Access::Write)] });
+                steps.push(Step::Launch { stream, uses: vec![Used::whole(block, Access::Write)] });
             }
             _ => {}
         }
@@ -281,11 +283,12 @@ impl Draw {
 
     fn launch(&mut self) -> Vec<Step> {
         let stream = self.stream();
-        let mut uses: Vec<(u32, Access)> = Vec::new();
+        let mut uses: Vec<Used> = Vec::new();
         for _ in 0..1 + self.random.below(3) {
-            let Some((block, ..)) = self.block() else { continue };
-            if uses.iter().all(|(known, _)| *known != block) {
-                uses.push((block, self.access()));
+            let Some((block, bytes, _)) = self.block() else { continue };
+            let part = self.part(bytes);
+            if part.is_some() || uses.iter().all(|known| known.block != block) {
+                uses.push(Used { block, access: self.access(), part });
             }
         }
         if uses.is_empty() {

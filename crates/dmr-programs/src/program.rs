@@ -72,11 +72,11 @@ pub enum Step {
     /// Allocates a block.
     Allocate { block: u32, bytes: usize, stream: usize },
     /// Prepares uses, submits the work, finishes the uses.
-    Launch { stream: usize, uses: Vec<(u32, Access)> },
+    Launch { stream: usize, uses: Vec<Used> },
     /// Prepares uses, submits the work, and leaves the window open.
-    Open { window: u32, stream: usize, uses: Vec<(u32, Access)> },
+    Open { window: u32, stream: usize, uses: Vec<Used> },
     /// Prepares uses, submits nothing, and leaves the window open.
-    OpenIdle { window: u32, stream: usize, uses: Vec<(u32, Access)> },
+    OpenIdle { window: u32, stream: usize, uses: Vec<Used> },
     /// Submits work in an open window and finishes its uses.
     Close { window: u32 },
     /// Cancels the uses of a window in which nothing was submitted.
@@ -141,6 +141,34 @@ pub enum Step {
     ReapPinned,
     /// Forks; the child makes calls that must be refused, and ends.
     Fork,
+}
+
+/// A use of a block, or of a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// The block.
+    pub block: u32,
+    /// The kind of access.
+    pub access: Access,
+    /// The bytes that are used; `None`: the whole block.
+    pub part: Option<Part>,
+}
+
+/// Bytes of a block. Those behind its end do not exist, and are not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The first byte.
+    pub start: usize,
+    /// The byte behind the last one.
+    pub end: usize,
+}
+
+impl Used {
+    /// Makes a use of a whole block.
+    #[must_use]
+    pub const fn whole(block: u32, access: Access) -> Self {
+        Self { block, access, part: None }
+    }
 }
 
 /// The mode of a capture: which calls it forbids.

@@ -7,7 +7,7 @@ use dmr_core::Access;
 use dmr_sim::Policy;
 
 use crate::calls;
-use crate::program::{Call, CaptureMode, Fail, Hold, Line, Program, Step};
+use crate::program::{Call, CaptureMode, Fail, Hold, Line, Part, Program, Step, Used};
 use crate::stack::Stack;
 
 /// The error of a text that is no program: the line, and what was expected.
@@ -54,13 +54,17 @@ impl fmt::Display for Call {
     }
 }
 
-struct Uses<'a>(&'a [(u32, Access)]);
+struct Uses<'a>(&'a [Used]);
 
 impl fmt::Display for Uses<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|(block, access)| write!(f, " b{block} {}", access_name(*access)))
+        self.0.iter().try_for_each(|Used { block, access, part }| {
+            write!(f, " b{block}")?;
+            if let Some(Part { start, end }) = part {
+                write!(f, "[{start}..{end}]")?;
+            }
+            write!(f, " {}", access_name(*access))
+        })
     }
 }
 
@@ -209,8 +213,19 @@ fn access_of(word: &str) -> Option<Access> {
     [Access::Read, Access::Write, Access::ReadWrite].into_iter().find(|it| access_name(*it) == word)
 }
 
-fn uses_of(words: &[&str]) -> Option<Vec<(u32, Access)>> {
-    words.chunks(2).map(|pair| Some((number('b', pair[0])?, access_of(pair.get(1)?)?))).collect()
+fn uses_of(words: &[&str]) -> Option<Vec<Used>> {
+    words.chunks(2).map(|pair| use_of(pair[0], pair.get(1)?)).collect()
+}
+
+/// Returns a use: `b3` or `b3[0..4]`, and its access.
+fn use_of(memory: &str, access: &str) -> Option<Used> {
+    let access = access_of(access)?;
+    let Some((block, part)) = memory.split_once('[') else {
+        return Some(Used::whole(number('b', memory)?, access));
+    };
+    let (start, end) = part.strip_suffix(']')?.split_once("..")?;
+    let part = Some(Part { start: start.parse().ok()?, end: end.parse().ok()? });
+    Some(Used { block: number('b', block)?, access, part })
 }
 
 fn step_of(words: &[&str]) -> Option<Step> {

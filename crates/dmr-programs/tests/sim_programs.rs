@@ -37,6 +37,8 @@ fn play(stack: Stack) {
         Conflict::FreeInWindow,
         Conflict::NestedWindow,
         Conflict::WindowRefused,
+        Conflict::PartUsed,
+        Conflict::DisjointWindows,
         Conflict::Narrowed,
         Conflict::NarrowedAtOffset,
         Conflict::StreamReplaced,

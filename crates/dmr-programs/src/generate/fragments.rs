@@ -4,7 +4,7 @@ use dmr_core::Access;
 
 use super::Draw;
 use crate::calls;
-use crate::program::{CaptureMode, Line, Step};
+use crate::program::{CaptureMode, Line, Step, Used};
 use crate::stack::Stack;
 
 /// The conflict that a fragment reaches.
@@ -25,10 +25,11 @@ enum Kind {
     Trim,
     HeldMemory,
     Callback,
+    Parts,
 }
 
 /// The weight of each kind.
-const WEIGHTS: [(Kind, u64); 15] = [
+const WEIGHTS: [(Kind, u64); 16] = [
     (Kind::TwoReaders, 4),
     (Kind::StaleId, 5),
     (Kind::Budget, 3),
@@ -44,6 +45,7 @@ const WEIGHTS: [(Kind, u64); 15] = [
     (Kind::Trim, 4),
     (Kind::HeldMemory, 10),
     (Kind::Callback, 13),
+    (Kind::Parts, 8),
 ];
 /// One in this many places in a program has a fragment.
 const ONE_IN: u64 = 12;
@@ -78,6 +80,7 @@ impl Draw {
             Kind::Trim => self.trim(),
             Kind::HeldMemory => self.held_memory(),
             Kind::Callback => self.callback(),
+            Kind::Parts => self.parts(),
         }
     }
 
@@ -100,7 +103,7 @@ impl Draw {
         let [home, other] = self.distinct_streams()?;
         let mut script = self.script_of_two()?;
         let block = script.allocate(home);
-        let uses = vec![(block, script.draw.access())];
+        let uses = vec![Used::whole(block, script.draw.access())];
         let stream = script.draw.random.pick(&[home, other]);
         script.held("cuStreamIsCapturing", 1, 1, Step::Launch { stream, uses });
         script.other(Step::Free { block });
@@ -150,7 +153,7 @@ impl Draw {
         let home = script.draw.random.pick(&[adopted, other]);
         let block = script.allocate(home);
         let window = script.draw.name();
-        let uses = vec![(block, script.draw.access())];
+        let uses = vec![Used::whole(block, script.draw.access())];
         script.step(Step::Open { window, stream: adopted, uses });
         let in_time = script.draw.random.one_in(4);
         script.retire(adopted, in_time);
@@ -183,7 +186,10 @@ impl Draw {
         let lines = 1 + script.draw.random.below(2) as usize;
         script.held_somewhere(lines, step);
         script.retire_by_other(adopted);
-        script.other(Step::Launch { stream: other, uses: vec![(block, Access::ReadWrite)] });
+        script.other(Step::Launch {
+            stream: other,
+            uses: vec![Used::whole(block, Access::ReadWrite)],
+        });
         script.done()
     }
 
@@ -198,7 +204,7 @@ impl Draw {
         for _ in 0..2 + script.draw.random.below(3) {
             let step = match script.draw.random.below(8) {
                 0..4 => script.call_on(captured, block),
-                4 => Step::Launch { stream: other, uses: vec![(block, Access::Read)] },
+                4 => Step::Launch { stream: other, uses: vec![Used::whole(block, Access::Read)] },
                 5 => script.new_block(other),
                 6 => Step::Reap,
                 _ => Step::Trim { keep: 0 },
@@ -228,11 +234,11 @@ impl Draw {
         } else {
             let call = script.draw.random.pick(&CALLS);
             let nth = 1 + script.draw.random.below(2) as u32;
-            let uses = vec![(block, script.draw.access())];
+            let uses = vec![Used::whole(block, script.draw.access())];
             script.held(call, nth, lines, Step::Launch { stream: captured, uses });
         }
         script.other(Step::CaptureStream { stream: captured, mode });
-        script.other(Step::Launch { stream: other, uses: vec![(block, Access::Write)] });
+        script.other(Step::Launch { stream: other, uses: vec![Used::whole(block, Access::Write)] });
         script.other(Step::EndCaptureStream { stream: captured });
         script.launch(captured, &[(block, Access::Read)]);
         script.done()
@@ -246,7 +252,7 @@ impl Draw {
         let home = script.draw.random.pick(&[captured, other]);
         let block = script.allocate(home);
         let window = script.draw.name();
-        let uses = vec![(block, script.draw.access())];
+        let uses = vec![Used::whole(block, script.draw.access())];
         let is_idle = script.draw.random.one_in(3);
         script.step(match is_idle {
             true => Step::OpenIdle { window, stream: captured, uses },
@@ -290,15 +296,15 @@ impl Draw {
         let mut script = self.script_of_two()?;
         let [held, first, second] = [(); 3].map(|()| script.allocate(home));
         let call = script.draw.random.pick(&["cuEventCreate", "cuEventRecord"]);
-        let uses = vec![(held, Access::Write)];
+        let uses = vec![Used::whole(held, Access::Write)];
         script.held(call, 1, 3, Step::Launch { stream: home, uses });
         let read = script.draw.random.pick(&[Access::Read, Access::ReadWrite]);
         let written = script.draw.random.pick(&[Access::Write, Access::ReadWrite]);
         let meanwhile = [
-            (home, vec![(first, Access::Write)]),
-            (other, vec![(first, read), (second, written)]),
-            (home, vec![(second, script.draw.access())]),
-            (last, vec![(held, script.draw.access()), (second, script.draw.access())]),
+            (home, vec![Used::whole(first, Access::Write)]),
+            (other, vec![Used::whole(first, read), Used::whole(second, written)]),
+            (home, vec![Used::whole(second, script.draw.access())]),
+            (last, [held, second].map(|it| Used::whole(it, script.draw.access())).into()),
         ];
         for (stream, uses) in meanwhile {
             script.other(Step::Launch { stream, uses });
@@ -420,7 +426,7 @@ impl Draw {
     }
 
     /// Draws different streams; `None` if the program has too few.
-    fn distinct_streams<const N: usize>(&mut self) -> Option<[usize; N]> {
+    pub(super) fn distinct_streams<const N: usize>(&mut self) -> Option<[usize; N]> {
         if self.streams < N {
             return None;
         }

@@ -3,7 +3,7 @@
 use dmr_core::Access;
 
 use super::Draw;
-use crate::program::{Call, Fail, Hold, Line, Step};
+use crate::program::{Call, Fail, Hold, Line, Step, Used};
 
 impl Draw {
     /// Makes a script, mostly of one thread; the other is the same if the program has one.
@@ -71,7 +71,8 @@ impl Script<'_> {
     }
 
     pub(super) fn launch(&mut self, stream: usize, uses: &[(u32, Access)]) {
-        self.step(Step::Launch { stream, uses: uses.to_vec() });
+        let uses = uses.iter().map(|(block, access)| Used::whole(*block, *access)).collect();
+        self.step(Step::Launch { stream, uses });
     }
 
     pub(super) fn allocate(&mut self, stream: usize) -> u32 {
@@ -125,7 +126,7 @@ impl Script<'_> {
     pub(super) fn call_on(&mut self, stream: usize, block: u32) -> Step {
         let access = self.draw.access();
         match self.draw.random.below(6) {
-            0 | 1 => Step::Launch { stream, uses: vec![(block, access)] },
+            0 | 1 => Step::Launch { stream, uses: vec![Used::whole(block, access)] },
             2 => self.new_block(stream),
             3 => {
                 self.draw.blocks.retain(|(held, ..)| *held != block);

@@ -1,8 +1,9 @@
 //! Steps about blocks: allocate, grow, narrow, free.
 
-use dmr_core::{AllocTag, BlockState, DeviceMemoryResource, ResourceError};
+use dmr_core::{Access, AllocTag, BlockState, ByteRange, DeviceMemoryResource, ResourceError};
 
-use super::state::{Facts, Footprint, Held, slot_of};
+use super::content::Content;
+use super::state::{Facts, Footprint, Held, Window, slot_of};
 use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
@@ -57,7 +58,14 @@ impl Player {
             None => {}
         }
         let (ptr, written) = (block.ptr(), Some(slot));
-        let facts = Facts { ptr, bytes: bytes as u64, last_write: written, ..Facts::default() };
+        let past = vec![Window {
+            number: 0,
+            stream: slot,
+            access: Access::Write,
+            bytes: ByteRange::WHOLE,
+        }];
+        let facts =
+            Facts { ptr, bytes: bytes as u64, last_write: written, past, ..Facts::default() };
         state.facts.insert(block.generation(), facts);
         self.report_allocated(state.fact(block.generation()));
         let held = Held { block, whole: None, home: Some(lease), is_private: false };
@@ -77,7 +85,7 @@ impl Player {
             universe.region_allocated(facts.ptr, facts.bytes as usize, "block");
         }
         facts.is_reported = true;
-        facts.content = None;
+        facts.content = Content::default();
     }
 
     /// Reports to the simulator that a block may not be used any more, where the stack does not.
@@ -110,10 +118,7 @@ impl Player {
         if whole.is_some() {
             let at_offset = if start > 0 { Conflict::NarrowedAtOffset } else { Conflict::Narrowed };
             state.counts.count(at_offset);
-            let facts = state.fact(generation);
-            if let Some(content) = &mut facts.content {
-                content.bytes = content.bytes.saturating_sub(start).min(bytes);
-            }
+            state.fact(generation).content.narrow(start..end);
         }
         state.blocks.insert(name, Held { block, whole, home, is_private });
         Ok(())
@@ -151,6 +156,8 @@ impl Player {
                     self.report_allocated(facts);
                     facts.last_write = held.home.as_deref().map(slot_of);
                     facts.readers.clear();
+                    let (stream, access) = (held.block.alloc_stream().slot(), Access::ReadWrite);
+                    facts.past.push(Window { number: 0, stream, access, bytes: ByteRange::WHOLE });
                     state.counts.count(Conflict::GrowGranted);
                     Ok(())
                 } else {

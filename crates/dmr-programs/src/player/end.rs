@@ -40,11 +40,11 @@ impl Player {
         let counterparts = state.pinned.values().map(|pinned| pinned.facts.bytes);
         let live: u64 = state.blocks.values().map(bytes).chain(counterparts).sum();
         let mut retired = HashMap::new();
-        for (block, _) in state.windows.values().flat_map(|open| &open.uses) {
-            if let Some(facts) = state.facts.get(&block.generation())
+        for used in state.windows.values().flat_map(|open| &open.uses) {
+            if let Some(facts) = state.facts.get(&used.generation())
                 && facts.is_deallocated
             {
-                retired.insert(block.generation(), facts.bytes);
+                retired.insert(used.generation(), facts.bytes);
             }
         }
         let retired: u64 = retired.values().sum();

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod captures;
+mod content;
 mod end;
 mod handover;
 mod judge;

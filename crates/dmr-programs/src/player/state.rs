@@ -1,13 +1,17 @@
 //! The player's model of a running program.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use dmr_buffer::{DeviceBuffer, PinnedBuffer};
-use dmr_core::{Access, BlockParts, BlockState, DeviceBlock, Generation, UseTokens, WholeBlock};
+use dmr_core::{
+    Access, BlockParts, BlockState, ByteRange, DeviceBlock, Generation, UseTokens, WholeBlock,
+};
 use dmr_streams::StreamLease;
 
+use super::content::Content;
 use crate::conflicts::Counts;
 use crate::program::CaptureMode;
 use crate::random::Random;
@@ -77,11 +81,13 @@ pub(crate) struct Held {
 /// The model of a block, until no work can use it any more.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    pub(crate) content: Option<Content>,
+    pub(crate) content: Content,
     /// The address of the whole block, and its bytes, which `usage` counts.
     pub(crate) ptr: u64,
     pub(crate) bytes: u64,
     pub(crate) windows: Vec<Window>,
+    /// All uses so far, and the allocation.
+    pub(crate) past: Vec<Window>,
     /// Calls in progress that name it.
     pub(crate) calls: usize,
     /// A counter that changes when a call or a window begins or ends.
@@ -95,19 +101,55 @@ pub(crate) struct Facts {
     pub(crate) readers: Vec<usize>,
 }
 
-/// The first bytes of a block hold a pattern.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Content {
-    pub(crate) pattern: u32,
-    pub(crate) bytes: usize,
-}
-
-/// An open window on a block.
+/// An open window on a block, or a use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) number: u64,
     pub(crate) stream: usize,
     pub(crate) access: Access,
+    pub(crate) bytes: ByteRange,
+}
+
+impl Window {
+    /// Returns whether a use by another stream of overlapping bytes, of which one writes, must come after it.
+    pub(crate) fn is_before(&self, used: &Use, stream: usize) -> bool {
+        self.stream != stream
+            && self.access.conflicts_with(used.access)
+            && self.bytes.overlaps(used.bytes())
+    }
+}
+
+/// A use of a block in a launch.
+#[derive(Debug)]
+pub(crate) struct Use {
+    pub(crate) block: DeviceBlock,
+    pub(crate) access: Access,
+    /// The bytes of the block; `None`: all, and what it may grow by.
+    pub(crate) part: Option<Range<usize>>,
+}
+
+impl Use {
+    /// Makes a use of a whole block.
+    pub(crate) fn whole(block: DeviceBlock, access: Access) -> Self {
+        Self { block, access, part: None }
+    }
+
+    /// Returns the range that the library gets.
+    pub(crate) fn bytes(&self) -> ByteRange {
+        match &self.part {
+            None => ByteRange::WHOLE,
+            Some(part) => ByteRange::new(self.block.ptr() + part.start as u64, part.len()),
+        }
+    }
+
+    /// Returns the bytes of the block that the work uses.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.part.clone().unwrap_or(0..self.block.bytes())
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.block.generation()
+    }
 }
 
 /// The open windows of one launch.
@@ -115,7 +157,7 @@ pub(crate) struct Window {
 pub(crate) struct Open {
     pub(crate) tokens: UseTokens,
     pub(crate) stream: Arc<StreamLease>,
-    pub(crate) uses: Vec<(DeviceBlock, Access)>,
+    pub(crate) uses: Vec<Use>,
     /// The number of each window.
     pub(crate) number: u64,
     /// `true` if no work was submitted.

@@ -8,20 +8,20 @@ use dmr_core::{
 };
 use dmr_streams::StreamLease;
 
-use super::state::{Content, Footprint, Open, State, Window, shadow_of, slot_of};
+use super::content::Filled;
+use super::state::{Footprint, Open, State, Use, Window, shadow_of, slot_of};
 use super::{Played, Player};
 use crate::conflicts::Conflict;
 use crate::failure::{Failure, FailureKind};
+use crate::program::Used;
+use crate::watch;
 
 /// The number of changes of a block's churn by one use of a single thread: a call that opens a window, the
 /// window, and a call that closes it.
 const CHURN_OF_A_USE: u64 = 5;
 
-/// The purpose of a window.
-type Uses = Vec<(DeviceBlock, Access)>;
-
 impl Player {
-    pub(super) fn launch(&self, at: usize, stream: usize, uses: &[(u32, Access)]) -> Played {
+    pub(super) fn launch(&self, at: usize, stream: usize, uses: &[Used]) -> Played {
         let Some((lease, uses)) = self.look_up(stream, uses) else { return Ok(()) };
         let Some(open) = self.prepare(at, &lease, uses)? else { return Ok(()) };
         self.work_in(at, &open)?;
@@ -33,7 +33,7 @@ impl Player {
         at: usize,
         window: u32,
         stream: usize,
-        uses: &[(u32, Access)],
+        uses: &[Used],
         is_idle: bool,
     ) -> Played {
         if self.state().windows.contains_key(&window) {
@@ -59,19 +59,21 @@ impl Player {
     }
 
     pub(super) fn copy(&self, at: usize, from: u32, to: u32, stream: usize) -> Played {
-        let uses = [(from, Access::Read), (to, Access::Write)];
+        let uses = [Used::whole(from, Access::Read), Used::whole(to, Access::Write)];
         let Some((lease, uses)) = self.look_up(stream, &uses) else { return Ok(()) };
-        if uses.len() < 2 || uses[0].1.writes() {
+        if uses.len() < 2 || uses[0].access.writes() {
             return Ok(());
         }
         let Some(open) = self.prepare(at, &lease, uses)? else { return Ok(()) };
         let mut state = self.state();
-        let [(from, _), (to, _)] = &open.uses[..] else { return Ok(()) };
+        let [Use { block: from, .. }, Use { block: to, .. }] = &open.uses[..] else {
+            return Ok(());
+        };
         let captures = state.captures.contains_key(&slot_of(&lease));
-        let source = state.fact(from.generation()).content.filter(|_| !captures);
-        let count = |content: Content| content.bytes.min(to.bytes()) / 4 * 4;
-        if let Some(content) = source.filter(|content| count(*content) > 0) {
-            let bytes = count(content);
+        let source = state.fact(from.generation()).content.first().filter(|_| !captures);
+        let count = |bytes: usize| bytes.min(to.bytes()) / 4 * 4;
+        if let Some((pattern, bytes)) = source.filter(|(_, bytes)| count(*bytes) > 0) {
+            let bytes = count(bytes);
             // SAFETY: both blocks have that many bytes, and their windows are open on the stream.
             let copied = unsafe {
                 result::memcpy_dtod_async(to.ptr(), from.ptr(), bytes, lease.stream().cu_stream())
@@ -79,7 +81,7 @@ impl Player {
             if let Err(error) = copied {
                 return Err(Failure::new(FailureKind::UnexpectedError, at, error));
             }
-            state.fact(to.generation()).content = Some(Content { bytes, ..content });
+            state.fact(to.generation()).content.write(0..bytes, pattern);
             state.counts.count(Conflict::CopyBetweenBlocks);
             self.submitted(&mut state, &lease, from);
             self.submitted(&mut state, &lease, to);
@@ -106,7 +108,7 @@ impl Player {
             state.set_private(name, true);
             drop(state);
             // From now on the home stream comes after all others.
-            let uses = vec![(shadow_of(&block), Access::Write)];
+            let uses = vec![Use::whole(shadow_of(&block), Access::Write)];
             let Some(open) = self.prepare(at, &home, uses)? else {
                 self.state().set_private(name, false);
                 return Ok(());
@@ -123,10 +125,10 @@ impl Player {
             }
         }
         state.set_private(name, true);
-        let filled = state.fact(block.generation()).content.is_some();
+        let filled = state.fact(block.generation()).content.is_in(0..block.bytes());
         let access = if filled { access } else { Access::Write };
         state.counts.count(Conflict::HomeWork);
-        self.work(at, &mut state, &home, &block, access)
+        self.work(at, &mut state, &home, &Use::whole(block, access))
     }
 
     /// Declares the undeclared work of the home stream.
@@ -170,48 +172,57 @@ impl Player {
         }
     }
 
-    /// Finds the blocks and their accesses: a block that was never written is written.
-    fn look_up(&self, stream: usize, uses: &[(u32, Access)]) -> Option<(Arc<StreamLease>, Uses)> {
+    /// Finds the blocks and their accesses: bytes that were never written are written.
+    fn look_up(&self, stream: usize, uses: &[Used]) -> Option<(Arc<StreamLease>, Vec<Use>)> {
         let state = self.state();
         let lease = state.lease(stream)?;
         let slot = slot_of(&lease);
-        let mut found: Uses = Vec::new();
-        for (name, access) in uses {
-            let Some(held) = state.blocks.get(name) else { continue };
+        let mut found: Vec<Use> = Vec::new();
+        for Used { block, access, part } in uses {
+            let Some(held) = state.blocks.get(block) else { continue };
             let is_elsewhere = held.home.as_deref().map(slot_of) != Some(slot);
             if held.is_private && is_elsewhere {
                 continue;
             }
             let generation = held.block.generation();
-            if found.iter().any(|(block, _)| block.generation() == generation) {
+            if part.is_none() && found.iter().any(|used| used.generation() == generation) {
                 continue;
             }
-            let filled = state.facts.get(&generation).is_some_and(|it| it.content.is_some());
+            let all = held.block.bytes();
+            let part = part.map(|part| part.start.min(all)..part.end.min(all));
+            if part.as_ref().is_some_and(std::ops::Range::is_empty) {
+                continue;
+            }
+            let range = part.clone().unwrap_or(0..all);
+            let filled = state.facts.get(&generation).is_some_and(|it| it.content.is_in(range));
             let access = if filled { *access } else { Access::Write };
-            found.push((shadow_of(&held.block), access));
+            found.push(Use { block: shadow_of(&held.block), access, part });
         }
         (!found.is_empty()).then_some((lease, found))
     }
 
     /// Opens windows. `None`: the call was refused, correctly.
-    fn prepare(&self, at: usize, lease: &Arc<StreamLease>, uses: Uses) -> Played<Option<Open>> {
+    fn prepare(&self, at: usize, lease: &Arc<StreamLease>, uses: Vec<Use>) -> Played<Option<Open>> {
         let slot = slot_of(lease);
-        let generations: Vec<_> = uses.iter().map(|(block, _)| block.generation()).collect();
+        let mut generations: Vec<_> = uses.iter().map(Use::generation).collect();
+        generations.sort_unstable_by_key(|generation| generation.get());
+        generations.dedup();
         let footprint =
             Footprint { blocks: generations.clone(), stream: Some(slot), ..Footprint::default() };
         self.touches(at, footprint);
         let mut state = self.state();
         let conflicts = |state: &mut State| {
             let mut found: Vec<Window> = Vec::new();
-            for (block, access) in &uses {
-                let windows = state.fact(block.generation()).windows.iter();
-                let is_conflict =
-                    |it: &&Window| it.stream != slot && it.access.conflicts_with(*access);
-                found.extend(windows.filter(is_conflict));
+            for used in &uses {
+                let windows = state.fact(used.generation()).windows.iter();
+                found.extend(windows.filter(|it| it.is_before(used, slot)));
             }
             found
         };
         let before = conflicts(&mut state);
+        let needs_wait = uses.iter().any(|used| {
+            state.fact(used.generation()).past.iter().any(|it| it.is_before(used, slot))
+        });
         let mut disturbed = false;
         let churn: Vec<u64> = generations
             .iter()
@@ -223,8 +234,8 @@ impl Player {
             })
             .collect();
         drop(state);
-        let asked: Vec<_> =
-            uses.iter().map(|(block, access)| BlockUse::new(block.id(), *access)).collect();
+        let asked = |used: &Use| BlockUse::of_bytes(used.block.id(), used.access, used.bytes());
+        let asked: Vec<_> = uses.iter().map(asked).collect();
         let asked = self.without_undeclared(asked);
         let prepared = self.library(at, || self.built.resource.prepare_uses(&asked, lease.id()));
         let prepared = prepared.and_then(|prepared| self.judge_prepared(at, lease, prepared));
@@ -243,6 +254,10 @@ impl Player {
                 if !still.is_empty() && asked.len() == uses.len() {
                     let text = format!("another stream's window is open: {still:?}");
                     return Err(Failure::new(FailureKind::NotRefused, at, text));
+                }
+                if !needs_wait && !disturbed && watch::seen(&["cuStreamWaitEvent"]) {
+                    let text = "no earlier use of another stream overlaps and conflicts";
+                    return Err(Failure::new(FailureKind::NeedlessWait, at, text));
                 }
                 return Ok(Some(self.opened(&mut state, lease, tokens, uses)));
             }
@@ -271,14 +286,23 @@ impl Player {
         state: &mut State,
         lease: &Arc<StreamLease>,
         tokens: UseTokens,
-        uses: Uses,
+        uses: Vec<Use>,
     ) -> Open {
         state.windows_opened += 1;
         let (number, stream) = (state.windows_opened, slot_of(lease));
-        for (block, access) in &uses {
-            let facts = state.fact(block.generation());
+        for used in &uses {
+            let Use { access, part, .. } = used;
+            let facts = state.fact(used.generation());
             let nested = facts.windows.iter().any(|window| window.stream == stream);
-            facts.windows.push(Window { number, stream, access: *access });
+            let window = Window { number, stream, access: *access, bytes: used.bytes() };
+            let is_disjoint = |it: &Window| {
+                it.stream != stream
+                    && it.access.conflicts_with(*access)
+                    && !it.bytes.overlaps(window.bytes)
+            };
+            let disjoint = facts.windows.iter().any(is_disjoint);
+            facts.windows.push(window);
+            facts.past.push(window);
             facts.churn += 1;
             if !facts.is_reported {
                 self.report_allocated(facts);
@@ -298,49 +322,46 @@ impl Player {
                 facts.readers.push(stream);
             }
             reached.iter().for_each(|conflict| state.counts.count(*conflict));
-            if nested {
-                state.counts.count(Conflict::NestedWindow);
-            }
+            let also = [
+                (nested, Conflict::NestedWindow),
+                (disjoint, Conflict::DisjointWindows),
+                (part.is_some(), Conflict::PartUsed),
+            ];
+            also.iter().filter(|it| it.0).for_each(|it| state.counts.count(it.1));
         }
         Open { tokens, stream: Arc::clone(lease), uses, number, is_idle: false }
     }
 
     fn work_in(&self, at: usize, open: &Open) -> Played {
         let mut state = self.state();
-        open.uses
-            .iter()
-            .try_for_each(|(block, access)| self.work(at, &mut state, &open.stream, block, *access))
+        open.uses.iter().try_for_each(|used| self.work(at, &mut state, &open.stream, used))
     }
 
     /// Submits work. The model changes with it: no other thread submits meanwhile.
-    fn work(
-        &self,
-        at: usize,
-        state: &mut State,
-        stream: &StreamLease,
-        block: &DeviceBlock,
-        access: Access,
-    ) -> Played {
+    fn work(&self, at: usize, state: &mut State, stream: &StreamLease, used: &Use) -> Played {
+        let Use { block, access, .. } = used;
         if state.captures.contains_key(&slot_of(stream)) {
             // It would become part of the graph.
             return Ok(());
         }
         let ops = self.rig.ops();
         let failed = |error: ResourceError| self.unexpected(at, "work", &error);
-        if access.reads()
-            && let Some(Content { pattern, bytes }) = state.fact(block.generation()).content
-        {
-            let bytes = bytes.min(block.bytes());
-            let part = bytes.min(512);
-            let start = if state.random.one_in(2) { 0 } else { (bytes - part) / 4 * 4 };
-            ops.check_pattern(block, start..start + part, pattern, stream.id(), at as u64)
+        let filled = match access.reads() {
+            true => state.fact(block.generation()).content.inside(used.range()),
+            false => Vec::new(),
+        };
+        if !filled.is_empty() {
+            let nth = state.random.below(filled.len() as u64) as usize;
+            let Filled { bytes, pattern } = filled[nth].clone();
+            let some = bytes.len().min(512);
+            let start = if state.random.one_in(2) { bytes.start } else { bytes.end - some };
+            ops.check_pattern(block, start..start + some, pattern, stream.id(), at as u64)
                 .map_err(failed)?;
         }
         if access.writes() {
             let pattern = state.random.next_u64() as u32;
-            let bytes = block.bytes();
-            ops.fill_pattern(block, 0..bytes, pattern, stream.id()).map_err(failed)?;
-            state.fact(block.generation()).content = Some(Content { pattern, bytes });
+            ops.fill_pattern(block, used.range(), pattern, stream.id()).map_err(failed)?;
+            state.fact(block.generation()).content.write(used.range(), pattern);
         }
         self.submitted(state, stream, block);
         Ok(())
@@ -364,7 +385,8 @@ impl Player {
         let Open { tokens, stream, uses, number, .. } = open;
         let slot = slot_of(&stream);
         let mut state = self.state();
-        for (block, access) in &uses {
+        for used in &uses {
+            let Use { block, access, part } = used;
             let facts = state.fact(block.generation());
             facts.windows.retain(|window| window.number != number);
             facts.enter();
@@ -372,7 +394,7 @@ impl Player {
                 self.report_freed(facts);
             }
             // This use also declares all earlier work of the home stream.
-            if *access == Access::ReadWrite && finishes {
+            if *access == Access::ReadWrite && part.is_none() && finishes {
                 let held = state.blocks.values_mut().find(|it| it.block.id() == block.id());
                 let at_home = held.filter(|it| it.home.as_deref().map(slot_of) == Some(slot));
                 if let Some(held) = at_home {
@@ -381,7 +403,7 @@ impl Player {
             }
         }
         drop(state);
-        let blocks = uses.iter().map(|(block, _)| block.generation()).collect();
+        let blocks = uses.iter().map(Use::generation).collect();
         self.touches(at, Footprint { blocks, stream: Some(slot), ..Footprint::default() });
         let resource = &self.built.resource;
         let ended = self.library(at, || match finishes {
@@ -389,9 +411,9 @@ impl Player {
             false => resource.cancel_uses(tokens),
         });
         let mut state = self.state();
-        for (block, _) in &uses {
-            state.fact(block.generation()).leave();
-            state.forget(block.generation());
+        for used in &uses {
+            state.fact(used.generation()).leave();
+            state.forget(used.generation());
         }
         drop(state);
         let is_retired = self.is_retired_in_use(&stream);
