@@ -21,6 +21,10 @@ use crate::{BlockOwner, Device, StreamPool};
 /// The number of blocks that a poll finds in use before it gives up, for each home stream.
 const MISSES: usize = 8;
 
+/// The number of polls before another segment is added. On an idle stream an event is done a few microseconds after its
+/// record, and the driver needs many times as long to lock memory.
+const POLLS: usize = 16;
+
 /// The pinned memory of a stream pool.
 pub(crate) struct PinnedPool {
     /// Never locked across a driver call.
@@ -351,11 +355,17 @@ impl StreamPool {
         if let Some(chunk) = free() {
             return Ok(chunk);
         }
-        // Memory that cannot be freed stays retired; this allocation does not fail for it.
-        if self.poll_pinned().is_ok_and(|freed| freed[kind as usize] > 0)
-            && let Some(chunk) = free()
-        {
-            return Ok(chunk);
+        for _ in 0..POLLS {
+            // Memory that cannot be freed stays retired; this allocation does not fail for it.
+            let Ok(freed) = self.poll_pinned() else { break };
+            if freed[kind as usize] > 0
+                && let Some(chunk) = free()
+            {
+                return Ok(chunk);
+            }
+            if self.pinned().state().pending.values().all(PendingQueue::is_empty) {
+                break;
+            }
         }
         let _ = orphans::try_reap();
         match self.grow(kind, units, false) {
