@@ -100,8 +100,15 @@ const SIMULATOR: &str = "dmr-sim";
 
 /// The crates that may enable the simulator by default. A library that does so would put a simulated driver
 /// into other people's programs.
-const MAY_ENABLE_SIMULATOR: &[&str] =
-    &["dmr-bench", "dmr-cli", "dmr-guide", "dmr-inference", "dmr-programs", "dmr-sanitize", "dmr-testkit"];
+const MAY_ENABLE_SIMULATOR: &[&str] = &[
+    "dmr-bench",
+    "dmr-cli",
+    "dmr-guide",
+    "dmr-inference",
+    "dmr-programs",
+    "dmr-sanitize",
+    "dmr-testkit",
+];
 
 /// Checks the graph.
 pub(crate) fn run() -> Result<(), Failure> {

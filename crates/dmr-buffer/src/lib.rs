@@ -5,6 +5,7 @@
 //! | [`buffer`] | [`DeviceBuffer`], owned elements in device memory |
 //! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer |
 //! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait, and views of it |
+//! | [`to_host`] | [`ToHost`], a copy to the host that a task awaits |
 //! | [`mod@column`] | [`Column`], a buffer or memory of another owner |
 //! | [`failures`] | blocks that could not be deallocated when their buffer was dropped |
 //! | [`error`] | [`BufferError`] |
@@ -48,6 +49,7 @@ mod grow;
 mod owner;
 mod peer;
 pub mod pinned;
+pub mod to_host;
 mod transfer;
 pub mod view;
 
@@ -58,6 +60,7 @@ pub use chunks::{Chunks, ChunksMut};
 pub use column::{Column, ExternalColumn};
 pub use error::BufferError;
 pub use pinned::{PinnedBuffer, PinnedView, PinnedViewMut, WriteCombinedBuffer};
+pub use to_host::{HostCopy, ToHost};
 pub use view::{DeviceView, DeviceViewMut};
 
 #[cfg(doctest)]

@@ -175,6 +175,10 @@ impl<'a, T: Pod> DeviceView<'a, T> {
         unsafe { transfer::download(host.as_mut_ptr().cast(), self.span(), stream.into()) }.outcome
     }
 
+    pub(crate) fn owner(&self) -> &'a Owner {
+        self.owner
+    }
+
     pub(crate) fn span(&self) -> Span<'a> {
         let (bytes, used) = (self.size_in_bytes(), self.byte_range());
         let Self { owner, block, ptr, .. } = *self;

@@ -98,7 +98,10 @@ fn main() -> Result<(), Error> {
         }
     }
     for (kind, races) in kinds.iter().zip(races).filter(|_| simulated.is_some()) {
-        println!("\n{kind:?} on the simulated driver, where times mean nothing: {} races", races.len());
+        println!(
+            "\n{kind:?} on the simulated driver, where times mean nothing: {} races",
+            races.len()
+        );
         races.first().iter().for_each(|first| println!("{first}"));
     }
     Ok(())
