@@ -13,7 +13,7 @@ const PTX: &str = include_str!("kernels.ptx");
 /// The number of requests of one launch of `decode`.
 pub const BATCH: usize = 4;
 
-/// What a kernel needs of one request.
+/// The addresses and the position of one request.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Slot {

@@ -2,12 +2,12 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`model`] | the model, on the host: what the kernels compute |
+//! | [`model`] | the model, on the host |
 //! | [`kernels`] | the two kernels, as PTX and for the simulated driver |
-//! | [`schedule`] | the requests, the worker threads, and what a runtime must do for them |
+//! | [`schedule`] | the requests, the worker threads, and the operations that they need of a runtime |
 //! | [`on_dmr`] | the server on `dmr`: this is the file to read |
 //! | [`on_cudarc`] | the same server on cudarc's own slices |
-//! | [`report`] | what one run has measured |
+//! | [`report`] | the measurements of one run |
 //!
 //! The README of this crate explains it on one page.
 

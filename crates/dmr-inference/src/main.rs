@@ -27,7 +27,7 @@ struct Options {
     /// A runtime to run; all if none is named
     #[arg(long)]
     runtime: Vec<Kind>,
-    /// How often each runtime runs, in turns
+    /// Rounds: in each, every runtime runs once
     #[arg(long, default_value_t = 1)]
     rounds: usize,
     /// Requests

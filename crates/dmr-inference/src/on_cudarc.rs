@@ -1,4 +1,4 @@
-//! The same server on cudarc's own slices: each carries two events, and cudarc waits for and records them.
+//! The server on cudarc's own slices: each carries two events, and cudarc waits for and records them.
 //!
 //! The schedule, the kernels, the streams and the staging are the same. The cache is one slice, as on `dmr`, whose
 //! pages are views: views share the events of their slice, so work on different pages waits for each other. Or each

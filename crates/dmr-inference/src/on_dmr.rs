@@ -1,6 +1,6 @@
 //! The server on `dmr`.
 //!
-//! | memory | what it is | how its work is ordered |
+//! | memory | use | order of its work |
 //! | --- | --- | --- |
 //! | weights | one buffer, which all streams read | reads of different streams do not wait for each other |
 //! | cache | one buffer, whose pages are mutable views that requests own for a while | parts of a buffer: disjoint ones neither conflict nor wait; a page waits for its last request |
@@ -65,7 +65,7 @@ fn serve_on(gpu: &DeviceRuntime, config: &Config) -> Result<Outcome, Error> {
     serve(&server, "dmr", config)
 }
 
-/// A page of the cache: whoever owns the view is the only one to use it.
+/// A page of the cache. The owner of the view has it alone.
 type Page<'c> = DeviceViewMut<'c, u32>;
 
 struct Server<'c> {

@@ -1,9 +1,9 @@
-//! What one run of the server has measured.
+//! The measurements of one run of the server.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a runtime has counted.
+/// The counts of a runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Allocations of device memory.
@@ -33,7 +33,7 @@ pub struct Report {
     pub elapsed: Duration,
     /// Of each step, from recording its launch until the host knew that it was done; sorted.
     pub steps: Vec<Duration>,
-    /// What the runtime has counted.
+    /// The counts of the runtime.
     pub totals: Totals,
 }
 

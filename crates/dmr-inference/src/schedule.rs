@@ -97,7 +97,7 @@ pub struct Job {
     pub number: usize,
     /// Its prompt.
     pub prompt: Vec<u32>,
-    /// The number of tokens that it wants room for.
+    /// The number of tokens that it requests room for.
     pub room: usize,
 }
 
@@ -108,11 +108,11 @@ pub struct Live<R> {
     pub number: usize,
     /// The position of its current token.
     pub position: usize,
-    /// What the runtime has of it.
+    /// Its memory.
     pub device: R,
 }
 
-/// What a runtime does for the schedule. Work is enqueued, and only `wait` and `output` wait for it.
+/// The operations of a runtime. Work is enqueued, and only `wait` and `output` wait for it.
 pub trait Runtime: Sync {
     /// The stream and the staging memory of a worker thread.
     type Worker;
@@ -189,7 +189,7 @@ pub trait Runtime: Sync {
     fn totals(&self) -> Totals;
 }
 
-/// The tokens of each request, or why it was refused; and what the run has measured.
+/// The tokens of each request, or its refusal; and the measurements.
 #[derive(Debug)]
 pub struct Outcome {
     /// By the number of the request.
@@ -299,7 +299,7 @@ struct Serving<'a, R: Runtime> {
     steps: Vec<Duration>,
 }
 
-/// What one worker thread has done.
+/// The work of one worker thread.
 struct Served {
     outputs: Vec<(usize, Result<Vec<u32>, String>)>,
     steps: Vec<Duration>,
@@ -340,7 +340,7 @@ impl<'a, R: Runtime> Serving<'a, R> {
         Ok(Served { outputs, steps, began, ended: Instant::now() })
     }
 
-    /// Admits requests; those that are refused are answered at once.
+    /// Admits requests; records the error of each that is refused.
     fn admit(&mut self, worker: &mut R::Worker, numbers: &[usize]) -> Vec<Live<R::Request>> {
         let mut batch = Vec::with_capacity(numbers.len());
         for &number in numbers {

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`spill`] | [`Spill`], the registry, which selects what to spill |
 //! | [`spillable`] | [`Spillable`], a buffer that may be spilled; [`OnDevice`], [`OnDeviceMut`], its guards |
-//! | [`stats`] | [`SpillStats`]: what is on the device, in use and on the host |
+//! | [`stats`] | [`SpillStats`]: bytes on the device, in use and on the host |
 //! | [`error`] | [`SpillError`], [`NotInserted`] |
 //!
 //! # Order

@@ -1,4 +1,4 @@
-//! What a registry of spillable buffers has on the device and on the host.
+//! The state of a registry of spillable buffers: bytes on the device and on the host.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

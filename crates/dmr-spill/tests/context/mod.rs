@@ -30,7 +30,7 @@ pub(crate) struct Context {
     pub(crate) spill: Spill,
 }
 
-/// What the budget is put around.
+/// The resource below the budget.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Below {
     Tracked,
@@ -41,7 +41,7 @@ pub(crate) enum Below {
 pub(crate) const ALL: [Below; 3] = [Below::Tracked, Below::Async, Below::Pool];
 
 impl Context {
-    /// A budget for so many buffers.
+    /// Makes a resource with a budget for this number of buffers.
     pub(crate) fn new(rig: &Rig, below: Below, buffers: u64) -> Self {
         let streams = rig.streams();
         let driver = || {
