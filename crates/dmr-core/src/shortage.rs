@@ -159,6 +159,9 @@ impl fmt::Display for SharedBy<'_> {
         for (i, process) in processes.iter().enumerate() {
             write!(f, "; {}{process}", if i == 0 { "shared by processes: " } else { "" })?;
         }
+        if processes.iter().any(|process| process.pid != std::process::id()) {
+            f.write_str("; idle memory of their pools counts: call trim_to there")?;
+        }
         Ok(())
     }
 }

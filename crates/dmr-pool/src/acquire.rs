@@ -3,7 +3,7 @@
 //! The steps are tried in turn, the cheapest first. A search that has failed is repeated as long as
 //! another thread had memory in its hands meanwhile ([`Transit`](crate::transit::Transit)).
 
-use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
+use dmr_core::{DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::uses::{Dependencies, FreeSlot};
 
 use crate::PoolResource;
@@ -127,7 +127,6 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own: &Arena,
         already: Option<AcquiredChunk>,
         request: Request,
-        tag: AllocTag,
     ) -> ResourceResult<Placement> {
         let found = match already {
             Some(chunk) => own.found(chunk),
@@ -140,7 +139,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         };
         let Found { arena, chunk, .. } = found;
         let mut state = arena.lock();
-        let slot = match state.use_slot(chunk.id, tag) {
+        let slot = match state.use_slot(chunk.id, request.tag) {
             Some(slot) => slot,
             None => {
                 drop(state);
@@ -153,7 +152,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                     }
                 };
                 state = arena.lock();
-                state.add_block_record(chunk.id, tag);
+                state.add_block_record(chunk.id, request.tag);
                 slot
             }
         };

@@ -101,6 +101,8 @@ pub(crate) struct Request {
     pub(crate) units: u32,
     /// The bytes of the block; 0 if the memory is reserved for later blocks.
     pub(crate) bytes: u64,
+    /// The tag of the block. Memory that is taken from upstream for it gets the tag, and keeps it.
+    pub(crate) tag: AllocTag,
 }
 
 impl Request {

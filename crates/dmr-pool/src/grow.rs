@@ -15,8 +15,8 @@ use crate::pages::Pages;
 use crate::slack::Slack;
 use crate::transit::Hand;
 
-/// The tag of the memory that a pool holds.
-pub(crate) const TAG: AllocTag = AllocTag::new("pool");
+/// The tag of memory that a pool reserves for later blocks.
+const TAG: AllocTag = AllocTag::new("pool");
 /// A chunk has no more bytes: its units are a number of 32 bits, and a segment is larger than the chunk
 /// that it is for.
 pub(crate) const MAX_CHUNK: u64 = (u32::MAX / 2) as u64 * UNIT;
@@ -88,7 +88,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         while rest > 0 && outcome.is_ok() {
             let piece = rest.min(MAX_RESERVED_CHUNK);
             let units = piece.div_ceil(UNIT) as u32;
-            let request = Request { units, bytes: 0 };
+            let request = Request { units, bytes: 0, tag: TAG };
             match self.grow(arena, request, Share::Limit) {
                 Ok(Some(found)) => reserved.push(found.chunk),
                 Ok(None) => outcome = Err(self.out_of_memory(bytes)),
@@ -146,7 +146,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         for bytes in std::iter::once(step).chain((least < step).then_some(least)) {
             let Some(mut claim) = self.claim(bytes, |_| true) else { continue };
             hand.hold();
-            match self.upstream.allocate(bytes as usize, arena.home, TAG) {
+            match self.upstream.allocate(bytes as usize, arena.home, request.tag) {
                 Ok(block) => {
                     self.report_created(block.ptr(), bytes);
                     self.fulfil(&mut claim, bytes);

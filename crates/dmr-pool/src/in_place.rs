@@ -100,7 +100,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         if !is_own {
             return Ok(false);
         }
-        let request = Request { units: more_units, bytes: more_bytes };
+        let request = Request { units: more_units, bytes: more_bytes, tag: block.tag() };
         match self.map_behind(arena, chunk, request) {
             Err(ResourceError::OutOfMemory { .. } | ResourceError::OutOfBudget { .. }) => Ok(false),
             other => other,

@@ -184,10 +184,10 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Returns the request for `bytes` bytes in a chunk of at least `capacity`.
     #[inline]
-    fn request(&self, bytes: usize, capacity: usize) -> Request {
+    fn request(&self, bytes: usize, capacity: usize, tag: AllocTag) -> Request {
         let mask = self.config.alignment - 1;
         let units = (((capacity + mask) & !mask) as u64 / UNIT) as u32;
-        Request { units, bytes: bytes as u64 }
+        Request { units, bytes: bytes as u64, tag }
     }
 
     /// Routes every allocation through the slow path.
@@ -205,11 +205,11 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         stream: StreamId,
         tag: AllocTag,
     ) -> ResourceResult<DeviceBlock> {
-        let request = self.request(bytes, capacity);
+        let request = self.request(bytes, capacity, tag);
         let stream = self.streams.enter(stream)?;
         let home = stream.id();
         self.refuse_capture(&stream)?;
-        let Placement { chunk, slot } = self.acquire(home, request, tag)?;
+        let Placement { chunk, slot } = self.acquire(home, request)?;
         let generation = Generation::next();
         // A chunk's slot is of the use table of these streams.
         let slot = stream.occupy(slot, generation).unwrap_or(BlockSlot::NONE);
@@ -235,23 +235,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
 
     /// Acquires a free chunk that `home` may use at once, and the use slot of its block.
     #[inline(always)]
-    fn acquire(
-        &self,
-        home: StreamId,
-        request: Request,
-        tag: AllocTag,
-    ) -> ResourceResult<Placement> {
+    fn acquire(&self, home: StreamId, request: Request) -> ResourceResult<Placement> {
         let arena = self.arena(home);
         let mut state = arena.lock_for_block();
         let chunk = state.heap.acquire(request.units);
         if let Some(chunk) = chunk
-            && let Some(slot) = state.use_slot(chunk.id, tag)
+            && let Some(slot) = state.use_slot(chunk.id, request.tag)
         {
             state.count_block(request.bytes);
             return Ok(Placement { chunk, slot });
         }
         drop(state);
-        self.acquire_slowly(arena, chunk, request, tag)
+        self.acquire_slowly(arena, chunk, request)
     }
 
     /// Frees a block. On an error nothing has changed.

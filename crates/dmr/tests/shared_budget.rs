@@ -184,6 +184,8 @@ fn a_shared_budget_is_refused_with_another_limit_and_a_group_has_its_own() {
     // The pool may have had some pages before the limit refused one.
     assert_eq!(shared.processes[0].pid, std::process::id());
     assert!(shared.processes[0].bytes >= charged, "{error}");
+    // The pool takes memory under the tag that it is for.
+    assert_eq!(&*shared.processes[0].tag, "rows");
     one.resource().deallocate(block).unwrap();
     drop((one, two, stream, other));
     rig.assert_clean();

@@ -208,8 +208,8 @@ mod tests {
         assert_eq!(
             error.clone().shared_by(shared).to_string(),
             "out of budget: 7 B requested, 6 B of 8 GiB left; shared by processes: 6 GiB held by process 42 \
-             (python3), most of it by \"kv-cache\" (5 GiB); 1 B held by process 7 (tests), 0 B pending: call \
-             reap_pending or raise the limit"
+             (python3), most of it by \"kv-cache\" (5 GiB); 1 B held by process 7 (tests); idle memory of \
+             their pools counts: call trim_to there, 0 B pending: call reap_pending or raise the limit"
         );
         let problem = Some("locked for 5s".into());
         let error = error.shared_by(SharedShortage { problem, ..SharedShortage::default() });

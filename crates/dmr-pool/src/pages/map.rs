@@ -198,7 +198,9 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         hand: &Hand<'_>,
     ) -> ResourceResult<Option<ChunkId>> {
         let missing = window.unmapped();
-        let Some(supply) = self.find_pages(own, missing.len(), sources, paging, hand)? else {
+        let Some(supply) =
+            self.find_pages(own, missing.len(), sources, request.tag, paging, hand)?
+        else {
             return Ok(None);
         };
         // The own stream comes after the users of other streams' pages, the window's perhaps not.

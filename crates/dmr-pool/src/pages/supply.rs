@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmr_core::{DeviceMemoryResource, ResourceResult};
+use dmr_core::{AllocTag, DeviceMemoryResource, ResourceResult};
 use dmr_streams::uses::{Dependencies, Pending, UseTable};
 
 use super::detached::Detached;
@@ -12,7 +12,6 @@ use crate::PoolResource;
 use crate::acquire::is_full;
 use crate::arena::{Arena, Request, State};
 use crate::claim::Claim;
-use crate::grow::TAG;
 use crate::heap::{ChunkId, UNIT};
 use crate::span::Page;
 use crate::transit::Hand;
@@ -150,6 +149,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         own: &Arena,
         wanted: usize,
         mut sources: Vec<Source>,
+        tag: AllocTag,
         paging: Paging<'p>,
         hand: &Hand<'_>,
     ) -> ResourceResult<Option<Supply<'p>>> {
@@ -164,7 +164,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 Some(more) => supply.append(more),
                 None => return refused.map_or(Ok(None), Err),
             }
-            if let Err(error) = self.create_claimed(&mut supply, paging) {
+            if let Err(error) = self.create_claimed(&mut supply, tag, paging) {
                 supply.claims.clear();
                 sources.retain(|source| !matches!(source, Source::New(_)));
                 refused = Some(error);
@@ -221,10 +221,15 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
     }
 
     /// Creates the pages that a supply has claims for.
-    fn create_claimed(&self, supply: &mut Supply<'_>, paging: Paging<'_>) -> ResourceResult<()> {
+    fn create_claimed(
+        &self,
+        supply: &mut Supply<'_>,
+        tag: AllocTag,
+        paging: Paging<'_>,
+    ) -> ResourceResult<()> {
         let size = paging.pages.size;
         while let Some(mut claim) = supply.claims.pop() {
-            let page = paging.memory.create(size, TAG).inspect_err(|error| {
+            let page = paging.memory.create(size, tag).inspect_err(|error| {
                 if is_full(error) {
                     self.note_refusal(size);
                 }
