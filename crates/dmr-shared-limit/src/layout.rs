@@ -95,21 +95,21 @@ pub(crate) const fn offset_of(index: usize) -> usize {
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = Fields::<HEADER_BYTES>::new();
-        bytes.put(&MAGIC.to_le_bytes());
-        bytes.put(&VERSION.to_le_bytes());
-        bytes.put(&self.set_by.to_le_bytes());
-        bytes.put(&self.limit.to_le_bytes());
-        bytes.put(&self.uuid);
-        bytes.put(&self.namespaces.pid.to_le_bytes());
-        bytes.put(&self.namespaces.time.to_le_bytes());
-        bytes.put(&self.set_by_name.0);
-        bytes.put(&self.group.0);
-        bytes.sealed()
+        sealed(&[
+            &MAGIC.to_le_bytes(),
+            &VERSION.to_le_bytes(),
+            &self.set_by.to_le_bytes(),
+            &self.limit.to_le_bytes(),
+            &self.uuid,
+            &self.namespaces.pid.to_le_bytes(),
+            &self.namespaces.time.to_le_bytes(),
+            &self.set_by_name.0,
+            &self.group.0,
+        ])
     }
 
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Unreadable> {
-        let mut fields = Fields::of(bytes);
+        let mut fields = Fields { bytes, at: 0 };
         if fields.u64() != MAGIC {
             return Err(Unreadable::NoAccount);
         }
@@ -137,15 +137,15 @@ pub(crate) const FREE: [u8; RECORD_BYTES] = [0; RECORD_BYTES];
 
 impl Record {
     pub(crate) fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut bytes = Fields::<RECORD_BYTES>::new();
-        bytes.put(&u64::from(self.process.pid).to_le_bytes());
-        bytes.put(&self.process.start.to_le_bytes());
-        bytes.put(&self.process.program.to_le_bytes());
-        bytes.put(&self.bytes.to_le_bytes());
-        bytes.put(&self.tag_bytes.to_le_bytes());
-        bytes.put(&self.name.0);
-        bytes.put(&self.tag.0);
-        bytes.sealed()
+        sealed(&[
+            &u64::from(self.process.pid).to_le_bytes(),
+            &self.process.start.to_le_bytes(),
+            &self.process.program.to_le_bytes(),
+            &self.bytes.to_le_bytes(),
+            &self.tag_bytes.to_le_bytes(),
+            &self.name.0,
+            &self.tag.0,
+        ])
     }
 
     /// Returns `None` if no member has the record.
@@ -156,7 +156,7 @@ impl Record {
         if !is_sealed(bytes) {
             return Err(Unreadable::Checksum);
         }
-        let mut fields = Fields::of(bytes);
+        let mut fields = Fields { bytes, at: 0 };
         let pid = fields.u64() as u32;
         let process = ProcessId { pid, start: fields.u64(), program: fields.u64() };
         let (bytes, tag_bytes) = (fields.u64(), fields.u64());
@@ -165,28 +165,27 @@ impl Record {
     }
 }
 
-/// Writes and reads the fields of a header or a record, one after the other.
-struct Fields<const N: usize> {
-    bytes: [u8; N],
+const CHECKSUM_BYTES: usize = 8;
+
+/// Returns the fields of a header or a record one after the other, and the checksum at the end.
+fn sealed<const N: usize>(fields: &[&[u8]]) -> [u8; N] {
+    let (mut bytes, mut at) = ([0; N], 0);
+    for field in fields {
+        bytes[at..at + field.len()].copy_from_slice(field);
+        at += field.len();
+    }
+    let (fields, end) = bytes.split_at_mut(N - CHECKSUM_BYTES);
+    end.copy_from_slice(&checksum(fields).to_le_bytes());
+    bytes
+}
+
+/// Reads the fields of a header or a record, one after the other.
+struct Fields<'a> {
+    bytes: &'a [u8],
     at: usize,
 }
 
-const CHECKSUM_BYTES: usize = 8;
-
-impl<const N: usize> Fields<N> {
-    fn new() -> Self {
-        Self { bytes: [0; N], at: 0 }
-    }
-
-    fn of(bytes: &[u8; N]) -> Self {
-        Self { bytes: *bytes, at: 0 }
-    }
-
-    fn put(&mut self, field: &[u8]) {
-        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
-        self.at += field.len();
-    }
-
+impl Fields<'_> {
     fn take<const M: usize>(&mut self) -> [u8; M] {
         let mut field = [0; M];
         field.copy_from_slice(&self.bytes[self.at..self.at + M]);
@@ -200,13 +199,6 @@ impl<const N: usize> Fields<N> {
 
     fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.take())
-    }
-
-    /// Returns the bytes, with the checksum at their end.
-    fn sealed(mut self) -> [u8; N] {
-        let (fields, end) = self.bytes.split_at_mut(N - CHECKSUM_BYTES);
-        end.copy_from_slice(&checksum(fields).to_le_bytes());
-        self.bytes
     }
 }
 

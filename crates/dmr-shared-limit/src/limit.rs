@@ -7,7 +7,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dmr_core::Process;
 use dmr_core::process::LeakedInChild;
 use dmr_core::sync::{ignore_poison, lock};
 
@@ -28,7 +27,6 @@ use crate::table::Table;
 pub struct SharedLimit {
     config: SharedLimitConfig,
     path: PathBuf,
-    made_in: Process,
     gate: LeakedInChild<Arc<Gate>>,
 }
 
@@ -46,16 +44,6 @@ struct Gate {
 struct Session {
     file: AccountFile,
     member: Member,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Joined,
-    /// Dropped, but the account was busy.
-    Leaving,
-    /// Its record may be that of another member.
-    Left,
 }
 
 /// The time that a change waits which cannot be refused.
@@ -79,7 +67,7 @@ impl SharedLimit {
         let session = loop {
             let mut file = AccountFile::open(&path)?;
             match Member::join(&mut file, header, process, config.patience) {
-                Ok(member) => break Session { file, member, stage: Stage::Joined },
+                Ok(member) => break Session { file, member },
                 // The last member left after the file was opened: the path leads to another file, or to none.
                 Err(Problem::Changed { .. }) if start.elapsed() < config.patience => {}
                 Err(problem) => return Err(located(problem)),
@@ -92,8 +80,7 @@ impl SharedLimit {
             change: AtomicI64::new(0),
             is_retried: AtomicBool::new(false),
         });
-        let (config, made_in) = (config.clone(), Process::current());
-        Ok(Self { config, made_in, path, gate: LeakedInChild::new(gate) })
+        Ok(Self { config: config.clone(), path, gate: LeakedInChild::new(gate) })
     }
 
     /// Returns the limit, in bytes.
@@ -132,7 +119,7 @@ impl SharedLimit {
         patience: Duration,
     ) -> Result<(), ChargeError> {
         let patience = patience.min(self.config.patience);
-        self.with_session(patience, |Session { file, member, .. }, left| {
+        self.with_session(patience, |Session { file, member }, left| {
             member.charge(file, bytes, largest, left).map_err(|refused| match refused {
                 Refused::OverLimit(refusal) => ChargeError::OverLimit(refusal),
                 Refused::Problem(problem) => self.error(problem).into(),
@@ -148,26 +135,21 @@ impl SharedLimit {
         self.change(0_i64.saturating_sub_unsigned(bytes), largest);
     }
 
-    /// Charges `bytes` that are in use already, also if that exceeds the limit; then nothing more is charged until it
+    /// Charges `bytes` that are in use already, even if that exceeds the limit; then nothing more is charged until it
     /// fits. If the account cannot be locked within 50 ms, they are charged later, as [`release`](Self::release) has it.
     pub fn charge_existing(&self, bytes: u64, largest: Largest<'_>) {
         self.change(0_i64.saturating_add_unsigned(bytes), largest);
     }
 
     fn change(&self, bytes: i64, largest: Largest<'_>) {
-        if !self.made_in.is_current() {
-            return;
-        }
+        let Some(gate) = self.gate.current() else { return };
         // First, so that it is not lost.
-        self.gate.change.fetch_add(bytes, Ordering::Relaxed);
-        let patience = self.config.patience.min(PATIENCE_OF_CHANGE);
-        let settle = |Session { file, member, .. }: &mut Session, left| {
-            let settled = member.settle(file, largest, left);
-            self.gate.retry_if_busy(&settled);
-        };
-        if let Err(busy) = self.gate.with_session(patience, settle) {
-            self.gate.retry_if_busy(&Err(busy));
-        }
+        gate.change.fetch_add(bytes, Ordering::Relaxed);
+        gate.settle(self.patience_of_change(), |member| member.set_largest(largest));
+    }
+
+    fn patience_of_change(&self) -> Duration {
+        self.config.patience.min(PATIENCE_OF_CHANGE)
     }
 
     /// Returns what each living process has charged.
@@ -204,10 +186,9 @@ impl SharedLimit {
         patience: Duration,
         call: impl FnOnce(&mut Session, Duration) -> T,
     ) -> Result<T, SharedLimitError> {
-        if !self.made_in.is_current() {
-            return Err(self.error(Problem::Forked));
-        }
-        self.gate.with_session(patience, call).map_err(|problem| self.error(problem))
+        let gate = self.gate.current().ok_or(Problem::Forked);
+        gate.and_then(|gate| gate.with_session(patience, call))
+            .map_err(|problem| self.error(problem))
     }
 
     fn error(&self, problem: Problem) -> SharedLimitError {
@@ -240,10 +221,24 @@ impl Gate {
         Ok(result)
     }
 
-    /// Starts the thread that retries a change, if the account was busy and there is none.
-    fn retry_if_busy(self: &Arc<Self>, result: &Result<(), Problem>) {
+    /// Changes the member, and writes it to the file. If the account is busy, a thread retries that.
+    fn settle(self: &Arc<Self>, patience: Duration, change: impl FnOnce(&mut Member)) {
+        let settled = self.with_session(patience, |Session { file, member }, left| {
+            change(member);
+            let settled = member.settle(file, left);
+            if is_busy(&settled) {
+                self.start_retries();
+            }
+        });
+        if settled.is_err() {
+            self.start_retries();
+        }
+    }
+
+    /// Starts the thread that retries, unless there is one.
+    fn start_retries(self: &Arc<Self>) {
         // AcqRel: `retry` clears it and reads the change then.
-        if !is_busy(result) || self.is_retried.swap(true, Ordering::AcqRel) {
+        if self.is_retried.swap(true, Ordering::AcqRel) {
             return;
         }
         let gate = Arc::clone(self);
@@ -254,34 +249,20 @@ impl Gate {
         }
     }
 
-    /// Tries once to write what is charged, or to leave. Returns whether to try again.
+    /// Tries once to write the member to the file. Returns whether to try again.
     fn retry(&self) -> bool {
         thread::sleep(PAUSE_OF_RETRY);
-        let is_done = self.with_session(PATIENCE_OF_RETRY, |session, left| {
-            let Session { file, member, stage } = session;
-            let result = match *stage {
-                Stage::Joined => member.settle_as_shown(file, left),
-                Stage::Leaving => member.leave(file, left),
-                Stage::Left => Ok(()),
-            };
-            if is_busy(&result) {
-                return false;
+        let is_done = self.with_session(PATIENCE_OF_RETRY, |Session { file, member }, left| {
+            let is_done = !is_busy(&member.settle(file, left));
+            if is_done {
+                // With the session: a change that finds the account busy from now on starts another thread.
+                self.is_retried.swap(false, Ordering::AcqRel);
             }
-            if *stage == Stage::Leaving {
-                *stage = Stage::Left;
-            }
-            // With the session: a change that finds the account busy from now on starts another thread.
-            self.is_retried.swap(false, Ordering::AcqRel);
-            true
+            is_done
         });
-        match is_done {
-            // A change that has not got the session meanwhile has left it to this thread.
-            Ok(true) => {
-                self.change.load(Ordering::Relaxed) != 0
-                    && !self.is_retried.swap(true, Ordering::AcqRel)
-            }
-            _ => true,
-        }
+        // A change that has not got the session meanwhile has left it to this thread.
+        let is_left = || self.change.load(Ordering::Relaxed) != 0;
+        is_done != Ok(true) || is_left() && !self.is_retried.swap(true, Ordering::AcqRel)
     }
 }
 
@@ -291,16 +272,10 @@ fn is_busy(result: &Result<(), Problem>) -> bool {
 
 impl Drop for SharedLimit {
     fn drop(&mut self) {
-        if !self.made_in.is_current() {
-            return;
+        if let Some(gate) = self.gate.current() {
+            // A record that is not emptied is empty when the process has ended.
+            gate.settle(self.config.patience, Member::leave);
         }
-        let leave = |Session { file, member, stage }: &mut Session, left| {
-            let result = member.leave(file, left);
-            *stage = if is_busy(&result) { Stage::Leaving } else { Stage::Left };
-            self.gate.retry_if_busy(&result);
-        };
-        // A record that is not emptied is empty when the process has ended.
-        let _ = self.gate.with_session(self.config.patience, leave);
     }
 }
 

@@ -24,9 +24,20 @@ pub struct Largest<'a> {
 pub(crate) struct Member {
     header: Header,
     pub(crate) index: usize,
+    /// The record in the account, with the tag that the next write shows.
     record: Record,
     /// Bytes charged. Differs from the record while a change waits for the lock of the account.
     pub(crate) held: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Stage {
+    Joined,
+    /// The record is to be emptied.
+    Leaving,
+    /// The record may be that of another member.
+    Left,
 }
 
 /// Why a charge was refused.
@@ -82,7 +93,7 @@ impl Member {
         let (name, tag) = (header.set_by_name, Text::new(""));
         let record = Record { process, bytes: 0, name, tag, tag_bytes: 0 };
         table.write(index, &record)?;
-        Ok(Self { header, index, record, held: 0 })
+        Ok(Self { header, index, record, held: 0, stage: Stage::Joined })
     }
 
     /// Charges `bytes`.
@@ -108,10 +119,11 @@ impl Member {
             table.sweep(Some(self.index))?;
         }
         if fits(sum(&table)) {
-            return Ok(self.write(&mut table, self.held + bytes, largest)?);
+            self.set_largest(largest);
+            return Ok(self.write(&mut table, self.held + bytes)?);
         }
         if self.held != self.record.bytes {
-            self.write(&mut table, self.held, largest)?;
+            self.write(&mut table, self.held)?;
         }
         let used = self.held.saturating_add(table.others(self.index));
         // Only the living are left.
@@ -125,52 +137,37 @@ impl Member {
         self.held = self.held.saturating_add_signed(bytes);
     }
 
-    /// Writes what is charged. If the account cannot be changed now, the next call does it.
+    /// Sets the tag that holds the most. The next call writes it.
+    pub(crate) fn set_largest(&mut self, largest: Largest<'_>) {
+        (self.record.tag, self.record.tag_bytes) = (Text::new(largest.tag), largest.bytes);
+    }
+
+    /// Leaves the account with the next call that settles, unless something is still charged: that stays until the
+    /// process ends.
+    pub(crate) fn leave(&mut self) {
+        self.stage = Stage::Leaving;
+    }
+
+    /// Writes what is charged, or empties the record of a member that leaves. The last living member removes the
+    /// account. If the account cannot be changed now, the next call does it.
     ///
     /// # Errors
     ///
-    /// Why it cannot be changed now.
+    /// Why it cannot be changed now. A record that is not emptied stays until the process ends.
     pub(crate) fn settle(
         &mut self,
         storage: &mut impl Storage,
-        largest: Largest<'_>,
         patience: Duration,
     ) -> Result<(), Problem> {
+        if self.stage == Stage::Left {
+            return Ok(());
+        }
         let mut table = self.lock(storage, patience)?;
-        self.write(&mut table, self.held, largest)
-    }
-
-    /// Writes what is charged, with the tag that the record shows.
-    ///
-    /// # Errors
-    ///
-    /// As [`settle`](Self::settle).
-    pub(crate) fn settle_as_shown(
-        &mut self,
-        storage: &mut impl Storage,
-        patience: Duration,
-    ) -> Result<(), Problem> {
-        let tag = String::from(self.record.tag);
-        let largest = Largest { tag: &tag, bytes: self.record.tag_bytes };
-        self.settle(storage, largest, patience)
-    }
-
-    /// Leaves the account, unless something is still charged: that stays until the process ends. The last
-    /// living member removes the account.
-    ///
-    /// # Errors
-    ///
-    /// As [`settle`](Self::settle); the record stays until the process ends.
-    pub(crate) fn leave(
-        &mut self,
-        storage: &mut impl Storage,
-        patience: Duration,
-    ) -> Result<(), Problem> {
-        let mut table = self.lock(storage, patience)?;
-        if self.held > 0 {
-            return self.write(&mut table, self.held, Largest::default());
+        if self.stage == Stage::Joined || self.held > 0 {
+            return self.write(&mut table, self.held);
         }
         table.free(self.index)?;
+        self.stage = Stage::Left;
         table.remove_unused()
     }
 
@@ -193,14 +190,8 @@ impl Member {
     }
 
     /// Writes the record with what is charged from now on.
-    fn write<S: Storage>(
-        &mut self,
-        table: &mut Table<'_, S>,
-        bytes: u64,
-        largest: Largest<'_>,
-    ) -> Result<(), Problem> {
-        let (tag, tag_bytes) = (Text::new(largest.tag), largest.bytes.min(bytes));
-        let record = Record { bytes, tag, tag_bytes, ..self.record };
+    fn write<S: Storage>(&mut self, table: &mut Table<'_, S>, bytes: u64) -> Result<(), Problem> {
+        let record = Record { bytes, tag_bytes: self.record.tag_bytes.min(bytes), ..self.record };
         table.write(self.index, &record)?;
         (self.record, self.held) = (record, bytes);
         Ok(())

@@ -150,10 +150,13 @@ impl State {
             (Call::Release(bytes), Some(member)) => {
                 held -= bytes;
                 member.change(-(bytes as i64));
-                let _ = member.settle(&mut steps, largest, patience);
+                let _ = member.settle(&mut steps, patience);
             }
-            (Call::Leave, Some(left)) => {
-                let _ = left.leave(&mut steps, patience);
+            (Call::Leave, Some(member_that_leaves)) => {
+                // With bytes charged it leaves nothing: the program goes on with it.
+                let mut left = member_that_leaves.clone();
+                left.leave();
+                let _ = left.settle(&mut steps, patience);
                 if held == 0 {
                     member = None;
                 }
