@@ -43,6 +43,7 @@ pages! {
     Sanitizer: "../../../docs/src/guide/sanitizer.md",
     Streams: "../../../docs/src/guide/streams.md",
     Testing: "../../../docs/src/guide/testing.md",
+    Transfers: "../../../docs/src/guide/transfers.md",
 }
 
 /// The result of a code block.

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
@@ -32,6 +33,7 @@ fn main() -> Outcome {
     let runtime = DeviceRuntime::builder(ordinal).build()?;
     println!("{}\n", runtime.device());
     costs(&runtime)?;
+    on_a_busy_device(&runtime)?;
     many(&runtime)?;
     if let Some(universe) = &simulated {
         println!("{} calls of cuMemHostAlloc\n", universe.calls().count("cuMemHostAlloc"));
@@ -57,6 +59,33 @@ fn costs(runtime: &DeviceRuntime) -> Outcome {
         })?;
         println!("| {name} | {pooled:.0} | {of_driver:.0} |");
     }
+    Ok(())
+}
+
+/// Prints how long the driver's calls and a buffer of the pool take while a stream works for 100 ms.
+fn on_a_busy_device(runtime: &DeviceRuntime) -> Outcome {
+    let (stream, other) = (runtime.streams().acquire()?, runtime.streams().acquire()?);
+    let ops = PatternOps::new(Arc::clone(runtime.streams()))?;
+    ops.delay(stream.id(), 1)?;
+    stream.stream().synchronize()?;
+    ops.delay(stream.id(), 100_000_000)?;
+    let start = Instant::now();
+    // SAFETY: the memory is not used, and freed once.
+    let memory = unsafe { result::malloc_host(MIB, 1)? };
+    let allocated = start.elapsed();
+    // SAFETY: as above.
+    unsafe { result::free_host(memory)? };
+    let freed = start.elapsed() - allocated;
+    stream.stream().synchronize()?;
+    ops.delay(stream.id(), 100_000_000)?;
+    let start = Instant::now();
+    drop(PinnedBuffer::<u8>::uninit(runtime, &other, MIB)?);
+    let pooled = start.elapsed();
+    stream.stream().synchronize()?;
+    println!(
+        "\nwhile a stream works for 100 ms: cuMemHostAlloc of 1 MiB {allocated:.1?}, cuMemFreeHost {freed:.1?}, \
+         a buffer of the pool {pooled:.1?}"
+    );
     Ok(())
 }
 
