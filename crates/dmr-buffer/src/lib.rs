@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | [`adopt`] | slices of cudarc as buffers, and buffers as slices of cudarc |
 //! | [`buffer`] | [`DeviceBuffer`], owned elements in device memory |
 //! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer |
 //! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait, and views of it |
@@ -40,6 +41,7 @@
 
 #![allow(unsafe_code, reason = "copies between host and device memory")]
 
+pub mod adopt;
 pub mod buffer;
 pub mod chunks;
 pub mod column;
@@ -55,6 +57,7 @@ pub mod view;
 
 pub use bytemuck::{self, Pod, Zeroable};
 
+pub use adopt::GiveAwayError;
 pub use buffer::DeviceBuffer;
 pub use chunks::{Chunks, ChunksMut};
 pub use column::{Column, ExternalColumn};

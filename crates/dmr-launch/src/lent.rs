@@ -3,10 +3,8 @@
 #![allow(unsafe_code, reason = "makes a slice of an address, which cudarc must not free")]
 
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaSlice, CudaViewMut, DevicePtrMut, DriverError};
+use cudarc::driver::{CudaSlice, CudaViewMut};
 use dmr_core::ResourceResult;
 use dmr_streams::OtherStreams;
 
@@ -32,19 +30,9 @@ impl<'s, T> LentSlice<'s, T> {
     ) -> ResourceResult<Self> {
         others.use_on_own()?;
         others.set_cudarc_error_aside();
-        let stream = others.launch_stream();
-        let failed = |error| others.driver_error("cuEventCreate", error);
-        // cudarc panics where it cannot create an event.
-        stream.context().new_event(None).map_err(failed)?;
-        // SAFETY: the caller's obligation.
-        let made =
-            catch_unwind(AssertUnwindSafe(|| unsafe { stream.upgrade_device_ptr::<T>(ptr, len) }));
-        let slice = made.map_err(|_| failed(DriverError(CUresult::CUDA_ERROR_UNKNOWN)))?;
-        let mut lent = Self { slice: ManuallyDrop::new(slice), others };
-        // Records cudarc's event of the last write on the launch's stream.
-        drop(lent.slice.device_ptr_mut(stream));
-        others.take_cudarc_error("cuEventRecord")?;
-        Ok(lent)
+        // SAFETY: the caller's obligation; this leaks the slice.
+        let slice = unsafe { others.device().slice_at(others.launch_stream(), ptr, len) }?;
+        Ok(Self { slice: ManuallyDrop::new(slice), others })
     }
 
     pub(crate) fn slice(&self) -> &CudaSlice<T> {

@@ -20,7 +20,7 @@ pub struct Writes<'m, M: ?Sized>(pub &'m mut M);
 #[derive(Debug)]
 pub struct ReadsAndWrites<'m, M: ?Sized>(pub &'m mut M);
 
-/// What [`LaunchRecorder::launch_with`] takes: [`Reads`], [`Writes`] and [`ReadsAndWrites`], in tuples of up to 12,
+/// The argument of [`LaunchRecorder::launch_with`]: [`Reads`], [`Writes`] and [`ReadsAndWrites`], in tuples of up to 12,
 /// arrays, vectors and options.
 ///
 /// Memory of another owner is none: its uses are not tracked, and its address may be any.
@@ -42,7 +42,7 @@ pub trait LaunchMemory: sealed::Parts {}
 
 impl<P: sealed::Parts> LaunchMemory for P {}
 
-/// What a launch can track: memory of these streams, and blocks if the resource tracks.
+/// The memory that a launch can track: that of these streams, and blocks if the resource tracks.
 pub struct Tracked<'c> {
     pub(crate) streams: &'c StreamPool,
     pub(crate) resource: &'c dyn DeviceMemoryResource,
@@ -82,7 +82,7 @@ pub(crate) mod sealed {
     /// Memory that is recorded first and viewed once the launch is prepared. Only this crate implements it: a view of
     /// memory that was not recorded would not be ordered.
     pub trait Parts {
-        /// What the closure gets.
+        /// The views, which the closure gets.
         type Views<'s>;
 
         /// Records the uses.

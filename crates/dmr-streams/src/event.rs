@@ -52,6 +52,13 @@ impl DriverEvent {
         stream.call(|on| unsafe { result::stream::wait_event(on, self.handle, flags) })
     }
 
+    /// Records the event on a stream of the device's context, which is current.
+    pub(crate) fn record_on_other(&self, on: &CudaStream) -> ResourceResult<()> {
+        // SAFETY: event and stream are alive, and of the device's context.
+        unsafe { result::event::record(self.handle, on.cu_stream()) }
+            .map_err(|error| self.device.driver_error("cuEventRecord", error))
+    }
+
     /// Makes a stream of the device's context, which is current, wait for the event.
     pub(crate) fn make_other_wait(&self, stream: &CudaStream) -> ResourceResult<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;

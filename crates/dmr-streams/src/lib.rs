@@ -19,6 +19,7 @@
 //! | [`ops`] | [`PatternOps`], fills and checks device memory on streams |
 //! | [`owner`] | [`BlockOwner`]: the right to put blocks into the use table |
 //! | [`uses`] | [`UseTable`]: which blocks are used on which streams, and what must therefore wait |
+//! | [`slices`] | [`CudaSlices`]: slices of cudarc, adopted as blocks and given back |
 //! | [`tracked`] | [`Tracked`]: use tracking for a resource without it |
 //! | [`peer`] | two stream pools: the order between their streams, and peer access between devices |
 //! | [`pinned`] | [`PinnedResource`], [`PinnedMemory`]: page-locked host memory, pooled, kept until its uses are done |
@@ -55,6 +56,7 @@ mod progress;
 pub mod relaxed;
 mod seen;
 mod simulated;
+pub mod slices;
 mod slot;
 mod sync;
 mod timeline;
@@ -78,6 +80,7 @@ pub use owner::BlockOwner;
 pub use pinned::{PinnedKind, PinnedMemory, PinnedResource, reap_orphaned_pinned};
 pub use pool::StreamPool;
 pub use relaxed::RelaxedCapture;
+pub use slices::{AdoptSliceError, CudaSlices};
 pub use tracked::Tracked;
 pub use uses::{BlocksInUse, Dependencies, PendingFrees, UseTable};
 

@@ -13,7 +13,7 @@ use dmr_core::sync::lock;
 use dmr_core::{ResourceError, ResourceResult, StreamId};
 
 use crate::event::DriverEvent;
-use crate::{StreamGuard, library};
+use crate::{Device, StreamGuard, library};
 
 /// The streams other than its own on which a launch's memory is used, between prepare and finish.
 ///
@@ -29,11 +29,11 @@ pub struct OtherStreams<'l> {
     error: Mutex<Option<ResourceError>>,
     /// One event for each use on another stream.
     uses: UseList,
-    /// Whether another stream was used.
+    /// Set once another stream was used.
     any: AtomicBool,
-    /// Whether a use is known not to be ordered.
+    /// Set once a use is known not to be ordered.
     any_unordered: AtomicBool,
-    /// Whether a guard synchronises its stream: cudarc's error state tells whether that failed.
+    /// Set once a guard synchronises its stream: cudarc's error state tells whether that failed.
     synchronises: AtomicBool,
     /// The error that cudarc had kept before. With it, cudarc would record no event.
     kept_by_cudarc: Mutex<Option<DriverError>>,
@@ -45,7 +45,7 @@ pub struct OtherStreams<'l> {
 pub struct EndOfUses {
     /// The first error of a use.
     pub outcome: ResourceResult<()>,
-    /// Whether the launch's stream comes after all the uses. If not, windows must stay open.
+    /// `true` if the launch's stream comes after all the uses. If not, windows must stay open.
     pub is_protected: bool,
 }
 
@@ -62,6 +62,12 @@ impl<'l> OtherStreams<'l> {
             synchronises: AtomicBool::new(false),
             kept_by_cudarc: Mutex::default(),
         }
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> &'l Device {
+        self.launch.device()
     }
 
     /// Returns the launch's stream.
@@ -126,14 +132,8 @@ impl<'l> OtherStreams<'l> {
     pub fn take_cudarc_error(&self, call: &'static str) -> ResourceResult<()> {
         self.launch_stream().context().check_err().map_err(|error| {
             lock(&self.kept_by_cudarc).get_or_insert(error);
-            self.driver_error(call, error)
+            self.launch.device().driver_error(call, error)
         })
-    }
-
-    /// Converts the error of a driver call, as [`Device::driver_error`](crate::Device::driver_error) does.
-    #[must_use]
-    pub fn driver_error(&self, call: &'static str, error: DriverError) -> ResourceError {
-        self.launch.device().driver_error(call, error)
     }
 
     /// Makes the launch's stream come after all uses on other streams. A use behind which no event was recorded
@@ -162,7 +162,7 @@ impl<'l> OtherStreams<'l> {
             return Err(unissued(StreamProblem::OtherContext));
         }
         device.bind()?;
-        refuse_capture(self.launch, stream)?;
+        device.refuse_capture_of(stream)?;
         self.use_on_own()?;
         self.set_cudarc_error_aside();
         self.make_wait(stream)?;
@@ -184,7 +184,9 @@ impl<'l> OtherStreams<'l> {
     fn make_wait(&self, stream: &CudaStream) -> ResourceResult<()> {
         let device = self.launch.device();
         let event = DriverEvent::new(device)?;
-        event.record(self.launch).map_err(|error| self.driver_error("cuEventRecord", error))?;
+        event
+            .record(self.launch)
+            .map_err(|error| self.launch.device().driver_error("cuEventRecord", error))?;
         // A capture may have begun since the caller looked. Its event would draw `stream` into it.
         self.launch.refuse_capture()?;
         event.make_other_wait(stream)
@@ -203,7 +205,7 @@ impl<'l> OtherStreams<'l> {
             let wait = |on| unsafe { result::stream::wait_event(on, event, flags) };
             self.launch
                 .call(wait)
-                .map_err(|error| self.driver_error("cuStreamWaitEvent", error))?;
+                .map_err(|error| self.launch.device().driver_error("cuStreamWaitEvent", error))?;
             used.is_joined.store(true, Ordering::Relaxed);
         }
         Ok(())
@@ -264,7 +266,7 @@ struct UseList {
 struct UseOnOther {
     /// Recorded on the other stream behind the use, by cudarc.
     event: CudaEvent,
-    /// Whether the launch's stream waits for the event.
+    /// Set once the launch's stream waits for the event.
     is_joined: AtomicBool,
     next: OnceLock<Box<UseOnOther>>,
 }
@@ -307,13 +309,15 @@ impl Drop for UseList {
     }
 }
 
-/// Refuses another stream that captures a graph. Its context is current.
-fn refuse_capture(launch: &StreamGuard<'_>, stream: &CudaStream) -> ResourceResult<()> {
-    // SAFETY: the stream is alive while it is borrowed.
-    match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
-        Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
-        Ok(_) => Err(ResourceError::stream_capturing(StreamId::UNISSUED)),
-        Err(error) => Err(launch.device().driver_error("cuStreamIsCapturing", error)),
+impl Device {
+    /// Refuses a stream of the device's context, which is current, that captures a graph.
+    pub(crate) fn refuse_capture_of(&self, stream: &CudaStream) -> ResourceResult<()> {
+        // SAFETY: the stream is alive while it is borrowed.
+        match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
+            Ok(_) => Err(ResourceError::stream_capturing(StreamId::UNISSUED)),
+            Err(error) => Err(self.driver_error("cuStreamIsCapturing", error)),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::pinned::PinnedPool;
 use crate::progress::Progress;
 use crate::slot::{PERMANENT, PoolStream, SlotLease, StreamSlot};
 use crate::uses::{ClosedQueues, Slots, UseTable};
-use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig};
+use crate::{BlockOwner, Device, StreamGuard, StreamPoolConfig, slices};
 
 /// A fixed number of streams of one device, which are leased.
 ///
@@ -61,6 +61,7 @@ pub struct StreamPool {
     closed: LeakedInChild<ClosedQueues>,
     pinned_owner: BlockOwner,
     pinned: LeakedInChild<PinnedPool>,
+    slices: LeakedInChild<slices::Adopted>,
 }
 
 /// The maximum number of library streams of a pool: the reclaim stream and those that serve home streams. With
@@ -85,6 +86,7 @@ impl StreamPool {
             .ok_or(ResourceError::capacity("stream pools of a process", (1 << 24) - 2))?;
         let closed = LeakedInChild::<ClosedQueues>::default();
         let pinned_owner = BlockOwner::new(id, &closed);
+        let slices = slices::Adopted::new(BlockOwner::new(id, &closed));
         let pool = Self {
             id,
             device,
@@ -98,6 +100,7 @@ impl StreamPool {
             closed,
             pinned: LeakedInChild::new(PinnedPool::new(&pinned_owner)),
             pinned_owner,
+            slices: LeakedInChild::new(slices),
         };
         pool.create(0, config.priority)?;
         pool.name_device();
@@ -223,6 +226,11 @@ impl StreamPool {
         &self.pinned
     }
 
+    /// Returns the slices of cudarc that were adopted.
+    pub(crate) fn adopted_slices(&self) -> &slices::Adopted {
+        &self.slices
+    }
+
     pub(crate) fn closed_queues(&self) -> &ClosedQueues {
         &self.closed
     }
@@ -336,6 +344,7 @@ impl StreamPool {
 impl Drop for StreamPool {
     fn drop(&mut self) {
         self.end_pinned();
+        self.end_slices();
         self.forget_device();
     }
 }

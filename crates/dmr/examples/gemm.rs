@@ -31,7 +31,7 @@ const PRODUCE: &str = r#"extern "C" __global__ void produce(float *x, unsigned s
     if (i < n) x[i] = (float)(seed + i % 3);
 }"#;
 
-/// What the simulated driver must know of its kernels: their parameters.
+/// The parameters of the kernels, which the simulated driver must know.
 const SIMULATED: &str = ".version 7.0\n.target sm_50\n.address_size 64
 .visible .entry produce(.param .u64 x, .param .u32 seed, .param .u32 n) { ret; }
 .visible .entry multiply(.param .u64 a, .param .u64 b, .param .u64 c) { ret; }";
@@ -179,7 +179,7 @@ impl Machine {
         Ok(c.to_host(&self.compute)?)
     }
 
-    /// The same by bare addresses: nothing waits for the producer.
+    /// Multiplies by bare addresses: nothing waits for the producer.
     fn left_out(&self, multiply: &Multiply<'_>, seed: u32) -> Outcome<Vec<f32>> {
         let [a, b, c] = self.operands(seed)?;
         let slice = |x: &DeviceBuffer<f32>| {
@@ -244,7 +244,7 @@ fn multiply(a: &[f32], b: &[f32]) -> Vec<f32> {
     (0..N * N).map(element).collect()
 }
 
-/// What the kernels do where there is no GPU.
+/// Registers stand-ins for the kernels where there is no GPU.
 fn register_kernels(universe: &Universe) {
     const BYTES: u64 = 4 * (N * N) as u64;
     let matrix = |memory: &mut KernelMemory<'_>, at: u64| -> Vec<f32> {

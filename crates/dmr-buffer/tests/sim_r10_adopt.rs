@@ -1,0 +1,105 @@
+//! R10: adopting, freeing and giving back wait for nothing on the host, and lose nothing if a driver call fails.
+
+#![allow(unsafe_code, reason = "captures end in the driver")]
+
+mod context;
+
+use context::Context;
+use cudarc::driver::sys::CUstreamCaptureMode;
+use cudarc::driver::{CudaContext, result};
+use dmr_buffer::DeviceBuffer;
+use dmr_core::ResourceError;
+use dmr_core::error::StreamProblem;
+use dmr_sim::{Policy, Universe};
+use dmr_streams::{CudaSlices, DeviceContext};
+use dmr_testkit::{Rig, for_each_driver_call};
+
+const LEN: usize = 1 << 12;
+
+fn lazy() -> Rig {
+    let universe = Universe::builder().policy(Policy::Lazy).devices(2).build();
+    Rig::in_universe(&universe.expect("the simulator"))
+}
+
+#[test]
+fn nothing_waits_on_the_host() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let (home, away) = (rig.stream(), rig.stream());
+    let own = rig.device().context().new_stream().unwrap();
+    let slices = [(); 2].map(|()| own.clone_htod(&[1u8; LEN]).unwrap());
+    rig.universe().reset_calls();
+    let [mut x, mut y] = slices.map(|slice| DeviceBuffer::adopt(&ctx, &home, slice).unwrap());
+    x.fill(2, &away).unwrap();
+    y.fill(2, &away).unwrap();
+    let slice = x.into_cuda_slice().unwrap();
+    drop((slice, y));
+    let calls = rig.universe().calls();
+    for call in ["cuEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventQuery"] {
+        assert_eq!(calls.count(call), 0, "{calls:?}");
+    }
+    assert_eq!(calls.count("cuMemFreeAsync"), 2);
+    drop((home, away, own));
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn slices_of_another_context_and_on_a_stream_that_captures_are_returned() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let home = rig.stream();
+    let context = CudaContext::new(rig.universe().ordinal(1)).unwrap();
+    let slice = context.default_stream().clone_htod(&[1u8; LEN]).unwrap();
+    let refused = DeviceBuffer::adopt(&ctx, &home, slice).unwrap_err();
+    let problem = StreamProblem::OtherContext;
+    assert!(
+        matches!(refused.error, ResourceError::StreamMisuse { problem: p, .. } if p == problem)
+    );
+    drop((refused, context));
+    let own = rig.device().context().new_stream().unwrap();
+    let slice = own.clone_htod(&[1u8; LEN]).unwrap();
+    own.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    let refused = DeviceBuffer::adopt(&ctx, &home, slice).unwrap_err();
+    assert!(matches!(refused.error, ResourceError::StreamCapturing { .. }), "{refused}");
+    // SAFETY: the stream is alive.
+    let end_capture = || unsafe { result::stream::end_capture(own.cu_stream()) };
+    end_capture().expect("the capture goes on");
+    let x = DeviceBuffer::adopt(&ctx, &home, refused.slice).unwrap();
+    own.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    let refused = x.into_cuda_slice().unwrap_err();
+    assert!(matches!(refused.error, ResourceError::StreamCapturing { .. }), "{refused}");
+    end_capture().expect("the capture goes on");
+    drop((refused, own, home));
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn no_driver_call_that_fails_loses_a_slice_or_its_order() {
+    let prepare = |rig: &Rig| {
+        let own = rig.device().context().new_stream().unwrap();
+        let slice = own.clone_htod(&[1u8; LEN]).unwrap();
+        (Context::tracked(rig), rig.stream(), rig.stream(), slice, own)
+    };
+    let failed = for_each_driver_call(999, prepare, |rig, (ctx, home, away, slice, own)| {
+        let adopted = DeviceBuffer::adopt(&ctx, &home, slice)
+            .or_else(|refused| DeviceBuffer::adopt(&ctx, &home, refused.slice));
+        let mut x = adopted.expect("only one driver call fails");
+        x.fill(2, &away).or_else(|_| x.fill(2, &away)).unwrap();
+        let given = x.into_cuda_slice().or_else(|refused| refused.buffer.into_cuda_slice());
+        let slice = given.expect("only one driver call fails");
+        let read = || own.clone_dtoh(&slice);
+        assert_eq!(read().or_else(|_| read()).unwrap(), [2; LEN]);
+        let again = DeviceBuffer::adopt(&ctx, &home, slice)
+            .or_else(|refused| DeviceBuffer::adopt(&ctx, &home, refused.slice));
+        drop(again.expect("only one driver call fails"));
+        for failure in dmr_buffer::failures::take_drop_failures() {
+            failure.retry().unwrap();
+        }
+        assert_eq!(CudaSlices::of(&ctx).resource().bytes_outstanding(), 0);
+        let _ = rig.device().context().check_err();
+        drop((ctx, home, away, own));
+        let races = rig.universe().reports();
+        assert!(races.is_empty(), "{races:?}");
+    });
+    assert!(failed >= 20, "{failed} calls were failed");
+}

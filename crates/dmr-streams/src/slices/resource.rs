@@ -1,0 +1,139 @@
+//! The resource of the adopted slices of a stream pool.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::CudaSlice;
+use cudarc::driver::sys::CUresult;
+use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
+use dmr_core::{
+    AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
+};
+
+use crate::uses::Patience;
+use crate::{StreamGuard, StreamPool};
+
+/// The adopted slices of a stream pool.
+pub(super) struct Slices {
+    streams: Arc<StreamPool>,
+}
+
+impl Slices {
+    pub(super) fn new(streams: Arc<StreamPool>) -> Self {
+        Self { streams }
+    }
+
+    /// Has cudarc allocate bytes on a stream.
+    fn allocate_slice(&self, bytes: usize, on: &StreamGuard<'_>) -> ResourceResult<CudaSlice<u8>> {
+        let (device, context) = (self.streams.device(), self.streams.device().context());
+        // cudarc would return an error that an earlier call has left behind. It is put back for the program.
+        let earlier = context.check_err();
+        // SAFETY: any bytes are a value of a `u8`.
+        let allocated = device.relaxed(|_| Ok(unsafe { on.stream().alloc::<u8>(bytes) }));
+        context.record_err(earlier);
+        allocated?.map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let memory = device.memory_info().unwrap_or_default();
+                ResourceError::out_of_memory(bytes, device.ordinal(), memory, &self.usage())
+            }
+            _ => device.driver_error("cuMemAllocAsync", error),
+        })
+    }
+}
+
+impl DeviceMemoryResource for Slices {
+    fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        tag: AllocTag,
+    ) -> ResourceResult<DeviceBlock> {
+        checked_round_up(bytes, BLOCK_ALIGNMENT)?;
+        let total = self.streams.device().total_memory();
+        if bytes as u64 > total {
+            return Err(ResourceError::beyond_device(bytes, total));
+        }
+        let stream = self.streams.enter(stream)?;
+        stream.refuse_capture()?;
+        // What cannot be freed stays retired: this may be allocated all the same.
+        let _ = self.streams.settle_slices(Patience::Poll);
+        let mut slice = self.allocate_slice(bytes, &stream)?;
+        let place = self.streams.insert_slice(&mut slice, stream.id())?;
+        Ok(self.streams.hold_slice(slice, place, tag))
+    }
+
+    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
+        self.streams.deallocate_slice(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        self.streams.refuse_part_of_slice(block)?;
+        Ok(bytes <= block.bytes())
+    }
+
+    fn is_retired(&self, block: BlockId) -> bool {
+        self.streams.uses().is_retired(block)
+    }
+
+    fn device_ordinal(&self) -> usize {
+        self.streams.device().ordinal()
+    }
+
+    fn stream_pool(&self) -> StreamPoolId {
+        self.streams.id()
+    }
+
+    fn usage(&self) -> Usage {
+        match self.streams.device().is_forked() {
+            true => Usage::default(),
+            false => self.streams.adopted_slices().usage(),
+        }
+    }
+
+    fn try_reap(&self) -> ResourceResult<u64> {
+        self.streams.device().refuse_fork()?;
+        self.streams.settle_slices(Patience::Poll)
+    }
+
+    /// Does not wait for the device: the streams of the slices do.
+    fn reap_pending(&self) -> ResourceResult<u64> {
+        self.streams.device().refuse_fork()?;
+        self.streams.settle_slices(Patience::Wait)
+    }
+
+    fn trim_to(&self, _: u64) -> ResourceResult<u64> {
+        self.try_reap()
+    }
+
+    fn use_tracking(&self) -> Option<&dyn UseTracking> {
+        Some(self)
+    }
+}
+
+impl UseTracking for Slices {
+    fn prepare(&self, uses: &[BlockUse], tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.streams.uses().prepare_in(uses, tokens, || ())
+    }
+
+    fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.streams.uses().finish_in(tokens)
+    }
+
+    fn cancel(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
+        self.streams.uses().cancel_in(tokens)
+    }
+}
+
+/// `CudaSlices(device 0)`.
+impl fmt::Display for Slices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaSlices(device {})", self.device_ordinal())
+    }
+}
+
+impl fmt::Debug for Slices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
