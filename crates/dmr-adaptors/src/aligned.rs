@@ -14,11 +14,10 @@ use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
 use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{
     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Process,
-    ResourceError, ResourceResult, StreamId, Usage,
+    ResourceError, ResourceResult, StreamId, Usage, forward,
 };
 
 use crate::ResourceLayer;
-use crate::forward::forward;
 use crate::narrowed::NarrowedBlocks;
 
 /// Makes an [`AlignedResource`].

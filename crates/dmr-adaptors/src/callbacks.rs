@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmr_core::{
-    AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId,
+    AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, forward,
 };
 
 use crate::ResourceLayer;
-use crate::forward::forward;
 
 /// A failed allocation, as a callback sees it.
 #[derive(Clone, Copy, Debug)]

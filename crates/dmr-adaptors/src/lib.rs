@@ -25,8 +25,7 @@
 //!
 //! use dmr_adaptors::ResourceLayer;
 //! use dmr_core::{
-//!     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-//!     PeerAccess, ResourceResult, StreamId, StreamPoolId, Usage, UseTracking, VirtualMemory,
+//!     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult, StreamId, forward,
 //! };
 //!
 //! /// Makes a `CallCountResource`.
@@ -64,43 +63,10 @@
 //!         self.upstream.deallocate(block)
 //!     }
 //!
-//!     // The rest is forwarded.
-//!     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
-//!         self.upstream.try_grow(block, bytes)
-//!     }
-//!     fn is_retired(&self, block: BlockId) -> bool {
-//!         self.upstream.is_retired(block)
-//!     }
-//!     fn device_ordinal(&self) -> usize {
-//!         self.upstream.device_ordinal()
-//!     }
-//!     fn stream_pool(&self) -> StreamPoolId {
-//!         self.upstream.stream_pool()
-//!     }
-//!     fn bytes_outstanding(&self) -> u64 {
-//!         self.upstream.bytes_outstanding()
-//!     }
-//!     fn usage(&self) -> Usage {
-//!         self.upstream.usage()
-//!     }
-//!     fn try_reap(&self) -> ResourceResult<u64> {
-//!         self.upstream.try_reap()
-//!     }
-//!     fn reap_pending(&self) -> ResourceResult<u64> {
-//!         self.upstream.reap_pending()
-//!     }
-//!     fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-//!         self.upstream.trim_to(keep_bytes)
-//!     }
-//!     fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
-//!         self.upstream.allow_access(device_ordinal)
-//!     }
-//!     fn use_tracking(&self) -> Option<&dyn UseTracking> {
-//!         self.upstream.use_tracking()
-//!     }
-//!     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-//!         self.upstream.virtual_memory()
-//!     }
+//!     forward!(
+//!         upstream: try_grow, is_retired, device_ordinal, stream_pool, bytes_outstanding, usage, try_reap,
+//!         reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
+//!     );
 //! }
 //!
 //! // Its test: every method reaches upstream, and the stack keeps the contract (`dmr_core::conformance`).
@@ -113,18 +79,9 @@
 //! ```
 //!
 //! In this crate, an adaptor is a file or folder of `src`, a feature, and a row in the table above;
-//! `forward.rs` writes the methods that are only forwarded. It has tests of its own (`tests/a4_*.rs`), and a
+//! [`dmr_core::forward!`] writes the methods that are only forwarded. It has tests of its own (`tests/a4_*.rs`), and a
 //! place in `tests/a4_forwarding.rs`, `tests/a4_stacks_failures.rs` and `tests/sim_a4_stacks.rs`.
 
-#[cfg(any(
-    feature = "aligned",
-    feature = "budget",
-    feature = "callbacks",
-    feature = "debug-guard",
-    feature = "logging",
-    feature = "statistics"
-))]
-mod forward;
 #[cfg(any(feature = "budget", feature = "logging", feature = "statistics"))]
 mod host;
 mod layer;

@@ -18,8 +18,8 @@ use dmr_adaptors::logging::{
 use dmr_adaptors::{ResourceBuilder, ResourceLayer};
 use dmr_core::conformance::Harness;
 use dmr_core::{
-    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceResult, StreamId, StreamPoolId, Usage,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
+    StreamId,
 };
 use dmr_testkit::fake::FakeHarness;
 use dmr_trace::{Replay, ReplayOptions, TraceReader};
@@ -281,22 +281,8 @@ impl DeviceMemoryResource for Hooked<'_> {
         (self.after_free)();
         freed
     }
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.inner.is_retired(block)
-    }
-    fn device_ordinal(&self) -> usize {
-        self.inner.device_ordinal()
-    }
-    fn stream_pool(&self) -> StreamPoolId {
-        self.inner.stream_pool()
-    }
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-    fn try_reap(&self) -> ResourceResult<u64> {
-        self.inner.try_reap()
-    }
-    fn reap_pending(&self) -> ResourceResult<u64> {
-        self.inner.reap_pending()
-    }
+
+    dmr_core::forward!(
+        inner: is_retired, device_ordinal, stream_pool, usage, try_reap, reap_pending,
+    );
 }

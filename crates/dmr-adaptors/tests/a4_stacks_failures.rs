@@ -21,9 +21,8 @@ use dmr_adaptors::logging::{InMemorySink, LoggingLayer};
 use dmr_adaptors::statistics::StatisticsLayer;
 use dmr_core::conformance::Harness;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, DeviceOps, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseTokens, UseTracking, UseTrackingExt,
+    Access, AllocTag, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    DeviceOps, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking, UseTrackingExt,
 };
 use dmr_testkit::fake::FakeHarness;
 use proptest::prelude::*;
@@ -117,22 +116,6 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Flaky<R> {
         }
     }
 
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.inner.is_retired(block)
-    }
-
-    fn device_ordinal(&self) -> usize {
-        self.inner.device_ordinal()
-    }
-
-    fn stream_pool(&self) -> StreamPoolId {
-        self.inner.stream_pool()
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
     fn try_reap(&self) -> ResourceResult<u64> {
         self.turn("try_reap").and_then(|()| self.inner.try_reap())
     }
@@ -144,6 +127,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Flaky<R> {
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
         self.inner.use_tracking().map(|_| self as _)
     }
+
+    dmr_core::forward!(
+        inner: is_retired, device_ordinal, stream_pool, usage,
+    );
 }
 
 impl<R: DeviceMemoryResource> Flaky<R> {

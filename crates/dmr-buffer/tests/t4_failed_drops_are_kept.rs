@@ -8,10 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use context::Context;
 use dmr_buffer::DeviceBuffer;
 use dmr_buffer::failures::{drop_failures, take_drop_failures};
-use dmr_core::{
-    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-};
+use dmr_core::{BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::DeviceContext;
 use dmr_testkit::Rig;
@@ -24,10 +21,6 @@ struct Stubborn {
 }
 
 impl DeviceMemoryResource for Stubborn {
-    fn allocate(&self, n: usize, at: StreamId, tag: AllocTag) -> ResourceResult<DeviceBlock> {
-        self.inner.allocate(n, at, tag)
-    }
-
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         if self.refuses.load(Ordering::Relaxed) {
             let error = ResourceError::driver("cuMemFreeAsync", 999, "CUDA_ERROR_UNKNOWN", 0);
@@ -36,29 +29,9 @@ impl DeviceMemoryResource for Stubborn {
         self.inner.deallocate(block)
     }
 
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.inner.is_retired(block)
-    }
-
-    fn device_ordinal(&self) -> usize {
-        self.inner.device_ordinal()
-    }
-
-    fn stream_pool(&self) -> StreamPoolId {
-        self.inner.stream_pool()
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn try_reap(&self) -> ResourceResult<u64> {
-        self.inner.try_reap()
-    }
-
-    fn reap_pending(&self) -> ResourceResult<u64> {
-        self.inner.reap_pending()
-    }
+    dmr_core::forward!(
+        inner: allocate, is_retired, device_ordinal, stream_pool, usage, try_reap, reap_pending,
+    );
 }
 
 /// One test, because the failures are the process's.

@@ -12,8 +12,8 @@ use dmr_cli::exit::Failure;
 use dmr_cli::replay::{ReplayArgs, replay, report};
 use dmr_cli::{Cli, Command};
 use dmr_core::{
-    AllocTag, BlockId, BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    Generation, ResourceResult, StreamId, StreamPoolId, Usage,
+    AllocTag, BlockParts, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    Generation, ResourceResult, StreamId,
 };
 use dmr_sim::Universe;
 use dmr_trace::Summary;
@@ -115,29 +115,9 @@ impl DeviceMemoryResource for Twice {
         self.inner.deallocate(unsafe { DeviceBlock::from_parts(parts) })
     }
 
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.inner.is_retired(block)
-    }
-
-    fn device_ordinal(&self) -> usize {
-        self.inner.device_ordinal()
-    }
-
-    fn stream_pool(&self) -> StreamPoolId {
-        self.inner.stream_pool()
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn try_reap(&self) -> ResourceResult<u64> {
-        self.inner.try_reap()
-    }
-
-    fn reap_pending(&self) -> ResourceResult<u64> {
-        self.inner.reap_pending()
-    }
+    dmr_core::forward!(
+        inner: is_retired, device_ordinal, stream_pool, usage, try_reap, reap_pending,
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`resource`] | the trait and its forwarding to `&R`, `Box<R>`, `Arc<R>` |
+//! | [`forward!`] | the macro by which adaptors forward methods |
 //! | [`block`] | [`DeviceBlock`], one allocation, and [`BlockId`], its `Copy` identity |
 //! | [`bytes`] | [`ByteRange`], the bytes of a block that a use reads or writes |
 //! | [`host`] | [`HostMemoryResource`]: the promise that blocks are host memory |
@@ -34,6 +35,7 @@ pub mod bytes;
 pub mod conformance;
 mod corruption;
 pub mod error;
+mod forward;
 pub mod generation;
 pub mod host;
 pub mod ledger;

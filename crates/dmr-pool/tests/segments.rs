@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmr_core::{
-    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, WholeBlock,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
+    ResourceResult, StreamId, WholeBlock,
 };
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};
@@ -46,33 +46,9 @@ impl DeviceMemoryResource for Awkward {
         self.inner.deallocate(whole)
     }
 
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.inner.is_retired(block)
-    }
-
-    fn device_ordinal(&self) -> usize {
-        self.inner.device_ordinal()
-    }
-
-    fn stream_pool(&self) -> StreamPoolId {
-        self.inner.stream_pool()
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn try_reap(&self) -> ResourceResult<u64> {
-        self.inner.try_reap()
-    }
-
-    fn reap_pending(&self) -> ResourceResult<u64> {
-        self.inner.reap_pending()
-    }
-
-    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-        self.inner.trim_to(keep_bytes)
-    }
+    dmr_core::forward!(
+        inner: is_retired, device_ordinal, stream_pool, usage, try_reap, reap_pending, trim_to,
+    );
 }
 
 fn pool(rig: &Rig, refuses: usize, config: PoolConfig) -> PoolResource<Awkward> {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dmr_core::{
-    AddressRange, AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange, ResourceResult, StreamId,
-    StreamPoolId, Usage, VirtualMemory,
+    AddressRange, AllocTag, DeviceBlock, DeviceMemoryResource, PhysicalMemory, RefusedMemory,
+    RefusedRange, ResourceResult, StreamId, VirtualMemory,
 };
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
@@ -70,41 +69,13 @@ impl DeviceMemoryResource for Panicking {
         self.inner.allocate(n, at, tag)
     }
 
-    fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        self.inner.deallocate(block)
-    }
-
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.inner.is_retired(block)
-    }
-
-    fn device_ordinal(&self) -> usize {
-        self.inner.device_ordinal()
-    }
-
-    fn stream_pool(&self) -> StreamPoolId {
-        self.inner.stream_pool()
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn try_reap(&self) -> ResourceResult<u64> {
-        self.inner.try_reap()
-    }
-
-    fn reap_pending(&self) -> ResourceResult<u64> {
-        self.inner.reap_pending()
-    }
-
-    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-        self.inner.trim_to(keep_bytes)
-    }
-
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         Some(self)
     }
+
+    dmr_core::forward!(
+        inner: deallocate, is_retired, device_ordinal, stream_pool, usage, try_reap, reap_pending, trim_to,
+    );
 }
 
 /// Reserves, moves and trims memory, with a panic in the given call of upstream. Returns whether there

@@ -2,9 +2,9 @@
 //! blocks the player reports.
 
 use dmr_core::{
-    AddressRange, AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, PeerAccess, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError,
-    ResourceResult, StreamId, StreamPoolId, Usage, VirtualMemory,
+    AddressRange, AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
+    PeerAccess, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError, ResourceResult,
+    StreamId, VirtualMemory,
 };
 use dmr_sim::Universe;
 
@@ -58,41 +58,13 @@ impl DeviceMemoryResource for Watched {
         self.upstream.deallocate(block).inspect_err(|_| self.created(ptr, bytes))
     }
 
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.upstream.is_retired(block)
-    }
-
-    fn device_ordinal(&self) -> usize {
-        self.upstream.device_ordinal()
-    }
-
-    fn stream_pool(&self) -> StreamPoolId {
-        self.upstream.stream_pool()
-    }
-
-    fn usage(&self) -> Usage {
-        self.upstream.usage()
-    }
-
-    fn try_reap(&self) -> ResourceResult<u64> {
-        self.upstream.try_reap()
-    }
-
-    fn reap_pending(&self) -> ResourceResult<u64> {
-        self.upstream.reap_pending()
-    }
-
-    fn trim_to(&self, keep_bytes: u64) -> ResourceResult<u64> {
-        self.upstream.trim_to(keep_bytes)
-    }
-
-    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
-        self.upstream.allow_access(device_ordinal)
-    }
-
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         self.upstream.virtual_memory().map(|_| self as _)
     }
+
+    dmr_core::forward!(
+        upstream: is_retired, device_ordinal, stream_pool, usage, try_reap, reap_pending, trim_to, allow_access,
+    );
 }
 
 impl VirtualMemory for Watched {

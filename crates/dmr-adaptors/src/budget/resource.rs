@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceResult, StreamId, StreamPoolId, VirtualMemory,
+    ResourceResult, StreamId, StreamPoolId, VirtualMemory, forward,
 };
 
 use super::Budget;
@@ -15,7 +15,6 @@ use super::account::{Account, MAX_BYTES, signed};
 use super::charges::{Item, Key};
 use super::retired::{Retired, Source};
 use super::tree::{EXISTING, Tree};
-use crate::forward::forward;
 
 /// Bounds what passes through it until it is freed: a hard limit on live and retired bytes.
 ///
@@ -339,7 +338,7 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
     }
 
     forward!(
-        upstream: is_retired,
+        upstream(): is_retired,
         device_ordinal,
         stream_pool,
         bytes_outstanding,

@@ -11,7 +11,7 @@ use dmr_core::sync::{lock, read, try_lock, write};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, Corruption, DeallocateError, DeviceBlock,
     DeviceMemoryResource, Generation, PeerAccess, Process, ResourceError, ResourceResult, StreamId,
-    Usage, UseToken, UseTokens, UseTracking, VirtualMemory,
+    Usage, UseToken, UseTokens, UseTracking, VirtualMemory, forward,
 };
 
 use super::allocation::Allocation;
@@ -19,7 +19,6 @@ use super::blocks::{Blocks, Kept};
 use super::findings::Findings;
 use super::quarantine::Quarantine;
 use super::{DebugGuardLayer, GuardChecks};
-use crate::forward::forward;
 
 /// The number of blocks whose verdicts may wait on the device before a deferred `deallocate` reads them.
 const MAX_PENDING: usize = 4096;
@@ -240,7 +239,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
     forward!(
-        upstream: device_ordinal,
+        upstream(): device_ordinal,
         stream_pool,
         // The quarantine stays: `reap_pending` empties it.
         trim_to,

@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 use dmr_core::record::Failure;
 use dmr_core::{
     AllocTag, AllocationRecord, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    Process, ResourceError, ResourceResult, StreamId,
+    Process, ResourceError, ResourceResult, StreamId, forward,
 };
 
 use super::clock::stamp;
@@ -16,7 +16,6 @@ use super::query::current_query;
 use super::sink::catch_panic;
 use super::{LoggingSink, RecordAction, SinkError};
 use crate::ResourceLayer;
-use crate::forward::forward;
 use crate::thread_number::thread_number;
 
 /// Makes [`LoggingResource`]s that share a sink.

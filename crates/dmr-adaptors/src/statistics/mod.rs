@@ -23,11 +23,10 @@ use std::fmt;
 
 use dmr_core::{
     AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
-    StreamId,
+    StreamId, forward,
 };
 
 use crate::ResourceLayer;
-use crate::forward::forward;
 use counts::{Counts, Event};
 
 #[cfg(feature = "metrics")]

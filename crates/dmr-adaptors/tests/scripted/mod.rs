@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use dmr_core::{
-    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
+    ResourceResult, StreamId,
 };
 
 /// Forwards to `upstream`, except for calls that the script has an error for. Tracks no uses.
@@ -64,22 +64,6 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Scripted<R> {
         self.inner.try_grow(block, bytes)
     }
 
-    fn is_retired(&self, block: BlockId) -> bool {
-        self.inner.is_retired(block)
-    }
-
-    fn device_ordinal(&self) -> usize {
-        self.inner.device_ordinal()
-    }
-
-    fn stream_pool(&self) -> StreamPoolId {
-        self.inner.stream_pool()
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
     fn try_reap(&self) -> ResourceResult<u64> {
         self.called("try_reap")?;
         self.inner.try_reap()
@@ -89,4 +73,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Scripted<R> {
         self.called("reap_pending")?;
         self.inner.reap_pending()
     }
+
+    dmr_core::forward!(
+        inner: is_retired, device_ordinal, stream_pool, usage,
+    );
 }

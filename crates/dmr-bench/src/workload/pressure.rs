@@ -53,8 +53,8 @@ mod tests {
 
     use dmr_core::sync::lock;
     use dmr_core::{
-        AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-        ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+        AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceError,
+        ResourceResult, StreamId,
     };
 
     use super::*;
@@ -95,29 +95,9 @@ mod tests {
             self.inner.deallocate(block)
         }
 
-        fn is_retired(&self, block: BlockId) -> bool {
-            self.inner.is_retired(block)
-        }
-
-        fn device_ordinal(&self) -> usize {
-            self.inner.device_ordinal()
-        }
-
-        fn stream_pool(&self) -> StreamPoolId {
-            self.inner.stream_pool()
-        }
-
-        fn usage(&self) -> Usage {
-            self.inner.usage()
-        }
-
-        fn try_reap(&self) -> ResourceResult<u64> {
-            self.inner.try_reap()
-        }
-
-        fn reap_pending(&self) -> ResourceResult<u64> {
-            self.inner.reap_pending()
-        }
+        dmr_core::forward!(
+            inner: is_retired, device_ordinal, stream_pool, usage, try_reap, reap_pending,
+        );
     }
 
     /// Runs the operations of a thread while every seventh allocation is refused. Returns the
