@@ -3,8 +3,8 @@
 
 use dmr_core::{
     AddressRange, AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    PeerAccess, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError, ResourceResult,
-    StreamId, VirtualMemory,
+    PhysicalMemory, RefusedMemory, RefusedRange, ResourceError, ResourceResult, StreamId,
+    VirtualMemory,
 };
 use dmr_sim::Universe;
 

@@ -217,7 +217,7 @@ mod platform {
             _ => return Err(InstallError::AnotherDriver),
         }
         // SAFETY: the handler only stores to an atomic, as is allowed in a forked child.
-        match unsafe { libc::pthread_atfork(None, None, Some(crate::session::forked)) } {
+        match unsafe { libc::pthread_atfork(None, None, Some(crate::fork::forked)) } {
             0 => Ok(()),
             code => Err(system("pthread_atfork", std::io::Error::from_raw_os_error(code))),
         }

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock, Weak};
 
 use crate::abi::*;
+use crate::fork;
 use crate::machine::{Config, Machine};
-use crate::session::{self, Shared};
+use crate::session::Shared;
 use crate::sync::{read, write};
 
 #[derive(Default)]
@@ -68,7 +69,7 @@ pub(crate) fn register(config: Config) -> Arc<Shared> {
 /// its primary context has been released as often as it was retained.
 pub(crate) fn unregister(shared: &Shared) {
     shared.ended.store(true, Ordering::Release);
-    if session::is_forked_child() {
+    if fork::is_forked_child() {
         return; // another thread of the parent may have held the lock
     }
     let mut registry = write(&REGISTRY);

@@ -7,12 +7,13 @@ use crate::abi::Code;
 use crate::callback;
 use crate::clock::Clock;
 use crate::faults::{CallCounts, Hold};
+use crate::fork::is_forked_child;
 use crate::install::{InstallError, install};
 use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory};
 use crate::machine::Config;
 use crate::registry;
 use crate::report::{Report, ReportKind, Verdict};
-use crate::session::{Session, Shared, is_forked_child};
+use crate::session::{Session, Shared};
 use crate::shadow::Findings;
 
 /// The time at which submitted work executes.

@@ -6,9 +6,10 @@ use std::ffi::c_int;
 
 use super::{chapter, put, required};
 use crate::abi::*;
+use crate::fork::refuse_in_child;
 use crate::handle::Kind;
 use crate::machine::{Capture, Machine, StreamKind};
-use crate::session::{Scope, current_context, driver_call, refuse_in_child};
+use crate::session::{Scope, current_context, driver_call};
 
 chapter![
     cuStreamBeginCapture_v2,

@@ -9,9 +9,10 @@ use std::ffi::{c_char, c_int};
 use super::{chapter, put};
 use crate::abi::*;
 use crate::callback;
+use crate::fork::is_forked_child;
 use crate::history::Before;
 use crate::registry;
-use crate::session::{Inside, Session, is_forked_child};
+use crate::session::{Inside, Session};
 
 chapter![
     dmrSimUniverseOf,

@@ -4,11 +4,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::{chapter, put, required};
 use crate::abi::*;
+use crate::fork::refuse_in_child;
 use crate::handle::Kind;
 use crate::registry;
-use crate::session::{
-    Scope, Session, current_context, driver_call, refuse_in_child, set_current_context,
-};
+use crate::session::{Scope, Session, current_context, driver_call, set_current_context};
 
 chapter![
     cuInit,
