@@ -9,6 +9,7 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::statistics::{Counter, Statistics, StatisticsLayer, StatisticsResource};
 use dmr_core::conformance::Harness;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, StreamId};
+use dmr_testkit::SplitMix64;
 use dmr_testkit::fake::{FakeHarness, FakeResource};
 
 const THREADS: usize = 8;
@@ -20,18 +21,15 @@ fn harness() -> FakeHarness<Counted> {
     FakeHarness::wrapped(true, |fake, _| StatisticsLayer::new().layer(fake))
 }
 
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end
+        self.0.next_u64() as usize % end
     }
 }
 
-/// The sums of what the threads did, and the blocks that they hold.
+/// The sums over all calls of the threads, and the blocks that they hold.
 #[derive(Default)]
 struct Sums {
     allocated: u64,
@@ -40,8 +38,8 @@ struct Sums {
     held: Vec<DeviceBlock>,
 }
 
-/// Each thread allocates and frees; half of what it frees was allocated by its neighbour.
-fn mixed(resource: &Counted, streams: [StreamId; 2]) -> Sums {
+/// Runs threads that allocate and free, half of it blocks that their neighbour has allocated.
+fn run_mixed(resource: &Counted, streams: [StreamId; 2]) -> Sums {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
     let sums = Mutex::new(Sums::default());
     std::thread::scope(|scope| {
@@ -49,7 +47,7 @@ fn mixed(resource: &Counted, streams: [StreamId; 2]) -> Sums {
             let to = senders[(i + 1) % THREADS].clone();
             let sums = &sums;
             scope.spawn(move || {
-                let mut random = Random(i as u64 + 1);
+                let mut random = Random(SplitMix64::new(i as u64));
                 let mut done = Sums::default();
                 for _ in 0..600 {
                     match random.below(8) {
@@ -128,7 +126,7 @@ fn assert_agrees(statistics: &Statistics, sums: &Sums) {
 fn sums_are_exact_when_no_call_is_in_progress_also_of_blocks_freed_on_other_threads() {
     let harness = harness();
     let resource = harness.outermost();
-    let sums = mixed(resource, harness.streams());
+    let sums = run_mixed(resource, harness.streams());
     assert_agrees(&resource.snapshot(), &sums);
     assert_eq!(resource.snapshot().bytes.current, resource.usage().live);
     let held = sums.held;
@@ -201,7 +199,7 @@ fn counted_peaks(statistics: &Statistics, streams: [StreamId; 2]) -> Peaks {
     [peaks(statistics.bytes, statistics.allocations), a, b, c, x, y]
 }
 
-/// Counters of the test, for the same blocks.
+/// Counters that the test keeps of its blocks.
 #[derive(Debug, Default)]
 struct Shadow {
     current: [[AtomicU64; 2]; 6],
@@ -248,7 +246,7 @@ fn peaks_of_a_random_program(seed: u64, one_call_at_a_time: bool) -> [Peaks; 3] 
         for i in 0..THREADS {
             let (least, most, turn, barrier) = (&least, &most, &turn, &barrier);
             scope.spawn(move || {
-                let mut random = Random(seed * 64 + i as u64 + 1);
+                let mut random = Random(SplitMix64::new(seed * 64 + i as u64));
                 let mut held: Vec<(DeviceBlock, usize, usize)> = Vec::new();
                 let free = |(block, tag, stream): (DeviceBlock, usize, usize)| {
                     let bytes = block.bytes() as u64;

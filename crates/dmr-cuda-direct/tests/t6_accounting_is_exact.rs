@@ -7,7 +7,7 @@ use dmr_cuda_direct::DirectCudaResource;
 use dmr_testkit::Rig;
 
 #[test]
-fn every_byte_asked_for_is_live_retired_or_freed() {
+fn every_requested_byte_is_live_retired_or_freed() {
     let rig = Rig::new();
     let resource = DirectCudaResource::new(Arc::clone(rig.streams()));
     let allocate = |bytes| resource.allocate(bytes, StreamId::DEFAULT, AllocTag::UNTAGGED).unwrap();
@@ -56,13 +56,13 @@ fn threads_leave_the_accounting_exact() {
             });
         }
     });
-    let asked: usize = (0..THREADS * ROUNDS).map(|i| 1 + i * 7).sum();
+    let requested: usize = (0..THREADS * ROUNDS).map(|i| 1 + i * 7).sum();
     let usage = resource.usage();
-    assert_eq!((usage.live, usage.total_allocated), (0, asked as u64));
+    assert_eq!((usage.live, usage.total_allocated), (0, requested as u64));
     assert_eq!(usage.retired, usage.total_allocated - usage.total_freed);
     assert_eq!(usage.reserved, usage.retired);
     resource.reap_pending().unwrap();
-    assert_eq!((resource.usage().reserved, resource.usage().total_freed), (0, asked as u64));
+    assert_eq!((resource.usage().reserved, resource.usage().total_freed), (0, requested as u64));
     drop(resource);
     rig.assert_clean();
 }

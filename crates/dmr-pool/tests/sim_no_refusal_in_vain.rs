@@ -13,9 +13,9 @@ use dmr_pool::PoolConfig;
 use support::stage::{ALL, Stage, tight};
 use support::{MIB, UPSTREAMS, Upstream};
 
-/// One thread returns all of the pool's memory to upstream, and is held inside of this driver call; another
-/// one allocates all of it.
-fn an_allocation_waits_for_memory_in_a_hand(upstream: Upstream, call: &str) {
+/// Holds a thread that returns all of the pool's memory to upstream inside this driver call, while another
+/// thread allocates all of it.
+fn an_allocation_waits_for_memory_that_is_being_freed(upstream: Upstream, call: &str) {
     let stage = Stage::new(upstream, tight());
     let [a, b, _] = stage.streams();
     stage.pass(a, ALL, 1);
@@ -25,7 +25,7 @@ fn an_allocation_waits_for_memory_in_a_hand(upstream: Upstream, call: &str) {
         let trims = scope.spawn(|| stage.pool.trim_to(0));
         hold.wait_until_held();
         let allocates = scope.spawn(|| stage.try_allocate(b, ALL));
-        // Long enough to be refused.
+        // Long enough for a refusal.
         thread::sleep(Duration::from_millis(50));
         hold.release();
         trims.join().unwrap().unwrap();
@@ -37,17 +37,17 @@ fn an_allocation_waits_for_memory_in_a_hand(upstream: Upstream, call: &str) {
 
 #[test]
 fn a_segment_on_its_way_upstream_is_waited_for() {
-    an_allocation_waits_for_memory_in_a_hand(Upstream::Async, "cuMemFreeAsync");
+    an_allocation_waits_for_memory_that_is_being_freed(Upstream::Async, "cuMemFreeAsync");
 }
 
 #[test]
 fn a_page_that_is_unmapped_is_waited_for() {
-    an_allocation_waits_for_memory_in_a_hand(Upstream::Virtual, "cuMemUnmap");
+    an_allocation_waits_for_memory_that_is_being_freed(Upstream::Virtual, "cuMemUnmap");
 }
 
 #[test]
 fn a_page_that_is_destroyed_is_waited_for() {
-    an_allocation_waits_for_memory_in_a_hand(Upstream::Virtual, "cuMemRelease");
+    an_allocation_waits_for_memory_that_is_being_freed(Upstream::Virtual, "cuMemRelease");
 }
 
 /// A reap frees a hundred blocks whose windows have closed, and is held in a query. Another thread needs the
@@ -76,12 +76,12 @@ fn retired_blocks_that_a_reap_frees_are_waited_for() {
             let reaps = scope.spawn(|| stage.pool.try_reap());
             hold.wait_until_held();
             let allocates = scope.spawn(|| stage.try_allocate(c, ALL));
-            // Long enough to be refused.
+            // Long enough for a refusal.
             thread::sleep(Duration::from_millis(200));
             hold.release();
             reaps.join().unwrap().unwrap();
             let block = allocates.join().unwrap();
-            stage.free(block.expect("the reap had taken the block out of the retired ones"));
+            stage.free(block.expect("the reap had removed the block from the retired ones"));
         });
         stage.end();
     }
@@ -98,20 +98,20 @@ fn a_chunk_that_was_found_for_a_stream_that_begins_to_capture_is_waited_for() {
             stage
         };
         let counted = stage();
-        let looks = counted.calls("cuStreamIsCapturing", || {
+        let queries = counted.calls("cuStreamIsCapturing", || {
             counted.free(counted.allocate(counted.streams()[1], ALL));
         });
         counted.end();
         let stage = stage();
         let [_, b, c] = stage.streams();
         thread::scope(|scope| {
-            // The last one is that of the free.
-            let hold = stage.universe().hold_nth("cuStreamIsCapturing", looks - 1);
+            // The last query is that of the free.
+            let hold = stage.universe().hold_nth("cuStreamIsCapturing", queries - 1);
             let captures = scope.spawn(|| stage.try_allocate(b, ALL));
             hold.wait_until_held();
             begin_capture(&stage, b);
             let allocates = scope.spawn(|| stage.try_allocate(c, ALL));
-            // Long enough to be refused.
+            // Long enough for a refusal.
             thread::sleep(Duration::from_millis(50));
             hold.release();
             let refused = captures.join().unwrap().map(|block| block.bytes()).unwrap_err();
@@ -138,7 +138,7 @@ fn end_capture(stage: &Stage, stream: StreamId) {
 }
 
 #[test]
-fn without_memory_in_a_hand_no_allocation_waits() {
+fn an_allocation_does_not_wait_if_no_memory_is_being_freed() {
     for upstream in UPSTREAMS {
         let stage = Stage::new(upstream, tight());
         let [a, b, _] = stage.streams();

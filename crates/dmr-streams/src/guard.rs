@@ -26,16 +26,16 @@ pub struct StreamGuard<'p> {
     pool: &'p StreamPool,
     stream: &'p Arc<CudaStream>,
     id: StreamId,
-    /// Of an adopted stream.
+    /// `Some` for an adopted stream.
     holds: Option<&'p Holds>,
 }
 
 /// The stream on which a block was allocated.
 #[derive(Debug)]
 pub enum HomeStream<'p> {
-    /// It can be used.
+    /// A stream that can be used.
     Live(StreamGuard<'p>),
-    /// Its owner has retired it: [`Dependencies`](crate::Dependencies) on it are those on its last event.
+    /// A stream that its owner has retired: [`Dependencies`](crate::Dependencies) on it are those on its last event.
     Retired,
 }
 
@@ -52,7 +52,7 @@ impl StreamPool {
         self.entered(stream).ok_or_else(|| self.refusal(stream))
     }
 
-    /// As [`enter`](Self::enter); `None` where that is an error.
+    /// Begins a call as [`enter`](Self::enter) does; returns `None` instead of an error.
     #[inline(always)]
     pub(crate) fn entered(&self, stream: StreamId) -> Option<StreamGuard<'_>> {
         let id = if stream.is_default() { self.default_stream() } else { stream };
@@ -72,7 +72,7 @@ impl StreamPool {
         self.entered_home(home).ok_or_else(|| self.refusal(home))
     }
 
-    /// As [`enter_home`](Self::enter_home); `None` where that is an error.
+    /// Begins a call as [`enter_home`](Self::enter_home) does; returns `None` instead of an error.
     #[inline(always)]
     pub(crate) fn entered_home(&self, home: StreamId) -> Option<HomeStream<'_>> {
         self.enter_slot(home, self.slot_of(home)?)
@@ -146,7 +146,7 @@ impl<'p> StreamGuard<'p> {
     ///
     /// # Errors
     ///
-    /// The call's.
+    /// The error of the call.
     #[inline]
     pub fn call<T>(
         &self,
@@ -182,7 +182,7 @@ impl<'p> StreamGuard<'p> {
         }
     }
 
-    /// As [`call`](Self::call), for a call that captures of other streams forbid
+    /// Makes a call as [`call`](Self::call) does, also one that captures of other streams forbid
     /// ([`Device::relaxed`]). Makes two more driver calls, of 10 ns each.
     ///
     /// # Errors
@@ -196,8 +196,8 @@ impl<'p> StreamGuard<'p> {
         in_relaxed_mode(|| self.call(call))?
     }
 
-    /// Refuses a stream that is capturing a graph, in which work would be left out. Asks the driver, which
-    /// costs it little more than a look.
+    /// Refuses a stream that is capturing a graph, in which work would be left out. Makes one driver
+    /// call, which reads a state and is cheap.
     ///
     /// # Errors
     ///
@@ -310,7 +310,7 @@ impl StreamPool {
         self.device().check().err().unwrap_or_else(|| self.misuse(stream))
     }
 
-    /// Returns the error for an id that names no stream here.
+    /// Returns the error for an id that names no stream of this pool.
     #[cold]
     pub(crate) fn misuse(&self, stream: StreamId) -> ResourceError {
         let is_ours = stream.is_default() || stream.pool() == Some(self.id());

@@ -8,6 +8,7 @@ use dmr_core::{ResourceResult, StreamId};
 use crate::event::DriverEvent;
 use crate::{HomeStream, RelaxedCapture, StreamGuard, StreamPool};
 
+/// The time between two queries of an event.
 const POLL: Duration = Duration::from_micros(20);
 
 impl StreamPool {
@@ -38,13 +39,13 @@ impl StreamPool {
     }
 
     /// Waits as [`synchronize_all`](Self::synchronize_all) does, for the streams in the slots that
-    /// `is_wanted` accepts, and for the reclaim stream if that was created.
+    /// `selects` accepts, and for the reclaim stream if that was created.
     ///
     /// # Errors
     ///
     /// As [`synchronize_all`](Self::synchronize_all).
-    pub fn synchronize_slots(&self, is_wanted: impl Fn(usize) -> bool) -> ResourceResult<bool> {
-        let waited = self.wait_for_slots(None, is_wanted)?;
+    pub fn synchronize_slots(&self, selects: impl Fn(usize) -> bool) -> ResourceResult<bool> {
+        let waited = self.wait_for_slots(None, selects)?;
         Ok(!waited.any_captures)
     }
 
@@ -65,13 +66,13 @@ impl StreamPool {
     fn wait_for_slots(
         &self,
         until: Option<Instant>,
-        is_wanted: impl Fn(usize) -> bool,
+        selects: impl Fn(usize) -> bool,
     ) -> ResourceResult<Waited> {
         self.device().relaxed(|relaxed| {
             let mut waited = Waited::default();
             for (slot, known) in self.stream_slots() {
-                let is_wanted = is_wanted(slot) || self.is_reclaim(slot);
-                if known.stream.get().is_none() || !is_wanted {
+                let is_selected = selects(slot) || self.is_reclaim(slot);
+                if known.stream.get().is_none() || !is_selected {
                     continue;
                 }
                 match self.enter_home(self.permanent_id(slot))? {

@@ -26,7 +26,8 @@ pub struct RigConfig {
     pub universe: Option<Universe>,
     /// The device: 0 is the first of the universe, or of the machine.
     pub device: usize,
-    /// Never on a GPU: for tests that count calls, inject faults or read race reports.
+    /// `true` for the simulator even if there is a GPU: for tests that count calls, inject faults or read race
+    /// reports.
     pub simulated: bool,
 }
 
@@ -111,7 +112,7 @@ impl Rig {
 
     /// Returns the simulated machine. Only for tests that are always simulated.
     pub fn universe(&self) -> &Universe {
-        self.universe.as_ref().expect("this test asks for the simulator: make its rig simulated")
+        self.universe.as_ref().expect("this test needs the simulator: make its rig simulated")
     }
 
     /// Returns the simulated machine; `None` on a GPU.

@@ -1,4 +1,4 @@
-//! U14: no call of the library ends a capture that is none of its streams'.
+//! U14: no call of the library ends the capture of a stream that it does not use.
 
 #![cfg(all(feature = "async", feature = "direct", feature = "pool"))]
 
@@ -44,7 +44,7 @@ impl Stage {
         Self { rig, runtime, home, other }
     }
 
-    /// A block that the other stream has just read.
+    /// Returns a block that the other stream has just written.
     fn block_in_use(&self) -> DeviceBlock {
         let memory = self.runtime.resource();
         let block = memory.allocate(BYTES, self.home.id(), TAG).unwrap();
@@ -140,7 +140,7 @@ const STEPS: &[(&str, Step)] = &[
         let uses = [BlockUse::new(block.id(), Access::Read)];
         let tokens = memory.prepare_uses(&uses, stage.other.id()).unwrap();
         stage.rig.universe().fail_nth("cuEventRecord", 1, 999);
-        // It is waited for instead.
+        // The work is waited for instead.
         memory.finish_uses(tokens).unwrap();
         stage.free(block);
     }),
@@ -206,7 +206,7 @@ fn no_call_ends_the_capture_of_its_own_thread() {
 
 /// A capture that begins when the launch was prepared, and its event is about to be recorded.
 #[test]
-fn an_event_that_a_graph_swallows_is_discarded() {
+fn an_event_that_a_graph_has_captured_is_discarded() {
     let stage = Stage::new(|builder| builder.backend(Backend::Async));
     let memory = stage.runtime.resource();
     let block = memory.allocate(BYTES, stage.home.id(), TAG).unwrap();
@@ -225,7 +225,7 @@ fn an_event_that_a_graph_swallows_is_discarded() {
         assert_eq!(finished.join().unwrap(), Err(capturing));
     });
     assert!(end_capture(stream));
-    // The use is in the ledger, and its reader waits for an event of now.
+    // The use is in the ledger, and its reader waits for an event that is recorded now.
     let uses = [BlockUse::new(block.id(), Access::Read)];
     let tokens = memory.prepare_uses(&uses, stage.home.id()).unwrap();
     stage.rig.ops().check_pattern(&block, 0..BYTES, 7, stage.home.id(), 0).unwrap();

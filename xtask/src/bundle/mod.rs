@@ -17,15 +17,15 @@ use crate::workspace::Workspace;
 const FOLDER: &str = "dmr-bundle";
 const SCRIPT: &str = include_str!("run.sh");
 
-/// The programs of benchmarks, of users and of tests: package and binary.
+/// The programs that are bundled beside tests and examples: package and binary.
 const PROGRAMS: &[(&str, &str)] =
     &[("dmr-cli", "dmr"), ("dmr-bench", "dmr-bench"), ("dmr-sanitize", "control")];
 
 /// Tests that need line tables, which a bundle does not have, by package and name.
-const OF_LINES: &[(&str, &str)] = &[("dmr-sim", "cuboid")];
+const NEED_LINE_TABLES: &[(&str, &str)] = &[("dmr-sim", "cuboid")];
 
-/// The package without tests in the bundle: its tests read the sources.
-const WITHOUT: &str = "xtask";
+/// The package that is not bundled: its tests read the sources.
+const EXCLUDED: &str = "xtask";
 
 /// The options of `bundle`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Options {
                 _ => {
                     let usage = "bundle [--out DIR] [--package NAME]...";
                     return Err(Failure::Setup(format!(
-                        "not understood: {}\nusage: {usage}",
+                        "unknown argument: {}\nusage: {usage}",
                         pair.join(" ")
                     )));
                 }
@@ -58,7 +58,7 @@ impl Options {
 
     fn selection(&self) -> Vec<&str> {
         if self.packages.is_empty() {
-            return vec!["--workspace", "--exclude", WITHOUT];
+            return vec!["--workspace", "--exclude", EXCLUDED];
         }
         self.packages.iter().flat_map(|name| ["-p", name.as_str()]).collect()
     }
@@ -84,7 +84,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     for artifact in &tests {
         match artifact.role {
             Role::Program => continue,
-            Role::Test if OF_LINES.contains(&(&artifact.package, &artifact.target)) => continue,
+            Role::Test if NEED_LINE_TABLES.contains(&(&artifact.package, &artifact.target)) => {
+                continue;
+            }
             Role::Test if lists_no_test(&artifact.executable)? => {
                 empty += 1;
                 continue;
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn an_unknown_argument_is_named() {
         for arguments in [&["--out"][..], &["--fast", "x"]] {
             let failure = Options::parse(arguments).unwrap_err().to_string();
             assert!(failure.contains(arguments[0]) && failure.contains("usage"), "{failure}");
