@@ -1,5 +1,10 @@
 //! The blocks of an adaptor that returns parts of its upstream's blocks, and the accounting in requested bytes.
 
+#![cfg_attr(
+    not(all(feature = "aligned", feature = "debug-guard")),
+    allow(dead_code, reason = "each adaptor uses its part")
+)]
+
 use std::collections::{HashMap, VecDeque};
 
 use dmr_core::{
