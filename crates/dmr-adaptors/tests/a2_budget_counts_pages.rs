@@ -11,9 +11,9 @@ use dmr_adaptors::ResourceLayer;
 use dmr_adaptors::budget::{Budget, BudgetLayer};
 use dmr_core::error::Holder;
 use dmr_core::{
-    AddressRange, AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError,
-    ResourceResult, StreamId, StreamPoolId, Usage, VirtualMemory,
+    AddressRange, AllocTag, BlockId, BlockState, DeallocateError, DestroyError, DeviceBlock,
+    DeviceMemoryResource, PhysicalMemory, ReleaseError, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, VirtualMemory,
 };
 
 const PAGE: u64 = 2 << 20;
@@ -96,7 +96,7 @@ impl VirtualMemory for Pages {
         #[allow(unsafe_code, reason = "addresses of nothing")]
         Ok(unsafe { AddressRange::from_parts(1 << 40, bytes) })
     }
-    fn release(&self, _: AddressRange) -> Result<(), Box<RefusedRange>> {
+    fn release(&self, _: AddressRange) -> Result<(), Box<ReleaseError>> {
         Ok(())
     }
     fn create(&self, bytes: u64, tag: AllocTag) -> ResourceResult<PhysicalMemory> {
@@ -109,9 +109,9 @@ impl VirtualMemory for Pages {
         #[allow(unsafe_code, reason = "making memory is what a resource does")]
         Ok(unsafe { PhysicalMemory::from_parts(handle, bytes, 0, tag) })
     }
-    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>> {
         if let Err(error) = self.call() {
-            return Err(RefusedMemory::new(error, memory));
+            return Err(DestroyError::new(error, memory));
         }
         let bytes = self.made.lock().unwrap().remove(&memory.handle()).unwrap();
         assert_eq!(bytes, memory.bytes());

@@ -75,6 +75,4 @@ pub use tag::AllocTag;
 pub use tracking::{UseTracking, UseTrackingExt};
 pub use usage::Usage;
 pub use uses::{Access, BlockUse, UseToken, UseTokens};
-pub use virtual_memory::{
-    AddressRange, PhysicalMemory, RefusedMemory, RefusedRange, VirtualMemory,
-};
+pub use virtual_memory::{AddressRange, DestroyError, PhysicalMemory, ReleaseError, VirtualMemory};

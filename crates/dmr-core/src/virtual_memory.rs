@@ -38,7 +38,7 @@ pub trait VirtualMemory: Debug + Send + Sync {
     ///
     /// [`Driver`](ResourceError::Driver), including if something is still mapped. The error contains the
     /// range, and nothing has changed.
-    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>>;
+    fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>>;
 
     /// Creates `bytes` bytes of device memory, without an address and with undefined content.
     ///
@@ -60,7 +60,7 @@ pub trait VirtualMemory: Debug + Send + Sync {
     /// [`StillMapped`](ResourceError::StillMapped);
     /// [`ForeignMemory`](ResourceError::ForeignMemory); [`Driver`](ResourceError::Driver). The error
     /// contains the memory, and nothing has changed.
-    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>>;
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>>;
 
     /// Maps all of `memory` at `address`, where the device can then read and write it.
     ///
@@ -195,7 +195,7 @@ impl Debug for PhysicalMemory {
 #[error("{range:?} could not be released: {error}")]
 #[non_exhaustive]
 #[must_use = "the range is inside: dropping this error leaks its addresses"]
-pub struct RefusedRange {
+pub struct ReleaseError {
     /// The cause.
     #[source]
     pub error: ResourceError,
@@ -203,7 +203,7 @@ pub struct RefusedRange {
     pub range: AddressRange,
 }
 
-impl RefusedRange {
+impl ReleaseError {
     /// Makes the error, which contains the range.
     pub fn new(error: ResourceError, range: AddressRange) -> Box<Self> {
         Box::new(Self { error, range })
@@ -215,7 +215,7 @@ impl RefusedRange {
 #[error("{memory:?} could not be destroyed: {error}")]
 #[non_exhaustive]
 #[must_use = "the memory is inside: dropping this error leaks it"]
-pub struct RefusedMemory {
+pub struct DestroyError {
     /// The cause.
     #[source]
     pub error: ResourceError,
@@ -223,7 +223,7 @@ pub struct RefusedMemory {
     pub memory: PhysicalMemory,
 }
 
-impl RefusedMemory {
+impl DestroyError {
     /// Makes the error, which contains the memory.
     pub fn new(error: ResourceError, memory: PhysicalMemory) -> Box<Self> {
         Box::new(Self { error, memory })

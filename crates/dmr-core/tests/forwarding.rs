@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use dmr_core::{
     AddressRange, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DeviceBlock, DeviceMemoryResource, Generation, PeerAccess, PhysicalMemory, RefusedMemory,
-    RefusedRange, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
+    DestroyError, DeviceBlock, DeviceMemoryResource, Generation, PeerAccess, PhysicalMemory,
+    ReleaseError, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
     UseTracking, VirtualMemory,
 };
 
@@ -174,14 +174,14 @@ impl VirtualMemory for Spy {
     fn reserve(&self, _: u64) -> ResourceResult<AddressRange> {
         Err(refusal("reserve"))
     }
-    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
-        Err(RefusedRange::new(refusal("release"), range))
+    fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>> {
+        Err(ReleaseError::new(refusal("release"), range))
     }
     fn create(&self, _: u64, _: AllocTag) -> ResourceResult<PhysicalMemory> {
         Err(refusal("create"))
     }
-    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
-        Err(RefusedMemory::new(refusal("destroy"), memory))
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>> {
+        Err(DestroyError::new(refusal("destroy"), memory))
     }
     fn map(&self, _: &PhysicalMemory, _: u64) -> ResourceResult<()> {
         Err(refusal("map"))

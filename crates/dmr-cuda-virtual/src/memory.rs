@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 
 use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{
-    AddressRange, AllocTag, PhysicalMemory, RefusedMemory, RefusedRange, ResourceError,
+    AddressRange, AllocTag, DestroyError, PhysicalMemory, ReleaseError, ResourceError,
     ResourceResult, VirtualMemory,
 };
 use dmr_streams::uses::Patience;
@@ -115,11 +115,11 @@ impl VirtualMemory for VirtualCudaResource {
         Ok(unsafe { AddressRange::from_parts(base, bytes) })
     }
 
-    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+    fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>> {
         let (base, bytes) = (range.base(), range.bytes());
         match self.try_release(base, bytes) {
             Ok(()) => Ok(()),
-            Err(error) => Err(RefusedRange::new(error, range)),
+            Err(error) => Err(ReleaseError::new(error, range)),
         }
     }
 
@@ -138,10 +138,10 @@ impl VirtualMemory for VirtualCudaResource {
         again.ok_or_else(|| self.out_of_memory(bytes as usize))
     }
 
-    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>> {
         match self.try_destroy(&memory) {
             Ok(()) => Ok(()),
-            Err(error) => Err(RefusedMemory::new(error, memory)),
+            Err(error) => Err(DestroyError::new(error, memory)),
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dmr_core::{
-    AddressRange, AllocTag, DeviceBlock, DeviceMemoryResource, PhysicalMemory, RefusedMemory,
-    RefusedRange, ResourceResult, StreamId, VirtualMemory,
+    AddressRange, AllocTag, DestroyError, DeviceBlock, DeviceMemoryResource, PhysicalMemory,
+    ReleaseError, ResourceResult, StreamId, VirtualMemory,
 };
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
 use dmr_pool::{PoolConfig, PoolResource};
@@ -42,7 +42,7 @@ impl VirtualMemory for Panicking {
         self.call().reserve(bytes)
     }
 
-    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+    fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>> {
         self.memory().release(range)
     }
 
@@ -50,7 +50,7 @@ impl VirtualMemory for Panicking {
         self.call().create(bytes, tag)
     }
 
-    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>> {
         self.memory().destroy(memory)
     }
 

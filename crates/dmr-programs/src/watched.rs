@@ -2,8 +2,8 @@
 //! blocks the player reports.
 
 use dmr_core::{
-    AddressRange, AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    PhysicalMemory, RefusedMemory, RefusedRange, ResourceError, ResourceResult, StreamId,
+    AddressRange, AllocTag, BlockState, DeallocateError, DestroyError, DeviceBlock,
+    DeviceMemoryResource, PhysicalMemory, ReleaseError, ResourceError, ResourceResult, StreamId,
     VirtualMemory,
 };
 use dmr_sim::Universe;
@@ -78,7 +78,7 @@ impl VirtualMemory for Watched {
         Ok(range)
     }
 
-    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+    fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>> {
         let Ok(memory) = self.memory() else { return Ok(()) };
         let (base, bytes) = (range.base(), range.bytes() as usize);
         self.destroyed(base);
@@ -89,7 +89,7 @@ impl VirtualMemory for Watched {
         self.memory()?.create(bytes, tag)
     }
 
-    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>> {
         self.memory().map_or(Ok(()), |upstream| upstream.destroy(memory))
     }
 

@@ -198,7 +198,7 @@ impl StreamPool {
             }
         }
         if known.is_some_and(|index| !self.is_adopted(index)) {
-            return Err(misuse(StreamProblem::PoolsOwn));
+            return Err(misuse(StreamProblem::OwnedByPool));
         }
         let limit = self.max_slots() - LIBRARY_STREAMS - self.max_streams();
         let full = ResourceError::capacity("adopted streams of the pool", limit);

@@ -73,13 +73,17 @@ fn the_pools_own_streams_are_not_adopted() {
     let (first, leased) = (rig.stream(), rig.stream());
     let [default, own] = [&first, &leased].map(|lease| Arc::clone(lease.stream()));
     let adopt = |stream: &Arc<CudaStream>| rig.streams().adopt(Arc::clone(stream));
-    assert_eq!(problem(adopt(&default)), StreamProblem::PoolsOwn);
-    assert_eq!(problem(adopt(&own)), StreamProblem::PoolsOwn);
+    assert_eq!(problem(adopt(&default)), StreamProblem::OwnedByPool);
+    assert_eq!(problem(adopt(&own)), StreamProblem::OwnedByPool);
     // SAFETY: the pool keeps its stream as long as it lives.
     let raw = unsafe { rig.streams().adopt_raw(own.cu_stream()) };
-    assert_eq!(problem(raw), StreamProblem::PoolsOwn);
+    assert_eq!(problem(raw), StreamProblem::OwnedByPool);
     drop((first, leased));
-    assert_eq!(problem(adopt(&own)), StreamProblem::PoolsOwn, "also when its lease was returned");
+    assert_eq!(
+        problem(adopt(&own)),
+        StreamProblem::OwnedByPool,
+        "also when its lease was returned"
+    );
     // Another pool's is one made elsewhere.
     let config = StreamPoolConfig::new().with_max_streams(1);
     let other = dmr_streams::StreamPool::new(rig.device().clone(), config).unwrap();

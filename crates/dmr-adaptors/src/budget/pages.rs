@@ -1,7 +1,7 @@
 //! A budget over pages: memory is charged when it is created, whatever addresses lead to it.
 
 use dmr_core::{
-    AddressRange, AllocTag, DeviceMemoryResource, PhysicalMemory, RefusedMemory, RefusedRange,
+    AddressRange, AllocTag, DestroyError, DeviceMemoryResource, PhysicalMemory, ReleaseError,
     ResourceError, ResourceResult, VirtualMemory,
 };
 
@@ -25,10 +25,10 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
         self.pages()?.reserve(bytes)
     }
 
-    fn release(&self, range: AddressRange) -> Result<(), Box<RefusedRange>> {
+    fn release(&self, range: AddressRange) -> Result<(), Box<ReleaseError>> {
         match self.pages() {
             Ok(pages) => pages.release(range),
-            Err(error) => Err(RefusedRange::new(error, range)),
+            Err(error) => Err(ReleaseError::new(error, range)),
         }
     }
 
@@ -41,10 +41,10 @@ impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> 
         Ok(memory)
     }
 
-    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+    fn destroy(&self, memory: PhysicalMemory) -> Result<(), Box<DestroyError>> {
         let pages = match self.pages() {
             Ok(pages) => pages,
-            Err(error) => return Err(RefusedMemory::new(error, memory)),
+            Err(error) => return Err(DestroyError::new(error, memory)),
         };
         let (key, tag) = (self.key(Item::Memory(memory.handle())), memory.tag());
         // First: once the memory is destroyed other memory may have its handle.

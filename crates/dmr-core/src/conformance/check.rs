@@ -154,10 +154,10 @@ fn run_check<H: Harness>(check: &Check, make: &mut impl FnMut() -> H) -> CheckRe
         }
         first.conclude()
     };
-    let why = match catch_unwind(AssertUnwindSafe(body)) {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => None,
-        Ok(Err(failure)) => Some(failure.into()),
+        Ok(Err(error)) => Some(error.into()),
         Err(panic) => Some(format!("panicked: {}", message_of(&*panic))),
     };
-    CheckResult { name: check.name, promise: check.promise, why }
+    CheckResult { name: check.name, promise: check.promise, failure }
 }

@@ -4,7 +4,7 @@ use super::Spy;
 use super::forwarding::Calls;
 use super::support::TAG;
 use crate::{
-    AddressRange, AllocTag, PhysicalMemory, RefusedMemory, RefusedRange, ResourceResult,
+    AddressRange, AllocTag, DestroyError, PhysicalMemory, ReleaseError, ResourceResult,
     VirtualMemory,
 };
 
@@ -60,7 +60,7 @@ impl VirtualMemory for Spy<'_> {
         Ok(unsafe { AddressRange::from_parts(BASE, bytes) })
     }
 
-    fn release(&self, _: AddressRange) -> Result<(), Box<RefusedRange>> {
+    fn release(&self, _: AddressRange) -> Result<(), Box<ReleaseError>> {
         self.calls.add("release");
         Ok(())
     }
@@ -72,7 +72,7 @@ impl VirtualMemory for Spy<'_> {
         Ok(unsafe { PhysicalMemory::from_parts(HANDLE, bytes, 0, tag) })
     }
 
-    fn destroy(&self, _: PhysicalMemory) -> Result<(), Box<RefusedMemory>> {
+    fn destroy(&self, _: PhysicalMemory) -> Result<(), Box<DestroyError>> {
         self.calls.add("destroy");
         Ok(())
     }

@@ -16,8 +16,8 @@ pub struct CheckResult {
     pub name: &'static str,
     /// The id of the promise that it checks: `T3`.
     pub promise: &'static str,
-    /// The reason why it failed; `None` if it passed.
-    pub why: Option<String>,
+    /// The reason of its failure; `None` if it passed.
+    pub failure: Option<String>,
 }
 
 impl Report {
@@ -26,8 +26,8 @@ impl Report {
     }
 
     pub(super) fn no_such_check(name: &str) -> Self {
-        let why = Some(format!("there is no check {name:?}; `CHECKS` lists them"));
-        Self::new(vec![CheckResult { name: "(unknown)", promise: "", why }])
+        let failure = Some(format!("there is no check {name:?}; `CHECKS` lists them"));
+        Self::new(vec![CheckResult { name: "(unknown)", promise: "", failure }])
     }
 
     /// Returns all results, in the order of the run.
@@ -38,12 +38,12 @@ impl Report {
 
     /// Returns the checks that passed.
     pub fn passed(&self) -> impl Iterator<Item = &CheckResult> {
-        self.results.iter().filter(|result| result.why.is_none())
+        self.results.iter().filter(|result| result.failure.is_none())
     }
 
     /// Returns the checks that failed.
     pub fn failed(&self) -> impl Iterator<Item = &CheckResult> {
-        self.results.iter().filter(|result| result.why.is_some())
+        self.results.iter().filter(|result| result.failure.is_some())
     }
 
     /// Returns whether every check passed.
@@ -65,8 +65,8 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} checks passed", self.passed().count(), self.results.len())?;
-        for CheckResult { name, promise, why } in self.failed() {
-            write!(f, "\n  FAILED {promise} {name}: {}", why.as_deref().unwrap_or_default())?;
+        for CheckResult { name, promise, failure } in self.failed() {
+            write!(f, "\n  FAILED {promise} {name}: {}", failure.as_deref().unwrap_or_default())?;
         }
         Ok(())
     }

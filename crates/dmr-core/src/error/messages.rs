@@ -166,7 +166,7 @@ mod tests {
             (P::OtherContext, "; use a stream of the context"),
             (P::PerThreadDefault, "; create a stream"),
             (P::LegacyDefault, "; adopt it by name"),
-            (P::PoolsOwn, "; use the id of its lease"),
+            (P::OwnedByPool, "; use the id of its lease"),
             (P::AlreadyAdopted, "; use the id of that lease"),
             (P::NotAdopted, "; only adopted streams are retired"),
             (P::OpenWindow { block: 7 }, "; finish or cancel that launch"),

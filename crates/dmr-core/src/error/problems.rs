@@ -61,7 +61,7 @@ pub enum StreamProblem {
     LegacyDefault,
     /// It is one of the pool's own streams, and cannot be adopted.
     #[error("it is the pool's own stream; use the id of its lease")]
-    PoolsOwn,
+    OwnedByPool,
     /// The pool has already adopted it.
     #[error("the pool has already adopted it; use the id of that lease")]
     AlreadyAdopted,
