@@ -5,7 +5,7 @@ mod context;
 use context::Context;
 use dmr_buffer::{BufferError, Column, DeviceBuffer, ExternalColumn};
 use dmr_core::error::StreamProblem;
-use dmr_core::{AllocTag, ResourceError, StreamId};
+use dmr_core::{AllocTag, ByteRange, ResourceError, StreamId};
 use dmr_streams::{DeviceContext, MemoryOrigin, TrackedMemory};
 use dmr_testkit::Rig;
 
@@ -42,6 +42,70 @@ fn a_view_is_memory_of_the_same_block_further_on() {
     assert_eq!((view.device_ptr(), view.origin()), (start + 72, origin));
     let view = buffer.slice(10..).unwrap();
     assert_eq!((view.device_ptr(), view.origin(), view.len()), (0, MemoryOrigin::Empty, 0));
+    drop(buffer);
+    ctx.assert_clean(rig);
+}
+
+#[test]
+fn a_buffer_is_divided_as_a_slice_is() {
+    let rig = Rig::new();
+    let (ctx, home) = (Context::direct(&rig), StreamId::DEFAULT);
+    let host: Vec<u16> = (0..11).collect();
+    let mut buffer = DeviceBuffer::from_host(&ctx, home, &host).unwrap();
+    for mid in 0..=11 {
+        let (left, right) = buffer.split_at(mid).unwrap();
+        let halves = [left, right].map(|half| half.to_host(home).unwrap());
+        assert_eq!(halves.each_ref().map(Vec::as_slice), <[_; 2]>::from(host.split_at(mid)));
+    }
+    for chunk_len in 1..=12 {
+        let chunks = buffer.chunks(chunk_len).unwrap();
+        assert_eq!(chunks.len(), host.chunks(chunk_len).len());
+        let chunks: Vec<_> = chunks.map(|chunk| chunk.to_host(home).unwrap()).collect();
+        assert_eq!(chunks, host.chunks(chunk_len).map(Vec::from).collect::<Vec<_>>());
+    }
+    let mut chunks = buffer.chunks(4).unwrap();
+    assert_eq!(chunks.next().unwrap().split_at(1).unwrap().1.to_host(home).unwrap(), [1, 2, 3]);
+    assert_eq!(chunks.size_hint(), (2, Some(2)));
+    let (mut left, mut right) = buffer.split_at_mut(5).unwrap();
+    left.fill(100, home).unwrap();
+    let (mut middle, _) = right.split_at_mut(2).unwrap();
+    middle.fill(200, home).unwrap();
+    for (nth, mut chunk) in right.chunks_mut(3).unwrap().enumerate().skip(1) {
+        chunk.fill(300 + nth as u16, home).unwrap();
+    }
+    assert_eq!(
+        buffer.to_host(home).unwrap(),
+        [100, 100, 100, 100, 100, 200, 200, 7, 301, 301, 301]
+    );
+    for nothing in [buffer.chunks(0).err(), buffer.chunks_mut(0).err()] {
+        assert_eq!(nothing, Some(BufferError::EmptyChunks));
+    }
+    for outside in [buffer.split_at(12).err(), buffer.split_at_mut(12).err()] {
+        assert!(matches!(outside, Some(BufferError::OutOfRange { .. })), "{outside:?}");
+    }
+    drop(buffer);
+    ctx.assert_clean(rig);
+}
+
+/// A use is of the view's bytes; what covers its block is the whole block, also after the block has grown.
+#[test]
+fn the_bytes_of_a_view_are_its_own() {
+    let rig = Rig::new();
+    let ctx = Context::direct(&rig);
+    let mut buffer = DeviceBuffer::<u64>::zeroed(&ctx, ctx.home(), 10).unwrap();
+    let start = buffer.device_ptr();
+    let all =
+        [buffer.byte_range(), buffer.view().byte_range(), buffer.slice(..10).unwrap().byte_range()];
+    assert_eq!(all, [ByteRange::WHOLE; 3]);
+    assert_eq!(buffer.chunks(10).unwrap().next().unwrap().byte_range(), ByteRange::WHOLE);
+    let part = buffer.slice(3..5).unwrap();
+    let bytes = ByteRange::new(start + 24, 16);
+    assert_eq!((part.byte_range(), part.size_in_bytes()), (bytes, 16));
+    assert_eq!(part.slice(..).unwrap().byte_range(), bytes);
+    assert_eq!(buffer.slice_mut(3..5).unwrap().byte_range(), bytes);
+    let (left, right) = buffer.split_at_mut(4).unwrap();
+    assert_eq!(left.byte_range().end(), right.byte_range().start());
+    assert_eq!(left.byte_range(), ByteRange::new(start, 32));
     drop(buffer);
     ctx.assert_clean(rig);
 }

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use dmr_core::{
-    Access, AllocTag, BlockParts, BlockSlot, BlockState, BlockUse, DeviceBlock, Generation,
-    MemoryObserver, StreamId,
+    Access, AllocTag, BlockParts, BlockSlot, BlockState, BlockUse, ByteRange, DeviceBlock,
+    Generation, MemoryObserver, StreamId,
 };
 use dmr_testkit::fake_tool::{self, Call, NOTHING, READ, READ_WRITE, Session};
 
@@ -198,6 +198,32 @@ fn a_use_of_a_part_is_a_use_of_the_announced_whole() {
         session.take_calls();
     }
     [&whole, &other].iter().for_each(|block| end(&*observer, block));
+    assert_eq!((session.wrong(), session.permissions()), (vec![], (0, 0)));
+}
+
+/// Of a block one part is read and another written: there are no permissions for parts.
+#[test]
+fn a_block_of_which_some_bytes_are_written_may_be_read_and_written() {
+    let (session, observer) = attach();
+    let block = Block::at(0x9000);
+    begin(&*observer, &block);
+    let of = |access, start: u64| {
+        let bytes = ByteRange::new(block.ptr() + start, 256);
+        BlockUse::of_bytes(block.0.id(), access, bytes)
+    };
+    for (uses, allowed) in [
+        ([of(Access::Read, 0), of(Access::Read, 256)], READ),
+        ([of(Access::Read, 0), of(Access::Write, 256)], READ_WRITE),
+        ([of(Access::Write, 256), of(Access::Read, 0)], READ_WRITE),
+    ] {
+        session.take_calls();
+        let seen = dmr_nvtx::restricted(&uses, || session.take_calls());
+        assert!(
+            matches!(&seen[1], Call::Assign { regions, .. } if *regions == [(block.ptr(), allowed)]),
+            "{seen:?}"
+        );
+    }
+    end(&*observer, &block);
     assert_eq!((session.wrong(), session.permissions()), (vec![], (0, 0)));
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use dmr_core::{
-    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, DeviceOps, ResourceError,
-    UseTrackingExt,
+    Access, AllocTag, BlockUse, ByteRange, DeviceBlock, DeviceMemoryResource, DeviceOps,
+    ResourceError, UseTrackingExt,
 };
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
@@ -149,6 +149,45 @@ fn it_does_not_grow_under_another_streams_open_window() {
         assert_eq!((pool.usage().live, block.reserved_bytes()), before);
         pool.cancel_uses(window).unwrap();
         assert!(pool.try_grow(&mut block, 2 * MIB).unwrap());
+        pool.deallocate(block).unwrap();
+    });
+}
+
+/// U15: a part that another stream used before the block grew is waited for, and so is one that it uses
+/// afterwards; while a window on it is open, the block does not grow.
+#[test]
+fn a_block_grows_beside_uses_of_its_parts_but_not_under_their_windows() {
+    each(PoolConfig::fast().with_growth(16 << 20), |rig, pool| {
+        let (_first, other, third) = (rig.stream(), rig.stream(), rig.stream());
+        let mut block = take(pool, MIB);
+        let part = |block: &DeviceBlock, start: usize| {
+            let bytes = ByteRange::new(block.ptr() + start as u64, 4096);
+            [BlockUse::of_bytes(block.id(), Access::Write, bytes)]
+        };
+        let fill = |block: &DeviceBlock, start: usize, pattern, on| {
+            rig.delay(on);
+            rig.ops().fill_pattern(block, start..start + 4096, pattern, on).unwrap();
+        };
+        let window = pool.prepare_uses(&part(&block, 0), other.id()).unwrap();
+        let refused = pool.try_grow(&mut block, 2 * MIB);
+        assert!(matches!(refused, Err(ResourceError::WindowConflict { .. })), "{refused:?}");
+        fill(&block, 0, 1, other.id());
+        pool.finish_uses(window).unwrap();
+        assert!(pool.try_grow(&mut block, 2 * MIB).unwrap());
+        // In the new bytes, and in the old ones.
+        for (start, lease, pattern) in [(MIB + 512, &third, 2), (8192, &other, 3)] {
+            let tokens = pool.prepare_uses(&part(&block, start), lease.id()).unwrap();
+            fill(&block, start, pattern, lease.id());
+            pool.finish_uses(tokens).unwrap();
+        }
+        let home = block.alloc_stream();
+        let tokens = pool.prepare_block_use(block.id(), home, Access::Read).unwrap();
+        for (start, pattern) in [(0, 1), (MIB + 512, 2), (8192, 3)] {
+            let range = start..start + 4096;
+            rig.ops().check_pattern(&block, range, pattern, home, 0).unwrap();
+        }
+        pool.finish_uses(tokens).unwrap();
+        assert_eq!(rig.ops().collect().unwrap(), []);
         pool.deallocate(block).unwrap();
     });
 }

@@ -191,6 +191,36 @@ fn a_window_on_the_whole_that_is_open_when_the_first_part_is_used_is_on_the_whol
     drop(scene);
 }
 
+/// Windows are closed in any order: each leaves those of the others on their parts.
+#[test]
+fn a_window_that_closes_leaves_the_other_windows_on_their_parts() {
+    let parts = [0..256, 256..512, 512..768];
+    for first in 0..3 {
+        let scene = Scene::new();
+        let mut windows: Vec<_> = (1..4)
+            .map(|stream| (stream, scene.open(stream, Write, parts[stream - 1].clone()).unwrap()))
+            .collect();
+        let (closed, tokens) = windows.remove(first);
+        scene.work(closed, Write, parts[closed - 1].clone());
+        scene.resource.finish_uses(tokens).unwrap();
+        scene
+            .resource
+            .cancel_uses(scene.open(0, Read, parts[closed - 1].clone()).unwrap())
+            .unwrap();
+        for (stream, tokens) in windows {
+            let refused = scene.open(0, Read, parts[stream - 1].clone());
+            let Err(ResourceError::WindowConflict { holder, .. }) = refused else {
+                panic!("{stream}: {refused:?}");
+            };
+            assert_eq!(holder, scene.on(stream));
+            scene.work(stream, Write, parts[stream - 1].clone());
+            scene.resource.finish_uses(tokens).unwrap();
+        }
+        assert_eq!(scene.launch(0, Read, 0..768), 2, "it has waited for the first");
+        scene.assert_clean();
+    }
+}
+
 /// U9: a free waits for the uses of all parts, also if it is retired while a window on one is open.
 #[test]
 fn a_block_is_freed_after_the_uses_of_all_its_parts() {

@@ -1,7 +1,8 @@
 //! Models of the slots: what holds in every order of the threads' steps.
 
 use dmr_core::{
-    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId, UseTokens,
+    AllocTag, BlockParts, BlockSlot, BlockState, ByteRange, DeviceBlock, Generation, StreamPoolId,
+    UseTokens,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
@@ -81,6 +82,37 @@ fn conflicting_windows_exclude_each_other() {
         for writer in writers {
             writer.join().unwrap();
         }
+    });
+}
+
+/// U15: windows on disjoint parts of a block are open at once, and both uses are recorded, in whichever order
+/// they are opened and closed.
+#[test]
+fn windows_on_disjoint_parts_do_not_exclude_each_other() {
+    loom::model(|| {
+        let pool = StreamPoolId::next().unwrap();
+        let slots = Arc::new(Slots::new(pool, 3));
+        let block = insert(&slots, OwnerNumber::new(), stream(pool, 0));
+        let users: Vec<_> = [1, 2]
+            .map(|slot| {
+                let slots = Arc::clone(&slots);
+                loom::thread::spawn(move || {
+                    let (me, part) = (stream(pool, slot), ByteRange::new(256 * slot as u64, 256));
+                    let used = BlockUse::of_bytes(block, Access::Write, part);
+                    let ticket = slots.open(&used, me, |_| {}).unwrap();
+                    let tokens = tokens(block, me, Access::Write, ticket);
+                    let entry = UseId::new(me.slot(), 2);
+                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry));
+                })
+            })
+            .into();
+        for user in users {
+            user.join().unwrap();
+        }
+        let mut needs = Vec::new();
+        slots.visit_free_waits(block, |need| needs.push(need.slot())).unwrap();
+        needs.sort_unstable();
+        assert_eq!(needs, [0, 1, 2]);
     });
 }
 
