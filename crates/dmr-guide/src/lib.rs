@@ -29,6 +29,7 @@ macro_rules! pages {
 
 pages! {
     DmrSim: "../../dmr-sim/README.md",
+    Async: "../../../docs/src/guide/async.md",
     Benchmarks: "../../../docs/src/guide/benchmarks.md",
     ComingFrom: "../../../docs/src/guide/coming-from.md",
     Debugging: "../../../docs/src/guide/debugging.md",

@@ -13,8 +13,8 @@ use dmr::dmr_core::{
     ResourceResult, StreamId, StreamPoolId, Usage, UseTrackingExt, VirtualMemory,
 };
 use dmr_launch::{LaunchRecorder, PreparedLaunch};
-use dmr_streams::{DeviceContext, DriverVersion, StreamLease, StreamPool};
-use dmr_testkit::Rig;
+use dmr_streams::{Completed, DeviceContext, DriverVersion, StreamLease, StreamPool};
+use dmr_testkit::{Rig, block_on};
 
 /// The number of forks of each stack, unless `DMR_FORKS` sets it.
 const FORKS: usize = 40;
@@ -140,6 +140,7 @@ struct Held {
     pinned: PinnedBuffer<u32>,
     /// With an open window, where uses are tracked.
     launch: Option<PreparedLaunch>,
+    waiting: Completed,
 }
 
 /// Forks while threads allocate, use, free, reap, lease streams and ask.
@@ -188,7 +189,8 @@ pub(crate) fn fork_under_load(make: impl FnOnce(&Rig) -> Stack) {
         eprintln!("{forks} forks in {seconds:.1} s, {rounds} rounds of work: {:?}", stack.resource);
     }
     // The parent is as it was.
-    let Held { lease, block, buffer, pinned, launch } = held;
+    let Held { lease, block, buffer, pinned, launch, waiting } = held;
+    block_on(waiting).unwrap();
     drop((launch, buffer, pinned));
     stack.resource.deallocate(block).unwrap();
     stack.resource.reap_pending().unwrap();
@@ -216,7 +218,8 @@ fn hold(stack: &Stack) -> Held {
         recorder.read(&block);
         recorder.prepare(stack).unwrap()
     });
-    Held { lease, block, buffer, pinned, launch }
+    let waiting = stack.streams.completed(&lease);
+    Held { lease, block, buffer, pinned, launch, waiting }
 }
 
 /// One round of what a program does. What is refused for lack of memory or streams is left out.
@@ -252,6 +255,10 @@ fn work(stack: &Stack, round: usize) {
         let _ = pinned.copy_to_device(&mut { buffer }, &lease);
     }
     let _ = try_reap_pinned(stack);
+    let waited = streams.completed(other);
+    if round.is_multiple_of(2) {
+        let _ = block_on(waited);
+    }
     if let Some(ask) = stack.asks.get(round % stack.asks.len().max(1)) {
         (ask.call)();
     }
@@ -291,7 +298,7 @@ fn calls_of_a_child(
 ) -> Vec<(&'static str, bool)> {
     let mut calls = Vec::new();
     calls.push(("what is fixed", Fixed::read(&stack, &held).as_ref() == Ok(fixed)));
-    let Held { lease, block, mut buffer, mut pinned, launch } = held;
+    let Held { lease, block, mut buffer, mut pinned, launch, mut waiting } = held;
     let (resource, streams, stream) = (&stack.resource, &stack.streams, lease.id());
     let id = block.id();
     calls.push(("usage", resource.usage() == Usage::default()));
@@ -323,6 +330,9 @@ fn calls_of_a_child(
     calls.push(("pinned", refused(PinnedBuffer::<u32>::zeroed(&stack, stream, 10))));
     calls.push(("pinned slice", refused(pinned.as_slice())));
     calls.push(("pinned copy", refused(pinned.copy_to_device(&mut buffer, stream))));
+    calls.push(("a wait of the parent", refused(block_on(&mut waiting))));
+    calls.push(("completed", refused(block_on(streams.completed(stream)))));
+    calls.push(("to host, awaited", refused(block_on(buffer.to_host_async(stream)))));
     calls.push(("reap pinned", refused(try_reap_pinned(&stack))));
     calls.push(("reap pinned and wait", refused(reap_pinned(&stack))));
     calls.push(("drop failures", take_drop_failures().is_empty()));
@@ -333,7 +343,7 @@ fn calls_of_a_child(
     }
     calls.push(("intern", AllocTag::intern("forks: a child") == AllocTag::new("forks: a child")));
     calls.push(("deallocate", refused(resource.deallocate(block))));
-    drop((launch, buffer, pinned, lease));
+    drop((launch, buffer, pinned, waiting, lease));
     drop((stack, rig));
     calls.push(("calls that reach the driver", dmr_sim::calls_of_forked_child() == 0));
     calls
