@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use dmr_core::{AllocTag, Generation, ResourceError, StreamId};
+use dmr_core::{AllocTag, BlockId, Generation, ResourceError, StreamId};
+use dmr_streams::StreamGuard;
 
 /// The error of a launch that was refused. Nothing was enqueued, and no window is open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,14 +38,19 @@ pub enum PrepareError {
     /// A strict launch uses a block whose home stream is of another pool.
     #[non_exhaustive]
     #[error(
-        "launch on {stream} refused: {memory} belongs to another stream pool than the launch: \
-         launch on a stream of its own pool, or copy it"
+        "launch on {stream} of device {stream_device} refused: {memory} is memory of device {block_device}{}: copy \
+         it with `copy_from_peer`, declare it with `read_peer` or `write_peer`, or launch on a stream of its own pool",
+        if .stream_device == .block_device { " in another stream pool" } else { "" }
     )]
     OtherPool {
         /// The launch stream.
         stream: StreamId,
+        /// The device of the launch.
+        stream_device: usize,
         /// The first such block.
         memory: RefusedMemory,
+        /// The device that it is on.
+        block_device: usize,
     },
 
     /// The resource, or the stream pool, refused.
@@ -58,6 +64,19 @@ pub enum PrepareError {
         /// The columns that the launch uses, with their blocks.
         columns: Box<[(AllocTag, Generation)]>,
     },
+}
+
+impl PrepareError {
+    /// Makes an [`OtherPool`](Self::OtherPool), for a launch on `worker`.
+    #[cold]
+    pub(crate) fn other_pool(
+        block: BlockId,
+        memory: RefusedMemory,
+        worker: &StreamGuard<'_>,
+    ) -> Self {
+        let (stream, stream_device) = (worker.id(), worker.pool().device().ordinal());
+        Self::OtherPool { stream, stream_device, memory, block_device: block.device_ordinal() }
+    }
 }
 
 /// Memory that a launch was refused for.
@@ -167,8 +186,13 @@ mod tests {
                 "; use the backend",
             ),
             (
-                PrepareError::OtherPool { stream, memory: memory() },
-                ": launch on a stream of its own",
+                PrepareError::OtherPool {
+                    stream,
+                    stream_device: 0,
+                    memory: memory(),
+                    block_device: 1,
+                },
+                ": copy it with `copy_from_peer`, declare it with `read_peer`",
             ),
             (
                 PrepareError::Resource {

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`recorder`] | [`LaunchRecorder`], which records the uses of a launch |
 //! | [`memory`] | [`Reads`], [`Writes`], [`ReadsAndWrites`]: memory that is recorded together with its views |
+//! | [`peer`] | memory of another device that a launch accesses: [`LaunchRecorder::read_peer`] |
 //! | [`views`] | [`LaunchView`], [`LaunchViewMut`]: what cuBLAS and the other wrappers of cudarc take |
 //! | [`prepared`] | [`PreparedLaunch`], between waiting and recording |
 //! | [`error`] | [`PrepareError`], [`LaunchError`]: at which step, which memory, why |
@@ -29,6 +30,7 @@ pub mod error;
 mod launched;
 mod lent;
 pub mod memory;
+pub mod peer;
 pub mod prepared;
 pub mod recorder;
 pub mod views;

@@ -1,7 +1,7 @@
 //! Memory that a launch declares together with its views.
 
-use dmr_core::{BlockId, DeviceMemoryResource, ResourceError, StreamId, UseTrackingExt};
-use dmr_streams::{MemoryOrigin, OtherStreams, StreamPool, TypedMemory, TypedMemoryMut};
+use dmr_core::{BlockId, DeviceMemoryResource, ResourceError, UseTrackingExt};
+use dmr_streams::{MemoryOrigin, OtherStreams, StreamGuard, TypedMemory, TypedMemoryMut};
 
 use sealed::Parts;
 
@@ -44,21 +44,20 @@ impl<P: sealed::Parts> LaunchMemory for P {}
 
 /// The memory that a launch can track: that of these streams, and blocks if the resource tracks.
 pub struct Tracked<'c> {
-    pub(crate) streams: &'c StreamPool,
+    pub(crate) stream: &'c StreamGuard<'c>,
     pub(crate) resource: &'c dyn DeviceMemoryResource,
-    pub(crate) stream: StreamId,
 }
 
 impl Tracked<'_> {
     /// Refuses memory whose uses would not be tracked, in either mode of a recorder.
     fn refuse<M: TypedMemory + ?Sized>(&self, memory: &M) -> Result<(), PrepareError> {
-        let stream = self.stream;
+        let stream = self.stream.id();
         let named =
             |block: BlockId| RefusedMemory::Block { generation: block.generation(), column: None };
-        let is_ours = |block: BlockId| block.alloc_stream().pool() == Some(self.streams.id());
+        let is_ours = |block: BlockId| block.alloc_stream().pool() == Some(self.stream.pool().id());
         match memory.origin() {
             MemoryOrigin::Block(block) | MemoryOrigin::Pinned(block) if !is_ours(block) => {
-                Err(PrepareError::OtherPool { stream, memory: named(block) })
+                Err(PrepareError::other_pool(block, named(block), self.stream))
             }
             MemoryOrigin::Block(block) if !self.resource.supports_block_use_tracking() => {
                 let source = ResourceError::not_tracked(stream);
@@ -72,7 +71,7 @@ impl Tracked<'_> {
 
     fn refused_external(&self, name: &str) -> PrepareError {
         let memory = RefusedMemory::External { name: name.into(), column: None };
-        PrepareError::External { stream: self.stream, memory }
+        PrepareError::External { stream: self.stream.id(), memory }
     }
 }
 

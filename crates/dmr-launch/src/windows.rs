@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use dmr_core::{BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId};
 use dmr_streams::{LaunchTokens, StreamGuard, StreamPool};
 
+use crate::peer::{PeerUses, PeerWindows};
+
 static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of launches of this process that were prepared and neither finished nor cancelled.
@@ -26,6 +28,8 @@ pub(crate) struct Windows<S: Deref<Target = StreamPool>, R: DeviceMemoryResource
     streams: S,
     resource: R,
     tokens: LaunchTokens,
+    /// Windows on memory of other stream pools.
+    peers: Vec<PeerWindows>,
     /// `true` if the launch was neither finished nor cancelled.
     is_pending: bool,
 }
@@ -34,7 +38,8 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     /// Makes a set without windows, on `stream`.
     #[inline]
     pub(crate) fn new(streams: S, resource: R, stream: StreamId) -> Self {
-        Self { streams, resource, tokens: LaunchTokens::new(stream), is_pending: false }
+        let (tokens, peers) = (LaunchTokens::new(stream), Vec::new());
+        Self { streams, resource, tokens, peers, is_pending: false }
     }
 
     /// Opens the windows of all these uses, or of none.
@@ -44,9 +49,24 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         stream: &StreamGuard<'_>,
         pinned: &[BlockUse],
         blocks: &[BlockUse],
+        peers: &[PeerUses],
     ) -> ResourceResult<()> {
         self.tokens.prepare(stream, &self.resource, pinned, blocks)?;
-        self.is_pending = !self.tokens.is_empty();
+        if !peers.is_empty() {
+            self.open_peers(stream, peers)?;
+        }
+        self.is_pending = !(self.tokens.is_empty() && self.peers.is_empty());
+        Ok(())
+    }
+
+    fn open_peers(&mut self, stream: &StreamGuard<'_>, peers: &[PeerUses]) -> ResourceResult<()> {
+        for peer in peers {
+            let opened = peer.open(stream).map(|windows| self.peers.push(windows));
+            opened.inspect_err(|_| {
+                // They are open, so closing them is no error.
+                let _ = self.cancel();
+            })?;
+        }
         Ok(())
     }
 
@@ -57,14 +77,14 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         &mut self,
         timeout: Duration,
         stream: &StreamGuard<'_>,
-        pinned: &[BlockUse],
-        blocks: &[BlockUse],
+        (pinned, blocks): (&[BlockUse], &[BlockUse]),
+        peers: &[PeerUses],
     ) -> ResourceResult<()> {
         let (begun, mut tries) = (Instant::now(), 0);
         loop {
             // In a forked child no window closes, and on a lost device no work needs one.
             stream.pool().device().check()?;
-            let opened = self.open(stream, pinned, blocks);
+            let opened = self.open(stream, pinned, blocks, peers);
             let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() || !matches!(opened, Err(ResourceError::WindowConflict { .. })) {
                 return opened;
@@ -77,7 +97,13 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     #[inline]
     pub(crate) fn finish(&mut self) -> ResourceResult<()> {
         self.is_pending = false;
-        self.tokens.finish(&self.streams, &self.resource)
+        let finished = self.tokens.finish(&self.streams, &self.resource);
+        if self.peers.is_empty() {
+            return finished;
+        }
+        let stream = self.tokens.stream();
+        let peers = PeerWindows::finish_all(&mut self.peers, &self.streams, stream);
+        finished.and(peers)
     }
 
     /// Leaves the windows open for good: work that nothing is ordered after may use the blocks.
@@ -85,11 +111,13 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     pub(crate) fn leave_open(&mut self) {
         self.is_pending = false;
         self.tokens = LaunchTokens::new(self.tokens.stream());
+        self.peers.clear();
     }
 
     pub(crate) fn cancel(&mut self) -> ResourceResult<()> {
         self.is_pending = false;
-        self.tokens.cancel(&self.streams, &self.resource)
+        let cancelled = self.tokens.cancel(&self.streams, &self.resource);
+        self.peers.drain(..).fold(cancelled, |outcome, mut peer| outcome.and(peer.cancel()))
     }
 }
 
@@ -97,7 +125,8 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     #[cold]
     fn finish_dropped(&mut self) {
         UNFINISHED.fetch_add(1, Ordering::Relaxed);
-        let (stream, uses) = (self.tokens.stream(), self.tokens.len());
+        let stream = self.tokens.stream();
+        let uses = self.tokens.len() + self.peers.iter().map(PeerWindows::len).sum::<usize>();
         // A panic in here could abort the process: this may already be unwinding.
         let _ = catch_unwind(AssertUnwindSafe(|| report(stream, uses, self.finish())));
     }

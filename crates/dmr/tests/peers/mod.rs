@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use dmr::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
+use dmr::cudarc::driver::{CudaFunction, DriverError, LaunchConfig, PushKernelArg};
 use dmr::cudarc::nvrtc::Ptx;
 use dmr::prelude::*;
 use dmr_sim::{Footprint, Universe};
@@ -41,6 +41,9 @@ done:
 pub(crate) const BACKENDS: [Backend; 4] =
     [Backend::Async, Backend::Direct, Backend::DirectTracked, Backend::Pool];
 
+/// The backends that track uses.
+pub(crate) const TRACKING: [Backend; 3] = [Backend::Async, Backend::DirectTracked, Backend::Pool];
+
 /// A runtime on the streams of a rig.
 pub(crate) fn runtime(rig: &Rig, backend: Backend) -> DeviceRuntime {
     let streams = Arc::clone(rig.streams());
@@ -62,12 +65,45 @@ impl CopyWords {
     /// # Safety
     ///
     /// Both addresses have that many words, which the device can access.
-    #[allow(unsafe_code, reason = "a kernel launch")]
     pub(crate) unsafe fn launch(&self, stream: &StreamLease, to: u64, from: u64, words: u32) {
+        // SAFETY: the caller's obligations.
+        unsafe { self.try_launch(stream, to, from, words) }.unwrap();
+    }
+
+    /// Copies words as [`launch`](Self::launch) does.
+    ///
+    /// # Safety
+    ///
+    /// As [`launch`](Self::launch).
+    pub(crate) unsafe fn try_launch(
+        &self,
+        stream: &StreamLease,
+        to: u64,
+        from: u64,
+        words: u32,
+    ) -> Result<(), DriverError> {
         let config = LaunchConfig::for_num_elems(words);
         let mut launch = stream.stream().launch_builder(&self.0);
         // SAFETY: the caller's obligations; the kernel takes two addresses and a count.
-        unsafe { launch.arg(&to).arg(&from).arg(&words).launch(config) }.unwrap();
+        unsafe { launch.arg(&to).arg(&from).arg(&words).launch(config) }.map(drop)
+    }
+
+    /// Copies words from memory of a peer, as a recorded launch. The device has access.
+    pub(crate) fn launch_peer(
+        &self,
+        here: &DeviceRuntime,
+        stream: &StreamLease,
+        to: &mut DeviceBuffer<u32>,
+        (there, home): (&DeviceRuntime, &StreamLease),
+        from: &DeviceBuffer<u32>,
+        words: u32,
+    ) {
+        assert!(to.len() >= words as usize && from.len() >= words as usize);
+        let mut launch = LaunchRecorder::new_strict(stream);
+        let (to, from) = (launch.write(to), launch.read_peer(from, there, home));
+        // SAFETY: both buffers have that many words, and the device has access.
+        let copy = || unsafe { self.try_launch(stream, to.device_ptr(), from.device_ptr(), words) };
+        launch.launch(here, |_| copy()).unwrap();
     }
 }
 
