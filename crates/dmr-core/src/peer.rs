@@ -1,6 +1,6 @@
 //! Access of one device to the memory of another, a *peer*.
 
-/// How the memory of a resource becomes accessible to another device:
+/// The way in which the memory of a resource becomes accessible to another device:
 /// [`allow_access`](crate::DeviceMemoryResource::allow_access).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAccess {

@@ -34,7 +34,7 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     pub(crate) host_order: HostOrder,
     pub(crate) call_sites: bool,
-    /// Whether a device can access the memory of the others.
+    /// True if a device can access the memory of the others.
     pub(crate) peer_paths: bool,
     /// Attributes whose values replace those of [`device_attribute`].
     pub(crate) attributes: BTreeMap<c_int, c_int>,

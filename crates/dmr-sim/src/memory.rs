@@ -97,13 +97,22 @@ impl Machine {
             return Ok(());
         }
         let action = || Action::Fill { at, len, pattern };
-        self.transfer("memset", stream, None, Some((at, len)), action).map(drop)
+        self.transfer("memset", stream, (None, Some((at, len))), None, action).map(drop)
     }
 
-    /// Submits a copy between memory that the device reads and writes when the operation executes.
-    pub(crate) fn copy(&mut self, stream: u32, to: u64, from: u64, len: u64) -> Outcome<Epoch> {
+    /// Submits a copy between memory that the device reads and writes when the operation executes. `peers` are the
+    /// devices whose memory of `cuMemAlloc` it can access; of other memory it then needs the right. `None` for a
+    /// copy that needs no right.
+    pub(crate) fn copy(
+        &mut self,
+        stream: u32,
+        to: u64,
+        from: u64,
+        len: u64,
+        peers: Option<&[usize]>,
+    ) -> Outcome<Epoch> {
         let action = || Action::Copy { to, from, len };
-        self.transfer("copy", stream, Some((from, len)), Some((to, len)), action)
+        self.transfer("copy", stream, (Some((from, len)), Some((to, len))), peers, action)
     }
 
     /// Submits a copy from pageable memory, whose bytes are read now.
@@ -115,7 +124,7 @@ impl Machine {
         take: impl FnOnce() -> Box<[u8]>,
     ) -> Outcome<Epoch> {
         let action = || Action::Write { to, bytes: take() };
-        self.transfer("copy", stream, None, Some((to, len)), action)
+        self.transfer("copy", stream, (None, Some((to, len))), None, action)
     }
 
     /// Submits a copy to pageable memory: the caller must run it before it returns.
@@ -127,7 +136,7 @@ impl Machine {
         len: u64,
     ) -> Outcome<Epoch> {
         let action = || Action::ReadOut { from, to, len };
-        self.transfer("copy", stream, Some((from, len)), None, action)
+        self.transfer("copy", stream, (Some((from, len)), None), None, action)
     }
 
     /// Queues a memset or copy. One that leaves an allocation is reported, and refused, as by the driver;
@@ -136,14 +145,14 @@ impl Machine {
         &mut self,
         operation: &'static str,
         stream: u32,
-        read: Option<(u64, u64)>,
-        written: Option<(u64, u64)>,
+        (read, written): (Option<(u64, u64)>, Option<(u64, u64)>),
+        peers: Option<&[usize]>,
         action: impl FnOnce() -> Action,
     ) -> Outcome<Epoch> {
         let (epoch, deps) = self.begin(stream);
         let access = Access { epoch, origin: self.origin(operation), word: false };
-        let valid = !self.is_illegal(stream, read.as_slice(), written.as_slice(), None);
-        self.access(&access, read.as_slice(), written.as_slice(), None, valid);
+        let valid = !self.is_illegal(stream, read.as_slice(), written.as_slice(), peers);
+        self.access(&access, read.as_slice(), written.as_slice(), peers, valid);
         self.push(epoch, deps, if valid { action() } else { Action::Order });
         if valid { Ok(epoch) } else { Err(ERROR_INVALID_VALUE) }
     }

@@ -103,6 +103,8 @@ impl Shared {
 pub(crate) enum Scope {
     /// The calling thread's current context.
     Context,
+    /// A context whose device may be lost.
+    AnyContext(Handle),
     /// A stream; the null and per-thread handles mean the current context's.
     Stream(Handle),
     Event(Handle),
@@ -148,6 +150,10 @@ pub(crate) fn driver_call(
                 let (id, context) =
                     handle::decode(Kind::Context, context).map_err(|_| ERROR_INVALID_CONTEXT)?;
                 (id, Some(context))
+            }
+            Scope::AnyContext(context) => {
+                let decoded = handle::decode(Kind::Context, context);
+                (decoded.map_err(|_| ERROR_INVALID_CONTEXT)?.0, None)
             }
             Scope::Device(device) => (registry::universe_of_ordinal(device)?.id, None),
         };

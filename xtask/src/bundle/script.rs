@@ -59,7 +59,7 @@ fn everything_runs_on_both_drivers_and_is_counted() {
     for line in ["sim: 5 executables, 3 tests passed, 0 failed", "cuda: 5 executables, 3 tests"] {
         assert!(text.contains(line), "{text}");
     }
-    assert!(text.contains("total: 10 runs, 6 tests passed, 0 failed"), "{text}");
+    assert!(text.contains("total: 10 runs, 6 tests passed, 0 failed, 0 left out"), "{text}");
 }
 
 #[test]
@@ -94,6 +94,35 @@ fn tests_on_the_gpu_run_one_by_one_and_know_their_driver_and_bundle() {
                  && [ -x \"$DMR_BUNDLE/bin/dmr\" ] && echo 'test result: ok. 1 passed; 0 failed'";
     let output = run(&[("tests/gpu", check)], &["cuda"]);
     assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn what_needs_two_gpus_is_left_out_by_name_where_there_are_fewer() {
+    let counts = "test \"$DMR_DRIVER\" = cuda";
+    for (gpus, left_out) in [(1, 2), (2, 0)] {
+        let info = (0..gpus).map(|gpu| format!("echo device {gpu} NVIDIA; ")).collect::<String>();
+        let given = [
+            ("tests/a.peers_copies", PASSES),
+            ("examples/two_gpus", counts),
+            ("bin/dmr", info.as_str()),
+        ];
+        let output = run(&given, &["cuda"]);
+        let text = text(&output);
+        assert!(output.status.success(), "{text}");
+        let ran = 7 - left_out;
+        let total = format!("total: {ran} runs, ");
+        assert!(
+            text.contains(&total) && text.contains(&format!(", {left_out} left out")),
+            "{text}"
+        );
+        let named = text.contains("left out cuda a.peers_copies: it needs 2 GPUs, and there are 1");
+        assert_eq!(named, gpus < 2, "{text}");
+        let on_simulator = run(&given, &["sim"]);
+        assert!(
+            !self::text(&on_simulator).contains("left out sim"),
+            "the simulator has two devices"
+        );
+    }
 }
 
 #[test]

@@ -271,8 +271,8 @@ unsafe extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Code {
         // SAFETY: the caller's pointer is null or writable.
         return unsafe { put(context, 0) }.err().unwrap_or(SUCCESS);
     }
-    let code = driver_call("cuCtxGetCurrent", Scope::ContextHandle(current), |_| Ok(()));
-    // A context that has ended is still current, until another is set.
+    let code = driver_call("cuCtxGetCurrent", Scope::AnyContext(current), |_| Ok(()));
+    // A context that has ended, or is lost (as observed on an H200), is still current until another is set.
     let result = match code {
         SUCCESS | ERROR_CONTEXT_IS_DESTROYED => SUCCESS,
         code => return code,

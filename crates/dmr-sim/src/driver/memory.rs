@@ -2,6 +2,8 @@
 
 use std::ffi::{c_uint, c_void};
 
+use smallvec::SmallVec;
+
 use super::{chapter, put, required};
 use crate::abi::*;
 use crate::address;
@@ -181,7 +183,10 @@ extern "C" fn cuMemsetD32Async(at: CUdeviceptr, value: u32, count: usize, stream
 /// The side of a copy that may be pageable host memory. Both never are.
 #[derive(Clone, Copy)]
 enum Pageable {
-    Neither,
+    /// `by_address`: the call names no contexts.
+    Neither {
+        by_address: bool,
+    },
     Source,
     Target,
     Either,
@@ -257,7 +262,10 @@ unsafe fn submit_copy(
         let take = || unsafe { std::slice::from_raw_parts(from as usize as *const u8, len) }.into();
         return session.copy_in(stream, to, bytes, take).map(drop);
     }
-    let epoch = session.copy(stream, to, from, bytes)?;
+    let devices: SmallVec<[usize; 8]> = (0..session.devices.len()).collect();
+    // Without access, it copies memory of `cuMemAlloc` of other devices only (as observed on an H200).
+    let peers = matches!(pageable, Pageable::Neither { by_address: true }).then_some(&devices[..]);
+    let epoch = session.copy(stream, to, from, bytes, peers)?;
     if waits && !(on_device(to) && on_device(from)) {
         session.wait_for(epoch);
     }
@@ -296,7 +304,9 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 
 unsafe extern "C" fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, len: usize) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyDtoD_v2", 0, to, from, len, Pageable::Neither, true) }
+    unsafe {
+        memcpy("cuMemcpyDtoD_v2", 0, to, from, len, Pageable::Neither { by_address: true }, true)
+    }
 }
 
 unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
@@ -306,7 +316,17 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyDtoDAsync_v2", stream, to, from, len, Pageable::Neither, false) }
+    unsafe {
+        memcpy(
+            "cuMemcpyDtoDAsync_v2",
+            stream,
+            to,
+            from,
+            len,
+            Pageable::Neither { by_address: true },
+            false,
+        )
+    }
 }
 
 unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: Handle) -> Code {
@@ -322,7 +342,9 @@ unsafe extern "C" fn cuMemcpyPeer(
     len: usize,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyPeer", 0, to, from, len, Pageable::Neither, true) }
+    unsafe {
+        memcpy("cuMemcpyPeer", 0, to, from, len, Pageable::Neither { by_address: false }, true)
+    }
 }
 
 unsafe extern "C" fn cuMemcpyPeerAsync(
@@ -334,5 +356,15 @@ unsafe extern "C" fn cuMemcpyPeerAsync(
     stream: Handle,
 ) -> Code {
     // SAFETY: as above.
-    unsafe { memcpy("cuMemcpyPeerAsync", stream, to, from, len, Pageable::Neither, false) }
+    unsafe {
+        memcpy(
+            "cuMemcpyPeerAsync",
+            stream,
+            to,
+            from,
+            len,
+            Pageable::Neither { by_address: false },
+            false,
+        )
+    }
 }

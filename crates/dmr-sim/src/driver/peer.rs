@@ -24,7 +24,7 @@ unsafe extern "C" fn cuDeviceCanAccessPeer(
 extern "C" fn cuCtxEnablePeerAccess(peer: Handle, _flags: c_uint) -> Code {
     driver_call("cuCtxEnablePeerAccess", Scope::Context, |session| {
         let (context, peer) = both(session, peer)?;
-        if !session.config.peer_paths {
+        if !session.has_peer_path(session.device()?, peer) {
             return Err(ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let reaches = &mut session.contexts[context as usize].reaches;
@@ -39,6 +39,9 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, _flags: c_uint) -> Code {
 extern "C" fn cuCtxDisablePeerAccess(peer: Handle) -> Code {
     driver_call("cuCtxDisablePeerAccess", Scope::Context, |session| {
         let (context, peer) = both(session, peer)?;
+        if peer == session.device()? {
+            return Err(ERROR_PEER_ACCESS_NOT_ENABLED);
+        }
         let reaches = &mut session.contexts[context as usize].reaches;
         let at = reaches.iter().position(|&device| device == peer);
         reaches.remove(at.ok_or(ERROR_PEER_ACCESS_NOT_ENABLED)?);
@@ -46,12 +49,9 @@ extern "C" fn cuCtxDisablePeerAccess(peer: Handle) -> Code {
     })
 }
 
-/// Returns the calling context and the device of the other one, which must be another device.
+/// Returns the calling context and the device of the other one.
 fn both(session: &Session<'_>, peer: Handle) -> Outcome<(u32, usize)> {
     let peer = session.index_of(Kind::Context, peer).map_err(|_| ERROR_INVALID_CONTEXT)?;
     let peer = session.contexts.get(peer as usize).ok_or(ERROR_INVALID_CONTEXT)?.device;
-    if peer == session.device()? {
-        return Err(ERROR_INVALID_DEVICE);
-    }
     Ok((session.context()?, peer))
 }

@@ -207,8 +207,9 @@ unsafe extern "C" fn cuMemPoolSetAccess(
             let rights = Rights::of_flags(access.flags)?;
             let device = location_device(session, access.location)?;
             match device == owner {
-                // The owner's right cannot be taken away.
-                true if rights < Rights::ReadWrite => return Err(ERROR_INVALID_DEVICE),
+                // The owner's right cannot be taken away (as observed on an H200).
+                true if rights == Rights::None => return Err(ERROR_INVALID_DEVICE),
+                _ if rights == Rights::Read => return Err(ERROR_NOT_SUPPORTED),
                 false if !session.has_peer_path(device, owner) => {
                     return Err(ERROR_INVALID_DEVICE);
                 }
