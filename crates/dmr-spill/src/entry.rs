@@ -333,9 +333,9 @@ impl<T: Pod> Spilled<T> {
         let of = buffer.context();
         let context =
             Context { resource: Arc::clone(of.resource()), streams: Arc::clone(of.streams()) };
-        let mut elements = PinnedBuffer::zeroed(&context, copies, buffer.len())?;
-        elements.copy_from_device(buffer, copies)?;
         let tag = buffer.block().map_or(AllocTag::UNTAGGED, DeviceBlock::tag);
+        let mut elements = PinnedBuffer::uninit_tagged(&context, copies, buffer.len(), tag)?;
+        elements.copy_from_device(buffer, copies)?;
         Ok(Self { elements, context, tag })
     }
 

@@ -203,8 +203,8 @@ impl fmt::Debug for Spill {
     }
 }
 
-/// The first error of a buffer that could not be spilled, and the bytes of the smallest buffer for which the
-/// driver refused pinned memory.
+/// The first error of a buffer that could not be spilled, and the bytes of the smallest buffer for which pinned
+/// memory was refused.
 struct Refusal {
     error: BufferError,
     no_pinned_memory_for: u64,
@@ -212,8 +212,16 @@ struct Refusal {
 
 impl Refusal {
     fn first(earlier: Option<Self>, error: BufferError, size: u64) -> Self {
-        let is_driver = matches!(&error, BufferError::Resource(ResourceError::Driver { .. }));
-        let no_pinned_memory_for = if is_driver { size } else { u64::MAX };
+        // After another driver error, a copy of a larger buffer would fail as well.
+        let is_refusal = matches!(
+            &error,
+            BufferError::Resource(
+                ResourceError::Driver { .. }
+                    | ResourceError::OutOfMemory { .. }
+                    | ResourceError::OutOfBudget { .. }
+            )
+        );
+        let no_pinned_memory_for = if is_refusal { size } else { u64::MAX };
         match earlier {
             None => Self { error, no_pinned_memory_for },
             Some(Self { error, no_pinned_memory_for: before }) => {
