@@ -16,7 +16,7 @@ pub struct SharedLimitConfig {
     pub(crate) patience: Duration,
 }
 
-/// Where accounts are, unless a variable or the configuration says otherwise.
+/// The directory of accounts, unless a variable or the configuration names another one.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 impl SharedLimitConfig {

@@ -1,4 +1,4 @@
-//! Why a limit cannot be joined, and why a charge is refused.
+//! The errors of a limit that cannot be joined, and of a charge that is refused.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use dmr_core::error::ProcessHolder;
 use dmr_core::size::human_bytes;
 
-/// Why an account cannot be used.
+/// The error of an account that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shared limit {path:?}: {problem}")]
 #[non_exhaustive]
@@ -18,7 +18,7 @@ pub struct SharedLimitError {
     pub problem: Problem,
 }
 
-/// The problem of an account, or of a member.
+/// A problem with an account, or with a member.
 ///
 /// Variants are `#[non_exhaustive]`: match on what you need and end with `..`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +76,7 @@ pub enum Problem {
     #[non_exhaustive]
     #[error("{what}: remove the file, or name another directory in DMR_SHARED_LIMIT_DIR")]
     Foreign {
-        /// The problem with the file.
+        /// The difference from a file of this library.
         what: String,
     },
 
@@ -99,7 +99,7 @@ pub enum Problem {
         "the account is damaged ({what}): end the processes that share it, then remove the file"
     )]
     Corrupt {
-        /// The problem with the contents.
+        /// The damage.
         what: &'static str,
     },
 
@@ -109,7 +109,7 @@ pub enum Problem {
         "the account was {what} by another program while in use: restart the processes that share it"
     )]
     Changed {
-        /// The event that befell the file.
+        /// The change.
         what: &'static str,
     },
 
@@ -125,7 +125,7 @@ pub enum Problem {
     #[non_exhaustive]
     #[error("{what}: mount the proc file system of this pid namespace at /proc")]
     NoProcesses {
-        /// The thing that is missing.
+        /// The part that is missing.
         what: String,
     },
 
@@ -143,7 +143,7 @@ pub enum Problem {
     #[non_exhaustive]
     #[error("locked for {waited:?}{}: continue or end that process if it is stopped; use a longer lock timeout if many join or charge at once", Held(.holder))]
     Busy {
-        /// The time that the call waited.
+        /// The time for which the call waited.
         waited: Duration,
         /// The pid of the process that holds the lock, where the system says.
         holder: Option<u32>,
@@ -155,7 +155,7 @@ pub enum Problem {
     System {
         /// The call.
         call: &'static str,
-        /// The operating system's message.
+        /// The error as the operating system describes it.
         problem: String,
     },
 }
@@ -171,7 +171,7 @@ impl fmt::Display for Held<'_> {
     }
 }
 
-/// Why bytes were not charged. Then nothing has changed.
+/// The error of bytes that were not charged; nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChargeError {

@@ -53,7 +53,7 @@ pub(crate) struct Namespaces {
     pub(crate) time: u64,
 }
 
-/// The values that all members of an account agree on, and the member that set the limit.
+/// The part of an account that all members agree on, and the process that set the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Header {
     /// In bytes.
@@ -77,7 +77,7 @@ pub(crate) struct Record {
     pub(crate) tag_bytes: u64,
 }
 
-/// Why bytes are no header or no record.
+/// Bytes that are no header or no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     /// The header begins with something else.
@@ -207,7 +207,7 @@ fn is_sealed<const N: usize>(bytes: &[u8; N]) -> bool {
     end == checksum(fields).to_le_bytes()
 }
 
-/// Finds accidents, not intent: who can write the file can also write the checksum.
+/// Returns a number that finds accidents, not intent: a program that can write the file can write the checksum.
 fn checksum(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().fold(MAGIC, |sum, word| {

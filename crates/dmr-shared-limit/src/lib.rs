@@ -39,7 +39,7 @@
 //! | `limit` | [`SharedLimit`]: the threads of this process, one at a time |
 //! | `member` | the protocol: join, charge, release, leave, over a storage |
 //! | `table`, `layout` | what is read from the file under the lock; its bytes |
-//! | `file` | the storage that is a file; who may own it |
+//! | `file` | the storage that is a file; its owner and mode |
 //! | `processes` | pids, start times, namespaces |
 //! | `accounts` | [`accounts`](accounts()): the accounts of this user, for display |
 

@@ -37,7 +37,7 @@ struct Gate {
     returned: Condvar,
     /// Bytes by which the next thread with the session changes what is charged.
     change: AtomicI64,
-    /// `true` while a thread retries the changes that the file does not have yet.
+    /// Set while a thread retries a change that the file does not have yet.
     is_retried: AtomicBool,
 }
 
@@ -46,9 +46,9 @@ struct Session {
     member: Member,
 }
 
-/// The time that a change waits which cannot be refused.
+/// The time for which a change waits that cannot be refused.
 const PATIENCE_OF_CHANGE: Duration = Duration::from_millis(50);
-/// The time that the thread which retries a change waits for the file, and then until it tries again.
+/// The time for which the thread that retries a change waits for the file, and then until it tries again.
 const PATIENCE_OF_RETRY: Duration = Duration::from_millis(5);
 const PAUSE_OF_RETRY: Duration = Duration::from_millis(50);
 

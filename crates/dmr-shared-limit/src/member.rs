@@ -40,7 +40,7 @@ enum Stage {
     Left,
 }
 
-/// Why a charge was refused.
+/// The refusal of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     OverLimit(Box<OverLimit>),
@@ -153,7 +153,7 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// Why it cannot be changed now. A record that is not emptied stays until the process ends.
+    /// The reason why it cannot be changed now. A record that is not emptied stays until the process ends.
     pub(crate) fn settle(
         &mut self,
         storage: &mut impl Storage,

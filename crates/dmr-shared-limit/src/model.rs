@@ -11,7 +11,7 @@ use crate::layout::{HEADER_BYTES, Header, Namespaces, ProcessId, RECORD_BYTES, R
 use crate::member::{Largest, Member, Refused};
 use crate::storage::Storage;
 
-/// An event that befalls a process in the middle of a call.
+/// A fault of a process in the middle of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// It is killed before step `.0`.
@@ -36,7 +36,7 @@ struct Process {
     start: u64,
     is_alive: bool,
     member: Option<Member>,
-    /// The bytes that the program believes to have charged.
+    /// The bytes that the program has charged, as far as it can tell.
     held: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The storage of an account, as the protocol needs it.
+//! [`Storage`]: the place where an account is stored, as the protocol needs it.
 
 use std::time::Duration;
 

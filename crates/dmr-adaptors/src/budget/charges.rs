@@ -251,7 +251,7 @@ impl Entry {
 /// The tags that entries name by number, at most this many.
 const MAX_TAGS: usize = 4096;
 
-/// How many places are tried for a tag. One that finds none free is [`AllocTag::OTHER`].
+/// The number of places that are tried for a tag. One that finds none free is [`AllocTag::OTHER`].
 const MAX_PROBES: usize = 64;
 
 /// By the address of the name, or in the first free place after that.

@@ -9,7 +9,7 @@ use dmr_core::error::Holder;
 use dmr_core::process::PerProcess;
 use dmr_core::size::human_bytes;
 
-use crate::sync::lock;
+use crate::sync::{Ordering, lock};
 
 use super::account::Account;
 #[cfg(feature = "shared")]
@@ -78,7 +78,7 @@ impl Budget {
     }
 
     pub(super) fn new_handle(tree: &Arc<Tree>, account: Arc<Account>) -> Self {
-        tree.add_handle();
+        tree.handles.fetch_add(1, Ordering::Relaxed);
         Self { tree: Arc::clone(tree), account }
     }
 
@@ -170,7 +170,9 @@ impl Clone for Budget {
 /// The last handle to a budget or a part of it drops the resources that are kept for retired blocks.
 impl Drop for Budget {
     fn drop(&mut self) {
-        self.tree.remove_handle();
+        if self.tree.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.tree.drop_kept_resources();
+        }
     }
 }
 

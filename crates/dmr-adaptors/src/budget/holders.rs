@@ -9,53 +9,44 @@ use dmr_core::{AllocTag, ResourceError, StreamPoolId};
 use crate::sync::lock;
 
 use super::account::Account;
+use super::charges::Charge;
+use super::outer::OuterRefusal;
 use super::tree::{EXISTING, RESERVED, Refused, Tree};
 
 impl Tree {
     /// Returns the error for `bytes` that were refused. Call it without a lock, as the others of this file.
     pub(super) fn error(&self, refused: Refused, bytes: u64) -> ResourceError {
         let requested = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let new = |name, limit, remaining, pending, holders| {
+            ResourceError::out_of_budget(name, requested, limit, remaining, pending, holders)
+        };
         match refused {
             Refused::Full { account, remaining } => {
-                let (name, limit) = (*lock(&account.name), account.limit());
-                let pending = self.retired_bytes(&account, None);
-                let holders = self.holders(&account);
-                ResourceError::out_of_budget(name, requested, limit, remaining, pending, holders)
+                let (name, pending) = (*lock(&account.name), self.retired_bytes(&account, None));
+                new(name, account.limit(), remaining, pending, self.holders(&account))
             }
-            Refused::Outer(refusal) => {
+            Refused::Outer(OuterRefusal { limit, remaining, shared }) => {
                 let pending = self.retired_bytes(&self.root, None);
-                let (name, limit, left) = (AllocTag::UNTAGGED, refusal.limit, refusal.remaining);
-                ResourceError::out_of_budget(name, requested, limit, left, pending, Vec::new())
-                    .shared_by(refusal.shared)
+                new(AllocTag::UNTAGGED, limit, remaining, pending, Vec::new()).shared_by(shared)
             }
-            Refused::Forked => {
-                ResourceError::out_of_budget(AllocTag::UNTAGGED, requested, 0, 0, 0, Vec::new())
-            }
+            Refused::Forked => new(AllocTag::UNTAGGED, 0, 0, 0, Vec::new()),
         }
     }
 
     /// Returns the holders of an account, most bytes first.
     pub(super) fn holders(&self, account: &Arc<Account>) -> Vec<Holder> {
-        let Some(state) = self.lock() else { return Vec::new() };
         let mut sums = HashMap::new();
         let mut add = |tag, bytes| {
             let sum = sums.entry(tag).or_insert(Holder { tag, bytes: 0, blocks: 0 });
             sum.bytes += bytes;
             sum.blocks += u64::from(tag != EXISTING);
         };
-        let within = state.within(account);
+        let within = self.for_each_charge(account, |_, charge| add(charge.tag, charge.bytes));
         for below in within.iter().filter(|below| !Arc::ptr_eq(below, account)) {
             if below.unused() > 0 {
                 add(RESERVED, below.unused());
             }
         }
-        drop(state);
-        let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
-        self.charges.for_each(|_, charge| {
-            if ids.contains(&charge.account) {
-                add(charge.tag, charge.bytes);
-            }
-        });
         for block in self.retired().iter().flat_map(|queue| queue.iter()) {
             if block.source.account.is_within(account) {
                 add(block.tag, block.bytes);
@@ -68,15 +59,27 @@ impl Tree {
 
     /// Returns the bytes that an account and those below it are charged for live blocks of these streams.
     pub(super) fn live_bytes(&self, account: &Arc<Account>, streams: StreamPoolId) -> u64 {
-        let Some(state) = self.lock() else { return 0 };
-        let ids: HashSet<_> = state.within(account).iter().map(|account| account.id).collect();
-        drop(state);
         let mut live = 0;
-        self.charges.for_each(|known, charge| {
-            if known == Some(streams) && ids.contains(&charge.account) {
-                live += charge.bytes;
-            }
+        self.for_each_charge(account, |of, charge| {
+            live += if of == Some(streams) { charge.bytes } else { 0 };
         });
         live
+    }
+
+    /// Calls `visit` for each charge of an account and those below it, with the streams of the block. Returns these
+    /// accounts.
+    fn for_each_charge(
+        &self,
+        account: &Arc<Account>,
+        mut visit: impl FnMut(Option<StreamPoolId>, Charge),
+    ) -> Vec<Arc<Account>> {
+        let within = self.lock().map_or_else(Vec::new, |state| state.within(account));
+        let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
+        self.charges.for_each(|streams, charge| {
+            if ids.contains(&charge.account) {
+                visit(streams, charge);
+            }
+        });
+        within
     }
 }

@@ -23,7 +23,7 @@ pub(super) trait OuterLimit: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Why they do not fit; nothing has changed.
+    /// The refusal; nothing has changed.
     fn try_charge(
         &self,
         bytes: u64,

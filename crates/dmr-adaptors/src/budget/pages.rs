@@ -13,7 +13,7 @@ use super::charges::Item;
 /// destroying it releases what was charged for it: nothing if it was created upstream. Addresses
 /// and mappings take no memory.
 ///
-/// Where upstream has no pages, [`virtual_memory`](DeviceMemoryResource::virtual_memory) returns
+/// Over a resource without pages, [`virtual_memory`](DeviceMemoryResource::virtual_memory) returns
 /// `None`, and every call here that can fail returns
 /// [`NoVirtualMemory`](ResourceError::NoVirtualMemory).
 impl<R: DeviceMemoryResource + 'static> VirtualMemory for GlobalDeviceBudget<R> {

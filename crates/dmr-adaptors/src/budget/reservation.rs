@@ -13,7 +13,7 @@ use super::Budget;
 use super::account::Account;
 use super::tree::{RESERVED, Refused, State, Tree};
 
-/// The interval at which a waiting reservation looks again, and reaps.
+/// The time after which a waiting reservation looks again, and reaps.
 const REAP_EVERY: Duration = Duration::from_millis(2);
 
 /// Bytes taken out of a budget, as a budget of their own, with the same name. Made by
@@ -88,7 +88,7 @@ impl Drop for Reservation {
 pub(super) struct Waiter {
     account: Arc<Account>,
     bytes: u64,
-    /// `true` if its bytes are charged to the tree, and not yet to the limit around it.
+    /// Set while its bytes are charged to the tree and not yet to the limit around it.
     is_charging: bool,
 }
 

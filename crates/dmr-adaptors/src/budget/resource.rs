@@ -42,7 +42,7 @@ use super::tree::{EXISTING, Tree};
 ///
 /// # Calls that bypass it
 ///
-/// What is allocated or grown directly upstream, with [`upstream`](Self::upstream) or a clone of an
+/// A block that is allocated or grown directly upstream, with [`upstream`](Self::upstream) or a clone of an
 /// `Arc`, is not charged, and the limit does not bound it. A block releases what its budget was
 /// charged for it: nothing if it was allocated upstream or by another budget, and not the bytes by
 /// which it grew there. When a block grows through the budget, it is charged for all of its size. A

@@ -151,7 +151,7 @@ impl Tree {
     pub(super) fn drop_source(&self, source: &Source) {
         self.poll();
         source.is_dropped.store(true, Ordering::Release);
-        if !self.has_handles() {
+        if self.handles.load(Ordering::Acquire) == 0 {
             self.drop_kept_resources();
         }
     }

@@ -15,7 +15,7 @@ use super::account::{MAX_BYTES, signed};
 use super::outer::{OuterLimit, OuterRefusal};
 use super::tree::{EXISTING, RESERVED, Tree};
 
-/// How long a call waits for the account at least, and at most if it cannot be refused.
+/// The time for which a charge waits for the account at least, and a query at most.
 const MOMENT: Duration = Duration::from_millis(50);
 
 impl Budget {
@@ -79,7 +79,7 @@ impl Shared {
             let held = tags.entry(tag).or_default();
             *held = held.saturating_add_signed(bytes);
         } else {
-            // What the tag does not have was charged before it had the tag.
+            // Bytes that the tag does not have were charged before the block had the tag.
             let mut rest = bytes.unsigned_abs();
             for tag in [tag, RESERVED, EXISTING] {
                 let Some(held) = tags.get_mut(&tag) else { continue };

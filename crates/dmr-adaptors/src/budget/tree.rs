@@ -37,10 +37,10 @@ pub(super) struct Tree {
     pub(super) charges: Charges,
     pub(super) retired: LeakedInChild<Mutex<RetiredBlocks>>,
     /// The number of [`Budget`](super::Budget)s.
-    handles: AtomicU64,
-    /// How often a retired block was released.
+    pub(super) handles: AtomicU64,
+    /// The number of retired blocks that were released.
     reaped: AtomicU64,
-    /// How often a charge was taken back, because the limit around the root refused it.
+    /// The number of charges that were taken back, because the limit around the root refused them.
     taken_back: AtomicU64,
     /// The number of reservations that wait.
     waiting: AtomicU64,
@@ -58,20 +58,20 @@ pub(super) struct State {
     pub(super) waiters: BTreeMap<u64, Waiter>,
 }
 
-/// How often bytes were released that no request should be refused for.
+/// The numbers of releases of bytes for which no request should be refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Releases {
     reaped: u64,
     taken_back: u64,
 }
 
-/// Why bytes were not charged.
+/// A refusal: the bytes were not charged.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// They did not fit into this account at an instant during the call.
     Full { account: Arc<Account>, remaining: u64 },
     /// The limit around the root refused them.
-    Outer(Box<OuterRefusal>),
+    Outer(OuterRefusal),
     /// This is a forked child.
     Forked,
 }
@@ -123,21 +123,6 @@ impl Tree {
     /// Refuses a call in a forked child.
     pub(super) fn check(&self, device_ordinal: usize) -> ResourceResult<()> {
         if self.is_forked() { Err(ResourceError::forked_process(device_ordinal)) } else { Ok(()) }
-    }
-
-    pub(super) fn add_handle(&self) {
-        self.handles.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Removes a handle. The last one drops the resources that the tree keeps.
-    pub(super) fn remove_handle(&self) {
-        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drop_kept_resources();
-        }
-    }
-
-    pub(super) fn has_handles(&self) -> bool {
-        self.handles.load(Ordering::Acquire) > 0
     }
 
     /// Adds an account below `parent`, and removes those that hold nothing and cannot be charged any more.
@@ -237,7 +222,7 @@ impl Tree {
         self.taken_back.fetch_add(1, Ordering::Release);
         drop(state);
         self.notify_waiters();
-        Err(Refused::Outer(Box::new(refusal)))
+        Err(Refused::Outer(refusal))
     }
 
     /// Returns the limit around the root, if `bytes` of an account are charged to that.
@@ -362,8 +347,8 @@ impl Tree {
         }
     }
 
-    /// Returns how often bytes were released that no request should be refused for. A block that
-    /// upstream has freed before this call is counted by the end of the next poll.
+    /// Returns the numbers of releases so far. A block that upstream has freed before this call is counted by the
+    /// end of the next poll.
     pub(super) fn releases(&self) -> Releases {
         let [reaped, taken_back] =
             [&self.reaped, &self.taken_back].map(|count| count.load(Ordering::Acquire));
