@@ -74,13 +74,34 @@ fn a_ledger_is_copied_with_all_its_uses() {
 }
 
 #[test]
-fn neighbours_with_the_same_uses_are_one_range() {
+fn ranges_inside_a_use_that_have_the_same_uses_then_are_one() {
     let mut ledger = PartLedger::allocated(ALLOCATION);
     for at in (0..600).step_by(6) {
-        ledger.commit(part(at, at + 6), Write, UseId::new(1, 2));
+        ledger.commit(part(at, at + 6), Read, UseId::new(at % 5, 2));
     }
-    // Before, inside and behind the block.
-    assert_eq!(ledger.ranges(), 3);
+    assert_eq!(ledger.ranges(), 102);
+    ledger.commit(part(3, 597), Write, UseId::new(1, 4));
+    // Before the block, its first and last 3 bytes, those between them, and behind the block.
+    assert_eq!(ledger.ranges(), 5);
+    assert_eq!(waits(&ledger, part(3, 597), 0, Write), [UseId::new(1, 4)]);
+    assert_eq!(waits(&ledger, part(0, 4), 9, Write).len(), 3);
+}
+
+#[test]
+fn uses_that_are_done_are_dropped_before_ranges_with_other_uses_are_joined() {
+    let mut ledger = PartLedger::allocated(ALLOCATION).with_most_ranges(64);
+    let in_flight = 560;
+    let is_done = |used: UseId| used.seq() < in_flight;
+    for at in 0..600 {
+        ledger.make_room(is_done);
+        let used = UseId::new(1 + at % 7, at as u64);
+        ledger.commit(part(at, at + 1), Write, used);
+        assert!(ledger.ranges() <= 64);
+    }
+    for at in in_flight as usize..600 {
+        let used = UseId::new(1 + at % 7, at as u64);
+        assert_eq!(waits(&ledger, part(at, at + 1), 9, Read), [used]);
+    }
 }
 
 /// One step of a random program over one block.
@@ -159,7 +180,7 @@ impl Model {
     fn new(streams: usize) -> Self {
         let none = vec![0; streams];
         let mut model = Self {
-            ledger: PartLedger::allocated(ALLOCATION),
+            ledger: PartLedger::allocated(ALLOCATION).with_most_ranges(EXACT),
             clocks: vec![none.clone(); streams],
             last_seq: vec![1; streams],
             windows: Vec::new(),
@@ -251,6 +272,12 @@ impl Model {
             Stage::Numbered { seq } => Stage::Recorded { seq, event: self.clocks[stream].clone() },
             Stage::Recorded { seq, event } => {
                 self.windows.remove(at);
+                let uses = &self.uses;
+                let is_done = |used: UseId| {
+                    let (_, _, event) = &uses[&used];
+                    event.iter().zip(&self.done).all(|(used, done)| used <= done)
+                };
+                self.ledger.make_room(is_done);
                 let used = UseId::new(stream, seq);
                 self.uses.insert(used, (access, bytes, event));
                 self.ledger.commit(bytes, access, used);

@@ -252,7 +252,7 @@ fn a_block_is_freed_after_the_uses_of_all_its_parts() {
     }
 }
 
-/// Many parts, more than a ledger has ranges: everything that overlaps is ordered all the same.
+/// Many parts of many sizes: everything that overlaps is ordered.
 #[test]
 fn a_block_in_many_parts_is_ordered() {
     let scene = Scene::new();

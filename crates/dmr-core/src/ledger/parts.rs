@@ -5,19 +5,18 @@ use smallvec::SmallVec;
 use super::{Ledger, UseId};
 use crate::{Access, ByteRange};
 
-/// The number of ranges above which neighbours are joined: enough for a buffer whose parts 60 pieces of work
-/// use at once. A use adds two at most, so a list has 128 ranges of 56 bytes at most, 7 KiB on the host heap.
-const MOST: usize = 126;
+/// The number of ranges above which neighbours are joined: enough for 4,094 pages between which there is other
+/// memory. A use adds two at most, so a list has 8,192 ranges of 56 bytes at most, 448 KiB on the host heap.
+const MOST: usize = 8190;
 
-/// The number of ranges that are left when neighbours have been joined because there were too many: so few
-/// that the next 15 uses or more need no such search.
-const LEFT: usize = MOST - 30;
+/// The number of ranges that a list without uses keeps memory for.
+const KEPT: usize = 128;
 
 /// The uses of one block that later uses may have to wait for, for each range of its bytes.
 ///
 /// A list of ranges that cover all addresses. A use splits the ranges at its two ends, waits for the uses of
-/// those inside, and is committed to each. Neighbours with the same uses are one range again, so a write of
-/// the whole block leaves one range.
+/// those inside, and is committed to each. Those inside that have the same uses then are one range again, so a
+/// write of the whole block leaves one. Neighbours outside stay apart: work on pages finds them split.
 ///
 /// Each range keeps these invariants for each of its bytes:
 ///
@@ -30,18 +29,27 @@ const LEFT: usize = MOST - 30;
 ///
 /// # Why two ranges can be joined
 ///
-/// A list that becomes too long joins those neighbours that have most in common. Their union has, of each
+/// A list that becomes too long first drops the uses that are known to be done, and then joins those neighbours
+/// that have most in common. Their union has, of each
 /// stream, the latest of the two writes and the latest of the two reads. Each use in one of the two is in the
 /// union, or a later use of its stream is, with which it is ordered before; so the invariants hold for the
 /// bytes of both, and a use waits for all that it waited for. That a write removes the other uses needs what
 /// it needs in a [`Ledger`]: its stream has waited for all uses of *its* bytes, and a use of other bytes that
 /// the union has brought in was not needed for these. A stream may wait for a later use of other bytes:
 /// a wait more, never one less.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PartLedger {
     /// Sorted; the first one starts at 0, and each one ends where the next one starts. Without ranges there
     /// are no uses.
     ranges: Vec<UsedRange>,
+    /// The number of ranges above which neighbours are joined.
+    most: usize,
+}
+
+impl Default for PartLedger {
+    fn default() -> Self {
+        Self { ranges: Vec::new(), most: MOST }
+    }
 }
 
 /// The uses of the bytes from `start` to the start of the next range.
@@ -62,6 +70,13 @@ impl PartLedger {
         let mut allocated = Self::default();
         allocated.copy(&Ledger::allocated(home));
         allocated
+    }
+
+    /// Sets the number of ranges above which neighbours are joined. It is at least 4.
+    #[must_use]
+    pub fn with_most_ranges(mut self, most: usize) -> Self {
+        self.most = most.max(4);
+        self
     }
 
     /// Makes all bytes have the uses in `whole`, and no others.
@@ -94,9 +109,28 @@ impl PartLedger {
         self.ranges.is_empty()
     }
 
-    /// Removes all uses, and keeps the list's memory on the host heap.
+    /// Removes all uses, and keeps the memory of a short list on the host heap.
     pub fn forget(&mut self) {
         self.ranges.clear();
+        if self.ranges.capacity() > KEPT {
+            self.ranges = Vec::new();
+        }
+    }
+
+    /// Drops the uses that are done and joins ranges, if the list has no room for another use. Without this
+    /// call [`commit`](Self::commit) joins more ranges.
+    #[inline]
+    pub fn make_room(&mut self, is_done: impl Fn(UseId) -> bool) {
+        if self.ranges.len() + 2 > self.most {
+            self.drop_done(is_done);
+        }
+    }
+
+    #[cold]
+    fn drop_done(&mut self, is_done: impl Fn(UseId) -> bool) {
+        self.ranges.iter_mut().for_each(|range| range.retain(|used| !is_done(used)));
+        self.ranges.dedup_by(|later, earlier| later.has_uses_of(earlier));
+        self.join_closest();
     }
 
     /// Calls `visit` with the uses that the stream in `slot` must wait for before it uses these bytes: a
@@ -187,36 +221,46 @@ impl PartLedger {
         at
     }
 
-    /// Joins the ranges with indices from `first` to `end`, and their neighbours, that have the same uses; if
-    /// there are too many ranges, also others.
+    /// Joins those ranges with indices from `first` to `end` that have the same uses; if there are too many
+    /// ranges, also others.
     fn join(&mut self, first: usize, end: usize) {
-        for at in (first.max(1)..(end + 1).min(self.ranges.len())).rev() {
-            if self.ranges[at].has_uses_of(&self.ranges[at - 1]) {
-                self.ranges.remove(at);
+        let mut kept = first + 1;
+        for at in first + 1..end {
+            if !self.ranges[at].has_uses_of(&self.ranges[kept - 1]) {
+                self.ranges.swap(at, kept);
+                kept += 1;
             }
         }
-        if self.ranges.len() > MOST {
+        if kept < end {
+            self.ranges.drain(kept..end);
+        }
+        if self.ranges.len() > self.most {
             self.join_closest();
         }
     }
 
-    /// Joins the neighbours that have most in common, until few ranges are left.
+    /// Joins the neighbours that have most in common, until the list is a quarter shorter than it may be: then
+    /// many uses need no such search.
     #[cold]
     fn join_closest(&mut self) {
-        let distances = || self.ranges.windows(2).map(|pair| pair[0].distance(&pair[1]));
-        let mut sorted: SmallVec<[Distance; MOST + 2]> = distances().collect();
-        let surplus = self.ranges.len() - LEFT;
+        let left = self.most / 4 * 3;
+        let Some(mut surplus) = self.ranges.len().checked_sub(left).filter(|it| *it > 0) else {
+            return;
+        };
+        let pairs = self.ranges.windows(2);
+        let distances: Vec<_> = pairs.map(|pair| pair[0].distance(&pair[1])).collect();
+        let mut sorted = distances.clone();
         let (_, limit, _) = sorted.select_nth_unstable(surplus - 1);
-        let limit = *limit;
-        let joins: SmallVec<[bool; MOST + 2]> = distances().map(|it| it <= limit).collect();
-        let mut surplus = surplus;
-        for at in (0..joins.len()).rev() {
-            if joins[at] && surplus > 0 {
-                let joined = self.ranges.remove(at + 1);
-                self.ranges[at].add_all(&joined);
+        let mut pairs = distances.iter();
+        self.ranges.dedup_by(|later, earlier| {
+            let is_close = pairs.next().is_some_and(|distance| distance <= limit);
+            let joins = is_close && surplus > 0;
+            if joins {
+                earlier.add_all(later);
                 surplus -= 1;
             }
-        }
+            joins
+        });
     }
 }
 

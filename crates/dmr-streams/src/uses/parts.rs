@@ -48,7 +48,12 @@ impl SlotState {
 
     /// Closes a window. Returns `false` if there is no such window.
     #[inline(never)]
-    pub(super) fn close_part(&mut self, token: &UseToken, end: WindowEnd) -> bool {
+    pub(super) fn close_part(
+        &mut self,
+        token: &UseToken,
+        end: WindowEnd,
+        is_done: &dyn Fn(UseId) -> bool,
+    ) -> bool {
         let Some(at) = self.position_of(token.ticket()) else { return false };
         let Some(parts) = &mut self.parts else { return false };
         self.windows.swap_remove(at);
@@ -64,6 +69,7 @@ impl SlotState {
             parts.ledger.copy(&self.ledger);
             self.ledger.forget();
         }
+        parts.ledger.make_room(is_done);
         match end {
             WindowEnd::Unused => {}
             WindowEnd::Used(used) => {

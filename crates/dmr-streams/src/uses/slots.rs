@@ -164,13 +164,19 @@ impl Slots {
         }
     }
 
-    /// Closes a window. A token without a window changes nothing.
+    /// Closes a window. A token without a window changes nothing. `is_done` returns whether a use is known to be
+    /// done.
     #[inline(always)]
-    pub(crate) fn close(&self, token: &UseToken, closing: WindowEnd) -> Closed {
+    pub(crate) fn close(
+        &self,
+        token: &UseToken,
+        closing: WindowEnd,
+        is_done: &dyn Fn(UseId) -> bool,
+    ) -> Closed {
         let of_token = self.of_generation(token.slot(), token.generation());
         let Some((_, mut slot)) = of_token else { return Closed::Stale };
         let is_closed = match slot.parts.is_some() {
-            true => slot.close_part(token, closing),
+            true => slot.close_part(token, closing, is_done),
             false => slot.close_whole(token, closing),
         };
         if !is_closed {

@@ -75,7 +75,7 @@ fn conflicting_windows_exclude_each_other() {
                     inside.store(false, Ordering::SeqCst);
                     let tokens = tokens(block, me, Access::Write, ticket);
                     let entry = UseId::new(me.slot(), 2);
-                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry));
+                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry), &|_| false);
                 })
             })
             .into();
@@ -102,7 +102,7 @@ fn windows_on_disjoint_parts_do_not_exclude_each_other() {
                     let ticket = slots.open(&used, me, |_| {}).unwrap();
                     let tokens = tokens(block, me, Access::Write, ticket);
                     let entry = UseId::new(me.slot(), 2);
-                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry));
+                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry), &|_| false);
                 })
             })
             .into();
@@ -121,7 +121,11 @@ fn windows_on_disjoint_parts_do_not_exclude_each_other() {
 fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn() -> bool) {
     if let Ok(ticket) = slots.open(&BlockUse::new(block, Access::Read), stream, |_| {}) {
         assert!(!is_gone(), "used after it left");
-        slots.close(&tokens(block, stream, Access::Read, ticket).as_slice()[0], WindowEnd::Unused);
+        slots.close(
+            &tokens(block, stream, Access::Read, ticket).as_slice()[0],
+            WindowEnd::Unused,
+            &|_| false,
+        );
     }
 }
 
@@ -190,7 +194,7 @@ fn the_last_window_of_a_retired_block_is_reported_once() {
             loom::thread::spawn(move || {
                 let tokens = tokens(block, me, Access::Read, ticket);
                 matches!(
-                    slots.close(&tokens.as_slice()[0], WindowEnd::Unused),
+                    slots.close(&tokens.as_slice()[0], WindowEnd::Unused, &|_| false),
                     Closed::LastOfRetired(_)
                 )
             })

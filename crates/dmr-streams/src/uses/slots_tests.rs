@@ -53,8 +53,9 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
             tokens
         };
         let (done, later) = (open(), open());
-        slots.close(&later.as_slice()[0], WindowEnd::Used(UseId::new(stream.slot(), 4)));
-        slots.close(&done.as_slice()[0], WindowEnd::Done(UseId::new(stream.slot(), 2)));
+        slots
+            .close(&later.as_slice()[0], WindowEnd::Used(UseId::new(stream.slot(), 4)), &|_| false);
+        slots.close(&done.as_slice()[0], WindowEnd::Done(UseId::new(stream.slot(), 2)), &|_| false);
         let mut needs = Vec::new();
         slots.visit_host_waits(block, ByteRange::WHOLE, |need| needs.push(need.seq())).unwrap();
         assert!(needs.contains(&4), "{access:?}: {needs:?}");
@@ -81,7 +82,7 @@ fn each_open_window_has_a_ticket_that_no_other_has() {
             // SAFETY: no memory stands behind the block.
             unsafe { tokens.push(block, Access::Write, open.swap_remove(step * 7 % open.len())) };
             assert!(matches!(
-                slots.close(&tokens.as_slice()[0], WindowEnd::Unused),
+                slots.close(&tokens.as_slice()[0], WindowEnd::Unused, &|_| false),
                 Closed::Window
             ));
         }

@@ -284,8 +284,9 @@ impl UseTable<'_> {
         end: WindowEnd,
     ) -> ResourceResult<()> {
         let (mut closed, mut stale) = (0, None);
+        let is_done = |used| self.pool.progress().is_done(used);
         for token in &tokens.as_slice()[from..] {
-            match self.slots().close(token, end) {
+            match self.slots().close(token, end, &is_done) {
                 Closed::Stale => {
                     stale = Some(token.generation());
                     continue;
