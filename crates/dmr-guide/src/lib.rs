@@ -32,6 +32,7 @@ pages! {
     Async: "../../../docs/src/guide/async.md",
     Benchmarks: "../../../docs/src/guide/benchmarks.md",
     ComingFrom: "../../../docs/src/guide/coming-from.md",
+    Cudarc: "../../../docs/src/guide/cudarc.md",
     Debugging: "../../../docs/src/guide/debugging.md",
     Environment: "../../../docs/src/guide/environment.md",
     Errors: "../../../docs/src/guide/errors.md",

@@ -147,14 +147,14 @@ pub mod prelude {
     pub use dmr_cuda_direct::DirectCudaResource;
     #[cfg(feature = "pool")]
     pub use dmr_cuda_virtual::{VirtualConfig, VirtualCudaResource};
-    pub use dmr_launch::{LaunchRecorder, Reads, ReadsAndWrites, Writes};
+    pub use dmr_launch::{LaunchError, LaunchRecorder, Reads, ReadsAndWrites, Writes};
     #[cfg(feature = "pool")]
     pub use dmr_pool::{PoolConfig, PoolResource};
     #[cfg(feature = "spill")]
     pub use dmr_spill::{Spill, Spillable};
     pub use dmr_streams::{
-        Device, DeviceContext, DeviceError, PatternOps, PinnedKind, PinnedResource, StreamLease,
-        StreamPool, StreamPoolConfig, Tracked,
+        CudaSlices, Device, DeviceContext, DeviceError, PatternOps, PinnedKind, PinnedResource,
+        StreamLease, StreamPool, StreamPoolConfig, Tracked,
     };
 }
 
