@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DevicePtrMut, DriverErr
 use dmr_core::error::StreamProblem;
 use dmr_core::{AllocTag, DeviceBlock, DeviceMemoryResource, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
-use dmr_launch::{LaunchError, LaunchRecorder, Reads, Writes};
+use dmr_launch::{LaunchError, LaunchRecorder, PrepareError, Reads, Writes};
 use dmr_sim::{Policy, Universe};
 use dmr_streams::{DeviceContext, StreamLease, StreamPool, Tracked};
 use dmr_testkit::{Rig, for_each_driver_call};
@@ -105,6 +105,29 @@ fn a_guard_that_was_forgotten_is_an_error_and_its_use_is_waited_for() {
         "{error}"
     );
     scene.assert_clean();
+}
+
+#[test]
+fn the_windows_stay_open_if_a_use_can_be_neither_ordered_nor_waited_for() {
+    let mut scene = Scene::new();
+    scene.rig.universe().fail_nth("cuCtxSynchronize", 1, 999);
+    let launch = LaunchRecorder::new_strict(&scene.home);
+    let launched = launch.launch_with(&scene.ctx, Writes(&mut scene.block), |_, mut block| {
+        std::mem::forget(block.device_ptr_mut(&scene.other).1);
+        Ok::<_, ()>(())
+    });
+    assert!(matches!(launched, Err(LaunchError::View(_))), "{launched:?}");
+    let (id, away) = (scene.block.id(), scene.rig.stream());
+    let launch = LaunchRecorder::new_strict(&away);
+    let read = launch.launch_with(&scene.ctx, Reads(&scene.block), |_, _| Ok::<_, ()>(()));
+    let Err(LaunchError::Prepare(PrepareError::Resource { source, .. })) = read else {
+        panic!("{read:?}")
+    };
+    assert!(matches!(source, ResourceError::WindowConflict { .. }), "{source}");
+    // The memory is leaked and not freed.
+    scene.ctx.resource.deallocate(scene.block).unwrap();
+    assert_eq!(scene.ctx.resource.reap_pending(), Ok(0));
+    assert!(scene.ctx.resource.is_retired(id));
 }
 
 #[test]
