@@ -279,7 +279,9 @@ impl<T: Pod> fmt::Debug for PinnedBuffer<T> {
 ///
 /// The first error. What could not be freed is still retired: call again.
 pub fn try_reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
-    ctx.streams().try_reap_pinned()
+    let freed = ctx.streams().try_reap_pinned();
+    settle_layers(ctx);
+    freed
 }
 
 /// Waits for the pinned memory of the context's streams that was dropped, unless a launch that
@@ -289,7 +291,9 @@ pub fn try_reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64
 ///
 /// As [`try_reap_pinned`].
 pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
-    ctx.streams().reap_pinned()
+    let freed = ctx.streams().reap_pinned();
+    settle_layers(ctx);
+    freed
 }
 
 /// Returns pinned memory that no buffer uses to the driver while more than `keep_bytes` bytes of a kind are reserved;
@@ -299,5 +303,17 @@ pub fn reap_pinned<C: DeviceContext + ?Sized>(ctx: &C) -> ResourceResult<u64> {
 ///
 /// The first error. All other memory was returned all the same.
 pub fn trim_pinned<C: DeviceContext + ?Sized>(ctx: &C, keep_bytes: u64) -> ResourceResult<u64> {
-    ctx.streams().trim_pinned(keep_bytes)
+    let trimmed = ctx.streams().trim_pinned(keep_bytes);
+    settle_layers(ctx);
+    trimmed
+}
+
+/// Lets the layers around pinned memory see what was freed below them: a budget releases its bytes.
+fn settle_layers<C: DeviceContext + ?Sized>(ctx: &C) {
+    for kind in PinnedKind::ALL {
+        if let Some(resource) = ctx.pinned_resource(kind) {
+            // The error of the reap before was returned.
+            let _ = resource.try_reap();
+        }
+    }
 }

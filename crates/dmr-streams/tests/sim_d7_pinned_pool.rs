@@ -241,6 +241,32 @@ fn the_host_waits_for_the_uses_of_its_memory_and_not_for_later_work_of_the_strea
 }
 
 #[test]
+fn the_host_waits_for_uses_of_its_bytes_and_for_no_window_on_others() {
+    let rig = lazy();
+    let [home, away] = [rig.stream(), rig.stream()];
+    let (memory, uses) =
+        (rig.streams().allocate_pinned(4096, home.id()).unwrap(), rig.streams().uses());
+    let id = memory.block().id();
+    let [left, right] = [0, 2048].map(|at| ByteRange::new(memory.block().ptr() + at, 2048));
+    let window = [BlockUse::of_bytes(id, Access::Write, left)];
+    let tokens = uses.prepare(&window, away.id()).unwrap();
+    rig.ops().fill_pattern(memory.block(), 0..2048, 1, away.id()).unwrap();
+    assert_eq!(memory.synchronize(left), Ok(false), "its window is open");
+    assert_eq!(memory.synchronize(ByteRange::WHOLE), Ok(false), "the window is on a part");
+    assert_eq!(memory.synchronize(right), Ok(true));
+    uses.finish(tokens).unwrap();
+    rig.universe().reset_calls();
+    assert_eq!(memory.synchronize(right), Ok(true));
+    assert_eq!(rig.universe().calls().count("cuEventSynchronize"), 0);
+    for bytes in [left, ByteRange::WHOLE] {
+        assert_eq!(memory.synchronize(bytes), Ok(true));
+        assert_eq!(rig.universe().calls().count("cuEventSynchronize"), 1, "{bytes:?}");
+    }
+    drop((memory, home, away));
+    rig.assert_clean();
+}
+
+#[test]
 fn a_trim_returns_whole_segments_and_no_memory_that_is_in_use() {
     let rig = lazy();
     let home = rig.stream();

@@ -101,7 +101,7 @@ impl DeviceRuntime {
     ///
     /// As [`StreamPool::trim_pinned`].
     pub fn trim_pinned(&self, keep_bytes: u64) -> dmr_core::ResourceResult<u64> {
-        self.streams().trim_pinned(keep_bytes)
+        dmr_buffer::pinned::trim_pinned(self, keep_bytes)
     }
 
     /// Returns the account that pinned memory is charged to.

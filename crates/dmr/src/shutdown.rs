@@ -52,7 +52,7 @@ impl DeviceRuntime {
         }
         let waited = self.streams().synchronize_all().map(drop);
         let reaped = self.resource().reap_pending().map(drop);
-        let pinned = self.streams().reap_pinned().and_then(|_| self.trim_pinned(0)).map(drop);
+        let pinned = self.streams().reap_pinned().and(self.trim_pinned(0)).map(drop);
         let trimmed = self.resource().trim_to(0).map(drop);
         #[cfg(feature = "logging")]
         let flushed = self.layers.log.as_ref().map_or(Ok(()), |log| log.flush());
