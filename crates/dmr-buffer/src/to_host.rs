@@ -62,7 +62,7 @@ impl<'a, T: Pod> DeviceView<'a, T> {
         stream: StreamId,
     ) -> Result<(PinnedBuffer<T>, Completed), BufferError> {
         let owner = self.owner();
-        let mut elements = PinnedBuffer::zeroed(owner, stream, self.len())?;
+        let mut elements = PinnedBuffer::uninit(owner, stream, self.len())?;
         elements.copy_from_device(*self, stream)?;
         Ok((elements, owner.streams.completed(stream)))
     }

@@ -78,7 +78,7 @@ impl StreamPool {
     /// Records an event on the stream, and passes the wait for it to the watcher. `None` if the work is done.
     fn begin_wait(self: &Arc<Self>, stream: StreamId) -> ResourceResult<Option<Arc<Wait>>> {
         let stream = self.enter(stream)?;
-        stream.refuse_capture()?;
+        // Looks for a capture, after the record.
         let Some(event) = self.progress().event_on(&stream)? else { return Ok(None) };
         let wait = Arc::new(Wait {
             device: self.device().clone(),

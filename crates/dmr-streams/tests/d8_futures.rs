@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dmr_core::error::StreamProblem;
 use dmr_core::{AllocTag, DeviceMemoryResource, DeviceOps, ResourceError};
 use dmr_cuda_direct::DirectCudaResource;
-use dmr_streams::StreamPoolConfig;
+use dmr_streams::{StreamPool, StreamPoolConfig};
 use dmr_testkit::{CountedWakes, HeldStream, Rig, RigConfig, block_on};
 
 const BYTES: usize = 1 << 20;
@@ -154,7 +154,7 @@ fn a_waker_that_panics_harms_no_other_future() {
 #[test]
 fn it_outlives_the_lease_and_the_pool() {
     let rig = Rig::new();
-    let pool = dmr_streams::StreamPool::new(rig.device().clone(), StreamPoolConfig::new()).unwrap();
+    let pool = StreamPool::new(rig.device().clone(), StreamPoolConfig::new()).unwrap();
     let stream = pool.acquire().unwrap();
     let held = HeldStream::hold(&pool, &stream);
     let mut completed = pool.completed(&stream);
@@ -185,9 +185,10 @@ fn the_only_stream_of_a_pool_stays_the_only_one() {
 
 #[test]
 fn an_id_that_names_no_stream_is_the_futures_error() {
-    let (rig, other) = (Rig::new(), Rig::new());
+    let rig = Rig::new();
+    let other = StreamPool::new(rig.device().clone(), StreamPoolConfig::new()).unwrap();
     let lease = rig.stream();
-    let (returned, foreign) = (lease.id(), other.stream());
+    let (returned, foreign) = (lease.id(), other.acquire().unwrap());
     drop(lease);
     for (id, problem) in
         [(returned, StreamProblem::ReturnedLease), (foreign.id(), StreamProblem::OtherPool)]
@@ -195,11 +196,12 @@ fn an_id_that_names_no_stream_is_the_futures_error() {
         let mut completed = rig.streams().completed(id);
         let wakes = Arc::new(CountedWakes::default());
         let outcome = wakes.poll(&mut completed);
-        let is_misuse = matches!(&outcome, Poll::Ready(Err(ResourceError::StreamMisuse { problem: found, .. })) if *found == problem);
-        assert!(is_misuse, "{outcome:?}");
+        let Poll::Ready(Err(ResourceError::StreamMisuse { problem: found, .. })) = &outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(*found, problem);
         assert_eq!(wakes.poll(&mut completed), outcome);
     }
-    drop(foreign);
+    drop((foreign, other));
     rig.assert_clean();
-    other.assert_clean();
 }
