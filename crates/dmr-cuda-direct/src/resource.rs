@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::result;
@@ -31,6 +32,10 @@ use dmr_streams::{Device, RelaxedCapture, StreamPool};
 /// [`reap_pending`](DeviceMemoryResource::reap_pending), which do the same here; all of these may wait.
 /// Because `cuMemFree` waits, work on *any* stream may use a block until it is deallocated.
 ///
+/// Kernels of another device, which has [access](DeviceMemoryResource::allow_access), are no work of this device: from
+/// then on a free also waits for all work that was submitted to the block's home stream before it was deallocated, and
+/// that stream must have been made to wait for them.
+///
 /// Uses are not tracked: a free need not wait for work that is submitted after `deallocate`.
 ///
 /// # When a free fails
@@ -45,6 +50,9 @@ pub struct DirectCudaResource {
     observer: Option<Arc<dyn MemoryObserver>>,
     state: LeakedInChild<Mutex<State>>,
     pending: LeakedInChild<PendingFrees<RetiredBlock>>,
+    /// Kernels of other devices may use the blocks. `cuMemFree` does not wait for them, nor for a stream of this
+    /// device that waits for them.
+    has_peers: AtomicBool,
 }
 
 /// Never locked across a driver call.
@@ -72,7 +80,7 @@ impl DirectCudaResource {
     pub fn new(streams: Arc<StreamPool>) -> Self {
         let pending = PendingFrees::new(1, |block: &RetiredBlock| block.bytes);
         let (state, pending) = (LeakedInChild::default(), LeakedInChild::new(pending));
-        Self { streams, observer: None, state, pending }
+        Self { streams, observer: None, state, pending, has_peers: AtomicBool::new(false) }
     }
 
     /// Reports each block to `observer` as a region outside of every heap, with its tag: for a tool that
@@ -121,6 +129,10 @@ impl DirectCudaResource {
     fn free_retired(&self, relaxed: Option<&RelaxedCapture<'_>>) -> ResourceResult<u64> {
         let mut freed = 0;
         self.pending.reap(Patience::Wait, |pending| {
+            if relaxed.is_some() && !pending.after.is_empty() && !self.device().is_lost() {
+                self.streams.uses().synchronize(&pending.after)?;
+                pending.after = Dependencies::default();
+            }
             let RetiredBlock { ptr, bytes, generation, is_region } = &mut pending.value;
             if let Some(observer) = &self.observer
                 && std::mem::take(is_region)
@@ -224,7 +236,13 @@ impl DeviceMemoryResource for DirectCudaResource {
         state.retired.insert(generation);
         drop(state);
         let value = RetiredBlock { ptr, bytes, generation, is_region: true };
-        self.pending.push(block.alloc_stream(), Pending { value, after: Dependencies::default() });
+        let home = block.alloc_stream();
+        let after = match self.has_peers.load(Ordering::Acquire) {
+            // The block's home stream is in the pool: `allocate` has entered it.
+            true => self.streams.uses().work_so_far(home).unwrap_or_default(),
+            false => Dependencies::default(),
+        };
+        self.pending.push(home, Pending { value, after });
         Ok(BlockState::Retired)
     }
 
@@ -268,6 +286,7 @@ impl DeviceMemoryResource for DirectCudaResource {
 
     fn allow_access(&self, _: usize) -> ResourceResult<PeerAccess> {
         self.device().refuse_fork()?;
+        self.has_peers.store(true, Ordering::Release);
         Ok(PeerAccess::ByContext)
     }
 }

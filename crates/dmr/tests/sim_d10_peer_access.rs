@@ -134,3 +134,26 @@ fn whatever_driver_call_fails_the_permission_can_be_given_by_the_next_call() {
         assert!(failed >= 4, "{backend:?}: {failed} calls were failed");
     }
 }
+
+/// `cuMemFree` does not wait for kernels of another device (measured on two H200).
+#[test]
+fn the_direct_backend_waits_for_the_home_stream_before_it_frees_what_a_peer_may_use() {
+    for (enabled, waits) in [(false, 0), (true, 1)] {
+        let rigs = Rig::simulated_pair();
+        let universe = rigs[0].universe();
+        let [here, there] = [0, 1].map(|rig: usize| runtime(&rigs[rig], Backend::Direct));
+        if enabled {
+            here.enable_peer_access(&there).unwrap();
+        }
+        let b = rigs[1].stream();
+        let theirs = DeviceBuffer::<u32>::zeroed(&there, &b, WORDS as usize).unwrap();
+        universe.reset_calls();
+        drop(theirs);
+        assert_eq!(universe.calls().total(), 0, "a deallocation makes no driver call");
+        there.resource().reap_pending().unwrap();
+        assert_eq!(universe.calls().count("cuEventSynchronize"), waits);
+        assert_eq!(universe.calls().count("cuMemFree_v2"), 1);
+        drop((b, here, there));
+        Rig::assert_all_clean(rigs);
+    }
+}
