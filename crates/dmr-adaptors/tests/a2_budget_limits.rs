@@ -333,3 +333,31 @@ fn a_block_whose_resource_was_dropped_with_the_last_handle_stays_charged() {
     assert_eq!((budget.reserved_bytes(), budget.pending_bytes()), (600, 600));
     assert_eq!(budget.holders(), [Holder { tag: TAG, bytes: 600, blocks: 1 }]);
 }
+
+#[test]
+fn budgets_that_are_dropped_with_retired_blocks_while_others_poll_release_everything() {
+    let whole = Budget::new(1 << 20);
+    let backend = Arc::new(Backend::new().retiring(2));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    let query = whole.sub_budget(TAG, 1 << 20);
+                    let inner = BudgetLayer::on(&whole).layer(Arc::clone(&backend));
+                    let stack = BudgetLayer::on(&query).layer(inner);
+                    let blocks = [(); 3].map(|()| stack.allocate(100, backend.stream(), TAG));
+                    for block in blocks {
+                        stack.deallocate(block.unwrap()).unwrap();
+                    }
+                    if let Err(stack) = stack.into_upstream() {
+                        drop(stack);
+                    }
+                }
+            });
+        }
+    });
+    backend.reap_pending().unwrap();
+    drop(BudgetLayer::on(&whole).layer(Arc::clone(&backend)));
+    assert_eq!((whole.reserved_bytes(), whole.pending_bytes()), (0, 0));
+    assert_eq!(Arc::strong_count(&backend), 1, "no resource is kept");
+}
