@@ -73,7 +73,10 @@ impl Tree {
         account: &Arc<Account>,
         mut visit: impl FnMut(Option<StreamPoolId>, Charge),
     ) -> Vec<Arc<Account>> {
-        let within = self.lock().map_or_else(Vec::new, |state| state.within(account));
+        let Some(state) = self.lock() else { return Vec::new() };
+        let is_within = |below: &&Arc<Account>| below.is_within(account);
+        let within: Vec<_> = state.accounts.values().filter(is_within).cloned().collect();
+        drop(state);
         let ids: HashSet<_> = within.iter().map(|account| account.id).collect();
         self.charges.for_each(|streams, charge| {
             if ids.contains(&charge.account) {

@@ -115,19 +115,14 @@ impl Queued<'_> {
         if self.number.is_some() {
             self.join(&mut state, true);
         }
-        match tree.charge_locked(state, account, bytes, RESERVED, deadline) {
-            Ok(mut state) => {
-                self.leave(&mut state);
-                let reserved = tree.add(&mut state, account, *lock(&account.name), bytes);
-                reserved.set_reserved();
-                Ok(reserved)
-            }
-            Err(refused) => {
-                let state = tree.lock();
-                state.into_iter().for_each(|mut state| self.join(&mut state, false));
-                Err(refused)
-            }
-        }
+        drop(state);
+        let charged = tree.charge(account, bytes, RESERVED, deadline);
+        let mut state = tree.lock().ok_or(Refused::Forked)?;
+        charged.inspect_err(|_| self.join(&mut state, false))?;
+        self.leave(&mut state);
+        let reserved = tree.add(&mut state, account, *lock(&account.name), bytes);
+        reserved.set_reserved();
+        Ok(reserved)
     }
 
     /// Returns the account for whose room an earlier reservation waits, if this one needs room

@@ -52,7 +52,7 @@ pub(super) struct Tree {
 #[derive(Debug)]
 pub(super) struct State {
     /// The accounts that can be charged, and those that hold bytes.
-    accounts: BTreeMap<AccountId, Arc<Account>>,
+    pub(super) accounts: BTreeMap<AccountId, Arc<Account>>,
     next_id: AccountId,
     /// Reservations that wait, by the number of their arrival.
     pub(super) waiters: BTreeMap<u64, Waiter>,
@@ -154,8 +154,8 @@ impl Tree {
     pub(super) fn end_reservation(&self, account: &Arc<Account>) {
         let (Some(state), Some(parent)) = (self.lock(), &account.parent) else { return };
         let unused = account.end_reservation();
-        self.adjust_locked(state, parent, -signed(unused), RESERVED);
-        self.notify_waiters();
+        drop(state);
+        self.release(parent, unused, RESERVED);
     }
 
     /// Returns the bytes that are left of an account and of all above it.
@@ -183,8 +183,11 @@ impl Tree {
         self.is_lock_free(account) && !self.is_forked() && account.charge(bytes).is_ok()
     }
 
-    /// Charges `bytes` to an account and to all above it, or to none of them. With a deadline, it waits no longer
-    /// for the limit around the root.
+    /// Charges `bytes` to an account and to all above it, or to none of them.
+    ///
+    /// The lock is not held while the limit around the root is charged, which can wait for other processes, with a
+    /// deadline no longer than until that. The bytes are charged to the tree meanwhile, as those of every call in
+    /// progress.
     pub(super) fn charge(
         &self,
         account: &Arc<Account>,
@@ -193,36 +196,21 @@ impl Tree {
         deadline: Option<Instant>,
     ) -> Result<(), Refused> {
         let state = self.lock().ok_or(Refused::Forked)?;
-        self.charge_locked(state, account, bytes, tag, deadline).map(drop)
-    }
-
-    /// Charges with the lock of the tree, which it returns. The lock is not held while the limit around
-    /// the root is charged, which can wait for other processes: the bytes are charged to the tree
-    /// meanwhile, as those of every call in progress.
-    pub(super) fn charge_locked<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        account: &Arc<Account>,
-        bytes: u64,
-        tag: AllocTag,
-        deadline: Option<Instant>,
-    ) -> Result<MutexGuard<'a, State>, Refused> {
         for (charged, above) in account.path().enumerate() {
             if let Err(room) = above.charge(bytes) {
                 account.path().take(charged).for_each(|below| below.adjust(-signed(bytes)));
                 return Err(Refused::full(above, room));
             }
         }
-        let Some(outer) = self.outer_of(account, bytes) else { return Ok(state) };
+        let outer = self.outer_of(account, bytes);
         drop(state);
-        let charged = outer.try_charge(bytes, tag, deadline);
-        let state = self.lock().ok_or(Refused::Forked)?;
-        let Err(refusal) = charged else { return Ok(state) };
-        account.path().for_each(|account| account.adjust(-signed(bytes)));
-        self.taken_back.fetch_add(1, Ordering::Release);
-        drop(state);
-        self.notify_waiters();
-        Err(Refused::Outer(refusal))
+        outer.map_or(Ok(()), |outer| outer.try_charge(bytes, tag, deadline)).map_err(|refusal| {
+            let _state = self.lock();
+            account.path().for_each(|account| account.adjust(-signed(bytes)));
+            self.taken_back.fetch_add(1, Ordering::Release);
+            self.notify_waiters();
+            Refused::Outer(refusal)
+        })
     }
 
     /// Returns the limit around the root, if `bytes` of an account are charged to that.
@@ -253,19 +241,7 @@ impl Tree {
     /// Charges `bytes`, even if that exceeds a limit; releases them if they are negative.
     #[inline(never)]
     pub(super) fn adjust(&self, account: &Arc<Account>, bytes: i64, tag: AllocTag) {
-        if let Some(state) = self.lock() {
-            self.adjust_locked(state, account, bytes, tag);
-        }
-    }
-
-    /// Adjusts the accounts of the tree with its lock, and then the limit around the root.
-    fn adjust_locked(
-        &self,
-        state: MutexGuard<'_, State>,
-        account: &Arc<Account>,
-        bytes: i64,
-        tag: AllocTag,
-    ) {
+        let Some(state) = self.lock() else { return };
         account.path().for_each(|account| account.adjust(bytes));
         let outer = self.outer_of(account, bytes.unsigned_abs());
         drop(state);
@@ -370,11 +346,6 @@ impl State {
     pub(super) fn next_id(&mut self) -> AccountId {
         self.next_id += 1;
         self.next_id - 1
-    }
-
-    /// Returns `account` and all accounts below it.
-    pub(super) fn within(&self, account: &Arc<Account>) -> Vec<Arc<Account>> {
-        self.accounts.values().filter(|below| below.is_within(account)).cloned().collect()
     }
 }
 
