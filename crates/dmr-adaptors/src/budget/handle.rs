@@ -136,7 +136,8 @@ impl Budget {
         self.tree.lock().map_or(0, |_state| self.account.charged())
     }
 
-    /// Returns the bytes that are left, of this budget and of all that it is a part of.
+    /// Returns the bytes that are left, of this budget and of all that it is a part of. For a limit that processes
+    /// share it reads their account, and waits for that for at most 50 ms: 0 if it cannot be read then.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.tree.remaining(&self.account)

@@ -143,7 +143,7 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         &self.resource
     }
 
-    /// Returns the budget that this charges.
+    /// Returns a handle to the budget that this charges.
     #[must_use]
     pub fn budget(&self) -> Budget {
         Budget::new_handle(&self.tree, Arc::clone(&self.account))
