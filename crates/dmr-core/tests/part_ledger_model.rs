@@ -165,7 +165,7 @@ struct Model {
     /// Of each stream: the sequence number of its last use.
     last_seq: Vec<u64>,
     windows: Vec<Window>,
-    /// What was used and what an event after it covers, by use.
+    /// The access and the bytes of each use, and the clock of an event after it.
     uses: HashMap<UseId, (Access, ByteRange, Clock)>,
     /// Of each byte and stream, its last write and its last read.
     writes: Vec<Clock>,

@@ -19,7 +19,7 @@ use dmr_sim::{Driver, Universe};
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 const MIB: usize = 1 << 20;
-/// How often the bytes on the device are copied for one figure.
+/// The number of copies of the bytes on the device for one figure.
 const PASSES: usize = 4;
 /// Staging buffers in flight.
 const IN_FLIGHT: usize = 4;

@@ -310,7 +310,7 @@ impl UsedRange {
 struct Distance {
     /// The number of streams of which one range has a use and the other one has not.
     streams: usize,
-    /// How much later the uses of the other streams become.
+    /// The amount by which the uses of the other streams become later.
     later: u64,
 }
 
