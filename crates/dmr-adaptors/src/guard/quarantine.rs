@@ -57,7 +57,11 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
 
     /// Submits checks of all blocks in quarantine; returns the first error.
     pub(super) fn check_held(&self, quarantine: &Quarantine) -> ResourceResult<()> {
-        quarantine.held.iter().fold(Ok(()), |outcome, kept| outcome.and(self.check_fill(kept)))
+        let mut outcome = Ok(());
+        for kept in &quarantine.held {
+            outcome = outcome.and(self.check_fill(kept));
+        }
+        outcome
     }
 
     /// Admits blocks, and deallocates quarantined blocks upstream: `all` of them, even if the device is lost, or
@@ -121,6 +125,7 @@ impl<R: DeviceMemoryResource> DebugGuardResource<R> {
     /// # Errors
     ///
     /// The error and the block.
+    #[allow(clippy::result_large_err, reason = "the block is returned, and is not on the heap")]
     pub(super) fn release(&self, kept: Kept) -> Result<u64, (ResourceError, Kept)> {
         let (Kept { whole, allocation, .. }, upstream) = (kept, self.upstream());
         let id = whole.id();
