@@ -15,7 +15,7 @@ use super::account::AccountId;
 ///
 /// Only calls with a block change its charge, so no two threads change an entry at once. A block
 /// that passes several resources of one account has the sum.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Charges {
     /// The pool whose use table numbers the slots: that of the tree's first resource.
     streams: OnceLock<StreamPoolId>,
@@ -52,14 +52,6 @@ pub(super) enum Item {
 }
 
 impl Charges {
-    pub(super) fn new() -> Self {
-        Self {
-            streams: OnceLock::new(),
-            by_slot: Slots::default(),
-            others: LeakedInChild::default(),
-        }
-    }
-
     /// Adds a resource on these streams. Returns whether its blocks are found by their slot.
     pub(super) fn add_resource(&self, streams: StreamPoolId) -> bool {
         *self.streams.get_or_init(|| streams) == streams

@@ -12,8 +12,6 @@ use dmr_core::size::human_bytes;
 use crate::sync::{Ordering, lock};
 
 use super::account::Account;
-#[cfg(feature = "shared")]
-use super::outer::OuterLimit;
 use super::tree::Tree;
 
 /// A limit on bytes, shared by all clones of it and by every
@@ -36,19 +34,13 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Makes a budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         Self::of(&Arc::new(Tree::new(limit, None)))
     }
 
-    /// A budget of `limit` bytes whose charges also have to fit into a limit around it.
-    #[cfg(feature = "shared")]
-    pub(super) fn within(limit: u64, outer: Arc<dyn OuterLimit>) -> Self {
-        Self::of(&Arc::new(Tree::new(limit, Some(outer))))
-    }
-
-    /// The budget of a physical GPU: one per UUID in the process, for all runtimes and CUDA
+    /// Returns the budget of a physical GPU: one per UUID in the process, for all runtimes and CUDA
     /// ordinals that reach the GPU. It exists as long as a handle to it or to a part of it does.
     ///
     /// The first call sets the limit, in bytes. A later call with a lower limit lowers it for all;
@@ -91,7 +83,7 @@ impl Budget {
         self
     }
 
-    /// A named share of this budget: at most `limit` bytes, and never more than this budget and
+    /// Makes a named share of this budget: at most `limit` bytes, and never more than this budget and
     /// those above it have left. The limit may be larger than this one's, and the limits of
     /// several shares may add up to more: nothing is set aside.
     ///

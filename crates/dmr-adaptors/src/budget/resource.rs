@@ -126,7 +126,8 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
     /// Call [`reap_pending`](DeviceMemoryResource::reap_pending), and try again.
     pub fn into_upstream(self) -> Result<R, Self> {
         self.tree.poll();
-        if self.tree.is_kept(&self.source) {
+        // The queue of retired blocks has the other references.
+        if Arc::strong_count(&self.source) > 1 {
             return Err(self);
         }
         let (resource, budget) = (Arc::clone(&self.resource), self.budget());

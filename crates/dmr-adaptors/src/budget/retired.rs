@@ -111,12 +111,6 @@ impl Tree {
         }
     }
 
-    /// Returns whether retired blocks keep a resource.
-    pub(super) fn is_kept(&self, source: &Arc<Source>) -> bool {
-        let queue = self.retired();
-        queue.is_some_and(|queue| queue.iter().any(|block| Arc::ptr_eq(&block.source, source)))
-    }
-
     /// Calls `try_reap` of all resources that have retired blocks.
     pub(super) fn try_reap(&self) {
         let mut sources: Vec<_> = self

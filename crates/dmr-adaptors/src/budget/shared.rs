@@ -50,7 +50,7 @@ impl Budget {
         // The lock is not held while an account is waited for.
         let limit = SharedLimit::join(config)?;
         let shared = Shared { limit, tags: LeakedInChild::default() };
-        let budget = Self::within(MAX_BYTES, Arc::new(shared));
+        let budget = Self::of(&Arc::new(Tree::new(MAX_BYTES, Some(Arc::new(shared)))));
         let mut budgets = lock(BY_CONFIG.get());
         if let Some(by_another_thread) = existing(&budgets) {
             // Before `budget` is dropped, which waits for the account.

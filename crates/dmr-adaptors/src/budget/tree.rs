@@ -101,7 +101,7 @@ impl Tree {
             root,
             outer,
             state: LeakedInChild::new(Mutex::new(state)),
-            charges: Charges::new(),
+            charges: Charges::default(),
             retired: LeakedInChild::default(),
             handles: AtomicU64::new(0),
             reaped: AtomicU64::new(0),
