@@ -165,7 +165,7 @@ struct Model {
     /// Of each stream: the sequence number of its last use.
     last_seq: Vec<u64>,
     windows: Vec<Window>,
-    /// The access and the bytes of each use, and the clock of an event after it.
+    /// Each use with its access, its bytes, and the work that its event covers.
     uses: HashMap<UseId, (Access, ByteRange, Clock)>,
     /// Of each byte and stream, its last write and its last read.
     writes: Vec<Clock>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cudarc::driver::CudaStream;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
-    UseTrackingExt,
+    StreamPoolId, UseTrackingExt,
 };
 use dmr_streams::{
     DeviceContext, KernelArg, MemoryOrigin, OtherStreams, StreamGuard, StreamPool, TrackedMemory,
@@ -17,7 +17,6 @@ use smallvec::SmallVec;
 use crate::error::RefusedMemory;
 use crate::launched::Launched;
 use crate::memory::{LaunchMemory, Tracked};
-use crate::peer::PeerUses;
 use crate::windows::Windows;
 use crate::{LaunchError, PrepareError, PreparedLaunch};
 
@@ -77,10 +76,8 @@ pub struct LaunchRecorder {
     /// The first memory for which a strict launch is refused.
     external: Option<RefusedMemory>,
     skipped: usize,
-    /// The longest time that it waits for windows of other streams.
+    /// The time that it waits for windows of other streams.
     timeout: Duration,
-    /// Uses of memory of other stream pools.
-    pub(crate) peers: Vec<PeerUses>,
 }
 
 impl LaunchRecorder {
@@ -154,7 +151,7 @@ impl LaunchRecorder {
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
         self.open(&mut windows, &**resource, &stream)?;
-        let counts = (self.recorded_count(), self.skipped);
+        let counts = (self.uses.len(), self.skipped);
         Ok(PreparedLaunch::new(windows, stream.id(), self.mode, counts))
     }
 
@@ -244,7 +241,7 @@ impl LaunchRecorder {
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         memory.record(&mut self);
-        let tracked = Tracked { stream: &stream, resource: &**resource };
+        let tracked = Tracked { streams, resource: &**resource, stream: stream.id() };
         memory.refuse_untracked(&tracked)?;
         let mut windows = Windows::new(&**streams, &**resource, stream.id());
         self.open(&mut windows, &**resource, &stream)?;
@@ -270,7 +267,7 @@ impl LaunchRecorder {
     /// Returns the number of different blocks, and parts of blocks, that the launch uses.
     #[must_use]
     pub fn recorded_count(&self) -> usize {
-        self.uses.len() + self.peers.iter().map(|peer| peer.uses().len()).sum::<usize>()
+        self.uses.len()
     }
 
     /// Returns the number of uses of external memory that a permissive recorder has skipped so far. Prepare adds
@@ -282,8 +279,8 @@ impl LaunchRecorder {
 
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
         let (uses, columns) = (SmallVec::new(), SmallVec::new());
-        let (external, timeout, peers) = (None, Duration::ZERO, Vec::new());
-        Self { stream, mode, uses, pinned: 0, columns, external, skipped: 0, timeout, peers }
+        let timeout = Duration::ZERO;
+        Self { stream, mode, uses, pinned: 0, columns, external: None, skipped: 0, timeout }
     }
 
     fn record<M: TrackedMemory + ?Sized>(
@@ -331,11 +328,7 @@ impl LaunchRecorder {
         }
     }
 
-    pub(crate) fn count_skipped(&mut self, uses: usize) {
-        self.skipped += uses;
-    }
-
-    pub(crate) fn leave_out(&mut self, name: &str, column: Option<AllocTag>) {
+    fn leave_out(&mut self, name: &str, column: Option<AllocTag>) {
         match self.mode {
             LaunchMode::Permissive => self.skipped += 1,
             LaunchMode::Strict => {
@@ -349,11 +342,7 @@ impl LaunchRecorder {
     #[cfg(feature = "nvtx")]
     fn held_to_its_uses<T>(&self, work: impl FnOnce() -> T) -> T {
         dmr_nvtx::range(c"launch", || match self.mode {
-            LaunchMode::Strict => {
-                let peers = self.peers.iter().flat_map(PeerUses::uses);
-                let uses: SmallVec<[_; INLINE]> = self.uses.iter().chain(peers).copied().collect();
-                dmr_nvtx::restricted(&uses, work)
-            }
+            LaunchMode::Strict => dmr_nvtx::restricted(&self.uses, work),
             LaunchMode::Permissive => dmr_nvtx::unrestricted(work),
         })
     }
@@ -371,11 +360,11 @@ impl LaunchRecorder {
         resource: &dyn DeviceMemoryResource,
         stream: &StreamGuard<'_>,
     ) -> Result<(), PrepareError> {
-        self.refuse_or_leave_out_unordered(stream, resource)?;
+        self.refuse_or_leave_out_unordered(stream.pool().id(), resource, stream.id())?;
         let (pinned, blocks) = self.uses.split_at(self.pinned);
-        let opened = match windows.open(stream, pinned, blocks, &self.peers) {
+        let opened = match windows.open(stream, pinned, blocks) {
             Err(ResourceError::WindowConflict { .. }) if !self.timeout.is_zero() => {
-                windows.open_within(self.timeout, stream, (pinned, blocks), &self.peers)
+                windows.open_within(self.timeout, stream, pinned, blocks)
             }
             opened => opened,
         };
@@ -385,15 +374,12 @@ impl LaunchRecorder {
     /// Refuses or skips all memory whose uses are not tracked, by the mode.
     fn refuse_or_leave_out_unordered(
         &mut self,
-        worker: &StreamGuard<'_>,
+        pool: StreamPoolId,
         resource: &dyn DeviceMemoryResource,
+        stream: StreamId,
     ) -> Result<(), PrepareError> {
-        let (pool, stream) = (worker.pool().id(), worker.id());
         if let Some(memory) = self.external.take() {
             return Err(PrepareError::External { stream, memory });
-        }
-        if !self.peers.is_empty() {
-            self.refuse_or_leave_out_peers(worker)?;
         }
         let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
         let pinned = self.pinned;
@@ -408,7 +394,7 @@ impl LaunchRecorder {
             let (generation, column) = (block.generation(), self.columns[first]);
             let memory = RefusedMemory::Block { generation, column };
             return Err(if is_foreign(block) {
-                PrepareError::other_pool(block, memory, worker)
+                PrepareError::OtherPool { stream, memory }
             } else {
                 let source = ResourceError::not_tracked(stream);
                 PrepareError::Untracked { stream, memory, source }

@@ -310,7 +310,7 @@ impl UsedRange {
 struct Distance {
     /// The number of streams of which one range has a use and the other one has not.
     streams: usize,
-    /// The amount by which the uses of the other streams become later.
+    /// The numbers by which the uses of the other streams become later.
     later: u64,
 }
 

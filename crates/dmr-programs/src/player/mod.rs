@@ -3,6 +3,7 @@
 mod blocks;
 mod captures;
 mod content;
+mod copies;
 mod end;
 mod handover;
 mod judge;

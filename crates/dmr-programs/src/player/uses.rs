@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::result;
 use dmr_core::{
     Access, BlockUse, DeviceBlock, DeviceOps, ResourceError, UseTokens, UseTrackingExt,
 };
@@ -55,38 +54,6 @@ impl Player {
             return self.cancel(at, open);
         }
         self.work_in(at, &open)?;
-        self.finish(at, open)
-    }
-
-    pub(super) fn copy(&self, at: usize, from: u32, to: u32, stream: usize) -> Played {
-        let uses = [Used::whole(from, Access::Read), Used::whole(to, Access::Write)];
-        let Some((lease, uses)) = self.look_up(stream, &uses) else { return Ok(()) };
-        if uses.len() < 2 || uses[0].access.writes() {
-            return Ok(());
-        }
-        let Some(open) = self.prepare(at, &lease, uses)? else { return Ok(()) };
-        let mut state = self.state();
-        let [Use { block: from, .. }, Use { block: to, .. }] = &open.uses[..] else {
-            return Ok(());
-        };
-        let captures = state.captures.contains_key(&slot_of(&lease));
-        let source = state.fact(from.generation()).content.first().filter(|_| !captures);
-        let count = |bytes: usize| bytes.min(to.bytes()) / 4 * 4;
-        if let Some((pattern, bytes)) = source.filter(|(_, bytes)| count(*bytes) > 0) {
-            let bytes = count(bytes);
-            // SAFETY: both blocks have that many bytes, and their windows are open on the stream.
-            let copied = unsafe {
-                result::memcpy_dtod_async(to.ptr(), from.ptr(), bytes, lease.stream().cu_stream())
-            };
-            if let Err(error) = copied {
-                return Err(Failure::new(FailureKind::UnexpectedError, at, error));
-            }
-            state.fact(to.generation()).content.write(0..bytes, pattern);
-            state.counts.count(Conflict::CopyBetweenBlocks);
-            self.submitted(&mut state, &lease, from);
-            self.submitted(&mut state, &lease, to);
-        }
-        drop(state);
         self.finish(at, open)
     }
 
@@ -173,7 +140,11 @@ impl Player {
     }
 
     /// Finds the blocks and their accesses: bytes that were never written are written.
-    fn look_up(&self, stream: usize, uses: &[Used]) -> Option<(Arc<StreamLease>, Vec<Use>)> {
+    pub(super) fn look_up(
+        &self,
+        stream: usize,
+        uses: &[Used],
+    ) -> Option<(Arc<StreamLease>, Vec<Use>)> {
         let state = self.state();
         let lease = state.lease(stream)?;
         let slot = slot_of(&lease);
@@ -202,7 +173,12 @@ impl Player {
     }
 
     /// Opens windows. `None`: the call was refused, correctly.
-    fn prepare(&self, at: usize, lease: &Arc<StreamLease>, uses: Vec<Use>) -> Played<Option<Open>> {
+    pub(super) fn prepare(
+        &self,
+        at: usize,
+        lease: &Arc<StreamLease>,
+        uses: Vec<Use>,
+    ) -> Played<Option<Open>> {
         let slot = slot_of(lease);
         let mut generations: Vec<_> = uses.iter().map(Use::generation).collect();
         generations.sort_unstable_by_key(|generation| generation.get());
@@ -367,7 +343,7 @@ impl Player {
         Ok(())
     }
 
-    fn submitted(&self, state: &mut State, stream: &StreamLease, block: &DeviceBlock) {
+    pub(super) fn submitted(&self, state: &mut State, stream: &StreamLease, block: &DeviceBlock) {
         if let Some(listener) = &self.options.listener {
             listener.submitted(&self.rig, stream.id(), state.fact(block.generation()).ptr);
         }
