@@ -27,6 +27,7 @@ pub struct OtherStreams<'l> {
     launch: &'l StreamGuard<'l>,
     /// The first error.
     error: Mutex<Option<ResourceError>>,
+    has_error: AtomicBool,
     /// One event for each use on another stream.
     uses: UseList,
     /// Set once another stream was used.
@@ -56,6 +57,7 @@ impl<'l> OtherStreams<'l> {
         Self {
             launch,
             error: Mutex::default(),
+            has_error: AtomicBool::new(false),
             uses: UseList::default(),
             any: AtomicBool::new(false),
             any_unordered: AtomicBool::new(false),
@@ -105,6 +107,7 @@ impl<'l> OtherStreams<'l> {
     /// Keeps an error for [`end`](Self::end), unless there is one.
     pub fn keep(&self, error: ResourceError) {
         lock(&self.error).get_or_insert(error);
+        self.has_error.store(true, Ordering::Relaxed);
     }
 
     /// Keeps the error of a use that is not ordered before the launch's next work. [`end`](Self::end) synchronises
@@ -140,20 +143,35 @@ impl<'l> OtherStreams<'l> {
     /// is an error, and the device is synchronised, which ends captures of any stream of the context.
     ///
     /// The program's errors that cudarc keeps are put back.
+    #[inline]
     pub fn end(&self) -> EndOfUses {
-        let mut is_protected = true;
-        if self.any.load(Ordering::Relaxed) {
-            let in_order = self.use_on_own().and_then(|()| self.refuse_unrecorded());
-            let any_unordered = self.any_unordered.load(Ordering::Relaxed);
-            if any_unordered || in_order.is_err() {
-                in_order.map_or_else(|error| self.keep(error), |()| ());
-                is_protected = self.launch.device().synchronize().is_ok();
-            }
-            if let Some(error) = lock(&self.kept_by_cudarc).take() {
-                self.launch_stream().context().record_err::<()>(Err(error));
-            }
+        let is_protected = !self.any.load(Ordering::Relaxed) || self.order_all();
+        let error = match self.has_error.load(Ordering::Relaxed) {
+            true => lock(&self.error).take(),
+            false => None,
+        };
+        EndOfUses { outcome: error.map_or(Ok(()), Err), is_protected }
+    }
+
+    /// Makes the launch's stream come after all uses on other streams, and returns whether it does.
+    #[cold]
+    fn order_all(&self) -> bool {
+        // Without a use that is not joined there is no call of the launch's stream, which may capture by now.
+        let joined = if self.all_joined() { Ok(()) } else { self.use_on_own() };
+        let in_order = joined.and_then(|()| self.refuse_unrecorded());
+        let all_ordered = in_order.is_ok() && !self.any_unordered.load(Ordering::Relaxed);
+        if let Err(error) = in_order {
+            self.keep(error);
         }
-        EndOfUses { outcome: lock(&self.error).take().map_or(Ok(()), Err), is_protected }
+        let is_protected = all_ordered || self.launch.device().synchronize().is_ok();
+        if let Some(error) = lock(&self.kept_by_cudarc).take() {
+            self.launch_stream().context().record_err::<()>(Err(error));
+        }
+        is_protected
+    }
+
+    fn all_joined(&self) -> bool {
+        self.uses.iter().all(|used| used.is_joined.load(Ordering::Relaxed))
     }
 
     fn use_on_other<'a>(&'a self, stream: &'a CudaStream) -> ResourceResult<SyncOnDrop<'a>> {
@@ -213,7 +231,7 @@ impl<'l> OtherStreams<'l> {
 
     /// Returns an error if a guard was forgotten, or failed to record its event or to synchronise.
     fn refuse_unrecorded(&self) -> ResourceResult<()> {
-        let all_recorded = self.uses.iter().all(|used| used.is_joined.load(Ordering::Relaxed));
+        let all_recorded = self.all_joined();
         if all_recorded && !self.synchronises.load(Ordering::Relaxed) {
             return Ok(());
         }
