@@ -172,6 +172,22 @@ fn memory_is_allocated_again_only_when_unrecorded_work_of_its_home_stream_is_don
     rig.assert_clean();
 }
 
+#[test]
+fn an_allocation_polls_before_it_adds_a_segment() {
+    let rig = Rig::simulated();
+    let [home, away] = [rig.stream(), rig.stream()];
+    let resource = pinned(&rig);
+    for _ in 0..10 {
+        let block = resource.allocate(LARGE, home.id(), TAG).unwrap();
+        device_writes(&rig, &block, 1, &away);
+        rig.device().synchronize().unwrap();
+        assert_eq!(resource.deallocate(block).unwrap(), BlockState::Retired);
+    }
+    assert_eq!(host_allocations(&rig), 1);
+    drop((home, away, resource));
+    rig.assert_clean();
+}
+
 /// The check that the tests above rely on.
 #[test]
 fn the_race_detector_finds_pinned_memory_that_is_freed_too_early() {
@@ -349,6 +365,31 @@ fn a_host_without_memory_to_lock_gets_unused_segments_back_before_an_allocation_
     assert!(matches!(refused, ResourceError::Driver { .. }), "{refused}");
     assert_eq!(resource.usage(), before);
     resource.deallocate(larger).unwrap();
+    drop((home, resource));
+    rig.assert_clean();
+}
+
+#[test]
+fn where_no_memory_can_be_locked_an_allocation_waits_for_memory_that_the_device_uses() {
+    let rig = lazy();
+    let home = rig.stream();
+    let resource = pinned(&rig);
+    let block = resource.allocate(LARGE, home.id(), TAG).unwrap();
+    let at = block.ptr();
+    // More work than the polls let the lazy device do.
+    for _ in 0..100 {
+        device_writes(&rig, &block, 1, &home);
+    }
+    resource.deallocate(block).unwrap();
+    rig.universe().reset_calls();
+    for nth in 1..=2 {
+        rig.universe().fail_nth("cuMemHostAlloc", nth, OUT_OF_MEMORY);
+    }
+    let again = resource.allocate(LARGE, home.id(), TAG).unwrap();
+    assert_eq!((again.ptr(), host_allocations(&rig)), (at, 1), "the second call is not made");
+    assert_the_host_wrote_last(&rig, &again, 2);
+    rig.universe().clear_faults();
+    resource.deallocate(again).unwrap();
     drop((home, resource));
     rig.assert_clean();
 }
