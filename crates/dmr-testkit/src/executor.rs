@@ -6,16 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// A future that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs a future on the calling thread until it is ready, and returns its output.
+///
+/// # Panics
+///
+/// If the future is not ready after 30 s.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    let start = Instant::now();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        thread::park();
+        let left = LIMIT.saturating_sub(start.elapsed());
+        assert!(!left.is_zero(), "the future hangs");
+        thread::park_timeout(left);
     }
 }
 
