@@ -43,6 +43,7 @@ pages! {
     Recipes: "../../../docs/src/guide/recipes.md",
     Replay: "../../../docs/src/guide/replay.md",
     Sanitizer: "../../../docs/src/guide/sanitizer.md",
+    SeveralGpus: "../../../docs/src/guide/several-gpus.md",
     Streams: "../../../docs/src/guide/streams.md",
     Testing: "../../../docs/src/guide/testing.md",
     Transfers: "../../../docs/src/guide/transfers.md",
