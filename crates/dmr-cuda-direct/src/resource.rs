@@ -50,8 +50,8 @@ pub struct DirectCudaResource {
     observer: Option<Arc<dyn MemoryObserver>>,
     state: LeakedInChild<Mutex<State>>,
     pending: LeakedInChild<PendingFrees<RetiredBlock>>,
-    /// Kernels of other devices may use the blocks. `cuMemFree` does not wait for them, nor for a stream of this
-    /// device that waits for them.
+    /// Kernels of other devices may use the blocks. `cuMemFree` ends their access before it waits for the streams of
+    /// this device.
     has_peers: AtomicBool,
 }
 

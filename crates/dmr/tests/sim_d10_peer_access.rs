@@ -135,7 +135,7 @@ fn whatever_driver_call_fails_the_permission_can_be_given_by_the_next_call() {
     }
 }
 
-/// `cuMemFree` does not wait for kernels of another device (measured on two H200).
+/// `cuMemFree` ends the access of other devices before it waits (measured on two H200).
 #[test]
 fn the_direct_backend_waits_for_the_home_stream_before_it_frees_what_a_peer_may_use() {
     for (enabled, waits) in [(false, 0), (true, 1)] {
