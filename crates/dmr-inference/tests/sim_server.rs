@@ -39,7 +39,7 @@ fn every_request_gets_the_models_tokens_under_every_policy() {
 #[test]
 fn pages_that_change_hands_lose_no_order() {
     let (universe, config) = machine(Universe::builder());
-    let config = Config { prompt: 21, workers: 8, requests: 96, new_tokens: 2, turns: 3, ..config };
+    let config = Config { prompt: 9, workers: 8, requests: 96, new_tokens: 2, turns: 3, ..config };
     assert_right(&run_on_dmr(&config).unwrap(), 96);
     assert_clean(&universe);
 }
