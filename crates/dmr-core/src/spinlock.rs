@@ -84,8 +84,8 @@ impl<T> SpinLock<T> {
         self.try_acquire().then(|| SpinLockGuard { lock: self })
     }
 
-    /// As [`lock`](Self::lock), but returns `None` once `may_unlock` returns `false`: then the lock may have
-    /// been left locked.
+    /// Locks as [`lock`](Self::lock) does, but returns `None` once `may_unlock` returns `false`: then the lock may
+    /// never be unlocked.
     #[inline(always)]
     pub fn lock_while(&self, may_unlock: impl Fn() -> bool) -> Option<SpinLockGuard<'_, T>> {
         if may_unlock() && (self.try_acquire() || self.acquire_while(may_unlock)) {

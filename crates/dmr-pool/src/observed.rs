@@ -31,7 +31,7 @@ const GAP: usize = 1;
 #[derive(Debug)]
 pub(crate) struct Observed {
     observer: Arc<dyn MemoryObserver>,
-    /// As [`MemoryObserver::follows_streams`] returns: nothing is added to `freed` then.
+    /// The value of [`MemoryObserver::follows_streams`]: if `true`, nothing is added to `freed`.
     follows_streams: bool,
     /// The blocks that were reported and are not freed, by address.
     regions: LeakedInChild<Mutex<HashMap<u64, Generation>>>,

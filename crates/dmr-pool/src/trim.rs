@@ -42,8 +42,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
         self.trim_known_to(bytes)
     }
 
-    /// As [`trim_own_to`](Self::trim_own_to), for memory that other streams are known to be done
-    /// with.
+    /// Trims memory whose work on other streams is known to be done.
     pub(crate) fn trim_known_to(&self, bytes: u64) -> ResourceResult<()> {
         let mut outcome = self.unmap_leaving().and(self.destroy_spare(bytes));
         for arena in self.arenas() {
