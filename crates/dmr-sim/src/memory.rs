@@ -12,6 +12,9 @@ use crate::report::Site;
 use crate::session::Session;
 use crate::shadow::{Allocation, Home};
 
+/// An address and a number of bytes.
+type Span = (u64, u64);
+
 /// The alignment of pinned memory: a page.
 const PAGE: usize = 4096;
 
@@ -145,7 +148,7 @@ impl Machine {
         &mut self,
         operation: &'static str,
         stream: u32,
-        (read, written): (Option<(u64, u64)>, Option<(u64, u64)>),
+        (read, written): (Option<Span>, Option<Span>),
         peers: Option<&[usize]>,
         action: impl FnOnce() -> Action,
     ) -> Outcome<Epoch> {

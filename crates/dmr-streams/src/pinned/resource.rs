@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use dmr_core::error::PeerProblem;
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    HostMemoryResource, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens, UseTracking,
-    VirtualMemory,
+    HostMemoryResource, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    UseTokens, UseTracking, VirtualMemory,
 };
 
 use super::PinnedKind;
@@ -108,6 +109,12 @@ impl DeviceMemoryResource for PinnedResource {
         let reaped = self.streams.poll_pinned().map(drop);
         let trimmed = self.streams.trim_pinned_kind(self.kind, keep_bytes);
         reaped.and(trimmed)
+    }
+
+    /// Refuses it: this is memory of the host.
+    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
+        let problem = PeerProblem::NotSupported;
+        Err(ResourceError::no_peer_access(device_ordinal, self.device_ordinal(), problem))
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
