@@ -5,6 +5,7 @@
 
 mod peers;
 
+use dmr::cudarc::driver::DriverError;
 use dmr::dmr_launch::{LaunchError, PrepareError};
 use dmr::prelude::*;
 use dmr_sim::{Policy, ReportKind, Universe};
@@ -41,14 +42,13 @@ impl Scene {
         Self { here, there, kernel, a, b, b2, mine, theirs }
     }
 
-    fn launch(&mut self) -> Result<(), LaunchError<ResourceError>> {
+    fn launch(&mut self) -> Result<(), LaunchError<DriverError>> {
         let mut launch = LaunchRecorder::new_strict(&self.a);
         let to = launch.write(&mut self.mine);
         let from = launch.read_peer(&self.theirs, &self.there, &self.b);
         launch.launch(&self.here, |_| {
             // SAFETY: both buffers have that many words, and the device has access.
             unsafe { self.kernel.try_launch(&self.a, to.device_ptr(), from.device_ptr(), WORDS) }
-                .map_err(|error| self.here.device().driver_error("cuLaunchKernel", error))
         })
     }
 
