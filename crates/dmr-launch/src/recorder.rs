@@ -7,7 +7,7 @@ use std::time::Duration;
 use cudarc::driver::CudaStream;
 use dmr_core::{
     Access, AllocTag, BlockId, BlockUse, DeviceMemoryResource, ResourceError, StreamId,
-    StreamPoolId, UseTrackingExt,
+    UseTrackingExt,
 };
 use dmr_streams::{
     DeviceContext, KernelArg, MemoryOrigin, OtherStreams, StreamGuard, StreamPool, TrackedMemory,
@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::error::RefusedMemory;
 use crate::launched::Launched;
 use crate::memory::{LaunchMemory, Tracked};
+use crate::peer::PeerUses;
 use crate::windows::Windows;
 use crate::{LaunchError, PrepareError, PreparedLaunch};
 
@@ -78,6 +79,8 @@ pub struct LaunchRecorder {
     skipped: usize,
     /// The time that it waits for windows of other streams.
     timeout: Duration,
+    /// Uses of memory of other stream pools.
+    pub(crate) peers: Vec<PeerUses>,
 }
 
 impl LaunchRecorder {
@@ -151,7 +154,7 @@ impl LaunchRecorder {
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         let mut windows = Windows::new(Arc::clone(streams), Arc::clone(resource), stream.id());
         self.open(&mut windows, &**resource, &stream)?;
-        let counts = (self.uses.len(), self.skipped);
+        let counts = (self.recorded_count(), self.skipped);
         Ok(PreparedLaunch::new(windows, stream.id(), self.mode, counts))
     }
 
@@ -241,7 +244,7 @@ impl LaunchRecorder {
         let (streams, resource) = (ctx.streams(), ctx.resource());
         let stream = streams.enter(self.stream).map_err(|error| self.refused(error))?;
         memory.record(&mut self);
-        let tracked = Tracked { streams, resource: &**resource, stream: stream.id() };
+        let tracked = Tracked { stream: &stream, resource: &**resource };
         memory.refuse_untracked(&tracked)?;
         let mut windows = Windows::new(&**streams, &**resource, stream.id());
         self.open(&mut windows, &**resource, &stream)?;
@@ -267,7 +270,7 @@ impl LaunchRecorder {
     /// Returns the number of different blocks, and parts of blocks, that the launch uses.
     #[must_use]
     pub fn recorded_count(&self) -> usize {
-        self.uses.len()
+        self.uses.len() + self.peers.iter().map(|peer| peer.uses().len()).sum::<usize>()
     }
 
     /// Returns the number of uses of external memory that a permissive recorder has skipped so far. Prepare adds
@@ -279,8 +282,8 @@ impl LaunchRecorder {
 
     fn new(stream: StreamId, mode: LaunchMode) -> Self {
         let (uses, columns) = (SmallVec::new(), SmallVec::new());
-        let timeout = Duration::ZERO;
-        Self { stream, mode, uses, pinned: 0, columns, external: None, skipped: 0, timeout }
+        let (external, timeout, peers) = (None, Duration::ZERO, Vec::new());
+        Self { stream, mode, uses, pinned: 0, columns, external, skipped: 0, timeout, peers }
     }
 
     fn record<M: TrackedMemory + ?Sized>(
@@ -328,7 +331,11 @@ impl LaunchRecorder {
         }
     }
 
-    fn leave_out(&mut self, name: &str, column: Option<AllocTag>) {
+    pub(crate) fn count_skipped(&mut self, uses: usize) {
+        self.skipped += uses;
+    }
+
+    pub(crate) fn leave_out(&mut self, name: &str, column: Option<AllocTag>) {
         match self.mode {
             LaunchMode::Permissive => self.skipped += 1,
             LaunchMode::Strict => {
@@ -342,7 +349,11 @@ impl LaunchRecorder {
     #[cfg(feature = "nvtx")]
     fn held_to_its_uses<T>(&self, work: impl FnOnce() -> T) -> T {
         dmr_nvtx::range(c"launch", || match self.mode {
-            LaunchMode::Strict => dmr_nvtx::restricted(&self.uses, work),
+            LaunchMode::Strict => {
+                let peers = self.peers.iter().flat_map(PeerUses::uses);
+                let uses: SmallVec<[_; INLINE]> = self.uses.iter().chain(peers).copied().collect();
+                dmr_nvtx::restricted(&uses, work)
+            }
             LaunchMode::Permissive => dmr_nvtx::unrestricted(work),
         })
     }
@@ -360,11 +371,11 @@ impl LaunchRecorder {
         resource: &dyn DeviceMemoryResource,
         stream: &StreamGuard<'_>,
     ) -> Result<(), PrepareError> {
-        self.refuse_or_leave_out_unordered(stream.pool().id(), resource, stream.id())?;
+        self.refuse_or_leave_out_unordered(stream, resource)?;
         let (pinned, blocks) = self.uses.split_at(self.pinned);
-        let opened = match windows.open(stream, pinned, blocks) {
+        let opened = match windows.open(stream, pinned, blocks, &self.peers) {
             Err(ResourceError::WindowConflict { .. }) if !self.timeout.is_zero() => {
-                windows.open_within(self.timeout, stream, pinned, blocks)
+                windows.open_within(self.timeout, stream, (pinned, blocks), &self.peers)
             }
             opened => opened,
         };
@@ -374,12 +385,15 @@ impl LaunchRecorder {
     /// Refuses or skips all memory whose uses are not tracked, by the mode.
     fn refuse_or_leave_out_unordered(
         &mut self,
-        pool: StreamPoolId,
+        worker: &StreamGuard<'_>,
         resource: &dyn DeviceMemoryResource,
-        stream: StreamId,
     ) -> Result<(), PrepareError> {
+        let (pool, stream) = (worker.pool().id(), worker.id());
         if let Some(memory) = self.external.take() {
             return Err(PrepareError::External { stream, memory });
+        }
+        if !self.peers.is_empty() {
+            self.refuse_or_leave_out_peers(worker)?;
         }
         let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
         let pinned = self.pinned;
@@ -394,7 +408,7 @@ impl LaunchRecorder {
             let (generation, column) = (block.generation(), self.columns[first]);
             let memory = RefusedMemory::Block { generation, column };
             return Err(if is_foreign(block) {
-                PrepareError::OtherPool { stream, memory }
+                PrepareError::other_pool(block, memory, worker)
             } else {
                 let source = ResourceError::not_tracked(stream);
                 PrepareError::Untracked { stream, memory, source }
