@@ -110,8 +110,9 @@ fn windows_on_disjoint_parts_do_not_exclude_each_other() {
             user.join().unwrap();
         }
         let mut needs = Vec::new();
-        slots.visit_free_waits(block, |need| needs.push(need.slot())).unwrap();
+        slots.visit_host_waits(block, ByteRange::WHOLE, |need| needs.push(need.slot())).unwrap();
         needs.sort_unstable();
+        needs.dedup();
         assert_eq!(needs, [0, 1, 2]);
     });
 }
