@@ -11,7 +11,7 @@ const LONG_FILES: &[(&str, &str)] = &[];
 
 /// The crates with `unsafe` code, and why. The root of every other crate forbids it.
 const UNSAFE_CRATES: &[(&str, &str)] = &[
-    ("crates/dmr-adaptors/", "promises of its upstream that blocks are host memory"),
+    ("crates/dmr-adaptors/", "promises that adaptors return blocks of host memory as they are"),
     ("crates/dmr-bench/", "submits work to the driver by hand, as the reference"),
     ("crates/dmr-buffer/", "copies between host and device memory"),
     ("crates/dmr-core/", "one `unsafe fn` each that makes blocks, addresses and memory"),

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `resource` | [`PinnedResource`], the pool as a resource |
 //! | `memory` | [`PinnedMemory`], a block that is deallocated when it is dropped |
-//! | `pool` | allocating, freeing when the uses are done, trimming |
+//! | `pool` | blocks, from the allocation until their uses are done |
+//! | `segments` | memory from the driver, and back to it |
 //! | `heap`, `bins` | segments, cut into chunks; make no driver call |
 //! | `orphans` | segments of stream pools that were dropped |
 
@@ -14,6 +15,7 @@ mod memory;
 mod orphans;
 mod pool;
 mod resource;
+mod segments;
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use dmr_core::process::PerProcess;
 use dmr_core::sync::lock;
 use smallvec::SmallVec;
 
-use super::pool::free_host;
+use super::segments::free_host;
 use crate::Device;
 use crate::progress::Event;
 use crate::uses::Patience;

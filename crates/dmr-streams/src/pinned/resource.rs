@@ -6,8 +6,8 @@ use std::sync::Arc;
 use dmr_core::error::PeerProblem;
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    HostMemoryResource, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseTokens, UseTracking, VirtualMemory,
+    HostMemoryResource, PeerAccess, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
+    UseTracking, VirtualMemory,
 };
 
 use super::PinnedKind;
@@ -111,10 +111,10 @@ impl DeviceMemoryResource for PinnedResource {
         reaped.and(trimmed)
     }
 
-    /// Refuses it: this is memory of the host.
-    fn allow_access(&self, device_ordinal: usize) -> ResourceResult<PeerAccess> {
-        let problem = PeerProblem::NotSupported;
-        Err(ResourceError::no_peer_access(device_ordinal, self.device_ordinal(), problem))
+    /// Returns `Granted`: portable pinned memory is accessible to every device of the process.
+    fn allow_access(&self, _: usize) -> ResourceResult<PeerAccess> {
+        self.streams.device().refuse_fork()?;
+        Ok(PeerAccess::Granted)
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
