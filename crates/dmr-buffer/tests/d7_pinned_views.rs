@@ -117,7 +117,7 @@ fn a_write_combined_buffer_is_written_in_parts_and_copied() {
     assert_eq!((&host[..500], &host[500..]), (&[2; 500][..], &[1; 500][..]));
     let refused = upload.write(501, &[2; 500]).unwrap_err();
     assert!(matches!(refused, BufferError::OutOfRange { .. }), "{refused}");
-    assert_eq!(upload.write(usize::MAX, &[1]).map_err(|error| error.to_string()).is_err(), true);
+    assert!(upload.write(usize::MAX, &[1]).is_err());
     drop((upload, device, stream));
     ctx.assert_clean(rig);
 }

@@ -259,7 +259,7 @@ mod tests {
         fn allocate(&mut self, bytes: usize) -> AllocatedChunk {
             let units = round_up(bytes).unwrap();
             let chunk = self.heap.allocate(units).unwrap_or_else(|| {
-                let size = self.heap.segment_for(units, self.added % 3 == 0);
+                let size = self.heap.segment_for(units, self.added.is_multiple_of(3));
                 self.added += 1;
                 let address = self.added as u64 * (1 << 40);
                 self.heap.add(Segment { address, size });
@@ -293,7 +293,8 @@ mod tests {
             assert_eq!(self.heap.reserved(), self.segments.values().sum::<u64>());
             let mut ids: Vec<u32> = self.heap.segments().flat_map(|(_, ids)| ids).collect();
             let mut expected: Vec<u32> = self.allocated.values().map(|chunk| chunk.id).collect();
-            (ids.sort_unstable(), expected.sort_unstable());
+            ids.sort_unstable();
+            expected.sort_unstable();
             assert_eq!(ids, expected);
             for (segment, _) in self.heap.segments() {
                 assert_eq!(self.segments[&segment.address], segment.size.bytes() as u64);
