@@ -394,11 +394,16 @@ impl SlotState {
             let generation = block.generation();
             return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }
-        // There are more numbers in this range than windows, so at least one is free.
-        let open = self.windows.len() as u32;
+        // One look at each window: many may be open on the parts of a block, and the slot is locked meanwhile.
+        let next = self.windows.iter().fold(0, |next, window| next.max(window.ticket + 1));
+        if next <= UseToken::MAX_TICKET { Ok(next) } else { self.lowest_free_ticket() }
+    }
+
+    /// Returns the lowest number that no open window has as its ticket.
+    #[cold]
+    fn lowest_free_ticket(&self) -> ResourceResult<u32> {
         let is_free = |ticket: &u32| self.windows.iter().all(|window| window.ticket != *ticket);
-        let free = (open..=2 * open).find(is_free).filter(|free| *free <= UseToken::MAX_TICKET);
-        free.ok_or_else(|| {
+        (0..=UseToken::MAX_TICKET).find(is_free).ok_or_else(|| {
             ResourceError::capacity("windows on the block", UseToken::MAX_TICKET as usize)
         })
     }

@@ -122,3 +122,18 @@ fn every_block_has_a_slot_of_its_own_also_in_another_row() {
         assert_eq!(slots.payload(*block, owner), Some(at as u64));
     }
 }
+
+#[test]
+fn behind_the_last_ticket_the_lowest_free_one_is_next() {
+    let pool = StreamPoolId::next().unwrap();
+    let home = StreamId::from_parts(pool, 0, 0).unwrap();
+    let slots = Slots::new(pool, 1);
+    let generation = Generation::next();
+    let allocation = UseId::new(home.slot(), 1);
+    let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
+    let used = BlockUse::new(block, Access::Read);
+    let open = || slots.open(&used, home, |_| {}).unwrap();
+    assert_eq!([open(), open()], [0, 1]);
+    slots.of(block).unwrap().1.windows[1].ticket = dmr_core::UseToken::MAX_TICKET;
+    assert_eq!([open(), open()], [1, 2]);
+}
