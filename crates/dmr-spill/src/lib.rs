@@ -22,8 +22,8 @@
 //! # Out of memory
 //!
 //! [`Spill::callback`] goes into a [`FailureCallbackLayer`](dmr_adaptors::callbacks::FailureCallbackLayer): an
-//! allocation that the device or a budget refuses spills as many bytes as it needs, coldest buffers first, and
-//! is tried again. The layer waits until the spilled memory is free (`reap_pending`). A restore allocates
+//! allocation that the device or a budget refuses spills as many bytes as it needs and 1/16 of the cold bytes at
+//! least, coldest buffers first, and is tried again. The layer waits until the spilled memory is free (`reap_pending`). A restore allocates
 //! through the resource that the buffer was made with, so it may spill other buffers in turn.
 
 #![forbid(unsafe_code)]

@@ -16,6 +16,9 @@ use crate::entry::{Entry, Movable, Place};
 use crate::stats::Counter;
 use crate::{NotInserted, SpillError, SpillStats, Spillable};
 
+/// The divisor of the cold bytes that are spilled at least when memory runs out.
+const SHARE_OF_COLD: u64 = 16;
+
 /// A registry of buffers that may be spilled. `Clone` is cheap, and names the same registry.
 ///
 /// It leases one stream, for the copies to the host. It keeps the streams alive, and neither the buffers nor
@@ -144,14 +147,16 @@ impl Spill {
     }
 
     /// Returns a callback for [`FailureCallbackLayer`](dmr_adaptors::callbacks::FailureCallbackLayer), which
-    /// spills as many bytes as the refused allocation has requested. It declines when nothing is cold.
+    /// spills as many bytes as the refused allocation has requested, and at least 1/16 of the cold bytes:
+    /// an allocation that runs out of memory has waited for device work, and the next ones are to find room.
+    /// It declines when nothing is cold.
     ///
     /// Memory that was spilled may be in pieces, so an allocation may call it several times.
     pub fn callback(
         &self,
     ) -> impl Fn(&AllocationFailure<'_>) -> Response + Send + Sync + Clone + 'static {
         let spill = self.clone();
-        move |failure| match spill.free(failure.bytes as u64) {
+        move |failure| match spill.free(spill.share_for(failure.bytes as u64)) {
             Ok(_) => Response::Retry,
             Err(SpillError::NotEnough { spilled, .. }) if spilled > 0 => Response::Retry,
             Err(_) => Response::Decline,
@@ -174,6 +179,11 @@ impl Spill {
             }
         }
         stats
+    }
+
+    /// Returns the bytes to spill for an allocation of `bytes` bytes.
+    fn share_for(&self, bytes: u64) -> u64 {
+        bytes.max(self.stats().cold.bytes / SHARE_OF_COLD)
     }
 
     /// Returns the entries whose `Spillable` lives.

@@ -41,6 +41,18 @@ fn an_allocation_that_a_budget_refuses_spills_the_coldest_buffers() {
 }
 
 #[test]
+fn an_allocation_spills_a_sixteenth_of_what_is_cold_at_least() {
+    let rig = Rig::new();
+    let ctx = Context::new(&rig, Below::Async, 48);
+    let stream = rig.stream();
+    let cold: Vec<_> = (0..48).map(|value| ctx.spillable(&stream, value)).collect();
+    let small = DeviceBuffer::<u32>::uninit(&ctx, &stream, 1).unwrap();
+    assert_eq!(ctx.spill.stats().on_host, amount(3));
+    drop((small, cold, stream));
+    ctx.assert_clean(rig);
+}
+
+#[test]
 fn a_restore_spills_others_and_what_was_written_before_comes_back() {
     for below in ALL {
         let rig = Rig::new();
