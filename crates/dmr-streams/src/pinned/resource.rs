@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use dmr_core::error::PeerProblem;
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
     HostMemoryResource, PeerAccess, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
