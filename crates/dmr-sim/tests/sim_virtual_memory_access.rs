@@ -3,6 +3,7 @@
 
 mod support;
 
+use cudarc::driver::sys;
 use dmr_sim::{Footprint, Policy, ReportKind, Universe};
 use support::gpu::{self, Gpu, code, copy, fill, kernel, kinds, launch, machine, order, ptx, sync};
 use support::virtual_memory::{
@@ -278,7 +279,7 @@ fn a_peer_needs_rights_of_its_own() {
 }
 
 #[test]
-fn a_copy_reaches_what_the_memorys_own_device_may_touch() {
+fn a_copy_between_devices_reaches_what_the_memorys_own_device_may_touch() {
     let universe = Universe::new().unwrap();
     let (first, second) = (Gpu::of(&universe, 0), Gpu::of(&universe, 1));
     first.bind();
@@ -286,10 +287,14 @@ fn a_copy_reaches_what_the_memorys_own_device_may_touch() {
     second.bind();
     let (b, there) = (gpu::stream(), gpu::malloc(64).unwrap());
     fill(there, 1, 64, b).unwrap();
-    copy(at, there, 64, b).unwrap();
+    // SAFETY: the simulated driver checks its arguments.
+    let copy_to_peer = || unsafe {
+        sys::cuMemcpyPeerAsync(at, first.context, there, second.context, 64, b).result()
+    };
+    copy_to_peer().unwrap();
     sync(b).unwrap();
     assert_eq!(gpu::read(at, 64).unwrap(), [1; 64]);
     set_access(at, PAGE, first.device, NONE).unwrap();
-    assert_eq!(code(copy(at, there, 64, b)), INVALID);
+    assert_eq!(code(copy_to_peer()), INVALID);
     assert_eq!(kinds(&universe), [ReportKind::NoAccess]);
 }

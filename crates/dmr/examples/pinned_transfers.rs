@@ -50,7 +50,10 @@ fn costs(runtime: &DeviceRuntime) -> Outcome {
         [("4 KiB", 4096, 1000), ("1 MiB", MIB, 200), ("64 MiB", 64 * MIB, 20)]
     {
         let buffer = || PinnedBuffer::<u8>::uninit(runtime, &stream, bytes);
-        let pooled = best_of(100 * rounds, || Ok(drop(buffer()?)))?;
+        let pooled = best_of(100 * rounds, || {
+            buffer()?;
+            Ok(())
+        })?;
         runtime.device().bind()?;
         let of_driver = best_of(rounds, || {
             // SAFETY: the memory is not used, and freed once.
@@ -219,8 +222,8 @@ fn of_one_allocation(
         Ok(stream.stream().synchronize()?)
     };
     let down = rate(device.len(), || {
-        // SAFETY: both ranges have that many bytes, and the stream is synchronised before they are freed.
         copies(&|| {
+            // SAFETY: both ranges have that many bytes, and the stream is synchronised before they are freed.
             Ok(unsafe {
                 let host = std::slice::from_raw_parts_mut(host.cast::<u8>(), device.len());
                 result::memcpy_dtoh_async(host, at, cu_stream)
@@ -228,8 +231,8 @@ fn of_one_allocation(
         })
     })?;
     let up = rate(device.len(), || {
-        // SAFETY: as above.
         copies(&|| {
+            // SAFETY: as above.
             Ok(unsafe {
                 let host = std::slice::from_raw_parts(host.cast::<u8>(), device.len());
                 result::memcpy_htod_async(at, host, cu_stream)
