@@ -137,9 +137,13 @@ impl<T: Pod> DeviceBuffer<T> {
     fn grow_block(&mut self, len: usize) -> Result<bool, BufferError> {
         let bytes = Self::bytes_of(len)?;
         let Some(block) = &mut self.block else { return Ok(false) };
-        let grown = self.owner.resource.try_grow(block, bytes)?;
-        // A resource that returns `true` without the room would have copies write over other memory.
-        Ok(grown && block.bytes() >= bytes)
+        // A resource may exchange the block for a smaller one, or return `true` without the room: copies must not
+        // write over other memory. After a panic the buffer has no elements.
+        let elements = std::mem::take(&mut self.len);
+        let grown = self.owner.resource.try_grow(block, bytes);
+        let room = block.bytes();
+        self.len = elements.min(self.capacity());
+        Ok(grown? && room >= bytes)
     }
 
     /// Replaces the block by one with room for `len` elements, and copies the elements on `stream`.

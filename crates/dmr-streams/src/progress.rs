@@ -195,11 +195,13 @@ impl Progress {
         let event = timeline.reuse(&mut events, seq);
         drop(events);
         self.record(stream, seq, event)?;
-        Ok(match timeline.cover(seq) {
-            Cover::Event(event) => Some(event),
+        match timeline.cover(seq) {
+            Cover::Event(event) => Ok(Some(event)),
             // The event was recorded again only because it was done.
-            Cover::Done | Cover::Unrecorded => None,
-        })
+            Cover::Done => Ok(None),
+            // A capture that has ended since had taken it, and another thread has found that out.
+            Cover::Unrecorded => Err(ResourceError::stream_capturing(stream.id())),
+        }
     }
 
     /// Makes `last` cover all work of the stream in `slot`, which was just retired; it was recorded after

@@ -94,8 +94,9 @@ impl PartLedger {
         let [all] = self.ranges.as_slice() else { return None };
         let last_write = match all.writes.as_slice() {
             [] => None,
-            // Reads of the same stream are later. Those of others may not be ordered after the write.
-            [write] if all.reads.iter().all(|read| read.slot() == write.slot()) => Some(*write),
+            // A wait for a read must be a wait for the write: a later read of the same stream. Joined ranges may
+            // have an earlier one.
+            [write] if all.reads.iter().all(|read| read.covers(*write)) => Some(*write),
             _ => return None,
         };
         let reads = self.ranges.pop()?.reads;
@@ -337,4 +338,20 @@ fn distance(one: &Latest, other: &Latest) -> Distance {
     }
     of_both.streams += rest.count();
     of_both
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_is_later_than_a_read_of_joined_bytes_is_not_left_to_the_read() {
+        let used = |seq| Latest::from_slice(&[UseId::new(0, seq)]);
+        let range = |reads, writes| UsedRange { start: 0, writes, reads };
+        let mut joined = PartLedger::default();
+        joined.ranges.push(range(used(3), used(5)));
+        assert!(joined.take_whole().is_none());
+        joined.ranges = vec![range(used(7), used(5))];
+        assert_eq!(joined.take_whole().map(|whole| whole.entries().count()), Some(2));
+    }
 }

@@ -206,10 +206,28 @@ impl StreamPool {
         let home = id.alloc_stream();
         let in_window =
             || ResourceError::window_conflict(id.generation(), home, home, Access::ReadWrite);
-        let recorded = self.uses().recorded_uses_of(id, ByteRange::WHOLE)?;
-        let mut after = recorded.ok_or_else(in_window)?;
+        // With a window open the block stays as it is. One that another thread opens from now on retires it.
+        self.uses().recorded_uses_of(id, ByteRange::WHOLE)?.ok_or_else(in_window)?;
+        let mut after = Dependencies::default();
+        let slot = match self.uses().release(&adopted.owner, id, &mut after) {
+            Released::Free { slot, .. } => slot,
+            Released::InUse { .. } => {
+                adopted.retire(id);
+                adopted.in_use.insert(id, id);
+                return Err(in_window());
+            }
+            Released::Foreign | Released::Stale => {
+                return Err(ResourceError::use_after_free(id.generation()));
+            }
+        };
         after.add(home, self.uses().submitted(home));
-        let held = adopted.take(id)?;
+        let held = match adopted.take(id) {
+            Ok(held) => held,
+            Err(error) => {
+                self.uses().restore(slot);
+                return Err(error);
+            }
+        };
         let own = held.slice.stream();
         let len = block.bytes() / size_of::<T>().max(1);
         // SAFETY: the bytes of the slice, which frees nothing once this one owns them; the caller's obligation.
@@ -218,20 +236,11 @@ impl StreamPool {
             Ok(given) => given,
             Err(error) => {
                 adopted.put_back(id, held);
+                self.uses().restore(slot);
                 return Err(error);
             }
         };
-        match self.uses().release(&adopted.owner, id, &mut Dependencies::default()) {
-            Released::Free { slot, .. } => self.uses().vacate(slot),
-            // A launch of another thread was prepared just now. The block is retired, as in `deallocate`.
-            _ => {
-                given.leak();
-                adopted.put_back(id, held);
-                adopted.retire(id);
-                adopted.in_use.insert(id, id);
-                return Err(in_window());
-            }
-        }
+        self.uses().vacate(slot);
         adopted.count_freed(held.bytes, false);
         held.slice.leak();
         Ok(given)
