@@ -156,10 +156,8 @@ impl Wait {
         if queried == Ok(false) {
             return false;
         }
-        // Dropped last: if it is the last owner by then, its memory is freed, which may wait for the device.
-        let pool = self.pool.upgrade();
         if queried == Ok(true)
-            && let Some(pool) = &pool
+            && let Some(pool) = self.pool.upgrade()
         {
             pool.progress().has_completed(&event);
         }
@@ -168,7 +166,6 @@ impl Wait {
         drop(lock(&self.event).take());
         let _ = self.outcome.set(queried.map(drop));
         self.wake();
-        drop(pool);
         true
     }
 
