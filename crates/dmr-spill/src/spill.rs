@@ -43,7 +43,7 @@ struct Entries {
 }
 
 impl Spill {
-    /// Makes a registry for buffers of these streams, of which it leases one.
+    /// Makes a registry for buffers of these streams. Leases one of the streams.
     ///
     /// # Errors
     ///

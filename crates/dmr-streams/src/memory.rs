@@ -60,7 +60,7 @@ impl TrackedMemory for DeviceBlock {
     }
 }
 
-/// Memory of elements, of which a launch can make views for cudarc's wrappers.
+/// Memory of elements that a launch can make views of, for cudarc's wrappers.
 ///
 /// # Safety
 ///

@@ -28,7 +28,7 @@ unsafe impl<T: Pod + Send> Send for Elements<T> {}
 unsafe impl<T: Pod + Sync> Sync for Elements<T> {}
 
 impl<T: Pod> Elements<T> {
-    /// Allocates `len` elements, of which every byte has been written.
+    /// Allocates `len` elements in memory whose every byte was written.
     pub(super) fn allocate<C: DeviceContext + ?Sized>(
         ctx: &C,
         stream: StreamId,
@@ -59,7 +59,7 @@ impl<T: Pod> Elements<T> {
 
     /// Returns the elements of memory that was allocated just now, so that the device does not use it.
     pub(super) fn unused_mut(&mut self) -> &mut [T] {
-        // SAFETY: `len` elements in memory of which every byte was written, aligned, ours alone while this is
+        // SAFETY: `len` elements in memory whose every byte was written, aligned, ours alone while this is
         // borrowed; any bytes are a `Pod`.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }

@@ -275,7 +275,7 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
         {
             return Err(BufferError::InUse);
         }
-        // SAFETY: `len` elements in memory of which every byte was written, aligned; any bytes are a `Pod`. No use is
+        // SAFETY: `len` elements in memory whose every byte was written, aligned; any bytes are a `Pod`. No use is
         // under way, and none can be submitted: this view has the elements alone, and is consumed.
         Ok(unsafe { slice::from_raw_parts_mut(self.view.start.as_ptr(), self.view.len) })
     }

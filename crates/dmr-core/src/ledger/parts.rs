@@ -309,7 +309,7 @@ impl UsedRange {
 /// The difference of the uses of two ranges, in the order of what joining the ranges costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Distance {
-    /// The number of streams of which one range has a use and the other one has not.
+    /// The number of streams with a use in one range only.
     streams: usize,
     /// The numbers by which the uses of the other streams become later.
     later: u64,

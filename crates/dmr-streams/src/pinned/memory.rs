@@ -31,7 +31,7 @@ unsafe impl Send for PinnedMemory {}
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Allocates memory of unspecified content, of which every byte has been written: from `resource`, or from the pool
+    /// Allocates initialised memory of unspecified content: from `resource`, or from the pool
     /// of pinned memory of `streams` if that is `None`. The kind is that of the resource, if there is one.
     ///
     /// # Errors
