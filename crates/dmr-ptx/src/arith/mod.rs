@@ -1,0 +1,1 @@
+//! Arithmetic, conversion and bit instructions, on the lanes of registers.

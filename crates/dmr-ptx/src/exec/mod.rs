@@ -1,0 +1,1 @@
+//! Programs and their execution: warps, memory, barriers, calls.

@@ -1,0 +1,1 @@
+//! Instructions between the lanes of a warp: shuffles, votes, matrix products.

@@ -1,0 +1,19 @@
+//! A parser and interpreter of NVIDIA's PTX: it runs the kernels of GPU programs without a GPU.
+//!
+//! It depends on no other crate of the project and calls no CUDA: `dmr-sim` runs the kernels of a launch with it.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `types` | the scalar types of PTX, and the 32 lanes of a warp's register |
+//! | `syntax` | text into a module: declarations and instructions with their places in the text |
+//! | `arith` | arithmetic, conversion and bit instructions, on the lanes of registers |
+//! | `lanes` | instructions between the lanes of a warp: shuffles, votes, matrix products |
+//! | `exec` | a module into a program, and the execution of a launch: warps, memory, barriers, calls |
+
+mod arith;
+mod exec;
+mod lanes;
+mod syntax;
+mod types;
+
+pub use types::Type;

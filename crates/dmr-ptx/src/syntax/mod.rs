@@ -1,0 +1,1 @@
+//! PTX text into a module: declarations and instructions with their places in the text.
