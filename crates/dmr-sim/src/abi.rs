@@ -4,7 +4,9 @@
 
 #![allow(non_camel_case_types, reason = "C names")]
 
-use std::ffi::{CStr, c_int, c_uint};
+use std::ffi::{c_int, c_uint};
+
+pub(crate) use crate::codes::*;
 
 /// A `CUresult`.
 pub(crate) type Code = c_int;
@@ -17,80 +19,6 @@ pub(crate) type Handle = u64;
 
 /// The result of an entry point's body; `Err` has a `CUresult`.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
-
-macro_rules! codes {
-    ($($name:ident = $code:literal, $text:literal;)*) => {
-        $(#[allow(dead_code, reason = "programs plant codes that the simulator never makes")]
-        pub(crate) const $name: Code = $code;)*
-
-        /// Returns the constant's name and a sentence, for `cuGetErrorName` and `cuGetErrorString`.
-        pub(crate) fn describe(code: Code) -> Option<(&'static CStr, &'static CStr)> {
-            match code {
-                $($code => {
-                    const NAME: &str = concat!("CUDA_", stringify!($name), "\0");
-                    const TEXT: &str = concat!($text, "\0");
-                    match (
-                        CStr::from_bytes_with_nul(NAME.as_bytes()),
-                        CStr::from_bytes_with_nul(TEXT.as_bytes()),
-                    ) {
-                        (Ok(name), Ok(text)) => Some((name, text)),
-                        _ => None,
-                    }
-                })*
-                _ => None,
-            }
-        }
-    };
-}
-
-codes! {
-    SUCCESS = 0, "no error";
-    ERROR_INVALID_VALUE = 1, "invalid argument";
-    ERROR_OUT_OF_MEMORY = 2, "out of memory";
-    ERROR_NOT_INITIALIZED = 3, "initialization error";
-    ERROR_DEINITIALIZED = 4, "driver shutting down";
-    ERROR_STUB_LIBRARY = 34, "CUDA driver is a stub library";
-    ERROR_NO_DEVICE = 100, "no CUDA-capable device is detected";
-    ERROR_INVALID_DEVICE = 101, "invalid device ordinal";
-    ERROR_INVALID_IMAGE = 200, "device kernel image is invalid";
-    ERROR_INVALID_CONTEXT = 201, "invalid device context";
-    ERROR_MAP_FAILED = 205, "mapping of buffer object failed";
-    ERROR_UNMAP_FAILED = 206, "unmapping of buffer object failed";
-    ERROR_NO_BINARY_FOR_GPU = 209, "no kernel image is available for execution on the device";
-    ERROR_ECC_UNCORRECTABLE = 214, "uncorrectable ECC error encountered";
-    ERROR_PEER_ACCESS_UNSUPPORTED = 217, "peer access is not supported between these two devices";
-    ERROR_INVALID_PTX = 218, "a PTX JIT compilation failed";
-    ERROR_FILE_NOT_FOUND = 301, "file not found";
-    ERROR_OPERATING_SYSTEM = 304, "OS call failed or operation not supported on this OS";
-    ERROR_INVALID_HANDLE = 400, "invalid resource handle";
-    ERROR_ILLEGAL_STATE = 401, "the operation cannot be performed in the present state";
-    ERROR_NOT_FOUND = 500, "named symbol not found";
-    ERROR_NOT_READY = 600, "device not ready";
-    ERROR_ILLEGAL_ADDRESS = 700, "an illegal memory access was encountered";
-    ERROR_LAUNCH_OUT_OF_RESOURCES = 701, "too many resources requested for launch";
-    ERROR_LAUNCH_TIMEOUT = 702, "the launch timed out and was terminated";
-    ERROR_PEER_ACCESS_ALREADY_ENABLED = 704, "peer access is already enabled";
-    ERROR_PEER_ACCESS_NOT_ENABLED = 705, "peer access has not been enabled";
-    ERROR_CONTEXT_IS_DESTROYED = 709, "context is destroyed";
-    ERROR_ASSERT = 710, "device-side assert triggered";
-    ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already mapped";
-    ERROR_HOST_MEMORY_NOT_REGISTERED = 713, "pointer does not correspond to a registered memory region";
-    ERROR_HARDWARE_STACK_ERROR = 714, "hardware stack error";
-    ERROR_ILLEGAL_INSTRUCTION = 715, "an illegal instruction was encountered";
-    ERROR_MISALIGNED_ADDRESS = 716, "misaligned address";
-    ERROR_INVALID_ADDRESS_SPACE = 717, "operation not supported on global/shared address space";
-    ERROR_INVALID_PC = 718, "invalid program counter";
-    ERROR_LAUNCH_FAILED = 719, "unspecified launch failure";
-    ERROR_NOT_PERMITTED = 800, "operation not permitted";
-    ERROR_NOT_SUPPORTED = 801, "operation not supported";
-    ERROR_STREAM_CAPTURE_UNSUPPORTED = 900, "operation not permitted when stream is capturing";
-    ERROR_STREAM_CAPTURE_INVALIDATED = 901, "operation failed due to a previous error during capture";
-    ERROR_STREAM_CAPTURE_UNMATCHED = 903, "the capture was not initiated in this stream";
-    ERROR_STREAM_CAPTURE_ISOLATION = 905, "dependency created on uncaptured work in another stream";
-    ERROR_STREAM_CAPTURE_IMPLICIT = 906, "operation would make the legacy stream depend on a capturing blocking stream";
-    ERROR_CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream";
-    ERROR_UNKNOWN = 999, "unknown error";
-}
 
 /// `CU_STREAM_NON_BLOCKING`.
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
@@ -198,39 +126,4 @@ pub(crate) mod attribute {
     pub(crate) const RDMA_WITH_VIRTUAL_MEMORY: c_int = 110;
     pub(crate) const STREAM_MEM_OPS_64_BIT: c_int = 122;
     pub(crate) const STREAM_WAIT_VALUE_NOR: c_int = 123;
-}
-
-/// Returns the value of a `CUdevice_attribute` of the simulated device; 0 for all others.
-pub(crate) fn device_attribute(attribute: c_int) -> Outcome<c_int> {
-    Ok(match attribute {
-        1..=3 => 1024,           // threads per block, x, y
-        4 => 64,                 // z
-        5 => c_int::MAX,         // grid x
-        6 | 7 => 65_535,         // grid y, z
-        8 | 81 | 97 => 48 << 10, // shared memory
-        10 => 32,                // warp size
-        12 | 82 => 65_536,       // registers
-        13 => 1_980_000,         // clock, kHz
-        14 => 512,               // texture alignment
-        16 => 132,               // multiprocessors
-        15 | 31 => 1,            // overlap, concurrent kernels
-        36 => 3_201_000,         // memory clock, kHz
-        37 => 6144,              // memory bus width
-        38 => 60 << 20,          // L2 bytes
-        39 => 2048,              // threads per multiprocessor
-        40 => 3,                 // copy engines
-        41 => 1,                 // unified addressing
-        75 => 9,                 // compute capability major
-        78..=80 => 1,            // stream priorities, caches
-        91 => 1,                 // host pointer for registered memory
-        92..=94 => 1,            // stream memory operations, first version
-        95 => 0,                 // cooperative launch is not simulated
-        102 => 1,                // virtual memory
-        103..=105 | 128 => 0,    // exporting memory is not simulated
-        110 => 1,                // RDMA to virtual memory
-        115 => 1,                // memory pools
-        122 | 123 => 1,          // stream memory operations: 64 bits, NOR
-        i if (1..=200).contains(&i) => 0,
-        _ => return Err(ERROR_INVALID_VALUE),
-    })
 }

@@ -28,7 +28,8 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `elf`, `install` | a shared object in memory, found by cudarc under the driver's name |
-//! | `driver` | the driver's functions, one file per chapter of its manual |
+//! | `driver` | the driver's functions, one file per chapter of its manual, and the names that are refused |
+//! | `abi`, `codes`, `attributes`, `handle` | C types, result codes, attributes of devices, handles |
 //! | `session`, `registry` | one call: its universe, counting, faults, the lock |
 //! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
 //! | `shadow`, `history`, `report` | allocations, the history of each byte, and findings about accesses |
@@ -45,8 +46,10 @@
 
 mod abi;
 mod address;
+mod attributes;
 mod callback;
 mod clock;
+mod codes;
 mod driver;
 mod driver_pool;
 mod elf;

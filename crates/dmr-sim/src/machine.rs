@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::abi::*;
 use crate::address::AddressSpace;
+use crate::attributes::device_attribute;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
 use crate::history::Origin;

@@ -1,7 +1,6 @@
 //! The driver's functions, one file per chapter of the CUDA Driver API manual.
 //!
-//! Each is an `extern "C"` function of the driver's name and type. Functions that are not simulated return
-//! `CUDA_ERROR_NOT_SUPPORTED`.
+//! Each is an `extern "C"` function of the driver's name and type. `refused` has those that are not simulated.
 
 #![allow(non_snake_case, reason = "the driver's names")]
 
@@ -14,15 +13,16 @@ mod memory;
 mod module;
 mod peer;
 mod pool;
+mod refused;
 mod stream;
 mod stream_memory;
 mod virtual_memory;
 
-use std::ffi::c_int;
-
 pub use capture::{is_capture_mode_global, reset_capture_mode};
 
-use crate::abi::{ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, Outcome};
+pub(crate) use refused::is_refused;
+
+use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 
 /// Every symbol and its address.
 pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
@@ -39,12 +39,10 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
         carved::SYMBOLS,
+        refused::SYMBOLS,
     ];
-    let simulated = chapters.into_iter().flatten();
-    let mut all: Vec<_> = simulated.map(|(name, address)| (*name, address() as u64)).collect();
-    let refused = not_supported as extern "C" fn() -> c_int as usize as u64;
-    all.extend(NOT_SUPPORTED.iter().map(|name| (*name, refused)));
-    all
+    let all = chapters.into_iter().flatten();
+    all.map(|(name, address)| (*name, address() as u64)).collect()
 }
 
 /// A symbol, and a function that returns its address (which is no constant).
@@ -59,43 +57,6 @@ macro_rules! chapter {
     };
 }
 use chapter;
-
-/// Functions that cudarc's driver layers refer to, or that belong to a simulated chapter, and that are not
-/// simulated. cudarc panics on a missing symbol, so each is present and returns an error.
-const NOT_SUPPORTED: &[&str] = &[
-    "cuDestroyExternalMemory",
-    "cuExternalMemoryGetMappedBuffer",
-    "cuGraphClone",
-    "cuGraphExecDestroy",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuGraphUpload",
-    "cuImportExternalMemory",
-    "cuLaunchCooperativeKernel",
-    "cuMemAdvise",
-    "cuMemAdvise_v2",
-    "cuMemAllocManaged",
-    "cuMemImportFromShareableHandle",
-    "cuMemMapArrayAsync",
-    "cuMemPrefetchAsync",
-    "cuMemPrefetchAsync_v2",
-    "cuOccupancyAvailableDynamicSMemPerBlock",
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-    "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-    "cuOccupancyMaxActiveClusters",
-    "cuOccupancyMaxPotentialBlockSize",
-    "cuOccupancyMaxPotentialBlockSizeWithFlags",
-    "cuOccupancyMaxPotentialClusterSize",
-    "cuProfilerStart",
-    "cuProfilerStop",
-    "cuStreamAttachMemAsync",
-];
-
-/// The implementation of all of them: on the platforms of the simulator, the caller of a C function
-/// removes its arguments, so their number and types have no effect.
-extern "C" fn not_supported() -> c_int {
-    ERROR_NOT_SUPPORTED
-}
 
 /// Refuses a call without a pointer for its result, before it has any effect.
 fn required<T>(to: *mut T) -> Outcome {
@@ -112,4 +73,16 @@ unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
     // SAFETY: not null, so valid by this function's contract.
     unsafe { to.write_unaligned(value) };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_function_is_both_simulated_and_refused_and_the_refused_ones_are_sorted() {
+        let names: Vec<_> = super::symbols().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+        assert!(super::refused::SYMBOLS.is_sorted_by_key(|(name, _)| name));
+    }
 }

@@ -1,0 +1,78 @@
+//! The names of the simulated driver: those that any version of the bindings looks up.
+#![allow(unsafe_code)] // the driver is called directly
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cudarc::driver::sys;
+use support::gpu::machine;
+
+/// Returns the folders of all versions of cudarc beside the one that these tests use: in a registry's folder these are
+/// the versions that any program of this machine uses.
+fn bindings() -> Vec<PathBuf> {
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--format-version", "1", "--manifest-path"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
+        .output()
+        .expect("cargo runs");
+    let text = String::from_utf8(cargo.stdout).expect("metadata is text");
+    let start = "\"manifest_path\":\"";
+    let manifests = text.split(start).skip(1).filter_map(|rest| rest.split('"').next());
+    let mut folders = manifests.filter_map(|manifest| Path::new(manifest).parent());
+    let is_cudarc = |folder: &Path| {
+        folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cudarc"))
+    };
+    let ours = folders.find(|folder| is_cudarc(folder)).expect("cudarc is a dependency");
+    let beside = std::fs::read_dir(ours.parent().expect("it is in a folder")).expect("a folder");
+    let beside = beside.filter_map(|entry| Some(entry.ok()?.path()));
+    beside.filter(|folder| is_cudarc(folder)).collect()
+}
+
+/// Returns the driver's functions that the bindings in this folder look up: the names in string literals.
+fn names(bindings: &Path) -> BTreeSet<String> {
+    let source = std::fs::read_to_string(bindings.join("src/driver/sys/mod.rs")).expect("bindings");
+    let literals = source.split('"').skip(1).step_by(2);
+    let names = literals.map(|literal| literal.trim_end_matches("\\0"));
+    let is_function = |name: &&str| {
+        let rest = name.strip_prefix("cu").unwrap_or_default();
+        rest.starts_with(|first: char| first.is_ascii_uppercase())
+            && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    names.filter(is_function).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_name_that_a_binding_looks_up_exists() {
+    let (_universe, _gpu) = machine();
+    // SAFETY: the simulated driver is loaded, and stays so.
+    let driver =
+        unsafe { libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    assert!(!driver.is_null());
+    for folder in bindings() {
+        let names = names(&folder);
+        assert!(names.len() > 400, "{}: {} names", folder.display(), names.len());
+        let exists = |name: &&String| {
+            let name = CString::new(name.as_str()).expect("a name");
+            // SAFETY: the library is loaded, and the name is a C string.
+            !unsafe { libc::dlsym(driver, name.as_ptr()) }.is_null()
+        };
+        let missing: Vec<_> = names.iter().filter(|name| !exists(name)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?}", folder.display());
+    }
+}
+
+#[test]
+fn sim_a_call_that_is_not_simulated_is_refused_and_counted_under_its_name() {
+    let (universe, _gpu) = machine();
+    let mut object = 0;
+    let null = std::ptr::null();
+    // SAFETY: the function is refused before it uses its arguments.
+    let code = unsafe { sys::cuTexObjectCreate(&mut object, null, null.cast(), null.cast()) };
+    assert_eq!(code, sys::CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    let refused: Vec<_> = universe.calls().not_supported().collect();
+    assert_eq!(refused, [("cuTexObjectCreate", 1)]);
+}
