@@ -13,7 +13,7 @@
 mod arith;
 mod exec;
 mod lanes;
-mod syntax;
+pub mod syntax;
 mod types;
 
 pub use types::Type;

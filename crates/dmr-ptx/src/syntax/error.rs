@@ -1,0 +1,13 @@
+//! The error of a text that is not PTX.
+
+use super::module::Position;
+
+/// A text that is not PTX.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {}, column {}: {message}", .at.line, .at.column)]
+pub struct ParseError {
+    /// Where it is wrong.
+    pub at: Position,
+    /// What is wrong.
+    pub message: String,
+}
