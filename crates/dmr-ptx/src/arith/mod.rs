@@ -1,1 +1,122 @@
 //! Arithmetic, conversion and bit instructions, on the lanes of registers.
+//!
+//! [`decode`] turns an opcode into an [`Arith`]; [`Arith::operands`] says which operands it has; [`Arith::eval`] runs it
+//! for the lanes of a mask. All are pure functions: the only state is the carry flag of each lane.
+
+mod modifiers;
+
+use crate::types::{Lanes, Mask, Type};
+use modifiers::Modifiers;
+
+/// One decoded operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arith {
+    operation: Operation,
+    operands: Operands,
+}
+
+/// The operands of an operation, in the order in which PTX writes them.
+///
+/// An immediate operand is fetched with the type given here. Where that type is an integer, an immediate is
+/// sign-extended or truncated to its size. Every operand is 32 lanes, immediates too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operands {
+    results: [Type; 2],
+    sources: [Type; 6],
+    /// The number of results that an instruction may have, and how many of them it must have.
+    pub(crate) result_count: usize,
+    pub(crate) required_results: usize,
+    /// The number of sources that an instruction may have, and how many of them it must have.
+    pub(crate) source_count: usize,
+    pub(crate) required_sources: usize,
+    /// Whether the result is the whole destination register: a conversion to an integer is extended to the width of
+    /// the register. The result is then extended to 64 bits, and the caller truncates it to the register's width.
+    /// All other results are as wide as their type, and zero above.
+    pub(crate) extends: bool,
+}
+
+impl Operands {
+    /// Describes an operation with one result; all operands are required.
+    fn new(result: Type, sources: &[Type]) -> Self {
+        let mut all = [Type::B32; 6];
+        for (place, source) in all.iter_mut().zip(sources) {
+            *place = *source;
+        }
+        let count = sources.len().min(all.len());
+        Self {
+            results: [result, Type::Pred],
+            sources: all,
+            result_count: 1,
+            required_results: 1,
+            source_count: count,
+            required_sources: count,
+            extends: false,
+        }
+    }
+
+    /// Adds a predicate as an optional second result: `p|q`.
+    fn with_predicate(mut self) -> Self {
+        self.result_count = 2;
+        self
+    }
+
+    /// Makes the last `count` sources optional.
+    fn with_optional(mut self, count: usize) -> Self {
+        self.required_sources = self.source_count.saturating_sub(count);
+        self
+    }
+
+    /// Marks the result as one that is extended to the width of the destination register.
+    fn extended(mut self) -> Self {
+        self.extends = true;
+        self
+    }
+
+    /// Returns the types of the results: one, or two where the instruction may have `d|p`.
+    pub(crate) fn results(&self) -> &[Type] {
+        self.results.get(..self.result_count).unwrap_or(&self.results)
+    }
+
+    /// Returns the types of the sources, optional ones included.
+    pub(crate) fn sources(&self) -> &[Type] {
+        self.sources.get(..self.source_count).unwrap_or(&self.sources)
+    }
+}
+
+/// An operation, by family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {}
+
+/// Decodes an opcode: `decode("add", &["rn", "ftz", "f32"])`.
+///
+/// Returns `None` if `name` is no arithmetic instruction, and an error that names the instruction and what of it is
+/// not supported.
+pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, String>> {
+    let _ = (name, Modifiers::parse(name, modifiers));
+    None
+}
+
+impl Arith {
+    /// Returns the operands that an instruction with this operation has.
+    pub(crate) fn operands(&self) -> &Operands {
+        &self.operands
+    }
+
+    /// Computes the results of the lanes in `mask`; other lanes of `result` and `second` keep their values.
+    ///
+    /// `sources` are as many as the instruction has, between [`Operands::required_sources`] and
+    /// [`Operands::source_count`]; a missing source reads as zero. A negated predicate `!p` is passed as its
+    /// complement. `second` is written if and only if the operation may have a second result. Bit `n` of `carry` is
+    /// the condition code register's carry flag (`CC.CF`) of lane `n`.
+    pub(crate) fn eval(
+        &self,
+        sources: &[&Lanes],
+        result: &mut Lanes,
+        second: &mut Lanes,
+        mask: Mask,
+        carry: &mut Mask,
+    ) {
+        let _ = (sources, result, second, mask, carry);
+        match self.operation {}
+    }
+}
