@@ -15,6 +15,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("dmr-shared-limit", &["dmr-core"]),
     ("dmr-ptx", &[]),
     ("dmr-sim", &["dmr-ptx"]),
+    ("dmr-sim-boot", &["dmr-sim"]),
+    ("dmr-sim-library", &["dmr-sim"]),
     ("dmr-streams", &["dmr-core", "dmr-nvtx"]),
     ("dmr-cuda-async", &["dmr-core", "dmr-streams"]),
     ("dmr-cuda-direct", &["dmr-core", "dmr-streams"]),

@@ -83,6 +83,15 @@ pub enum SelectError {
         /// The value.
         value: String,
     },
+    /// A variable that configures the universe of a process has a value that it cannot have.
+    #[error("{name} is {value:?}, which it cannot be: see the documentation of dmr_sim::boot")]
+    #[non_exhaustive]
+    BadVariable {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
     /// `DMR_DRIVER=cuda`, and NVIDIA's driver is missing, has no device, or is hidden by the
     /// simulated one.
     #[error(
@@ -165,6 +174,12 @@ pub fn install() -> Result<(), InstallError> {
     INSTALLED.get_or_init(platform::install).clone()
 }
 
+/// Makes this copy of the simulator the driver of the process, without a library in memory: it is in a shared library
+/// that has the driver's name.
+pub(crate) fn serve_as_library() -> Result<(), InstallError> {
+    INSTALLED.get_or_init(platform::watch_forks).clone()
+}
+
 static INSTALLED: OnceLock<Result<(), InstallError>> = OnceLock::new();
 
 fn is_installed() -> bool {
@@ -216,6 +231,10 @@ mod platform {
             found if found.is_some() && found == ours => {}
             _ => return Err(InstallError::AnotherDriver),
         }
+        watch_forks()
+    }
+
+    pub(super) fn watch_forks() -> Result<(), InstallError> {
         // SAFETY: the handler only stores to an atomic, as is allowed in a forked child.
         match unsafe { libc::pthread_atfork(None, None, Some(crate::fork::forked)) } {
             0 => Ok(()),
@@ -270,6 +289,10 @@ mod platform {
     pub(super) const OPEN_NOW: c_int = 0;
 
     pub(super) fn install() -> Result<(), InstallError> {
+        Err(InstallError::UnsupportedPlatform)
+    }
+
+    pub(super) fn watch_forks() -> Result<(), InstallError> {
         Err(InstallError::UnsupportedPlatform)
     }
 

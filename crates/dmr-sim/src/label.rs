@@ -34,9 +34,11 @@ impl Drop for LabelGuard {
     }
 }
 
-/// Returns the thread's innermost label.
-pub(crate) fn current() -> Option<Arc<str>> {
-    LABELS.try_with(|labels| labels.borrow().last().cloned()).ok().flatten()
+/// Returns the thread's innermost label; without one its name, if that is wanted.
+pub(crate) fn current(or_name: bool) -> Option<Arc<str>> {
+    let label = LABELS.try_with(|labels| labels.borrow().last().cloned()).ok().flatten();
+    let name = || std::thread::current().name().map(|name| format!("thread {name:?}").into());
+    label.or_else(|| or_name.then(name).flatten())
 }
 
 /// A call stack, which is resolved only when a report shows it.

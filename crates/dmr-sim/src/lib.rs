@@ -28,6 +28,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `elf`, `install` | a shared object in memory, found by cudarc under the driver's name |
+//! | `boot` | a universe for a whole process |
 //! | `driver` | the driver's functions, one file per chapter of its manual, and the names that are refused |
 //! | `abi`, `codes`, `attributes`, `handle` | C types, result codes, attributes of devices, handles |
 //! | `session`, `registry` | one call: its universe, counting, faults, the lock |
@@ -47,6 +48,7 @@
 mod abi;
 mod address;
 mod attributes;
+mod boot;
 mod callback;
 mod clock;
 mod codes;
@@ -78,7 +80,8 @@ mod universe;
 mod virtual_memory;
 mod words;
 
-pub use driver::{is_capture_mode_global, reset_capture_mode};
+pub use boot::{EXIT_STATUS, boot, boot_library};
+pub use driver::{driver_functions, is_capture_mode_global, reset_capture_mode};
 pub use faults::{CallCounts, Hold};
 pub use fork::calls_of_forked_child;
 pub use install::{Because, Driver, InstallError, SelectError, install, select, select_for};

@@ -35,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     pub(crate) host_order: HostOrder,
     pub(crate) call_sites: bool,
+    /// True if a thread without a label has its name as one.
+    pub(crate) thread_names: bool,
     /// True if a device can access the memory of the others.
     pub(crate) peer_paths: bool,
     /// Attributes whose values replace those of [`device_attribute`].
@@ -378,7 +380,10 @@ impl Machine {
     }
 
     fn place(&self) -> (Option<Arc<str>>, Option<Arc<CallStack>>) {
-        (label::current(), self.config.call_sites.then(|| Arc::new(CallStack::capture())))
+        (
+            label::current(self.config.thread_names),
+            self.config.call_sites.then(|| Arc::new(CallStack::capture())),
+        )
     }
 
     /// Returns the clock of the calling host thread: the operations that it has found complete.

@@ -126,6 +126,13 @@ impl UniverseBuilder {
         self
     }
 
+    /// Sets whether reports name the thread that submitted an operation without a [`label`](crate::label()). Default:
+    /// they do not.
+    pub fn name_threads(mut self, name: bool) -> Self {
+        self.0.thread_names = name;
+        self
+    }
+
     /// Makes the universe, and installs the simulated driver if that has not happened.
     ///
     /// # Errors
@@ -157,6 +164,7 @@ impl Universe {
             host_order: HostOrder::Linearised,
             attributes: std::collections::BTreeMap::new(),
             peer_paths: true,
+            thread_names: false,
             call_sites: std::env::var_os("DMR_SIM_BACKTRACE").is_some_and(|set| set == "1"),
         })
     }

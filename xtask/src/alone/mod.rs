@@ -47,6 +47,7 @@ const PROGRAMS: &[Program] = programs! {
     "dmr-pool" "dmr_pool" ["dmr-core" "dmr-sim" "dmr-streams"],
     "dmr-shared-limit" "dmr_shared_limit" [],
     "dmr-sim" "dmr_sim" ["cudarc"],
+    "dmr-sim-boot" "dmr_sim_boot" ["cudarc"],
     "dmr-spill" "dmr_spill" ["dmr-buffer" "dmr-core" "dmr-cuda-direct" "dmr-sim" "dmr-streams"],
     "dmr-streams" "dmr_streams" ["dmr-sim"],
     "dmr-trace" "dmr_trace" ["dmr-core"],

@@ -24,6 +24,12 @@ pub(crate) use refused::is_refused;
 
 use crate::abi::{ERROR_INVALID_VALUE, Outcome};
 
+/// Returns each function of the simulated driver, by its name and address: for a shared library that exports them.
+#[must_use]
+pub fn driver_functions() -> Vec<(&'static str, usize)> {
+    symbols().into_iter().map(|(name, address)| (name, address as usize)).collect()
+}
+
 /// Every symbol and its address.
 pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
     let chapters = [

@@ -1,0 +1,68 @@
+//! Programs in C and Python that know nothing of this project run on the library, and their races are reported.
+//!
+//! They need a C compiler, as Rust's linker does, and `python3`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Returns a new folder with the library under the driver's name.
+fn library_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    // Beside `deps`, where this test is.
+    let test = std::env::current_exe().unwrap();
+    let library = test.parent().and_then(Path::parent).unwrap().join("libcuda.so");
+    std::os::unix::fs::symlink(library, folder.path().join("libcuda.so.1")).unwrap();
+    folder
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// Runs a program on the library, without a variable that configures it.
+fn run(mut command: Command, folder: &Path, in_order: bool) -> Output {
+    for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "LEAKS"] {
+        command.env_remove(format!("DMR_SIM_{name}"));
+    }
+    command.args(in_order.then_some("in-order")).env("LD_LIBRARY_PATH", folder).output().unwrap()
+}
+
+#[track_caller]
+fn has_a_race(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(66), "{text}");
+    assert_eq!(text.matches("dmr-sim: 1 findings").count(), 1, "{text}");
+    assert!(text.contains("read-after-write race") && text.contains("64 bytes"), "{text}");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("read "), "{output:?}");
+}
+
+#[track_caller]
+fn is_right(output: &Output) {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "read 9");
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn a_program_in_c_runs_and_its_race_is_reported() {
+    let folder = library_folder();
+    let program = folder.path().join("two_streams");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut compile = Command::new(compiler);
+    compile.arg("-o").arg(&program).arg(source("two_streams.c")).arg("-ldl");
+    assert!(compile.status().unwrap().success());
+    has_a_race(&run(Command::new(&program), folder.path(), false));
+    is_right(&run(Command::new(&program), folder.path(), true));
+}
+
+#[test]
+fn a_program_in_python_runs_and_its_race_is_reported() {
+    let folder = library_folder();
+    let python = || {
+        let mut command = Command::new("python3");
+        command.arg(source("two_streams.py"));
+        command
+    };
+    has_a_race(&run(python(), folder.path(), false));
+    is_right(&run(python(), folder.path(), true));
+}
