@@ -101,7 +101,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 
 const SIMULATOR: &str = "dmr-sim";
 
-/// The crates that may enable the simulator by default. A library that does so would put a simulated driver
+/// The crates that may enable the simulator by default: programs, and those that only start it. Another library that does so would put a simulated driver
 /// into other people's programs.
 const MAY_ENABLE_SIMULATOR: &[&str] = &[
     "dmr-bench",
@@ -110,6 +110,8 @@ const MAY_ENABLE_SIMULATOR: &[&str] = &[
     "dmr-inference",
     "dmr-programs",
     "dmr-sanitize",
+    "dmr-sim-boot",
+    "dmr-sim-library",
     "dmr-testkit",
 ];
 

@@ -10,6 +10,8 @@
 //! | `lanes` | instructions between the lanes of a warp: shuffles, votes, matrix products |
 //! | `exec` | a module into a program, and the execution of a launch: warps, memory, barriers, calls |
 
+#![forbid(unsafe_code)]
+
 mod arith;
 mod exec;
 mod lanes;

@@ -1,6 +1,6 @@
 //! A program that boots runs on the simulated driver, and with a race it ends with a status of its own.
 //!
-//! The programs are tests of this file that are ignored: each runs in a process of its own.
+//! Each test runs itself once more in a process of its own, where it is the program.
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -8,10 +8,17 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaStream};
 use dmr_sim_boot as _;
 
-/// Runs one of the ignored tests, with variables.
+/// The variable that makes a test the program.
+const PROGRAM: &str = "DMR_SIM_BOOT_PROGRAM";
+
+fn is_program() -> bool {
+    std::env::var_os(PROGRAM).is_some()
+}
+
+/// Runs a test as the program, with variables.
 fn run(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", test, "--nocapture"]);
+    command.args(["--exact", test, "--nocapture"]).env(PROGRAM, "1");
     for name in ["DEVICES", "CAPACITY", "SEED", "POLICY", "BACKTRACE", "LEAKS"] {
         command.env_remove(format!("DMR_SIM_{name}"));
     }
@@ -26,7 +33,7 @@ fn text(output: &Output) -> String {
 #[allow(unsafe_code)]
 fn write_and_read(in_order: bool) {
     let gpu = CudaContext::new(0).unwrap();
-    // SAFETY: the streams are ordered here, or not, as the test wants.
+    // SAFETY: the streams are ordered here, or that they are not is what is reported.
     unsafe { gpu.disable_event_tracking() };
     let streams: [Arc<CudaStream>; 2] = [gpu.new_stream().unwrap(), gpu.new_stream().unwrap()];
     let bytes = streams[0].clone_htod(&[7_u32; 16]).unwrap();
@@ -38,84 +45,80 @@ fn write_and_read(in_order: bool) {
     streams[0].synchronize().unwrap();
 }
 
-#[test]
-#[ignore = "a program of these tests"]
-fn a_program_in_order() {
-    write_and_read(true);
-}
-
-#[test]
-#[ignore = "a program of these tests"]
-fn a_program_with_a_race() {
-    write_and_read(false);
-}
-
-#[test]
-#[ignore = "a program of these tests"]
-fn a_program_that_leaks() {
-    let stream = CudaContext::new(0).unwrap().default_stream();
-    std::mem::forget(stream.alloc_zeros::<u8>(1).unwrap());
-}
-
-#[test]
-#[ignore = "a program of these tests"]
-fn a_program_that_forks_with_a_race() {
-    write_and_read(false);
+/// Forks a child that exits at once, and waits for it.
+#[allow(unsafe_code)]
+fn fork() {
     // SAFETY: the child only exits.
-    #[allow(unsafe_code)]
     let child = unsafe { libc::fork() };
     if child == 0 {
         std::process::exit(0);
     }
     let mut status = 0;
     // SAFETY: the child is this process's.
-    #[allow(unsafe_code)]
-    unsafe {
-        libc::waitpid(child, &raw mut status, 0)
-    };
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
 }
 
 #[test]
 fn a_program_in_order_ends_as_without_the_simulator() {
-    let output = run("a_program_in_order", &[]);
+    if is_program() {
+        return write_and_read(true);
+    }
+    let output = run("a_program_in_order_ends_as_without_the_simulator", &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(!text(&output).contains("dmr-sim"), "{}", text(&output));
 }
 
 #[test]
 fn a_race_is_reported_at_the_exit_with_the_name_of_the_test() {
-    let output = run("a_program_with_a_race", &[]);
+    const NAME: &str = "a_race_is_reported_at_the_exit_with_the_name_of_the_test";
+    if is_program() {
+        return write_and_read(false);
+    }
+    let output = run(NAME, &[]);
     assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS), "{}", text(&output));
     assert!(text(&output).contains("read-after-write race"), "{}", text(&output));
-    assert!(text(&output).contains(r#"thread "a_program_with_a_race""#), "{}", text(&output));
+    assert!(text(&output).contains(&format!("thread {NAME:?}")), "{}", text(&output));
     // The output of the test harness is not lost.
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
 }
 
 #[test]
 fn a_leak_is_a_finding_only_if_it_is_asked_for() {
-    assert_eq!(run("a_program_that_leaks", &[]).status.code(), Some(0));
-    let output = run("a_program_that_leaks", &[("DMR_SIM_LEAKS", "1")]);
+    if is_program() {
+        let stream = CudaContext::new(0).unwrap().default_stream();
+        return std::mem::forget(stream.alloc_zeros::<u8>(1).unwrap());
+    }
+    let run = |variables| run("a_leak_is_a_finding_only_if_it_is_asked_for", variables);
+    assert_eq!(run(&[]).status.code(), Some(0));
+    let output = run(&[("DMR_SIM_LEAKS", "1")]);
     assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS));
     assert!(text(&output).contains("memory was never freed"), "{}", text(&output));
 }
 
 #[test]
 fn a_forked_child_reports_nothing() {
-    let output = run("a_program_that_forks_with_a_race", &[]);
+    if is_program() {
+        write_and_read(false);
+        return fork();
+    }
+    let output = run("a_forked_child_reports_nothing", &[]);
     assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS), "{}", text(&output));
     assert_eq!(text(&output).matches("dmr-sim:").count(), 1, "{}", text(&output));
 }
 
 #[test]
 fn the_environment_configures_the_devices() {
-    let output = run("a_program_in_order", &[("DMR_SIM_DEVICES", "many")]);
+    if is_program() {
+        return write_and_read(false);
+    }
+    let run = |name, value| run("the_environment_configures_the_devices", &[(name, value)]);
+    let output = run("DMR_SIM_DEVICES", "many");
     assert!(text(&output).contains(r#"DMR_SIM_DEVICES is "many""#), "{}", text(&output));
-    let output = run("a_program_with_a_race", &[("DMR_SIM_CAPACITY", "16")]);
+    let output = run("DMR_SIM_CAPACITY", "16");
     assert!(text(&output).contains("OUT_OF_MEMORY"), "{}", text(&output));
     for policy in ["eager", "lazy", "random"] {
-        let output = run("a_program_with_a_race", &[("DMR_SIM_POLICY", policy)]);
+        let output = run("DMR_SIM_POLICY", policy);
         assert_eq!(output.status.code(), Some(dmr_sim::EXIT_STATUS), "{policy}");
     }
 }

@@ -16,7 +16,7 @@ fn library_folder() -> tempfile::TempDir {
 }
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+    Path::new("tests/programs").join(name) // cargo runs tests in the crate's folder
 }
 
 /// Runs a program on the library, without a variable that configures it.

@@ -24,6 +24,8 @@ const UNSAFE_CRATES: &[(&str, &str)] = &[
     ("crates/dmr-pool/", "makes blocks of the memory that it carves up"),
     ("crates/dmr-sanitize/", "commits faults, which a tool must report"),
     ("crates/dmr-sim/", "implements the driver: C functions, an object file in memory"),
+    ("crates/dmr-sim-boot/", "a function that runs before `main`"),
+    ("crates/dmr-sim-library/", "exports the functions of the driver"),
     ("crates/dmr-streams/", "calls the driver"),
     ("crates/dmr-programs/", "submits work in windows of deallocated blocks; forks"),
     ("crates/dmr-testkit/", "its fake resource makes blocks"),
