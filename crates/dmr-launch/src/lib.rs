@@ -9,6 +9,7 @@
 //! | [`memory`] | [`Reads`], [`Writes`], [`ReadsAndWrites`]: memory that is recorded together with its views |
 //! | [`peer`] | memory of another device that a launch accesses: [`LaunchRecorder::read_peer`] |
 //! | [`views`] | [`LaunchView`], [`LaunchViewMut`]: what cuBLAS and the other wrappers of cudarc take |
+//! | [`host_slice`] | [`PinnedLaunchView`]: pinned memory for cudarc's copies between the device and the host |
 //! | [`prepared`] | [`PreparedLaunch`], between waiting and recording |
 //! | [`error`] | [`PrepareError`], [`LaunchError`]: at which step, which memory, why |
 //!
@@ -27,6 +28,7 @@
 //! `tracing` reports launches that were dropped unfinished, as warnings.
 
 pub mod error;
+pub mod host_slice;
 mod launched;
 mod lent;
 pub mod memory;
@@ -37,6 +39,7 @@ pub mod views;
 mod windows;
 
 pub use error::{LaunchError, PrepareError};
+pub use host_slice::PinnedLaunchView;
 pub use memory::{LaunchMemory, Reads, ReadsAndWrites, Writes};
 pub use prepared::PreparedLaunch;
 pub use recorder::{LaunchMode, LaunchRecorder};

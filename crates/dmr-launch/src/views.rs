@@ -15,7 +15,7 @@ use cudarc::driver::{
     PushKernelArg, SyncOnDrop,
 };
 use dmr_core::ResourceResult;
-use dmr_streams::{KernelArg, OtherStreams, TypedMemory};
+use dmr_streams::{KernelArg, MemoryOrigin, OtherStreams, TypedMemory};
 
 use crate::lent::LentSlice;
 
@@ -48,9 +48,11 @@ pub struct LaunchView<'s, T> {
 
 /// Memory that a launch writes, or reads and writes, for cudarc's wrappers.
 ///
-/// As [`LaunchView`]; implements [`DevicePtrMut`], too.
+/// As [`LaunchView`]; implements [`DevicePtrMut`], too. cudarc's copies between the device and the host take pinned
+/// memory [as such](Self::as_pinned).
 pub struct LaunchViewMut<'s, T> {
     view: LaunchView<'s, T>,
+    is_pinned: bool,
     elements: PhantomData<&'s mut [T]>,
 }
 
@@ -116,7 +118,8 @@ impl<'s, T> LaunchViewMut<'s, T> {
     where
         M: TypedMemory<Element = T> + ?Sized,
     {
-        Self { view: LaunchView::new(memory, others), elements: PhantomData }
+        let is_pinned = matches!(memory.origin(), MemoryOrigin::Pinned(_));
+        Self { view: LaunchView::new(memory, others), is_pinned, elements: PhantomData }
     }
 
     /// Returns the number of elements.
@@ -129,6 +132,16 @@ impl<'s, T> LaunchViewMut<'s, T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
+    }
+
+    /// Returns whether it is pinned memory, whose address is also the host's.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
+    /// Returns the address for the next work on `stream`, and the guard that records it.
+    pub(crate) fn address<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.view.address(stream)
     }
 
     /// Returns a view for reading, which borrows this one.
@@ -190,13 +203,13 @@ impl<T> DevicePtr<T> for LaunchView<'_, T> {
 
 impl<T> DevicePtr<T> for LaunchViewMut<'_, T> {
     fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        self.view.address(stream)
+        self.address(stream)
     }
 }
 
 impl<T> DevicePtrMut<T> for LaunchViewMut<'_, T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        self.view.address(stream)
+        self.address(stream)
     }
 }
 

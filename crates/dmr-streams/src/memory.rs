@@ -68,6 +68,7 @@ impl TrackedMemory for DeviceBlock {
 ///   a value of [`Element`](Self::Element).
 /// - They stay allocated, and the host does not access them, while this is borrowed and until every use that
 ///   was recorded for [`origin`](TrackedMemory::origin) is done.
+/// - If the origin is [`Pinned`](MemoryOrigin::Pinned), the address is also the host's.
 #[allow(clippy::len_without_is_empty, reason = "implementors have an `is_empty` of their own")]
 pub unsafe trait TypedMemory: TrackedMemory {
     /// The type of the elements.
