@@ -3,9 +3,15 @@
 //! [`decode`] turns an opcode into an [`Arith`]; [`Arith::operands`] says which operands it has; [`Arith::eval`] runs it
 //! for the lanes of a mask. All are pure functions: the only state is the carry flag of each lane.
 
+mod bits;
+mod carry;
+mod integer;
+mod io;
+mod logic;
 mod modifiers;
 
 use crate::types::{Lanes, Mask, Type};
+use io::Io;
 use modifiers::Modifiers;
 
 /// One decoded operation.
@@ -85,15 +91,45 @@ impl Operands {
 
 /// An operation, by family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {}
+enum Operation {
+    Integer(integer::Op),
+    Carry(carry::Op),
+    Bits(bits::Op),
+    Logic(logic::Op),
+}
 
 /// Decodes an opcode: `decode("add", &["rn", "ftz", "f32"])`.
 ///
 /// Returns `None` if `name` is no arithmetic instruction, and an error that names the instruction and what of it is
 /// not supported.
 pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, String>> {
-    let _ = (name, Modifiers::parse(name, modifiers));
-    None
+    const VIDEO: &[&str] =
+        &["vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vmad", "vset"];
+    if VIDEO.contains(&name.trim_end_matches(['2', '4'])) {
+        return Some(Err(format!("{name}: video instructions are not supported")));
+    }
+    if !is_arithmetic(name) {
+        return None;
+    }
+    let words = match Modifiers::parse(name, modifiers) {
+        Ok(words) => words,
+        Err(error) => return Some(Err(error)),
+    };
+    let families = [carry::decode, integer::decode, bits::decode, logic::decode];
+    let found = families.iter().find_map(|decode| decode(&words));
+    Some(found.unwrap_or_else(|| Err(format!("{name} is not supported with these types"))))
+}
+
+/// Returns whether some family decodes instructions of this name.
+fn is_arithmetic(name: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "abs", "add", "addc", "and", "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "cnot",
+        "copysign", "cos", "cvt", "div", "dp2a", "dp4a", "ex2", "fma", "fns", "lg2", "lop3", "mad",
+        "mad24", "madc", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt",
+        "rcp", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf", "shl", "shr", "sin", "slct",
+        "sqrt", "sub", "subc", "szext", "tanh", "testp", "xor",
+    ];
+    NAMES.contains(&name)
 }
 
 impl Arith {
@@ -116,7 +152,12 @@ impl Arith {
         mask: Mask,
         carry: &mut Mask,
     ) {
-        let _ = (sources, result, second, mask, carry);
-        match self.operation {}
+        let io = &mut Io::new(sources, result, second, mask);
+        match self.operation {
+            Operation::Integer(op) => op.eval(io),
+            Operation::Carry(op) => op.eval(io, carry),
+            Operation::Bits(op) => op.eval(io),
+            Operation::Logic(op) => op.eval(io),
+        }
     }
 }
