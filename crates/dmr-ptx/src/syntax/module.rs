@@ -1,5 +1,7 @@
 //! A parsed module: its variables, functions and instructions, with every name resolved to an index.
 
+use std::sync::Arc;
+
 use crate::types::Type;
 
 use super::special::SpecialRegister;
@@ -134,6 +136,8 @@ pub struct Variable {
     pub align: u64,
     /// The linkage.
     pub linkage: Linkage,
+    /// Whether the host reads and writes it too (`.attribute(.managed)`).
+    pub managed: bool,
     /// What a kernel's pointer parameter points to (`.ptr .global .align 16`).
     pub pointer: Option<Pointer>,
     /// The register of this parameter, if its space is `.reg` and the function has a body.
@@ -437,7 +441,7 @@ pub struct Source {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inlined {
     /// The name of the function that was inlined, as the debug sections of the text have it.
-    pub function: Option<String>,
+    pub function: Option<Arc<str>>,
     /// The place of the call.
     pub at: SourceId,
 }

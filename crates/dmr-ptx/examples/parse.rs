@@ -1,0 +1,37 @@
+//! Parses PTX files and prints what they hold: `cargo run -p dmr-ptx --example parse -- kernels.ptx`.
+
+use std::time::Instant;
+
+use dmr_ptx::syntax;
+
+fn main() -> std::process::ExitCode {
+    let mut failed = false;
+    for path in std::env::args().skip(1) {
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) => {
+                println!("{path}: {error}");
+                failed = true;
+                continue;
+            }
+        };
+        let start = Instant::now();
+        match syntax::parse(&text) {
+            Ok(module) => {
+                let kernels = module.functions.iter().filter(|function| function.is_entry).count();
+                let bodies = module.functions.iter().filter_map(|function| function.body.as_ref());
+                let instructions: usize = bodies.map(|body| body.instructions.len()).sum();
+                let time = start.elapsed();
+                println!(
+                    "{path}: {} bytes, {kernels} kernels, {instructions} instructions, {time:?}",
+                    text.len()
+                );
+            }
+            Err(error) => {
+                println!("{path}: {error}");
+                failed = true;
+            }
+        }
+    }
+    u8::from(failed).into()
+}
