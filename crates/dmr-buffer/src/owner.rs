@@ -100,6 +100,8 @@ pub(crate) fn submit(
             tracked.push(used);
         } else if !is_same_stream(used.block.alloc_stream(), id) {
             return Err(ResourceError::not_tracked(id));
+        } else if used.block.slot().is_of_host_memory() {
+            pinned.push(used);
         }
     }
     streams.device().bind()?;

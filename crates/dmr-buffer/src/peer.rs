@@ -110,12 +110,14 @@ fn submit_copy(
     copied.map_err(|error| stream.error_between(home, call, error))
 }
 
-/// Returns the use, if the resource tracks uses. If it does not, `stream` must be the block's home stream.
+/// Returns the use, if the resource tracks uses. If it does not, the block must be device memory and `stream` its home
+/// stream.
 fn tracked(used: &Use<'_>, stream: StreamId) -> ResourceResult<SmallVec<[BlockUse; 1]>> {
     if used.owner.resource.supports_block_use_tracking() {
         return Ok(SmallVec::from_buf([used.used]));
     }
-    match is_same_stream(used.used.block.alloc_stream(), stream) {
+    let block = used.used.block;
+    match is_same_stream(block.alloc_stream(), stream) && !block.slot().is_of_host_memory() {
         true => Ok(SmallVec::new()),
         false => Err(ResourceError::not_tracked(stream)),
     }

@@ -337,14 +337,19 @@ impl BlockId {
 }
 
 /// An index into the table of blocks of the resource that made the block. It has no meaning elsewhere.
+///
+/// A slot can be marked as one [of host memory](Self::of_host_memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockSlot(u32);
 
 impl BlockSlot {
     /// No slot: the resource keeps no table.
-    pub const NONE: Self = Self(u32::MAX);
+    pub const NONE: Self = Self(Self::OF_HOST_MEMORY - 1);
 
-    /// Makes a slot with this index (`u32::MAX` is [`BlockSlot::NONE`]).
+    /// The bit of the mark.
+    const OF_HOST_MEMORY: u32 = 1 << 31;
+
+    /// Makes a slot with this index, below 2^31 - 1.
     #[must_use]
     #[inline]
     pub const fn new(index: u32) -> Self {
@@ -355,7 +360,40 @@ impl BlockSlot {
     #[must_use]
     #[inline]
     pub const fn index(self) -> Option<u32> {
-        if self.0 == u32::MAX { None } else { Some(self.0) }
+        let index = self.0 & !Self::OF_HOST_MEMORY;
+        if index == Self::NONE.0 { None } else { Some(index) }
+    }
+
+    /// Returns this slot with the mark of a block of host memory. A
+    /// [`HostMemoryResource`](crate::HostMemoryResource) marks the slots of its blocks.
+    ///
+    /// The use table orders the uses of a marked block itself, whatever the resource that a launch names claims
+    /// to track.
+    #[must_use]
+    #[inline]
+    pub const fn of_host_memory(self) -> Self {
+        Self(self.0 | Self::OF_HOST_MEMORY)
+    }
+
+    /// Returns whether this is the slot of a block of host memory.
+    #[must_use]
+    #[inline]
+    pub const fn is_of_host_memory(self) -> bool {
+        self.0 & Self::OF_HOST_MEMORY != 0
+    }
+
+    /// Returns the index and the mark in one number, for [`from_bits`](Self::from_bits).
+    #[must_use]
+    #[inline]
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// Makes the slot that had this number.
+    #[must_use]
+    #[inline]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
     }
 }
 
@@ -376,6 +414,18 @@ pub enum BlockState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mark_of_host_memory_leaves_the_index_as_it_is() {
+        for slot in [BlockSlot::new(0), BlockSlot::new((1 << 31) - 2)] {
+            let marked = slot.of_host_memory();
+            assert!(!slot.is_of_host_memory() && marked.is_of_host_memory(), "{slot:?}");
+            assert_eq!(marked.index(), slot.index());
+            assert_eq!(BlockSlot::from_bits(marked.to_bits()), marked);
+        }
+        assert_eq!(BlockSlot::NONE.index(), None);
+        assert!(!BlockSlot::NONE.is_of_host_memory());
+    }
 
     #[test]
     fn alignment_and_state_share_a_byte_and_stay_apart() {

@@ -190,6 +190,17 @@ pub enum ResourceError {
         device_ordinal: usize,
     },
 
+    /// The block is host memory, and the resource divides device memory only.
+    #[non_exhaustive]
+    #[error(
+        "block {generation} of the upstream resource is host memory: pinned memory is pooled already, so use \
+         `PinnedResource` without a pool"
+    )]
+    HostMemory {
+        /// The block.
+        generation: Generation,
+    },
+
     /// The block is a part of a block that the resource allocated.
     #[non_exhaustive]
     #[error(

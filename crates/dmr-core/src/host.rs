@@ -35,7 +35,10 @@ use crate::DeviceMemoryResource;
 ///   `allocate` returned and is not done.
 ///
 /// The resource frees the memory, and returns it from `allocate` again, only when all recorded uses of the block
-/// are done.
+/// are done, and the work that was submitted to its home stream before `deallocate`.
+///
+/// The [slot](crate::DeviceBlock::id) of each block is a use slot, [marked](crate::BlockSlot::of_host_memory) as
+/// one of host memory.
 #[allow(unsafe_code, reason = "a promise that the compiler cannot check")]
 pub unsafe trait HostMemoryResource: DeviceMemoryResource {}
 

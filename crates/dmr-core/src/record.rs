@@ -189,7 +189,7 @@ pub struct Failure {
 
 impl Failure {
     /// The kinds of all errors. The last one stands for unknown ones.
-    pub const KINDS: [&'static str; 21] = [
+    pub const KINDS: [&'static str; 22] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
@@ -201,6 +201,7 @@ impl Failure {
         "use_after_free",
         "out_of_bounds",
         "foreign_block",
+        "host_memory",
         "part_of_block",
         "device_lost",
         "forked_process",
@@ -236,6 +237,7 @@ impl From<&ResourceError> for Failure {
             E::UseAfterFree { .. } => "use_after_free",
             E::OutOfBounds { .. } => "out_of_bounds",
             E::ForeignBlock { .. } => "foreign_block",
+            E::HostMemory { .. } => "host_memory",
             E::PartOfBlock { .. } => "part_of_block",
             E::DeviceLost { .. } => "device_lost",
             E::Corrupted(_) => "corrupted",

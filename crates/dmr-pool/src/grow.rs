@@ -148,6 +148,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             hand.hold();
             match self.upstream.allocate(bytes as usize, arena.home, request.tag) {
                 Ok(block) => {
+                    let block = self.refuse_host_memory(block)?;
                     self.report_created(block.ptr(), bytes);
                     self.fulfil(&mut claim, bytes);
                     return Ok(Some(block));
@@ -163,6 +164,18 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
             }
         }
         outcome
+    }
+
+    /// Refuses a block of upstream that is host memory: what the pool cuts from it would have use slots of its own, and
+    /// only the use table orders host memory, by the slot of the whole.
+    fn refuse_host_memory(&self, block: DeviceBlock) -> ResourceResult<DeviceBlock> {
+        if !block.id().slot().is_of_host_memory() {
+            return Ok(block);
+        }
+        let refused = ResourceError::host_memory(&block);
+        // If upstream refuses it as well, it is leaked, and stays in the usage.
+        let _ = self.upstream.deallocate(block);
+        Err(refused)
     }
 
     /// Returns the error of a pool that takes no more from upstream: because of its maximum, or because

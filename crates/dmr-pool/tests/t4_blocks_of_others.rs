@@ -7,7 +7,7 @@ use dmr_core::{AllocTag, DeviceMemoryResource, ResourceError};
 use dmr_cuda_async::{AsyncConfig, AsyncCudaResource};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_pool::{PoolConfig, PoolResource};
-use dmr_streams::Tracked;
+use dmr_streams::{PinnedKind, PinnedResource, Tracked};
 use dmr_testkit::Rig;
 
 const BYTES: usize = 1000;
@@ -54,6 +54,26 @@ fn a_pool_refuses_blocks_of_the_drivers_pool_on_the_same_streams() {
 #[test]
 fn a_pool_refuses_blocks_of_a_tracked_resource_on_the_same_streams() {
     a_pool_refuses_blocks_of(|rig| Tracked::new(direct(rig), Arc::clone(rig.streams())).unwrap());
+}
+
+/// D5: the host must not get the memory while work uses it that only the pool orders.
+#[test]
+fn a_pool_over_host_memory_allocates_nothing() {
+    let rig = Rig::new();
+    let (streams, stream) = (rig.streams(), rig.stream());
+    let pinned = PinnedResource::new(Arc::clone(streams), PinnedKind::Cached);
+    let tracked = Tracked::new(pinned.clone(), Arc::clone(streams)).unwrap();
+    let over_pinned =
+        PoolResource::new(pinned.clone(), Arc::clone(streams), PoolConfig::fast()).unwrap();
+    let over_tracked = PoolResource::new(tracked, Arc::clone(streams), PoolConfig::fast()).unwrap();
+    let pools: [&dyn DeviceMemoryResource; 2] = [&over_pinned, &over_tracked];
+    for pool in pools {
+        let refused = pool.allocate(BYTES, stream.id(), AllocTag::UNTAGGED).unwrap_err();
+        assert!(matches!(refused, ResourceError::HostMemory { .. }), "{refused}");
+        assert_eq!(pool.bytes_outstanding(), 0);
+    }
+    pinned.reap_pending().unwrap();
+    assert_eq!(pinned.bytes_outstanding(), 0);
 }
 
 #[test]

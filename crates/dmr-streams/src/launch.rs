@@ -1,22 +1,27 @@
-//! The windows of one launch: on pinned memory in the use table itself, on blocks through their resource.
+//! The windows of one launch: on host memory in the use table itself, on blocks through their resource.
 
 use dmr_core::{
     BlockUse, DeviceMemoryResource, ResourceError, ResourceResult, StreamId, UseTokens, UseTracking,
 };
 
+use smallvec::SmallVec;
+
 use crate::{StreamGuard, StreamPool};
 
 /// The open windows of one launch: all of them were opened, or none.
 ///
-/// The uses of pinned memory are prepared in the use table of the stream pool. A resource may be any
-/// implementation of a safe trait, and the host must not get pinned memory back while the device uses
-/// it, whatever the resource does.
+/// The uses of pinned memory are prepared in the use table of the stream pool, and so are those of blocks of a
+/// resource whose memory is [host memory](dmr_core::BlockSlot::of_host_memory), which are also prepared through
+/// that resource. A resource may be any implementation of a safe trait, and the host must not get pinned memory
+/// back while the device uses it, whatever the resource does.
 ///
 /// Dropping this leaves the windows open: their blocks are never freed.
 #[derive(Debug)]
 #[must_use = "uses that are never finished keep their blocks from being freed"]
 pub struct LaunchTokens {
-    pinned: UseTokens,
+    /// Opened in the use table, which no resource closes.
+    host: UseTokens,
+    /// Opened by the resource.
     blocks: UseTokens,
 }
 
@@ -24,7 +29,7 @@ impl LaunchTokens {
     /// No windows yet, on `stream`.
     #[inline]
     pub fn new(stream: StreamId) -> Self {
-        Self { pinned: UseTokens::new(stream), blocks: UseTokens::new(stream) }
+        Self { host: UseTokens::new(stream), blocks: UseTokens::new(stream) }
     }
 
     /// Makes the stream, which was entered, wait for what the uses must come after, and opens their windows:
@@ -46,17 +51,19 @@ impl LaunchTokens {
         pinned: &[BlockUse],
         blocks: &[BlockUse],
     ) -> ResourceResult<()> {
-        let (streams, open) = (stream.pool(), self.pinned.len());
+        let (streams, open) = (stream.pool(), self.host.len());
         if !pinned.is_empty() {
-            streams.uses().prepare_on(stream, pinned, &mut self.pinned)?;
+            streams.uses().prepare_on(stream, pinned, &mut self.host)?;
         }
         if blocks.is_empty() {
             return Ok(());
         }
-        let opened = Opened { streams, pinned: &mut self.pinned, open };
+        let opened = Opened { streams, host: &mut self.host, open };
+        if blocks.iter().any(is_of_host_memory) {
+            prepare_host_memory(stream, blocks, opened.host)?;
+        }
         let tracking = resource.use_tracking();
-        let tracking =
-            tracking.ok_or_else(|| ResourceError::not_tracked(opened.pinned.stream()))?;
+        let tracking = tracking.ok_or_else(|| ResourceError::not_tracked(opened.host.stream()))?;
         tracking.prepare(blocks, &mut self.blocks)?;
         std::mem::forget(opened);
         Ok(())
@@ -76,16 +83,16 @@ impl LaunchTokens {
         streams: &StreamPool,
         resource: &R,
     ) -> ResourceResult<()> {
-        let pinned = match (self.pinned.is_empty(), self.blocks.is_empty()) {
+        let host = match (self.host.is_empty(), self.blocks.is_empty()) {
             (true, true) => return Ok(()),
             (true, false) => Ok(()),
-            (false, true) => return streams.uses().finish_in(&mut self.pinned),
-            // The event of the blocks covers the pinned memory, too. If the resource records none, what
-            // must come after the use of the pinned memory records one.
-            (false, false) => streams.uses().finish_without_event(&mut self.pinned),
+            (false, true) => return streams.uses().finish_in(&mut self.host),
+            // The event of the blocks covers the host memory, too. If the resource records none, what
+            // must come after the use of the host memory records one.
+            (false, false) => streams.uses().finish_without_event(&mut self.host),
         };
         let finished = self.tracking(resource).and_then(|it| it.finish(&mut self.blocks));
-        pinned.and(finished)
+        host.and(finished)
     }
 
     /// Closes the windows of uses whose work was not submitted. Call it with the resource and the
@@ -99,30 +106,30 @@ impl LaunchTokens {
         streams: &StreamPool,
         resource: &R,
     ) -> ResourceResult<()> {
-        let pinned = streams.uses().cancel_in(&mut self.pinned);
+        let host = streams.uses().cancel_in(&mut self.host);
         if self.blocks.is_empty() {
-            return pinned;
+            return host;
         }
         let cancelled = self.tracking(resource).and_then(|it| it.cancel(&mut self.blocks));
-        pinned.and(cancelled)
+        host.and(cancelled)
     }
 
     /// Returns the stream of the launch.
     #[must_use]
     pub fn stream(&self) -> StreamId {
-        self.pinned.stream()
+        self.host.stream()
     }
 
-    /// Returns the number of open windows.
+    /// Returns the number of open windows: two for each use of a block of a resource in host memory.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.pinned.len() + self.blocks.len()
+        self.host.len() + self.blocks.len()
     }
 
     /// Returns whether no window is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.pinned.is_empty() && self.blocks.is_empty()
+        self.host.is_empty() && self.blocks.is_empty()
     }
 
     #[inline]
@@ -134,17 +141,34 @@ impl LaunchTokens {
     }
 }
 
-/// Windows of pinned memory that were opened, from an index on. Dropping this closes them, also when a
+#[inline]
+fn is_of_host_memory(used: &BlockUse) -> bool {
+    used.block.slot().is_of_host_memory()
+}
+
+/// Opens the windows of those uses that are of host memory.
+#[cold]
+fn prepare_host_memory(
+    stream: &StreamGuard<'_>,
+    blocks: &[BlockUse],
+    host: &mut UseTokens,
+) -> ResourceResult<()> {
+    let of_host: SmallVec<[BlockUse; 8]> =
+        blocks.iter().copied().filter(is_of_host_memory).collect();
+    stream.pool().uses().prepare_on(stream, &of_host, host)
+}
+
+/// Windows of host memory that were opened, from an index on. Dropping this closes them, also when a
 /// resource panics.
 struct Opened<'a> {
     streams: &'a StreamPool,
-    pinned: &'a mut UseTokens,
+    host: &'a mut UseTokens,
     open: usize,
 }
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
         // They are open, so closing them is no error.
-        let _ = self.streams.uses().cancel_from(self.pinned, self.open);
+        let _ = self.streams.uses().cancel_from(self.host, self.open);
     }
 }

@@ -8,7 +8,10 @@ use cudarc::driver::result;
 use cudarc::driver::sys::cuMemsetD32Async;
 use dmr_core::process::LeakedInChild;
 use dmr_core::sync::{lock, read, write};
-use dmr_core::{DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult, StreamId};
+use dmr_core::{
+    Access, BlockUse, DeviceBlock, DeviceOps, PatternMismatch, ResourceError, ResourceResult,
+    StreamId, UseTokens,
+};
 
 use crate::kernels::{Kernels, NOTHING_WRONG, PatternCheck, RESULT_SLOTS};
 use crate::{Device, HomeStream, StreamGuard, StreamPool};
@@ -19,6 +22,9 @@ use crate::{Device, HomeStream, StreamGuard, StreamPool};
 /// kernel, which the driver compiles at the first check; its result stays on the device until
 /// [`collect`](DeviceOps::collect) fetches it, or until 65,536 checks are pending. Threads submit
 /// concurrently and wait for each other only while results are fetched.
+///
+/// Work on a block of host memory is recorded as a use of the block. Work on any other block is not: the caller records
+/// it where that is needed.
 ///
 /// Dropping it waits for the streams if anything was checked.
 pub struct PatternOps {
@@ -98,6 +104,52 @@ impl PatternOps {
             return Err(ResourceError::out_of_bounds(block, range.start, length));
         }
         Ok(block.ptr() + range.start as u64)
+    }
+
+    /// Submits work on a block. If that is host memory, in the order of its uses, and records the use: the memory is
+    /// not the host's before the work is done.
+    fn submit(
+        &self,
+        block: &DeviceBlock,
+        access: Access,
+        stream: &StreamGuard<'_>,
+        work: impl FnOnce() -> ResourceResult<()>,
+    ) -> ResourceResult<()> {
+        if !block.id().slot().is_of_host_memory() {
+            return work();
+        }
+        let (uses, mut tokens) = (self.streams.uses(), UseTokens::new(stream.id()));
+        uses.prepare_on(stream, &[BlockUse::new(block.id(), access)], &mut tokens)?;
+        let worked = work();
+        worked.and(uses.finish_in(&mut tokens))
+    }
+
+    fn fill(
+        &self,
+        block: &DeviceBlock,
+        Range { start, end }: Range<usize>,
+        pattern: u32,
+        stream: &StreamGuard<'_>,
+    ) -> ResourceResult<()> {
+        let words_start = start.next_multiple_of(4).min(end);
+        let words_end = words_start + (end - words_start) / 4 * 4;
+        for offset in start..words_start {
+            self.fill_byte(block, offset, pattern, stream)?;
+        }
+        if words_start < words_end {
+            let ptr = block.ptr() + words_start as u64;
+            let words = (words_end - words_start) / 4;
+            // SAFETY: the words are inside a live block, which is aligned to more than a word;
+            // the stream is alive while there is a guard.
+            let fill = |stream| unsafe { cuMemsetD32Async(ptr, pattern, words, stream) }.result();
+            stream
+                .call(fill)
+                .map_err(|error| self.device().driver_error("cuMemsetD32Async", error))?;
+        }
+        for offset in words_end..end {
+            self.fill_byte(block, offset, pattern, stream)?;
+        }
+        Ok(())
     }
 
     fn fill_byte(
@@ -194,26 +246,7 @@ impl DeviceOps for PatternOps {
         self.address(block, &range)?;
         let stream = &self.streams.enter(stream)?;
         self.device().bind()?;
-        let Range { start, end } = range;
-        let words_start = start.next_multiple_of(4).min(end);
-        let words_end = words_start + (end - words_start) / 4 * 4;
-        for offset in start..words_start {
-            self.fill_byte(block, offset, pattern, stream)?;
-        }
-        if words_start < words_end {
-            let ptr = block.ptr() + words_start as u64;
-            let words = (words_end - words_start) / 4;
-            // SAFETY: the words are inside a live block, which is aligned to more than a word;
-            // the stream is alive while there is a guard.
-            let fill = |stream| unsafe { cuMemsetD32Async(ptr, pattern, words, stream) }.result();
-            stream
-                .call(fill)
-                .map_err(|error| self.device().driver_error("cuMemsetD32Async", error))?;
-        }
-        for offset in words_end..end {
-            self.fill_byte(block, offset, pattern, stream)?;
-        }
-        Ok(())
+        self.submit(block, Access::Write, stream, || self.fill(block, range, pattern, stream))
     }
 
     fn check_pattern(
@@ -244,7 +277,8 @@ impl DeviceOps for PatternOps {
             //
             // SAFETY: the range is inside a live block; freeing that is ordered after the check
             // by the contract of the block's resource, as for any work on its memory.
-            return unsafe { kernels.check(&stream, check) };
+            let work = || unsafe { kernels.check(&stream, check) };
+            return self.submit(block, Access::Read, &stream, work);
         }
     }
 

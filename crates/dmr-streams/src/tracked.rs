@@ -102,14 +102,22 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         lock(&self.retired_upstream)
     }
 
-    /// Puts a block of upstream into the use table.
+    /// Puts a block of upstream into the use table. Refuses a block of another stream pool, with whose streams the
+    /// uses cannot be compared.
     fn adopt(
         &self,
         block: DeviceBlock,
         home: &StreamGuard<'_>,
     ) -> Result<DeviceBlock, Box<DeallocateError>> {
         let (id, upstream) = (block.id(), UpstreamId::of(&block));
-        match self.uses().insert(&self.owner, id.generation(), home, upstream.to_payload()) {
+        let inserted = match id.alloc_stream().pool() == Some(self.streams.id()) {
+            true => self.uses().insert(&self.owner, id.generation(), home, upstream.to_payload()),
+            false => Err(ResourceError::other_pool(id, home.id(), self.streams.device().ordinal())),
+        };
+        match inserted {
+            Ok(slot) if upstream.slot.is_of_host_memory() => {
+                Ok(with_slot(block.into_parts(), slot.of_host_memory()))
+            }
             Ok(slot) => Ok(with_slot(block.into_parts(), slot)),
             Err(error) => Err(DeallocateError::new(error, block)),
         }

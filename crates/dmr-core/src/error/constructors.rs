@@ -166,6 +166,12 @@ impl ResourceError {
         Self::ForeignBlock { generation, block_device, device_ordinal }
     }
 
+    /// Makes a [`HostMemory`](Self::HostMemory).
+    #[must_use]
+    pub const fn host_memory(block: &DeviceBlock) -> Self {
+        Self::HostMemory { generation: block.generation() }
+    }
+
     /// Makes a [`PartOfBlock`](Self::PartOfBlock).
     #[must_use]
     pub const fn part_of_block(part: &DeviceBlock) -> Self {

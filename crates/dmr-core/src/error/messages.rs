@@ -58,6 +58,7 @@ mod tests {
             E::ForeignBlock { .. } => {
                 ("of device 4", ": pass it to the resource that allocated it")
             }
+            E::HostMemory { .. } => ("is host memory", ": pinned memory is pooled already"),
             E::PartOfBlock { .. } => {
                 ("this is a part of block", ": restore the whole, then deallocate or grow that")
             }
@@ -105,6 +106,7 @@ mod tests {
             E::use_after_free(generation),
             E::OutOfBounds { generation, offset: 4, len: 8, bytes: 10 },
             E::ForeignBlock { generation, block_device: 4, device_ordinal: 3 },
+            E::HostMemory { generation },
             E::PartOfBlock { generation, ptr: 0x700, bytes: 10 },
             E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
             E::StillMapped { bytes: 10, mappings: 2 },
@@ -126,7 +128,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 20, "an error of each variant");
+        assert_eq!(variants.len(), 21, "an error of each variant");
     }
 
     #[test]

@@ -100,13 +100,16 @@ fn allocate_from(
         return Err(ResourceError::stream_misuse(home, StreamProblem::OtherPool));
     }
     let block = resource.allocate(bytes, home, tag)?;
-    if block.bytes() >= bytes {
+    let refused = if block.bytes() < bytes {
+        ResourceError::out_of_bounds(&block, 0, bytes)
+    } else if !block.id().slot().is_of_host_memory() {
+        ResourceError::not_tracked(home)
+    } else {
         return Ok(block);
-    }
-    let too_small = ResourceError::out_of_bounds(&block, 0, bytes);
+    };
     // If the resource refuses it, it stays in the usage.
     let _ = resource.deallocate(block);
-    Err(too_small)
+    Err(refused)
 }
 
 impl Drop for PinnedMemory {

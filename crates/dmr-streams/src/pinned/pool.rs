@@ -134,7 +134,7 @@ impl StreamPool {
                 alloc_stream: home.id(),
                 tag,
                 generation,
-                slot,
+                slot: slot.of_host_memory(),
                 state: BlockState::Live,
                 part_depth: 0,
             })

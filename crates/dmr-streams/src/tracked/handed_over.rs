@@ -51,12 +51,12 @@ impl UpstreamId {
     }
 
     pub(crate) fn to_payload(self) -> u64 {
-        u64::from(self.slot.index().unwrap_or(u32::MAX)) | u64::from(self.part_depth) << u32::BITS
+        u64::from(self.slot.to_bits()) | u64::from(self.part_depth) << u32::BITS
     }
 
     pub(crate) fn from_payload(payload: u64) -> Self {
-        // The index of no slot is that of `BlockSlot::NONE`.
-        let (slot, part_depth) = (BlockSlot::new(payload as u32), (payload >> u32::BITS) as u8);
+        let slot = BlockSlot::from_bits(payload as u32);
+        let part_depth = (payload >> u32::BITS) as u8;
         Self { slot, part_depth }
     }
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn an_upstream_id_is_the_same_after_a_round_trip_through_a_payload() {
-        for slot in [BlockSlot::new(0), BlockSlot::new(u32::MAX - 1), BlockSlot::NONE] {
+        for slot in [BlockSlot::new(0), BlockSlot::new(5).of_host_memory(), BlockSlot::NONE] {
             for part_depth in [0, 1, u8::MAX] {
                 let upstream = UpstreamId { slot, part_depth };
                 assert_eq!(UpstreamId::from_payload(upstream.to_payload()), upstream);

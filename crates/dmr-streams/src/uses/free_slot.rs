@@ -238,7 +238,6 @@ impl Slots {
         owner: OwnerNumber,
         need: impl FnMut(UseId),
     ) -> Released {
-        let Some(index) = block.slot().index() else { return Released::Foreign };
         let Some((numbered, mut slot)) = self.of_owner(block, owner) else {
             return Released::Foreign;
         };
@@ -250,7 +249,7 @@ impl Slots {
             slot.retired = true;
             return Released::InUse { payload };
         }
-        Released::Free { slot: self.remove_block(index, numbered, slot, need), payload }
+        Released::Free { slot: self.remove_block(block.slot(), numbered, slot, need), payload }
     }
 
     /// Removes a retired block of this owner from its slot. Returns `None` while a window is open, unless
@@ -262,20 +261,19 @@ impl Slots {
         ended: bool,
         need: impl FnMut(UseId),
     ) -> Option<FreeSlot> {
-        let index = block.slot().index()?;
         let (numbered, mut slot) = self.of_owner(block, owner)?;
         if !slot.retired || !(ended || slot.windows.is_empty()) {
             return None;
         }
         slot.close_all();
-        Some(self.remove_block(index, numbered, slot, need))
+        Some(self.remove_block(block.slot(), numbered, slot, need))
     }
 
     /// Removes the block from a slot. Calls `need` as [`release`](Self::release) does.
     #[inline(always)]
     fn remove_block(
         &self,
-        index: u32,
+        of_block: BlockSlot,
         numbered: &UseSlot,
         slot: SpinLockGuard<'_, SlotState>,
         need: impl FnMut(UseId),
@@ -286,7 +284,7 @@ impl Slots {
             slot.visit_free_waits(need);
         }
         slot.leave_locked();
-        self.free_slot(index)
+        self.free_slot(of_block.to_bits() % MOST as u32)
     }
 
     /// Restores the block that has left the slot, with its ledger as it was: live, or retired.

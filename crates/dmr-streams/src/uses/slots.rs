@@ -274,7 +274,7 @@ impl Slots {
         slot: BlockSlot,
         generation: Generation,
     ) -> Option<(&UseSlot, SpinLockGuard<'_, SlotState>)> {
-        let numbered = self.numbered(slot.index()?)?;
+        let numbered = self.numbered(slot.to_bits())?;
         Some((numbered, numbered.lock_of(generation.get())?))
     }
 
@@ -288,10 +288,12 @@ impl Slots {
         self.of(block).filter(|(_, slot)| slot.occupant.owner == Some(owner))
     }
 
+    /// Returns the slot with this index, of which the bits count that an index of the table has: a mark beside them
+    /// changes nothing, and a block that is not in the table has another generation than the slot found.
     #[inline(always)]
     pub(super) fn numbered(&self, index: u32) -> Option<&UseSlot> {
         let index = index as usize;
-        let row = self.rows.get(index / CHUNK / ROW)?.get()?;
+        let row = self.rows[index / CHUNK / ROW % ROWS].get()?;
         Some(row[index / CHUNK % ROW].get()?.get(index % CHUNK)?)
     }
 
