@@ -3,12 +3,18 @@
 //! [`decode`] turns an opcode into an [`Arith`]; [`Arith::operands`] says which operands it has; [`Arith::eval`] runs it
 //! for the lanes of a mask. All are pure functions: the only state is the carry flag of each lane.
 
+mod approx;
 mod bits;
 mod carry;
+mod compare;
+mod exact;
+mod float;
 mod integer;
 mod io;
 mod logic;
 mod modifiers;
+mod pairs;
+mod sign;
 
 use crate::types::{Lanes, Mask, Type};
 use io::Io;
@@ -96,6 +102,10 @@ enum Operation {
     Carry(carry::Op),
     Bits(bits::Op),
     Logic(logic::Op),
+    Float(float::Op),
+    Sign(sign::Op),
+    Approx(approx::Op),
+    Compare(compare::Op),
 }
 
 /// Decodes an opcode: `decode("add", &["rn", "ftz", "f32"])`.
@@ -115,7 +125,16 @@ pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, Str
         Ok(words) => words,
         Err(error) => return Some(Err(error)),
     };
-    let families = [carry::decode, integer::decode, bits::decode, logic::decode];
+    let families = [
+        carry::decode,
+        integer::decode,
+        bits::decode,
+        logic::decode,
+        float::decode,
+        approx::decode,
+        sign::decode,
+        compare::decode,
+    ];
     let found = families.iter().find_map(|decode| decode(&words));
     Some(found.unwrap_or_else(|| Err(format!("{name} is not supported with these types"))))
 }
@@ -158,6 +177,10 @@ impl Arith {
             Operation::Carry(op) => op.eval(io, carry),
             Operation::Bits(op) => op.eval(io),
             Operation::Logic(op) => op.eval(io),
+            Operation::Float(op) => op.eval(io),
+            Operation::Sign(op) => op.eval(io),
+            Operation::Approx(op) => op.eval(io),
+            Operation::Compare(op) => op.eval(io),
         }
     }
 }

@@ -1,0 +1,258 @@
+//! Floating-point `add`, `sub`, `mul`, `fma`, `mad`, `div`, `rcp`, `sqrt`, rounded as IEEE 754 demands, on every format.
+
+use super::exact::{BF16, Basic, F16, F32, F64, Format, rounded};
+use super::io::Io;
+use super::modifiers::{Modifiers, Rounding, flag};
+use super::pairs::spread3;
+use super::{Arith, Operands, Operation};
+use crate::types::Type;
+
+/// A rounded operation on one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Op {
+    basic: Basic,
+    /// `rcp`: the division of 1.
+    reciprocal: bool,
+    format: Format,
+    pair: bool,
+    rounding: Rounding,
+    ftz: bool,
+    sat: bool,
+    relu: bool,
+}
+
+/// Returns the format of a type, and whether the type is a pair of such values.
+pub(super) fn format_of(ty: Type) -> Option<(Format, bool)> {
+    Some(match ty {
+        Type::F16 => (F16, false),
+        Type::F16x2 => (F16, true),
+        Type::Bf16 => (BF16, false),
+        Type::Bf16x2 => (BF16, true),
+        Type::F32 => (F32, false),
+        Type::F32x2 => (F32, true),
+        Type::F64 => (F64, false),
+        _ => return None,
+    })
+}
+
+/// Decodes an instruction that rounds exactly; the approximations of the same names belong to another family.
+pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
+    let known = match words.name {
+        "add" | "sub" | "mul" | "mad" | "fma" => {
+            words.types().iter().any(|ty| format_of(*ty).is_some())
+        }
+        "div" | "rcp" | "sqrt" => words.rounding.is_some(),
+        _ => false,
+    };
+    known.then(|| decode_float(*words))
+}
+
+fn decode_float(mut words: Modifiers<'_>) -> Result<Arith, String> {
+    let ty = words.one_type()?;
+    let Some((format, pair)) = format_of(ty) else {
+        return words.wrong_type(ty);
+    };
+    let rounding = words.rounding.take();
+    let (basic, count) = match words.name {
+        "add" => (Basic::Add, 2),
+        "sub" => (Basic::Sub, 2),
+        "mul" => (Basic::Mul, 2),
+        "mad" | "fma" => (Basic::Fma, 3),
+        "div" => (Basic::Div, 2),
+        "rcp" => (Basic::Div, 1),
+        _ => (Basic::Sqrt, 1),
+    };
+    let half = format == F16 || format == BF16;
+    if basic == Basic::Fma && rounding.is_none() {
+        return Err(format!("{} needs a rounding mode", words.name));
+    }
+    if half && !matches!(rounding, None | Some(Rounding::Nearest))
+        || rounding == Some(Rounding::NearestAway)
+    {
+        return Err(format!("{} does not have this rounding mode for {ty:?}", words.name));
+    }
+    let few = matches!(basic, Basic::Div | Basic::Sqrt);
+    if few && (half || pair) || half && words.name == "mad" {
+        return words.wrong_type(ty);
+    }
+    let mut allowed = 0;
+    if format == F32 || format == F16 {
+        allowed |= flag::FTZ;
+        if !few && ty != Type::F32x2 {
+            allowed |= flag::SAT;
+        }
+    }
+    if half && basic == Basic::Fma {
+        allowed |= flag::RELU;
+    }
+    words.only(allowed)?;
+    let op = Op {
+        basic,
+        reciprocal: words.name == "rcp",
+        format,
+        pair,
+        rounding: rounding.unwrap_or(Rounding::Nearest),
+        ftz: words.has(flag::FTZ),
+        sat: words.has(flag::SAT),
+        relu: words.has(flag::RELU),
+    };
+    let operands = Operands::new(ty, [ty; 3].get(..count).unwrap_or(&[]));
+    Ok(Arith { operation: Operation::Float(op), operands })
+}
+
+impl Op {
+    pub(super) fn eval(self, io: &mut Io<'_>) {
+        match (self.format, self.pair) {
+            (F32, false) if self.rounding == Rounding::Nearest => self.single(io),
+            (F64, false) if self.rounding == Rounding::Nearest => self.double(io),
+            (F32, true) if self.rounding == Rounding::Nearest => {
+                io.three(|a, b, c| {
+                    spread3(F32, true, a, b, c, |a, b, c| self.finish(self.nearest_single(a, b, c)))
+                });
+            }
+            (F16, pair) => {
+                io.three(|a, b, c| {
+                    spread3(F16, pair, a, b, c, |a, b, c| self.half::<false>(a, b, c))
+                });
+            }
+            (BF16, pair) => {
+                io.three(|a, b, c| {
+                    spread3(BF16, pair, a, b, c, |a, b, c| self.half::<true>(a, b, c))
+                });
+            }
+            (format, pair) => {
+                io.three(|a, b, c| {
+                    spread3(format, pair, a, b, c, |a, b, c| self.directed(a, b, c))
+                });
+            }
+        }
+    }
+
+    /// Rounds to nearest in `f32`, by the machine's own arithmetic.
+    fn single(self, io: &mut Io<'_>) {
+        let plain = !self.ftz && !self.sat;
+        match self.basic {
+            Basic::Add if plain => io.two(|a, b| canonical(float(a) + float(b))),
+            Basic::Sub if plain => io.two(|a, b| canonical(float(a) - float(b))),
+            Basic::Mul if plain => io.two(|a, b| canonical(float(a) * float(b))),
+            Basic::Fma if plain => {
+                io.three(|a, b, c| canonical(fused(float(a), float(b), float(c))))
+            }
+            _ => io.three(|a, b, c| self.finish(self.nearest_single(a, b, c))),
+        }
+    }
+
+    #[inline(always)]
+    fn nearest_single(self, a: u64, b: u64, c: u64) -> u64 {
+        let operand = |x| float(if self.ftz { F32.flush(x) } else { x });
+        canonical(match self.basic {
+            Basic::Add => operand(a) + operand(b),
+            Basic::Sub => operand(a) - operand(b),
+            Basic::Mul => operand(a) * operand(b),
+            Basic::Fma => fused(operand(a), operand(b), operand(c)),
+            Basic::Div if self.reciprocal => 1.0 / operand(a),
+            Basic::Div => operand(a) / operand(b),
+            Basic::Sqrt => operand(a).sqrt(),
+        })
+    }
+
+    /// Rounds to nearest in `f64`, by the machine's own arithmetic.
+    fn double(self, io: &mut Io<'_>) {
+        let of = f64::from_bits;
+        match self.basic {
+            Basic::Add => io.two(|a, b| canonical_double(of(a) + of(b))),
+            Basic::Sub => io.two(|a, b| canonical_double(of(a) - of(b))),
+            Basic::Mul => io.two(|a, b| canonical_double(of(a) * of(b))),
+            Basic::Fma => io.three(|a, b, c| canonical_double(of(a).mul_add(of(b), of(c)))),
+            Basic::Div if self.reciprocal => io.one(|a| canonical_double(1.0 / of(a))),
+            Basic::Div => io.two(|a, b| canonical_double(of(a) / of(b))),
+            Basic::Sqrt => io.one(|a| canonical_double(of(a).sqrt())),
+        }
+    }
+
+    /// Rounds to nearest in a half format: in `f64`, then once to the format.
+    ///
+    /// A sum or product of halves is exact in `f64`, or is rounded there to more than twice the format's precision
+    /// and two bits, so that the second rounding gives what one rounding gives.
+    #[inline(always)]
+    fn half<const BF: bool>(self, a: u64, b: u64, c: u64) -> u64 {
+        let format = if BF { BF16 } else { F16 };
+        let operand = |x| format.load(if self.ftz { format.flush(x) } else { x });
+        let value = match self.basic {
+            Basic::Add => operand(a) + operand(b),
+            Basic::Sub => operand(a) - operand(b),
+            Basic::Mul => operand(a) * operand(b),
+            _ => fused_odd(operand(a), operand(b), operand(c)),
+        };
+        self.finish(format.store(value, Rounding::Nearest))
+    }
+
+    /// Rounds in a mode that the machine does not have, by integer arithmetic.
+    fn directed(self, a: u64, b: u64, c: u64) -> u64 {
+        let operand = |x| self.format.load(if self.ftz { self.format.flush(x) } else { x });
+        let operands = if self.reciprocal {
+            [1.0, operand(a), 0.0]
+        } else {
+            [operand(a), operand(b), operand(c)]
+        };
+        self.finish(rounded(self.basic, operands, self.format, self.rounding))
+    }
+
+    /// Flushes and clamps a result.
+    #[inline(always)]
+    fn finish(self, bits: u64) -> u64 {
+        let bits = if self.ftz { self.format.flush(bits) } else { bits };
+        if self.sat {
+            self.format.saturate(bits)
+        } else if self.relu {
+            self.format.relu(bits)
+        } else {
+            bits
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn float(bits: u64) -> f32 {
+    f32::from_bits(bits as u32)
+}
+
+/// Returns the bits; every NaN is `0x7fffffff` (PTX ISA, "Floating point instructions": payloads are not preserved).
+#[inline(always)]
+pub(super) fn canonical(x: f32) -> u64 {
+    if x.is_nan() { F32.nan } else { u64::from(x.to_bits()) }
+}
+
+/// Returns the bits; every NaN is the one that the hardware makes.
+#[inline(always)]
+pub(super) fn canonical_double(x: f64) -> u64 {
+    if x.is_nan() { F64.nan } else { x.to_bits() }
+}
+
+/// Returns `a * b + c` with one rounding.
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    fused_odd(f64::from(a), f64::from(b), f64::from(c)) as f32
+}
+
+/// Returns `a * b + c` rounded to odd, for a product that `f64` holds exactly: the neighbour whose last bit is set,
+/// if it is inexact. A second rounding to a format with two bits less or fewer then gives what one rounding gives.
+#[inline(always)]
+fn fused_odd(a: f64, b: f64, c: f64) -> f64 {
+    let product = a * b;
+    let sum = product + c;
+    // What the sum lacks, exactly.
+    let c_part = sum - product;
+    let error = (product - (sum - c_part)) + (c - c_part);
+    let bits = sum.to_bits();
+    let inexact = error != 0.0 && error.is_finite() && bits & 1 == 0;
+    // Towards the exact value, which is on the side of the error.
+    let away = (error > 0.0) == (sum > 0.0);
+    f64::from_bits(if !inexact {
+        bits
+    } else if away {
+        bits + 1
+    } else {
+        bits.wrapping_sub(1)
+    })
+}

@@ -1,0 +1,191 @@
+//! Floating-point `min`, `max`, `abs`, `neg`, `copysign`, `testp`: what selects a value or changes its sign.
+
+use super::exact::{F16, F32, Format};
+use super::float::format_of;
+use super::io::Io;
+use super::modifiers::{Modifiers, flag};
+use super::pairs::{spread1, spread2, spread3};
+use super::{Arith, Operands, Operation};
+use crate::types::Type;
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Min,
+    Max,
+    Abs,
+    Neg,
+    CopySign,
+    Test(Class),
+}
+
+/// What `testp` tests for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Finite,
+    Infinite,
+    Number,
+    NotANumber,
+    Normal,
+    Subnormal,
+}
+
+/// An operation on one floating-point type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Op {
+    what: What,
+    format: Format,
+    pair: bool,
+    ftz: bool,
+    /// NaN if an operand is NaN, instead of the other operand.
+    nan: bool,
+    /// Compares magnitudes; the sign is the product of the signs.
+    xorsign: bool,
+}
+
+/// Decodes an instruction whose type is a floating-point one.
+pub(super) fn decode(words: &Modifiers<'_>) -> Option<Result<Arith, String>> {
+    let float = words.types().first().is_some_and(|ty| format_of(*ty).is_some());
+    let known = match words.name {
+        "min" | "max" | "abs" | "neg" => float,
+        "copysign" | "testp" => true,
+        _ => false,
+    };
+    known.then(|| decode_sign(*words))
+}
+
+fn decode_sign(mut words: Modifiers<'_>) -> Result<Arith, String> {
+    let ty = words.one_type()?;
+    let Some((format, pair)) = format_of(ty) else {
+        return words.wrong_type(ty);
+    };
+    let plain = matches!(ty, Type::F32 | Type::F64);
+    let ftz = if format == F32 || format == F16 { flag::FTZ } else { 0 };
+    let selection = if ty == Type::F64 { 0 } else { ftz | flag::NAN | flag::XORSIGN | flag::ABS };
+    let class = words.class.take();
+    let (what, allowed, operands) = match words.name {
+        "min" | "max" => {
+            let operands = if ty == Type::F32 {
+                Operands::new(ty, &[ty; 3]).with_optional(1)
+            } else {
+                Operands::new(ty, &[ty; 2])
+            };
+            (if words.name == "min" { What::Min } else { What::Max }, selection, operands)
+        }
+        "abs" => (What::Abs, ftz, Operands::new(ty, &[ty])),
+        "neg" => (What::Neg, ftz, Operands::new(ty, &[ty])),
+        "copysign" if plain => (What::CopySign, 0, Operands::new(ty, &[ty; 2])),
+        "testp" if plain => {
+            let class = match class {
+                Some("finite") => Class::Finite,
+                Some("infinite") => Class::Infinite,
+                Some("number") => Class::Number,
+                Some("notanumber") => Class::NotANumber,
+                Some("normal") => Class::Normal,
+                Some("subnormal") => Class::Subnormal,
+                _ => return Err("testp needs a property to test for".to_owned()),
+            };
+            (What::Test(class), 0, Operands::new(Type::Pred, &[ty]))
+        }
+        _ => return words.wrong_type(ty),
+    };
+    words.only(allowed)?;
+    let xorsign = words.has(flag::XORSIGN);
+    // `.xorsign.abs` is one modifier of two words; the name of the instruction `abs` is no modifier.
+    if xorsign != words.has(flag::ABS) || ty == Type::F32x2 {
+        return Err(format!("{}: these modifiers are not supported for {ty:?}", words.name));
+    }
+    let op =
+        Op { what, format, pair, ftz: words.has(flag::FTZ), nan: words.has(flag::NAN), xorsign };
+    Ok(Arith { operation: Operation::Sign(op), operands })
+}
+
+impl Op {
+    pub(super) fn eval(self, io: &mut Io<'_>) {
+        let Self { format, pair, .. } = self;
+        let sign = format.sign();
+        match self.what {
+            What::Abs => io.one(|a| spread1(format, pair, a, |a| self.operand(a) & !sign)),
+            What::Neg => io.one(|a| spread1(format, pair, a, |a| self.operand(a) ^ sign)),
+            What::CopySign => io.two(|a, b| a & sign | b & !sign),
+            What::Test(class) => io.one(|a| u64::from(test(format, a, class))),
+            What::Min | What::Max if io.count == 3 => {
+                io.three(|a, b, c| spread3(format, pair, a, b, c, |a, b, c| self.select3(a, b, c)));
+            }
+            What::Min | What::Max => {
+                io.two(|a, b| spread2(format, pair, a, b, |a, b| self.select2(a, b)))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn operand(self, bits: u64) -> u64 {
+        if self.ftz { self.format.flush(bits) } else { bits }
+    }
+
+    fn select2(self, a: u64, b: u64) -> u64 {
+        let (a, b) = (self.operand(a), self.operand(b));
+        if self.xorsign {
+            let sign = self.format.sign();
+            self.signed(self.lesser_or_greater(a & !sign, b & !sign), a ^ b)
+        } else {
+            self.lesser_or_greater(a, b)
+        }
+    }
+
+    fn select3(self, a: u64, b: u64, c: u64) -> u64 {
+        let (a, b, c) = (self.operand(a), self.operand(b), self.operand(c));
+        if self.xorsign {
+            let sign = self.format.sign();
+            let first = self.lesser_or_greater(a & !sign, b & !sign);
+            self.signed(self.lesser_or_greater(first, c & !sign), a ^ b ^ c)
+        } else {
+            self.lesser_or_greater(self.lesser_or_greater(a, b), c)
+        }
+    }
+
+    /// Gives a magnitude a sign; NaN stays canonical.
+    fn signed(self, magnitude: u64, signs: u64) -> u64 {
+        if self.format.is_nan(magnitude) {
+            magnitude
+        } else {
+            magnitude | signs & self.format.sign()
+        }
+    }
+
+    /// Returns the lesser or the greater of two operands; -0 is less than +0.
+    #[inline(always)]
+    fn lesser_or_greater(self, a: u64, b: u64) -> u64 {
+        let format = self.format;
+        match (format.is_nan(a), format.is_nan(b)) {
+            (false, false) => {
+                let less = key(format, a) < key(format, b);
+                if less == (self.what == What::Min) { a } else { b }
+            }
+            (false, true) if !self.nan => a,
+            (true, false) if !self.nan => b,
+            _ => format.nan,
+        }
+    }
+}
+
+/// Returns a number that orders the values of a format as the values are ordered.
+#[inline(always)]
+fn key(format: Format, bits: u64) -> i64 {
+    let magnitude = (bits & (format.sign() - 1)) as i64;
+    if bits & format.sign() != 0 { -1 - magnitude } else { magnitude }
+}
+
+fn test(format: Format, bits: u64, class: Class) -> bool {
+    let magnitude = bits & (format.sign() - 1);
+    let finite = magnitude <= format.greatest;
+    let subnormal = magnitude != 0 && format.flush(magnitude) == 0;
+    match class {
+        Class::Finite => finite,
+        Class::Infinite => magnitude == format.infinity(),
+        Class::Number => !format.is_nan(bits),
+        Class::NotANumber => format.is_nan(bits),
+        Class::Normal => finite && magnitude != 0 && !subnormal,
+        Class::Subnormal => subnormal,
+    }
+}
