@@ -144,6 +144,15 @@ impl Format {
         }
     }
 
+    /// Returns the bits of a value that the format holds.
+    pub(super) fn store_exact(self, value: f64) -> u64 {
+        if self.fraction_bits == 52 {
+            value.to_bits()
+        } else {
+            self.store(value, Rounding::Nearest)
+        }
+    }
+
     /// Rounds a value to this format: once, if it is exact.
     #[inline]
     pub(super) fn store(self, value: f64, rounding: Rounding) -> u64 {

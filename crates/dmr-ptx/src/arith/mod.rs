@@ -7,12 +7,14 @@ mod approx;
 mod bits;
 mod carry;
 mod compare;
+mod convert;
 mod exact;
 mod float;
 mod integer;
 mod io;
 mod logic;
 mod modifiers;
+mod pack;
 mod pairs;
 mod sign;
 
@@ -106,6 +108,8 @@ enum Operation {
     Sign(sign::Op),
     Approx(approx::Op),
     Compare(compare::Op),
+    Convert(convert::Op),
+    Pack(pack::Op),
 }
 
 /// Decodes an opcode: `decode("add", &["rn", "ftz", "f32"])`.
@@ -134,6 +138,7 @@ pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, Str
         approx::decode,
         sign::decode,
         compare::decode,
+        convert::decode,
     ];
     let found = families.iter().find_map(|decode| decode(&words));
     Some(found.unwrap_or_else(|| Err(format!("{name} is not supported with these types"))))
@@ -181,6 +186,8 @@ impl Arith {
             Operation::Sign(op) => op.eval(io),
             Operation::Approx(op) => op.eval(io),
             Operation::Compare(op) => op.eval(io),
+            Operation::Convert(op) => op.eval(io),
+            Operation::Pack(op) => op.eval(io),
         }
     }
 }
