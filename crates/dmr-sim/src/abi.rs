@@ -112,10 +112,11 @@ pub(crate) struct CUstreamBatchMemOpParams {
     pub(crate) rest: [u64; 2],
 }
 
-/// The `CUdevice_attribute` values that decide whether calls are refused.
+/// The `CUdevice_attribute` values that differ between devices, or decide whether calls are refused.
 pub(crate) mod attribute {
     use std::ffi::c_int;
 
+    pub(crate) const PCI_BUS_ID: c_int = 33;
     pub(crate) const STREAM_MEM_OPS_V1: c_int = 92;
     pub(crate) const STREAM_MEM_OPS_64_BIT_V1: c_int = 93;
     pub(crate) const STREAM_WAIT_VALUE_NOR_V1: c_int = 94;

@@ -17,6 +17,11 @@ pub(crate) enum Kind {
     Graph = 0xC7,
     /// Physical memory: `CUmemGenericAllocationHandle`.
     Memory = 0xC8,
+    Linker = 0xC9,
+    Library = 0xCA,
+    Kernel = 0xCB,
+    GraphNode = 0xCC,
+    GraphExec = 0xCD,
 }
 
 /// Returns the handle of object `index` of `kind` in `universe` (24 bits).

@@ -38,7 +38,8 @@
 //! | `store`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
 //! | `virtual_memory`, `mapping` | reserved addresses, physical memory, and mappings |
 //! | `stream_memory`, `words` | words that streams write and wait for, and the resulting order |
-//! | `kernel`, `ptx`, `callback` | kernels as closures, host callbacks |
+//! | `kernel`, `callback` | kernels as closures, host callbacks |
+//! | `module`, `ptx`, `objects` | loaded PTX, its declarations, and what programs set through the driver |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
 //! Findings are collected and never panic: [`Universe::finish`] returns them at the end of a test.
@@ -67,6 +68,8 @@ mod label;
 mod machine;
 mod mapping;
 mod memory;
+mod module;
+mod objects;
 mod ptx;
 mod regions;
 mod registry;

@@ -18,7 +18,8 @@ use crate::driver_pool::DriverPool;
 use crate::history::Origin;
 use crate::kernel::{Footprint, Kernel, KernelArgs, Memory};
 use crate::label::{self, CallStack};
-use crate::ptx::KernelEntry;
+use crate::module::Module;
+use crate::objects::Objects;
 use crate::report::Site;
 use crate::shadow::{Findings, Shadow};
 use crate::store::Store;
@@ -55,7 +56,8 @@ pub(crate) struct Machine {
     pub(crate) next_event: u32,
     pub(crate) pools: Vec<DriverPool>,
     pub(crate) dead_pools: Vec<u32>,
-    pub(crate) modules: HashMap<u32, Vec<KernelEntry>>,
+    pub(crate) modules: HashMap<u32, Module>,
+    pub(crate) objects: Objects,
     /// Functions that programs have looked up: module, and index in it.
     pub(crate) functions: Vec<(u32, usize)>,
     pub(crate) next_module: u32,
@@ -273,6 +275,7 @@ impl Machine {
             pools: (0..config.devices).map(|device| DriverPool::new(device, 0)).collect(),
             dead_pools: Vec::new(),
             modules: HashMap::new(),
+            objects: Objects::default(),
             functions: Vec::new(),
             next_module: 0,
             captures: 0,

@@ -1,6 +1,6 @@
 //! One driver call inside a universe: the lock, the calling thread's context, and waiting.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -18,7 +18,9 @@ use crate::registry;
 use crate::sync::{ignore_poison, lock};
 
 thread_local! {
+    /// The top of the thread's stack of contexts, and the contexts below it.
     static CURRENT_CONTEXT: Cell<Handle> = const { Cell::new(0) };
+    static CONTEXTS_BELOW: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -52,8 +54,29 @@ pub(crate) fn current_context() -> Handle {
     CURRENT_CONTEXT.get()
 }
 
+/// Replaces the thread's current context; 0 pops it.
 pub(crate) fn set_current_context(context: Handle) {
-    CURRENT_CONTEXT.set(context);
+    match context {
+        0 => {
+            pop_context();
+        }
+        context => CURRENT_CONTEXT.set(context),
+    }
+}
+
+/// Makes the context current, above the one that was current.
+pub(crate) fn push_context(context: Handle) {
+    let below = CURRENT_CONTEXT.replace(context);
+    if below != 0 {
+        // A thread whose thread-locals are destroyed has one context only.
+        let _ = CONTEXTS_BELOW.try_with(|contexts| contexts.borrow_mut().push(below));
+    }
+}
+
+/// Removes and returns the current context; the one below becomes current.
+pub(crate) fn pop_context() -> Handle {
+    let below = CONTEXTS_BELOW.try_with(|contexts| contexts.borrow_mut().pop());
+    CURRENT_CONTEXT.replace(below.ok().flatten().unwrap_or(0))
 }
 
 /// The time for which the thread that started a host callback waits for it: a callback that

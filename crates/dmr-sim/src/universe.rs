@@ -217,7 +217,9 @@ impl Universe {
         session.be_last();
         session.synchronize(|_| true);
         let mut findings = Findings(session.findings.0.clone());
-        for (address, allocation) in session.shadow.allocations() {
+        let variables = &session.objects.variables;
+        let allocations = session.shadow.allocations();
+        for (address, allocation) in allocations.filter(|(at, _)| !variables.contains(at)) {
             findings.push(Report {
                 kind: ReportKind::Leak,
                 first: None,

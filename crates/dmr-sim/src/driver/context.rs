@@ -1,240 +1,84 @@
-//! Initialisation, version, device, primary context and context management.
+//! Contexts, and each thread's stack of them.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::{chapter, put, required};
 use crate::abi::*;
-use crate::fork::refuse_in_child;
 use crate::handle::Kind;
-use crate::registry;
-use crate::session::{Scope, Session, current_context, driver_call, set_current_context};
+use crate::session::{
+    Scope, Session, current_context, driver_call, pop_context, push_context, set_current_context,
+};
 
 chapter![
-    cuInit,
-    cuDriverGetVersion,
-    cuGetErrorName,
-    cuGetErrorString,
-    cuDeviceGetCount,
-    cuDeviceGet,
-    cuDeviceGetName,
-    cuDeviceGetUuid,
-    cuDeviceGetUuid_v2,
-    cuDeviceTotalMem_v2,
-    cuDeviceGetAttribute,
-    cuDevicePrimaryCtxRetain,
-    cuDevicePrimaryCtxRelease_v2,
-    cuDevicePrimaryCtxGetState,
     cuCtxCreate_v2,
     cuCtxCreate_v3,
     cuCtxCreate_v4,
     cuCtxDestroy_v2,
+    cuCtxPushCurrent_v2,
+    cuCtxPopCurrent_v2,
     cuCtxGetCurrent,
     cuCtxSetCurrent,
     cuCtxGetDevice,
+    cuCtxGetDevice_v2,
+    cuCtxGetId,
+    cuCtxGetApiVersion,
     cuCtxSynchronize,
+    cuCtxSynchronize_v2,
+    cuCtxGetFlags,
     cuCtxSetFlags,
     cuCtxGetLimit,
     cuCtxSetLimit,
     cuCtxGetCacheConfig,
     cuCtxSetCacheConfig,
+    cuCtxGetSharedMemConfig,
+    cuCtxSetSharedMemConfig,
+    cuCtxResetPersistingL2Cache,
     cuCtxGetStreamPriorityRange,
 ];
 
-/// CUDA 13.0.
-const VERSION: c_int = 13_000;
-
-extern "C" fn cuInit(_flags: c_uint) -> Code {
-    device_count()
-        .map_or_else(|code| code, |count| if count == 0 { ERROR_NO_DEVICE } else { SUCCESS })
-}
-
-fn device_count() -> Outcome<c_int> {
-    refuse_in_child()?;
-    Ok(registry::device_count() as c_int)
-}
-
-unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Code {
-    // SAFETY: the driver's contract: null or writable. So for every `put` in these files.
-    unsafe { put(version, VERSION) }.err().unwrap_or(SUCCESS)
-}
-
-unsafe extern "C" fn cuGetErrorName(code: Code, name: *mut *const c_char) -> Code {
+unsafe extern "C" fn cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: CUdevice) -> Code {
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { put_text(name, describe(code).map(|(name, _)| name)) }
-}
-
-unsafe extern "C" fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
-    // SAFETY: the caller's pointer is null or writable.
-    unsafe { put_text(text, describe(code).map(|(_, text)| text)) }
-}
-
-/// # Safety
-///
-/// `to` is null, or valid for writing a pointer.
-unsafe fn put_text(to: *mut *const c_char, text: Option<&'static CStr>) -> Code {
-    let pointer = text.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: by this function's contract.
-    match (unsafe { put(to, pointer) }, text) {
-        (Ok(()), Some(_)) => SUCCESS,
-        _ => ERROR_INVALID_VALUE,
-    }
-}
-
-unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
-    // SAFETY: the caller's pointer is null or writable.
-    let result = device_count().and_then(|devices| unsafe { put(count, devices) });
-    result.err().unwrap_or(SUCCESS)
-}
-
-unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> Code {
-    // SAFETY: the caller's pointer is null or writable.
-    driver_call("cuDeviceGet", Scope::Device(ordinal), |_| unsafe { put(device, ordinal) })
-}
-
-unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice) -> Code {
-    driver_call("cuDeviceGetName", Scope::Device(device), |_| {
-        const NAME: &CStr = c"dmr simulated device";
-        let bytes = NAME.to_bytes();
-        let room = usize::try_from(len).ok().and_then(|len| len.checked_sub(1));
-        let kept = bytes.len().min(room.ok_or(ERROR_INVALID_VALUE)?);
-        for (i, byte) in bytes[..kept].iter().chain(&[0]).enumerate() {
-            // SAFETY: the caller has passed `len` writable bytes, and `kept < len`.
-            unsafe { put(name.wrapping_add(i), *byte as c_char)? };
-        }
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: CUdevice) -> Code {
-    driver_call("cuDeviceGetUuid", Scope::Device(device), |session| {
-        let mut bytes = *b"dmr-simulated\0\0\0";
-        bytes[12..].copy_from_slice(&(session.shared.id << 8 | device as u32 & 0xff).to_be_bytes());
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(uuid, bytes) }
-    })
-}
-
-unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevice) -> Code {
-    // SAFETY: the same function under its later name.
-    unsafe { cuDeviceGetUuid(uuid, device) }
-}
-
-unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> Code {
-    driver_call("cuDeviceTotalMem_v2", Scope::Device(device), |session| {
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(bytes, session.config.capacity as usize) }
-    })
-}
-
-unsafe extern "C" fn cuDeviceGetAttribute(
-    value: *mut c_int,
-    attribute: c_int,
-    device: CUdevice,
-) -> Code {
-    driver_call("cuDeviceGetAttribute", Scope::Device(device), |session| {
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(value, session.attribute(attribute)?) }
-    })
-}
-
-unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUdevice) -> Code {
-    let code = driver_call("cuDevicePrimaryCtxRetain", Scope::Device(device), |session| {
-        required(context)?;
-        let index = session.device_index(device)?;
-        if let Some(code) = session.devices[index].lost {
-            return Err(code);
-        }
-        let primary = match session.devices[index].primary {
-            Some(primary) => {
-                session.contexts[primary as usize].retained += 1;
-                primary
-            }
-            None => {
-                let primary = session.new_context(index);
-                session.devices[index].primary = Some(primary);
-                primary
-            }
-        };
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(context, session.handle(Kind::Context, primary)) }
-    });
-    if code == SUCCESS {
-        registry::retained(device);
-    }
-    code
-}
-
-extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Code {
-    let code = driver_call("cuDevicePrimaryCtxRelease_v2", Scope::Device(device), |session| {
-        let index = session.device_index(device)?;
-        let primary = session.devices[index].primary.ok_or(ERROR_INVALID_CONTEXT)?;
-        let context = &mut session.contexts[primary as usize];
-        context.retained -= 1;
-        if context.retained == 0 {
-            session.devices[index].primary = None;
-            destroy(session, primary);
-        }
-        Ok(())
-    });
-    // The last two mean that the universe has ended.
-    if matches!(code, SUCCESS | ERROR_INVALID_DEVICE | ERROR_CONTEXT_IS_DESTROYED) {
-        registry::released(device);
-    }
-    code
-}
-
-unsafe extern "C" fn cuDevicePrimaryCtxGetState(
-    device: CUdevice,
-    flags: *mut c_uint,
-    active: *mut c_int,
-) -> Code {
-    driver_call("cuDevicePrimaryCtxGetState", Scope::Device(device), |session| {
-        let index = session.device_index(device)?;
-        let is_active = session.devices[index].primary.is_some();
-        // SAFETY: the caller's pointers are null or writable.
-        unsafe {
-            put(flags, 0)?;
-            put(active, c_int::from(is_active))
-        }
-    })
-}
-
-unsafe extern "C" fn cuCtxCreate_v2(context: *mut Handle, _: c_uint, device: CUdevice) -> Code {
-    // SAFETY: the caller's pointer is null or writable.
-    unsafe { create("cuCtxCreate_v2", context, device) }
+    unsafe { create("cuCtxCreate_v2", context, flags, device) }
 }
 
 unsafe extern "C" fn cuCtxCreate_v3(
     context: *mut Handle,
     _affinity: *mut c_void,
     _count: c_int,
-    _flags: c_uint,
+    flags: c_uint,
     device: CUdevice,
 ) -> Code {
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { create("cuCtxCreate_v3", context, device) }
+    unsafe { create("cuCtxCreate_v3", context, flags, device) }
 }
 
 unsafe extern "C" fn cuCtxCreate_v4(
     context: *mut Handle,
     _params: *mut c_void,
-    _flags: c_uint,
+    flags: c_uint,
     device: CUdevice,
 ) -> Code {
     // SAFETY: the caller's pointer is null or writable.
-    unsafe { create("cuCtxCreate_v4", context, device) }
+    unsafe { create("cuCtxCreate_v4", context, flags, device) }
 }
 
 /// # Safety
 ///
 /// `context` is null, or valid for writing a handle.
-unsafe fn create(name: &'static str, context: *mut Handle, device: CUdevice) -> Code {
+unsafe fn create(
+    name: &'static str,
+    context: *mut Handle,
+    flags: c_uint,
+    device: CUdevice,
+) -> Code {
     driver_call(name, Scope::Device(device), |session| {
         required(context)?;
+        check_flags(flags)?;
         let index = session.device_index(device)?;
         let created = session.new_context(index);
+        session.objects.context_flags.insert(created, flags);
         let handle = session.handle(Kind::Context, created);
-        set_current_context(handle);
+        push_context(handle);
         // SAFETY: by this function's contract.
         unsafe { put(context, handle) }
     })
@@ -246,9 +90,9 @@ extern "C" fn cuCtxDestroy_v2(context: Handle) -> Code {
         if session.devices.iter().any(|device| device.primary == Some(index)) {
             return Err(ERROR_INVALID_CONTEXT);
         }
-        destroy(session, index);
+        end(session, index);
         if current_context() == context {
-            set_current_context(0);
+            pop_context();
         }
         Ok(())
     })
@@ -256,7 +100,7 @@ extern "C" fn cuCtxDestroy_v2(context: Handle) -> Code {
 
 /// Ends a context: runs its work, and removes its streams and events. Memory that was not freed
 /// stays, and is found as a leak.
-fn destroy(session: &mut Session<'_>, context: u32) {
+pub(super) fn end(session: &mut Session<'_>, context: u32) {
     session.synchronize(|stream| stream.context == context);
     session.contexts[context as usize].destroyed = true;
     for stream in &mut session.streams {
@@ -292,6 +136,29 @@ extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
     })
 }
 
+extern "C" fn cuCtxPushCurrent_v2(context: Handle) -> Code {
+    driver_call("cuCtxPushCurrent_v2", Scope::ContextHandle(context), |_| {
+        push_context(context);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut Handle) -> Code {
+    let pop = || {
+        let popped = pop_context();
+        // SAFETY: the caller's pointer is null, which means that it needs no result, or writable.
+        unsafe { put(context, popped) }.or(Ok(()))
+    };
+    match current_context() {
+        0 => ERROR_INVALID_CONTEXT,
+        // A context that has ended can be popped, too.
+        current => match driver_call("cuCtxPopCurrent_v2", Scope::AnyContext(current), |_| pop()) {
+            ERROR_CONTEXT_IS_DESTROYED => pop().err().unwrap_or(SUCCESS),
+            code => code,
+        },
+    }
+}
+
 unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> Code {
     driver_call("cuCtxGetDevice", Scope::Context, |session| {
         let ordinal = session.shared.ordinals[session.device()?];
@@ -300,29 +167,111 @@ unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> Code {
     })
 }
 
+unsafe extern "C" fn cuCtxGetDevice_v2(device: *mut CUdevice, context: Handle) -> Code {
+    driver_call("cuCtxGetDevice_v2", scope_of(context), |session| {
+        let ordinal = session.shared.ordinals[session.device()?];
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(device, ordinal as CUdevice) }
+    })
+}
+
+/// Returns the scope of a call that names a context, or the current one by 0.
+fn scope_of(context: Handle) -> Scope {
+    if context == 0 { Scope::Context } else { Scope::ContextHandle(context) }
+}
+
+unsafe extern "C" fn cuCtxGetId(context: Handle, id: *mut c_ulonglong) -> Code {
+    driver_call("cuCtxGetId", scope_of(context), |session| {
+        let handle = session.handle(Kind::Context, session.context()?);
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(id, handle) }
+    })
+}
+
+unsafe extern "C" fn cuCtxGetApiVersion(context: Handle, version: *mut c_uint) -> Code {
+    // The version of every context since CUDA 3.2.
+    // SAFETY: the caller's pointer is null or writable.
+    driver_call("cuCtxGetApiVersion", scope_of(context), |_| unsafe { put(version, 3020) })
+}
+
 extern "C" fn cuCtxSynchronize() -> Code {
-    driver_call("cuCtxSynchronize", Scope::Context, |session| {
+    driver_call("cuCtxSynchronize", Scope::Context, synchronize)
+}
+
+extern "C" fn cuCtxSynchronize_v2(context: Handle) -> Code {
+    driver_call("cuCtxSynchronize_v2", scope_of(context), synchronize)
+}
+
+fn synchronize(session: &mut Session<'_>) -> Outcome {
+    let context = session.context()?;
+    session.refuse_while_any_captures(context)?;
+    session.synchronize(|stream| stream.context == context);
+    session.apply_release_thresholds();
+    Ok(())
+}
+
+/// `CU_CTX_FLAGS_MASK`: how the host waits, mapped host memory, local memory, core dumps.
+const ALL_FLAGS: c_uint = 0xff;
+
+/// Refuses flags that a context cannot have: an unknown bit, or more than one way to wait.
+pub(super) fn check_flags(flags: c_uint) -> Outcome {
+    let waits = (flags & 7).count_ones();
+    if flags & !ALL_FLAGS == 0 && waits <= 1 { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
+}
+
+unsafe extern "C" fn cuCtxGetFlags(flags: *mut c_uint) -> Code {
+    driver_call("cuCtxGetFlags", Scope::Context, |session| {
         let context = session.context()?;
-        session.refuse_while_any_captures(context)?;
-        session.synchronize(|stream| stream.context == context);
-        session.apply_release_thresholds();
+        let device = session.device()?;
+        let is_primary = session.devices[device].primary == Some(context);
+        let set = match is_primary {
+            true => session.objects.primary_flags.get(&device),
+            false => session.objects.context_flags.get(&context),
+        };
+        let set = set.copied().unwrap_or(0);
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(flags, set) }
+    })
+}
+
+extern "C" fn cuCtxSetFlags(flags: c_uint) -> Code {
+    driver_call("cuCtxSetFlags", Scope::Context, |session| {
+        check_flags(flags)?;
+        let (context, device) = (session.context()?, session.device()?);
+        match session.devices[device].primary == Some(context) {
+            true => session.objects.primary_flags.insert(device, flags),
+            false => session.objects.context_flags.insert(context, flags),
+        };
         Ok(())
     })
 }
 
-extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Code {
-    driver_call("cuCtxSetFlags", Scope::Context, |_| Ok(()))
+/// The defaults of `CUlimit`: bytes of a thread's stack, of the buffer of `printf`, of the heap of device code, depth
+/// and number of launches from device code, bytes of an L2 fetch, bytes of the persisting L2 cache.
+const LIMITS: [usize; 7] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
+
+/// Returns the number of a limit.
+fn limit_index(limit: c_int) -> Outcome<usize> {
+    let index = usize::try_from(limit).ok().filter(|limit| *limit < LIMITS.len());
+    index.ok_or(ERROR_UNSUPPORTED_LIMIT)
 }
 
-unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, _limit: c_int) -> Code {
-    driver_call("cuCtxGetLimit", Scope::Context, |_| {
+unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, limit: c_int) -> Code {
+    driver_call("cuCtxGetLimit", Scope::Context, |session| {
+        let default = LIMITS[limit_index(limit)?];
+        let set = session.objects.limits.get(&(session.context()?, limit)).copied();
         // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(value, 1024) }
+        unsafe { put(value, set.unwrap_or(default)) }
     })
 }
 
-extern "C" fn cuCtxSetLimit(_limit: c_int, _value: usize) -> Code {
-    driver_call("cuCtxSetLimit", Scope::Context, |_| Ok(()))
+extern "C" fn cuCtxSetLimit(limit: c_int, value: usize) -> Code {
+    driver_call("cuCtxSetLimit", Scope::Context, |session| {
+        limit_index(limit)?;
+        let context = session.context()?;
+        session.objects.limits.insert((context, limit), value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn cuCtxGetCacheConfig(config: *mut c_int) -> Code {
@@ -332,6 +281,20 @@ unsafe extern "C" fn cuCtxGetCacheConfig(config: *mut c_int) -> Code {
 
 extern "C" fn cuCtxSetCacheConfig(_config: c_int) -> Code {
     driver_call("cuCtxSetCacheConfig", Scope::Context, |_| Ok(()))
+}
+
+unsafe extern "C" fn cuCtxGetSharedMemConfig(config: *mut c_int) -> Code {
+    // Banks of four bytes, as on all current devices.
+    // SAFETY: the caller's pointer is null or writable.
+    driver_call("cuCtxGetSharedMemConfig", Scope::Context, |_| unsafe { put(config, 1) })
+}
+
+extern "C" fn cuCtxSetSharedMemConfig(_config: c_int) -> Code {
+    driver_call("cuCtxSetSharedMemConfig", Scope::Context, |_| Ok(()))
+}
+
+extern "C" fn cuCtxResetPersistingL2Cache() -> Code {
+    driver_call("cuCtxResetPersistingL2Cache", Scope::Context, |_| Ok(()))
 }
 
 /// Returns the lowest and highest stream priority, as on current devices.

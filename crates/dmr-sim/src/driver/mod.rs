@@ -7,12 +7,20 @@
 mod capture;
 mod carved;
 mod context;
+mod device;
+mod entry_point;
 mod event;
 mod execution;
+mod function;
+mod launch;
+mod library;
+mod linker;
 mod memory;
 mod module;
+mod occupancy;
 mod peer;
 mod pool;
+mod primary;
 mod refused;
 mod stream;
 mod stream_memory;
@@ -33,6 +41,8 @@ pub fn driver_functions() -> Vec<(&'static str, usize)> {
 /// Every symbol and its address.
 pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
     let chapters = [
+        device::SYMBOLS,
+        primary::SYMBOLS,
         context::SYMBOLS,
         stream::SYMBOLS,
         event::SYMBOLS,
@@ -40,7 +50,12 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         pool::SYMBOLS,
         peer::SYMBOLS,
         module::SYMBOLS,
-        execution::SYMBOLS,
+        library::SYMBOLS,
+        linker::SYMBOLS,
+        function::SYMBOLS,
+        launch::SYMBOLS,
+        occupancy::SYMBOLS,
+        entry_point::SYMBOLS,
         capture::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,

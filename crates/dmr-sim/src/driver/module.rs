@@ -1,65 +1,79 @@
-//! Module management: PTX text in, functions out.
+//! Module management: PTX text in, functions and variables out.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use super::linker::JitOptions;
 use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
-use crate::ptx::{self, KernelEntry};
+use crate::module::{Module, texts_in, texts_of};
 use crate::session::{Scope, Session, driver_call};
 
 chapter![
     cuModuleLoad,
     cuModuleLoadData,
+    cuModuleLoadDataEx,
+    cuModuleLoadFatBinary,
     cuModuleUnload,
+    cuModuleGetLoadingMode,
     cuModuleGetFunction,
+    cuModuleGetFunctionCount,
+    cuModuleEnumerateFunctions,
     cuModuleGetGlobal_v2,
-    cuFuncGetAttribute,
-    cuFuncSetAttribute,
-    cuFuncSetCacheConfig,
 ];
 
-/// The first bytes of binary modules: ELF (cubin) and fat binaries.
-const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba]];
-
 unsafe extern "C" fn cuModuleLoad(module: *mut Handle, file: *const c_char) -> Code {
+    let Some(image) = read(file) else { return ERROR_FILE_NOT_FOUND };
+    let texts = texts_in(image.strip_suffix(b"\0").unwrap_or(&image));
+    // SAFETY: the caller's pointer is null or writable.
+    unsafe { load("cuModuleLoad", module, texts) }
+}
+
+/// Reads the file of a path that is null or, by the driver's contract, a C string.
+pub(super) fn read(file: *const c_char) -> Option<Vec<u8>> {
     if file.is_null() {
-        return ERROR_INVALID_VALUE;
+        return None;
     }
-    // SAFETY: not null, so by the driver's contract a C string.
+    // SAFETY: not null, so a C string.
     let path = unsafe { CStr::from_ptr(file) }.to_string_lossy();
-    match std::fs::read(&*path) {
-        // SAFETY: the caller's pointer is null or writable.
-        Ok(image) => unsafe { load("cuModuleLoad", module, &image) },
-        Err(_) => ERROR_FILE_NOT_FOUND,
-    }
+    std::fs::read(&*path).ok()
 }
 
 unsafe extern "C" fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> Code {
-    if image.is_null() {
-        return ERROR_INVALID_VALUE;
+    // SAFETY: by the driver's contract the image is a C string or a whole binary; the caller's pointer is null or
+    // writable.
+    unsafe { load("cuModuleLoadData", module, texts_of(image.cast())) }
+}
+
+unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut Handle,
+    image: *const c_void,
+    count: c_uint,
+    options: *const c_int,
+    values: *const *mut c_void,
+) -> Code {
+    // SAFETY: as above; by the driver's contract there are `count` options with their values.
+    unsafe {
+        let options = JitOptions::read(count, options, values);
+        let code = load("cuModuleLoadDataEx", module, texts_of(image.cast()));
+        options.report(code);
+        code
     }
-    // SAFETY: by the driver's contract the image is a binary, which is longer than its magic
-    // number, or a C string; one byte after the other is read, and none after a null.
-    let head = unsafe { CStr::from_ptr(image.cast()) }.to_bytes();
-    // SAFETY: the caller's pointer is null or writable.
-    unsafe { load("cuModuleLoadData", module, head) }
+}
+
+unsafe extern "C" fn cuModuleLoadFatBinary(module: *mut Handle, image: *const c_void) -> Code {
+    // SAFETY: as for `cuModuleLoadData`.
+    unsafe { load("cuModuleLoadFatBinary", module, texts_of(image.cast())) }
 }
 
 /// # Safety
 ///
 /// `module` is null, or valid for writing a handle.
-unsafe fn load(name: &'static str, module: *mut Handle, image: &[u8]) -> Code {
+unsafe fn load(name: &'static str, module: *mut Handle, texts: Outcome<Vec<String>>) -> Code {
     driver_call(name, Scope::Context, |session| {
         required(module)?;
-        if BINARIES.iter().any(|magic| image.starts_with(magic)) {
-            return Err(ERROR_NO_BINARY_FOR_GPU); // machine code is for real devices
-        }
-        let text = std::str::from_utf8(image).map_err(|_| ERROR_INVALID_IMAGE)?;
-        let entries = ptx::parse(text).ok_or(ERROR_INVALID_PTX)?;
-        let index = session.next_module;
-        session.next_module += 1;
-        session.modules.insert(index, entries);
+        session.refuse_while_capturing()?;
+        let index = session.load_module(&texts?)?;
         // SAFETY: by this function's contract.
         unsafe { put(module, session.handle(Kind::Module, index)) }
     })
@@ -68,8 +82,14 @@ unsafe fn load(name: &'static str, module: *mut Handle, image: &[u8]) -> Code {
 extern "C" fn cuModuleUnload(module: Handle) -> Code {
     driver_call("cuModuleUnload", Scope::Context, |session| {
         let index = session.index_of(Kind::Module, module)?;
-        session.modules.remove(&index).map(drop).ok_or(ERROR_INVALID_HANDLE)
+        session.unload_module(index)
     })
+}
+
+/// Returns `CU_MODULE_EAGER_LOADING`: all of a module is loaded at once.
+unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut c_int) -> Code {
+    // SAFETY: the caller's pointer is null or writable.
+    unsafe { put(mode, 1) }.err().unwrap_or(SUCCESS)
 }
 
 unsafe extern "C" fn cuModuleGetFunction(
@@ -78,72 +98,125 @@ unsafe extern "C" fn cuModuleGetFunction(
     name: *const c_char,
 ) -> Code {
     driver_call("cuModuleGetFunction", Scope::Context, |session| {
+        let module = session.index_of(Kind::Module, module)?;
+        let index = session.find_function(module, name)?;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(function, session.handle(Kind::Function, index)) }
+    })
+}
+
+unsafe extern "C" fn cuModuleGetFunctionCount(count: *mut c_uint, module: Handle) -> Code {
+    driver_call("cuModuleGetFunctionCount", Scope::Context, |session| {
+        let known = session.module(session.index_of(Kind::Module, module)?)?.entries.len();
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(count, known as c_uint) }
+    })
+}
+
+unsafe extern "C" fn cuModuleEnumerateFunctions(
+    functions: *mut Handle,
+    count: c_uint,
+    module: Handle,
+) -> Code {
+    driver_call("cuModuleEnumerateFunctions", Scope::Context, |session| {
+        let module = session.index_of(Kind::Module, module)?;
+        // SAFETY: the caller has room for `count` handles.
+        unsafe { enumerate(session, functions, count, module, Kind::Function) }
+    })
+}
+
+/// Writes handles of the first `count` functions of a module.
+///
+/// # Safety
+///
+/// `to` is null, or valid for writing `count` handles.
+pub(super) unsafe fn enumerate(
+    session: &mut Session<'_>,
+    to: *mut Handle,
+    count: c_uint,
+    module: u32,
+    kind: Kind,
+) -> Outcome {
+    let entries = session.module(module)?.entries.len();
+    for place in 0..entries.min(count as usize) {
+        let index = session.function_index(module, place);
+        // SAFETY: by this function's contract.
+        unsafe { put(to.wrapping_add(place), session.handle(kind, index))? };
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn cuModuleGetGlobal_v2(
+    at: *mut CUdeviceptr,
+    bytes: *mut usize,
+    module: Handle,
+    name: *const c_char,
+) -> Code {
+    driver_call("cuModuleGetGlobal_v2", Scope::Context, |session| {
         let index = session.index_of(Kind::Module, module)?;
-        if name.is_null() {
-            return Err(ERROR_INVALID_VALUE);
-        }
-        // SAFETY: not null, so by the driver's contract a C string.
-        let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| ERROR_NOT_FOUND)?;
-        let entries = session.modules.get(&index).ok_or(ERROR_INVALID_HANDLE)?;
-        let place = entries.iter().position(|entry| entry.name == name);
-        let entry = (index, place.ok_or(ERROR_NOT_FOUND)?);
-        let known = session.functions.iter().position(|function| *function == entry);
-        let index = known.unwrap_or_else(|| {
-            session.functions.push(entry);
-            session.functions.len() - 1
-        });
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(function, session.handle(Kind::Function, index as u32)) }
+        // SAFETY: the caller's pointers are null or writable.
+        unsafe { put_variable(session, at, bytes, index, name) }
     })
 }
 
-extern "C" fn cuModuleGetGlobal_v2(
-    _at: *mut CUdeviceptr,
-    _bytes: *mut usize,
-    _module: Handle,
-    _name: *const c_char,
-) -> Code {
-    driver_call("cuModuleGetGlobal_v2", Scope::Context, |_| Err(ERROR_NOT_FOUND))
+/// Writes the address and the size of a variable; a null pointer is for a result that the program does not need.
+///
+/// # Safety
+///
+/// `at` and `bytes` are null, or valid for writing.
+pub(super) unsafe fn put_variable(
+    session: &Session<'_>,
+    at: *mut CUdeviceptr,
+    bytes: *mut usize,
+    module: u32,
+    name: *const c_char,
+) -> Outcome {
+    let name = name_of(name)?;
+    let mut variables = session.module(module)?.variables.iter();
+    let found = variables.find(|variable| variable.name == name).ok_or(ERROR_NOT_FOUND)?;
+    if !at.is_null() {
+        // SAFETY: by this function's contract.
+        unsafe { put(at, found.at)? };
+    }
+    if !bytes.is_null() {
+        // SAFETY: by this function's contract.
+        unsafe { put(bytes, found.bytes as usize)? };
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuFuncGetAttribute(
-    value: *mut c_int,
-    attribute: c_int,
-    function: Handle,
-) -> Code {
-    driver_call("cuFuncGetAttribute", Scope::Context, |session| {
-        session.function(function)?;
-        let attribute_value = match attribute {
-            0 => 1024,     // threads per block
-            4 => 32,       // registers
-            5 | 6 => 90,   // PTX and binary version
-            8 => 48 << 10, // dynamic shared memory
-            1..=15 => 0,
-            _ => return Err(ERROR_INVALID_VALUE),
-        };
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(value, attribute_value) }
-    })
-}
-
-extern "C" fn cuFuncSetAttribute(function: Handle, _attribute: c_int, _value: c_int) -> Code {
-    driver_call("cuFuncSetAttribute", Scope::Context, |session| {
-        session.function(function).map(drop)
-    })
-}
-
-extern "C" fn cuFuncSetCacheConfig(function: Handle, _config: c_int) -> Code {
-    driver_call("cuFuncSetCacheConfig", Scope::Context, |session| {
-        session.function(function).map(drop)
-    })
+/// Returns the text of a name, which is null or, by the driver's contract, a C string.
+pub(super) fn name_of<'a>(name: *const c_char) -> Outcome<&'a str> {
+    if name.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, so a C string, which lives as long as the call.
+    unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| ERROR_NOT_FOUND)
 }
 
 impl Session<'_> {
-    /// Returns the kernel of a handle, if its module is still loaded.
-    pub(crate) fn function(&self, function: Handle) -> Outcome<&KernelEntry> {
-        let index = self.index_of(Kind::Function, function)?;
-        let &(module, place) = self.functions.get(index as usize).ok_or(ERROR_INVALID_HANDLE)?;
-        let entries = self.modules.get(&module).ok_or(ERROR_INVALID_HANDLE)?;
-        entries.get(place).ok_or(ERROR_INVALID_HANDLE)
+    /// Returns a loaded module.
+    pub(crate) fn module(&self, index: u32) -> Outcome<&Module> {
+        self.modules.get(&index).ok_or(ERROR_INVALID_HANDLE)
+    }
+
+    /// Returns the index of the function with this name.
+    pub(crate) fn find_function(&mut self, module: u32, name: *const c_char) -> Outcome<u32> {
+        let entries = &self.module(module)?.entries;
+        let name = name_of(name)?;
+        let place = entries.iter().position(|entry| entry.name == name);
+        let place = place.ok_or(ERROR_NOT_FOUND)?;
+        Ok(self.function_index(module, place))
+    }
+
+    /// Returns the index of the function at this place of a module.
+    pub(crate) fn function_index(&mut self, module: u32, place: usize) -> u32 {
+        let entry = (module, place);
+        let known = self.functions.iter().position(|function| *function == entry);
+        let index = known.unwrap_or_else(|| {
+            self.functions.push(entry);
+            self.functions.len() - 1
+        });
+        index as u32
     }
 }

@@ -1,6 +1,6 @@
 //! Stream management.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use super::{chapter, put, required};
 use crate::abi::*;
@@ -18,7 +18,15 @@ chapter![
     cuStreamGetPriority,
     cuStreamGetFlags,
     cuStreamGetCtx,
+    cuStreamGetCtx_v2,
+    cuStreamGetDevice,
+    cuStreamGetId,
+    cuStreamGetAttribute,
+    cuStreamSetAttribute,
+    cuStreamCopyAttributes,
+    cuStreamAddCallback,
     cuLaunchHostFunc,
+    cuLaunchHostFunc_v2,
 ];
 
 unsafe extern "C" fn cuStreamCreate(stream: *mut Handle, flags: c_uint) -> Code {
@@ -143,6 +151,134 @@ unsafe extern "C" fn cuStreamGetCtx(stream: Handle, context: *mut Handle) -> Cod
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(context, session.handle(Kind::Context, owner)) }
     })
+}
+
+/// As `cuStreamGetCtx`. No stream belongs to a green context.
+unsafe extern "C" fn cuStreamGetCtx_v2(
+    stream: Handle,
+    context: *mut Handle,
+    green: *mut Handle,
+) -> Code {
+    driver_call("cuStreamGetCtx_v2", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        let owner = session.streams[index as usize].context;
+        // SAFETY: the caller's pointers are null or writable.
+        unsafe {
+            put(context, session.handle(Kind::Context, owner))?;
+            // A null pointer is for a result that the program does not need.
+            put(green, 0).or(Ok(()))
+        }
+    })
+}
+
+unsafe extern "C" fn cuStreamGetDevice(stream: Handle, device: *mut CUdevice) -> Code {
+    driver_call("cuStreamGetDevice", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        let ordinal = session.shared.ordinals[session.streams[index as usize].device];
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(device, ordinal as CUdevice) }
+    })
+}
+
+unsafe extern "C" fn cuStreamGetId(stream: Handle, id: *mut c_ulonglong) -> Code {
+    driver_call("cuStreamGetId", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(id, session.handle(Kind::Stream, index)) }
+    })
+}
+
+/// The numbers of `CUstreamAttrID`: access policy window, synchronisation policy, priority, map of memory
+/// synchronisation domains, domain. None has an effect on the result of work.
+const ATTRIBUTES: [c_int; 5] = [1, 3, 8, 9, 10];
+
+unsafe extern "C" fn cuStreamGetAttribute(
+    stream: Handle,
+    attribute: c_int,
+    value: *mut [u8; 64],
+) -> Code {
+    driver_call("cuStreamGetAttribute", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        if !ATTRIBUTES.contains(&attribute) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let set = session.objects.stream_attributes.get(&(index, attribute)).copied();
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(value, set.unwrap_or([0; 64])) }
+    })
+}
+
+unsafe extern "C" fn cuStreamSetAttribute(
+    stream: Handle,
+    attribute: c_int,
+    value: *const [u8; 64],
+) -> Code {
+    driver_call("cuStreamSetAttribute", Scope::Stream(stream), |session| {
+        let index = session.stream(stream)?;
+        if !ATTRIBUTES.contains(&attribute) || value.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract a value.
+        let value = unsafe { value.read_unaligned() };
+        session.objects.stream_attributes.insert((index, attribute), value);
+        Ok(())
+    })
+}
+
+extern "C" fn cuStreamCopyAttributes(to: Handle, from: Handle) -> Code {
+    driver_call("cuStreamCopyAttributes", Scope::Stream(to), |session| {
+        let (to, from) = (session.stream(to)?, session.stream(from)?);
+        let attributes = &mut session.objects.stream_attributes;
+        for attribute in ATTRIBUTES {
+            if let Some(value) = attributes.get(&(from, attribute)).copied() {
+                attributes.insert((to, attribute), value);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A program's function for `cuStreamAddCallback`, and its arguments.
+struct StreamCallback {
+    function: unsafe extern "C" fn(Handle, Code, *mut c_void),
+    stream: Handle,
+    data: *mut c_void,
+}
+
+/// Calls the function of a [`StreamCallback`], and frees it.
+unsafe extern "C" fn call_back(callback: *mut c_void) {
+    // SAFETY: made by `cuStreamAddCallback`, which passes it to one operation, and that runs once.
+    let callback = unsafe { Box::from_raw(callback.cast::<StreamCallback>()) };
+    // SAFETY: by the driver's contract the function and its data are valid until then.
+    unsafe { (callback.function)(callback.stream, SUCCESS, callback.data) };
+}
+
+extern "C" fn cuStreamAddCallback(
+    stream: Handle,
+    function: Option<unsafe extern "C" fn(Handle, Code, *mut c_void)>,
+    data: *mut c_void,
+    flags: c_uint,
+) -> Code {
+    driver_call("cuStreamAddCallback", Scope::Stream(stream), |session| {
+        let function = function.filter(|_| flags == 0).ok_or(ERROR_INVALID_VALUE)?;
+        let index = session.stream(stream)?;
+        session.refuse_if_capturing(index)?;
+        let (epoch, deps) = session.begin(index);
+        let callback = Box::into_raw(Box::new(StreamCallback { function, stream, data }));
+        let data = HostPtr(callback.cast());
+        session.push(epoch, deps, Action::HostCall(HostCall { function: call_back, data }));
+        Ok(())
+    })
+}
+
+/// As `cuLaunchHostFunc`. The mode says how the host waits, which has no effect here.
+extern "C" fn cuLaunchHostFunc_v2(
+    stream: Handle,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+    _mode: c_uint,
+) -> Code {
+    cuLaunchHostFunc(stream, function, data)
 }
 
 extern "C" fn cuLaunchHostFunc(

@@ -1,0 +1,293 @@
+//! Execution control: the launches of kernels, and the forms in which their arguments come.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::chapter;
+use super::function::MAX_DYNAMIC_SHARED_BYTES;
+use crate::abi::*;
+use crate::kernel::KernelArgs;
+use crate::ptx::KernelEntry;
+use crate::session::{Scope, Session, driver_call};
+
+chapter![cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel];
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct LaunchConfig {
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    pub(super) shared_bytes: c_uint,
+    stream: Handle,
+    attributes: *const LaunchAttribute,
+    attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`: its number, and a value of 64 bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LaunchAttribute {
+    id: c_int,
+    _padding: [u8; 4],
+    value: [u32; 16],
+}
+
+/// The attributes of a launch that have an effect.
+#[derive(Clone, Copy, Default)]
+pub(super) struct LaunchAttributes {
+    is_cooperative: bool,
+    /// Blocks of a cluster; 0 without clusters.
+    pub(super) cluster: u32,
+}
+
+impl LaunchConfig {
+    /// Reads the attributes. Those that change the order of work are refused: the simulator would order too much.
+    ///
+    /// # Safety
+    ///
+    /// `attributes` points to `attribute_count` attributes.
+    pub(super) unsafe fn attributes(&self) -> Outcome<LaunchAttributes> {
+        let mut found = LaunchAttributes::default();
+        for i in 0..self.attribute_count as usize {
+            if self.attributes.is_null() {
+                return Err(ERROR_INVALID_VALUE);
+            }
+            // SAFETY: by this function's contract.
+            let attribute = unsafe { self.attributes.add(i).read_unaligned() };
+            match attribute.id {
+                2 => found.is_cooperative = attribute.value[0] != 0,
+                4 => {
+                    let sizes = attribute.value[..3].iter().zip(self.grid);
+                    for (&size, grid) in sizes {
+                        if size == 0 || grid % size != 0 {
+                            return Err(ERROR_INVALID_CLUSTER_SIZE);
+                        }
+                    }
+                    let blocks =
+                        attribute.value[..3].iter().map(|&n| u64::from(n)).product::<u64>();
+                    found.cluster =
+                        u32::try_from(blocks).map_err(|_| ERROR_INVALID_CLUSTER_SIZE)?;
+                }
+                // Programmatic serialisation and events; a kernel node that the device updates.
+                6 | 7 | 12 | 13 if attribute.value.iter().any(|&word| word != 0) => {
+                    return Err(ERROR_NOT_SUPPORTED);
+                }
+                0..=16 => {} // no effect on the result: caches, priorities, scheduling, domains
+                _ => return Err(ERROR_INVALID_VALUE),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The two forms in which a program passes a kernel's arguments.
+#[derive(Clone, Copy)]
+struct Arguments {
+    /// A pointer to each argument.
+    params: *const *const c_void,
+    /// Keys and values of a buffer with all of them.
+    extra: *const *const c_void,
+}
+
+/// Keys of `extra`: `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER`, `_BUFFER_SIZE`.
+const END: usize = 0;
+const BUFFER_POINTER: usize = 1;
+const BUFFER_SIZE: usize = 2;
+
+impl Arguments {
+    /// Copies the arguments of a launch.
+    ///
+    /// # Safety
+    ///
+    /// The driver's contract: `params` points to a pointer for each parameter of the function, and each of these to the
+    /// parameter's bytes; or `extra` is a list of keys and values that ends with `END`.
+    unsafe fn read(self, entry: &KernelEntry) -> Outcome<Vec<Box<[u8]>>> {
+        if !self.extra.is_null() {
+            if !self.params.is_null() {
+                return Err(ERROR_INVALID_VALUE); // one form or the other
+            }
+            // SAFETY: by this function's contract.
+            return unsafe { self.read_packed(entry) };
+        }
+        if self.params.is_null() && !entry.params.is_empty() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let argument = |(i, param): (usize, &crate::ptx::Param)| {
+            // SAFETY: by this function's contract.
+            unsafe {
+                let at = self.params.add(i).read_unaligned().cast::<u8>();
+                if at.is_null() {
+                    return Err(ERROR_INVALID_VALUE);
+                }
+                Ok(std::slice::from_raw_parts(at, param.bytes).into())
+            }
+        };
+        entry.params.iter().enumerate().map(argument).collect()
+    }
+
+    /// # Safety
+    ///
+    /// `extra` is a list of keys and values that ends with `END`.
+    unsafe fn read_packed(self, entry: &KernelEntry) -> Outcome<Vec<Box<[u8]>>> {
+        let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
+        let mut at = self.extra;
+        loop {
+            // SAFETY: by this function's contract: a value follows each key but the last.
+            unsafe {
+                match at.read_unaligned() as usize {
+                    END => break,
+                    BUFFER_POINTER => buffer = at.add(1).read_unaligned().cast(),
+                    BUFFER_SIZE => {
+                        bytes = at.add(1).read_unaligned().cast::<usize>().read_unaligned()
+                    }
+                    _ => return Err(ERROR_INVALID_VALUE),
+                }
+                at = at.add(2);
+            }
+        }
+        if bytes < entry.param_bytes() || (buffer.is_null() && !entry.params.is_empty()) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let argument = |param: &crate::ptx::Param| {
+            // SAFETY: the buffer is as large as the program has said, which is enough.
+            unsafe { std::slice::from_raw_parts(buffer.add(param.offset), param.bytes) }.into()
+        };
+        Ok(entry.params.iter().map(argument).collect())
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the driver's signature")]
+unsafe extern "C" fn cuLaunchKernel(
+    function: Handle,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: Handle,
+    params: *const *const c_void,
+    extra: *const *const c_void,
+) -> Code {
+    driver_call("cuLaunchKernel", Scope::Stream(stream), |session| {
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes,
+            is_cooperative: false,
+        };
+        // SAFETY: the driver's contract is that of `launch`.
+        unsafe { launch(session, function, stream, shape, Arguments { params, extra }) }
+    })
+}
+
+#[allow(clippy::too_many_arguments, reason = "the driver's signature")]
+unsafe extern "C" fn cuLaunchCooperativeKernel(
+    function: Handle,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: Handle,
+    params: *const *const c_void,
+) -> Code {
+    driver_call("cuLaunchCooperativeKernel", Scope::Stream(stream), |session| {
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes,
+            is_cooperative: true,
+        };
+        let arguments = Arguments { params, extra: std::ptr::null() };
+        // SAFETY: as above.
+        unsafe { launch(session, function, stream, shape, arguments) }
+    })
+}
+
+unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const LaunchConfig,
+    function: Handle,
+    params: *const *const c_void,
+    extra: *const *const c_void,
+) -> Code {
+    if config.is_null() {
+        return ERROR_INVALID_VALUE;
+    }
+    // SAFETY: not null, so by the driver's contract a configuration with its attributes.
+    let (config, attributes) = unsafe {
+        let config = config.read_unaligned();
+        let attributes = config.attributes();
+        (config, attributes)
+    };
+    driver_call("cuLaunchKernelEx", Scope::Stream(config.stream), |session| {
+        let shape = Shape {
+            grid: config.grid,
+            block: config.block,
+            shared_bytes: config.shared_bytes,
+            is_cooperative: attributes?.is_cooperative,
+        };
+        // SAFETY: as above.
+        unsafe { launch(session, function, config.stream, shape, Arguments { params, extra }) }
+    })
+}
+
+/// The size of a launch.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    pub(super) shared_bytes: c_uint,
+    /// All blocks must be on the device at a time.
+    pub(super) is_cooperative: bool,
+}
+
+/// Checks and submits a launch.
+///
+/// # Safety
+///
+/// The contract of [`Arguments::read`].
+unsafe fn launch(
+    session: &mut Session<'_>,
+    function: Handle,
+    stream: Handle,
+    shape: Shape,
+    arguments: Arguments,
+) -> Outcome {
+    let stream = session.stream(stream)?;
+    let index = session.function_of(function)?;
+    check(session, index, shape)?;
+    let entry = session.entry(index)?;
+    // SAFETY: by this function's contract.
+    let copied = unsafe { arguments.read(entry)? };
+    let name = entry.name.clone();
+    super::execution::launch(
+        session,
+        stream,
+        &name,
+        KernelArgs::new(copied, shape.grid, shape.block),
+    )
+}
+
+/// Refuses a launch that no device can hold.
+fn check(session: &Session<'_>, function: u32, shape: Shape) -> Outcome {
+    let Shape { grid, block, shared_bytes, is_cooperative } = shape;
+    let threads = block.iter().try_fold(1u32, |product, &n| product.checked_mul(n));
+    let threads = threads.filter(|threads| (1..=1024).contains(threads));
+    let threads = threads.ok_or(ERROR_INVALID_VALUE)?;
+    let allowed = session.function_attribute(function, MAX_DYNAMIC_SHARED_BYTES)?;
+    if grid.contains(&0) || u64::from(shared_bytes) > allowed as u64 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    if is_cooperative {
+        let blocks: u64 = grid.iter().fold(1, |all, &n| all.saturating_mul(n.into()));
+        let room = session.blocks_of_device(function, threads.into(), shared_bytes.into())?;
+        if blocks > room {
+            return Err(ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    Ok(())
+}

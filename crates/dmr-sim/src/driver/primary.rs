@@ -1,0 +1,142 @@
+//! Primary contexts.
+
+use std::ffi::{c_int, c_uint};
+
+use super::context::end;
+use super::{chapter, put, required};
+use crate::abi::*;
+use crate::handle::Kind;
+use crate::registry;
+use crate::session::{Scope, Session, driver_call};
+use crate::shadow::Home;
+
+chapter![
+    cuDevicePrimaryCtxRetain,
+    cuDevicePrimaryCtxRelease,
+    cuDevicePrimaryCtxRelease_v2,
+    cuDevicePrimaryCtxReset,
+    cuDevicePrimaryCtxReset_v2,
+    cuDevicePrimaryCtxSetFlags,
+    cuDevicePrimaryCtxSetFlags_v2,
+    cuDevicePrimaryCtxGetState,
+];
+
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: CUdevice) -> Code {
+    let code = driver_call("cuDevicePrimaryCtxRetain", Scope::Device(device), |session| {
+        required(context)?;
+        let index = session.device_index(device)?;
+        if let Some(code) = session.devices[index].lost {
+            return Err(code);
+        }
+        let primary = match session.devices[index].primary {
+            Some(primary) => {
+                session.contexts[primary as usize].retained += 1;
+                primary
+            }
+            None => {
+                let primary = session.new_context(index);
+                session.devices[index].primary = Some(primary);
+                primary
+            }
+        };
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(context, session.handle(Kind::Context, primary)) }
+    });
+    if code == SUCCESS {
+        registry::retained(device);
+    }
+    code
+}
+
+extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Code {
+    let code = driver_call("cuDevicePrimaryCtxRelease_v2", Scope::Device(device), |session| {
+        let index = session.device_index(device)?;
+        let primary = session.devices[index].primary.ok_or(ERROR_INVALID_CONTEXT)?;
+        let context = &mut session.contexts[primary as usize];
+        context.retained -= 1;
+        if context.retained == 0 {
+            session.devices[index].primary = None;
+            end(session, primary);
+        }
+        Ok(())
+    });
+    // The last two mean that the universe has ended.
+    if matches!(code, SUCCESS | ERROR_INVALID_DEVICE | ERROR_CONTEXT_IS_DESTROYED) {
+        registry::released(device);
+    }
+    code
+}
+
+unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+    device: CUdevice,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> Code {
+    driver_call("cuDevicePrimaryCtxGetState", Scope::Device(device), |session| {
+        let index = session.device_index(device)?;
+        let is_active = session.devices[index].primary.is_some();
+        let set = session.objects.primary_flags.get(&index).copied().unwrap_or(0);
+        // SAFETY: the caller's pointers are null or writable.
+        unsafe {
+            put(flags, set)?;
+            put(active, c_int::from(is_active))
+        }
+    })
+}
+
+extern "C" fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Code {
+    cuDevicePrimaryCtxRelease_v2(device)
+}
+
+extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> Code {
+    driver_call("cuDevicePrimaryCtxSetFlags_v2", Scope::Device(device), |session| {
+        let index = session.device_index(device)?;
+        super::context::check_flags(flags)?;
+        session.objects.primary_flags.insert(index, flags);
+        Ok(())
+    })
+}
+
+extern "C" fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Code {
+    cuDevicePrimaryCtxSetFlags_v2(device, flags)
+}
+
+/// Ends everything that the primary context holds: its streams and events after their work, and the memory of its
+/// device. The context itself stays retained as often as it was.
+extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Code {
+    driver_call("cuDevicePrimaryCtxReset_v2", Scope::Device(device), |session| {
+        let index = session.device_index(device)?;
+        session.objects.primary_flags.remove(&index);
+        let Some(primary) = session.devices[index].primary else { return Ok(()) };
+        end(session, primary);
+        let context = &mut session.contexts[primary as usize];
+        context.destroyed = false;
+        context.reaches.retain(|reached| *reached == index);
+        let legacy = context.legacy;
+        session.streams[legacy as usize].destroyed = false;
+        session.per_thread.retain(|(_, context), _| *context != primary);
+        free_all(session, index)
+    })
+}
+
+extern "C" fn cuDevicePrimaryCtxReset(device: CUdevice) -> Code {
+    cuDevicePrimaryCtxReset_v2(device)
+}
+
+/// Frees the memory of a device that no other context of it can have allocated.
+fn free_all(session: &mut Session<'_>, device: usize) -> Outcome {
+    if session
+        .contexts
+        .iter()
+        .filter(|context| context.device == device && !context.destroyed)
+        .count()
+        > 1
+    {
+        return Ok(());
+    }
+    let is_freed = |home: Home| home.device() == Some(device);
+    let allocations = session.shadow.allocations();
+    let blocks: Vec<u64> =
+        allocations.filter(|(_, block)| is_freed(block.home)).map(|(at, _)| at).collect();
+    blocks.into_iter().try_for_each(|at| session.free_now(at))
+}
