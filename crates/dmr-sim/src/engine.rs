@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 
 use crate::abi::ERROR_ILLEGAL_ADDRESS;
 use crate::address::is_virtual;
+use crate::bytes::Memory;
 use crate::callback;
+use crate::checks::Ticket;
 use crate::clock::Epoch;
-use crate::history::{Access, Before, Check};
-use crate::kernel::{KernelMemory, Memory};
+use crate::kernel::{Kernel, KernelArgs, KernelMemory};
 use crate::machine::{Action, HostCall, Launch, Machine, Op, StreamKind};
 use crate::mapping::Reach;
 use crate::report::{Report, ReportKind};
@@ -60,30 +61,6 @@ impl Machine {
         self.queued += 1;
     }
 
-    /// Checks the accesses of the operation just begun, and adds them to the history if they `happen`.
-    pub(crate) fn access(
-        &mut self,
-        access: &Access,
-        reads: &[(u64, u64)],
-        writes: &[(u64, u64)],
-        peers: Option<&[usize]>,
-        happen: bool,
-    ) {
-        let clock = &self.streams[access.epoch.stream as usize].clock;
-        self.shadow.words.submitted(access.epoch, clock);
-        let reach = self.reach(access.epoch.stream, peers);
-        // Taken out of the shadow, which is written to meanwhile.
-        let open = self.shadow.words.take_open();
-        let before = Before { clock, open: &open };
-        for (ranges, is_write) in [(reads, false), (writes, true)] {
-            for &(at, bytes) in ranges {
-                let check = Check { access, before, writes: is_write, reach };
-                self.shadow.access(at, bytes, &check, happen, &mut self.findings);
-            }
-        }
-        self.shadow.words.put_open(open);
-    }
-
     /// Returns the accessor of a stream's work: its device, and the devices that it can access.
     pub(crate) fn reach<'a>(&self, stream: u32, peers: Option<&'a [usize]>) -> Reach<'a> {
         Reach { device: self.streams[stream as usize].device, peers }
@@ -99,7 +76,7 @@ impl Machine {
     ) -> bool {
         let by = self.reach(stream, peers);
         [(reads, false), (writes, true)].into_iter().any(|(ranges, is_write)| {
-            let out = |&(at, len)| self.shadow.reachable(at, len, by, is_write) < len;
+            let out = |&(at, len)| self.present.reachable(at, len, by, is_write) < len;
             ranges.iter().any(out)
         })
     }
@@ -210,7 +187,7 @@ impl Machine {
                 None => return Some(stream),
             }
         }
-        if self.shadow.words.any_waiting() { self.random_ready() } else { None }
+        if self.word_waits > 0 { self.random_ready() } else { None }
     }
 
     /// Runs the next operation of `stream`, which is ready.
@@ -295,6 +272,9 @@ impl Machine {
     /// Returns whether the work uses virtual addresses that it cannot access: then
     /// the device faults. (Other addresses were checked when the work was submitted.)
     fn faults(&self, stream: u32, action: &Action) -> bool {
+        let on_virtual = |ranges: &[(u64, u64)]| -> SmallVec<[(u64, u64); 4]> {
+            ranges.iter().filter(|(at, len)| is_virtual(*at) && *len > 0).copied().collect()
+        };
         let mut peers = None;
         let (reads, writes): (Ranges<'_>, Ranges<'_>) = match action {
             Action::Fill { at, len, .. } => (&[], &[(*at, *len)]),
@@ -306,37 +286,34 @@ impl Machine {
             Action::Kernel(launch) => {
                 let context = self.streams[stream as usize].context;
                 peers = Some(&self.contexts[context as usize].reaches[..]);
-                (&launch.declared.reads, &launch.declared.writes)
+                let declared = &launch.declared;
+                let atomics = on_virtual(&declared.atomics);
+                if !atomics.is_empty() && self.is_illegal(stream, &[], &atomics, peers) {
+                    return true;
+                }
+                (&declared.reads, &declared.writes)
             }
             Action::Order | Action::GiveBack { .. } | Action::HostCall(_) => (&[], &[]),
-        };
-        let on_virtual = |ranges: &[(u64, u64)]| -> SmallVec<[(u64, u64); 4]> {
-            ranges.iter().filter(|(at, len)| is_virtual(*at) && *len > 0).copied().collect()
         };
         let (reads, writes) = (on_virtual(reads), on_virtual(writes));
         (!reads.is_empty() || !writes.is_empty()) && self.is_illegal(stream, &reads, &writes, peers)
     }
 
     fn run_kernel(&mut self, epoch: Epoch, launch: Launch) -> u64 {
-        let Launch { kernel, args, declared, reachable, origin } = launch;
-        let mut memory = KernelMemory {
-            memory: Memory { store: &mut self.store, mappings: &self.shadow.mappings },
-            declared: &declared,
-            reachable: &reachable,
-            outside: Vec::new(),
-        };
+        let Launch { kernel, args, declared, reachable, ticket, origin } = launch;
+        let nanoseconds = declared.nanoseconds.unwrap_or(5_000);
+        if let Some(ticket) = ticket {
+            self.run_recorded(epoch, &kernel, &args, ticket);
+            return nanoseconds;
+        }
+        let memory = Memory { store: &mut self.store, mappings: &self.present.mappings };
+        let mut memory = KernelMemory::declared(memory, &declared, &reachable);
         let panicked = callback::run(|| (kernel.body)(&args, &mut memory)).is_err();
-        let outside = std::mem::take(&mut memory.outside);
+        let outside = memory.outside_of_footprint();
         let mut report = |kind, address, bytes| {
-            self.findings.push(Report {
-                kind,
-                first: None,
-                second: origin.site(Some(epoch)),
-                device: self.shadow.device_at(address),
-                address,
-                bytes,
-                tag: None,
-            });
+            let (first, second) = (None, origin.site(Some(epoch)));
+            let device = self.present.device_at(address);
+            self.report(Report { kind, first, second, device, address, bytes, tag: None });
         };
         for (address, bytes) in outside {
             report(ReportKind::OutsideFootprint, address, bytes);
@@ -344,6 +321,23 @@ impl Machine {
         if panicked {
             report(ReportKind::KernelPanicked, 0, 0);
         }
-        declared.nanoseconds.unwrap_or(5_000)
+        nanoseconds
+    }
+
+    /// Runs a kernel whose footprint is recorded, and then the checks that have waited for it.
+    fn run_recorded(&mut self, epoch: Epoch, kernel: &Kernel, args: &KernelArgs, ticket: Ticket) {
+        let stream = &self.streams[epoch.stream as usize];
+        let device = stream.device;
+        let peers = &self.contexts[stream.context as usize].reaches;
+        let by = Reach { device, peers: Some(peers) };
+        let memory = Memory { store: &mut self.store, mappings: &self.present.mappings };
+        let mut memory = KernelMemory::recorded(memory, &self.present, &self.log, by);
+        let panicked = callback::run(|| (kernel.body)(args, &mut memory)).is_err();
+        let (mut recording, is_faulted) = memory.into_recording();
+        recording.panicked = panicked;
+        if is_faulted {
+            self.devices[device].lost.get_or_insert(ERROR_ILLEGAL_ADDRESS);
+        }
+        self.launch_recorded(ticket, recording);
     }
 }

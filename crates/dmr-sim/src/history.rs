@@ -1,9 +1,8 @@
 //! The history of each byte since its allocation, and findings about the next access.
 //!
-//! Per byte the last write and, per stream, the latest read since that write are enough: an operation
-//! that is ordered after these is ordered after all earlier ones. (Words that streams
-//! write and wait for are the exception: their writes need no order among each other, so of
-//! unordered ones only the latest is recorded.)
+//! Per byte the last plain write and, per stream, the latest read and the latest atomic write since then are enough:
+//! an operation that is ordered after these is ordered after all earlier ones. Atomic writes, and writes of words by
+//! streams, need no order among each other, so one of them replaces no other stream's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +20,17 @@ use crate::words::Wait;
 pub(crate) struct Access {
     pub(crate) epoch: Epoch,
     pub(crate) origin: Arc<Origin>,
-    /// `true` for a stream memory operation: these never race with each other.
-    pub(crate) word: bool,
+    pub(crate) kind: AccessKind,
+}
+
+/// The kind of an access. Two that are not plain never race with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccessKind {
+    Plain,
+    /// An atomic operation of a kernel.
+    Atomic,
+    /// A stream memory operation.
+    Word,
 }
 
 /// The name of an operation and the place of its submission.
@@ -40,14 +48,28 @@ impl Origin {
             stream: epoch.map(|epoch| epoch.stream),
             op: epoch.map_or(0, |epoch| epoch.seq),
             label: self.label.clone(),
+            place: None,
             stack: self.stack.clone(),
         }
     }
 }
 
 impl Access {
+    pub(crate) fn new(epoch: Epoch, origin: Arc<Origin>) -> Self {
+        Self { epoch, origin, kind: AccessKind::Plain }
+    }
+
+    /// Returns the atomic access of the same operation.
+    pub(crate) fn as_atomic(&self) -> Self {
+        Self { kind: AccessKind::Atomic, ..self.clone() }
+    }
+
     pub(crate) fn site(&self) -> Site {
         self.origin.site(Some(self.epoch))
+    }
+
+    fn is_plain(&self) -> bool {
+        self.kind == AccessKind::Plain
     }
 }
 
@@ -95,8 +117,12 @@ struct Segment {
     end: u64,
     /// `true` if the bytes were written since they were allocated.
     written: bool,
+    /// The last plain write.
     write: Option<Access>,
+    /// Per stream and kind, the latest read since.
     reads: SmallVec<[Access; 2]>,
+    /// Per stream, the latest write since that is not plain.
+    atomics: Vec<Access>,
 }
 
 impl History {
@@ -113,12 +139,17 @@ impl History {
         let mut findings: SmallVec<[Finding; 2]> = SmallVec::new();
         self.cut(at);
         self.cut(end);
-        let mut cursor = at;
+        let replaces = check.writes && check.access.is_plain();
+        let (mut cursor, mut segments) = (at, 0);
         while cursor < end {
             let next = self.segments.range(cursor..end).next().map_or(end, |(&start, _)| start);
             if next > cursor {
-                let (write, reads) = (None, SmallVec::new());
-                self.segments.insert(cursor, Segment { end: next, written: known, write, reads });
+                if replaces {
+                    // Nothing to check, and the write adds one segment for all bytes.
+                    cursor = next;
+                    continue;
+                }
+                self.segments.insert(cursor, Segment::new(next, known));
             }
             let Some(segment) = self.segments.get_mut(&cursor) else { break };
             segment.check(check, |kind, first| {
@@ -126,10 +157,27 @@ impl History {
                     findings.push((kind, first, cursor, segment.end));
                 }
             });
-            segment.record(check);
+            if !replaces {
+                segment.record(check);
+            }
+            segments += 1;
             cursor = segment.end;
         }
+        if replaces {
+            self.overwrite(at, end, segments, check.access);
+        }
         findings
+    }
+
+    /// Replaces the `segments` of the range by a write of all its bytes.
+    fn overwrite(&mut self, at: u64, end: u64, segments: usize, by: &Access) {
+        if segments > 1 || !self.segments.contains_key(&at) {
+            self.remove(at, end);
+        }
+        let segment = self.segments.entry(at).or_insert_with(|| Segment::new(end, true));
+        (segment.end, segment.written, segment.write) = (end, true, Some(by.clone()));
+        segment.reads.clear();
+        segment.atomics.clear();
     }
 
     /// Returns the first use in the range that the clock does not cover, and its bytes.
@@ -140,7 +188,7 @@ impl History {
         before: Before<'_>,
     ) -> Option<(u64, u64, &Access)> {
         self.segments.range(at..at + bytes).find_map(|(&start, segment)| {
-            let mut uses = segment.write.iter().chain(&segment.reads);
+            let mut uses = segment.write.iter().chain(&segment.atomics).chain(&segment.reads);
             let used = uses.find(|used| !before.covers(used.epoch))?;
             Some((start, segment.end, used))
         })
@@ -150,7 +198,11 @@ impl History {
     pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
         self.cut(at);
         self.cut(at + bytes);
-        while let Some((&start, _)) = self.segments.range(at..at + bytes).next() {
+        self.remove(at, at + bytes);
+    }
+
+    fn remove(&mut self, at: u64, end: u64) {
+        while let Some((&start, _)) = self.segments.range(at..end).next() {
             self.segments.remove(&start);
         }
     }
@@ -176,15 +228,19 @@ impl History {
 }
 
 impl Segment {
+    fn new(end: u64, written: bool) -> Self {
+        Self { end, written, write: None, reads: SmallVec::new(), atomics: Vec::new() }
+    }
+
     fn check(&self, check: &Check<'_>, mut found: impl FnMut(ReportKind, Option<Site>)) {
         let unordered = |access: &&Access| {
-            let both_words = access.word && check.access.word;
-            !both_words && !check.before.covers(access.epoch)
+            let can_race = access.is_plain() || check.access.is_plain();
+            can_race && !check.before.covers(access.epoch)
         };
         if !check.writes && !self.written && !check.before.is_open() {
             found(ReportKind::Uninitialised, None);
         }
-        if let Some(write) = self.write.as_ref().filter(unordered) {
+        if let Some(write) = self.write.iter().chain(&self.atomics).find(unordered) {
             let kind =
                 if check.writes { ReportKind::WriteAfterWrite } else { ReportKind::ReadAfterWrite };
             found(kind, Some(write.site()));
@@ -196,17 +252,23 @@ impl Segment {
         }
     }
 
+    /// Adds an access that is not a plain write.
     fn record(&mut self, check: &Check<'_>) {
+        let (access, stream) = (check.access, check.access.epoch.stream);
         if check.writes {
             self.written = true;
-            self.write = Some(check.access.clone());
-            self.reads.clear();
+            match self.atomics.iter_mut().find(|write| write.epoch.stream == stream) {
+                Some(latest) => *latest = access.clone(),
+                None => self.atomics.push(access.clone()),
+            }
             return;
         }
-        let stream = check.access.epoch.stream;
-        match self.reads.iter_mut().find(|read| read.epoch.stream == stream) {
-            Some(latest) => *latest = check.access.clone(),
-            None => self.reads.push(check.access.clone()),
+        let replaced = |read: &&mut Access| {
+            read.epoch.stream == stream && read.is_plain() == access.is_plain()
+        };
+        match self.reads.iter_mut().find(replaced) {
+            Some(latest) => *latest = access.clone(),
+            None => self.reads.push(access.clone()),
         }
     }
 }

@@ -4,9 +4,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::address::is_on_device;
-use crate::mapping::Mappings;
-use crate::store::Store;
+use smallvec::SmallVec;
+
+use crate::bytes::Memory;
+use crate::checks::{CheckLog, Ranges};
+use crate::mapping::Reach;
+use crate::memory_map::MemoryMap;
+use crate::recorder::Recorder;
+use crate::recording::{KernelSite, Recording, Touch};
 
 /// The arguments of one launch, by parameter index.
 #[derive(Clone, Debug)]
@@ -74,11 +79,14 @@ impl KernelArgs {
     }
 }
 
-/// The memory that a launch accesses: declared when it is submitted, enforced when it runs.
+/// The memory that a launch accesses: declared when it is submitted and enforced when it runs, or recorded when it
+/// runs.
 #[derive(Clone, Debug, Default)]
 pub struct Footprint {
     pub(crate) reads: Vec<(u64, u64)>,
     pub(crate) writes: Vec<(u64, u64)>,
+    pub(crate) atomics: Vec<(u64, u64)>,
+    pub(crate) is_recorded: bool,
     pub(crate) nanoseconds: Option<u64>,
 }
 
@@ -87,6 +95,17 @@ impl Footprint {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Makes the footprint of a launch that may access any memory: what its body touches is recorded when it runs,
+    /// to the byte.
+    ///
+    /// The launch is checked as if it had declared these bytes when it was submitted. Findings about it and about
+    /// work submitted later appear once it has run. An access outside of all live memory is a finding, and does
+    /// nothing.
+    #[must_use]
+    pub fn recorded() -> Self {
+        Self { is_recorded: true, ..Self::default() }
     }
 
     /// Adds a read of `len` bytes at `ptr`.
@@ -104,42 +123,138 @@ impl Footprint {
         self
     }
 
+    /// Adds `len` bytes at `ptr` that the kernel reads and writes by atomic operations only. Atomic operations of
+    /// two launches do not race with each other; an atomic operation and a plain access do.
+    #[must_use]
+    pub fn atomics(mut self, ptr: u64, len: u64) -> Self {
+        self.atomics.push((ptr, len));
+        self
+    }
+
     /// Sets the duration on the virtual clock that `cuEventElapsedTime` reads.
     #[must_use]
     pub fn takes(mut self, nanoseconds: u64) -> Self {
         self.nanoseconds = Some(nanoseconds);
         self
     }
+
+    pub(crate) fn ranges(&self) -> Ranges<'_> {
+        Ranges { reads: &self.reads, writes: &self.writes, atomics: &self.atomics }
+    }
 }
 
-/// The memory of a kernel body: the footprint of its launch, and nothing else.
+/// The memory of a kernel body: the declared footprint of its launch and nothing else, or all memory that the device
+/// can access.
 pub struct KernelMemory<'a> {
-    pub(crate) memory: Memory<'a>,
-    pub(crate) declared: &'a Footprint,
-    /// The accessible part of the footprint. The rest was reported at submission, and accesses there do nothing.
-    pub(crate) reachable: &'a Footprint,
-    /// Accesses outside the footprint: address and bytes.
-    pub(crate) outside: Vec<(u64, u64)>,
+    memory: Memory<'a>,
+    access: Permitted<'a>,
 }
 
-impl KernelMemory<'_> {
+/// The memory that a body may access.
+enum Permitted<'a> {
+    Declared {
+        declared: &'a Footprint,
+        /// The accessible part of the footprint. The rest was reported at submission, and accesses there do nothing.
+        reachable: &'a Footprint,
+        /// Accesses outside the footprint: address and bytes.
+        outside: Vec<(u64, u64)>,
+    },
+    Recorded(Recorder<'a>),
+}
+
+impl<'a> KernelMemory<'a> {
+    pub(crate) fn declared(
+        memory: Memory<'a>,
+        declared: &'a Footprint,
+        reachable: &'a Footprint,
+    ) -> Self {
+        let access = Permitted::Declared { declared, reachable, outside: Vec::new() };
+        Self { memory, access }
+    }
+
+    pub(crate) fn recorded(
+        memory: Memory<'a>,
+        present: &'a MemoryMap,
+        log: &'a CheckLog,
+        by: Reach<'a>,
+    ) -> Self {
+        Self { memory, access: Permitted::Recorded(Recorder::new(present, log, by)) }
+    }
+
+    /// Sets the place in the kernel of the accesses from now on; a finding about one of them has it. Ignored if the
+    /// footprint was declared.
+    pub fn at(&mut self, site: KernelSite) {
+        if let Permitted::Recorded(recorder) = &mut self.access {
+            recorder.site = Some(site);
+        }
+    }
+
     /// Reads the bytes at `ptr`.
     pub fn read(&mut self, ptr: u64, into: &mut [u8]) {
-        if self.may_read(ptr, into.len() as u64) {
-            self.memory.read(ptr, into);
-        }
+        self.try_read(ptr, into);
     }
 
     /// Overwrites the bytes at `ptr`.
     pub fn write(&mut self, ptr: u64, bytes: &[u8]) {
-        if self.may_write(ptr, bytes.len() as u64) {
+        self.try_write(ptr, bytes);
+    }
+
+    /// Reads the bytes at `ptr`. Returns whether the kernel can access them; if not, `into` is unchanged.
+    pub fn try_read(&mut self, ptr: u64, into: &mut [u8]) -> bool {
+        let may = self.permits(ptr, into.len() as u64, Touch::Read);
+        if may {
+            self.memory.read(ptr, into);
+        }
+        may
+    }
+
+    /// Overwrites the bytes at `ptr`. Returns whether the kernel can access them; if not, nothing happens.
+    pub fn try_write(&mut self, ptr: u64, bytes: &[u8]) -> bool {
+        let may = self.permits(ptr, bytes.len() as u64, Touch::Write);
+        if may {
             self.memory.write(ptr, bytes);
         }
+        may
+    }
+
+    /// Reads the bytes at `ptr` by an atomic operation, which does not race with other atomic operations. Returns as
+    /// [`try_read`](Self::try_read) does.
+    pub fn read_atomic(&mut self, ptr: u64, into: &mut [u8]) -> bool {
+        let may = self.permits(ptr, into.len() as u64, Touch::AtomicRead);
+        if may {
+            self.memory.read(ptr, into);
+        }
+        may
+    }
+
+    /// Overwrites the bytes at `ptr` by an atomic operation. Returns as [`try_write`](Self::try_write)
+    /// does.
+    pub fn write_atomic(&mut self, ptr: u64, bytes: &[u8]) -> bool {
+        let may = self.permits(ptr, bytes.len() as u64, Touch::AtomicWrite);
+        if may {
+            self.memory.write(ptr, bytes);
+        }
+        may
+    }
+
+    /// Reads the bytes at `ptr` into `value`, lets `change` change them, and writes them back, as one atomic
+    /// operation. `value` has the old bytes afterwards. Returns as [`try_read`](Self::try_read) does.
+    pub fn update(&mut self, ptr: u64, value: &mut [u8], change: impl FnOnce(&mut [u8])) -> bool {
+        let bytes = value.len() as u64;
+        let may_read = self.permits(ptr, bytes, Touch::AtomicRead);
+        if !self.permits(ptr, bytes, Touch::AtomicWrite) || !may_read {
+            return false;
+        }
+        self.memory.read(ptr, value);
+        let mut new: SmallVec<[u8; 16]> = SmallVec::from_slice(value);
+        change(&mut new);
+        self.memory.write(ptr, &new);
+        true
     }
 
     /// Overwrites `len` bytes at `ptr` with `byte`.
     pub fn fill(&mut self, ptr: u64, len: u64, byte: u8) {
-        if self.may_write(ptr, len) {
+        if self.permits(ptr, len, Touch::Write) {
             self.memory.fill(ptr, len, [byte; 4]);
         }
     }
@@ -147,29 +262,71 @@ impl KernelMemory<'_> {
     /// Returns the offset of the first byte in `len` bytes at `ptr` that differs from the little-endian
     /// `pattern` repeated. Cheap on long fills.
     pub fn first_mismatch(&mut self, ptr: u64, len: u64, pattern: u32) -> Option<u64> {
-        if !self.may_read(ptr, len) {
+        if !self.permits(ptr, len, Touch::Read) {
             return None;
         }
         self.memory.first_mismatch(ptr, len, pattern.to_le_bytes())
     }
 
-    fn may_read(&mut self, ptr: u64, len: u64) -> bool {
-        let can_read = |footprint: &Footprint| {
-            contains(&footprint.reads, ptr, len) || contains(&footprint.writes, ptr, len)
-        };
-        if !can_read(self.declared) {
-            self.outside.push((ptr, len));
-            return false;
+    /// Makes the device fault, as by an illegal instruction: later calls that concern it return
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`. The body should return. Ignored if the footprint was declared.
+    pub fn fault(&mut self) {
+        if let Permitted::Recorded(recorder) = &mut self.access {
+            recorder.is_faulted = true;
         }
-        can_read(self.reachable)
     }
 
-    fn may_write(&mut self, ptr: u64, len: u64) -> bool {
-        if !contains(&self.declared.writes, ptr, len) {
-            self.outside.push((ptr, len));
-            return false;
+    /// Returns whether the launch has used virtual addresses that it cannot access: then the device faults when the
+    /// body returns.
+    #[must_use]
+    pub fn is_faulted(&self) -> bool {
+        matches!(&self.access, Permitted::Recorded(recorder) if recorder.is_faulted)
+    }
+
+    /// Returns the accesses outside the declared footprint: address and bytes.
+    pub(crate) fn outside_of_footprint(self) -> Vec<(u64, u64)> {
+        match self.access {
+            Permitted::Declared { outside, .. } => outside,
+            Permitted::Recorded(_) => Vec::new(),
         }
-        contains(&self.reachable.writes, ptr, len)
+    }
+
+    /// Returns the recorded footprint, and whether the device faults.
+    pub(crate) fn into_recording(self) -> (Recording, bool) {
+        match self.access {
+            Permitted::Recorded(recorder) => (recorder.recording, recorder.is_faulted),
+            Permitted::Declared { .. } => (Recording::default(), false),
+        }
+    }
+
+    /// Returns whether the access happens, and records it, or that it is outside of the footprint.
+    fn permits(&mut self, ptr: u64, len: u64, touch: Touch) -> bool {
+        match &mut self.access {
+            Permitted::Recorded(recorder) => recorder.permits(ptr, len, touch),
+            Permitted::Declared { declared, reachable, outside } => {
+                let has = |footprint: &Footprint| footprint.has(ptr, len, touch);
+                if !has(declared) {
+                    outside.push((ptr, len));
+                    return false;
+                }
+                has(reachable)
+            }
+        }
+    }
+}
+
+impl Footprint {
+    /// Returns whether an access is inside of the declared ranges.
+    fn has(&self, ptr: u64, len: u64, touch: Touch) -> bool {
+        let within = |ranges| contains(ranges, ptr, len);
+        match touch {
+            Touch::Read | Touch::ReadBack => within(&self.reads) || within(&self.writes),
+            Touch::Write => within(&self.writes),
+            Touch::AtomicRead => {
+                within(&self.atomics) || within(&self.reads) || within(&self.writes)
+            }
+            Touch::AtomicWrite => within(&self.atomics) || within(&self.writes),
+        }
     }
 }
 
@@ -183,103 +340,32 @@ fn contains(ranges: &[(u64, u64)], ptr: u64, len: u64) -> bool {
 
 impl fmt::Debug for KernelMemory<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KernelMemory").field("declared", self.declared).finish_non_exhaustive()
+        f.debug_struct("KernelMemory").finish_non_exhaustive()
     }
-}
-
-/// All memory: device memory in the store, pinned host memory in the host's.
-pub(crate) struct Memory<'a> {
-    pub(crate) store: &'a mut Store,
-    /// The mappings of virtual addresses.
-    pub(crate) mappings: &'a Mappings,
-}
-
-impl Memory<'_> {
-    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
-        if is_on_device(at) {
-            for piece in self.mappings.pieces(at, into.len() as u64) {
-                let into = &mut into[(piece.at - at) as usize..][..piece.bytes as usize];
-                self.store.read(piece.physical, into);
-            }
-        } else {
-            let host = at as usize as *const u8;
-            // SAFETY: operations and kernels access only memory that was accessible at their
-            // submission: this is inside of pinned host memory, which is released only after all
-            // earlier work has run.
-            unsafe { std::ptr::copy(host, into.as_mut_ptr(), into.len()) };
-        }
-    }
-
-    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
-        if is_on_device(at) {
-            for piece in self.mappings.pieces(at, bytes.len() as u64) {
-                let bytes = &bytes[(piece.at - at) as usize..][..piece.bytes as usize];
-                self.store.write(piece.physical, bytes);
-            }
-        } else {
-            let host = at as usize as *mut u8;
-            // SAFETY: as in `read`.
-            unsafe { std::ptr::copy(bytes.as_ptr(), host, bytes.len()) };
-        }
-    }
-
-    pub(crate) fn fill(&mut self, at: u64, len: u64, pattern: [u8; 4]) {
-        if is_on_device(at) {
-            for piece in self.mappings.pieces(at, len) {
-                let pattern = rotated(pattern, piece.at - at);
-                self.store.fill(piece.physical, piece.bytes, pattern);
-            }
-        } else {
-            let bytes: Vec<u8> = pattern.iter().copied().cycle().take(len as usize).collect();
-            self.write(at, &bytes);
-        }
-    }
-
-    pub(crate) fn copy(&mut self, to: u64, from: u64, len: u64) {
-        if is_on_device(to) && is_on_device(from) {
-            for source in self.mappings.pieces(from, len) {
-                let to = to + (source.at - from);
-                for target in self.mappings.pieces(to, source.bytes) {
-                    let physical = source.physical + (target.at - to);
-                    self.store.copy(target.physical, physical, target.bytes);
-                }
-            }
-        } else {
-            let mut bytes = vec![0; len as usize];
-            self.read(from, &mut bytes);
-            self.write(to, &bytes);
-        }
-    }
-
-    fn first_mismatch(&self, at: u64, len: u64, pattern: [u8; 4]) -> Option<u64> {
-        if is_on_device(at) {
-            return self.mappings.pieces(at, len).into_iter().find_map(|piece| {
-                let skipped = piece.at - at;
-                let pattern = rotated(pattern, skipped);
-                let found = self.store.first_mismatch(piece.physical, piece.bytes, pattern);
-                found.map(|offset| skipped + offset)
-            });
-        }
-        let mut bytes = vec![0; len as usize];
-        self.read(at, &mut bytes);
-        bytes.iter().zip(pattern.iter().cycle()).position(|(a, b)| a != b).map(|i| i as u64)
-    }
-}
-
-/// Returns the pattern rotated by `skipped` bytes.
-fn rotated(mut pattern: [u8; 4], skipped: u64) -> [u8; 4] {
-    pattern.rotate_left((skipped % 4) as usize);
-    pattern
 }
 
 type Declare = dyn Fn(&KernelArgs) -> Footprint + Send + Sync;
 type Body = dyn Fn(&KernelArgs, &mut KernelMemory<'_>) + Send + Sync;
+
+/// The body of all kernels without one of their own.
+pub(crate) type Fallback = Arc<dyn Fn(&str, &KernelArgs, &mut KernelMemory<'_>) + Send + Sync>;
 
 /// A registered kernel.
 #[derive(Clone)]
 pub(crate) struct Kernel {
     pub(crate) footprint: Arc<Declare>,
     pub(crate) body: Arc<Body>,
+}
+
+impl Kernel {
+    /// Makes the kernel `name`, which runs the fallback and records its footprint.
+    pub(crate) fn of_fallback(fallback: &Fallback, name: &str) -> Self {
+        let (fallback, name) = (fallback.clone(), name.to_owned());
+        let body = move |args: &KernelArgs, memory: &mut KernelMemory<'_>| {
+            fallback(&name, args, memory);
+        };
+        Self { footprint: Arc::new(|_| Footprint::recorded()), body: Arc::new(body) }
+    }
 }
 
 /// Returns the kernels of every universe: those that dmr's crates ship as PTX for real devices.

@@ -33,12 +33,15 @@
 //! | `abi`, `codes`, `attributes`, `handle` | C types, result codes, attributes of devices, handles |
 //! | `session`, `registry` | one call: its universe, counting, faults, the lock |
 //! | `engine`, `machine` | submission and execution: clocks, dependencies, the scheduler |
-//! | `shadow`, `history`, `report` | allocations, the history of each byte, and findings about accesses |
+//! | `checks` | the order of checks, also of launches whose footprint is known only when they have run |
+//! | `shadow`, `history`, `report` | the state of the checks, the history of each byte, and findings about accesses |
 //! | `regions`, `freed` | the blocks of pools, and freed memory |
-//! | `store`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
+//! | `store`, `bytes`, `address`, `driver_pool` | bytes, addresses, and `CUmemoryPool` |
+//! | `memory_map` | the owners of addresses: live allocations, mappings, and rights |
 //! | `virtual_memory`, `mapping` | reserved addresses, physical memory, and mappings |
 //! | `stream_memory`, `words` | words that streams write and wait for, and the resulting order |
 //! | `kernel`, `callback` | kernels as closures, host callbacks |
+//! | `recorder`, `recording`, `byte_set` | the bytes that a kernel touches, recorded while it runs |
 //! | `module`, `ptx`, `objects` | loaded PTX, its declarations, and what programs set through the driver |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
@@ -50,7 +53,10 @@ mod abi;
 mod address;
 mod attributes;
 mod boot;
+mod byte_set;
+mod bytes;
 mod callback;
+mod checks;
 mod clock;
 mod codes;
 mod driver;
@@ -68,9 +74,12 @@ mod label;
 mod machine;
 mod mapping;
 mod memory;
+mod memory_map;
 mod module;
 mod objects;
 mod ptx;
+mod recorder;
+mod recording;
 mod regions;
 mod registry;
 mod report;
@@ -90,6 +99,7 @@ pub use fork::calls_of_forked_child;
 pub use install::{Because, Driver, InstallError, SelectError, install, select, select_for};
 pub use kernel::{Footprint, KernelArgs, KernelMemory};
 pub use label::{LabelGuard, label};
+pub use recording::KernelSite;
 pub use report::{Report, ReportKind, Site, Verdict};
 pub use session::is_inside_driver_call;
 pub use universe::{HostOrder, HostToken, Policy, Universe, UniverseBuilder};

@@ -1,7 +1,7 @@
 //! The state of one simulated machine: devices, contexts, streams, events, pools, modules.
 //!
-//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations;
-//! `memory.rs` has their effects on memory.
+//! One lock guards all of it (see `session.rs`). `engine.rs` submits and executes operations, `checks.rs` checks
+//! them; `memory.rs` has their effects on memory.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -13,11 +13,14 @@ use smallvec::SmallVec;
 use crate::abi::*;
 use crate::address::AddressSpace;
 use crate::attributes::device_attribute;
+use crate::bytes::Memory;
+use crate::checks::{CheckLog, Ticket};
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
 use crate::history::Origin;
-use crate::kernel::{Footprint, Kernel, KernelArgs, Memory};
+use crate::kernel::{Fallback, Footprint, Kernel, KernelArgs};
 use crate::label::{self, CallStack};
+use crate::memory_map::MemoryMap;
 use crate::module::Module;
 use crate::objects::Objects;
 use crate::report::Site;
@@ -63,9 +66,17 @@ pub(crate) struct Machine {
     pub(crate) next_module: u32,
     pub(crate) captures: u32,
     pub(crate) kernels: HashMap<String, Kernel>,
+    /// The body of kernels that are not in `kernels`.
+    pub(crate) fallback: Option<Fallback>,
     pub(crate) store: Store,
+    /// The owners of addresses now: what calls return and the hardware enforces.
+    pub(crate) present: MemoryMap,
+    /// The state of the checks.
     pub(crate) shadow: Shadow,
     pub(crate) findings: Findings,
+    pub(crate) log: CheckLog,
+    /// Waits for words that are submitted and have not ended.
+    pub(crate) word_waits: usize,
     pub(crate) virtual_memory: VirtualMemory,
     /// Pinned host memory that the simulator has allocated, by address.
     pub(crate) pinned: HashMap<u64, HostAllocation>,
@@ -205,6 +216,8 @@ pub(crate) struct Launch {
     pub(crate) declared: Footprint,
     /// The part of it that is inside of allocations that the device can access.
     pub(crate) reachable: Footprint,
+    /// For a footprint that is recorded: the place of its checks in the log.
+    pub(crate) ticket: Option<Ticket>,
     pub(crate) origin: Arc<Origin>,
 }
 
@@ -280,9 +293,13 @@ impl Machine {
             next_module: 0,
             captures: 0,
             kernels: crate::kernel::built_in(),
+            fallback: None,
             store: Store::default(),
+            present: MemoryMap::default(),
             shadow: Shadow::default(),
             findings: Findings::default(),
+            log: CheckLog::default(),
+            word_waits: 0,
             virtual_memory: VirtualMemory::default(),
             pinned: HashMap::new(),
             host,
@@ -295,7 +312,7 @@ impl Machine {
 
     /// Returns the memory for the execution of work.
     pub(crate) fn memory(&mut self) -> Memory<'_> {
-        Memory { store: &mut self.store, mappings: &self.shadow.mappings }
+        Memory { store: &mut self.store, mappings: &self.present.mappings }
     }
 
     /// Returns the value of a `CUdevice_attribute`.
@@ -403,7 +420,7 @@ impl Machine {
 
     /// Adds `clock` to the clock of the calling host thread.
     pub(crate) fn host_learns(&mut self, clock: &Clock) {
-        let clock = self.shadow.words.up_to_date(clock);
+        let clock = self.shadow.words.up_to_date(clock.clone());
         self.host.clock_mut().join(&clock);
     }
 

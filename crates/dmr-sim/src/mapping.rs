@@ -19,6 +19,7 @@ use crate::history::{Access, Origin};
 pub(crate) struct Mappings(BTreeMap<u64, Mapping>);
 
 /// One `cuMemMap`.
+#[derive(Clone)]
 pub(crate) struct Mapping {
     pub(crate) bytes: u64,
     /// The index of the physical memory.

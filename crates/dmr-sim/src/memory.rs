@@ -4,13 +4,15 @@ use std::alloc::Layout;
 
 use crate::abi::*;
 use crate::address::{self, ALIGNMENT};
+use crate::checks::Ranges;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::{self, Grant, Known};
-use crate::history::{Access, Before};
+use crate::history::Access;
 use crate::machine::{Action, HostAllocation, HostPtr, Machine};
+use crate::mapping::Rights;
+use crate::memory_map::{Allocation, Home};
 use crate::report::Site;
 use crate::session::Session;
-use crate::shadow::{Allocation, Home};
 
 /// An address and a number of bytes.
 type Span = (u64, u64);
@@ -28,7 +30,7 @@ impl Machine {
         let at = self.take_from_device(device, set_aside).ok_or(ERROR_OUT_OF_MEMORY)?;
         let origin = self.origin("allocate");
         let home = Home::Device(device);
-        self.shadow.allocate(at, Allocation { bytes, home, made: None, origin, tag: None });
+        self.add_allocation(at, Allocation { bytes, home, made: None, origin, tag: None });
         Ok(at)
     }
 
@@ -50,9 +52,9 @@ impl Machine {
         deps.extend(grant.wait_for);
         self.push(epoch, deps, Action::Order);
         let origin = self.origin("allocate");
-        let made = Some(Access { epoch, origin: origin.clone(), word: false });
+        let made = Some(Access::new(epoch, origin.clone()));
         let home = Home::Pool { device, pool };
-        self.shadow.allocate(grant.at, Allocation { bytes, home, made, origin, tag: None });
+        self.add_allocation(grant.at, Allocation { bytes, home, made, origin, tag: None });
         Ok(grant.at)
     }
 
@@ -64,7 +66,7 @@ impl Machine {
         self.device_block(at)?;
         let (epoch, deps) = self.begin(stream);
         let by = self.origin("free").site(Some(epoch));
-        let freed = self.shadow_free(at, by, &self.streams[stream as usize].clock.clone());
+        let freed = self.remove_allocation(at, by, self.streams[stream as usize].clock.clone());
         let action = match freed {
             Some(Allocation { home: Home::Pool { pool, .. }, .. }) => {
                 self.pools[pool as usize].free(at, Some(epoch));
@@ -82,12 +84,12 @@ impl Machine {
 
     /// Returns the origin of the block of device memory at `at`; reports a free of anything else.
     fn device_block(&mut self, at: u64) -> Outcome<Home> {
-        let home = self.shadow.allocation(at).map(|allocation| allocation.home);
+        let home = self.present.allocation(at).map(|allocation| allocation.home);
         if let Some(home) = home.filter(|home| *home != Home::Host) {
             return Ok(home);
         }
         let by = self.site("free");
-        self.findings.push(self.shadow.bad_free(at, by));
+        self.check(move |machine| machine.findings.push(machine.shadow.bad_free(at, by)));
         Err(ERROR_INVALID_VALUE)
     }
 
@@ -153,16 +155,18 @@ impl Machine {
         action: impl FnOnce() -> Action,
     ) -> Outcome<Epoch> {
         let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin(operation), word: false };
+        let access = Access::new(epoch, self.origin(operation));
         let valid = !self.is_illegal(stream, read.as_slice(), written.as_slice(), peers);
-        self.access(&access, read.as_slice(), written.as_slice(), peers, valid);
+        let ranges =
+            Ranges { reads: read.as_slice(), writes: written.as_slice(), ..Ranges::default() };
+        self.access(&access, ranges, peers, valid);
         self.push(epoch, deps, if valid { action() } else { Action::Order });
         if valid { Ok(epoch) } else { Err(ERROR_INVALID_VALUE) }
     }
 
     /// Returns whether the byte is in pinned memory.
     pub(crate) fn is_pinned(&self, at: u64) -> bool {
-        let around = self.shadow.allocation_around(at);
+        let around = self.present.allocation_around(at);
         around.is_some_and(|(_, allocation)| allocation.home == Home::Host)
     }
 
@@ -170,7 +174,7 @@ impl Machine {
     fn pin(&mut self, at: u64, bytes: u64) {
         let origin = self.origin("allocate");
         let home = Home::Host;
-        self.shadow.allocate(at, Allocation { bytes, home, made: None, origin, tag: None });
+        self.add_allocation(at, Allocation { bytes, home, made: None, origin, tag: None });
     }
 
     /// `cuMemHostRegister`.
@@ -178,7 +182,7 @@ impl Machine {
         if at == 0 || bytes == 0 || !address::is_host_range(at, bytes) {
             return Err(ERROR_INVALID_VALUE);
         }
-        if self.shadow.overlaps(at, bytes) {
+        if self.present.overlaps(at, bytes) {
             return Err(ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }
         self.pin(at, bytes);
@@ -220,7 +224,7 @@ impl Machine {
 
     /// Returns the flags of the `cuMemHostAlloc` that has allocated the byte.
     pub(crate) fn host_flags(&self, at: u64) -> Outcome<u32> {
-        let start = self.shadow.allocation_around(at).map(|(start, _)| start);
+        let start = self.present.allocation_around(at).map(|(start, _)| start);
         let pinned = start.and_then(|start| self.pinned.get(&start));
         pinned.map(|pinned| pinned.flags).ok_or(ERROR_INVALID_VALUE)
     }
@@ -254,12 +258,26 @@ impl Machine {
         ask(&mut self.pools[pool as usize], &Known { stream, clock, host, executed: &executed })
     }
 
-    /// Frees the allocation at `at`, which is ordered after all of `clock`.
-    fn shadow_free(&mut self, at: u64, by: Site, clock: &Clock) -> Option<Allocation> {
-        let open = self.shadow.words.take_open();
-        let before = Before { clock, open: &open };
-        let freed = self.shadow.free(at, by, before, &mut self.findings);
-        self.shadow.words.put_open(open);
+    /// Sets the right of `device` to the memory of a pool of another device.
+    pub(crate) fn set_pool_rights(&mut self, pool: u32, device: usize, rights: Rights) {
+        self.present.set_pool_rights(pool, device, rights);
+        self.check(move |machine| machine.shadow.map.set_pool_rights(pool, device, rights));
+    }
+
+    /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver has waited for
+    /// them.
+    fn add_allocation(&mut self, at: u64, allocation: Allocation) {
+        self.present.insert(at, allocation.clone());
+        self.check(move |machine| machine.shadow.allocate(at, allocation));
+    }
+
+    /// Removes the allocation at `at`; its free is ordered after all of `clock`.
+    fn remove_allocation(&mut self, at: u64, by: Site, clock: Clock) -> Option<Allocation> {
+        let freed = self.present.remove(at);
+        if let Some(freed) = &freed {
+            self.log.note_freed(at, freed);
+        }
+        self.check_after(clock, move |shadow, before, out| shadow.free(at, by, before, out));
         freed
     }
 
@@ -292,7 +310,7 @@ impl Session<'_> {
         let by = self.site("free");
         let clock = self.host_clock();
         let machine = &mut **self;
-        let freed = machine.shadow_free(at, by, &clock);
+        let freed = machine.remove_allocation(at, by, clock);
         match freed.ok_or(ERROR_INVALID_VALUE)? {
             Allocation { home: Home::Device(device), bytes, .. } => {
                 machine.free_on_device(device, at, bytes.next_multiple_of(ALIGNMENT));
@@ -314,8 +332,9 @@ impl Session<'_> {
         self.pinned_block(at, registered)?; // another thread may have freed it meanwhile
         let by = self.site("free");
         let machine = &mut **self;
-        let freed = machine.shadow_free(at, by, &clock);
-        machine.shadow.forget_freed(at, freed.map_or(0, |freed| freed.bytes));
+        let freed = machine.remove_allocation(at, by, clock);
+        let bytes = freed.map_or(0, |freed| freed.bytes);
+        machine.check(move |machine| machine.shadow.forget_freed(at, bytes));
         if let Some(HostAllocation { bytes, .. }) = machine.pinned.remove(&at) {
             release_pinned(at, bytes);
         }
@@ -324,7 +343,7 @@ impl Session<'_> {
 
     /// Returns an error unless pinned memory of this origin starts at the address.
     fn pinned_block(&self, at: u64, registered: bool) -> Outcome {
-        let is_pinned = self.shadow.allocation(at).is_some_and(|a| a.home == Home::Host);
+        let is_pinned = self.present.allocation(at).is_some_and(|a| a.home == Home::Host);
         let is_ours = self.pinned.contains_key(&at);
         if is_pinned && is_ours != registered { Ok(()) } else { Err(ERROR_INVALID_VALUE) }
     }

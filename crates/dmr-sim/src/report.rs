@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::label::CallStack;
+use crate::recording::KernelSite;
 
 /// A finding of the simulator.
 #[derive(Clone, Debug)]
@@ -152,6 +153,9 @@ pub struct Site {
     pub op: u64,
     /// The thread's [`label`](crate::label()) at submission.
     pub label: Option<Arc<str>>,
+    /// The place in the kernel, of an access that a kernel body has named one for
+    /// ([`KernelMemory::at`](crate::KernelMemory::at)). Only the later operation of a finding has one.
+    pub place: Option<KernelSite>,
     pub(crate) stack: Option<Arc<CallStack>>,
 }
 
@@ -170,6 +174,9 @@ impl fmt::Display for Site {
         match self.stream {
             Some(stream) => write!(f, " (operation {} of stream {stream})", self.op)?,
             None => f.write_str(" (on no stream)")?,
+        }
+        if let Some(place) = &self.place {
+            write!(f, ", {place}")?;
         }
         if let Some(label) = &self.label {
             write!(f, ", {label}")?;
@@ -190,13 +197,16 @@ pub struct Verdict {
     /// Findings that were counted but not kept, beyond the first
     /// [`MAX_REPORTS`](Self::MAX_REPORTS).
     pub dropped: u64,
+    /// Launches that touched more separate ranges of bytes than are checked, 1,048,576: the accesses to the
+    /// rest were not checked.
+    pub cut_footprints: u64,
 }
 
 impl Verdict {
     /// The maximum number of findings that are kept.
     pub const MAX_REPORTS: usize = 1000;
 
-    /// Returns whether there is no finding.
+    /// Returns whether there is no finding; [`cut_footprints`](Self::cut_footprints) is none.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.reports.is_empty() && self.dropped == 0
@@ -206,9 +216,13 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_clean() {
-            return f.write_str("nothing found");
+            f.write_str("nothing found")?;
+        } else {
+            write!(f, "{} findings", self.reports.len() as u64 + self.dropped)?;
         }
-        write!(f, "{} findings", self.reports.len() as u64 + self.dropped)?;
+        if self.cut_footprints > 0 {
+            write!(f, "; {} launches were checked in part: too scattered", self.cut_footprints)?;
+        }
         for report in &self.reports {
             write!(f, "\n{report}")?;
         }

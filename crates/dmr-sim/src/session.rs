@@ -325,7 +325,7 @@ impl Session<'_> {
                 Progress::Blocked => {
                     let returned = self.host_calls_returned;
                     // A word that a stream waits for can be written at any time, without a notification.
-                    let look_again = self.shadow.words.any_waiting().then_some(LOOK_AGAIN);
+                    let look_again = (self.word_waits > 0).then_some(LOOK_AGAIN);
                     self.wait_while(look_again, |machine| machine.host_calls_returned == returned);
                 }
             }
@@ -390,10 +390,17 @@ impl Session<'_> {
         lasts.into_iter().find(|last| !self.executed(*last))
     }
 
-    /// Runs as much work of the device as the policy chooses.
+    /// Runs as much work of the device as the policy chooses, and a launch that too many checks wait for.
     fn let_run(&mut self) {
         while let Some(step) = self.step_by_itself() {
             match step {
+                Progress::Ran => {}
+                Progress::CallHost(call, stream) => self.call_host(call, stream),
+                Progress::Blocked => return,
+            }
+        }
+        while let Some(overdue) = self.overdue() {
+            match self.step_towards(overdue) {
                 Progress::Ran => {}
                 Progress::CallHost(call, stream) => self.call_host(call, stream),
                 Progress::Blocked => return,

@@ -6,15 +6,17 @@
 //! complete only submitted work), so the order of submission is one of its linearisations, and a
 //! clock at submission has all operations that come before.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::address::{device_of, is_virtual};
+use crate::address::{ALIGNMENT, device_of, is_virtual};
+use crate::byte_set::ByteSet;
 use crate::freed::Freed;
-use crate::history::{Access, Before, Check, History, Origin};
-use crate::mapping::{Mapping, Mappings, Reach, Rights};
+use crate::history::{AccessKind, Before, Check, History};
+use crate::mapping::Mapping;
+use crate::memory_map::{Allocation, MemoryMap};
+use crate::recording::{Sites, Touch};
 use crate::regions::{AddressState, Heaps};
 use crate::report::{Report, ReportKind, Site, Verdict};
 use crate::words::Words;
@@ -24,68 +26,60 @@ use crate::words::Words;
 #[derive(Default)]
 pub(crate) struct Shadow {
     history: History,
-    allocations: BTreeMap<u64, Allocation>,
+    /// The owners of addresses, after the last operation that was checked.
+    pub(crate) map: MemoryMap,
     /// Freed memory, until its addresses are allocated again.
     freed: Freed,
     heaps: Heaps,
-    pub(crate) mappings: Mappings,
-    pub(crate) pool_access: PoolAccess,
     /// Words that streams write and wait for.
     pub(crate) words: Words,
 }
 
-/// One live allocation.
-#[derive(Clone)]
-pub(crate) struct Allocation {
-    pub(crate) bytes: u64,
-    pub(crate) home: Home,
-    /// The operation that uses must come after, if the allocation is stream-ordered.
-    pub(crate) made: Option<Access>,
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) tag: Option<Arc<str>>,
-}
-
-/// The origin of an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// `cuMemAlloc` on this device.
-    Device(usize),
-    /// A memory pool (its index) on this device.
-    Pool { device: usize, pool: u32 },
-    /// Pinned host memory.
-    Host,
-}
-
-/// The rights of other devices to the memory of the driver's pools: by pool and device.
-#[derive(Default)]
-pub(crate) struct PoolAccess(BTreeMap<(u32, usize), Rights>);
-
-impl PoolAccess {
-    /// Returns the right of `device` to the memory of a pool of another device.
-    pub(crate) fn rights(&self, pool: u32, device: usize) -> Rights {
-        self.0.get(&(pool, device)).copied().unwrap_or(Rights::None)
-    }
-
-    pub(crate) fn set(&mut self, pool: u32, device: usize, rights: Rights) {
-        self.0.insert((pool, device), rights);
-    }
-}
-
-impl Home {
-    pub(crate) fn device(self) -> Option<usize> {
-        match self {
-            Self::Device(device) | Self::Pool { device, .. } => Some(device),
-            Self::Host => None,
-        }
-    }
-}
-
 /// The findings so far; bounded.
 #[derive(Default)]
-pub(crate) struct Findings(pub(crate) Verdict);
+pub(crate) struct Findings(pub(crate) Verdict, Option<LaunchFindings>);
+
+/// The findings about a launch whose recorded footprint is being checked.
+struct LaunchFindings {
+    sites: Sites,
+    /// The accesses that are being checked.
+    touch: Touch,
+    /// What was reported: the kind, and the stream and number of the other operation.
+    reported: Vec<(ReportKind, Option<(Option<u32>, u64)>)>,
+}
 
 impl Findings {
-    pub(crate) fn push(&mut self, report: Report) {
+    pub(crate) fn new(verdict: Verdict) -> Self {
+        Self(verdict, None)
+    }
+
+    /// Begins the check of a launch: each finding names the place of the access, and each pair of a kind and another
+    /// operation is reported once.
+    pub(crate) fn begin_launch(&mut self, sites: Sites) {
+        self.1 = Some(LaunchFindings { sites, touch: Touch::Read, reported: Vec::new() });
+    }
+
+    /// Begins the check of the launch's accesses of one kind.
+    pub(crate) fn in_launch(&mut self, touch: Touch) {
+        if let Some(launch) = &mut self.1 {
+            launch.touch = touch;
+        }
+    }
+
+    pub(crate) fn end_launch(&mut self) {
+        self.1 = None;
+    }
+
+    pub(crate) fn push(&mut self, mut report: Report) {
+        if let Some(launch) = &mut self.1 {
+            let first = report.first.as_ref().map(|first| (first.stream, first.op));
+            let key = (report.kind, first);
+            if launch.reported.contains(&key) {
+                return;
+            }
+            launch.reported.push(key);
+            report.second.place = launch.sites.find(report.address, launch.touch);
+        }
         if self.0.reports.len() < Verdict::MAX_REPORTS {
             self.0.reports.push(report);
         } else {
@@ -101,63 +95,21 @@ impl Shadow {
         let bytes = allocation.bytes;
         self.forget(at, bytes);
         self.freed.carve(at, bytes);
-        self.allocations.insert(at, allocation);
-    }
-
-    /// Returns the allocation that starts at `at`.
-    pub(crate) fn allocation(&self, at: u64) -> Option<&Allocation> {
-        self.allocations.get(&at)
-    }
-
-    /// Returns the allocation that contains `at`.
-    pub(crate) fn allocation_around(&self, at: u64) -> Option<(u64, &Allocation)> {
-        let (&start, allocation) = self.allocations.range(..=at).next_back()?;
-        (at - start < allocation.bytes).then_some((start, allocation))
-    }
-
-    /// Returns whether a live allocation has a byte of the range.
-    pub(crate) fn overlaps(&self, at: u64, bytes: u64) -> bool {
-        let last = self.allocations.range(..at.saturating_add(bytes)).next_back();
-        last.is_some_and(|(start, allocation)| start + allocation.bytes > at)
-    }
-
-    /// Returns how many of `bytes` bytes at `at` the hardware can access: up to the end of the allocation or of
-    /// the mappings there.
-    pub(crate) fn reachable(&self, at: u64, bytes: u64, by: Reach<'_>, writes: bool) -> u64 {
-        if is_virtual(at) {
-            return self.mappings.reachable(at, bytes, by, writes);
-        }
-        self.allocation_around(at)
-            .filter(|(_, allocation)| self.can_reach(allocation, by, writes))
-            .map_or(0, |(start, allocation)| bytes.min(allocation.bytes - (at - start)))
-    }
-
-    /// Returns the live allocations, by address.
-    pub(crate) fn allocations(&self) -> impl Iterator<Item = (u64, &Allocation)> {
-        self.allocations.iter().map(|(&at, allocation)| (at, allocation))
+        self.map.insert(at, allocation);
     }
 
     /// Names an allocation or region for reports.
     pub(crate) fn name(&mut self, at: u64, tag: Arc<str>) {
-        if !self.heaps.name(at, &tag)
-            && let Some(allocation) = self.allocations.get_mut(&at)
-        {
-            allocation.tag = Some(tag);
+        if !self.heaps.name(at, &tag) {
+            self.map.name(at, tag);
         }
     }
 
     /// Frees the allocation at `at`, which must be ordered after every use: `clock` has the operations that come
     /// before the free.
-    pub(crate) fn free(
-        &mut self,
-        at: u64,
-        by: Site,
-        before: Before<'_>,
-        out: &mut Findings,
-    ) -> Option<Allocation> {
-        let Some(allocation) = self.allocations.remove(&at) else {
-            out.push(self.bad_free(at, by));
-            return None;
+    pub(crate) fn free(&mut self, at: u64, by: Site, before: Before<'_>, out: &mut Findings) {
+        let Some(allocation) = self.map.remove(at) else {
+            return out.push(self.bad_free(at, by));
         };
         if let Some(made) = allocation.made.as_ref().filter(|made| !before.covers(made.epoch)) {
             let kind = ReportKind::UseBeforeAllocation;
@@ -171,12 +123,11 @@ impl Shadow {
         }
         self.forget(at, allocation.bytes);
         self.freed.add(at, allocation.bytes, by, allocation.tag.clone());
-        Some(allocation)
     }
 
     /// Reports a free of `at`, which is no block.
     pub(crate) fn bad_free(&self, at: u64, by: Site) -> Report {
-        self.freed.bad_free(at, by, self.device_at(at))
+        self.freed.bad_free(at, by, self.map.device_at(at))
     }
 
     /// Removes freed memory whose addresses are returned to the system.
@@ -200,11 +151,11 @@ impl Shadow {
         if !happens {
             return;
         }
-        let device = self.device_at(at);
+        let device = self.map.device_at(at);
         // The program can write pinned memory without a call.
         let known = device.is_none();
         let mut reported: SmallVec<[ReportKind; 2]> = SmallVec::new();
-        for piece in self.mappings.pieces(at, end - at) {
+        for piece in self.map.mappings.pieces(at, end - at) {
             let from = piece.physical;
             for (kind, first, from, to) in
                 self.history.access(from, from + piece.bytes, check, known)
@@ -218,24 +169,64 @@ impl Shadow {
                 let address = piece.at + (from - piece.physical);
                 out.push(Report { kind, first, second, device, address, bytes, tag });
             }
-            if check.writes && !check.access.word {
+            if check.writes && check.access.kind != AccessKind::Word {
                 self.words.overwritten(piece.physical, piece.bytes, check);
             }
         }
-        self.mappings.note(at, end - at, check.access, check.writes);
+        self.map.mappings.note(at, end - at, check.access, check.writes);
+    }
+
+    /// Returns how many of `bytes` recorded bytes at `at` are of one block: they are checked as one access. The rest
+    /// belongs to the next block, unless one access crosses the end of this one, or nothing is live behind it.
+    pub(crate) fn part(&self, at: u64, bytes: u64, straddled: &ByteSet) -> u64 {
+        let end = at + bytes;
+        let block_end = match self.heaps.owner(at) {
+            AddressState::Region { end, .. } => Some(end),
+            AddressState::NoRegion(_) => None,
+            AddressState::NoHeap if is_virtual(at) => {
+                self.map.mappings.around(at).map(|(start, mapping)| start + mapping.bytes)
+            }
+            AddressState::NoHeap => {
+                let around = self.map.allocation_around(at);
+                around.map(|(start, allocation)| start + allocation.bytes)
+            }
+        };
+        let next = match block_end {
+            Some(next) if next < end && self.is_block(next) => next,
+            Some(_) => return bytes,
+            None if is_virtual(at) => return bytes,
+            None => match self.map.next_start(at) {
+                Some(next) if next < end => next,
+                _ => return bytes,
+            },
+        };
+        let crosses = next.is_multiple_of(ALIGNMENT) && straddled.contains(next / ALIGNMENT);
+        // Mappings side by side are one memory, until a region ends.
+        let is_joined = is_virtual(at) && matches!(self.heaps.owner(at), AddressState::NoHeap);
+        if crosses && !is_joined { bytes } else { next - at }
+    }
+
+    /// Returns whether the byte belongs to a block: a region, a mapping, or an allocation.
+    fn is_block(&self, at: u64) -> bool {
+        match self.heaps.owner(at) {
+            AddressState::Region { .. } => true,
+            AddressState::NoRegion(_) => false,
+            AddressState::NoHeap if is_virtual(at) => self.map.mappings.around(at).is_some(),
+            AddressState::NoHeap => self.map.allocation_around(at).is_some(),
+        }
     }
 
     /// Adds a mapping at reserved addresses.
     pub(crate) fn map(&mut self, at: u64, mapping: Mapping) {
         self.freed.carve(at, mapping.bytes);
-        self.mappings.insert(at, mapping);
+        self.map.mappings.insert(at, mapping);
     }
 
     /// Removes the mapping at `at`; a report of a later access names the operation.
-    pub(crate) fn unmap(&mut self, at: u64, by: Site) -> Option<Mapping> {
-        let mapping = self.mappings.remove(at)?;
-        self.freed.add(at, mapping.bytes, by, None);
-        Some(mapping)
+    pub(crate) fn unmap(&mut self, at: u64, by: Site) {
+        if let Some(mapping) = self.map.mappings.remove(at) {
+            self.freed.add(at, mapping.bytes, by, None);
+        }
     }
 
     /// Removes the history of physical memory, whose new owner need not be ordered after it.
@@ -248,14 +239,6 @@ impl Shadow {
     pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) {
         self.freed.carve(at, bytes);
         self.heaps.remove(at, bytes);
-    }
-
-    /// Returns the device that the memory is on, if it is on one.
-    pub(crate) fn device_at(&self, at: u64) -> Option<usize> {
-        if is_virtual(at) {
-            return self.mappings.around(at).map(|(_, mapping)| mapping.device);
-        }
-        device_of(at)
     }
 
     /// Adds a heap of a pool: `bytes` bytes at `at`, which may be accessed only in regions.
@@ -278,11 +261,11 @@ impl Shadow {
         by: Site,
         out: &mut Findings,
     ) {
-        match self.heaps.allocate(at, bytes, tag, by, self.device_at(at)) {
+        match self.heaps.allocate(at, bytes, tag, by, self.map.device_at(at)) {
             Some(finding) => out.push(finding),
-            None if !is_virtual(at) && self.device_at(at).is_none() => {}
+            None if !is_virtual(at) && self.map.device_at(at).is_none() => {}
             None => {
-                for piece in self.mappings.pieces(at, bytes) {
+                for piece in self.map.mappings.pieces(at, bytes) {
                     self.history.undefine(piece.physical, piece.bytes);
                 }
             }
@@ -298,7 +281,7 @@ impl Shadow {
         before: Before<'_>,
         out: &mut Findings,
     ) {
-        let device = self.device_at(at);
+        let device = self.map.device_at(at);
         let (bytes, tag) = match self.heaps.free(at, by.clone(), device) {
             Ok(freed) => freed,
             Err(finding) => return out.push(*finding),
@@ -326,12 +309,12 @@ impl Shadow {
         if is_virtual(at) {
             return self.check_mapped(at, bytes, check, out);
         }
-        let Some((start, allocation)) = self.allocation_around(at) else {
+        let Some((start, allocation)) = self.map.allocation_around(at) else {
             out.push(self.freed.bad_use(at, bytes, second, device_of(at)));
             return None;
         };
         let device = allocation.home.device();
-        if !self.can_reach(allocation, check.reach, check.writes) {
+        if !self.map.can_reach(allocation.home, check.reach, check.writes) {
             out.push(found(ReportKind::NoPeerAccess, None, second, allocation, at));
             return None;
         }
@@ -367,7 +350,7 @@ impl Shadow {
         check: &Check<'_>,
         out: &mut Findings,
     ) -> Option<(u64, Option<Arc<str>>)> {
-        let mapped_end = at + self.mappings.reachable(at, bytes, check.reach, check.writes);
+        let mapped_end = at + self.map.mappings.reachable(at, bytes, check.reach, check.writes);
         let end = at.saturating_add(bytes);
         if mapped_end == at {
             out.push(self.out_of_reach(at, bytes, check));
@@ -377,13 +360,13 @@ impl Shadow {
             AddressState::NoHeap => (u64::MAX, None),
             AddressState::Region { end, tag } => (end, tag.cloned()),
             AddressState::NoRegion(freed) => {
-                out.push(freed.bad_use(at, bytes, check.access.site(), self.device_at(at)));
+                out.push(freed.bad_use(at, bytes, check.access.site(), self.map.device_at(at)));
                 return None;
             }
         };
         if end > owner_end {
             let (kind, first, second) = (ReportKind::OutOfBounds, None, check.access.site());
-            let (address, bytes, device) = (owner_end, end - owner_end, self.device_at(at));
+            let (address, bytes, device) = (owner_end, end - owner_end, self.map.device_at(at));
             out.push(Report { kind, first, second, device, address, bytes, tag: tag.clone() });
         } else if end > mapped_end {
             out.push(self.out_of_reach(mapped_end, end - mapped_end, check));
@@ -394,7 +377,7 @@ impl Shadow {
     /// Reports an access of virtual addresses that are not mapped, or without the right to them.
     fn out_of_reach(&self, at: u64, bytes: u64, check: &Check<'_>) -> Report {
         let second = check.access.site();
-        match self.mappings.around(at) {
+        match self.map.mappings.around(at) {
             None => self.freed.bad_use(at, bytes, second, None),
             Some((_, mapping)) => Report {
                 kind: ReportKind::NoAccess,
@@ -405,20 +388,6 @@ impl Shadow {
                 bytes,
                 tag: None,
             },
-        }
-    }
-
-    /// Returns whether the work can access the allocation: memory of `cuMemAlloc` by the peer access of its
-    /// context, memory of a pool by the pool's own, and all memory if it is a copy.
-    fn can_reach(&self, allocation: &Allocation, by: Reach<'_>, writes: bool) -> bool {
-        let Some(devices) = by.peers else { return true };
-        match allocation.home {
-            Home::Host => true,
-            Home::Device(device) => devices.contains(&device),
-            Home::Pool { device, .. } if device == by.device => true,
-            Home::Pool { pool, .. } => {
-                self.pool_access.rights(pool, by.device) >= Rights::needed(writes)
-            }
         }
     }
 

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::*;
 use crate::address::is_on_device;
+use crate::checks::Ranges;
 use crate::clock::{Clock, Epoch};
-use crate::history::Access;
+use crate::history::{Access, AccessKind};
 use crate::machine::{Action, Machine};
 use crate::report::{Report, ReportKind};
 use crate::words::{Test, Value};
@@ -26,42 +27,55 @@ impl Machine {
             WordOperation::Wait(test) => ("wait value", test.value),
         };
         let (epoch, deps) = self.begin(stream);
-        let access = Access { epoch, origin: self.origin(name), word: true };
+        let access = Access { epoch, origin: self.origin(name), kind: AccessKind::Word };
         let range = [(at, value.bytes())];
-        let (reads, writes): (&[_], &[_]) = match operation {
-            WordOperation::Write(_) => (&[], &range),
-            WordOperation::Wait(_) => (&range, &[]),
+        let ranges = match operation {
+            WordOperation::Write(_) => Ranges { writes: &range, ..Ranges::default() },
+            WordOperation::Wait(_) => Ranges { reads: &range, ..Ranges::default() },
         };
-        let valid = !self.is_illegal(stream, reads, writes, None);
-        if !valid {
-            self.access(&access, reads, writes, None, false);
+        if self.is_illegal(stream, ranges.reads, ranges.writes, None) {
+            self.access(&access, ranges, None, false);
             self.push(epoch, deps, Action::Order);
             return Err(ERROR_INVALID_VALUE);
         }
         // A word is aligned, so it is contiguous in physical memory.
-        let piece = self.shadow.mappings.pieces(at, value.bytes());
+        let piece = self.present.mappings.pieces(at, value.bytes());
         let physical = piece.first().map_or(at, |piece| piece.physical);
         let clock = self.streams[stream as usize].clock.clone();
         match operation {
             WordOperation::Write(value) => {
-                self.access(&access, reads, writes, None, true);
+                self.access(&access, ranges, None, true);
                 self.push(epoch, deps, Action::WriteWord { at, value });
-                for wait in self.shadow.words.written(physical, epoch, &clock, value) {
-                    self.close(wait, &clock);
-                }
+                self.check(move |machine| machine.word_written(physical, epoch, clock, value));
             }
             WordOperation::Wait(test) => {
                 let is_host = !is_on_device(at);
-                let words = &mut self.shadow.words;
-                if let Some(gained) = words.waited(physical, epoch, &clock, test, is_host) {
-                    self.streams[stream as usize].clock.join(&gained);
-                }
-                self.access(&access, reads, writes, None, true);
+                // Later operations have clocks by the time that a logged check runs.
+                let is_logged = !self.log.is_empty();
+                self.check(move |machine| {
+                    let words = &mut machine.shadow.words;
+                    let clock = words.up_to_date(clock);
+                    match words.waited(physical, epoch, &clock, test, is_host) {
+                        Some(gained) if is_logged => machine.close(epoch, &gained),
+                        Some(gained) => machine.streams[stream as usize].clock.join(&gained),
+                        None => {}
+                    }
+                });
+                self.access(&access, ranges, None, true);
                 let origin = access.origin;
+                self.word_waits += 1;
                 self.push(epoch, deps, Action::WaitWord { at, test, origin });
             }
         }
         Ok(())
+    }
+
+    /// Adds a write of the word to the checks; open waits end that it ends.
+    fn word_written(&mut self, at: u64, epoch: Epoch, clock: Clock, value: Value) {
+        let clock = self.shadow.words.up_to_date(clock);
+        for wait in self.shadow.words.written(at, epoch, &clock, value) {
+            self.close(wait, &clock);
+        }
     }
 
     /// Returns whether the stream is blocked at a wait for a word.
@@ -79,7 +93,7 @@ impl Machine {
     pub(crate) fn writer_for(&self, stream: u32) -> Option<u32> {
         let front = self.streams[stream as usize].queue.front()?;
         let Action::WaitWord { at, test, .. } = &front.action else { return None };
-        let physical = |at| self.shadow.mappings.pieces(at, 1).first().map(|p| p.physical);
+        let physical = |at| self.present.mappings.pieces(at, 1).first().map(|p| p.physical);
         let writes = |action: &Action| match action {
             Action::WriteWord { at: other, value } => {
                 physical(*other) == physical(*at) && test.holds(value.bits)
@@ -95,8 +109,8 @@ impl Machine {
     /// has written the word: the order of that is not known, so the wait counts as ordered after all executed
     /// work.
     pub(crate) fn wait_ended(&mut self, wait: Epoch) {
-        self.shadow.words.wait_ended();
-        if !self.shadow.words.open().iter().any(|open| open.epoch == wait) {
+        self.word_waits = self.word_waits.saturating_sub(1);
+        if self.log.is_empty() && !self.shadow.words.is_open(wait) {
             return;
         }
         let mut all = self.host_clock();
@@ -104,7 +118,12 @@ impl Machine {
             let seq = self.streams[stream as usize].executed;
             all.raise(Epoch { stream, seq });
         }
-        self.close(wait, &all);
+        self.check(move |machine| {
+            if machine.shadow.words.is_open(wait) {
+                let all = machine.shadow.words.up_to_date(all);
+                machine.close(wait, &all);
+            }
+        });
     }
 
     /// Makes a stream continue that waits for a word that was not written, and reports that.
@@ -116,11 +135,11 @@ impl Machine {
         let Some(op) = this.queue.front_mut() else { return false };
         let action = std::mem::replace(&mut op.action, Action::Order);
         let Action::WaitWord { at, test, origin } = action else { return false };
-        self.findings.push(Report {
+        self.report(Report {
             kind: ReportKind::EndlessWait,
             first: None,
             second: origin.site(Some(epoch)),
-            device: self.shadow.device_at(at),
+            device: self.present.device_at(at),
             address: at,
             bytes: test.value.bytes(),
             tag: None,
@@ -147,7 +166,7 @@ impl Machine {
 
     fn load_word(&self, at: u64, wide: bool) -> Option<u64> {
         if is_on_device(at) {
-            let piece = *self.shadow.mappings.pieces(at, 4).first()?;
+            let piece = *self.present.mappings.pieces(at, 4).first()?;
             let mut bytes = [0; 8];
             self.store.read(piece.physical, &mut bytes[..if wide { 8 } else { 4 }]);
             return Some(u64::from_le_bytes(bytes));
@@ -162,8 +181,9 @@ impl Machine {
         })
     }
 
+    /// Orders a wait, and all operations that come after it, after all of `gained`.
     fn close(&mut self, wait: Epoch, gained: &Clock) {
-        self.shadow.words.close(wait, gained);
+        self.shadow.words.close(wait, gained, self.log.is_empty());
         self.join_behind(wait, gained);
     }
 }

@@ -176,7 +176,8 @@ impl Universe {
     }
 
     /// Makes launches of the PTX entry `name` run `body`. `footprint` declares, at submission,
-    /// the memory that a launch accesses; `body` runs when the launch executes, and can access only that.
+    /// the memory that a launch accesses; `body` runs when the launch executes, and can access only that. With
+    /// [`Footprint::recorded`] it can access any memory, and the bytes that it touches are recorded.
     /// Neither may call the driver or the universe, and neither should own a clone of the universe, which
     /// would then never end.
     pub fn register_kernel(
@@ -188,6 +189,18 @@ impl Universe {
         let kernel = Kernel { footprint: Arc::new(footprint), body: Arc::new(body) };
         let replaced = self.session().kernels.insert(name.to_owned(), kernel);
         drop(replaced); // not under the lock: this drops the values of the closures
+    }
+
+    /// Makes launches of PTX entries that have no body of their own run `body`, which gets the entry's name. What
+    /// a launch touches is recorded, as with [`Footprint::recorded`]: a body that does nothing makes launches
+    /// without effect. Without a fallback such a launch returns `CUDA_ERROR_NOT_SUPPORTED`. What
+    /// [`register_kernel`](Self::register_kernel) says about closures holds for `body`, too.
+    pub fn register_fallback(
+        &self,
+        body: impl Fn(&str, &KernelArgs, &mut KernelMemory<'_>) + Send + Sync + 'static,
+    ) {
+        let replaced = self.session().fallback.replace(Arc::new(body));
+        drop(replaced); // not under the lock: this drops the values of the closure
     }
 
     /// Returns the number of calls of each driver function, since the start or the last
@@ -203,7 +216,9 @@ impl Universe {
         self.shared().faults.reset_counts();
     }
 
-    /// Returns the findings so far, in the order of submission.
+    /// Returns the findings so far, in the order of submission. Runs no work: while a launch with a recorded
+    /// footprint ([`Footprint::recorded`]) has not run, findings about it and about work that was submitted later are
+    /// not among them.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         self.session().findings.0.reports.clone()
@@ -216,9 +231,9 @@ impl Universe {
         let mut session = self.session();
         session.be_last();
         session.synchronize(|_| true);
-        let mut findings = Findings(session.findings.0.clone());
+        let mut findings = Findings::new(session.findings.0.clone());
         let variables = &session.objects.variables;
-        let allocations = session.shadow.allocations();
+        let allocations = session.shadow.map.allocations();
         for (address, allocation) in allocations.filter(|(at, _)| !variables.contains(at)) {
             findings.push(Report {
                 kind: ReportKind::Leak,
@@ -311,12 +326,12 @@ impl Universe {
     /// Reports a heap of a pool, `bytes` bytes at `ptr`: only its regions may be accessed. The heaps of a pool
     /// whose upstream is another pool are inside of that one's regions.
     pub fn heap_created(&self, ptr: u64, bytes: usize) {
-        self.session().shadow.heap_created(ptr, bytes as u64);
+        self.session().heap_created(ptr, bytes as u64);
     }
 
     /// Reports the end of the innermost heap that starts at `ptr`.
     pub fn heap_destroyed(&self, ptr: u64) {
-        self.session().shadow.heap_destroyed(ptr);
+        self.session().heap_destroyed(ptr);
     }
 
     /// Reports a block of a pool, `bytes` bytes at `ptr`. Their content is undefined; uses of the
@@ -333,7 +348,8 @@ impl Universe {
 
     /// Names an allocation or region for reports.
     pub fn name_allocation(&self, ptr: u64, tag: &str) {
-        self.session().shadow.name(ptr, tag.into());
+        let tag = tag.into();
+        self.session().check(move |machine| machine.shadow.name(ptr, tag));
     }
 
     fn shared(&self) -> &Arc<Shared> {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::abi::*;
 use crate::address::AddressSpace;
-use crate::history::{Before, Origin};
+use crate::history::Origin;
 use crate::machine::Machine;
-use crate::mapping::{Mapping, Rights, Use};
+use crate::mapping::{Mapping, Rights};
 use crate::report::{Report, ReportKind, Site};
 use crate::shadow::Findings;
 
@@ -82,7 +82,7 @@ impl Machine {
         } else {
             addresses.take_aligned(bytes, alignment).ok_or(ERROR_OUT_OF_MEMORY)?
         };
-        self.shadow.unreserve(at, bytes);
+        self.check(move |machine| machine.shadow.unreserve(at, bytes));
         self.virtual_memory.reserved.insert(at, Reserved { bytes, origin });
         Ok(at)
     }
@@ -91,12 +91,12 @@ impl Machine {
     pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) -> Outcome {
         let reserved = self.virtual_memory.reserved.get(&at);
         let is_whole = reserved.is_some_and(|reserved| reserved.bytes == bytes);
-        if !is_whole || self.shadow.mappings.overlaps(at, bytes) {
+        if !is_whole || self.present.mappings.overlaps(at, bytes) {
             return Err(ERROR_INVALID_VALUE);
         }
         self.virtual_memory.reserved.remove(&at);
         self.virtual_memory.addresses.free_range(at, bytes);
-        self.shadow.unreserve(at, bytes);
+        self.check(move |machine| machine.shadow.unreserve(at, bytes));
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Machine {
             return Err(ERROR_INVALID_VALUE);
         }
         let at = self.take_from_device(device, bytes).ok_or(ERROR_OUT_OF_MEMORY)?;
-        self.shadow.renew(at, bytes);
+        self.check(move |machine| machine.shadow.renew(at, bytes));
         let origin = self.origin("create memory");
         let (references, mappings) = (1, 0);
         let memory = Physical { at, bytes, device, properties, references, mappings, origin };
@@ -135,7 +135,7 @@ impl Machine {
 
     /// `cuMemRetainAllocationHandle`.
     pub(crate) fn retain(&mut self, at: u64) -> Outcome<u32> {
-        let memory = self.shadow.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?.1.memory;
+        let memory = self.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?.1.memory;
         let physical = self.virtual_memory.physical.get_mut(&memory).ok_or(ERROR_INVALID_VALUE)?;
         physical.references += 1;
         Ok(memory)
@@ -144,8 +144,8 @@ impl Machine {
     /// `cuMemMap`: of a whole memory, which is checked before the addresses.
     pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64, memory: u32) -> Outcome {
         let origin = self.origin("map");
-        let is_free =
-            self.virtual_memory.is_mappable(at, bytes) && !self.shadow.mappings.overlaps(at, bytes);
+        let is_free = self.virtual_memory.is_mappable(at, bytes)
+            && !self.present.mappings.overlaps(at, bytes);
         let physical = self.virtual_memory.held(memory)?;
         if bytes == 0 {
             return Err(ERROR_INVALID_VALUE);
@@ -158,7 +158,8 @@ impl Machine {
         }
         physical.mappings += 1;
         let mapping = Mapping::new(bytes, memory, physical.at, origin);
-        self.shadow.map(at, mapping);
+        self.present.mappings.insert(at, mapping.clone());
+        self.check(move |machine| machine.shadow.map(at, mapping));
         Ok(())
     }
 
@@ -168,7 +169,9 @@ impl Machine {
         let by = self.site("unmap");
         for start in whole {
             self.check_pending(start, Rights::None, &by);
-            if let Some(mapping) = self.shadow.unmap(start, by.clone()) {
+            let by = by.clone();
+            self.check(move |machine| machine.shadow.unmap(start, by));
+            if let Some(mapping) = self.present.mappings.remove(start) {
                 if let Some(physical) = self.virtual_memory.physical.get_mut(&mapping.memory) {
                     physical.mappings -= 1;
                 }
@@ -188,7 +191,7 @@ impl Machine {
     ) -> Outcome {
         let whole = self.mapped_in(at, bytes)?;
         let is_out_of_reach = |start: &u64| {
-            let mapping = self.shadow.mappings.around(*start).map(|(_, mapping)| mapping);
+            let mapping = self.present.mappings.around(*start).map(|(_, mapping)| mapping);
             mapping.is_some_and(|it| it.device != device && !self.has_peer_path(device, it.device))
         };
         if rights > Rights::None && whole.iter().any(is_out_of_reach) {
@@ -199,7 +202,7 @@ impl Machine {
         let mut next = at;
         let mut reached = Vec::new();
         for &start in &whole {
-            let Some((_, mapping)) = self.shadow.mappings.around(start) else { break };
+            let Some((_, mapping)) = self.present.mappings.around(start) else { break };
             if start != next {
                 break;
             }
@@ -216,16 +219,15 @@ impl Machine {
             if rights < had {
                 self.check_pending(start, rights, &by);
             }
-            if let Some(mapping) = self.shadow.mappings.get_mut(start) {
-                mapping.set_rights(device, rights);
-            }
+            self.present.set_rights(start, device, rights);
+            self.check(move |machine| machine.shadow.map.set_rights(start, device, rights));
         }
         Ok(())
     }
 
     /// `cuMemGetAccess`.
     pub(crate) fn rights(&self, at: u64, device: usize) -> Outcome<Rights> {
-        let (_, mapping) = self.shadow.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?;
+        let (_, mapping) = self.present.mappings.around(at).ok_or(ERROR_INVALID_VALUE)?;
         Ok(mapping.rights(device))
     }
 
@@ -235,7 +237,7 @@ impl Machine {
             let (kind, first, second) = (ReportKind::Leak, None, origin.site(None));
             findings.push(Report { kind, first, second, device, address, bytes, tag: None });
         };
-        for (at, mapping) in self.shadow.mappings.iter() {
+        for (at, mapping) in self.present.mappings.iter() {
             leak(Some(mapping.device), at, mapping.bytes, &mapping.origin);
         }
         for (&at, reserved) in &self.virtual_memory.reserved {
@@ -250,7 +252,7 @@ impl Machine {
 
     /// Returns the starts of the mappings in a range of pages, which must not cut one.
     fn mapped_in(&self, at: u64, bytes: u64) -> Outcome<Vec<u64>> {
-        let whole = self.shadow.mappings.whole(at, bytes);
+        let whole = self.present.mappings.whole(at, bytes);
         let whole = whole.filter(|_| self.virtual_memory.is_mappable(at, bytes));
         whole.ok_or(ERROR_INVALID_VALUE)
     }
@@ -258,22 +260,21 @@ impl Machine {
     /// Reports a use of a mapping that the host has not found complete, and that needs more rights than
     /// `left`.
     fn check_pending(&mut self, start: u64, left: Rights, by: &Site) {
-        let clock = self.host_clock();
-        let before = Before { clock: &clock, open: &[] };
-        let Some((_, mapping)) = self.shadow.mappings.around(start) else { return };
-        let Some(Use { access, at, bytes, .. }) =
-            mapping.first_pending(|epoch| before.covers(epoch), left)
-        else {
-            return;
-        };
-        self.findings.push(Report {
-            kind: ReportKind::UnmapBeforeUse,
-            first: Some(access.site()),
-            second: by.clone(),
-            device: Some(mapping.device),
-            address: *at,
-            bytes: *bytes,
-            tag: None,
+        let (clock, by) = (self.host_clock(), by.clone());
+        self.check(move |machine| {
+            let clock = machine.shadow.words.up_to_date(clock);
+            let Some((_, mapping)) = machine.shadow.map.mappings.around(start) else { return };
+            let is_complete = |epoch| clock.covers(epoch);
+            let Some(used) = mapping.first_pending(is_complete, left) else { return };
+            machine.findings.push(Report {
+                kind: ReportKind::UnmapBeforeUse,
+                first: Some(used.access.site()),
+                second: by,
+                device: Some(mapping.device),
+                address: used.at,
+                bytes: used.bytes,
+                tag: None,
+            });
         });
     }
 
@@ -285,7 +286,7 @@ impl Machine {
         }
         let (device, at, bytes) = (physical.device, physical.at, physical.bytes);
         self.virtual_memory.physical.remove(&memory);
-        self.shadow.renew(at, bytes);
+        self.check(move |machine| machine.shadow.renew(at, bytes));
         self.free_on_device(device, at, bytes);
     }
 }

@@ -21,8 +21,6 @@ pub(crate) struct Words {
     open: Vec<Wait>,
     /// The orders of waits that were open, latest last.
     late: VecDeque<(Epoch, Clock)>,
-    /// Waits that are submitted and have not ended.
-    waiting: usize,
 }
 
 /// A write of a word.
@@ -110,9 +108,9 @@ impl Wait {
 }
 
 impl Words {
-    /// Returns the open waits.
-    pub(crate) fn open(&self) -> &[Wait] {
-        &self.open
+    /// Returns whether no checked write ends the wait.
+    pub(crate) fn is_open(&self, wait: Epoch) -> bool {
+        self.open.iter().any(|open| open.epoch == wait)
     }
 
     /// Takes the open waits out, for a check that changes the other fields.
@@ -123,16 +121,6 @@ impl Words {
     /// Puts the open waits back.
     pub(crate) fn put_open(&mut self, open: Vec<Wait>) {
         self.open = open;
-    }
-
-    /// Returns whether a stream waits, or will wait.
-    pub(crate) fn any_waiting(&self) -> bool {
-        self.waiting > 0
-    }
-
-    /// Removes a wait that has ended.
-    pub(crate) fn wait_ended(&mut self) {
-        self.waiting = self.waiting.saturating_sub(1);
     }
 
     /// Adds a write of the word by a stream. Returns the open waits that it ends.
@@ -171,7 +159,6 @@ impl Words {
         test: Test,
         is_host: bool,
     ) -> Option<Clock> {
-        self.waiting += 1;
         let mut gained: Option<Clock> = None;
         let mut known = false;
         let writes = self.writes.get(&at);
@@ -211,10 +198,11 @@ impl Words {
         }
     }
 
-    /// Closes an open wait: all operations that come after it come after all of `gained`.
-    pub(crate) fn close(&mut self, wait: Epoch, gained: &Clock) {
+    /// Closes an open wait: all operations that come after it come after all of `gained`. `is_current`: no clock of
+    /// a logged check needs the order of an earlier wait.
+    pub(crate) fn close(&mut self, wait: Epoch, gained: &Clock, is_current: bool) {
         self.open.retain(|open| open.epoch != wait);
-        if self.late.len() == REMEMBERED {
+        while is_current && self.late.len() >= REMEMBERED {
             self.late.pop_front();
         }
         self.late.push_back((wait, gained.clone()));
@@ -225,9 +213,8 @@ impl Words {
         }
     }
 
-    /// Returns a clock, taken while waits were open, with the order of those that have been closed since.
-    pub(crate) fn up_to_date(&self, clock: &Clock) -> Clock {
-        let mut clock = clock.clone();
+    /// Returns a clock, taken while waits were open or not checked yet, with the order of those that have been closed since.
+    pub(crate) fn up_to_date(&self, mut clock: Clock) -> Clock {
         for (wait, gained) in &self.late {
             if clock.covers(*wait) {
                 clock.join(gained);

@@ -10,7 +10,6 @@ use super::{chapter, put};
 use crate::abi::*;
 use crate::callback;
 use crate::fork::is_forked_child;
-use crate::history::Before;
 use crate::registry;
 use crate::session::{Inside, Session};
 
@@ -34,11 +33,11 @@ unsafe extern "C" fn dmrSimUniverseOf(device: c_int, universe: *mut u32) -> Code
 }
 
 extern "C" fn dmrSimHeapCreated(universe: u32, ptr: u64, bytes: u64) -> Code {
-    tell(universe, |session| session.shadow.heap_created(ptr, bytes))
+    tell(universe, |session| session.heap_created(ptr, bytes))
 }
 
 extern "C" fn dmrSimHeapDestroyed(universe: u32, ptr: u64) -> Code {
-    tell(universe, |session| session.shadow.heap_destroyed(ptr))
+    tell(universe, |session| session.heap_destroyed(ptr))
 }
 
 /// Reports a region. `tag` is `tag_len` bytes of UTF-8.
@@ -80,22 +79,31 @@ fn tell(universe: u32, what: impl FnOnce(&mut Session<'_>)) -> Code {
 }
 
 impl Session<'_> {
+    /// Adds a heap of a pool.
+    pub(crate) fn heap_created(&mut self, ptr: u64, bytes: u64) {
+        self.check(move |machine| machine.shadow.heap_created(ptr, bytes));
+    }
+
+    /// Removes a heap of a pool.
+    pub(crate) fn heap_destroyed(&mut self, ptr: u64) {
+        self.check(move |machine| machine.shadow.heap_destroyed(ptr));
+    }
+
     /// Adds a region of a pool.
     pub(crate) fn region_allocated(&mut self, ptr: u64, bytes: u64, tag: &str) {
         let tag = (!tag.is_empty()).then(|| tag.into());
         let by = self.site("allocation of a pool's region");
-        let machine = &mut **self;
-        machine.shadow.region_allocated(ptr, bytes, tag, by, &mut machine.findings);
+        self.check(move |machine| {
+            machine.shadow.region_allocated(ptr, bytes, tag, by, &mut machine.findings);
+        });
     }
 
     /// Removes a region of a pool.
     pub(crate) fn region_freed(&mut self, ptr: u64) {
         let by = self.site("free of a pool's region");
         let clock = self.clock_of_all_threads();
-        let machine = &mut **self;
-        let open = machine.shadow.words.take_open();
-        let before = Before { clock: &clock, open: &open };
-        machine.shadow.region_freed(ptr, by, before, &mut machine.findings);
-        machine.shadow.words.put_open(open);
+        self.check_after(clock, move |shadow, before, out| {
+            shadow.region_freed(ptr, by, before, out);
+        });
     }
 }

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::callback;
 use crate::history::Access;
-use crate::kernel::{Footprint, KernelArgs};
+use crate::kernel::{Footprint, Kernel, KernelArgs};
 use crate::machine::{Action, Launch};
 use crate::session::Session;
 
@@ -14,8 +14,9 @@ pub(super) fn launch(
     name: &str,
     args: KernelArgs,
 ) -> Outcome {
-    // A kernel that was not registered has no behaviour.
-    let kernel = session.kernels.get(name).cloned().ok_or(ERROR_NOT_SUPPORTED)?;
+    let fallback = || session.fallback.as_ref().map(|body| Kernel::of_fallback(body, name));
+    // Without either, the kernel has no behaviour.
+    let kernel = session.kernels.get(name).cloned().or_else(fallback).ok_or(ERROR_NOT_SUPPORTED)?;
     if session.captured(stream)? {
         return Ok(());
     }
@@ -24,16 +25,21 @@ pub(super) fn launch(
     let devices = session.contexts[context as usize].reaches.clone();
     let origin = session.kernel_origin(name);
     let (epoch, deps) = session.begin(stream);
-    let access = Access { epoch, origin: origin.clone(), word: false };
-    session.access(&access, &declared.reads, &declared.writes, Some(&devices), true);
-    let by = session.reach(stream, Some(&devices));
-    let reachable = |ranges: &[(u64, u64)], writes| -> Vec<(u64, u64)> {
-        let within = |&(at, bytes)| (at, session.shadow.reachable(at, bytes, by, writes));
-        ranges.iter().map(within).collect()
-    };
-    let (reads, writes) = (reachable(&declared.reads, false), reachable(&declared.writes, true));
-    let reachable = Footprint { reads, writes, nanoseconds: None };
-    let launch = Box::new(Launch { kernel, args, declared, reachable, origin });
+    let access = Access::new(epoch, origin.clone());
+    let ticket = declared.is_recorded.then(|| session.launch_unchecked(access.clone(), &devices));
+    let mut reachable = Footprint::new();
+    if ticket.is_none() {
+        session.access(&access, declared.ranges(), Some(&devices), true);
+        let by = session.reach(stream, Some(&devices));
+        let within = |ranges: &[(u64, u64)], writes| -> Vec<(u64, u64)> {
+            let within = |&(at, bytes)| (at, session.present.reachable(at, bytes, by, writes));
+            ranges.iter().map(within).collect()
+        };
+        reachable.reads = within(&declared.reads, false);
+        reachable.writes = within(&declared.writes, true);
+        reachable.atomics = within(&declared.atomics, true);
+    }
+    let launch = Box::new(Launch { kernel, args, declared, reachable, ticket, origin });
     session.push(epoch, deps, Action::Kernel(launch));
     Ok(())
 }

@@ -217,7 +217,7 @@ unsafe extern "C" fn cuMemPoolSetAccess(
             }
         }
         for (device, rights) in wanted {
-            session.shadow.pool_access.set(index, device, rights);
+            session.set_pool_rights(index, device, rights);
         }
         Ok(())
     })
@@ -238,7 +238,7 @@ unsafe extern "C" fn cuMemPoolGetAccess(
         let device = location_device(session, unsafe { location.read_unaligned() })?;
         let rights = match device == owner {
             true => Rights::ReadWrite,
-            false => session.shadow.pool_access.rights(index, device),
+            false => session.present.pool_rights(index, device),
         };
         // SAFETY: the caller's pointer is null or writable.
         unsafe { put(flags, rights.flags()) }

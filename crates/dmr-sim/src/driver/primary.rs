@@ -6,9 +6,9 @@ use super::context::end;
 use super::{chapter, put, required};
 use crate::abi::*;
 use crate::handle::Kind;
+use crate::memory_map::Home;
 use crate::registry;
 use crate::session::{Scope, Session, driver_call};
-use crate::shadow::Home;
 
 chapter![
     cuDevicePrimaryCtxRetain,
@@ -135,7 +135,7 @@ fn free_all(session: &mut Session<'_>, device: usize) -> Outcome {
         return Ok(());
     }
     let is_freed = |home: Home| home.device() == Some(device);
-    let allocations = session.shadow.allocations();
+    let allocations = session.shadow.map.allocations();
     let blocks: Vec<u64> =
         allocations.filter(|(_, block)| is_freed(block.home)).map(|(at, _)| at).collect();
     blocks.into_iter().try_for_each(|at| session.free_now(at))

@@ -1,0 +1,77 @@
+//! Accesses of a kernel whose footprint is recorded: whether they happen, and what they touch.
+
+use crate::address::is_virtual;
+use crate::checks::CheckLog;
+use crate::mapping::Reach;
+use crate::memory_map::{Home, MemoryMap};
+use crate::recording::{KernelSite, Recording, Touch};
+
+/// The recorder of one launch that runs.
+pub(crate) struct Recorder<'a> {
+    present: &'a MemoryMap,
+    log: &'a CheckLog,
+    by: Reach<'a>,
+    /// The block that was accessed last.
+    block: Block,
+    pub(crate) recording: Recording,
+    pub(crate) site: Option<KernelSite>,
+    pub(crate) is_faulted: bool,
+}
+
+/// A block of memory, and whether the device can read and write it.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    start: u64,
+    end: u64,
+    reads: bool,
+    writes: bool,
+}
+
+impl<'a> Recorder<'a> {
+    pub(crate) fn new(present: &'a MemoryMap, log: &'a CheckLog, by: Reach<'a>) -> Self {
+        let (block, recording) = (Block::default(), Recording::default());
+        Self { present, log, by, block, recording, site: None, is_faulted: false }
+    }
+
+    /// Records an access, and returns whether it happens: if all its bytes are in one live block that the device
+    /// can access. Of an access that does not, at most a page is recorded.
+    pub(crate) fn permits(&mut self, ptr: u64, len: u64, touch: Touch) -> bool {
+        const PAGE: u64 = 4096;
+        let happens = self.reaches(ptr, len, touch.writes());
+        let bytes = if happens { len } else { len.min(self.reachable(ptr, len) + PAGE) };
+        self.recording.touch(ptr, ptr.saturating_add(bytes), touch, self.site);
+        happens
+    }
+
+    fn reaches(&mut self, ptr: u64, len: u64, writes: bool) -> bool {
+        let Some(end) = ptr.checked_add(len) else { return false };
+        if len == 0 {
+            return false;
+        }
+        if is_virtual(ptr) {
+            let reaches = self.present.mappings.reachable(ptr, len, self.by, writes) == len;
+            self.is_faulted |= !reaches;
+            return reaches;
+        }
+        if ptr < self.block.start || ptr >= self.block.end {
+            let Some(block) = self.block_around(ptr) else { return false };
+            self.block = block;
+        }
+        end <= self.block.end && if writes { self.block.writes } else { self.block.reads }
+    }
+
+    /// Returns the bytes from `ptr` to the end of its block, at most `len`.
+    fn reachable(&self, ptr: u64, len: u64) -> u64 {
+        self.block_around(ptr).map_or(0, |block| len.min(block.end - ptr))
+    }
+
+    /// Returns the block that contains the address: a live allocation, or memory that was freed after the launch
+    /// was submitted.
+    fn block_around(&self, ptr: u64) -> Option<Block> {
+        let live = self.present.allocation_around(ptr);
+        let live = live.map(|(start, found)| (start, start + found.bytes, found.home));
+        let (start, end, home) = live.or_else(|| self.log.freed_around(ptr))?;
+        let can = |home: Home, writes| self.present.can_reach(home, self.by, writes);
+        Some(Block { start, end, reads: can(home, false), writes: can(home, true) })
+    }
+}

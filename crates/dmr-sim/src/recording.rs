@@ -1,0 +1,207 @@
+//! The footprint of a launch that is recorded while it runs: the bytes that it touches, and the places in the
+//! kernel that touch them.
+
+use std::fmt;
+
+use crate::byte_set::{ByteSet, Chunk};
+
+/// A place in a kernel, as the body of a kernel names it: a thread and a line of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelSite {
+    block: u64,
+    thread: u32,
+    line: u32,
+}
+
+impl KernelSite {
+    /// Makes a place: the linear index of the block in its grid and of the thread in its block, and a line.
+    #[must_use]
+    pub const fn new(block: u64, thread: u32, line: u32) -> Self {
+        Self { block, thread, line }
+    }
+
+    /// Returns the linear index of the block in its grid.
+    #[must_use]
+    pub const fn block(&self) -> u64 {
+        self.block
+    }
+
+    /// Returns the linear index of the thread in its block.
+    #[must_use]
+    pub const fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// Returns the line of the kernel's source.
+    #[must_use]
+    pub const fn line(&self) -> u32 {
+        self.line
+    }
+}
+
+impl fmt::Display for KernelSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { block, thread, line } = self;
+        write!(f, "line {line}, block {block}, thread {thread}")
+    }
+}
+
+/// The kind of an access of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    Read,
+    AtomicRead,
+    Write,
+    AtomicWrite,
+    /// A plain read of bytes that the launch has written before by atomic operations: it needs no earlier content,
+    /// but it can race with the atomic operations of others.
+    ReadBack,
+}
+
+impl Touch {
+    pub(crate) fn is_atomic(self) -> bool {
+        matches!(self, Self::AtomicRead | Self::AtomicWrite)
+    }
+
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::AtomicWrite)
+    }
+}
+
+/// The distance of the addresses at which an access is recorded to cross from one block of memory into the
+/// next: the alignment of allocations.
+const BLOCK: u64 = crate::address::ALIGNMENT;
+
+/// What a launch has touched.
+pub(crate) struct Recording {
+    /// The bytes of each kind, in the order of their checks: reads of earlier content first.
+    pub(crate) sets: [(ByteSet, Touch); 5],
+    /// The multiples of [`BLOCK`], divided by it, that lie inside of one access.
+    pub(crate) straddled: ByteSet,
+    pub(crate) sites: Sites,
+    pub(crate) panicked: bool,
+}
+
+impl Default for Recording {
+    fn default() -> Self {
+        use Touch::{AtomicRead, AtomicWrite, Read, ReadBack, Write};
+        let kinds = [Read, AtomicRead, Write, AtomicWrite, ReadBack];
+        Self {
+            sets: kinds.map(|kind| (ByteSet::default(), kind)),
+            straddled: ByteSet::default(),
+            sites: Sites::default(),
+            panicked: false,
+        }
+    }
+}
+
+impl Recording {
+    /// The number of ranges of one launch that are checked.
+    pub(crate) const MAX_RANGES: usize = 1 << 20;
+
+    /// Records an access of the bytes from `from` to `to`.
+    pub(crate) fn touch(&mut self, from: u64, to: u64, kind: Touch, site: Option<KernelSite>) {
+        if to <= from {
+            return;
+        }
+        let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
+        if first < last {
+            self.straddled.insert(first + 1, last + 1);
+        }
+        let is_new = if kind.writes() || !self.may_be_own(from, to) {
+            self.insert(kind, from, to)
+        } else {
+            Chunk::of(from, to).fold(false, |is_new, chunk| self.read(kind, chunk) || is_new)
+        };
+        if let Some(site) = site
+            && is_new
+        {
+            self.sites.add(from, u32::try_from(to - from).unwrap_or(u32::MAX), kind, site);
+        }
+    }
+
+    /// Records a read, without the bytes that the launch has written itself.
+    fn read(&mut self, kind: Touch, chunk: Chunk) -> bool {
+        let left = chunk.mask & !self.set(Touch::Write).within(chunk);
+        let atomic = self.set(Touch::AtomicWrite).within(Chunk { mask: left, ..chunk });
+        let old = Chunk { mask: left & !atomic, ..chunk };
+        let mut is_new = old.mask != 0 && self.set_mut(kind).insert_chunk(old);
+        if atomic != 0 && kind == Touch::Read {
+            let back = Chunk { mask: atomic, ..chunk };
+            is_new |= self.set_mut(Touch::ReadBack).insert_chunk(back);
+        }
+        is_new
+    }
+
+    fn insert(&mut self, kind: Touch, from: u64, to: u64) -> bool {
+        let set = self.set_mut(kind);
+        let mut chunks = Chunk::of(from, to);
+        match (chunks.next(), chunks.next()) {
+            (Some(only), None) => set.insert_chunk(only),
+            _ => {
+                set.insert(from, to);
+                true
+            }
+        }
+    }
+
+    /// Returns whether the launch may have written a byte of the range.
+    fn may_be_own(&self, from: u64, to: u64) -> bool {
+        let own = [Touch::Write, Touch::AtomicWrite].map(|kind| self.set(kind));
+        // The pages are searched for a long range only.
+        let is_long = to - from > 4096;
+        own.iter().any(|set| !set.is_empty() && (!is_long || set.may_overlap(from, to)))
+    }
+
+    fn set(&self, kind: Touch) -> &ByteSet {
+        &self.sets[kind as usize].0
+    }
+
+    fn set_mut(&mut self, kind: Touch) -> &mut ByteSet {
+        &mut self.sets[kind as usize].0
+    }
+}
+
+/// The places of accesses: runs of threads that touch memory side by side, as the lanes of a warp do.
+#[derive(Default)]
+pub(crate) struct Sites(Vec<Run>);
+
+struct Run {
+    from: u64,
+    /// The bytes of each thread.
+    bytes: u32,
+    threads: u32,
+    first: KernelSite,
+    kind: Touch,
+}
+
+impl Sites {
+    /// The number of runs that are kept. The places of later accesses are not recorded.
+    const MAX: usize = 1 << 18;
+
+    fn add(&mut self, from: u64, bytes: u32, kind: Touch, site: KernelSite) {
+        if let Some(last) = self.0.last_mut()
+            && last.kind == kind
+            && last.bytes == bytes
+            && last.first.line == site.line
+            && last.first.block == site.block
+            && last.first.thread.checked_add(last.threads) == Some(site.thread)
+            && last.from + u64::from(bytes) * u64::from(last.threads) == from
+        {
+            last.threads += 1;
+        } else if self.0.len() < Self::MAX {
+            self.0.push(Run { from, bytes, threads: 1, first: site, kind });
+        }
+    }
+
+    /// Returns the place that has touched the byte first.
+    pub(crate) fn find(&self, at: u64, kind: Touch) -> Option<KernelSite> {
+        let kind = if kind == Touch::ReadBack { Touch::Read } else { kind };
+        let index = |run: &Run| at.checked_sub(run.from).map(|skip| skip / u64::from(run.bytes));
+        let found = |run: &&Run| {
+            run.kind == kind && index(run).is_some_and(|index| index < u64::from(run.threads))
+        };
+        let run = self.0.iter().find(found)?;
+        Some(KernelSite { thread: run.first.thread + index(run)? as u32, ..run.first })
+    }
+}
