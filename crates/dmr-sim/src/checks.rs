@@ -72,9 +72,12 @@ impl CheckLog {
         }
     }
 
-    /// Returns the end and the origin of freed memory that a launch in the log may use.
-    pub(crate) fn freed_around(&self, at: u64) -> Option<(u64, u64, Home)> {
-        let contains = |(start, bytes, _): &&(u64, u64, Home)| at >= *start && at - *start < *bytes;
+    /// Returns the start, end and origin of freed memory with these bytes that a launch in the log may use.
+    pub(crate) fn freed_around(&self, at: u64, len: u64) -> Option<(u64, u64, Home)> {
+        let contains = |(start, bytes, _): &&(u64, u64, Home)| {
+            let skipped = at.checked_sub(*start);
+            skipped.is_some_and(|skipped| skipped < *bytes && len <= *bytes - skipped)
+        };
         self.freed.iter().find(contains).map(|&(start, bytes, home)| (start, start + bytes, home))
     }
 

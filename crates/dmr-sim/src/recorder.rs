@@ -53,24 +53,26 @@ impl<'a> Recorder<'a> {
             self.is_faulted |= !reaches;
             return reaches;
         }
-        if ptr < self.block.start || ptr >= self.block.end {
-            let Some(block) = self.block_around(ptr) else { return false };
+        if ptr < self.block.start || end > self.block.end {
+            let Some(block) = self.block_around(ptr, len) else { return false };
             self.block = block;
         }
-        end <= self.block.end && if writes { self.block.writes } else { self.block.reads }
+        if writes { self.block.writes } else { self.block.reads }
     }
 
     /// Returns the bytes from `ptr` to the end of its block, at most `len`.
     fn reachable(&self, ptr: u64, len: u64) -> u64 {
-        self.block_around(ptr).map_or(0, |block| len.min(block.end - ptr))
+        self.block_around(ptr, 1).map_or(0, |block| len.min(block.end - ptr))
     }
 
-    /// Returns the block that contains the address: a live allocation, or memory that was freed after the launch
-    /// was submitted.
-    fn block_around(&self, ptr: u64) -> Option<Block> {
+    /// Returns the block that contains `len` bytes at `ptr`: a live allocation, or memory that was freed after the
+    /// launch was submitted. Its address can belong to a smaller allocation now.
+    fn block_around(&self, ptr: u64, len: u64) -> Option<Block> {
         let live = self.present.allocation_around(ptr);
         let live = live.map(|(start, found)| (start, start + found.bytes, found.home));
-        let (start, end, home) = live.or_else(|| self.log.freed_around(ptr))?;
+        let holds = |(_, end, _): &(u64, u64, Home)| len <= end - ptr;
+        let freed = || self.log.freed_around(ptr, len);
+        let (start, end, home) = live.filter(holds).or_else(freed)?;
         let can = |home: Home, writes| self.present.can_reach(home, self.by, writes);
         Some(Block { start, end, reads: can(home, false), writes: can(home, true) })
     }

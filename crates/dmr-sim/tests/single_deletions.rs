@@ -9,7 +9,7 @@ use dmr_sim::{Policy, Universe};
 use support::generate;
 use support::judge::{self, Agreed};
 use support::program::{Program, Step};
-use support::run::{self, Run};
+use support::run::{self, Footprints, Run};
 
 const PROGRAMS: u64 = 300;
 
@@ -25,7 +25,7 @@ fn a_swallowed_ordering_is_reported_or_redundant() {
     each_deletion("swallowed", |program, index, policy, seed| {
         let (call, nth) = driver_call(program, index);
         let swallow = |universe: &Universe| universe.swallow_nth(call, nth);
-        let mut run = run::run_with(program, policy, seed, swallow);
+        let mut run = run::run_with(program, policy, seed, Footprints::Declared, swallow);
         // Judged as the program of the driver calls that had an effect.
         run.outcomes.remove(index);
         run.forget_step(index);

@@ -1,11 +1,13 @@
 //! Compares the simulator's reports on a run with the oracle's findings, and its bytes with the model's.
 
+use std::collections::BTreeSet;
+
 use dmr_sim::{Policy, Report, ReportKind};
 
 use super::model;
 use super::oracle::{self, Finding, Judgement, Kind};
 use super::program::{Outcome, Program};
-use super::run::{self, Run, step_of};
+use super::run::{self, Footprints, Run, step_of};
 
 /// The result of a comparison that agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,39 @@ pub(crate) fn agree(program: &Program, policy: Policy, seed: u64) -> Result<Agre
     let second = run::run(program, policy, seed);
     same_run(&first, &second)?;
     Ok(agreed)
+}
+
+/// Runs a program with declared footprints, and with footprints of which some or all are recorded when the kernels
+/// run, and compares; the error describes a difference.
+pub(crate) fn agree_late(program: &Program, policy: Policy, seed: u64) -> Result<Agreed, String> {
+    let declared = run::run(program, policy, seed);
+    let mut agreed = Agreed::Clean;
+    for footprints in [Footprints::Recorded, Footprints::Mixed(seed)] {
+        let recorded = run::run_with(program, policy, seed, footprints, |_| ());
+        let differs = |why| format!("{footprints:?}: {why}");
+        agreed = compare(program, &recorded).map_err(differs)?;
+        let (verdict, expected) = (verdict(&recorded.reports), verdict(&declared.reports));
+        if verdict != expected {
+            let why = format!("reported {verdict:?}, and {expected:?} with declarations");
+            return Err(differs(why));
+        }
+    }
+    Ok(agreed)
+}
+
+/// Returns the steps that were found and their kinds, in the order of the reports. A step counts once for each kind: ranges
+/// that touch are one range in a recorded footprint.
+pub(crate) fn verdict(reports: &[Report]) -> Vec<(Option<usize>, BTreeSet<String>)> {
+    let mut found: Vec<(Option<usize>, BTreeSet<String>)> = Vec::new();
+    for report in reports {
+        if found.last().is_none_or(|(step, _)| *step != second(report)) {
+            found.push((second(report), BTreeSet::new()));
+        }
+        if let Some((_, kinds)) = found.last_mut() {
+            kinds.insert(format!("{:?}", report.kind));
+        }
+    }
+    found
 }
 
 /// Compares one run of a program with the oracle and the model.

@@ -1,6 +1,7 @@
 //! Runs a program through cudarc on a universe of its own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{
     CUevent, CUfunction, CUmemPool_attribute as Attribute, CUmemoryPool, CUstream,
@@ -10,12 +11,13 @@ use dmr_sim::{Footprint, KernelArgs, KernelMemory, Policy, Report, Universe};
 use super::gpu::{self, Gpu, Pinned};
 use super::model;
 use super::program::{Host, How, Outcome, Program, Span, Step, StreamKind};
+use super::rng::Rng;
 
 /// A run of a program.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) outcomes: Vec<Outcome>,
-    /// The reports up to the end of the last step.
+    /// The reports of the steps.
     pub(crate) reports: Vec<Report>,
     /// The content of the buffers that were never freed, at the end.
     pub(crate) buffers: Vec<Option<Vec<u8>>>,
@@ -48,8 +50,17 @@ pub(crate) fn step_of(label: Option<&str>) -> Option<usize> {
     label?.strip_prefix("step ")?.parse().ok()
 }
 
+/// How the simulator gets the footprints of a program's kernels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Footprints {
+    Declared,
+    Recorded,
+    /// Of each launch one or the other, by this seed.
+    Mixed(u64),
+}
+
 pub(crate) fn run(program: &Program, policy: Policy, seed: u64) -> Run {
-    run_with(program, policy, seed, |_| ())
+    run_with(program, policy, seed, Footprints::Declared, |_| ())
 }
 
 /// Runs a program; `meddle` may arrange for faults after the streams and events are made and before the first step.
@@ -57,6 +68,7 @@ pub(crate) fn run_with(
     program: &Program,
     policy: Policy,
     seed: u64,
+    footprints: Footprints,
     meddle: impl FnOnce(&Universe),
 ) -> Run {
     let universe = Universe::builder()
@@ -65,7 +77,7 @@ pub(crate) fn run_with(
         .seed(seed)
         .build()
         .expect("the simulator installs");
-    let mut machine = Machine::new(program, &universe);
+    let mut machine = Machine::new(program, &universe, footprints);
     meddle(&universe);
     let mut outcomes: Vec<Outcome> = program
         .steps
@@ -76,9 +88,10 @@ pub(crate) fn run_with(
             machine.perform(index, step)
         })
         .collect();
-    let reports = universe.reports();
     universe.clear_faults();
     gpu::sync_context().expect("cuCtxSynchronize");
+    // A launch whose footprint is recorded is checked when it has run.
+    let reports = universe.reports();
     machine.collect_pinned(program, &mut outcomes);
     let buffers = machine.contents(program, &outcomes);
     drop(machine);
@@ -107,13 +120,13 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(program: &Program, universe: &Universe) -> Machine {
+    fn new(program: &Program, universe: &Universe, footprints: Footprints) -> Machine {
         let gpu = Gpu::new(universe);
         let uses = |wanted: fn(&Step) -> bool| program.steps.iter().any(wanted);
         let pool = uses(|step| matches!(step, Step::Alloc { how: How::Pool(_), .. }))
             .then(|| strict_pool(&gpu));
         let kernels = uses(|step| matches!(step, Step::Blend { .. } | Step::Accumulate { .. }))
-            .then(|| register_kernels(universe));
+            .then(|| register_kernels(universe, footprints));
         let (slots, pinned_bytes) = pinned_slots(program);
         let mut pinned = (pinned_bytes > 0).then(|| Pinned::new(pinned_bytes));
         for (step, slot) in program.steps.iter().zip(&slots) {
@@ -303,12 +316,23 @@ fn pinned_slots(program: &Program) -> (Vec<Option<usize>>, usize) {
 }
 
 /// The two kernels of the programs, as a module and as what they do.
-fn register_kernels(universe: &Universe) -> (CUfunction, CUfunction) {
+fn register_kernels(universe: &Universe, footprints: Footprints) -> (CUfunction, CUfunction) {
+    let launches = Arc::new(AtomicU64::new(0));
+    let choice = move |declared: Footprint| {
+        let launch = launches.fetch_add(1, Ordering::Relaxed);
+        match footprints {
+            Footprints::Declared => declared,
+            Footprints::Recorded => Footprint::recorded(),
+            Footprints::Mixed(seed) if Rng::new(seed ^ launch << 32).chance(50) => declared,
+            Footprints::Mixed(_) => Footprint::recorded(),
+        }
+    };
+    let of_blend = choice.clone();
     universe.register_kernel(
         "blend",
-        |arguments| {
+        move |arguments| {
             let [a, b, out, len] = words(arguments);
-            Footprint::new().reads(a, len).reads(b, len).writes(out, len)
+            of_blend(Footprint::new().reads(a, len).reads(b, len).writes(out, len))
         },
         |arguments, memory| {
             let [a, b, out, len] = words(arguments);
@@ -319,9 +343,9 @@ fn register_kernels(universe: &Universe) -> (CUfunction, CUfunction) {
     );
     universe.register_kernel(
         "accumulate",
-        |arguments| {
+        move |arguments| {
             let [src, out, len] = words(arguments);
-            Footprint::new().reads(src, len).reads(out, len).writes(out, len)
+            choice(Footprint::new().reads(src, len).reads(out, len).writes(out, len))
         },
         |arguments, memory| {
             let [src, out, len] = words(arguments);
