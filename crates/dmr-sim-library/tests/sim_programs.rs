@@ -10,7 +10,7 @@ fn library_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     // Beside `deps`, where this test is.
     let test = std::env::current_exe().unwrap();
-    let library = test.parent().and_then(Path::parent).unwrap().join("libcuda.so");
+    let library = test.parent().and_then(Path::parent).unwrap().join("libdmr_sim_library.so");
     std::os::unix::fs::symlink(library, folder.path().join("libcuda.so.1")).unwrap();
     folder
 }
