@@ -8,9 +8,8 @@ use std::process::{Command, Output};
 /// Returns a new folder with the library under the driver's name.
 fn library_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    // Beside `deps`, where this test is.
     let test = std::env::current_exe().unwrap();
-    let library = test.parent().and_then(Path::parent).unwrap().join("libdmr_sim_library.so");
+    let library = test.with_file_name("libdmr_sim_library.so");
     std::os::unix::fs::symlink(library, folder.path().join("libcuda.so.1")).unwrap();
     folder
 }
