@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use dmr_core::{
-    Access, AllocTag, BlockUse, DeviceBlock, DeviceMemoryResource, UseTokens, UseTrackingExt,
+    Access, AllocTag, BlockUse, ByteRange, DeviceBlock, DeviceMemoryResource, UseTokens,
+    UseTrackingExt,
 };
 use dmr_launch::LaunchRecorder;
 use dmr_streams::{DeviceContext, StreamLease, StreamPool};
@@ -58,6 +59,7 @@ fn recipes() -> Vec<(String, Make)> {
         add("allocate_free", stack.to_owned(), allocate_free);
         add("prepare_finish_1", stack.to_owned(), prepare_finish::<1>);
         add("prepare_finish_8", stack.to_owned(), prepare_finish::<8>);
+        add("prepare_finish_parts_24", stack.to_owned(), prepare_finish_parts::<24>);
         add("launch_2", stack.to_owned(), launch);
         add("cross_stream", stack.to_owned(), cross_stream);
     }
@@ -129,6 +131,36 @@ fn prepare_finish<const BLOCKS: usize>(
         Ok(())
     });
     Ok(Some(Step { name: format!("prepare_finish_{BLOCKS}/{name}"), leaves_rows: false, repeat }))
+}
+
+/// Prepares and finishes reads and writes of `PARTS` parts of one block on its home stream, as a step over a paged
+/// cache does; `None` where uses are not tracked.
+fn prepare_finish_parts<const PARTS: usize>(
+    machine: &Machine,
+    name: &str,
+) -> Result<Option<Step>, BenchError> {
+    let Some(Tracking { resource, streams }) = Tracking::new(machine, name)? else {
+        return Ok(None);
+    };
+    let lease = streams.acquire()?;
+    let blocks = Blocks::new(resource, &lease, 1)?;
+    let (block, bytes) = (blocks.held[0].id(), BYTES / PARTS);
+    let part = |at| {
+        let access = if at % 8 == 0 { Access::ReadWrite } else { Access::Read };
+        let range = ByteRange::new(block.ptr() + (at * bytes) as u64, bytes);
+        BlockUse::of_bytes(block, access, range)
+    };
+    let uses: Vec<_> = (0..PARTS).map(part).collect();
+    let repeat = Box::new(move || {
+        let mut tokens = UseTokens::new(lease.id());
+        if let Some(tracking) = blocks.resource.use_tracking() {
+            tracking.prepare(black_box(&uses), &mut tokens)?;
+            tracking.finish(&mut tokens)?;
+        }
+        Ok(())
+    });
+    let name = format!("prepare_finish_parts_{PARTS}/{name}");
+    Ok(Some(Step { name, leaves_rows: false, repeat }))
 }
 
 /// Records a launch that reads one block and writes another, all on one stream, and enqueues

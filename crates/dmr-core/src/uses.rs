@@ -171,6 +171,12 @@ impl UseTokens {
         self.tokens.push(UseToken { generation, slot, ticket_and_access });
     }
 
+    /// Makes room for this many more windows, so that adding them allocates nothing.
+    #[cold]
+    pub fn reserve(&mut self, more: usize) {
+        self.tokens.reserve(more);
+    }
+
     /// Returns the stream of the launch.
     #[must_use]
     #[inline]

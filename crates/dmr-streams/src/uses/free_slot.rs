@@ -8,7 +8,8 @@ use dmr_core::{
     BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId,
 };
 
-use super::slots::{BATCH, FREE, MOST, Occupant, SlotState, Slots, UseSlot};
+use super::slot_state::{Occupant, SlotState};
+use super::slots::{BATCH, FREE, MOST, Slots, UseSlot};
 use super::{Dependencies, UseTable};
 use crate::owner::OwnerNumber;
 use crate::sync::Ordering;

@@ -11,7 +11,7 @@
 //! | [`free_slot`] | the life of a slot, by its owner |
 //! | [`dependencies`] | the work that freed memory comes after |
 //! | [`in_use`], [`pending_queue`], [`pending_frees`] | memory that is released and cannot be freed yet |
-//! | `slots`, `parts` | the slots themselves, and the uses of parts of a block; make no driver call |
+//! | `slots`, `slot_state`, `parts` | the slots, the windows and uses in one, and those of parts of a block; make no driver call |
 
 mod covering;
 pub mod dependencies;
@@ -20,6 +20,7 @@ pub mod in_use;
 mod parts;
 pub mod pending_frees;
 pub mod pending_queue;
+mod slot_state;
 mod slots;
 pub mod windows;
 

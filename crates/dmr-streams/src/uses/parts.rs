@@ -4,9 +4,9 @@
 //! the host heap. A slot whose blocks are only used as wholes has none.
 
 use dmr_core::ledger::{PartLedger, UseId};
-use dmr_core::{Access, BlockUse, ByteRange, ResourceResult, StreamId, UseToken};
+use dmr_core::{Access, BlockUse, ByteRange, ResourceResult, StreamId, UseToken, UseTokens};
 
-use super::slots::{OpenWindow, SlotState, WindowEnd};
+use super::slot_state::{OpenWindow, SlotState, WindowEnd};
 use super::{Needs, UseTable};
 
 /// The windows and uses of a block by the bytes that they use.
@@ -19,15 +19,30 @@ pub(super) struct PartUses {
 }
 
 impl SlotState {
-    /// Opens a window on some bytes. Returns its ticket, and the uses that the new one must wait for.
+    /// Opens windows for uses of bytes of the block, and adds them to `tokens`. Returns the uses that the new ones
+    /// must wait for. On an error, windows that were opened are in `tokens`.
     // It takes no closure, which would cost uses of whole blocks several instructions.
     #[inline(never)]
-    pub(super) fn open_part(
+    pub(super) fn open_parts(
         &mut self,
-        used: &BlockUse,
-        stream: StreamId,
-    ) -> ResourceResult<(u32, Needs)> {
-        let ticket = self.ticket_for_another(used, stream)?;
+        uses: &[BlockUse],
+        tokens: &mut UseTokens,
+    ) -> ResourceResult<Needs> {
+        let (stream, mut needs) = (tokens.stream(), Needs::new());
+        // Counted once: many windows may be open on the parts of a block, and the slot is locked meanwhile.
+        let mut next_ticket = self.next_ticket();
+        for used in uses {
+            self.refuse_conflict(used, stream)?;
+            let ticket = self.free_ticket(next_ticket)?;
+            next_ticket = next_ticket.max(ticket + 1);
+            self.open_part(used, stream, ticket, &mut needs);
+            // SAFETY: the window was opened just now, and this is its only token.
+            unsafe { tokens.push(used.block, used.access, ticket) };
+        }
+        Ok(needs)
+    }
+
+    fn open_part(&mut self, used: &BlockUse, stream: StreamId, ticket: u32, needs: &mut Needs) {
         let BlockUse { access, bytes, .. } = *used;
         let open = self.windows.len();
         let parts = self.parts.get_or_insert_with(|| {
@@ -35,20 +50,35 @@ impl SlotState {
             let windows = vec![ByteRange::WHOLE; open];
             Box::new(PartUses { ledger: PartLedger::default(), windows })
         });
-        let mut needs = Needs::new();
-        let need = |used| UseTable::add_need(used, &mut needs);
+        let need = |used| UseTable::add_need(used, needs);
         match parts.ledger.is_empty() {
             true => self.ledger.visit_waits(stream.slot(), access, need),
             false => parts.ledger.visit_waits(bytes, stream.slot(), access, need),
         }
         parts.windows.push(bytes);
         self.windows.push(OpenWindow { stream, ticket, access });
-        Ok((ticket, needs))
+    }
+
+    /// Closes the windows of tokens of the block, and returns their number. A token without a window changes
+    /// nothing.
+    #[inline(never)]
+    pub(super) fn close_parts(
+        &mut self,
+        tokens: &[UseToken],
+        end: WindowEnd,
+        is_done: &dyn Fn(UseId) -> bool,
+    ) -> usize {
+        // The last one first, which is the last of the open windows.
+        let closing = tokens.iter().rev();
+        let closed = closing.filter(|token| self.close_part(token, end, is_done)).count();
+        if let Some(whole) = self.parts.as_mut().and_then(|parts| parts.ledger.take_whole()) {
+            self.ledger = whole;
+        }
+        closed
     }
 
     /// Closes a window. Returns `false` if there is no such window.
-    #[inline(never)]
-    pub(super) fn close_part(
+    fn close_part(
         &mut self,
         token: &UseToken,
         end: WindowEnd,
@@ -77,9 +107,6 @@ impl SlotState {
                 parts.ledger.commit(bytes, access, used);
             }
             WindowEnd::Done(done) => parts.ledger.forget_done(bytes, access, done),
-        }
-        if let Some(whole) = parts.ledger.take_whole() {
-            self.ledger = whole;
         }
         true
     }

@@ -1,19 +1,18 @@
-//! The slots of the use table: a block's windows and ledger, found by index.
+//! The slots of the use table, found by index.
 //!
 //! Makes no driver call, so that it can be model-checked.
 
 use std::sync::OnceLock;
 
 use crossbeam_utils::CachePadded;
-use dmr_core::ledger::{Ledger, UseId};
+use dmr_core::ledger::UseId;
 use dmr_core::{
-    Access, BlockId, BlockSlot, BlockUse, ByteRange, Generation, ResourceError, ResourceResult,
-    StreamId, StreamPoolId, UseToken,
+    BlockId, BlockSlot, BlockUse, ByteRange, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, UseToken, UseTokens,
 };
-use smallvec::SmallVec;
 
 use super::FreeSlot;
-use super::parts::PartUses;
+use super::slot_state::{OpenWindow, SlotState, WindowEnd};
 use crate::owner::OwnerNumber;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use dmr_core::{SpinLock, SpinLockGuard};
@@ -54,62 +53,18 @@ pub(super) struct UseSlot {
 /// No generation has a number with this bit: at one per nanosecond, that would be after 292 years.
 pub(super) const FREE: u64 = 1 << 63;
 
-pub(super) struct SlotState {
-    /// The stream slot whose list of free use slots it returns to.
-    pub(super) home: u32,
-    pub(super) occupant: Occupant,
-    /// The block was released and has not left the slot.
-    pub(super) retired: bool,
-    /// A use beside the allocation has been in the ledger.
-    pub(super) used: bool,
-    /// The uses of all bytes, unless `parts` has uses.
-    pub(super) ledger: Ledger,
-    pub(super) windows: SmallVec<[OpenWindow; 2]>,
-    /// The uses and windows by the bytes that they use, once a part of a block of the slot was used.
-    pub(super) parts: Option<Box<PartUses>>,
-}
-
 // With its lock and generation it fills two cache lines.
 const _: () = assert!(size_of::<CachePadded<UseSlot>>() <= 128 || cfg!(loom));
 
-/// The owner of the blocks in a slot, and its payload.
-#[derive(Clone, Copy)]
-pub(crate) struct Occupant {
-    pub(crate) owner: Option<OwnerNumber>,
-    pub(crate) payload: u64,
-}
-
-impl Occupant {
-    /// The occupant of a slot that was never reserved.
-    pub(crate) const NONE: Self = Self { owner: None, payload: 0 };
-}
-
-pub(super) struct OpenWindow {
-    pub(super) stream: StreamId,
-    /// Unique among the windows that are open on the slot.
-    pub(super) ticket: u32,
-    pub(super) access: Access,
-}
-
-/// The end of a use whose window closes.
-#[derive(Clone, Copy)]
-pub(crate) enum WindowEnd {
-    /// Its work was never submitted.
-    Unused,
-    /// Its work was submitted.
-    Used(UseId),
-    /// Its work, and all work submitted to its stream up to this use, is done.
-    Done(UseId),
-}
-
-/// The result of closing a window.
-pub(crate) enum Closed {
-    /// Nothing has changed: there is no such window.
-    Stale,
-    /// The window is closed.
-    Window,
-    /// The window is closed, and was the last one of a retired block of this owner.
-    LastOfRetired(OwnerNumber),
+/// The result of closing the windows of tokens of one block.
+#[derive(Default)]
+pub(crate) struct Closed {
+    /// The number of tokens, from the first one on.
+    pub(crate) tokens: usize,
+    /// The number of windows that were closed: the other tokens are stale.
+    pub(crate) windows: usize,
+    /// The owner of the block, if it is retired and its last window is closed now.
+    pub(crate) retired: Option<OwnerNumber>,
 }
 
 impl Slots {
@@ -129,22 +84,29 @@ impl Slots {
         (!slot.retired).then_some(slot.occupant.payload)
     }
 
-    /// Opens a window and returns its ticket; calls `need` with each use that the new one must wait for.
+    /// Opens the window of the first use, and of the uses behind it that are of the same block if parts of that are
+    /// used. Adds the windows to `tokens`, and calls `need` with each use that the new ones must wait for. Returns
+    /// the uses behind these. On an error, windows that were opened are in `tokens`.
     #[inline(always)]
-    pub(crate) fn open(
+    pub(crate) fn open<'u>(
         &self,
-        used: &BlockUse,
-        stream: StreamId,
+        uses: &'u [BlockUse],
+        tokens: &mut UseTokens,
         mut need: impl FnMut(UseId),
-    ) -> ResourceResult<u32> {
+    ) -> ResourceResult<&'u [BlockUse]> {
+        let Some((used, behind)) = uses.split_first() else { return Ok(uses) };
+        let stream = tokens.stream();
         let slot = self.of_generation(used.block.slot(), used.block.generation());
         let Some(mut slot) = slot.map(|(_, slot)| slot).filter(|slot| !slot.retired) else {
             return Err(Self::no_window(used.block, stream));
         };
         if slot.parts.is_some() || !used.bytes.is_whole() {
-            let (ticket, waits) = slot.open_part(used, stream)?;
+            let of_block = uses.iter().take_while(|it| it.block == used.block).count();
+            let (of_block, behind) = uses.split_at(of_block);
+            let waits = slot.open_parts(of_block, tokens)?;
+            drop(slot);
             waits.into_iter().for_each(&mut need);
-            return Ok(ticket);
+            return Ok(behind);
         }
         let ticket = match slot.windows.is_empty() {
             true => 0,
@@ -152,7 +114,10 @@ impl Slots {
         };
         slot.ledger.visit_waits(stream.slot(), used.access, need);
         slot.windows.push(OpenWindow { stream, ticket, access: used.access });
-        Ok(ticket)
+        drop(slot);
+        // SAFETY: the window was opened just now, and this is its only token.
+        unsafe { tokens.push(used.block, used.access, ticket) };
+        Ok(behind)
     }
 
     /// Returns the error for a block that is not in its slot, or is retired.
@@ -164,28 +129,33 @@ impl Slots {
         }
     }
 
-    /// Closes a window. A token without a window changes nothing. `is_done` returns whether a use is known to be
-    /// done.
+    /// Closes the window of the first token, and of the tokens behind it that are of the same block if parts of that
+    /// were used. A token without a window changes nothing. `is_done` returns whether a use is known to be done.
     #[inline(always)]
     pub(crate) fn close(
         &self,
-        token: &UseToken,
-        closing: WindowEnd,
+        tokens: &[UseToken],
+        end: WindowEnd,
         is_done: &dyn Fn(UseId) -> bool,
     ) -> Closed {
+        let Some(token) = tokens.first() else { return Closed::default() };
         let of_token = self.of_generation(token.slot(), token.generation());
-        let Some((_, mut slot)) = of_token else { return Closed::Stale };
-        let is_closed = match slot.parts.is_some() {
-            true => slot.close_part(token, closing, is_done),
-            false => slot.close_whole(token, closing),
+        let Some((_, mut slot)) = of_token else {
+            return Closed { tokens: 1, ..Closed::default() };
         };
-        if !is_closed {
-            return Closed::Stale;
-        }
-        match slot.occupant.owner {
-            Some(owner) if slot.retired && slot.windows.is_empty() => Closed::LastOfRetired(owner),
-            _ => Closed::Window,
-        }
+        let (tokens, windows) = match slot.parts.is_some() {
+            true => {
+                let is_same = |it: &&UseToken| {
+                    (it.slot(), it.generation()) == (token.slot(), token.generation())
+                };
+                let of_block = tokens.iter().take_while(is_same).count();
+                (of_block, slot.close_parts(&tokens[..of_block], end, is_done))
+            }
+            false => (1, usize::from(slot.close_whole(token, end))),
+        };
+        let is_last = slot.retired && slot.windows.is_empty() && windows > 0;
+        let retired = if is_last { slot.occupant.owner } else { None };
+        Closed { tokens, windows, retired }
     }
 
     /// Makes the allocation of a block as late as `home`, and removes the uses on its home stream. Returns
@@ -333,126 +303,6 @@ impl UseSlot {
     #[inline]
     pub(super) fn set(&self, generation: u64) {
         self.generation.store(generation, Ordering::Release);
-    }
-}
-
-impl SlotState {
-    fn empty() -> Self {
-        Self {
-            home: 0,
-            occupant: Occupant::NONE,
-            retired: false,
-            used: false,
-            ledger: Ledger::new(),
-            windows: SmallVec::new(),
-            parts: None,
-        }
-    }
-
-    /// Makes `allocation` the only use in the ledger.
-    #[inline(always)]
-    pub(super) fn restart(&mut self, allocation: UseId) {
-        self.ledger.restart(allocation);
-        if let Some(parts) = &mut self.parts {
-            parts.ledger.forget();
-        }
-    }
-
-    /// Calls `need` with each use that the free of the block must come after.
-    #[inline(always)]
-    pub(super) fn visit_free_waits(&self, mut need: impl FnMut(UseId)) {
-        if let Some(parts) = &self.parts {
-            parts.ledger.visit_free_waits(&mut need);
-        }
-        self.ledger.visit_free_waits(need);
-    }
-
-    /// Returns the uses in the ledger.
-    fn entries(&self) -> impl Iterator<Item = UseId> {
-        let of_parts = self.parts.iter().flat_map(|parts| parts.ledger.entries());
-        self.ledger.entries().chain(of_parts)
-    }
-
-    /// Returns the ticket for another window beside those that are open.
-    ///
-    /// # Errors
-    ///
-    /// [`WindowConflict`](ResourceError::WindowConflict); [`Capacity`](ResourceError::Capacity) if there
-    /// are no more tickets.
-    #[inline(never)]
-    pub(super) fn ticket_for_another(
-        &self,
-        used: &BlockUse,
-        stream: StreamId,
-    ) -> ResourceResult<u32> {
-        let BlockUse { block, access, bytes } = *used;
-        let conflicts = |(at, window): &(usize, &OpenWindow)| {
-            window.stream.slot() != stream.slot()
-                && window.access.conflicts_with(access)
-                && self.bytes_of_window(*at).overlaps(bytes)
-        };
-        let mut windows = self.windows.iter().enumerate();
-        if let Some((_, &OpenWindow { stream: holder, .. })) = windows.find(conflicts) {
-            let generation = block.generation();
-            return Err(ResourceError::window_conflict(generation, holder, stream, access));
-        }
-        // One look at each window: many may be open on the parts of a block, and the slot is locked meanwhile.
-        let next = self.windows.iter().fold(0, |next, window| next.max(window.ticket + 1));
-        if next <= UseToken::MAX_TICKET { Ok(next) } else { self.lowest_free_ticket() }
-    }
-
-    /// Returns the lowest number that no open window has as its ticket.
-    #[cold]
-    fn lowest_free_ticket(&self) -> ResourceResult<u32> {
-        let is_free = |ticket: &u32| self.windows.iter().all(|window| window.ticket != *ticket);
-        (0..=UseToken::MAX_TICKET).find(is_free).ok_or_else(|| {
-            ResourceError::capacity("windows on the block", UseToken::MAX_TICKET as usize)
-        })
-    }
-
-    /// Closes a window of a block of which no part was used. Returns `false` if there is no such window.
-    #[inline(always)]
-    fn close_whole(&mut self, token: &UseToken, end: WindowEnd) -> bool {
-        match self.windows.as_slice() {
-            [only] if only.ticket == token.ticket() => drop(self.windows.pop()),
-            [] | [_] => return false,
-            _ => match self.position_of(token.ticket()) {
-                Some(at) => drop(self.windows.swap_remove(at)),
-                None => return false,
-            },
-        }
-        self.end_whole(token.access(), end);
-        true
-    }
-
-    /// Changes the ledger of all bytes at the end of a use.
-    #[inline(always)]
-    pub(super) fn end_whole(&mut self, access: Access, end: WindowEnd) {
-        match end {
-            WindowEnd::Unused => {}
-            WindowEnd::Used(used) => {
-                self.used = true;
-                self.ledger.commit(access, used);
-            }
-            WindowEnd::Done(done) => self.forget_done(access, done),
-        }
-    }
-
-    /// Returns the index of the window with this ticket.
-    #[inline(never)]
-    pub(super) fn position_of(&self, ticket: u32) -> Option<usize> {
-        self.windows.iter().position(|window| window.ticket == ticket)
-    }
-
-    /// Removes a use that is done from the ledger, and all earlier uses of its stream. If it is a write,
-    /// removes all uses of other streams.
-    #[cold]
-    fn forget_done(&mut self, access: Access, done: UseId) {
-        // Another thread may have finished a later use of the stream by now. Apart from that, a write came
-        // after all uses.
-        self.ledger.retain(|entry| {
-            if entry.slot() == done.slot() { !done.covers(entry) } else { !access.writes() }
-        });
     }
 }
 

@@ -1,14 +1,15 @@
 //! Models of the slots: what holds in every order of the threads' steps.
 
 use dmr_core::{
-    AllocTag, BlockParts, BlockSlot, BlockState, ByteRange, DeviceBlock, Generation, StreamPoolId,
-    UseTokens,
+    Access, AllocTag, BlockParts, BlockSlot, BlockState, ByteRange, DeviceBlock, Generation,
+    StreamPoolId, UseTokens,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::uses::Released;
+use crate::uses::slot_state::Occupant;
 
 fn stream(pool: StreamPoolId, slot: usize) -> StreamId {
     StreamId::from_parts(pool, slot, 0).unwrap()
@@ -32,11 +33,11 @@ fn id(slot: BlockSlot, generation: Generation, alloc_stream: StreamId) -> BlockI
     unsafe { DeviceBlock::from_parts(parts) }.id()
 }
 
-fn tokens(block: BlockId, stream: StreamId, access: Access, ticket: u32) -> UseTokens {
+/// Opens a window.
+fn open(slots: &Slots, used: BlockUse, stream: StreamId) -> ResourceResult<UseTokens> {
     let mut tokens = UseTokens::new(stream);
-    // SAFETY: no memory stands behind the block.
-    unsafe { tokens.push(block, access, ticket) };
-    tokens
+    slots.open(&[used], &mut tokens, |_| {})?;
+    Ok(tokens)
 }
 
 fn allocation(stream: StreamId) -> UseId {
@@ -67,15 +68,12 @@ fn conflicting_windows_exclude_each_other() {
                 let (slots, inside) = (Arc::clone(&slots), Arc::clone(&inside));
                 loom::thread::spawn(move || {
                     let me = stream(pool, slot);
-                    let Ok(ticket) = slots.open(&BlockUse::new(block, Access::Write), me, |_| {})
-                    else {
-                        return;
-                    };
+                    let write = BlockUse::new(block, Access::Write);
+                    let Ok(tokens) = open(&slots, write, me) else { return };
                     assert!(!inside.swap(true, Ordering::SeqCst), "two writers at once");
                     inside.store(false, Ordering::SeqCst);
-                    let tokens = tokens(block, me, Access::Write, ticket);
                     let entry = UseId::new(me.slot(), 2);
-                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry), &|_| false);
+                    slots.close(tokens.as_slice(), WindowEnd::Used(entry), &|_| false);
                 })
             })
             .into();
@@ -99,10 +97,9 @@ fn windows_on_disjoint_parts_do_not_exclude_each_other() {
                 loom::thread::spawn(move || {
                     let (me, part) = (stream(pool, slot), ByteRange::new(256 * slot as u64, 256));
                     let used = BlockUse::of_bytes(block, Access::Write, part);
-                    let ticket = slots.open(&used, me, |_| {}).unwrap();
-                    let tokens = tokens(block, me, Access::Write, ticket);
+                    let tokens = open(&slots, used, me).unwrap();
                     let entry = UseId::new(me.slot(), 2);
-                    slots.close(&tokens.as_slice()[0], WindowEnd::Used(entry), &|_| false);
+                    slots.close(tokens.as_slice(), WindowEnd::Used(entry), &|_| false);
                 })
             })
             .into();
@@ -120,13 +117,9 @@ fn windows_on_disjoint_parts_do_not_exclude_each_other() {
 /// Opens and closes a window of another stream on the block, unless it is refused; `is_gone` returns whether
 /// the block has left its slot.
 fn use_block(slots: &Slots, block: BlockId, stream: StreamId, is_gone: impl Fn() -> bool) {
-    if let Ok(ticket) = slots.open(&BlockUse::new(block, Access::Read), stream, |_| {}) {
+    if let Ok(tokens) = open(slots, BlockUse::new(block, Access::Read), stream) {
         assert!(!is_gone(), "used after it left");
-        slots.close(
-            &tokens(block, stream, Access::Read, ticket).as_slice()[0],
-            WindowEnd::Unused,
-            &|_| false,
-        );
+        slots.close(tokens.as_slice(), WindowEnd::Unused, &|_| false);
     }
 }
 
@@ -171,7 +164,7 @@ fn a_block_that_is_restored_is_used_again() {
         if let Released::Free { slot, .. } = released {
             slots.reinsert(slot, false);
             user.join().unwrap();
-            assert!(slots.open(&BlockUse::new(block, Access::Write), home, |_| {}).is_ok());
+            assert!(open(&slots, BlockUse::new(block, Access::Write), home).is_ok());
         } else {
             user.join().unwrap();
             assert!(slots.release_retired(block, owner, false, |_| ()).is_some());
@@ -189,15 +182,11 @@ fn the_last_window_of_a_retired_block_is_reported_once() {
         let (home, owner) = (stream(pool, 0), OwnerNumber::new());
         let block = insert(&slots, owner, home);
         let me = stream(pool, 1);
-        let ticket = slots.open(&BlockUse::new(block, Access::Read), me, |_| {}).unwrap();
+        let tokens = open(&slots, BlockUse::new(block, Access::Read), me).unwrap();
         let closer = {
             let slots = Arc::clone(&slots);
             loom::thread::spawn(move || {
-                let tokens = tokens(block, me, Access::Read, ticket);
-                matches!(
-                    slots.close(&tokens.as_slice()[0], WindowEnd::Unused, &|_| false),
-                    Closed::LastOfRetired(_)
-                )
+                slots.close(tokens.as_slice(), WindowEnd::Unused, &|_| false).retired.is_some()
             })
         };
         let left = matches!(slots.release(block, owner, |_| ()), Released::Free { .. });

@@ -1,10 +1,12 @@
 //! Tests of the slots without a stream pool.
 
 use dmr_core::{
-    AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId, UseTokens,
+    Access, AllocTag, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation, StreamPoolId,
+    UseTokens,
 };
 
 use super::*;
+use crate::uses::slot_state::Occupant;
 
 fn id(slot: BlockSlot, generation: Generation, alloc_stream: StreamId) -> BlockId {
     let parts = BlockParts {
@@ -34,6 +36,13 @@ fn insert(
     slots.occupy(slot, generation, allocation).unwrap()
 }
 
+/// Opens a window.
+fn open(slots: &Slots, used: BlockUse, stream: StreamId) -> UseTokens {
+    let mut tokens = UseTokens::new(stream);
+    slots.open(&[used], &mut tokens, |_| {}).unwrap();
+    tokens
+}
+
 /// U13: another thread's later use of the same stream was submitted after the stream had been
 /// waited for.
 #[test]
@@ -45,17 +54,11 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
         let generation = Generation::next();
         let allocation = UseId::new(home.slot(), 1);
         let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
-        let open = || {
-            let ticket = slots.open(&BlockUse::new(block, access), stream, |_| {}).unwrap();
-            let mut tokens = UseTokens::new(stream);
-            // SAFETY: no memory stands behind the block.
-            unsafe { tokens.push(block, access, ticket) };
-            tokens
-        };
+        let open = || open(&slots, BlockUse::new(block, access), stream);
         let (done, later) = (open(), open());
-        slots
-            .close(&later.as_slice()[0], WindowEnd::Used(UseId::new(stream.slot(), 4)), &|_| false);
-        slots.close(&done.as_slice()[0], WindowEnd::Done(UseId::new(stream.slot(), 2)), &|_| false);
+        let close = |tokens: UseTokens, end| slots.close(tokens.as_slice(), end, &|_| false);
+        close(later, WindowEnd::Used(UseId::new(stream.slot(), 4)));
+        close(done, WindowEnd::Done(UseId::new(stream.slot(), 2)));
         let mut needs = Vec::new();
         slots.visit_host_waits(block, ByteRange::WHOLE, |need| needs.push(need.seq())).unwrap();
         assert!(needs.contains(&4), "{access:?}: {needs:?}");
@@ -70,24 +73,20 @@ fn each_open_window_has_a_ticket_that_no_other_has() {
     let (slots, generation) = (Slots::new(pool, 1), Generation::next());
     let block = id(insert(&slots, generation, UseId::new(0, 1), Occupant::NONE), generation, home);
     let used = BlockUse::new(block, Access::Write);
-    let mut open: Vec<u32> = Vec::new();
+    let mut windows: Vec<UseTokens> = Vec::new();
     for step in 0..200_usize {
         // Two are opened for each that is closed, for a while; then all are closed.
         if step % 3 < 2 && step < 100 {
-            let ticket = slots.open(&used, home, |_| {}).unwrap();
-            assert!(!open.contains(&ticket), "{ticket} is open: {open:?}");
-            open.push(ticket);
-        } else if !open.is_empty() {
-            let mut tokens = UseTokens::new(home);
-            // SAFETY: no memory stands behind the block.
-            unsafe { tokens.push(block, Access::Write, open.swap_remove(step * 7 % open.len())) };
-            assert!(matches!(
-                slots.close(&tokens.as_slice()[0], WindowEnd::Unused, &|_| false),
-                Closed::Window
-            ));
+            let opened = open(&slots, used, home);
+            assert!(!windows.contains(&opened), "{opened:?} is open: {windows:?}");
+            windows.push(opened);
+        } else if !windows.is_empty() {
+            let tokens = windows.swap_remove(step * 7 % windows.len());
+            let closed = slots.close(tokens.as_slice(), WindowEnd::Unused, &|_| false);
+            assert_eq!((closed.tokens, closed.windows), (1, 1));
         }
     }
-    assert!(open.is_empty() && !slots.has_open_window(block));
+    assert!(windows.is_empty() && !slots.has_open_window(block));
 }
 
 /// A number of slots that fill one row and a part of another.
@@ -132,8 +131,53 @@ fn behind_the_last_ticket_the_lowest_free_one_is_next() {
     let allocation = UseId::new(home.slot(), 1);
     let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
     let used = BlockUse::new(block, Access::Read);
-    let open = || slots.open(&used, home, |_| {}).unwrap();
+    let open = || open(&slots, used, home).as_slice()[0].ticket();
     assert_eq!([open(), open()], [0, 1]);
     slots.of(block).unwrap().1.windows[1].ticket = dmr_core::UseToken::MAX_TICKET;
     assert_eq!([open(), open()], [1, 2]);
+}
+
+/// U6, U15: of tokens in a row, those of one block close its windows, each its own; a stale one changes nothing.
+#[test]
+fn the_windows_of_parts_are_opened_and_closed_together() {
+    let pool = StreamPoolId::next().unwrap();
+    let [home, other] = [0, 1].map(|slot| StreamId::from_parts(pool, slot, 0).unwrap());
+    let slots = Slots::new(pool, 2);
+    let blocks = [0, 1].map(|_| {
+        let generation = Generation::next();
+        let slot = insert(&slots, generation, UseId::new(home.slot(), 1), Occupant::NONE);
+        id(slot, generation, home)
+    });
+    let part = |block: usize, at: u64| {
+        BlockUse::of_bytes(blocks[block], Access::Write, ByteRange::new(256 + 8 * at, 8))
+    };
+    let uses = [part(0, 0), part(0, 1), part(0, 2), part(1, 0), part(0, 3)];
+    let mut tokens = UseTokens::new(home);
+    let mut left: &[BlockUse] = &uses;
+    let mut runs = Vec::new();
+    while !left.is_empty() {
+        let before = left.len();
+        left = slots.open(left, &mut tokens, |_| {}).unwrap();
+        runs.push(before - left.len());
+    }
+    assert_eq!(runs, [3, 1, 1]);
+    assert_eq!(tokens.len(), uses.len());
+    // Another stream conflicts with the third part of the first block: the two before it stay open.
+    let mut others = UseTokens::new(other);
+    let conflicting = [part(0, 4), part(0, 5), part(0, 2)];
+    let refused = slots.open(&conflicting, &mut others, |_| {});
+    assert!(matches!(refused, Err(ResourceError::WindowConflict { .. })));
+    assert_eq!(others.len(), 2);
+    let end = WindowEnd::Used(UseId::new(home.slot(), 2));
+    let first = slots.close(&tokens.as_slice()[1..], end, &|_| false);
+    assert_eq!((first.tokens, first.windows), (2, 2));
+    let again = slots.close(tokens.as_slice(), end, &|_| false);
+    assert_eq!((again.tokens, again.windows), (3, 1), "two are closed already");
+    let unused = slots.close(others.as_slice(), WindowEnd::Unused, &|_| false);
+    assert_eq!((unused.tokens, unused.windows), (2, 2));
+    assert!(slots.has_open_window(blocks[0]) && slots.has_open_window(blocks[1]));
+    for at in [3, 4] {
+        assert_eq!(slots.close(&tokens.as_slice()[at..], end, &|_| false).windows, 1);
+    }
+    assert!(!slots.has_open_window(blocks[0]) && !slots.has_open_window(blocks[1]));
 }

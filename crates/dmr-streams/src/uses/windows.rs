@@ -9,11 +9,15 @@ use dmr_core::ledger::UseId;
 use dmr_core::{Access, BlockId, BlockUse, ResourceError, ResourceResult, StreamId, UseTokens};
 use smallvec::SmallVec;
 
-use super::slots::{Closed, WindowEnd};
+use super::slot_state::WindowEnd;
+use super::slots::Closed;
 use super::{Needs, UseTable, covering};
 use crate::holds::Holds;
 use crate::progress::Event;
 use crate::{HomeStream, StreamGuard};
+
+/// The number of tokens that need no allocation on the host heap.
+const INLINE: usize = 8;
 
 impl UseTable<'_> {
     /// Makes `stream` wait for all uses that the new ones must come after, and opens a window for each: all of
@@ -85,16 +89,17 @@ impl UseTable<'_> {
             return Ok(());
         }
         stream.refuse_capture()?;
-        let mut needs = Needs::new();
-        for used in uses {
+        if uses.len() > INLINE {
+            tokens.reserve(uses.len());
+        }
+        let (mut needs, mut left) = (Needs::new(), uses);
+        while !left.is_empty() {
             let need = |used| {
                 if self.holds_up(stream.slot(), used) {
                     Self::add_need(used, &mut needs);
                 }
             };
-            let ticket = self.slots().open(used, stream.id(), need)?;
-            // SAFETY: the window was opened just now, and this is its only token.
-            unsafe { tokens.push(used.block, used.access, ticket) };
+            left = self.slots().open(left, tokens, need)?;
         }
         if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
     }
@@ -285,18 +290,17 @@ impl UseTable<'_> {
     ) -> ResourceResult<()> {
         let (mut closed, mut stale) = (0, None);
         let is_done = |used| self.pool.progress().is_done(used);
-        for token in &tokens.as_slice()[from..] {
-            match self.slots().close(token, end, &is_done) {
-                Closed::Stale => {
-                    stale = Some(token.generation());
-                    continue;
-                }
-                Closed::Window => {}
-                Closed::LastOfRetired(owner) => {
-                    self.pool.closed_queues().push(owner, token.generation().get());
-                }
+        let mut left = &tokens.as_slice()[from..];
+        while let Some(first) = left.first() {
+            let Closed { tokens, windows, retired } = self.slots().close(left, end, &is_done);
+            if windows < tokens {
+                stale = Some(first.generation());
             }
-            closed += 1;
+            if let Some(owner) = retired {
+                self.pool.closed_queues().push(owner, first.generation().get());
+            }
+            closed += windows;
+            left = &left[tokens..];
         }
         tokens.truncate(from);
         if let Some(holds) = holds {
