@@ -4,16 +4,16 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
 use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
-use dmr_core::{ResourceResult, StreamId};
+use dmr_core::{ResourceResult, StreamId, StreamPoolId};
 
-use crate::progress::Event;
+use crate::progress::{CompletionLog, Event};
 use crate::{Device, StreamPool, watcher};
 
 /// A future that is ready when a stream has done the work that was submitted before
@@ -44,8 +44,8 @@ enum State {
 /// A wait that a future and the watcher share.
 pub(crate) struct Wait {
     device: Device,
-    /// For what is known of the streams; the wait keeps no pool alive.
-    pool: Weak<StreamPool>,
+    log: CompletionLog,
+    pool: StreamPoolId,
     /// Recorded behind the work. `None` once the work is known to be done, and when the future was dropped.
     event: Mutex<Option<Event>>,
     outcome: OnceLock<ResourceResult<()>>,
@@ -82,7 +82,8 @@ impl StreamPool {
         let Some(event) = self.progress().event_on(&stream)? else { return Ok(None) };
         let wait = Arc::new(Wait {
             device: self.device().clone(),
-            pool: Arc::downgrade(self),
+            log: self.progress().completion_log(),
+            pool: self.id(),
             event: Mutex::new(Some(event)),
             outcome: OnceLock::new(),
             waker: AtomicWaker::new(),
@@ -156,10 +157,8 @@ impl Wait {
         if queried == Ok(false) {
             return false;
         }
-        if queried == Ok(true)
-            && let Some(pool) = self.pool.upgrade()
-        {
-            pool.progress().has_completed(&event);
+        if queried == Ok(true) {
+            self.log.has_completed(&event);
         }
         // Before the future is ready: nothing of the pool is in use then.
         drop(event);
@@ -190,7 +189,7 @@ impl Wait {
 
     /// Returns whether both wait for the same stream.
     pub(crate) fn is_of_stream(&self, other: &Self) -> bool {
-        self.slot == other.slot && Weak::ptr_eq(&self.pool, &other.pool)
+        self.slot == other.slot && self.pool == other.pool
     }
 
     /// Returns when the wait began.

@@ -1,5 +1,7 @@
 //! The timelines of a pool's streams, and the events by which streams wait for each other.
 
+use std::sync::Weak;
+
 use crossbeam_utils::CachePadded;
 use dmr_core::ledger::UseId;
 use dmr_core::{ResourceError, ResourceResult};
@@ -14,13 +16,36 @@ const CAPTURED_EVENT: i32 = 907;
 
 /// The timelines of the streams of a pool, by slot.
 pub(crate) struct Progress {
-    timelines: Box<[CachePadded<Timeline<DriverEvent>>]>,
+    timelines: std::sync::Arc<Timelines>,
     /// The end of the slots in which an event was recorded: no stream has waited for another slot.
     reach: AtomicUsize,
     /// A second stream exists or is about to exist: uses are recorded from now on.
     several: AtomicBool,
     /// An event of the first stream covers all its work from before there was a second.
     is_announced: AtomicBool,
+}
+
+type Timelines = [CachePadded<Timeline<DriverEvent>>];
+
+/// What remembers the end of a stream's work after an event was queried elsewhere. It keeps no stream pool alive: the
+/// thread that uses it can be the last owner of the timelines, whose events it destroys then, and of nothing else.
+pub(crate) struct CompletionLog(Weak<Timelines>);
+
+impl CompletionLog {
+    /// Remembers that an event is done, and so all uses that it covers. Does nothing if the stream pool was dropped.
+    pub(crate) fn has_completed(&self, event: &Event) {
+        if let Some(timelines) = self.0.upgrade() {
+            complete(&timelines, event, timelines.len());
+        }
+    }
+}
+
+/// Remembers that an event is done, and so the uses that it covers on streams in slots below `reach`.
+fn complete(timelines: &Timelines, event: &Event, reach: usize) {
+    timelines[event.slot()].raise_done(event.seq());
+    for (slot, seq) in event.seen.iter(reach) {
+        timelines[slot].raise_done(seq);
+    }
 }
 
 /// An event that is not recorded again while this exists.
@@ -118,10 +143,12 @@ impl Progress {
 
     /// Remembers that an event is done, and so all uses that it covers.
     pub(crate) fn has_completed(&self, event: &Event) {
-        self.timelines[event.slot()].raise_done(event.seq());
-        for (slot, seq) in event.seen.iter(self.reach()) {
-            self.timelines[slot].raise_done(seq);
-        }
+        complete(&self.timelines, event, self.reach());
+    }
+
+    /// Returns what remembers the end of an event's work without this.
+    pub(crate) fn completion_log(&self) -> CompletionLog {
+        CompletionLog(std::sync::Arc::downgrade(&self.timelines))
     }
 
     /// Numbers a use that was submitted, writes the number to `marked`, and records an event for the use

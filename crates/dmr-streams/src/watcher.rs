@@ -98,20 +98,16 @@ impl Watcher {
     }
 
     fn run(&self) {
-        let mut queues = Vec::new();
+        let mut running = Running { watcher: self, queues: Vec::new() };
         let mut pause = None;
-        while self.receive(&mut queues, pause) {
+        while self.receive(&mut running.queues, pause) {
             let looking = lock(&self.looking);
             if self.is_ending.load(Ordering::SeqCst) {
                 continue;
             }
-            queues.retain_mut(Queue::look);
+            running.queues.retain_mut(Queue::look);
             drop(looking);
-            pause = queues.iter().map(Queue::age).min().map(pause_after);
-        }
-        // Whatever waits looks itself from now on.
-        for wait in queues.iter().flat_map(|queue| &queue.waits) {
-            wait.wake();
+            pause = running.queues.iter().map(Queue::age).min().map(pause_after);
         }
     }
 
@@ -126,10 +122,6 @@ impl Watcher {
             };
         }
         let is_ending = self.is_ending.load(Ordering::SeqCst);
-        if is_ending {
-            // Under the lock: no wait arrives after it.
-            self.is_running.store(false, Ordering::Release);
-        }
         let waits = std::mem::take(&mut *arrived);
         drop(arrived);
         for wait in waits {
@@ -139,6 +131,25 @@ impl Watcher {
             }
         }
         !is_ending
+    }
+}
+
+/// The waits of the thread while it runs. However it ends, also by a panic of an executor's code, what waits is woken
+/// and looks itself from then on.
+struct Running<'w> {
+    watcher: &'w Watcher,
+    queues: Vec<Queue>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut arrived = lock(&self.watcher.arrived);
+        // Under the lock: no wait arrives after it, unless another thread is started.
+        self.watcher.is_running.store(false, Ordering::Release);
+        let arrived = std::mem::take(&mut *arrived);
+        for wait in self.queues.iter().flat_map(|queue| &queue.waits).chain(&arrived) {
+            wait.wake();
+        }
     }
 }
 
@@ -196,4 +207,21 @@ fn sleep_precisely() {
 /// Returns the time until the next look at waits of which the youngest has taken `age`.
 fn pause_after(age: Duration) -> Duration {
     (age / PAUSE_DIVISOR).clamp(*PAUSES.start(), *PAUSES.end())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_leaves_no_watcher_marked_as_running() {
+        let watcher = Watcher::default();
+        watcher.is_running.store(true, Ordering::Release);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _running = Running { watcher: &watcher, queues: Vec::new() };
+            panic!("as code of an executor may");
+        }));
+        assert!(panicked.is_err());
+        assert!(!watcher.is_running.load(Ordering::Acquire));
+    }
 }
