@@ -130,6 +130,8 @@ enum Lie {
     OpensNoWindow,
     ClosesNoWindow,
     AllocatesHalf,
+    /// It replaces a block that is to grow by a smaller one.
+    Exchanges,
 }
 
 impl Lying {
@@ -153,6 +155,17 @@ impl DeviceMemoryResource for Lying {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.upstream.deallocate(block)
+    }
+
+    fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
+        if self.lie != Lie::Exchanges {
+            return self.upstream.try_grow(block, bytes);
+        }
+        let smaller =
+            self.upstream.allocate(block.bytes() / 2, block.alloc_stream(), block.tag())?;
+        let larger = std::mem::replace(block, smaller);
+        self.upstream.deallocate(larger).map_err(|refused| refused.error)?;
+        Ok(true)
     }
 
     fn is_retired(&self, block: BlockId) -> bool {
@@ -326,4 +339,15 @@ fn a_block_with_fewer_bytes_than_asked_for_becomes_no_buffer() {
     };
     assert_eq!((len, bytes), (LEN, LEN / 2));
     ctx.assert_clean(rig);
+}
+
+/// A copy of the elements would read and write the memory behind the block.
+#[test]
+fn a_buffer_whose_block_is_exchanged_for_a_smaller_one_has_fewer_elements() {
+    let rig = lazy();
+    let ctx = Lying::context(&rig, Lie::Exchanges);
+    let mut buffer = DeviceBuffer::from_host(&ctx, ctx.home(), &[1u8; LEN]).unwrap();
+    let _ = buffer.try_grow(2 * LEN);
+    let bytes = buffer.block().unwrap().bytes();
+    assert!(bytes < LEN && buffer.len() <= bytes, "{} elements in {bytes} bytes", buffer.len());
 }

@@ -8,8 +8,8 @@ use context::Context;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaContext, result};
 use dmr_buffer::DeviceBuffer;
-use dmr_core::ResourceError;
 use dmr_core::error::StreamProblem;
+use dmr_core::{Access, BlockUse, ResourceError};
 use dmr_sim::{Policy, Universe};
 use dmr_streams::{CudaSlices, DeviceContext};
 use dmr_testkit::{Rig, for_each_driver_call};
@@ -71,6 +71,44 @@ fn slices_of_another_context_and_on_a_stream_that_captures_are_returned() {
     end_capture().expect("the capture goes on");
     drop((refused, own, home));
     ctx.assert_clean(rig);
+}
+
+/// The slice's stream would not wait for a use that another thread prepares and finishes meanwhile.
+#[test]
+fn a_use_that_is_prepared_while_a_slice_is_given_back_is_refused() {
+    let given_back_while = |held: Option<u64>| {
+        let rig = lazy();
+        let ctx = Context::tracked(&rig);
+        let (home, away) = (rig.stream(), rig.stream());
+        let own = rig.device().context().new_stream().unwrap();
+        let slice = own.clone_htod(&[1u8; LEN]).unwrap();
+        let mut x = DeviceBuffer::adopt(&ctx, &home, slice).unwrap();
+        x.fill(2, &away).unwrap();
+        let write = [BlockUse::new(x.block().unwrap().id(), Access::Write)];
+        rig.universe().reset_calls();
+        let given = std::thread::scope(|scope| {
+            let hold = held.map(|call| rig.universe().hold_call_number(call));
+            let given = scope.spawn(|| x.into_cuda_slice());
+            if let Some(hold) = hold {
+                hold.wait_until_held();
+                let refused = rig.streams().uses().prepare(&write, home.id());
+                let is_stale = matches!(refused, Err(ResourceError::UseAfterFree { .. }));
+                assert!(is_stale, "call {held:?}: {refused:?}");
+                hold.release();
+            }
+            given.join().unwrap().unwrap()
+        });
+        let calls = rig.universe().calls().total();
+        assert_eq!(own.clone_dtoh(&given).unwrap(), [2; LEN]);
+        drop((given, home, away, own));
+        ctx.assert_clean(rig);
+        calls
+    };
+    let calls = given_back_while(None);
+    assert!(calls > 2, "{calls}");
+    for call in 1..=calls {
+        given_back_while(Some(call));
+    }
 }
 
 #[test]
