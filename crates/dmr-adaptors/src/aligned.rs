@@ -13,8 +13,8 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, human_bytes};
 use dmr_core::sync::{ignore_poison, lock};
 use dmr_core::{
-    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, Process,
-    ResourceError, ResourceResult, StreamId, Usage, forward,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, DriverAllocation,
+    Process, ResourceError, ResourceResult, StreamId, Usage, forward,
 };
 
 use crate::ResourceLayer;
@@ -175,6 +175,12 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AlignedResource<R> {
         })?;
         self.blocks().deallocated(id, bytes, state, |block| self.upstream.is_retired(block));
         Ok(state)
+    }
+
+    /// Gives no block away: it may begin inside of the driver's allocation.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let refused = ResourceError::not_given_away(&block, "the layer for alignment");
+        Err(DeallocateError::new(refused, block))
     }
 
     /// Never grows a block: the bytes after the part are padding, and a block below the threshold is not

@@ -253,6 +253,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for FailureCallbackResource<R
 
     forward!(
         upstream: deallocate,
+        give_away,
         // Not rescued: a block that cannot grow in place returns `false`, which is no error.
         try_grow,
         is_retired,

@@ -1,12 +1,14 @@
 //! Slices of cudarc as buffers, and buffers as slices of cudarc.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
 use bytemuck::Pod;
 use cudarc::driver::CudaSlice;
+use dmr_core::error::StreamProblem;
 use dmr_core::size::BLOCK_ALIGNMENT;
-use dmr_core::{AllocTag, ResourceError, StreamId};
-use dmr_streams::{AdoptSliceError, CudaSlices, DeviceContext};
+use dmr_core::{AllocTag, DeallocateError, DeviceBlock, ResourceError, ResourceResult, StreamId};
+use dmr_streams::{AdoptSliceError, CudaSlices, DeviceContext, HomeStream, StreamGuard};
 
 use crate::DeviceBuffer;
 use crate::owner::Owner;
@@ -59,15 +61,20 @@ impl<T: Pod> DeviceBuffer<T> {
     /// Gives the buffer to cudarc, for good. The slice's stream waits for all uses of the buffer; cudarc orders later
     /// uses on other streams after that, and frees the memory.
     ///
-    /// The memory must be cudarc's: that of a buffer that was [adopted](Self::adopt), or was made with [`CudaSlices`] as
-    /// its context. The slice has the stream of the adopted slice, or the stream that the buffer was made on.
+    /// The memory must be an allocation of the driver: that of a buffer of the direct or the async backend, of one that
+    /// was [adopted](Self::adopt), or was made with [`CudaSlices`] as its context. Budgets, logs, statistics and other
+    /// layers around the backend count it as freed. The slice has the stream of the adopted slice, or the home stream of
+    /// the buffer.
+    ///
+    /// A resource that does not track uses orders nothing: the uses are those of the home stream.
     ///
     /// # Errors
     ///
-    /// The buffer is in the error. [`ForeignBlock`](ResourceError::ForeignBlock) for a buffer of any other resource:
-    /// copy it into one that is made with [`CudaSlices`]; [`WindowConflict`](ResourceError::WindowConflict) if a launch that
-    /// uses it is prepared; [`StreamCapturing`](ResourceError::StreamCapturing);
-    /// [`Driver`](ResourceError::Driver).
+    /// The buffer is in the error. [`NotGivenAway`](ResourceError::NotGivenAway) for memory of a pool, of mapped pages, and
+    /// inside of a debug guard or an aligned resource: copy it into a buffer that is made with [`CudaSlices`];
+    /// [`WindowConflict`](ResourceError::WindowConflict) if a launch that uses it is prepared;
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the home stream was retired;
+    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
     pub fn into_cuda_slice(mut self) -> Result<CudaSlice<T>, Box<GiveAwayError<T>>> {
         let slices = CudaSlices::of(&self.owner);
         let Some(block) = self.block.take() else {
@@ -80,10 +87,85 @@ impl<T: Pod> DeviceBuffer<T> {
             return empty.map_err(|error| Box::new(GiveAwayError { error, buffer: self }));
         };
         // SAFETY: any bytes are a value of a `Pod`.
-        unsafe { slices.give_back(block) }.map_err(|refused| {
-            let dmr_core::DeallocateError { error, block, .. } = *refused;
-            self.block = Some(block);
+        let given = match unsafe { slices.give_back(block) } {
+            Ok(slice) => Ok(slice),
+            // The memory is another resource's.
+            Err(refused) if matches!(refused.error, ResourceError::ForeignBlock { .. }) => {
+                self.owner.give_away(refused.block, self.len)
+            }
+            Err(refused) => Err(NotGiven::from(refused)),
+        };
+        given.map_err(|NotGiven { error, block }| {
+            // A resource may return another block than it was given.
+            self.block = block;
+            self.len = self.len.min(self.capacity());
             Box::new(GiveAwayError { error, buffer: self })
         })
+    }
+}
+
+/// A block that was not given to cudarc.
+struct NotGiven {
+    error: ResourceError,
+    /// `None` if it is gone all the same: its memory is leaked.
+    block: Option<DeviceBlock>,
+}
+
+impl From<Box<DeallocateError>> for NotGiven {
+    fn from(refused: Box<DeallocateError>) -> Self {
+        let DeallocateError { error, block, .. } = *refused;
+        Self { error, block: Some(block) }
+    }
+}
+
+impl Owner {
+    /// Gives a block of the resource to cudarc, as a slice of `len` elements on the block's home stream.
+    fn give_away<T: Pod>(&self, block: DeviceBlock, len: usize) -> Result<CudaSlice<T>, NotGiven> {
+        let (id, ptr) = (block.id(), block.ptr());
+        // First, because it may fail. Not dropped if the resource panics: it owns nothing yet.
+        let (home, mut slice) = match self.slice_of::<T>(&block, len) {
+            Ok((home, slice)) => (home, ManuallyDrop::new(slice)),
+            Err(error) => return Err(NotGiven { error, block: Some(block) }),
+        };
+        let recorded = match self.resource.give_away(block) {
+            Ok(given) if (given.ptr(), given.home_stream()) == (ptr, id.alloc_stream()) => {
+                // The home stream comes after all uses only now.
+                self.streams
+                    .device()
+                    .record_write(&mut slice, home.stream())
+                    .or_else(|_| home.synchronize())
+            }
+            // The resource had another block.
+            Ok(_) => Err(ResourceError::use_after_free(id.generation())),
+            Err(refused) => {
+                ManuallyDrop::into_inner(slice).leak();
+                return Err(refused.into());
+            }
+        };
+        match recorded {
+            Ok(()) => Ok(ManuallyDrop::into_inner(slice)),
+            Err(error) => {
+                ManuallyDrop::into_inner(slice).leak();
+                Err(NotGiven { error, block: None })
+            }
+        }
+    }
+
+    /// Makes a slice of a block's first elements, and returns it with its stream, the block's home stream. The slice owns
+    /// nothing until the block is given away: leak it if it is not.
+    fn slice_of<T: Pod>(
+        &self,
+        block: &DeviceBlock,
+        len: usize,
+    ) -> ResourceResult<(StreamGuard<'_>, CudaSlice<T>)> {
+        let home = block.alloc_stream();
+        let HomeStream::Live(stream) = self.streams.enter_home(home)? else {
+            return Err(ResourceError::stream_misuse(home, StreamProblem::ReturnedLease));
+        };
+        stream.refuse_capture()?;
+        self.streams.device().bind()?;
+        // SAFETY: the block has the elements; any bytes are a value of a `Pod`.
+        let slice = unsafe { self.streams.device().slice_at(stream.stream(), block.ptr(), len) }?;
+        Ok((stream, slice))
     }
 }

@@ -217,6 +217,19 @@ pub enum ResourceError {
         bytes: usize,
     },
 
+    /// The memory of the block cannot be given away, because the driver has no allocation of its own for it.
+    #[non_exhaustive]
+    #[error(
+        "{resource} cannot give block {generation} away, which is not an allocation of the driver: copy it to a buffer \
+         of a backend without a pool, or of `CudaSlices`"
+    )]
+    NotGivenAway {
+        /// The block.
+        generation: Generation,
+        /// The resource, or layer, that refused.
+        resource: &'static str,
+    },
+
     /// Physical memory belongs to another resource.
     #[non_exhaustive]
     #[error(

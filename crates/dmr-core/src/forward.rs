@@ -28,7 +28,7 @@
 ///
 ///     // `forward!(upstream(): ...)` calls a method `upstream` instead.
 ///     forward!(
-///         upstream: deallocate, try_grow, is_retired, device_ordinal, stream_pool, bytes_outstanding, usage,
+///         upstream: deallocate, give_away, try_grow, is_retired, device_ordinal, stream_pool, bytes_outstanding, usage,
 ///         try_reap, reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
 ///     );
 /// }
@@ -51,6 +51,12 @@ macro_rules! forward {
         #[inline]
         fn deallocate(&self, block: $crate::DeviceBlock) -> ::core::result::Result<$crate::BlockState, ::std::boxed::Box<$crate::DeallocateError>> {
             self.$($upstream)+.deallocate(block)
+        }
+    };
+    (@one [$($upstream:tt)+] give_away) => {
+        #[inline]
+        fn give_away(&self, block: $crate::DeviceBlock) -> ::core::result::Result<$crate::DriverAllocation, ::std::boxed::Box<$crate::DeallocateError>> {
+            self.$($upstream)+.give_away(block)
         }
     };
     (@one [$($upstream:tt)+] try_grow) => {

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use crate::error::PeerProblem;
 use crate::{
-    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, PeerAccess, ResourceError,
-    ResourceResult, StreamId, StreamPoolId, Usage, UseTracking, VirtualMemory,
+    AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DriverAllocation, PeerAccess,
+    ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTracking, VirtualMemory,
 };
+
+/// The name of a resource that has no method [`give_away`](DeviceMemoryResource::give_away) of its own, in its error.
+pub(crate) const UNNAMED: &str = "this resource";
 
 /// A source of device memory, ordered on streams.
 ///
@@ -53,6 +56,28 @@ pub trait DeviceMemoryResource: Debug + Send + Sync {
     /// [`PartOfBlock`](ResourceError::PartOfBlock) for a [part](DeviceBlock::narrow) of the block that was
     /// allocated: restore the whole, and deallocate that.
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>>;
+
+    /// Gives a block's memory away: it belongs to the caller, for whom the driver frees it, and this resource has
+    /// forgotten it. Work that is submitted to the block's home stream from now on comes after all recorded uses. Does
+    /// not wait.
+    ///
+    /// [`usage`](Self::usage) counts the block as freed, and a layer does with it what it does with a block that is
+    /// deallocated and freed at once.
+    ///
+    /// The default body is for a resource whose blocks are not allocations of the driver.
+    ///
+    /// # Errors
+    ///
+    /// The error contains the block, and nothing has changed, except that the home stream may have been made to wait.
+    /// [`NotGivenAway`](ResourceError::NotGivenAway) if the block is not an allocation of the driver;
+    /// [`PartOfBlock`](ResourceError::PartOfBlock), as for [`deallocate`](Self::deallocate);
+    /// [`WindowConflict`](ResourceError::WindowConflict) while a window is open on the block;
+    /// [`StreamMisuse`](ResourceError::StreamMisuse) if the home stream was retired;
+    /// [`StreamCapturing`](ResourceError::StreamCapturing); [`Driver`](ResourceError::Driver).
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let refused = ResourceError::not_given_away(&block, UNNAMED);
+        Err(DeallocateError::new(refused, block))
+    }
 
     /// Makes a block larger in place. Returns whether the block has at least `bytes` bytes now; if it is
     /// `false`, nothing has changed: allocate another block and copy. Never makes a block smaller.
@@ -193,6 +218,12 @@ macro_rules! forward_to_pointee {
             }
             fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
                 (**self).deallocate(block)
+            }
+            fn give_away(
+                &self,
+                block: DeviceBlock,
+            ) -> Result<DriverAllocation, Box<DeallocateError>> {
+                (**self).give_away(block)
             }
             fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
                 (**self).try_grow(block, bytes)

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use dmr_core::{
     AddressRange, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError,
-    DestroyError, DeviceBlock, DeviceMemoryResource, Generation, PeerAccess, PhysicalMemory,
-    ReleaseError, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
-    UseTracking, VirtualMemory,
+    DestroyError, DeviceBlock, DeviceMemoryResource, DriverAllocation, Generation, PeerAccess,
+    PhysicalMemory, ReleaseError, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    UseTokens, UseTracking, VirtualMemory,
 };
 
 /// One call, with its arguments.
@@ -15,6 +15,7 @@ use dmr_core::{
 enum Call {
     Allocate(usize, StreamId, AllocTag),
     Deallocate(BlockId),
+    GiveAway(BlockId),
     TryGrow(BlockId, usize),
     IsRetired(BlockId),
     DeviceOrdinal,
@@ -95,6 +96,10 @@ impl DeviceMemoryResource for Spy {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.called(Call::Deallocate(block.id()));
         Err(DeallocateError::new(refusal("deallocate"), block))
+    }
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        self.called(Call::GiveAway(block.id()));
+        Err(DeallocateError::new(refusal("give_away"), block))
     }
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {
         self.called(Call::TryGrow(block.id(), bytes));
@@ -203,7 +208,10 @@ fn assert_forwards(spy: &Spy, pointer: impl DeviceMemoryResource) {
     assert_eq!(pointer.try_grow(&mut block, 200), Ok(true));
     assert_eq!(spy.calls(), [Call::TryGrow(allocated, 200)]);
     assert_eq!(block.bytes(), 200);
-    let refused = pointer.deallocate(block).unwrap_err();
+    let refused = pointer.give_away(block).unwrap_err();
+    assert_eq!(spy.calls(), [Call::GiveAway(allocated)]);
+    assert_eq!((refused.error, refused.block.id()), (refusal("give_away"), allocated));
+    let refused = pointer.deallocate(refused.block).unwrap_err();
     assert_eq!(spy.calls(), [Call::Deallocate(allocated)]);
     assert!(pointer.is_retired(allocated));
     assert_eq!(spy.calls(), [Call::IsRetired(allocated)]);

@@ -11,8 +11,8 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, PeerAccess, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
+    DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, ResourceError, ResourceResult,
+    StreamId, StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
@@ -289,6 +289,22 @@ impl DeviceMemoryResource for AsyncCudaResource {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.release(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    /// The driver goes on counting the memory as its pool's until it is freed.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let left = block.require_part_depth(0);
+        let left = left.and_then(|()| self.uses().release_after_uses(&self.owner, &block));
+        match left {
+            Ok((slot, _)) => {
+                let home = block.alloc_stream();
+                self.accounts.released_and_freed(home, block.bytes() as u64, slot);
+                // SAFETY: the block is from the driver's pool, was released here, and is not freed. Its home stream comes
+                // after its uses.
+                Ok(unsafe { DriverAllocation::from_block(block) })
+            }
+            Err(error) => Err(DeallocateError::new(error, block)),
+        }
     }
 
     /// Grows nothing: the driver does not.

@@ -12,8 +12,8 @@ use dmr_core::size::{BLOCK_ALIGNMENT, checked_round_up};
 use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, MemoryObserver, PeerAccess, ResourceError, ResourceResult,
-    StreamId, StreamPoolId, Usage,
+    DeviceMemoryResource, DriverAllocation, Generation, MemoryObserver, PeerAccess, ResourceError,
+    ResourceResult, StreamId, StreamPoolId, Usage,
 };
 use dmr_streams::uses::{Dependencies, Patience, Pending, PendingFrees};
 use dmr_streams::{Device, RelaxedCapture, StreamPool};
@@ -55,6 +55,9 @@ pub struct DirectCudaResource {
     has_peers: AtomicBool,
 }
 
+/// The name of the resource in errors, when other devices have access.
+const WITH_PEERS: &str = "the direct backend, whose memory other devices access,";
+
 /// Never locked across a driver call.
 #[derive(Default)]
 struct State {
@@ -63,6 +66,27 @@ struct State {
     /// Of the pending blocks, and of those that a thread is freeing.
     retired: HashSet<Generation>,
     usage: Usage,
+}
+
+impl State {
+    /// Removes a live block from the table, and its bytes from those of live blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`UseAfterFree`](ResourceError::UseAfterFree) for a retired block, and
+    /// [`ForeignBlock`](ResourceError::ForeignBlock).
+    fn remove_live(&mut self, block: &DeviceBlock, device_ordinal: usize) -> ResourceResult<()> {
+        let (ptr, generation) = (block.ptr(), block.generation());
+        if self.live.get(&ptr) != Some(&generation) {
+            return Err(match self.retired.contains(&generation) {
+                true => ResourceError::use_after_free(generation),
+                false => ResourceError::foreign_block(block, device_ordinal),
+            });
+        }
+        self.live.remove(&ptr);
+        self.usage.live -= block.bytes() as u64;
+        Ok(())
+    }
 }
 
 /// A block that was deallocated and is not freed.
@@ -157,6 +181,25 @@ impl DirectCudaResource {
         Ok(freed)
     }
 
+    /// Removes a live block, which is counted as freed and is not freed here.
+    fn forget(&self, block: &DeviceBlock) -> ResourceResult<()> {
+        self.device().check()?;
+        block.require_part_depth(0)?;
+        // A layer that tracks uses passes a block on without the slot that it has given it.
+        if block.id().slot() != BlockSlot::NONE {
+            return Err(ResourceError::foreign_block(block, self.device_ordinal()));
+        }
+        // The driver's free on a stream may end their access before their work is done, as `cuMemFree` does.
+        if self.has_peers.load(Ordering::Acquire) {
+            return Err(ResourceError::not_given_away(block, WITH_PEERS));
+        }
+        let mut state = self.state();
+        state.remove_live(block, self.device_ordinal())?;
+        state.usage.reserved -= block.bytes() as u64;
+        state.usage.total_freed += block.bytes() as u64;
+        Ok(())
+    }
+
     fn reap(&self) -> ResourceResult<u64> {
         match self.device().check() {
             Err(ResourceError::DeviceLost { .. }) => self.free_retired(None),
@@ -220,18 +263,10 @@ impl DeviceMemoryResource for DirectCudaResource {
         }
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.bytes() as u64);
         let mut state = self.state();
-        if state.live.get(&ptr) != Some(&generation) {
-            let is_retired = state.retired.contains(&generation);
+        if let Err(error) = state.remove_live(&block, self.device_ordinal()) {
             drop(state);
-            let error = if is_retired {
-                ResourceError::use_after_free(generation)
-            } else {
-                ResourceError::foreign_block(&block, self.device_ordinal())
-            };
             return Err(DeallocateError::new(error, block));
         }
-        state.live.remove(&ptr);
-        state.usage.live -= bytes;
         state.usage.retired += bytes;
         state.retired.insert(generation);
         drop(state);
@@ -244,6 +279,20 @@ impl DeviceMemoryResource for DirectCudaResource {
         };
         self.pending.push(home, Pending { value, after });
         Ok(BlockState::Retired)
+    }
+
+    /// Uses are not tracked: order them before the home stream's next work. With a [tracking](dmr_streams::Tracked)
+    /// layer around it, that layer does.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        if let Err(error) = self.forget(&block) {
+            return Err(DeallocateError::new(error, block));
+        }
+        if let Some(observer) = &self.observer {
+            observer.region_freed(block.ptr(), block.generation());
+        }
+        // SAFETY: the block is from cuMemAlloc, and is not in the table any more, so it is not freed here. No uses are
+        // recorded.
+        Ok(unsafe { DriverAllocation::from_block(block) })
     }
 
     /// Returns whether the block has `bytes` bytes already: the driver cannot grow an allocation.

@@ -9,8 +9,8 @@ use dmr_core::size::checked_round_up;
 use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, PeerAccess, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, VirtualMemory,
+    DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, ResourceError, ResourceResult,
+    StreamId, StreamPoolId, Usage, VirtualMemory,
 };
 use dmr_streams::uses::{Patience, PendingFrees};
 use dmr_streams::{Device, StreamPool};
@@ -208,6 +208,12 @@ impl DeviceMemoryResource for VirtualCudaResource {
         drop(state);
         self.retire(&block, backing);
         Ok(BlockState::Retired)
+    }
+
+    /// Gives no block away: the driver frees no mapped memory by its address.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let refused = ResourceError::not_given_away(&block, "the backend of mapped memory");
+        Err(DeallocateError::new(refused, block))
     }
 
     /// Returns whether the block has `bytes` bytes already: the addresses behind it are not reserved

@@ -7,8 +7,8 @@ use dmr_core::error::StreamProblem;
 use dmr_core::process::LeakedInChild;
 use dmr_core::{
     AllocTag, BlockId, BlockParts, BlockSlot, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, PeerAccess, ResourceError, ResourceResult, StreamId,
-    StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
+    DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, ResourceError, ResourceResult,
+    StreamId, StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 use dmr_streams::uses::{BlocksInUse, Dependencies, Released, UseTable};
 use dmr_streams::{BlockOwner, Device, StreamGuard, StreamPool};
@@ -338,6 +338,12 @@ impl<U: DeviceMemoryResource> DeviceMemoryResource for PoolResource<U> {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.free(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    /// Gives no block away: the driver's allocation is the pool's.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let refused = ResourceError::not_given_away(&block, "the pool");
+        Err(DeallocateError::new(refused, block))
     }
 
     /// Adds free memory behind the block to it, if its home stream need not wait for that. Where the pool

@@ -138,19 +138,32 @@ impl Device {
             let unknown = DriverError(CUresult::CUDA_ERROR_UNKNOWN);
             catch_unwind(AssertUnwindSafe(make)).map_err(|_| failed(unknown))
         });
-        let made = made.and_then(|mut slice| {
-            drop(slice.device_ptr_mut(stream));
-            let recorded = self.context().check_err();
-            match recorded {
-                Ok(()) => Ok(slice),
-                Err(error) => {
-                    slice.leak();
-                    Err(self.driver_error("cuEventRecord", error))
-                }
+        let made = made.and_then(|mut slice| match self.record_write(&mut slice, stream) {
+            Ok(()) => Ok(slice),
+            Err(error) => {
+                slice.leak();
+                Err(error)
             }
         });
         self.context().record_err(earlier);
         made
+    }
+
+    /// Makes the work of `stream` so far the last write of a slice, as cudarc records it.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](ResourceError::Driver).
+    pub fn record_write<T>(
+        &self,
+        slice: &mut CudaSlice<T>,
+        stream: &CudaStream,
+    ) -> ResourceResult<()> {
+        let earlier = self.context().check_err();
+        drop(slice.device_ptr_mut(stream));
+        let recorded = self.context().check_err();
+        self.context().record_err(earlier);
+        recorded.map_err(|error| self.driver_error("cuEventRecord", error))
     }
 }
 

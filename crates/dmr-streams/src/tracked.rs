@@ -12,8 +12,8 @@ use dmr_core::process::LeakedInChild;
 use dmr_core::sync::lock;
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
-    UseTracking, VirtualMemory,
+    DriverAllocation, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
+    UseTokens, UseTracking, VirtualMemory,
 };
 
 use crate::uses::{BlocksInUse, Patience, PendingFrees, UseTable};
@@ -167,6 +167,28 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
 
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.release(&block).map_err(|error| DeallocateError::new(error, block))
+    }
+
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let left = self.refuse_part(&block);
+        let left = left.and_then(|()| self.uses().release_after_uses(&self.owner, &block));
+        let (slot, payload) = match left {
+            Ok(left) => left,
+            Err(error) => return Err(DeallocateError::new(error, block)),
+        };
+        let here = block.id().slot();
+        let upstream = with_slot(block.into_parts(), UpstreamId::from_payload(payload).slot);
+        match self.upstream().give_away(upstream) {
+            Ok(given) => {
+                self.uses().vacate(slot);
+                Ok(given)
+            }
+            Err(refused) => {
+                self.uses().restore(slot);
+                let DeallocateError { error, block, .. } = *refused;
+                Err(DeallocateError::new(error, with_slot(block.into_parts(), here)))
+            }
+        }
     }
 
     /// Returns `true` only if the block is large enough: a resource that grows blocks tracks uses itself.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dmr_core::size::human_bytes;
 use dmr_core::{
     AllocTag, BlockId, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    ResourceResult, StreamId, StreamPoolId, VirtualMemory, forward,
+    DriverAllocation, ResourceResult, StreamId, StreamPoolId, VirtualMemory, forward,
 };
 
 use super::Budget;
@@ -170,6 +170,27 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         }
     }
 
+    /// Removes the charge of a block that is about to leave the resource, because another one may have its slot then.
+    #[inline]
+    fn remove_charge(&self, block: &DeviceBlock) -> RemovedCharge {
+        let key = self.key_of(block);
+        match self.tree.charges.remove(key, u64::MAX) {
+            Some(bytes) => RemovedCharge { key, bytes, tag: block.tag() },
+            None => {
+                let bytes = self.remove_existing(block.bytes());
+                RemovedCharge { key: self.key(Item::Existing), bytes, tag: EXISTING }
+            }
+        }
+    }
+
+    /// Charges again for a block that has not left the resource.
+    #[cold]
+    fn restore_charge(&self, removed: RemovedCharge) {
+        if removed.bytes > 0 {
+            self.add_charge(removed.key, removed.bytes, removed.tag);
+        }
+    }
+
     /// Removes up to `bytes` bytes of the charge of existing blocks.
     #[cold]
     fn remove_existing(&self, bytes: usize) -> u64 {
@@ -209,6 +230,14 @@ impl<R: DeviceMemoryResource + 'static> GlobalDeviceBudget<R> {
         let charged = tree.retry(account, bytes, charge, make_room);
         charged.map_err(|refused| tree.error(refused, bytes))
     }
+}
+
+/// The charge of a block, which is not in the budget's charges.
+struct RemovedCharge {
+    /// The item that was charged.
+    key: Key,
+    bytes: u64,
+    tag: AllocTag,
 }
 
 /// A charge that is released on drop, unless it is kept: upstream may fail, or panic.
@@ -258,28 +287,35 @@ impl<R: DeviceMemoryResource + 'static> DeviceMemoryResource for GlobalDeviceBud
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
-        let Self { tree, account, .. } = self;
-        let (id, key) = (block.id(), self.key_of(&block));
-        // First: once the block is deallocated another one may have its slot.
-        let own = tree.charges.remove(key, u64::MAX);
-        let tag = if own.is_some() { block.tag() } else { EXISTING };
-        let bytes = own.unwrap_or_else(|| self.remove_existing(block.bytes()));
+        let id = block.id();
+        let removed = self.remove_charge(&block);
         match self.resource.deallocate(block) {
-            Ok(state) if bytes == 0 => Ok(state),
+            Ok(state) if removed.bytes == 0 => Ok(state),
             Ok(BlockState::Freed) => {
-                tree.release(account, bytes, tag);
+                self.tree.release(&self.account, removed.bytes, removed.tag);
                 Ok(BlockState::Freed)
             }
             Ok(state) => {
                 // It stays charged until upstream has freed it.
-                self.push_retired(Some(id), bytes, tag);
+                self.push_retired(Some(id), removed.bytes, removed.tag);
                 Ok(state)
             }
             Err(refused) => {
-                if bytes > 0 {
-                    let key = own.map_or_else(|| self.key(Item::Existing), |_| key);
-                    self.add_charge(key, bytes, tag);
-                }
+                self.restore_charge(removed);
+                Err(refused)
+            }
+        }
+    }
+
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let removed = self.remove_charge(&block);
+        match self.resource.give_away(block) {
+            Ok(given) => {
+                self.tree.release(&self.account, removed.bytes, removed.tag);
+                Ok(given)
+            }
+            Err(refused) => {
+                self.restore_charge(removed);
                 Err(refused)
             }
         }

@@ -10,8 +10,8 @@ use dmr_core::size::human_bytes;
 use dmr_core::sync::{lock, read, try_lock, write};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, Corruption, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, Generation, PeerAccess, Process, ResourceError, ResourceResult, StreamId,
-    Usage, UseToken, UseTokens, UseTracking, VirtualMemory, forward,
+    DeviceMemoryResource, DriverAllocation, Generation, PeerAccess, Process, ResourceError,
+    ResourceResult, StreamId, Usage, UseToken, UseTokens, UseTracking, VirtualMemory, forward,
 };
 
 use super::allocation::Allocation;
@@ -306,6 +306,12 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for DebugGuardResource<R> {
             (true, false) if !self.upstream().is_retired(id) => BlockState::Freed,
             _ => BlockState::Retired,
         })
+    }
+
+    /// Gives no block away: the driver's allocation begins with a red zone.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let refused = ResourceError::not_given_away(&block, "the debug guard");
+        Err(DeallocateError::new(refused, block))
     }
 
     /// Never grows a block: behind it is its red zone.

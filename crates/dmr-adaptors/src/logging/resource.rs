@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 use dmr_core::record::Failure;
 use dmr_core::{
     AllocTag, AllocationRecord, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    Process, ResourceError, ResourceResult, StreamId, forward,
+    DriverAllocation, Process, ResourceError, ResourceResult, StreamId, forward,
 };
 
 use super::clock::stamp;
@@ -160,6 +160,17 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for LoggingResource<R> {
                 Err(refused)
             }
         }
+    }
+
+    /// Logged as a deallocation: the resource has the block no more.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let mut record = record_of(RecordAction::Deallocate, &block, None);
+        let given = self.upstream.give_away(block);
+        if let Err(refused) = &given {
+            record.failure = Some(Box::new(Failure::from(&refused.error)));
+        }
+        self.log(&record);
+        given
     }
 
     /// A growth is stamped after upstream: the memory that it took was freed earlier.

@@ -22,8 +22,8 @@ mod scope;
 use std::fmt;
 
 use dmr_core::{
-    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, ResourceResult,
-    StreamId, forward,
+    AllocTag, BlockState, DeallocateError, DeviceBlock, DeviceMemoryResource, DriverAllocation,
+    ResourceResult, StreamId, forward,
 };
 
 use crate::ResourceLayer;
@@ -141,6 +141,13 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for StatisticsResource<R> {
             }
             Err(refused) => Err(refused),
         }
+    }
+
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let (bytes, tag, stream) = (block.bytes() as u64, block.tag(), block.alloc_stream());
+        let given = self.upstream.give_away(block)?;
+        self.count(Event::Freed(bytes), tag, Some(stream));
+        Ok(given)
     }
 
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {

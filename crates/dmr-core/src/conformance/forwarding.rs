@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use super::Harness;
 use super::pages::missed_pages;
 use super::support::{ODD, TAG};
+use crate::resource::UNNAMED;
 use crate::sync::lock;
 use crate::{
     Access, AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, PeerAccess, ResourceError, ResourceResult, StreamId, StreamPoolId, Usage,
-    UseTokens, UseTracking, VirtualMemory,
+    DeviceMemoryResource, DriverAllocation, PeerAccess, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 
 /// Puts an adaptor around a [`Spy`] and calls every method once: each call must reach the spy
@@ -69,6 +70,8 @@ pub fn check_forwarding<'a, R: DeviceMemoryResource>(
     let grown = missed.once("try_grow", || outer.try_grow(&mut block, 2 * ODD));
     grown.map_err(|e| format!("try_grow failed: {e}"))?;
 
+    let block = missed.give_away(&outer, block)?;
+
     missed.methods.extend(missed_pages(&missed.calls, outer.virtual_memory()));
 
     let (freed, reaped) = missed.once("deallocate", || {
@@ -107,6 +110,29 @@ impl Missed {
         result
     }
 
+    /// Gives a block away, which the spy refuses, and returns it.
+    fn give_away(
+        &mut self,
+        outer: &dyn DeviceMemoryResource,
+        block: DeviceBlock,
+    ) -> Result<DeviceBlock, String> {
+        let id = block.id();
+        let before = self.calls.count("give_away");
+        let given = outer.give_away(block);
+        let calls = self.calls.count("give_away") - before;
+        let Err(refused) = given else {
+            return Err("a block that is refused is given away".into());
+        };
+        let DeallocateError { error, block, .. } = *refused;
+        match error {
+            // A layer that cannot give blocks away names itself.
+            ResourceError::NotGivenAway { resource, .. }
+                if if calls == 1 { resource == SPY } else { resource != UNNAMED } => {}
+            error => self.methods.push(format!("give_away ({calls} calls, {error})")),
+        }
+        if block.id() == id { Ok(block) } else { Err(format!("{block} is not the block")) }
+    }
+
     fn verdict(self) -> Result<(), String> {
         if self.methods.is_empty() {
             return Ok(());
@@ -114,6 +140,9 @@ impl Missed {
         Err(format!("not forwarded exactly once: {}", self.methods.join(", ")))
     }
 }
+
+/// The name of a spy in its errors.
+const SPY: &str = "the spy";
 
 /// A resource that counts its calls and forwards them to another.
 #[derive(Debug)]
@@ -152,6 +181,13 @@ impl DeviceMemoryResource for Spy<'_> {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         self.calls.add("deallocate");
         self.upstream.deallocate(block)
+    }
+
+    /// Refuses, without a call of the upstream resource.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        self.calls.add("give_away");
+        let refused = ResourceError::not_given_away(&block, SPY);
+        Err(DeallocateError::new(refused, block))
     }
 
     fn try_grow(&self, block: &mut DeviceBlock, bytes: usize) -> ResourceResult<bool> {

@@ -179,6 +179,12 @@ impl ResourceError {
         Self::PartOfBlock { generation, ptr, bytes }
     }
 
+    /// Makes a [`NotGivenAway`](Self::NotGivenAway). `resource` names the resource: "the pool".
+    #[must_use]
+    pub const fn not_given_away(block: &DeviceBlock, resource: &'static str) -> Self {
+        Self::NotGivenAway { generation: block.generation(), resource }
+    }
+
     /// Makes an [`InvalidSize`](Self::InvalidSize) for a size that is not a multiple of `granularity` bytes.
     #[must_use]
     pub const fn not_granular(requested: usize, granularity: u64) -> Self {

@@ -62,6 +62,7 @@ mod tests {
             E::PartOfBlock { .. } => {
                 ("this is a part of block", ": restore the whole, then deallocate or grow that")
             }
+            E::NotGivenAway { .. } => ("the pool cannot give block", ": copy it to a buffer"),
             E::ForeignMemory { .. } => {
                 ("of device 4", ": use them with the resource that created them")
             }
@@ -108,6 +109,7 @@ mod tests {
             E::ForeignBlock { generation, block_device: 4, device_ordinal: 3 },
             E::HostMemory { generation },
             E::PartOfBlock { generation, ptr: 0x700, bytes: 10 },
+            E::NotGivenAway { generation, resource: "the pool" },
             E::ForeignMemory { bytes: 10, memory_device: 4, device_ordinal: 3 },
             E::StillMapped { bytes: 10, mappings: 2 },
             E::no_virtual_memory(3),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, DeallocateError, DeviceBlock, DeviceMemoryResource,
-    HostMemoryResource, PeerAccess, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
-    UseTracking, VirtualMemory,
+    DriverAllocation, HostMemoryResource, PeerAccess, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseTokens, UseTracking, VirtualMemory,
 };
 
 use super::PinnedKind;
@@ -66,6 +66,12 @@ impl DeviceMemoryResource for PinnedResource {
     fn deallocate(&self, block: DeviceBlock) -> Result<BlockState, Box<DeallocateError>> {
         let freed = self.streams.deallocate_pinned_block(&block);
         freed.map_err(|error| DeallocateError::new(error, block))
+    }
+
+    /// Gives no block away: it is host memory.
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let refused = ResourceError::not_given_away(&block, "the pool of pinned memory");
+        Err(DeallocateError::new(refused, block))
     }
 
     /// Returns whether the block has `bytes` bytes already: pinned blocks do not grow.

@@ -5,7 +5,8 @@
 use dmr_core::error::StreamProblem;
 use dmr_core::ledger::UseId;
 use dmr_core::{
-    BlockId, BlockSlot, Generation, ResourceError, ResourceResult, StreamId, StreamPoolId,
+    Access, BlockId, BlockSlot, DeviceBlock, Generation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId,
 };
 
 use super::slot_state::{Occupant, SlotState};
@@ -13,7 +14,7 @@ use super::slots::{BATCH, FREE, MOST, Slots, UseSlot};
 use super::{Dependencies, UseTable};
 use crate::owner::OwnerNumber;
 use crate::sync::Ordering;
-use crate::{BlockOwner, StreamGuard};
+use crate::{BlockOwner, HomeStream, StreamGuard};
 use dmr_core::SpinLockGuard;
 
 /// A use slot without a block, for the next block of the owner that reserved it, on any stream. Occupying it
@@ -122,6 +123,46 @@ impl UseTable<'_> {
     ) -> Released {
         let need = self.needs_at(block.alloc_stream(), after);
         self.slots().release(block, owner.number(), need)
+    }
+
+    /// Releases a block whose memory leaves its owner, and makes its home stream wait for all recorded uses. Returns
+    /// its slot and the slot's payload.
+    ///
+    /// # Errors
+    ///
+    /// The block is as it was. [`ForeignBlock`](ResourceError::ForeignBlock) and
+    /// [`UseAfterFree`](ResourceError::UseAfterFree); [`WindowConflict`](ResourceError::WindowConflict) while a window
+    /// is open; as [`wait_for`](Self::wait_for).
+    pub fn release_after_uses(
+        &self,
+        owner: &BlockOwner,
+        block: &DeviceBlock,
+    ) -> ResourceResult<(FreeSlot, u64)> {
+        let id = block.id();
+        let home = id.alloc_stream();
+        // First: another thread may have held a lock when the process was forked.
+        let HomeStream::Live(stream) = self.pool.enter_home(home)? else {
+            return Err(self.pool.misuse(home));
+        };
+        stream.refuse_capture()?;
+        let mut after = Dependencies::default();
+        let need = self.needs_at(home, &mut after);
+        match self.slots().release_as(id, owner.number(), false, need) {
+            Released::Foreign => {
+                Err(ResourceError::foreign_block(block, self.pool.device().ordinal()))
+            }
+            Released::Stale => Err(ResourceError::use_after_free(id.generation())),
+            Released::InUse { .. } => {
+                Err(ResourceError::window_conflict(id.generation(), home, home, Access::ReadWrite))
+            }
+            Released::Free { slot, payload } => match self.wait_on(&stream, &after) {
+                Ok(()) => Ok((slot, payload)),
+                Err(error) => {
+                    self.restore(slot);
+                    Err(error)
+                }
+            },
+        }
     }
 
     /// Removes a retired block from its slot: one that was released while it was
@@ -239,6 +280,19 @@ impl Slots {
         owner: OwnerNumber,
         need: impl FnMut(UseId),
     ) -> Released {
+        self.release_as(block, owner, true, need)
+    }
+
+    /// Releases a live block of this owner, as [`release`](Self::release) does if no window is open. Otherwise the
+    /// block is retired if `retires`, and stays live if not.
+    #[inline(always)]
+    fn release_as(
+        &self,
+        block: BlockId,
+        owner: OwnerNumber,
+        retires: bool,
+        need: impl FnMut(UseId),
+    ) -> Released {
         let Some((numbered, mut slot)) = self.of_owner(block, owner) else {
             return Released::Foreign;
         };
@@ -247,7 +301,7 @@ impl Slots {
         }
         let payload = slot.occupant.payload;
         if !slot.windows.is_empty() {
-            slot.retired = true;
+            slot.retired = retires;
             return Released::InUse { payload };
         }
         Released::Free { slot: self.remove_block(block.slot(), numbered, slot, need), payload }
