@@ -225,16 +225,18 @@ impl Shadow {
         self.words.submitted(access.epoch, clock);
         let open = self.words.take_open();
         let before = Before { clock, open: &open };
-        for (ranges, writes) in [(ranges.reads, false), (ranges.writes, true)] {
+        // Reads of earlier content first.
+        for (writes, plain) in [(false, ranges.reads), (true, ranges.writes)] {
             let check = Check { access, before, writes, reach };
-            for &(at, bytes) in ranges {
+            for &(at, bytes) in plain {
                 self.access(at, bytes, &check, happen, out);
             }
-        }
-        if !ranges.atomics.is_empty() {
-            let access = &access.as_atomic();
-            for (&(at, bytes), writes) in both(ranges.atomics) {
-                self.access(at, bytes, &Check { access, before, writes, reach }, happen, out);
+            if ranges.atomics.is_empty() {
+                continue;
+            }
+            let check = Check { access: &access.as_atomic(), ..check };
+            for &(at, bytes) in ranges.atomics {
+                self.access(at, bytes, &check, happen, out);
             }
         }
         self.words.put_open(open);
@@ -282,9 +284,4 @@ impl Shadow {
             out.push(Report { kind, first, second, device, address, bytes, tag });
         }
     }
-}
-
-/// Returns each range twice: for its read, and for its write.
-fn both(ranges: &[(u64, u64)]) -> impl Iterator<Item = (&(u64, u64), bool)> {
-    ranges.iter().flat_map(|range| [(range, false), (range, true)])
 }

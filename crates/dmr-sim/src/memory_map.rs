@@ -79,9 +79,9 @@ impl MemoryMap {
         (at - start < allocation.bytes).then_some((start, allocation))
     }
 
-    /// Returns the start of the first allocation at or behind `at`.
+    /// Returns the start of the first allocation behind `at`.
     pub(crate) fn next_start(&self, at: u64) -> Option<u64> {
-        self.allocations.range(at..).next().map(|(&start, _)| start)
+        self.allocations.range(at.saturating_add(1)..).next().map(|(&start, _)| start)
     }
 
     /// Returns whether a live allocation has a byte of the range.

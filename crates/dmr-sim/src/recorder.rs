@@ -37,7 +37,8 @@ impl<'a> Recorder<'a> {
     /// can access. Of an access that does not, at most a page is recorded.
     pub(crate) fn permits(&mut self, ptr: u64, len: u64, touch: Touch) -> bool {
         const PAGE: u64 = 4096;
-        let happens = self.reaches(ptr, len, touch.writes());
+        // After a fault the kernel does nothing any more.
+        let happens = !self.is_faulted && self.reaches(ptr, len, touch.writes());
         let bytes = if happens { len } else { len.min(self.reachable(ptr, len) + PAGE) };
         self.recording.touch(ptr, ptr.saturating_add(bytes), touch, self.site);
         happens
