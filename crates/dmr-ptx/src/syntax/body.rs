@@ -90,8 +90,8 @@ impl<'a> BodyBuilder<'a> {
         Place::Operand { instruction: self.body.instructions.len() as u32, operand: operand as u32 }
     }
 
-    /// Puts a label off until its scope ends.
-    pub(super) fn put_off(&mut self, name: &'a str, at: Position, place: Place) {
+    /// Defers the id of a label until its scope ends.
+    pub(super) fn defer(&mut self, name: &'a str, at: Position, place: Place) {
         self.pending.push(Pending { name, at, place });
     }
 
@@ -240,7 +240,7 @@ impl<'a> Parser<'a> {
         loop {
             let at = self.at();
             let name = self.word("a label")?;
-            self.body.put_off(name, at, Place::Target { list, index: labels.len() as u32 });
+            self.body.defer(name, at, Place::Target { list, index: labels.len() as u32 });
             // Every pending label gets its id, or the text is refused.
             labels.push(LabelId(u32::MAX));
             if !self.take(",")? {

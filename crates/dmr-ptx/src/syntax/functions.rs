@@ -9,7 +9,7 @@ use super::parser::Parser;
 use super::token::Token;
 use super::variables::Declared;
 
-/// What follows the name and parameters of a function.
+/// The directives around the name and parameters of a function.
 #[derive(Default)]
 struct Directives {
     limits: Limits,

@@ -9,7 +9,7 @@ use super::token::{Number, Token};
 use super::variables::count;
 use crate::types::Type;
 
-/// What the values of an initialiser are stored into.
+/// The variable that the values of an initialiser are stored into.
 struct Target<'v> {
     variable: &'v mut Variable,
     /// The bytes of one element of each dimension, the innermost last.

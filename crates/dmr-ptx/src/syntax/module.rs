@@ -74,7 +74,7 @@ pub enum VariableId {
     Body(u32),
 }
 
-/// What an address can be taken of.
+/// A thing that has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Symbol {
     /// A variable.
@@ -125,7 +125,7 @@ pub struct Variable {
     pub space: Space,
     /// The type of an element of a vector.
     pub element: Type,
-    /// Whether it is a `.texref`, `.samplerref` or `.surfref`; `element` is then `.b64`.
+    /// True if it is a `.texref`, `.samplerref` or `.surfref`; `element` is then `.b64`.
     pub opaque: bool,
     /// The number of elements of a vector (`.v2`): 1, 2, 4 or 8.
     pub vector: u32,
@@ -136,9 +136,9 @@ pub struct Variable {
     pub align: u64,
     /// The linkage.
     pub linkage: Linkage,
-    /// Whether the host reads and writes it too (`.attribute(.managed)`).
+    /// True if the host reads and writes it too (`.attribute(.managed)`).
     pub managed: bool,
-    /// What a kernel's pointer parameter points to (`.ptr .global .align 16`).
+    /// The memory that a kernel's pointer parameter points to (`.ptr .global .align 16`).
     pub pointer: Option<Pointer>,
     /// The register of this parameter, if its space is `.reg` and the function has a body.
     pub register: Option<RegisterId>,
@@ -162,7 +162,7 @@ impl Variable {
     }
 }
 
-/// What a pointer parameter of a kernel points to.
+/// The memory that a pointer parameter of a kernel points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
     /// The state space, `None` for a generic address.
@@ -176,7 +176,7 @@ pub struct Pointer {
 pub struct Initial {
     /// The offset within the variable, in bytes.
     pub offset: u64,
-    /// What is there.
+    /// The value there.
     pub value: InitialValue,
 }
 
@@ -198,7 +198,7 @@ pub struct InitialAddress {
     pub symbol: Symbol,
     /// Bytes to add.
     pub addend: i64,
-    /// Whether it is a generic address (`generic(symbol)`) instead of one within the symbol's space.
+    /// True if it is a generic address (`generic(symbol)`) instead of one within the symbol's space.
     pub generic: bool,
     /// The bits of the address (`0xFF00(symbol)`); all of them without a mask.
     pub mask: u64,
@@ -211,7 +211,7 @@ pub struct InitialAddress {
 pub struct Function {
     /// The name.
     pub name: String,
-    /// Whether it is a kernel.
+    /// True if it is a kernel.
     pub is_entry: bool,
     /// The linkage.
     pub linkage: Linkage,
@@ -219,9 +219,9 @@ pub struct Function {
     pub params: Vec<Variable>,
     /// The return values of a device function.
     pub returns: Vec<Variable>,
-    /// Whether it does not return (`.noreturn`).
+    /// True if it does not return (`.noreturn`).
     pub no_return: bool,
-    /// What the text says about its launches.
+    /// The directives about its launches.
     pub limits: Limits,
     /// The function that this name stands for (`.alias`).
     pub alias_of: Option<FunctionId>,
@@ -300,7 +300,7 @@ pub struct Prototype {
     pub returns: Vec<Variable>,
     /// The parameters; their names are `_`.
     pub params: Vec<Variable>,
-    /// Whether the function does not return.
+    /// True if the function does not return.
     pub no_return: bool,
 }
 
@@ -337,7 +337,7 @@ pub struct Instruction {
 pub struct Guard {
     /// The predicate register.
     pub register: RegisterId,
-    /// Whether the instruction runs where the predicate is false (`@!p`).
+    /// True if the instruction runs where the predicate is false (`@!p`).
     pub negated: bool,
 }
 
@@ -387,7 +387,7 @@ pub enum Operand {
 /// A place in memory: the base plus an offset in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// What the offset is added to.
+    /// The base that the offset is added to.
     pub base: Base,
     /// The offset in bytes; the address itself where there is no base.
     pub offset: i64,

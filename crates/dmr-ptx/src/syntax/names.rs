@@ -12,7 +12,7 @@ pub(super) struct RegisterType {
     pub(super) vector: u32,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Meaning {
     /// A register; without an id until an instruction names it.
@@ -34,7 +34,7 @@ struct Declared<'a> {
     outer: Option<u32>,
 }
 
-/// What the names of a range stand for.
+/// The meaning of the names of a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RangeOf {
     Registers(RegisterType),
@@ -42,7 +42,7 @@ pub(super) enum RangeOf {
     Variables(VariableId),
 }
 
-/// What one declaration names: `prefix0` to `prefix` and the number below `count`.
+/// The names of one declaration: `prefix0` to `prefix` and the number below `count`.
 #[derive(Clone, Copy, Debug)]
 struct Range<'a> {
     prefix: &'a str,
@@ -54,7 +54,7 @@ struct Range<'a> {
     outer: Option<u32>,
 }
 
-/// What a name was found to be.
+/// The result of looking a name up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Found {
     /// A name of its own, and the depth of its scope.

@@ -147,7 +147,7 @@ impl<'a> Parser<'a> {
         place: Option<Place>,
     ) -> Result<Operand, ParseError> {
         let Some(place) = place else { return Err(Self::unknown(name, at)) };
-        self.body.put_off(name, at, place);
+        self.body.defer(name, at, place);
         Ok(Operand::Sink)
     }
 

@@ -63,12 +63,6 @@ impl Token<'_> {
     }
 }
 
-/// Operators and punctuation, a longer one before its prefix.
-const SIGNS: [&str; 34] = [
-    "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "(", ")", "[", "]", "{", "}", "<", ">", ",",
-    ";", ":", "@", "!", "~", "+", "-", "*", "/", "%", "&", "|", "^", "=", "?", ".", "_",
-];
-
 /// A token and its place in the text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed<'a> {
@@ -222,12 +216,12 @@ impl<'a> Lexer<'a> {
 
     fn sign(&mut self) -> Result<Token<'a>, ParseError> {
         let rest = &self.text[self.at..];
-        if let Some(sign) = SIGNS.iter().find(|&&sign| rest.starts_with(sign)) {
-            self.at += sign.len();
-            return Ok(Token::Sign(sign));
-        }
-        let what = rest.chars().next().unwrap_or(' ');
-        Err(self.error(format!("{what:?} is not a character of PTX")))
+        let Some(sign) = sign(rest.as_bytes()) else {
+            let character = rest.chars().next().unwrap_or(' ');
+            return Err(self.error(format!("{character:?} is not a character of PTX")));
+        };
+        self.at += sign.len();
+        Ok(Token::Sign(sign))
     }
 
     fn number(&mut self) -> Result<Token<'a>, ParseError> {
@@ -256,6 +250,47 @@ impl<'a> Lexer<'a> {
         self.at += end;
         Ok(Token::Number(number))
     }
+}
+
+/// Returns the operator or punctuation that the text begins with.
+fn sign(text: &[u8]) -> Option<&'static str> {
+    Some(match text {
+        [b'<', b'<', ..] => "<<",
+        [b'>', b'>', ..] => ">>",
+        [b'<', b'=', ..] => "<=",
+        [b'>', b'=', ..] => ">=",
+        [b'=', b'=', ..] => "==",
+        [b'!', b'=', ..] => "!=",
+        [b'&', b'&', ..] => "&&",
+        [b'|', b'|', ..] => "||",
+        [b'(', ..] => "(",
+        [b')', ..] => ")",
+        [b'[', ..] => "[",
+        [b']', ..] => "]",
+        [b'{', ..] => "{",
+        [b'}', ..] => "}",
+        [b'<', ..] => "<",
+        [b'>', ..] => ">",
+        [b',', ..] => ",",
+        [b';', ..] => ";",
+        [b':', ..] => ":",
+        [b'@', ..] => "@",
+        [b'!', ..] => "!",
+        [b'~', ..] => "~",
+        [b'+', ..] => "+",
+        [b'-', ..] => "-",
+        [b'*', ..] => "*",
+        [b'/', ..] => "/",
+        [b'%', ..] => "%",
+        [b'&', ..] => "&",
+        [b'|', ..] => "|",
+        [b'^', ..] => "^",
+        [b'=', ..] => "=",
+        [b'?', ..] => "?",
+        [b'.', ..] => ".",
+        [b'_', ..] => "_",
+        _ => return None,
+    })
 }
 
 fn is_letter(byte: u8) -> bool {

@@ -16,7 +16,7 @@ const MAX_DIMENSIONS: usize = 16;
 /// The largest number of variables that ranges (`a<10>`) declare in one text. Registers do not count.
 const MAX_RANGED_VARIABLES: u64 = 1 << 16;
 
-/// What stands in front of the names of a declaration.
+/// The directives in front of the names of a declaration.
 pub(super) struct Specifier {
     pub(super) space: Space,
     element: Type,
