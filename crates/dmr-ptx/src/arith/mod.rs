@@ -17,6 +17,8 @@ mod modifiers;
 mod pack;
 mod pairs;
 mod sign;
+#[cfg(test)]
+mod tests;
 
 use crate::types::{Lanes, Mask, Type};
 use io::Io;

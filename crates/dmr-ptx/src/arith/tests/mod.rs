@@ -1,0 +1,96 @@
+//! Each instruction against an independent reference: tables of special values, and random operands.
+
+mod approx;
+mod bits;
+mod compare;
+mod convert;
+mod decoding;
+mod float;
+mod half;
+mod integer;
+mod logic;
+mod reference;
+mod sign;
+
+use super::{Arith, decode};
+use crate::types::{Lanes, Mask, WARP};
+
+/// The number of random cases of each test: more where the code is optimised for a release.
+const CASES: usize = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
+
+/// Decodes an opcode as PTX writes it.
+fn decoded(opcode: &str) -> Arith {
+    let mut words = opcode.split('.');
+    let name = words.next().unwrap_or_default();
+    let modifiers: Vec<&str> = words.collect();
+    match decode(name, &modifiers) {
+        Some(Ok(arith)) => arith,
+        other => panic!("{opcode}: {other:?}"),
+    }
+}
+
+/// Returns the error that decoding gives.
+fn refused(opcode: &str) -> String {
+    let mut words = opcode.split('.');
+    let name = words.next().unwrap_or_default();
+    let modifiers: Vec<&str> = words.collect();
+    match decode(name, &modifiers) {
+        Some(Err(error)) => error,
+        other => panic!("{opcode}: {other:?}"),
+    }
+}
+
+/// Runs an opcode on one set of operands in each lane, and returns both results of each.
+fn run_all<const N: usize>(opcode: &str, cases: &[[u64; N]]) -> Vec<[u64; 2]> {
+    let arith = decoded(opcode);
+    let mut results = Vec::new();
+    for warp in cases.chunks(WARP) {
+        let mut sources = [[0; WARP]; N];
+        for (lane, case) in warp.iter().enumerate() {
+            for (source, value) in sources.iter_mut().zip(case) {
+                source[lane] = *value;
+            }
+        }
+        let (mut first, mut second): (Lanes, Lanes) = ([0; WARP], [0; WARP]);
+        arith.eval(&sources.each_ref(), &mut first, &mut second, Mask::MAX, &mut 0);
+        results.extend(first.into_iter().zip(second).map(|(a, b)| [a, b]).take(warp.len()));
+    }
+    results
+}
+
+/// Runs an opcode on one set of operands.
+fn run<const N: usize>(opcode: &str, operands: [u64; N]) -> u64 {
+    run_all(opcode, &[operands])[0][0]
+}
+
+/// Compares an opcode with a reference on random operands.
+#[track_caller]
+fn agrees<const N: usize>(
+    opcode: &str,
+    mut operands: impl FnMut(&mut fastrand::Rng) -> [u64; N],
+    reference: impl Fn([u64; N]) -> u64,
+) {
+    let mut random = fastrand::Rng::with_seed(0x5eed);
+    let cases: Vec<[u64; N]> = (0..CASES).map(|_| operands(&mut random)).collect();
+    for (case, result) in cases.iter().zip(run_all(opcode, &cases)) {
+        let expected = reference(*case);
+        assert_eq!(
+            result[0], expected,
+            "{opcode} {case:x?}: {:x} instead of {expected:x}",
+            result[0]
+        );
+    }
+}
+
+/// Returns bits of which some are special: zeros, ones, extremes, and neighbours of these; others any.
+fn bits(random: &mut fastrand::Rng, width: u32) -> u64 {
+    let value = match random.u32(..8) {
+        0 => random.u64(..4),
+        1 => u64::MAX - random.u64(..4),
+        2 => (1 << (width - 1)) - 2 + random.u64(..4),
+        3 => 1 << random.u32(..width),
+        4 => (1 << random.u32(..width)) - 1,
+        _ => random.u64(..) >> random.u32(..width),
+    };
+    value & (u64::MAX >> (64 - width))
+}
