@@ -8,6 +8,7 @@
 //! | `syntax` | text into a module: declarations and instructions with their places in the text |
 //! | `arith` | arithmetic, conversion and bit instructions, on the lanes of registers |
 //! | `lanes` | instructions between the lanes of a warp: shuffles, votes, matrix products |
+//! | `races` | the accesses of a launch to global memory, and those that race |
 //! | `exec` | a module into a program, and the execution of a launch: warps, memory, barriers, calls |
 
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@
 mod arith;
 mod exec;
 mod lanes;
+mod races;
 pub mod syntax;
 mod types;
 

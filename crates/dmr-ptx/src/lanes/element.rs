@@ -148,8 +148,7 @@ fn to_half(value: f64) -> u16 {
     }
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let size = value.abs();
-    // Half way between the largest number and the power of two above it.
-    if size >= 65520.0 {
+    if size >= 65536.0 {
         return sign | 0x7c00;
     }
     let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(-14);

@@ -1,4 +1,4 @@
-//! Which lane, register and position in it holds which element of a matrix.
+//! The lane, register and position in it of each element of a matrix.
 
 use super::element::Element;
 use super::lanes_of;

@@ -110,11 +110,11 @@ pub(crate) struct Operand {
     pub(crate) ty: Type,
     /// The number of registers. With 1, the text may have a plain register or a vector of one.
     pub(crate) registers: usize,
-    /// What the operand is.
+    /// Its part in the instruction.
     pub(crate) role: Role,
 }
 
-/// What an operand of an instruction is.
+/// The part that an operand has in an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A register or a vector of registers.

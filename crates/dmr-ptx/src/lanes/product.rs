@@ -26,7 +26,7 @@ pub(crate) struct Product {
     pub(super) rule: Rule,
 }
 
-/// How elements are multiplied and added.
+/// The arithmetic of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Exact products, a sum in `f64`, rounded once.

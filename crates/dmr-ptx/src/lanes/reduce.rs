@@ -3,7 +3,7 @@
 use super::{Defect, Operand, Operands, lanes_of, vote};
 use crate::types::{Lanes, Mask, Type};
 
-/// What a reduction computes.
+/// The operation of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
     /// The sum, modulo 2^32.

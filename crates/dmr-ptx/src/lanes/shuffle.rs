@@ -3,7 +3,7 @@
 use super::{Defect, Operand, Operands, lanes_of};
 use crate::types::{Lanes, Mask, Type};
 
-/// How the lane that is read follows from the reading lane and operand `b`.
+/// The rule that gives the lane that is read, from the reading lane and operand `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// `lane - b`.
@@ -27,7 +27,7 @@ pub(crate) struct Shuffle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Target {
     lane: usize,
-    /// Whether it is within the bounds of operand `c`: the value of destination `p`.
+    /// True within the bounds of operand `c`: the value of destination `p`.
     in_range: bool,
 }
 

@@ -15,14 +15,14 @@ pub(crate) enum Window {
 /// An instruction that loads or stores matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transfer {
-    /// Whether it writes memory.
+    /// True if it writes memory.
     pub(crate) is_store: bool,
     /// The space that its addresses are in.
     pub(crate) window: Window,
     pub(super) matrix: Matrix,
 }
 
-/// What a transfer moves.
+/// The matrices that a transfer moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Matrix {
     /// `count` matrices of 8 rows of 8 elements of 2 bytes, one register each; a lane gives the address of a row.
@@ -40,7 +40,7 @@ pub(crate) struct Piece {
     pub(crate) address: u64,
     /// The number of bytes.
     pub(crate) bytes: u32,
-    /// What the address must be a multiple of.
+    /// The alignment that the address must have, in bytes.
     pub(crate) align: u32,
 }
 

@@ -3,7 +3,7 @@
 use super::{Defect, Operand, Operands, lanes_of};
 use crate::types::{Lanes, Mask, Type};
 
-/// What a vote computes from the predicates of the lanes.
+/// The result of a vote on the predicates of the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poll {
     /// True if it is true in all lanes.
