@@ -20,4 +20,8 @@ mod races;
 pub mod syntax;
 mod types;
 
+pub use exec::{
+    Access, AccessError, AccessKind, Checks, Fault, FaultKind, Finished, Global, GlobalMemory, InitialBytes, Kernel,
+    Launch, Limits, LoadError, Param, Place, Program, Relocation, Scope, SourceLine, SpaceName, Thread,
+};
 pub use types::Type;

@@ -1,1 +1,39 @@
 //! Programs and their execution: warps, memory, barriers, calls.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `program`, `code` | a loaded module: kernels, globals, decoded instructions |
+//! | `load` | a parsed module into a program |
+//! | `launch` | a launch: resident blocks, and the turns of their warps |
+//! | `core` | the fragments of a warp, and one instruction after another |
+//! | `warp`, `block` | the state of a warp and of a block; barriers |
+//! | `control`, `sync` | branches and calls; operations between lanes |
+//! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
+//! | `order`, `shadow` | which accesses are ordered, and the last ones to each byte of shared memory |
+//! | `global` | global memory, which the caller provides |
+//! | `fault` | checks, limits, and what ends a launch |
+//! | `printf` | `vprintf` and `__assertfail` |
+
+mod atomic;
+mod atomics;
+mod block;
+mod code;
+mod control;
+mod core;
+mod fault;
+mod global;
+mod launch;
+mod load;
+mod memory;
+mod order;
+mod printf;
+mod program;
+mod shadow;
+mod space;
+mod sync;
+mod warp;
+
+pub use fault::{Checks, Fault, FaultKind, Finished, Limits, Place, SourceLine, SpaceName, Thread};
+pub use global::{Access, AccessError, AccessKind, GlobalMemory, Scope};
+pub use launch::Launch;
+pub use program::{Global, InitialBytes, Kernel, LoadError, Param, Program, Relocation};

@@ -1,0 +1,106 @@
+//! The changes that atomic instructions make to one element.
+
+use crate::arith::{self, Arith};
+use crate::types::{Lanes, Type, WARP};
+
+/// How an atomic instruction computes the new value of an element.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Exchange,
+    CompareSwap,
+    And,
+    Or,
+    Xor,
+    Add,
+    Increment,
+    Decrement,
+    /// The minimum of signed numbers.
+    MinSigned,
+    MaxSigned,
+    Min,
+    Max,
+    AddF32,
+    AddF64,
+    /// Halves and pairs of halves.
+    Arith(Arith),
+}
+
+impl Change {
+    /// Decodes the operation `name` of `atom` or `red` on `ty`.
+    pub(super) fn decode(name: &str, ty: Type) -> Option<Self> {
+        let float = matches!(ty, Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2);
+        Some(match name {
+            "exch" => Self::Exchange,
+            "cas" => Self::CompareSwap,
+            "and" => Self::And,
+            "or" => Self::Or,
+            "xor" => Self::Xor,
+            "inc" => Self::Increment,
+            "dec" => Self::Decrement,
+            "add" if ty == Type::F32 => Self::AddF32,
+            "add" if ty == Type::F64 => Self::AddF64,
+            "add" | "min" | "max" if float => {
+                let modifiers: &[&str] = match (name, ty) {
+                    ("add", Type::F16) => &["rn", "f16"],
+                    ("add", Type::F16x2) => &["rn", "f16x2"],
+                    ("add", Type::Bf16) => &["rn", "bf16"],
+                    ("add", _) => &["rn", "bf16x2"],
+                    (_, Type::F16) => &["f16"],
+                    (_, Type::F16x2) => &["f16x2"],
+                    (_, Type::Bf16) => &["bf16"],
+                    (_, _) => &["bf16x2"],
+                };
+                Self::Arith(arith::decode(name, modifiers)?.ok()?)
+            }
+            "add" => Self::Add,
+            "min" if ty.is_signed() => Self::MinSigned,
+            "max" if ty.is_signed() => Self::MaxSigned,
+            "min" => Self::Min,
+            "max" => Self::Max,
+            _ => return None,
+        })
+    }
+
+    /// Returns the new value of an element of `bits` bits.
+    pub(super) fn apply(&self, old: u128, operand: u128, swap: u128, bits: u32) -> u128 {
+        let mask = if bits >= 128 { u128::MAX } else { (1 << bits) - 1 };
+        let signed = |value: u128| (value << (128 - bits.clamp(1, 128))) as i128;
+        let operand = operand & mask;
+        let new = match self {
+            Self::Exchange => operand,
+            Self::CompareSwap if old == operand => swap,
+            Self::CompareSwap => old,
+            Self::And => old & operand,
+            Self::Or => old | operand,
+            Self::Xor => old ^ operand,
+            Self::Add => old.wrapping_add(operand),
+            Self::Increment if old >= operand => 0,
+            Self::Increment => old + 1,
+            Self::Decrement if old == 0 || old > operand => operand,
+            Self::Decrement => old - 1,
+            Self::MinSigned if signed(old) <= signed(operand) => old,
+            Self::MaxSigned if signed(old) >= signed(operand) => old,
+            Self::MinSigned | Self::MaxSigned => operand,
+            Self::Min => old.min(operand),
+            Self::Max => old.max(operand),
+            Self::AddF32 => {
+                let sum = f32::from_bits(old as u32) + f32::from_bits(operand as u32);
+                if sum.is_nan() { 0x7fff_ffff } else { u128::from(sum.to_bits()) }
+            }
+            Self::AddF64 => {
+                let sum = f64::from_bits(old as u64) + f64::from_bits(operand as u64);
+                if sum.is_nan() { 0x7ff8_0000_0000_0000 } else { u128::from(sum.to_bits()) }
+            }
+            Self::Arith(arith) => u128::from(apply_arith(arith, old as u64, operand as u64)),
+        };
+        new & mask
+    }
+}
+
+/// Runs an operation of two operands on one lane.
+fn apply_arith(arith: &Arith, old: u64, operand: u64) -> u64 {
+    let sources: [Lanes; 2] = [[old; WARP], [operand; WARP]];
+    let (mut result, mut second, mut carry) = ([0; WARP], [0; WARP], 0);
+    arith.eval(&[&sources[0], &sources[1]], &mut result, &mut second, 1, &mut carry);
+    result[0]
+}

@@ -1,0 +1,245 @@
+//! A resident block: its warps, shared memory and barriers.
+
+use crate::types::Mask;
+
+use super::code::{BarrierKind, NO_REG};
+use super::fault::{Checks, FaultKind};
+use super::order::Order;
+use super::shadow::Shadow;
+use super::space::lanes_of;
+use super::warp::{State, Warp};
+
+/// The number of barriers of a block.
+const BARRIERS: usize = 16;
+
+/// What a barrier has counted since it last completed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arrivals {
+    /// For each warp, the lanes that have arrived.
+    lanes: Vec<Mask>,
+    /// The number of threads that complete it; `None` for all.
+    threads: Option<u32>,
+    /// The number of arrived lanes whose predicate is true, and of those whose predicate is false.
+    true_lanes: u32,
+    false_lanes: u32,
+}
+
+/// What the warps of a block share.
+#[derive(Debug)]
+pub(super) struct Common {
+    /// The number of the block in its grid.
+    pub(super) number: u64,
+    /// The index of the block in its grid.
+    pub(super) index: [u32; 3],
+    pub(super) shared: Vec<u8>,
+    /// For each byte of shared memory, whether it has been written: 0 or 1.
+    pub(super) written: Vec<u8>,
+    pub(super) shadow: Option<Shadow>,
+    pub(super) order: Order,
+    barriers: Vec<Arrivals>,
+    /// The barriers at which threads have arrived, by bits.
+    arrived: u32,
+}
+
+impl Common {
+    pub(super) fn new(number: u64, index: [u32; 3], shared: usize, warps: usize, checks: Checks) -> Self {
+        let arrivals = Arrivals { lanes: vec![0; warps], ..Arrivals::default() };
+        Self {
+            number,
+            index,
+            shared: vec![0; shared],
+            written: vec![0; if checks.uninitialised { shared } else { 0 }],
+            shadow: (checks.shared_races && shared > 0).then(|| Shadow::new(shared)),
+            order: Order::new(warps),
+            barriers: vec![arrivals; BARRIERS],
+            arrived: 0,
+        }
+    }
+
+    /// Counts lanes of a warp that arrive at a barrier; `holds` are those whose predicate is true.
+    pub(super) fn arrive(
+        &mut self,
+        warp: u32,
+        mask: Mask,
+        id: u32,
+        threads: Option<u32>,
+        holds: Mask,
+    ) -> Result<(), FaultKind> {
+        let Some(barrier) = self.barriers.get_mut(id as usize) else {
+            return Err(FaultKind::Invalid(format!("barrier {id}: a block has barriers 0 to 15")));
+        };
+        if let Some(threads) = threads
+            && (threads == 0 || threads % 32 != 0)
+        {
+            let message = format!("barrier {id} for {threads} threads: not a multiple of the warp size");
+            return Err(FaultKind::Invalid(message));
+        }
+        if self.arrived >> id & 1 != 0 && barrier.threads != threads {
+            let message = format!("barrier {id} is used with different numbers of threads");
+            return Err(FaultKind::DivergentBarrier(message));
+        }
+        barrier.threads = threads;
+        barrier.lanes[warp as usize] |= mask;
+        barrier.true_lanes += (mask & holds).count_ones();
+        barrier.false_lanes += (mask & !holds).count_ones();
+        self.arrived |= 1 << id;
+        Ok(())
+    }
+}
+
+/// A block with the state of all its threads.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) common: Common,
+    pub(super) warps: Vec<Warp>,
+}
+
+/// A fault at the instruction of a fragment.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    pub(super) kind: FaultKind,
+    pub(super) thread: u32,
+    pub(super) pc: u32,
+}
+
+impl Block {
+    pub(super) fn is_finished(&self) -> bool {
+        self.warps.iter().all(|warp| warp.live == 0)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.warps.iter().any(Warp::is_ready)
+    }
+
+    /// Completes the barriers at which every expected thread has arrived.
+    pub(super) fn complete_barriers(&mut self, checks: Checks) -> Result<(), Stuck> {
+        let mut rest = self.common.arrived;
+        while rest != 0 {
+            let id = rest.trailing_zeros();
+            rest &= rest - 1;
+            if self.is_complete(id) {
+                if checks.divergence {
+                    self.check_barrier(id)?;
+                }
+                self.release(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self, id: u32) -> bool {
+        let barrier = &self.common.barriers[id as usize];
+        let complete = |warp: &Warp| warp.live & !barrier.lanes[warp.number as usize] == 0;
+        match barrier.threads {
+            None => self.warps.iter().all(complete),
+            Some(threads) => {
+                let arrived = |warp: &&Warp| barrier.lanes[warp.number as usize] != 0 && complete(warp);
+                self.warps.iter().filter(arrived).count() as u32 * 32 >= threads
+            }
+        }
+    }
+
+    /// Refuses a barrier that some threads of the block have left out, or a warp reached in parts.
+    fn check_barrier(&self, id: u32) -> Result<(), Stuck> {
+        let all = self.common.barriers[id as usize].threads.is_none();
+        for warp in &self.warps {
+            let mut first: Option<u32> = None;
+            for fragment in &warp.fragments {
+                let State::Barrier { id: at, barrier } = &fragment.state else { continue };
+                if *at != id {
+                    continue;
+                }
+                let thread = warp.number * 32 + fragment.mask.trailing_zeros();
+                if barrier.aligned && first.is_some_and(|first| first != fragment.pc) {
+                    let kind = FaultKind::DivergentBarrier(format!(
+                        "threads of one warp reach barrier {id} at different instructions"
+                    ));
+                    return Err(Stuck { kind, thread, pc: fragment.pc });
+                }
+                first = Some(fragment.pc);
+            }
+        }
+        let Some(exited) = self.warps.iter().find(|warp| warp.live != warp.lanes).filter(|_| all) else { return Ok(()) };
+        let lane = (exited.lanes & !exited.live).trailing_zeros();
+        let kind = FaultKind::DivergentBarrier(format!(
+            "thread {} of the block exited before barrier {id}, at which others wait",
+            exited.number * 32 + lane
+        ));
+        Err(self.waiting(kind))
+    }
+
+    /// Makes a fault at the first waiting fragment.
+    fn waiting(&self, kind: FaultKind) -> Stuck {
+        let mut fragments = self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
+        let found = fragments.find(|(_, fragment)| !fragment.is_ready());
+        let (thread, pc) = found.map_or((0, 0), |(warp, f)| (warp.number * 32 + f.mask.trailing_zeros(), f.pc));
+        Stuck { kind, thread, pc }
+    }
+
+    fn release(&mut self, id: u32) {
+        let barrier = &mut self.common.barriers[id as usize];
+        let (holds, fails) = (barrier.true_lanes, barrier.false_lanes);
+        let warps: Vec<usize> = (0..self.warps.len()).filter(|&warp| barrier.lanes[warp] != 0).collect();
+        if barrier.threads.is_none() || warps.len() == self.warps.len() {
+            self.common.order.block();
+        } else {
+            self.common.order.warps(&warps);
+        }
+        barrier.lanes.fill(0);
+        (barrier.true_lanes, barrier.false_lanes, barrier.threads) = (0, 0, None);
+        self.common.arrived &= !(1 << id);
+        for warp in &mut self.warps {
+            for fragment in &mut warp.fragments {
+                let State::Barrier { id: at, barrier } = &fragment.state else { continue };
+                if *at != id {
+                    continue;
+                }
+                let result = match barrier.kind {
+                    BarrierKind::Popc => u64::from(holds),
+                    BarrierKind::And => u64::from(fails == 0),
+                    BarrierKind::Or => u64::from(holds != 0),
+                    BarrierKind::Sync | BarrierKind::Arrive => 0,
+                };
+                if barrier.dst != NO_REG
+                    && let Some(register) = warp.registers.get_mut((fragment.base + barrier.dst) as usize)
+                {
+                    lanes_of(fragment.mask).for_each(|lane| register[lane] = result);
+                }
+                fragment.state = State::Ready;
+                fragment.pc += 1;
+            }
+            warp.merge();
+        }
+    }
+
+    /// Describes why no thread can run: a barrier or a warp operation that some threads never reach.
+    pub(super) fn describe_stuck(&self) -> Stuck {
+        let fragments = || self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
+        for (warp, fragment) in fragments() {
+            let missing = match fragment.state {
+                State::Members(members) => members,
+                State::Warp => warp.lanes,
+                State::Ready | State::Barrier { .. } => continue,
+            };
+            let absent = (missing & !fragment.mask).trailing_zeros();
+            let exited = if missing & !warp.live != 0 { ", some of which have exited" } else { "" };
+            let kind = FaultKind::DivergentWarp(format!(
+                "lanes {:#010x} wait for lanes {missing:#010x}{exited}: lane {absent} never arrives",
+                fragment.mask
+            ));
+            return Stuck { kind, thread: warp.number * 32 + fragment.mask.trailing_zeros(), pc: fragment.pc };
+        }
+        let mut ids: Vec<u32> = fragments()
+            .filter_map(|(_, f)| if let State::Barrier { id, .. } = f.state { Some(id) } else { None })
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let exited = self.warps.iter().map(|warp| (warp.lanes & !warp.live).count_ones()).sum::<u32>();
+        let message = if ids.len() > 1 {
+            format!("threads of the block wait at different barriers, {ids:?}")
+        } else {
+            format!("threads wait at barrier {ids:?}, which too few threads reach; {exited} threads have exited")
+        };
+        self.waiting(FaultKind::DivergentBarrier(message))
+    }
+}

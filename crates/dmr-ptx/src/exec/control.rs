@@ -1,0 +1,256 @@
+//! Branches, calls, returns and exits.
+
+use crate::types::{Lanes, Mask, WARP};
+
+use super::block::Common;
+use super::code::{Barrier, BarrierKind, NO_REG, Op, Value};
+use super::core::{Core, Flow, Stop, predicate_mask, wait, write};
+use super::fault::FaultKind;
+use super::program::{Actual, Call, Formal, Target};
+use super::space::{FUNCTION_STRIDE, FUNCTIONS, is_same, lanes_of};
+use super::warp::{Fragment, Frame, State, Warp};
+
+impl Core<'_> {
+    pub(super) fn control(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        op: &Op,
+        mask: Mask,
+    ) -> Result<Flow, Box<Stop>> {
+        if let Op::Branch { target } = *op {
+            if mask == fragment.mask {
+                fragment.pc = target;
+                return Ok(Flow::Jump);
+            }
+            let taken = fragment.split(mask, target);
+            warp.fragments.push(taken);
+            fragment.pc += 1;
+            return Ok(Flow::Choose);
+        }
+        // The lanes whose predicate is false go on; the rest of this function is about those of `mask`.
+        let parted = mask != fragment.mask;
+        if parted {
+            let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
+            warp.fragments.push(others);
+        }
+        match *op {
+            Op::BranchIndex { index, table } => self.branch_index(warp, fragment, index, table),
+            Op::Call(call) => {
+                let code = self.code;
+                let Some(call_step) = code.calls.get(call as usize) else { return Ok(Flow::Next) };
+                let flow = self.call(common, warp, fragment, call, call_step)?;
+                Ok(if parted { after_split(fragment, flow) } else { flow })
+            }
+            Op::Return if !fragment.stack.is_empty() => {
+                self.return_from(warp, fragment);
+                Ok(if parted { Flow::Choose } else { Flow::Jump })
+            }
+            _ => {
+                warp.live &= !fragment.mask;
+                fragment.mask = 0;
+                Ok(Flow::Choose)
+            }
+        }
+    }
+
+    /// Branches to the label of a table that each lane's index selects.
+    fn branch_index(
+        &self,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        index: Value,
+        table: u32,
+    ) -> Result<Flow, Box<Stop>> {
+        let indices = *self.value(warp, fragment.base, index);
+        let targets = self.code.tables.get(table as usize).map_or(&[][..], Vec::as_slice);
+        let at = fragment.pc;
+        let mut rest = fragment.mask;
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize;
+            let index = indices[first] & 0xffff_ffff;
+            let Some(&target) = targets.get(index as usize) else {
+                let message = format!("`brx.idx` with index {index}: the list has {} targets", targets.len());
+                return Err(Stop::new(FaultKind::Invalid(message), first));
+            };
+            let same = lanes_of(rest).filter(|&lane| indices[lane] & 0xffff_ffff == index);
+            let mask = same.fold(0, |mask: Mask, lane| mask | 1 << lane);
+            rest &= !mask;
+            if mask == fragment.mask {
+                fragment.pc = target;
+            } else {
+                warp.fragments.push(fragment.split(mask, target));
+            }
+        }
+        debug_assert!(fragment.mask != 0 && fragment.pc != at || fragment.mask == 0 || targets.contains(&at));
+        Ok(Flow::Choose)
+    }
+
+    fn call(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        number: u32,
+        call: &Call,
+    ) -> Result<Flow, Box<Stop>> {
+        let function = match call.target {
+            Target::Function(function) => function,
+            Target::Builtin(builtin) => return self.builtin(common, warp, fragment, builtin, call),
+            Target::Indirect(value) => {
+                let targets = *self.value(warp, fragment.base, value);
+                let first = fragment.mask.trailing_zeros() as usize % WARP;
+                if !is_same(fragment.mask, &targets) {
+                    let others = lanes_of(fragment.mask).filter(|&lane| targets[lane] != targets[first]);
+                    let others = others.fold(0, |mask: Mask, lane| mask | 1 << lane);
+                    let pc = fragment.pc;
+                    warp.fragments.push(fragment.split(others, pc));
+                }
+                let index = targets[first].wrapping_sub(FUNCTIONS) / FUNCTION_STRIDE;
+                match u32::try_from(index) {
+                    Ok(index) if targets[first] % FUNCTION_STRIDE == 0 => index,
+                    _ => return Err(self.no_function(targets[first], first)),
+                }
+            }
+        };
+        let lane = fragment.mask.trailing_zeros() as usize;
+        let code = self.code;
+        let Some(callee) = code.functions.get(function as usize).filter(|callee| callee.is_callable) else {
+            return Err(self.no_function(FUNCTIONS + u64::from(function) * FUNCTION_STRIDE, lane));
+        };
+        if fragment.stack.len() >= self.limits.call_depth as usize {
+            let message = format!("calls are deeper than {}", self.limits.call_depth);
+            return Err(Stop::new(FaultKind::StackOverflow(message), lane));
+        }
+        let (base, local) = (fragment.base + call.registers, u64::from(fragment.local) + call.frame_bytes);
+        if local + callee.frame_bytes > u64::from(self.limits.local_bytes) {
+            let message = format!("more than {} bytes of local memory", self.limits.local_bytes);
+            return Err(Stop::new(FaultKind::StackOverflow(message), lane));
+        }
+        let registers = (base + callee.registers) as usize;
+        if registers > warp.registers.len() {
+            warp.registers.resize(registers, [0; WARP]);
+        }
+        let local = local as u32;
+        warp.local.reserve(local as usize + callee.frame_bytes as usize);
+        warp.local.forget(fragment.mask, local as usize, callee.frame_bytes as usize);
+        for (actual, formal) in call.arguments.iter().zip(&callee.formals) {
+            self.pass(warp, fragment.mask, (fragment.base, fragment.local, actual), (base, local, &formal.as_actual()));
+        }
+        let frame = Frame { call: number, function, pc: fragment.pc + 1, base: fragment.base, local: fragment.local };
+        fragment.stack.push(frame);
+        (fragment.base, fragment.local, fragment.pc) = (base, local, callee.entry);
+        Ok(Flow::Choose)
+    }
+
+    fn no_function(&self, address: u64, lane: usize) -> Box<Stop> {
+        Stop::new(FaultKind::Invalid(format!("a call to {address:#x}, which is no function")), lane)
+    }
+
+    fn return_from(&self, warp: &mut Warp, fragment: &mut Fragment) {
+        let Some(frame) = fragment.stack.pop() else { return };
+        let code = self.code;
+        if let (Some(call), Some(callee)) =
+            (code.calls.get(frame.call as usize), code.functions.get(frame.function as usize))
+        {
+            for (formal, actual) in callee.returns.iter().zip(&call.returns) {
+                let from = (fragment.base, fragment.local, &Formal::as_actual(formal));
+                self.pass(warp, fragment.mask, from, (frame.base, frame.local, actual));
+            }
+        }
+        (fragment.base, fragment.local, fragment.pc) = (frame.base, frame.local, frame.pc);
+    }
+
+    /// Copies an argument or return value: from and to a register or a variable of the frame.
+    fn pass(&self, warp: &mut Warp, mask: Mask, from: (u32, u32, &Actual), to: (u32, u32, &Actual)) {
+        let (from_base, from_local, from) = from;
+        let (to_base, to_local, to) = to;
+        match (*from, *to) {
+            (Actual::Value { value, .. }, Actual::Value { value: dst, .. }) => {
+                let lanes = *self.value(warp, from_base, value);
+                if let super::code::Source::Register(dst) = dst.source() {
+                    write(warp, to_base, dst, mask, &lanes);
+                }
+            }
+            (Actual::Value { value, bytes }, Actual::Frame { offset, bytes: room }) => {
+                let lanes = *self.value(warp, from_base, value);
+                for lane in lanes_of(mask) {
+                    let all = lanes[lane].to_le_bytes();
+                    let part = &all[..u64::from(bytes).min(room).min(8) as usize];
+                    if let Some((to, written)) = warp.local.get(lane, u64::from(to_local) + offset, part.len()) {
+                        to.copy_from_slice(part);
+                        written.fill(1);
+                    }
+                }
+            }
+            (Actual::Frame { offset, bytes }, Actual::Value { value, .. }) => {
+                let mut lanes = [0; WARP];
+                let len = (bytes as usize).min(8);
+                for lane in lanes_of(mask) {
+                    if let Some((from, _)) = warp.local.get(lane, u64::from(from_local) + offset, len) {
+                        let mut all = [0; 8];
+                        all[..len].copy_from_slice(from);
+                        lanes[lane] = u64::from_le_bytes(all);
+                    }
+                }
+                if let super::code::Source::Register(dst) = value.source() {
+                    write(warp, to_base, dst, mask, &lanes);
+                }
+            }
+            (Actual::Frame { offset: from, bytes }, Actual::Frame { offset: to, bytes: room }) => {
+                let (from, to) = (u64::from(from_local) + from, u64::from(to_local) + to);
+                let len = bytes.min(room) as usize;
+                for lane in lanes_of(mask) {
+                    let Some((data, set)) = warp.local.get(lane, from, len) else { continue };
+                    let (data, set) = (data.to_vec(), set.to_vec());
+                    if let Some((into, written)) = warp.local.get(lane, to, len) {
+                        into.copy_from_slice(&data);
+                        written.copy_from_slice(&set);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn barrier(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &mut Fragment,
+        barrier: &Barrier,
+        mask: Mask,
+    ) -> Result<Flow, Box<Stop>> {
+        let one = |lanes: &Lanes| -> Result<u32, Box<Stop>> {
+            if is_same(mask, lanes) {
+                Ok(lanes[mask.trailing_zeros() as usize % WARP] as u32)
+            } else {
+                Err(Stop::invalid("lanes of a warp use different barriers or numbers of threads", mask))
+            }
+        };
+        let id = one(self.value(warp, fragment.base, barrier.id))?;
+        let threads = barrier.threads.map(|value| one(self.value(warp, fragment.base, value))).transpose()?;
+        let holds = predicate_mask(self.value(warp, fragment.base, barrier.predicate));
+        common
+            .arrive(warp.number, mask, id, threads, holds)
+            .map_err(|kind| Stop::new(kind, mask.trailing_zeros() as usize))?;
+        if mask != fragment.mask {
+            let others = fragment.split(fragment.mask & !mask, fragment.pc + 1);
+            warp.fragments.push(others);
+        }
+        if barrier.kind == BarrierKind::Arrive {
+            fragment.pc += 1;
+            return Ok(Flow::Choose);
+        }
+        debug_assert!(barrier.dst != NO_REG || barrier.kind == BarrierKind::Sync);
+        Ok(wait(fragment, State::Barrier { id, barrier: *barrier }))
+    }
+}
+
+/// Returns the flow of an instruction that only some lanes of a fragment execute.
+fn after_split(fragment: &mut Fragment, flow: Flow) -> Flow {
+    if matches!(flow, Flow::Next) {
+        fragment.pc += 1;
+    }
+    Flow::Choose
+}

@@ -1,0 +1,357 @@
+//! A launch: its blocks are made resident one after another and run in turns.
+
+use crate::syntax::SpecialRegister;
+use crate::types::{Lanes, Mask, WARP};
+
+use super::block::{Block, Common};
+use super::core::{Core, Faulted};
+use super::fault::{Checks, Fault, FaultKind, Finished, Limits, Place, Thread};
+use super::global::GlobalMemory;
+use super::program::{Kernel, Program, Symbol};
+use super::warp::{Fragment, Local, Warp};
+
+/// The multiprocessors of the simulated device.
+const MULTIPROCESSORS: u32 = 132;
+/// The rounds in which every resident thread polls and no store changes memory, after which a launch has failed.
+const IDLE_ROUNDS: u32 = 4096;
+/// The maximum number of threads of a block.
+const MOST_THREADS: u64 = 1024;
+
+/// A launch of a kernel.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Launch<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// The kernel, one of the program's.
+    pub kernel: &'a Kernel,
+    /// The blocks of the grid: x, y, z.
+    pub grid: [u32; 3],
+    /// The threads of a block: x, y, z.
+    pub block: [u32; 3],
+    /// The blocks of a cluster: x, y, z.
+    pub cluster: [u32; 3],
+    /// The dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// The bytes of the parameters, each at its [`Param::offset`](crate::Param::offset).
+    pub params: &'a [u8],
+    /// The address of each of [`Program::globals`].
+    pub globals: &'a [u64],
+    /// The checks.
+    pub checks: Checks,
+    /// The bounds.
+    pub limits: Limits,
+}
+
+impl<'a> Launch<'a> {
+    /// Makes a launch without dynamic shared memory, parameters and globals, with every check and the default limits.
+    #[must_use]
+    pub fn new(program: &'a Program, kernel: &'a Kernel, grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self {
+            program,
+            kernel,
+            grid,
+            block,
+            cluster: [1; 3],
+            shared_bytes: 0,
+            params: &[],
+            globals: &[],
+            checks: Checks::all(),
+            limits: Limits::default(),
+        }
+    }
+
+    /// Runs all threads of the launch.
+    ///
+    /// The result is the same for the same program, launch and memory. Blocks are resident from the first on; more
+    /// become resident when the threads of all resident ones poll or wait, up to [`Limits::resident_blocks`].
+    ///
+    /// # Errors
+    /// The first fault: then part of the launch has run, and `memory` has what it wrote.
+    pub fn run(&self, memory: &mut dyn GlobalMemory) -> Result<Finished, Fault> {
+        let shared = self.check().map_err(|kind| self.fault_before(kind))?;
+        let mut core = Core {
+            code: &self.program.code,
+            addresses: self.addresses(shared.static_bytes),
+            params: self.params,
+            block: self.block,
+            memory,
+            checks: self.checks,
+            limits: self.limits,
+            executed: 0,
+            thread_instructions: 0,
+            slept: 0,
+            printed: Vec::new(),
+            polls: 0,
+            changed: false,
+            scratch: Vec::new(),
+            pc: 0,
+        };
+        match self.run_blocks(&mut core, shared.bytes) {
+            Ok(()) => Ok(Finished {
+                instructions: core.executed,
+                thread_instructions: core.thread_instructions,
+                printed: core.printed,
+            }),
+            Err(failure) => {
+                let thread = Thread { block: failure.block, thread: core.thread_index(failure.faulted.thread) };
+                let place = core.code.place(failure.faulted.pc);
+                Err(Fault { kind: failure.faulted.kind, thread, place, printed: core.printed })
+            }
+        }
+    }
+
+    fn fault_before(&self, kind: FaultKind) -> Fault {
+        let place = Place { function: self.kernel.name.clone(), ..Place::default() };
+        Fault { kind, thread: Thread::default(), place, printed: Vec::new() }
+    }
+
+    /// Checks the launch against the kernel and the limits, and returns the shared memory of a block.
+    fn check(&self) -> Result<SharedSize, FaultKind> {
+        let invalid = |message: String| Err(FaultKind::InvalidLaunch(message));
+        if let Some(refusal) = &self.kernel.refusal {
+            return Err(FaultKind::Unsupported(refusal.to_string()));
+        }
+        let threads = volume(self.block);
+        if threads == 0 || threads > MOST_THREADS {
+            return invalid(format!("{threads} threads a block: between 1 and {MOST_THREADS} are possible"));
+        }
+        if self.grid.contains(&0) || self.cluster.contains(&0) {
+            return invalid("a grid without blocks".to_owned());
+        }
+        if self.grid[1] > 65_535 || self.grid[2] > 65_535 || self.grid[0] > 0x7fff_ffff {
+            return invalid(format!("a grid of {:?} blocks", self.grid));
+        }
+        if let Some(most) = self.kernel.max_threads.filter(|&most| threads > u64::from(most)) {
+            return invalid(format!("{threads} threads a block: the kernel allows {most}"));
+        }
+        if let Some(required) = self.kernel.required_threads.filter(|&required| required != self.block) {
+            return invalid(format!("blocks of {:?} threads: the kernel requires {required:?}", self.block));
+        }
+        if self.params.len() < self.kernel.param_bytes {
+            return invalid(format!("{} bytes of parameters of {}", self.params.len(), self.kernel.param_bytes));
+        }
+        if self.globals.len() != self.program.globals.len() {
+            return invalid(format!("{} addresses for {} globals", self.globals.len(), self.program.globals.len()));
+        }
+        let align = self.kernel.shared.iter().map(|variable| variable.align).max().unwrap_or(1).max(16);
+        let size = self.kernel.shared_bytes.checked_next_multiple_of(align).filter(|&size| size <= 1 << 32);
+        let static_bytes = if self.shared_bytes == 0 { Some(self.kernel.shared_bytes) } else { size };
+        let bytes = static_bytes.and_then(|bytes| bytes.checked_add(u64::from(self.shared_bytes)));
+        match (bytes, size) {
+            (Some(bytes), Some(size)) if bytes <= u64::from(self.limits.shared_bytes) => {
+                Ok(SharedSize { static_bytes: size, bytes: bytes as usize })
+            }
+            _ => invalid(format!("more than {} bytes of shared memory a block", self.limits.shared_bytes)),
+        }
+    }
+
+    /// Returns the value of each address that the launch determines.
+    fn addresses(&self, static_bytes: u64) -> Vec<Lanes> {
+        let address = |symbol: &Symbol| match *symbol {
+            Symbol::Global(global, offset) => {
+                self.globals.get(global as usize).copied().unwrap_or(0).wrapping_add_signed(offset)
+            }
+            Symbol::Shared(variable, offset) => {
+                let found = self.kernel.shared.iter().find(|shared| shared.variable == variable);
+                found.map_or(0, |shared| shared.offset.unwrap_or(static_bytes)).wrapping_add_signed(offset)
+            }
+        };
+        self.program.code.symbols.iter().map(|symbol| [address(symbol); WARP]).collect()
+    }
+
+    fn run_blocks(&self, core: &mut Core<'_>, shared: usize) -> Result<(), Failure> {
+        let total = volume(self.grid);
+        let mut resident: Vec<Block> = Vec::new();
+        let mut spare: Vec<Warp> = Vec::new();
+        let (mut next, mut idle) = (0, 0);
+        loop {
+            if resident.is_empty() {
+                if next == total {
+                    return Ok(());
+                }
+                resident.push(self.block(core, next, shared, &mut spare));
+                next += 1;
+            }
+            core.changed = false;
+            for block in &mut resident {
+                run_round(core, block)?;
+            }
+            let mut index = 0;
+            while index < resident.len() {
+                if resident[index].is_finished() {
+                    spare.append(&mut resident.remove(index).warps);
+                } else {
+                    index += 1;
+                }
+            }
+            let polls = |warp: &Warp| !warp.is_ready() || warp.polling;
+            if resident.is_empty() || !resident.iter().all(|block| block.warps.iter().all(polls)) {
+                idle = 0;
+                continue;
+            }
+            let room = (self.limits.resident_blocks as usize).saturating_sub(resident.len());
+            if next < total && room > 0 {
+                for _ in 0..(resident.len() / 2).max(1).min(room) {
+                    if next < total {
+                        resident.push(self.block(core, next, shared, &mut spare));
+                        next += 1;
+                    }
+                }
+            } else if core.changed {
+                idle = 0;
+            } else {
+                idle += 1;
+                if idle > IDLE_ROUNDS {
+                    return Err(no_progress(&resident, total - next));
+                }
+            }
+        }
+    }
+
+    /// Makes a block resident.
+    fn block(&self, core: &Core<'_>, number: u64, shared: usize, spare: &mut Vec<Warp>) -> Block {
+        let [x, y, _] = self.grid.map(u64::from);
+        let index = [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32];
+        let threads = volume(self.block) as usize;
+        let warps = threads.div_ceil(WARP);
+        let entry = core.code.functions.get(self.kernel.function as usize);
+        let (pc, registers, frame) =
+            entry.map_or((0, 1, 0), |entry| (entry.entry, entry.registers as usize, entry.frame_bytes as usize));
+        let make = |number: usize| {
+            let lanes = (threads - number * WARP).min(WARP);
+            let lanes = ((1u64 << lanes) - 1) as Mask;
+            let mut warp = spare.pop().unwrap_or_else(Warp::empty);
+            warp.number = number as u32;
+            (warp.lanes, warp.live, warp.carry, warp.polling) = (lanes, lanes, 0, false);
+            if warp.registers.len() < registers.max(1) {
+                warp.registers.resize(registers.max(1), [0; WARP]);
+            }
+            warp.local.reserve(frame);
+            warp.local.forget(Mask::MAX, 0, usize::MAX / 2);
+            warp.fragments.clear();
+            warp.fragments.push(Fragment::new(lanes, pc));
+            warp.specials.clear();
+            for &register in &core.code.specials {
+                warp.specials.push(self.special(register, index, number, shared));
+            }
+            warp
+        };
+        let warps: Vec<Warp> = (0..warps).map(make).collect();
+        let common = Common::new(number, index, shared, warps.len(), self.checks);
+        Block { common, warps }
+    }
+
+    /// Returns a special register that a warp keeps while it runs.
+    fn special(&self, register: SpecialRegister, index: [u32; 3], warp: usize, shared: usize) -> Lanes {
+        use SpecialRegister as S;
+        let of = |values: [u32; 3], dimension: u8| values.get(usize::from(dimension)).copied().unwrap_or(0);
+        let cluster = |values: [u32; 3], dimension: u8| of(self.cluster, dimension).max(1).min(of(values, dimension).max(1));
+        let mut lanes = [0; WARP];
+        for (lane, to) in lanes.iter_mut().enumerate() {
+            let thread = (warp * WARP + lane) as u32;
+            let [x, y, _] = self.block;
+            let bit = 1u32 << lane;
+            *to = u64::from(match register {
+                S::Tid(d) => of([thread % x, thread / x % y, thread / x / y], d),
+                S::Ntid(d) => of(self.block, d),
+                S::Ctaid(d) => of(index, d),
+                S::Nctaid(d) => of(self.grid, d),
+                S::Clusterid(d) => of(index, d) / cluster(self.grid, d),
+                S::Nclusterid(d) => of(self.grid, d) / cluster(self.grid, d),
+                S::ClusterCtaid(d) => of(index, d) % cluster(self.grid, d),
+                S::ClusterNctaid(d) => of(self.cluster, d),
+                S::ClusterCtarank => {
+                    let at = |d: u8| of(index, d) % cluster(self.grid, d);
+                    at(0) + self.cluster[0] * (at(1) + self.cluster[1] * at(2))
+                }
+                S::ClusterNctarank => volume(self.cluster) as u32,
+                S::IsExplicitCluster => u32::from(self.cluster != [1; 3]),
+                S::Laneid => lane as u32,
+                S::Warpid => warp as u32,
+                S::Nwarpid => (volume(self.block) as usize).div_ceil(WARP) as u32,
+                S::Smid => (index[0] + index[1] * self.grid[0]) % MULTIPROCESSORS,
+                S::Nsmid => MULTIPROCESSORS,
+                S::Gridid => 1,
+                S::LanemaskEq => bit,
+                S::LanemaskLt => bit - 1,
+                S::LanemaskLe => bit | (bit - 1),
+                S::LanemaskGt => !(bit | (bit - 1)),
+                S::LanemaskGe => !(bit - 1),
+                S::TotalSmemSize | S::AggrSmemSize => shared as u32,
+                S::DynamicSmemSize => self.shared_bytes,
+                _ => 0,
+            });
+        }
+        lanes
+    }
+}
+
+impl Warp {
+    fn empty() -> Self {
+        Self {
+            number: 0,
+            lanes: 0,
+            live: 0,
+            registers: Vec::new(),
+            specials: Vec::new(),
+            local: Local::default(),
+            carry: 0,
+            fragments: Vec::new(),
+            polling: false,
+        }
+    }
+}
+
+/// The shared memory of a block.
+struct SharedSize {
+    /// Where dynamic shared memory begins.
+    static_bytes: u64,
+    bytes: usize,
+}
+
+struct Failure {
+    block: [u32; 3],
+    faulted: Faulted,
+}
+
+/// Runs every warp of a block for a slice.
+fn run_round(core: &mut Core<'_>, block: &mut Block) -> Result<(), Failure> {
+    let index = block.common.index;
+    let failure = |faulted| Failure { block: index, faulted };
+    for number in 0..block.warps.len() {
+        let warp = &mut block.warps[number];
+        if !warp.is_ready() {
+            continue;
+        }
+        core.run_warp(&mut block.common, warp).map_err(failure)?;
+        if let Err(stuck) = block.complete_barriers(core.checks) {
+            return Err(failure(Faulted { kind: stuck.kind, thread: stuck.thread, pc: stuck.pc }));
+        }
+    }
+    if !block.is_ready() && !block.is_finished() {
+        let stuck = block.describe_stuck();
+        return Err(failure(Faulted { kind: stuck.kind, thread: stuck.thread, pc: stuck.pc }));
+    }
+    Ok(())
+}
+
+fn no_progress(resident: &[Block], waiting: u64) -> Failure {
+    let block = resident.first();
+    let warp = block.and_then(|block| block.warps.iter().find(|warp| warp.is_ready()));
+    let fragment = warp.and_then(|warp| warp.fragments.iter().find(|fragment| fragment.is_ready()));
+    let message = format!(
+        "every thread of the {} resident blocks polls memory that no thread changes, and {waiting} blocks have not started",
+        resident.len()
+    );
+    let thread = warp.map_or(0, |warp| warp.number * WARP as u32)
+        + fragment.map_or(0, |fragment| fragment.mask.trailing_zeros() % WARP as u32);
+    Failure {
+        block: block.map_or([0; 3], |block| block.common.index),
+        faulted: Faulted { kind: FaultKind::NoProgress(message), thread, pc: fragment.map_or(0, |fragment| fragment.pc) },
+    }
+}
+
+fn volume(of: [u32; 3]) -> u64 {
+    of.iter().fold(1, |volume, &side| volume.saturating_mul(u64::from(side)))
+}

@@ -1,0 +1,558 @@
+//! One function: its registers, frame and operands, and the decoding of arithmetic and moves.
+
+use crate::arith;
+use crate::lanes::{self, Role};
+use crate::syntax::{
+    Body, Function, Guard as NamedGuard, Instruction, Operand, RegisterId, Selector, Space, SpecialRegister,
+    Symbol as Named, Variable, VariableId,
+};
+use crate::types::Type;
+
+use super::{Loader, Placed, Uses};
+use crate::exec::code::{Guard, NO_REG, Op, Reg, Step, Value, WarpStep};
+use crate::exec::program::{At, Formal, Function as Decoded, LoadError, Symbol};
+use crate::exec::space::{FUNCTION_STRIDE, FUNCTIONS};
+
+/// The result of decoding: an error is the reason why an instruction is not supported.
+pub(super) type Decoding<T> = Result<T, String>;
+
+/// The maximum bytes of the frame of a function.
+const MOST_FRAME: u64 = 1 << 30;
+
+/// The numbers of a declared register.
+#[derive(Clone, Copy)]
+struct Numbered {
+    first: Reg,
+    ty: Type,
+    vector: u32,
+}
+
+/// A function in the making.
+pub(super) struct FunctionLoader<'l, 'm> {
+    pub(super) loader: &'l mut Loader<'m>,
+    pub(super) function: &'m Function,
+    pub(super) body: &'m Body,
+    pub(super) index: u32,
+    registers: Vec<Numbered>,
+    pub(super) register_count: u32,
+    params: Vec<u64>,
+    returns: Vec<u64>,
+    variables: Vec<u64>,
+    pub(super) frame_bytes: u64,
+    pub(super) uses: Uses,
+    /// The place of the steps that are added.
+    at: At,
+    /// The shared variables of the body, by their index.
+    shared: Vec<Placed>,
+}
+
+impl<'m> Loader<'m> {
+    /// Decodes a function.
+    pub(super) fn add_function(&mut self, index: usize) {
+        let function = &self.module.functions[index];
+        let decoded = Decoded { name: function.name.clone(), ..Decoded::default() };
+        self.code.functions.push(decoded);
+        self.uses.push(Uses::default());
+        let Some(body) = &function.body else { return };
+        let shared = body.variables.iter().map(|variable| match variable.space {
+            Space::Shared => self.share(variable),
+            _ => Placed::Unsupported,
+        });
+        let shared = shared.collect();
+        let mut loader = FunctionLoader {
+            loader: self,
+            function,
+            body,
+            index: index as u32,
+            registers: Vec::new(),
+            register_count: 0,
+            params: Vec::new(),
+            returns: Vec::new(),
+            variables: Vec::new(),
+            frame_bytes: 0,
+            uses: Uses::default(),
+            at: At::default(),
+            shared,
+        };
+        loader.number_registers();
+        loader.lay_out_frame();
+        loader.decode_body();
+    }
+}
+
+impl FunctionLoader<'_, '_> {
+    fn number_registers(&mut self) {
+        for register in &self.body.registers {
+            let (ty, vector) = (register.ty, register.vector);
+            self.registers.push(Numbered { first: self.register_count, ty, vector });
+            self.register_count += vector * if ty == Type::B128 { 2 } else { 1 };
+        }
+    }
+
+    fn lay_out_frame(&mut self) {
+        let mut end = 0u64;
+        let mut place = |variable: &Variable, is_framed: bool| {
+            if !is_framed {
+                return 0;
+            }
+            let offset = end.next_multiple_of(variable.align.clamp(1, 256));
+            end = offset.saturating_add(variable.bytes().unwrap_or(0)).min(1 << 48);
+            offset
+        };
+        let callable = !self.function.is_entry;
+        let framed = |variable: &Variable| callable && variable.space == Space::Param;
+        self.params = self.function.params.iter().map(|variable| place(variable, framed(variable))).collect();
+        self.returns = self.function.returns.iter().map(|variable| place(variable, framed(variable))).collect();
+        let in_body = |variable: &Variable| matches!(variable.space, Space::Local | Space::Param);
+        self.variables = self.body.variables.iter().map(|variable| place(variable, in_body(variable))).collect();
+        if self.function.is_entry {
+            let mut offset = 0u64;
+            for (param, to) in self.function.params.iter().zip(&mut self.params) {
+                *to = offset.next_multiple_of(param.align.max(1));
+                offset = to.saturating_add(param.bytes().unwrap_or(0)).min(1 << 48);
+            }
+        }
+        self.frame_bytes = end.next_multiple_of(16);
+    }
+
+    fn decode_body(&mut self) {
+        let entry = self.loader.code.steps.len();
+        let mut starts = Vec::with_capacity(self.body.instructions.len() + 1);
+        self.at = At { function: self.index, line: self.function.at.line, source: None };
+        if self.frame_bytes > MOST_FRAME {
+            self.refuse(format!("a frame of {} bytes of local memory", self.frame_bytes));
+        }
+        for instruction in &self.body.instructions {
+            starts.push(self.loader.code.steps.len() as u32);
+            self.at.line = instruction.at.line;
+            self.at.source = instruction.source.map(|source| source.0);
+            if let Err(reason) = self.decode(instruction) {
+                let name = self.loader.module.opcodes[instruction.opcode.0 as usize].clone();
+                let name = std::iter::once(name.name).chain(name.modifiers).collect::<Vec<_>>().join(".");
+                self.refuse(format!("`{name}`: {reason}"));
+            }
+        }
+        starts.push(self.loader.code.steps.len() as u32);
+        self.push(Guard::NONE, Op::Return);
+        self.resolve_labels(entry, &starts);
+        let is_entry = self.function.is_entry;
+        let formal = |variable: &Variable, offset: u64| {
+            let bytes = variable.bytes().unwrap_or(0);
+            match variable.register.filter(|_| variable.space == Space::Reg) {
+                Some(id) => Formal::Register { register: self.registers[id.0 as usize].first, bytes: bytes as u32 },
+                None => Formal::Frame { offset, bytes },
+            }
+        };
+        let formals = |variables: &[Variable], offsets: &[u64]| -> Vec<Formal> {
+            variables.iter().zip(offsets).map(|(variable, &offset)| formal(variable, offset)).collect()
+        };
+        let (formals, returns) =
+            (formals(&self.function.params, &self.params), formals(&self.function.returns, &self.returns));
+        let decoded = &mut self.loader.code.functions[self.index as usize];
+        decoded.entry = entry as u32;
+        decoded.registers = self.register_count.max(1);
+        decoded.frame_bytes = self.frame_bytes;
+        (decoded.formals, decoded.returns, decoded.is_callable) = (formals, returns, !is_entry);
+        for call in self.loader.code.calls.iter_mut().filter(|call| call.caller == self.index) {
+            (call.registers, call.frame_bytes) = (self.register_count.max(1), self.frame_bytes);
+        }
+        self.loader.uses[self.index as usize] = std::mem::take(&mut self.uses);
+    }
+
+    /// Replaces the indices of instructions in branches by those of steps.
+    fn resolve_labels(&mut self, entry: usize, starts: &[u32]) {
+        let code = &mut self.loader.code;
+        for step in &mut code.steps[entry..] {
+            match &mut step.op {
+                Op::Branch { target } => *target = starts[(*target as usize).min(starts.len() - 1)],
+                Op::BranchIndex { table, .. } => {
+                    for target in &mut code.tables[*table as usize] {
+                        *target = starts[(*target as usize).min(starts.len() - 1)];
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn refuse(&mut self, message: String) {
+        let kind = if self.function.is_entry { "kernel" } else { "function" };
+        let function = format!("{kind} `{}`", self.function.name);
+        self.loader.code.refusals.push(message.clone());
+        let index = self.loader.code.refusals.len() as u32 - 1;
+        self.push(Guard::NONE, Op::Refused(index));
+        self.uses.refusal.get_or_insert(LoadError::Unsupported { function, line: self.at.line, message });
+    }
+
+    /// Adds a step.
+    pub(super) fn push(&mut self, guard: Guard, op: Op) {
+        self.loader.code.steps.push(Step { guard, op });
+        self.loader.code.places.push(self.at);
+    }
+
+    /// Returns a register of no name.
+    pub(super) fn temporary(&mut self) -> Reg {
+        self.register_count += 1;
+        self.register_count - 1
+    }
+
+    fn decode(&mut self, instruction: &Instruction) -> Decoding<()> {
+        let opcode = &self.loader.module.opcodes[instruction.opcode.0 as usize];
+        let modifiers: Vec<&str> = opcode.modifiers.iter().map(String::as_str).collect();
+        let guard = self.guard(instruction.guard);
+        let operands = &instruction.operands[..];
+        if let Some(op) = self.decode_control(&opcode.name, &modifiers, operands, guard)? {
+            self.push(guard, op);
+            return Ok(());
+        }
+        if let Some(op) = self.decode_memory(&opcode.name, &modifiers, operands)? {
+            self.push(guard, op);
+            return Ok(());
+        }
+        if opcode.name == "mov" {
+            return self.decode_move(&modifiers, operands, guard);
+        }
+        if let Some(decoded) = lanes::decode(&opcode.name, &modifiers) {
+            return self.decode_lanes(decoded?, operands, guard);
+        }
+        match arith::decode(&opcode.name, &modifiers) {
+            Some(decoded) => self.decode_arith(decoded?, operands, guard),
+            None => Err("the instruction is not supported".to_owned()),
+        }
+    }
+
+    fn guard(&mut self, guard: Option<NamedGuard>) -> Guard {
+        match guard {
+            None => Guard::NONE,
+            Some(guard) => {
+                Guard { register: self.registers[guard.register.0 as usize].first, negated: guard.negated }
+            }
+        }
+    }
+
+    fn decode_arith(&mut self, arith: arith::Arith, operands: &[Operand], guard: Guard) -> Decoding<()> {
+        let shape = *arith.operands();
+        let (destination, sources) = operands.split_first().ok_or("it has no operands")?;
+        let (first, second) = match destination {
+            Operand::Pair(pair) => (&pair[0], Some(&pair[1])),
+            one => (one, None),
+        };
+        if second.is_some() && shape.result_count < 2 {
+            return Err("it has one destination".to_owned());
+        }
+        if sources.len() < shape.required_sources || sources.len() > shape.source_count {
+            return Err(format!("{} sources of {}", sources.len(), shape.source_count));
+        }
+        let dst = self.destination(first)?;
+        let second = second.map_or(Ok(NO_REG), |second| self.destination(second))?;
+        let bits = if shape.extends { self.width(first) } else { 64 };
+        let mut values = [self.loader.constant(0); 6];
+        for ((value, operand), &ty) in values.iter_mut().zip(sources).zip(shape.sources()) {
+            *value = self.value(operand, ty)?;
+        }
+        let count = sources.len() as u8;
+        self.push(guard, Op::Arith { arith, dst, second, sources: values, count, bits });
+        Ok(())
+    }
+
+    fn decode_lanes(&mut self, instruction: lanes::Instruction, operands: &[Operand], guard: Guard) -> Decoding<()> {
+        let shape = instruction.operands();
+        let mut step = WarpStep {
+            instruction,
+            sources: Vec::new(),
+            results: Vec::new(),
+            members: None,
+            address: None,
+            offset: 0,
+            stride: None,
+        };
+        let mut texts = operands.iter();
+        let mut pending: Option<&Operand> = None;
+        for wanted in &shape.destinations {
+            if wanted.role == Role::Optional {
+                let dst = pending.take().map_or(Ok(NO_REG), |operand| self.destination(operand))?;
+                step.results.push(dst);
+                continue;
+            }
+            let mut operand = texts.next().ok_or("a destination is missing")?;
+            if let Operand::Pair(pair) = operand {
+                operand = &pair[0];
+                pending = Some(&pair[1]);
+            }
+            let registers = self.destinations(operand)?;
+            if registers.len() != wanted.registers {
+                return Err(format!("{} registers of {}", registers.len(), wanted.registers));
+            }
+            step.results.extend(registers);
+        }
+        for wanted in &shape.sources {
+            match wanted.role {
+                Role::Address => {
+                    let operand = texts.next().ok_or("an address is missing")?;
+                    let location = self.location(operand, crate::exec::SpaceName::Generic)?;
+                    if location.frame {
+                        return Err("a matrix in local memory".to_owned());
+                    }
+                    (step.address, step.offset) = (Some(location.base), location.offset);
+                }
+                Role::Stride => {
+                    step.stride = texts.next().map(|operand| self.value(operand, wanted.ty)).transpose()?;
+                }
+                Role::Members => {
+                    let operand = texts.next().ok_or("the member mask is missing")?;
+                    let value = self.value(operand, Type::B32)?;
+                    step.members = Some(value);
+                    step.sources.push(value);
+                }
+                Role::Value | Role::Optional => {
+                    let operand = texts.next().ok_or("a source is missing")?;
+                    let values = self.values(operand, wanted.ty)?;
+                    if values.len() != wanted.registers {
+                        return Err(format!("{} registers of {}", values.len(), wanted.registers));
+                    }
+                    step.sources.extend(values);
+                }
+            }
+        }
+        if texts.next().is_some() {
+            return Err("it has too many operands".to_owned());
+        }
+        self.loader.code.warp_steps.push(step);
+        let index = self.loader.code.warp_steps.len() as u32 - 1;
+        self.push(guard, Op::Warp(index));
+        Ok(())
+    }
+
+    fn decode_move(&mut self, modifiers: &[&str], operands: &[Operand], guard: Guard) -> Decoding<()> {
+        let [dst, src] = operands else { return Err("it has two operands".to_owned()) };
+        let ty = modifiers.last().and_then(|name| Type::from_name(name)).ok_or("its type is missing")?;
+        let (targets, sources) = (self.destinations(dst)?, self.values(src, ty)?);
+        if targets.len() > 8 || sources.len() > 8 {
+            return Err("a vector of more than 8 elements".to_owned());
+        }
+        let bits = 8 * ty.bytes() as u8;
+        let zero = self.loader.constant(0);
+        if matches!(dst, Operand::Vector(_)) && !matches!(src, Operand::Vector(_)) {
+            let mut all = [NO_REG; 8];
+            all[..targets.len()].copy_from_slice(&targets);
+            let mut halves = [zero; 2];
+            halves[..sources.len().min(2)].copy_from_slice(&sources[..sources.len().min(2)]);
+            let each = bits / targets.len().max(1) as u8;
+            self.push(guard, Op::Unpack { dst: all, sources: halves, count: targets.len() as u8, bits: each });
+        } else if matches!(src, Operand::Vector(_)) && targets.len() != sources.len() {
+            let mut all = [zero; 8];
+            all[..sources.len()].copy_from_slice(&sources);
+            let mut halves = [NO_REG; 2];
+            halves[..targets.len().min(2)].copy_from_slice(&targets[..targets.len().min(2)]);
+            let each = bits / sources.len().max(1) as u8;
+            self.push(guard, Op::Pack { dst: halves, sources: all, count: sources.len() as u8, bits: each });
+        } else if targets.len() != sources.len() {
+            return Err(format!("{} values for {} registers", sources.len(), targets.len()));
+        } else {
+            for (&dst, &src) in targets.iter().zip(&sources) {
+                let narrow = bits < 32 && ty != Type::Pred && matches!(src.source(), crate::exec::code::Source::Special(_));
+                let mut all = [NO_REG; 8];
+                all[0] = dst;
+                self.push(guard, match narrow {
+                    true => Op::Unpack { dst: all, sources: [src, zero], count: 1, bits },
+                    false => Op::Copy { dst, src },
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn numbered(&self, id: RegisterId) -> Numbered {
+        self.registers[id.0 as usize]
+    }
+
+    /// Returns the width of a destination in bits.
+    pub(super) fn width(&self, operand: &Operand) -> u8 {
+        match operand {
+            Operand::Register(id) | Operand::Element(id, _) => 8 * self.numbered(*id).ty.bytes().min(8) as u8,
+            Operand::Vector(elements) => elements.iter().map(|element| self.width(element)).max().unwrap_or(64),
+            _ => 64,
+        }
+    }
+
+    /// Returns whether a register has 32 bits or fewer.
+    pub(super) fn is_narrow(&self, id: RegisterId) -> bool {
+        self.numbered(id).ty.bytes() <= 4
+    }
+
+    pub(super) fn destination(&mut self, operand: &Operand) -> Decoding<Reg> {
+        match self.destinations(operand)?[..] {
+            [one] => Ok(one),
+            _ => Err("a destination is a vector".to_owned()),
+        }
+    }
+
+    /// Returns the registers of a destination, those of a vector in order.
+    pub(super) fn destinations(&mut self, operand: &Operand) -> Decoding<Vec<Reg>> {
+        match operand {
+            Operand::Register(id) => {
+                let numbered = self.numbered(*id);
+                let each = if numbered.ty == Type::B128 { 2 } else { 1 };
+                Ok((numbered.first..numbered.first + numbered.vector * each).collect())
+            }
+            Operand::Element(id, Selector::Element(index)) => {
+                let numbered = self.numbered(*id);
+                if u32::from(*index) >= numbered.vector || numbered.ty == Type::B128 {
+                    return Err("the vector has no such element".to_owned());
+                }
+                Ok(vec![numbered.first + u32::from(*index)])
+            }
+            Operand::Sink => Ok(vec![NO_REG]),
+            Operand::Vector(elements) => {
+                let mut all = Vec::new();
+                for element in elements {
+                    all.extend(self.destinations(element)?);
+                }
+                Ok(all)
+            }
+            _ => Err("a destination is not a register".to_owned()),
+        }
+    }
+
+    pub(super) fn value(&mut self, operand: &Operand, ty: Type) -> Decoding<Value> {
+        match self.values(operand, ty)?[..] {
+            [one] => Ok(one),
+            _ => Err("a source is a vector".to_owned()),
+        }
+    }
+
+    /// Returns the values of a source, those of a vector in order; constants have the type `ty`.
+    pub(super) fn values(&mut self, operand: &Operand, ty: Type) -> Decoding<Vec<Value>> {
+        Ok(vec![match operand {
+            Operand::Register(_) | Operand::Element(..) => {
+                return Ok(self.destinations(operand)?.into_iter().map(Value::register).collect());
+            }
+            Operand::Vector(elements) => {
+                let mut all = Vec::new();
+                for element in elements {
+                    all.extend(self.values(element, ty)?);
+                }
+                return Ok(all);
+            }
+            Operand::Integer(value) => {
+                let bits = integer(*value, ty)?;
+                if ty == Type::B128 {
+                    let high = if (*value as i64) < 0 { u64::MAX } else { 0 };
+                    return Ok(vec![self.loader.constant(*value), self.loader.constant(high)]);
+                }
+                self.loader.constant(bits)
+            }
+            Operand::Float32(bits) => match ty {
+                Type::F64 => self.loader.constant(f64::from(f32::from_bits(*bits)).to_bits()),
+                _ => self.loader.constant(u64::from(*bits)),
+            },
+            Operand::Float64(bits) => match ty {
+                Type::F32 => self.loader.constant(u64::from((f64::from_bits(*bits) as f32).to_bits())),
+                _ => self.loader.constant(*bits),
+            },
+            Operand::Symbol(symbol, offset) => self.symbol_address(*symbol, *offset)?,
+            Operand::Special(register) => self.special(*register),
+            Operand::Not(id) => {
+                let (dst, src) = (self.temporary(), Value::register(self.numbered(*id).first));
+                self.push(Guard::NONE, Op::Not { dst, src });
+                Value::register(dst)
+            }
+            Operand::Sink => self.loader.constant(0),
+            _ => return Err("a kind of source operand that is not supported".to_owned()),
+        }])
+    }
+
+    fn special(&mut self, register: SpecialRegister) -> Value {
+        use SpecialRegister as S;
+        if !matches!(
+            register,
+            S::Clock | S::ClockHi | S::Clock64 | S::Globaltimer | S::GlobaltimerLo | S::GlobaltimerHi
+        ) {
+            return self.loader.special(register);
+        }
+        let dst = self.temporary();
+        self.push(Guard::NONE, Op::Special { dst, register });
+        Value::register(dst)
+    }
+
+    fn symbol_address(&mut self, symbol: Named, offset: i64) -> Decoding<Value> {
+        match symbol {
+            Named::Function(id) => {
+                let function = self.loader.resolve_alias(id.0);
+                self.uses.functions.push(function);
+                self.loader.taken.push(function);
+                Ok(self.loader.constant(FUNCTIONS + u64::from(function) * FUNCTION_STRIDE))
+            }
+            Named::Variable(variable) => match self.find(variable)? {
+                Found::Symbol(symbol) => Ok(self.loader.symbol(symbol.plus(offset))),
+                Found::Param(at) => Ok(self.loader.constant(at.wrapping_add_signed(offset))),
+                Found::Frame(at) => {
+                    let dst = self.temporary();
+                    self.push(Guard::NONE, Op::FrameAddress { dst, offset: (at as i64).wrapping_add(offset) });
+                    Ok(Value::register(dst))
+                }
+            },
+        }
+    }
+
+    /// Returns where a variable is.
+    pub(super) fn find(&mut self, variable: VariableId) -> Decoding<Found> {
+        let placed = match variable {
+            VariableId::Module(index) => self.loader.placed[index as usize],
+            VariableId::Param(index) if self.function.is_entry => {
+                return Ok(Found::Param(self.params[index as usize]));
+            }
+            VariableId::Param(index) => return Ok(Found::Frame(self.params[index as usize])),
+            VariableId::Return(index) => return Ok(Found::Frame(self.returns[index as usize])),
+            VariableId::Body(index) => {
+                let variable = &self.body.variables[index as usize];
+                match variable.space {
+                    Space::Local | Space::Param => return Ok(Found::Frame(self.variables[index as usize])),
+                    Space::Shared => self.shared[index as usize],
+                    _ => return Err(format!("the variable `{}` in a function", variable.name)),
+                }
+            }
+        };
+        match placed {
+            Placed::Global(global) => Ok(Found::Symbol(Symbol::Global(global, 0))),
+            Placed::Shared(shared) => {
+                self.uses.shared.push(shared);
+                Ok(Found::Symbol(Symbol::Shared(shared, 0)))
+            }
+            Placed::Unsupported => Err("a variable of a kind that is not supported: textures, samplers and surfaces, \
+                and local variables outside of functions".to_owned()),
+        }
+    }
+}
+
+/// Where a variable is.
+pub(super) enum Found {
+    Symbol(Symbol),
+    /// An offset in the parameters of the kernel.
+    Param(u64),
+    /// An offset in the frame of the function.
+    Frame(u64),
+}
+
+impl Symbol {
+    pub(super) fn plus(self, more: i64) -> Self {
+        match self {
+            Self::Global(global, offset) => Self::Global(global, offset.wrapping_add(more)),
+            Self::Shared(shared, offset) => Self::Shared(shared, offset.wrapping_add(more)),
+        }
+    }
+}
+
+/// Returns an integer constant as a value of type `ty`.
+fn integer(value: u64, ty: Type) -> Decoding<u64> {
+    Ok(match ty {
+        Type::Pred => u64::from(value != 0),
+        Type::F32 | Type::F64 => return Err("an integer constant for a floating-point operand".to_owned()),
+        _ => match ty.bytes() {
+            1 => value & 0xff,
+            2 => value & 0xffff,
+            4 => value & 0xffff_ffff,
+            _ => value,
+        },
+    })
+}

@@ -1,0 +1,400 @@
+//! Loads and stores: addresses into spaces, checks, and runs of adjacent lanes.
+
+use crate::types::{Lanes, Mask, WARP};
+
+use super::block::Common;
+use super::code::{Location, Transfer};
+use super::core::{Core, Stop, register_mut};
+use super::fault::{FaultKind, SpaceName};
+use super::global::{Access, AccessKind};
+use super::shadow::{Touch, Touching};
+use super::space::{Run, SHARED, is_same, lanes_of, next_run, resolve, window};
+use super::warp::{Fragment, Warp};
+
+/// The bytes of the largest run: 32 lanes of 32 bytes.
+pub(super) const RUN_BYTES: usize = WARP * 32;
+
+/// An access by lanes of a warp, in one space.
+#[derive(Clone, Copy)]
+pub(super) struct Reach {
+    pub(super) space: SpaceName,
+    pub(super) mask: Mask,
+    /// The bytes of a lane.
+    pub(super) bytes: u32,
+    pub(super) kind: AccessKind,
+    /// Whether all lanes of `mask` access the same bytes, those of one run.
+    pub(super) uniform: bool,
+}
+
+impl Core<'_> {
+    pub(super) fn load(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        transfer: &Transfer,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let bytes = u32::from(transfer.element) * u32::from(transfer.count);
+        let addresses = self.addresses(warp, fragment, &transfer.location);
+        let (kind, base) = (transfer.kind, fragment.base);
+        let mut buffer = [0; RUN_BYTES];
+        let uniform = is_same(mask, &addresses);
+        self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
+            let reach = Reach { space, mask, bytes, kind, uniform: uniform && space != SpaceName::Local };
+            check_aligned(&reach, addresses)?;
+            if reach.uniform {
+                let lane = mask.trailing_zeros() as usize % WARP;
+                let run = Run { address: addresses[lane], first: lane, count: 1 };
+                let buffer = &mut buffer[..bytes as usize];
+                core.read_run(common, warp, &reach, run, buffer)?;
+                broadcast(warp, base, transfer, mask, buffer);
+                return Ok(());
+            }
+            let mut rest = mask;
+            while let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
+                let buffer = &mut buffer[..run.count * bytes as usize];
+                core.read_run(common, warp, &reach, run, buffer)?;
+                scatter(warp, base, transfer, run, buffer);
+            }
+            Ok(())
+        })?;
+        if transfer.fence {
+            common.order.fence(warp.number as usize);
+        }
+        Ok(())
+    }
+
+    pub(super) fn store(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        transfer: &Transfer,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let bytes = u32::from(transfer.element) * u32::from(transfer.count);
+        let addresses = self.addresses(warp, fragment, &transfer.location);
+        let (kind, base) = (transfer.kind, fragment.base);
+        if transfer.fence {
+            common.order.fence(warp.number as usize);
+        }
+        let mut buffer = [0; RUN_BYTES];
+        self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
+            let reach = Reach { space, mask, bytes, kind, uniform: false };
+            check_aligned(&reach, addresses)?;
+            let mut rest = mask;
+            while let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
+                let buffer = &mut buffer[..run.count * bytes as usize];
+                for index in 0..usize::from(transfer.count) {
+                    let value = core.value(warp, base, transfer.values[index]);
+                    collect(value, transfer, index, run, buffer);
+                }
+                core.write_run(common, warp, &reach, run, buffer)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the addresses of all lanes, in the space of `location`.
+    pub(super) fn addresses(&self, warp: &Warp, fragment: &Fragment, location: &Location) -> Lanes {
+        let frame = if location.frame { u64::from(fragment.local) } else { 0 };
+        let add = frame.wrapping_add_signed(location.offset);
+        let base = self.value(warp, fragment.base, location.base);
+        if location.narrow {
+            return base.map(|base| base.wrapping_add(add) & 0xffff_ffff);
+        }
+        base.map(|base| base.wrapping_add(add))
+    }
+
+    /// Calls `access` for each space that lanes of `mask` address, with the offsets in that space.
+    pub(super) fn for_each_space(
+        &mut self,
+        location: &Location,
+        mask: Mask,
+        addresses: &Lanes,
+        mut access: impl FnMut(&mut Self, SpaceName, Mask, &Lanes) -> Result<(), Box<Stop>>,
+    ) -> Result<(), Box<Stop>> {
+        if location.space != SpaceName::Generic {
+            return access(self, location.space, mask, addresses);
+        }
+        if addresses.iter().all(|&address| address < SHARED) {
+            return access(self, SpaceName::Global, mask, addresses);
+        }
+        let mut rest = mask;
+        while rest != 0 {
+            let (space, _) = resolve(addresses[rest.trailing_zeros() as usize]);
+            let part = lanes_of(rest).filter(|&lane| resolve(addresses[lane]).0 == space);
+            let part = part.fold(0, |mask: Mask, lane| mask | 1 << lane);
+            rest &= !part;
+            let offsets = addresses.map(|address| address.wrapping_sub(window(space)));
+            access(self, space, part, &offsets)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the bytes of a run.
+    pub(super) fn read_run(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        reach: &Reach,
+        run: Run,
+        into: &mut [u8],
+    ) -> Result<(), Box<Stop>> {
+        let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
+        if strong {
+            self.polls += 1;
+            let generic = run.address + window(reach.space);
+            for index in 0..run.count as u64 {
+                common.order.observe(warp.number as usize, generic + index * u64::from(reach.bytes));
+            }
+        }
+        match reach.space {
+            SpaceName::Shared => {
+                let range = self.shared_range(common, reach, run, into.len())?;
+                into.copy_from_slice(&common.shared[range.clone()]);
+                if self.checks.uninitialised
+                    && let Some(at) = common.written[range].iter().position(|&written| written == 0)
+                {
+                    return Err(uninitialised(reach, run, at as u64));
+                }
+                let touching = if strong { Touching::StrongRead } else { Touching::Read };
+                self.touch_shared(common, warp, reach, run, (touching, &[]))
+            }
+            SpaceName::Local => {
+                let (len, each) = (warp.local.len(), reach.bytes as usize);
+                for (index, part) in into.chunks_exact_mut(each).enumerate() {
+                    let (lane, at) = (run.first + index, run.address + index as u64 * each as u64);
+                    let Some((bytes, written)) = warp.local.get(lane, at, each) else {
+                        return Err(out_of_bounds(reach, lane, at, len));
+                    };
+                    part.copy_from_slice(bytes);
+                    if self.checks.uninitialised && written.contains(&0) {
+                        return Err(uninitialised(reach, run, index as u64 * each as u64));
+                    }
+                }
+                Ok(())
+            }
+            SpaceName::Param => {
+                let found = usize::try_from(run.address).ok();
+                let found = found.and_then(|at| self.params.get(at..at.checked_add(into.len())?));
+                let Some(bytes) = found else {
+                    return Err(out_of_bounds(reach, run.first, run.address, self.params.len() as u64));
+                };
+                into.copy_from_slice(bytes);
+                Ok(())
+            }
+            SpaceName::Global | SpaceName::Const | SpaceName::Generic => {
+                let access = self.global_access(common, warp, reach, run, into.len());
+                self.memory.read(&access, into).map_err(|error| refused(reach, run, error))
+            }
+        }
+    }
+
+    /// Writes the bytes of a run.
+    pub(super) fn write_run(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        reach: &Reach,
+        run: Run,
+        bytes: &[u8],
+    ) -> Result<(), Box<Stop>> {
+        let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
+        if strong {
+            let generic = run.address + window(reach.space);
+            for index in 0..run.count as u64 {
+                common.order.publish(warp.number as usize, generic + index * u64::from(reach.bytes));
+            }
+        }
+        self.polls = 0;
+        self.changed = true;
+        match reach.space {
+            SpaceName::Shared => {
+                let range = self.shared_range(common, reach, run, bytes.len())?;
+                let touching = if strong { Touching::StrongWrite } else { Touching::Write };
+                self.touch_shared(common, warp, reach, run, (touching, bytes))?;
+                common.shared[range.clone()].copy_from_slice(bytes);
+                if self.checks.uninitialised {
+                    common.written[range].fill(1);
+                }
+                Ok(())
+            }
+            SpaceName::Local => {
+                let (len, each) = (warp.local.len(), reach.bytes as usize);
+                for (index, part) in bytes.chunks_exact(each).enumerate() {
+                    let (lane, at) = (run.first + index, run.address + index as u64 * each as u64);
+                    let Some((to, written)) = warp.local.get(lane, at, each) else {
+                        return Err(out_of_bounds(reach, lane, at, len));
+                    };
+                    to.copy_from_slice(part);
+                    written.fill(1);
+                }
+                Ok(())
+            }
+            SpaceName::Param | SpaceName::Const => {
+                let message = format!("a write to {} memory", reach.space);
+                Err(Stop::new(FaultKind::Invalid(message), run.first))
+            }
+            SpaceName::Global | SpaceName::Generic => {
+                let access = self.global_access(common, warp, reach, run, bytes.len());
+                self.memory.write(&access, bytes).map_err(|error| refused(reach, run, error))
+            }
+        }
+    }
+
+    pub(super) fn global_access(&self, common: &Common, warp: &Warp, reach: &Reach, run: Run, len: usize) -> Access {
+        let lanes = if reach.uniform { reach.mask } else { run.mask() };
+        Access {
+            address: run.address,
+            bytes: len as u32,
+            lane_bytes: reach.bytes,
+            lanes,
+            block: common.number,
+            first_thread: warp.number * WARP as u32,
+            kind: reach.kind,
+            instruction: self.pc,
+        }
+    }
+
+    /// Returns the bytes of a run in shared memory.
+    pub(super) fn shared_range(
+        &self,
+        common: &Common,
+        reach: &Reach,
+        run: Run,
+        len: usize,
+    ) -> Result<std::ops::Range<usize>, Box<Stop>> {
+        let size = common.shared.len() as u64;
+        let end = run.address.checked_add(len as u64);
+        if end.is_none_or(|end| end > size) {
+            let each = u64::from(reach.bytes);
+            let fit = size.saturating_sub(run.address) / each;
+            let index = fit.min(run.count as u64 - 1);
+            return Err(out_of_bounds(reach, run.first + index as usize, run.address + index * each, size));
+        }
+        Ok(run.address as usize..run.address as usize + len)
+    }
+
+    /// Notes an access to shared memory; `new` are the bytes that it writes.
+    pub(super) fn touch_shared(
+        &self,
+        common: &mut Common,
+        warp: &Warp,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) -> Result<(), Box<Stop>> {
+        let Some(shadow) = &mut common.shadow else { return Ok(()) };
+        let (touching, new) = access;
+        let first_thread = warp.number * WARP as u32;
+        let touch = Touch { run, bytes: reach.bytes, first_thread, touching, instruction: self.pc };
+        let mut found = shadow.touch(&touch, &common.order);
+        if reach.uniform && found.is_none() {
+            // Of lanes that read the same bytes, the first and the last stand for all.
+            let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
+            found = shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
+        }
+        let Some(conflict) = found else { return Ok(()) };
+        let at = conflict.offset as usize;
+        let index = at - run.address as usize;
+        let both_write = touching == Touching::Write && conflict.earlier.touching == Touching::Write;
+        let end = (index / reach.bytes as usize + 1) * reach.bytes as usize;
+        let equal = both_write && new.get(index..end) == common.shared.get(at..at + (end - index));
+        if equal && !self.checks.equal_writes {
+            return Ok(());
+        }
+        let earlier = conflict.earlier;
+        Err(Stop::new(self.race(common, SpaceName::Shared, conflict.offset, touching, earlier, equal), conflict.lane))
+    }
+}
+
+/// Refuses the first lane whose address is not a multiple of its bytes.
+pub(super) fn check_aligned(reach: &Reach, addresses: &Lanes) -> Result<(), Box<Stop>> {
+    let low = u64::from(reach.bytes) - 1;
+    let any = addresses.iter().fold(0, |any, address| any | address) & low;
+    if any == 0 {
+        return Ok(());
+    }
+    match lanes_of(reach.mask).find(|&lane| addresses[lane] & low != 0) {
+        None => Ok(()),
+        Some(lane) => {
+            let (space, address, bytes) = (reach.space, addresses[lane], reach.bytes);
+            Err(Stop::new(FaultKind::Misaligned { space, address, bytes }, lane))
+        }
+    }
+}
+
+fn uninitialised(reach: &Reach, run: Run, at: u64) -> Box<Stop> {
+    let index = at / u64::from(reach.bytes);
+    let address = run.address + index * u64::from(reach.bytes);
+    let kind = FaultKind::Uninitialised { space: reach.space, address, bytes: reach.bytes };
+    Stop::new(kind, run.first + index as usize)
+}
+
+pub(super) fn out_of_bounds(reach: &Reach, lane: usize, address: u64, len: u64) -> Box<Stop> {
+    Stop::new(FaultKind::OutOfBounds { space: reach.space, address, bytes: reach.bytes, len }, lane)
+}
+
+pub(super) fn refused(reach: &Reach, run: Run, error: super::global::AccessError) -> Box<Stop> {
+    let index = (error.offset / reach.bytes) as usize;
+    let lane = run.first + index.min(run.count - 1);
+    Stop::new(FaultKind::Memory { address: run.address, message: error.message }, lane)
+}
+
+/// Returns the value of an element, extended to 64 bits as the instruction says.
+fn extend(bytes: &[u8], to_bits: u8) -> u64 {
+    let mut all = [0; 8];
+    all[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
+    let value = u64::from_le_bytes(all);
+    if to_bits == 0 {
+        return value;
+    }
+    let shift = 64 - 8 * bytes.len().min(8) as u32;
+    let extended = ((value << shift) as i64 >> shift) as u64;
+    if to_bits >= 64 { extended } else { extended & ((1 << to_bits) - 1) }
+}
+
+fn broadcast(warp: &mut Warp, base: u32, transfer: &Transfer, mask: Mask, bytes: &[u8]) {
+    for (index, part) in bytes.chunks_exact(usize::from(transfer.element)).enumerate() {
+        let value = extend(part, transfer.extend);
+        super::core::write(warp, base, transfer.registers[index & 7], mask, &[value; WARP]);
+    }
+}
+
+/// Writes the loaded bytes of a run to the registers of its lanes.
+fn scatter(warp: &mut Warp, base: u32, transfer: &Transfer, run: Run, bytes: &[u8]) {
+    let (each, stride) = (usize::from(transfer.element), usize::from(transfer.element) * usize::from(transfer.count));
+    for index in 0..usize::from(transfer.count) {
+        let reg = transfer.registers[index & 7];
+        if reg == super::code::NO_REG {
+            continue;
+        }
+        let lanes = &mut register_mut(warp, base, reg)[run.first..run.first + run.count];
+        let parts = bytes.chunks_exact(stride).map(|part| &part[index * each..(index + 1) * each]);
+        if each == 4 && transfer.extend == 0 {
+            for (lane, part) in lanes.iter_mut().zip(parts) {
+                *lane = u64::from(u32::from_le_bytes([part[0], part[1], part[2], part[3]]));
+            }
+        } else {
+            for (lane, part) in lanes.iter_mut().zip(parts) {
+                *lane = extend(part, transfer.extend);
+            }
+        }
+    }
+}
+
+/// Puts the values of a run's lanes where they are stored.
+fn collect(value: &Lanes, transfer: &Transfer, index: usize, run: Run, bytes: &mut [u8]) {
+    let (each, stride) = (usize::from(transfer.element), usize::from(transfer.element) * usize::from(transfer.count));
+    for (part, value) in bytes.chunks_exact_mut(stride).zip(&value[run.first..]) {
+        let all = value.to_le_bytes();
+        let to = &mut part[index * each..(index + 1) * each];
+        if each == 4 {
+            to.copy_from_slice(&all[..4]);
+        } else {
+            to.copy_from_slice(&all[..each.min(8)]);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The order of the threads of a block: which accesses happen before the one that a thread makes now.
+//!
+//! Every access has a stamp, the count of the block at that time; the count rises whenever threads are ordered. A
+//! thread has seen an access if its stamp is below the one up to which it has seen the accessing thread. Barriers order
+//! threads, `bar.warp.sync` lanes, and atomic accesses with fences whole warps: a warp that acquires is ordered as a
+//! whole, so that some races between its lanes and other warps are missed, and none is reported that is not one.
+
+use std::collections::HashMap;
+
+use crate::types::{Mask, WARP};
+
+use super::space::lanes_of;
+
+/// For each warp, the stamp below which its accesses have been seen.
+type Row = Vec<u32>;
+
+#[derive(Debug, Default)]
+struct WarpOrder {
+    seen: Row,
+    /// What the warp had seen at its last fence: what a relaxed store publishes.
+    fenced: Row,
+    /// What relaxed loads have read: seen after the next fence.
+    pending: Row,
+    /// The stamp below which all lanes have seen each other.
+    lanes: u32,
+    /// For each lane, the stamps below which it has seen each other lane.
+    pairs: Option<Box<[[u32; WARP]; WARP]>>,
+}
+
+/// The order of the threads of a block.
+#[derive(Debug)]
+pub(super) struct Order {
+    now: u32,
+    /// The stamp below which every thread has seen every other.
+    block: u32,
+    warps: Vec<WarpOrder>,
+    published: HashMap<u64, Row>,
+}
+
+impl Order {
+    pub(super) fn new(warps: usize) -> Self {
+        let row = || vec![0; warps];
+        let warp = || WarpOrder { seen: row(), fenced: row(), pending: row(), lanes: 0, pairs: None };
+        Self { now: 1, block: 0, warps: (0..warps).map(|_| warp()).collect(), published: HashMap::new() }
+    }
+
+    /// Returns the stamp of an access that is made now.
+    pub(super) fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// Returns whether `thread` has seen the accesses that `other` had made at `stamp`.
+    pub(super) fn has_seen(&self, thread: u32, other: u32, stamp: u32) -> bool {
+        if thread == other || stamp < self.block {
+            return true;
+        }
+        let (warp, from) = (thread as usize / WARP, other as usize / WARP);
+        let Some(order) = self.warps.get(warp) else { return true };
+        if order.seen.get(from).is_some_and(|&seen| stamp < seen) {
+            return true;
+        }
+        warp == from
+            && (stamp < order.lanes
+                || order.pairs.as_ref().is_some_and(|pairs| {
+                    stamp < pairs[thread as usize % WARP][other as usize % WARP]
+                }))
+    }
+
+    fn advance(&mut self) -> u32 {
+        self.now = self.now.saturating_add(1);
+        self.now
+    }
+
+    /// Orders all threads of the block.
+    pub(super) fn block(&mut self) {
+        self.block = self.advance();
+        self.published.clear();
+    }
+
+    /// Orders all threads of some warps.
+    pub(super) fn warps(&mut self, warps: &[usize]) {
+        let now = self.advance();
+        let mut row: Row = vec![0; self.warps.len()];
+        for &warp in warps {
+            join(&mut row, &self.warps[warp].seen);
+            row[warp] = now;
+        }
+        for &warp in warps {
+            join(&mut self.warps[warp].seen, &row);
+            self.warps[warp].lanes = now;
+        }
+    }
+
+    /// Orders lanes of a warp.
+    pub(super) fn lanes(&mut self, warp: usize, mask: Mask) {
+        let now = self.advance();
+        let order = &mut self.warps[warp];
+        if mask == Mask::MAX {
+            order.lanes = now;
+            return;
+        }
+        let pairs = order.pairs.get_or_insert_with(|| Box::new([[0; WARP]; WARP]));
+        let mut row = [0; WARP];
+        for lane in lanes_of(mask) {
+            for (to, &from) in row.iter_mut().zip(&pairs[lane]) {
+                *to = from.max(*to);
+            }
+        }
+        for lane in lanes_of(mask) {
+            row[lane] = now;
+        }
+        for lane in lanes_of(mask) {
+            pairs[lane] = row;
+        }
+    }
+
+    /// Notes a fence of a warp.
+    pub(super) fn fence(&mut self, warp: usize) {
+        let now = self.advance();
+        let order = &mut self.warps[warp];
+        join(&mut order.seen, &order.pending);
+        order.fenced.clone_from(&order.seen);
+        order.fenced[warp] = now;
+    }
+
+    /// Notes an atomic or volatile store at `address`.
+    pub(super) fn publish(&mut self, warp: usize, address: u64) {
+        let row = self.published.entry(address).or_default();
+        row.resize(self.warps.len(), 0);
+        join(row, &self.warps[warp].fenced);
+    }
+
+    /// Notes an atomic or volatile load at `address`.
+    pub(super) fn observe(&mut self, warp: usize, address: u64) {
+        if let Some(row) = self.published.get(&address) {
+            join(&mut self.warps[warp].pending, row);
+        }
+    }
+}
+
+fn join(row: &mut Row, other: &Row) {
+    for (to, &from) in row.iter_mut().zip(other) {
+        *to = from.max(*to);
+    }
+}
