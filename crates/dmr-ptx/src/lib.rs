@@ -21,7 +21,8 @@ pub mod syntax;
 mod types;
 
 pub use exec::{
-    Access, AccessError, AccessKind, Checks, Fault, FaultKind, Finished, Global, GlobalMemory, InitialBytes, Kernel,
-    Launch, Limits, LoadError, Param, Place, Program, Relocation, Scope, SourceLine, SpaceName, Thread,
+    Access, AccessError, AccessKind, Checks, Fault, FaultKind, Finished, Global, GlobalMemory,
+    InitialBytes, Kernel, Launch, Limits, LoadError, Param, Place, Program, Relocation, Scope,
+    SourceLine, SpaceName, Thread,
 };
 pub use types::Type;

@@ -21,7 +21,8 @@ fn kernel(body: &str) -> String {
 #[test]
 fn each_thread_writes_its_number() {
     let mut memory = Buffer::zeroed(100);
-    let done = run(&kernel("st.global.u32 [%rd1], %r0; ret;"), 2, 50, &[BASE], &mut memory).unwrap();
+    let done =
+        run(&kernel("st.global.u32 [%rd1], %r0; ret;"), 2, 50, &[BASE], &mut memory).unwrap();
     assert_eq!(memory.words(), (0..100).collect::<Vec<_>>());
     assert_eq!(done.thread_instructions, 100 * 9);
 }
@@ -67,11 +68,11 @@ const GRID_BARRIER: &str = "
 #[test]
 fn a_grid_barrier_makes_every_block_resident() {
     let body = format!(
-        "setp.ne.s32 %p3, %r3, 0; @%p3 bra in; mul.wide.u32 %rd5, %r1, 4; add.s64 %rd5, %rd0, %rd5;
-         st.global.u32 [%rd5], %r1; in: {GRID_BARRIER}
-         setp.ne.s32 %p3, %r3, 0; @%p3 bra out;
+        "setp.ne.s32 %p3, %r3, 0; @%p3 bra inside; mul.wide.u32 %rd5, %r1, 4; add.s64 %rd5, %rd0, %rd5;
+         st.global.u32 [%rd5], %r1; inside: {GRID_BARRIER}
+         setp.ne.s32 %p3, %r3, 0; @%p3 bra end;
          add.u32 %r7, %r1, 1; rem.u32 %r7, %r7, %r6; mul.wide.u32 %rd2, %r7, 4; add.s64 %rd2, %rd0, %rd2;
-         ld.global.u32 %r8, [%rd2]; st.global.u32 [%rd5+512], %r8; out: ret;"
+         ld.global.u32 %r8, [%rd2]; st.global.u32 [%rd5+512], %r8; end: ret;"
     );
     let mut memory = Buffer::zeroed(257);
     run(&kernel(&body), 100, 64, &[BASE], &mut memory).unwrap();
@@ -82,7 +83,8 @@ fn a_grid_barrier_makes_every_block_resident() {
 fn a_grid_barrier_of_more_blocks_than_are_resident_is_no_progress() {
     let program = load(&kernel(&format!("{GRID_BARRIER} ret;")));
     let mut memory = Buffer::zeroed(257);
-    let fault = run_with(&program, 5, 32, &[BASE], &mut memory, |launch| launch.limits.resident_blocks = 4);
+    let fault =
+        run_with(&program, 5, 32, &[BASE], &mut memory, |launch| launch.limits.resident_blocks = 4);
     let fault = fault.unwrap_err();
     assert!(matches!(fault.kind, FaultKind::NoProgress(_)), "{fault}");
     assert!(fault.to_string().contains("1 blocks have not started"), "{fault}");
@@ -91,7 +93,9 @@ fn a_grid_barrier_of_more_blocks_than_are_resident_is_no_progress() {
 #[test]
 fn an_endless_loop_ends_at_the_limit() {
     let program = load(&kernel("loop: bra loop;"));
-    let fault = run_with(&program, 1, 1, &[BASE], &mut Buffer::zeroed(1), |launch| launch.limits.instructions = 10_000);
+    let fault = run_with(&program, 1, 1, &[BASE], &mut Buffer::zeroed(1), |launch| {
+        launch.limits.instructions = 10_000
+    });
     assert_eq!(fault.unwrap_err().kind, FaultKind::InstructionLimit(10_000));
 }
 
@@ -153,7 +157,10 @@ const FACTORIAL: &str = "
 
 #[test]
 fn recursion_keeps_registers_and_local_memory_of_each_depth() {
-    let text = format!("{FACTORIAL} {}", kernel("call (%r4), factorial, (%r0); st.global.u32 [%rd1], %r4; ret;"));
+    let text = format!(
+        "{FACTORIAL} {}",
+        kernel("call (%r4), factorial, (%r0); st.global.u32 [%rd1], %r4; ret;")
+    );
     let mut memory = Buffer::zeroed(10);
     run(&text, 1, 10, &[BASE], &mut memory).unwrap();
     assert_eq!(memory.words(), [1, 1, 2, 6, 24, 120, 720, 5040, 40320, 362880]);

@@ -29,7 +29,13 @@ impl Core<'_> {
             common.order.fence(warp.number as usize);
         }
         self.for_each_space(&atomic.location, mask, &addresses, |core, space, mask, addresses| {
-            let reach = Reach { space, mask, bytes, kind: AccessKind::Atomic(atomic.scope), uniform: false };
+            let reach = Reach {
+                space,
+                mask,
+                bytes,
+                kind: AccessKind::Atomic(atomic.scope),
+                uniform: false,
+            };
             check_aligned(&reach, addresses)?;
             for lane in lanes_of(mask) {
                 let run = Run { address: addresses[lane], first: lane, count: 1 };
@@ -82,7 +88,11 @@ impl Core<'_> {
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, len)?;
                 if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
-                    let kind = FaultKind::Uninitialised { space: reach.space, address: run.address, bytes: reach.bytes };
+                    let kind = FaultKind::Uninitialised {
+                        space: reach.space,
+                        address: run.address,
+                        bytes: reach.bytes,
+                    };
                     return Err(Stop::new(kind, lane));
                 }
                 self.touch_shared(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
@@ -90,10 +100,15 @@ impl Core<'_> {
             }
             SpaceName::Global | SpaceName::Generic => {
                 let access = self.global_access(common, warp, reach, run, len);
-                self.memory.atomic(&access, &mut change).map_err(|error| refused(reach, run, error))?;
+                self.memory
+                    .atomic(&access, &mut change)
+                    .map_err(|error| refused(reach, run, error))?;
             }
             SpaceName::Local | SpaceName::Const | SpaceName::Param => {
-                return Err(Stop::new(FaultKind::Invalid(format!("an atomic access to {} memory", reach.space)), lane));
+                return Err(Stop::new(
+                    FaultKind::Invalid(format!("an atomic access to {} memory", reach.space)),
+                    lane,
+                ));
             }
         }
         let generic = run.address + window(reach.space);
@@ -130,12 +145,19 @@ impl Core<'_> {
         let from = self.addresses(warp, fragment, places.1);
         let sizes = size.map(|size| *self.value(warp, fragment.base, size));
         let all = u32::from(bytes);
-        let reach = Reach { space: SpaceName::Shared, mask, bytes: all, kind: AccessKind::Plain, uniform: false };
+        let reach = Reach {
+            space: SpaceName::Shared,
+            mask,
+            bytes: all,
+            kind: AccessKind::Plain,
+            uniform: false,
+        };
         check_aligned(&reach, &to)?;
         check_aligned(&Reach { space: SpaceName::Global, ..reach }, &from)?;
         for lane in lanes_of(mask) {
             let mut buffer = [0; 16];
-            let copied = sizes.map_or(u64::from(bytes), |sizes| sizes[lane].min(u64::from(bytes))) as usize;
+            let copied =
+                sizes.map_or(u64::from(bytes), |sizes| sizes[lane].min(u64::from(bytes))) as usize;
             if copied > 0 {
                 let (space, offset) = resolve(from[lane]);
                 let source = Reach { space, bytes: copied as u32, ..reach };
@@ -160,7 +182,9 @@ impl Core<'_> {
         let (transfer, step) = instruction;
         let base = fragment.base;
         let fetch = |value: Option<Value>| value.map(|value| *self.value(warp, base, value));
-        let addresses = fetch(step.address).unwrap_or([0; WARP]).map(|base| base.wrapping_add_signed(step.offset));
+        let addresses = fetch(step.address)
+            .unwrap_or([0; WARP])
+            .map(|base| base.wrapping_add_signed(step.offset));
         let stride = fetch(step.stride);
         let mut pieces = Vec::new();
         if let Err(defect) = transfer.pieces(&addresses, stride.as_ref(), executing, &mut pieces)
@@ -170,7 +194,8 @@ impl Core<'_> {
         }
         let mut bytes = Vec::new();
         if transfer.is_store {
-            let values: Vec<Lanes> = step.sources.iter().map(|&source| *self.value(warp, base, source)).collect();
+            let values: Vec<Lanes> =
+                step.sources.iter().map(|&source| *self.value(warp, base, source)).collect();
             let values: Vec<&Lanes> = values.iter().take(MOST_SOURCES).collect();
             transfer.pack(&values, executing, &mut bytes);
         } else {
@@ -184,7 +209,13 @@ impl Core<'_> {
                 Window::Shared => (SpaceName::Shared, piece.address),
             };
             let lane = usize::from(piece.lane);
-            let reach = Reach { space, mask: 1 << lane, bytes: piece.bytes, kind: AccessKind::Plain, uniform: false };
+            let reach = Reach {
+                space,
+                mask: 1 << lane,
+                bytes: piece.bytes,
+                kind: AccessKind::Plain,
+                uniform: false,
+            };
             if !piece.address.is_multiple_of(u64::from(piece.align.max(1))) {
                 let kind = FaultKind::Misaligned { space, address: offset, bytes: piece.align };
                 return Err(Stop::new(kind, lane));
@@ -219,7 +250,8 @@ impl Core<'_> {
         equal: bool,
     ) -> FaultKind {
         let place: Place = self.code.place(earlier.instruction);
-        let other = Thread { block: common.index, thread: self.thread_index(u32::from(earlier.thread)) };
+        let other =
+            Thread { block: common.index, thread: self.thread_index(u32::from(earlier.thread)) };
         let earlier = format!("accessed ({}) at {place}", earlier.touching.name());
         FaultKind::Race { space, address, access: touching.name(), other, earlier, equal }
     }

@@ -42,7 +42,13 @@ pub(super) struct Common {
 }
 
 impl Common {
-    pub(super) fn new(number: u64, index: [u32; 3], shared: usize, warps: usize, checks: Checks) -> Self {
+    pub(super) fn new(
+        number: u64,
+        index: [u32; 3],
+        shared: usize,
+        warps: usize,
+        checks: Checks,
+    ) -> Self {
         let arrivals = Arrivals { lanes: vec![0; warps], ..Arrivals::default() };
         Self {
             number,
@@ -71,7 +77,8 @@ impl Common {
         if let Some(threads) = threads
             && (threads == 0 || threads % 32 != 0)
         {
-            let message = format!("barrier {id} for {threads} threads: not a multiple of the warp size");
+            let message =
+                format!("barrier {id} for {threads} threads: not a multiple of the warp size");
             return Err(FaultKind::Invalid(message));
         }
         if self.arrived >> id & 1 != 0 && barrier.threads != threads {
@@ -133,7 +140,8 @@ impl Block {
         match barrier.threads {
             None => self.warps.iter().all(complete),
             Some(threads) => {
-                let arrived = |warp: &&Warp| barrier.lanes[warp.number as usize] != 0 && complete(warp);
+                let arrived =
+                    |warp: &&Warp| barrier.lanes[warp.number as usize] != 0 && complete(warp);
                 self.warps.iter().filter(arrived).count() as u32 * 32 >= threads
             }
         }
@@ -159,7 +167,10 @@ impl Block {
                 first = Some(fragment.pc);
             }
         }
-        let Some(exited) = self.warps.iter().find(|warp| warp.live != warp.lanes).filter(|_| all) else { return Ok(()) };
+        let Some(exited) = self.warps.iter().find(|warp| warp.live != warp.lanes).filter(|_| all)
+        else {
+            return Ok(());
+        };
         let lane = (exited.lanes & !exited.live).trailing_zeros();
         let kind = FaultKind::DivergentBarrier(format!(
             "thread {} of the block exited before barrier {id}, at which others wait",
@@ -170,16 +181,19 @@ impl Block {
 
     /// Makes a fault at the first waiting fragment.
     fn waiting(&self, kind: FaultKind) -> Stuck {
-        let mut fragments = self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
+        let mut fragments =
+            self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
         let found = fragments.find(|(_, fragment)| !fragment.is_ready());
-        let (thread, pc) = found.map_or((0, 0), |(warp, f)| (warp.number * 32 + f.mask.trailing_zeros(), f.pc));
+        let (thread, pc) =
+            found.map_or((0, 0), |(warp, f)| (warp.number * 32 + f.mask.trailing_zeros(), f.pc));
         Stuck { kind, thread, pc }
     }
 
     fn release(&mut self, id: u32) {
         let barrier = &mut self.common.barriers[id as usize];
         let (holds, fails) = (barrier.true_lanes, barrier.false_lanes);
-        let warps: Vec<usize> = (0..self.warps.len()).filter(|&warp| barrier.lanes[warp] != 0).collect();
+        let warps: Vec<usize> =
+            (0..self.warps.len()).filter(|&warp| barrier.lanes[warp] != 0).collect();
         if barrier.threads.is_none() || warps.len() == self.warps.len() {
             self.common.order.block();
         } else {
@@ -201,7 +215,8 @@ impl Block {
                     BarrierKind::Sync | BarrierKind::Arrive => 0,
                 };
                 if barrier.dst != NO_REG
-                    && let Some(register) = warp.registers.get_mut((fragment.base + barrier.dst) as usize)
+                    && let Some(register) =
+                        warp.registers.get_mut((fragment.base + barrier.dst) as usize)
                 {
                     lanes_of(fragment.mask).for_each(|lane| register[lane] = result);
                 }
@@ -214,7 +229,8 @@ impl Block {
 
     /// Describes why no thread can run: a barrier or a warp operation that some threads never reach.
     pub(super) fn describe_stuck(&self) -> Stuck {
-        let fragments = || self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
+        let fragments =
+            || self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
         for (warp, fragment) in fragments() {
             let missing = match fragment.state {
                 State::Members(members) => members,
@@ -227,18 +243,27 @@ impl Block {
                 "lanes {:#010x} wait for lanes {missing:#010x}{exited}: lane {absent} never arrives",
                 fragment.mask
             ));
-            return Stuck { kind, thread: warp.number * 32 + fragment.mask.trailing_zeros(), pc: fragment.pc };
+            return Stuck {
+                kind,
+                thread: warp.number * 32 + fragment.mask.trailing_zeros(),
+                pc: fragment.pc,
+            };
         }
         let mut ids: Vec<u32> = fragments()
-            .filter_map(|(_, f)| if let State::Barrier { id, .. } = f.state { Some(id) } else { None })
+            .filter_map(
+                |(_, f)| if let State::Barrier { id, .. } = f.state { Some(id) } else { None },
+            )
             .collect();
         ids.sort_unstable();
         ids.dedup();
-        let exited = self.warps.iter().map(|warp| (warp.lanes & !warp.live).count_ones()).sum::<u32>();
+        let exited =
+            self.warps.iter().map(|warp| (warp.lanes & !warp.live).count_ones()).sum::<u32>();
         let message = if ids.len() > 1 {
             format!("threads of the block wait at different barriers, {ids:?}")
         } else {
-            format!("threads wait at barrier {ids:?}, which too few threads reach; {exited} threads have exited")
+            format!(
+                "threads wait at barrier {ids:?}, which too few threads reach; {exited} threads have exited"
+            )
         };
         self.waiting(FaultKind::DivergentBarrier(message))
     }

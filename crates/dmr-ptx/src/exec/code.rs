@@ -162,18 +162,52 @@ pub(super) struct Barrier {
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Nop,
-    Arith { arith: Arith, dst: Reg, second: Reg, sources: [Value; 6], count: u8, bits: u8 },
-    Copy { dst: Reg, src: Value },
-    Not { dst: Reg, src: Value },
+    Arith {
+        arith: Arith,
+        dst: Reg,
+        second: Reg,
+        sources: [Value; 6],
+        count: u8,
+        bits: u8,
+    },
+    Copy {
+        dst: Reg,
+        src: Value,
+    },
+    Not {
+        dst: Reg,
+        src: Value,
+    },
     /// Joins the low `bits` of each source, the first in the low bits of the first destination.
-    Pack { dst: [Reg; 2], sources: [Value; 8], count: u8, bits: u8 },
+    Pack {
+        dst: [Reg; 2],
+        sources: [Value; 8],
+        count: u8,
+        bits: u8,
+    },
     /// Splits the sources into parts of `bits`.
-    Unpack { dst: [Reg; 8], sources: [Value; 2], count: u8, bits: u8 },
-    Special { dst: Reg, register: SpecialRegister },
+    Unpack {
+        dst: [Reg; 8],
+        sources: [Value; 2],
+        count: u8,
+        bits: u8,
+    },
+    Special {
+        dst: Reg,
+        register: SpecialRegister,
+    },
     /// The address of the frame plus an offset, as an offset in local memory.
-    FrameAddress { dst: Reg, offset: i64 },
-    Branch { target: u32 },
-    BranchIndex { index: Value, table: u32 },
+    FrameAddress {
+        dst: Reg,
+        offset: i64,
+    },
+    Branch {
+        target: u32,
+    },
+    BranchIndex {
+        index: Value,
+        table: u32,
+    },
     Call(u32),
     Return,
     Exit,
@@ -184,15 +218,30 @@ pub(super) enum Op {
     Atomic(Atomic),
     Fence(Scope),
     /// A conversion between a space and generic addresses, by adding `delta`.
-    ToGeneric { dst: Reg, src: Value, delta: u64 },
-    IsSpace { dst: Reg, src: Value, space: SpaceName },
+    ToGeneric {
+        dst: Reg,
+        src: Value,
+        delta: u64,
+    },
+    IsSpace {
+        dst: Reg,
+        src: Value,
+        space: SpaceName,
+    },
     Barrier(Barrier),
     /// `bar.warp.sync`
-    WarpBarrier { members: Value },
+    WarpBarrier {
+        members: Value,
+    },
     /// An operation between lanes; an index of the warp operations of the program.
     Warp(u32),
     /// A copy from global to shared memory.
-    CopyAsync { to: Location, from: Location, bytes: u8, size: Option<Value> },
+    CopyAsync {
+        to: Location,
+        from: Location,
+        bytes: u8,
+        size: Option<Value>,
+    },
     /// Refuses what was recognised at load: an index of the refusals of the program.
     Refused(u32),
 }

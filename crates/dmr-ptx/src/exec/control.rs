@@ -45,7 +45,7 @@ impl Core<'_> {
             }
             Op::Return if !fragment.stack.is_empty() => {
                 self.return_from(warp, fragment);
-                Ok(if parted { Flow::Choose } else { Flow::Jump })
+                Ok(Flow::Choose)
             }
             _ => {
                 warp.live &= !fragment.mask;
@@ -71,7 +71,8 @@ impl Core<'_> {
             let first = rest.trailing_zeros() as usize;
             let index = indices[first] & 0xffff_ffff;
             let Some(&target) = targets.get(index as usize) else {
-                let message = format!("`brx.idx` with index {index}: the list has {} targets", targets.len());
+                let message =
+                    format!("`brx.idx` with index {index}: the list has {} targets", targets.len());
                 return Err(Stop::new(FaultKind::Invalid(message), first));
             };
             let same = lanes_of(rest).filter(|&lane| indices[lane] & 0xffff_ffff == index);
@@ -83,7 +84,9 @@ impl Core<'_> {
                 warp.fragments.push(fragment.split(mask, target));
             }
         }
-        debug_assert!(fragment.mask != 0 && fragment.pc != at || fragment.mask == 0 || targets.contains(&at));
+        debug_assert!(
+            fragment.mask != 0 && fragment.pc != at || fragment.mask == 0 || targets.contains(&at)
+        );
         Ok(Flow::Choose)
     }
 
@@ -102,7 +105,8 @@ impl Core<'_> {
                 let targets = *self.value(warp, fragment.base, value);
                 let first = fragment.mask.trailing_zeros() as usize % WARP;
                 if !is_same(fragment.mask, &targets) {
-                    let others = lanes_of(fragment.mask).filter(|&lane| targets[lane] != targets[first]);
+                    let others =
+                        lanes_of(fragment.mask).filter(|&lane| targets[lane] != targets[first]);
                     let others = others.fold(0, |mask: Mask, lane| mask | 1 << lane);
                     let pc = fragment.pc;
                     warp.fragments.push(fragment.split(others, pc));
@@ -116,14 +120,17 @@ impl Core<'_> {
         };
         let lane = fragment.mask.trailing_zeros() as usize;
         let code = self.code;
-        let Some(callee) = code.functions.get(function as usize).filter(|callee| callee.is_callable) else {
+        let Some(callee) =
+            code.functions.get(function as usize).filter(|callee| callee.is_callable)
+        else {
             return Err(self.no_function(FUNCTIONS + u64::from(function) * FUNCTION_STRIDE, lane));
         };
         if fragment.stack.len() >= self.limits.call_depth as usize {
             let message = format!("calls are deeper than {}", self.limits.call_depth);
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
         }
-        let (base, local) = (fragment.base + call.registers, u64::from(fragment.local) + call.frame_bytes);
+        let (base, local) =
+            (fragment.base + call.registers, u64::from(fragment.local) + call.frame_bytes);
         if local + callee.frame_bytes > u64::from(self.limits.local_bytes) {
             let message = format!("more than {} bytes of local memory", self.limits.local_bytes);
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
@@ -136,11 +143,24 @@ impl Core<'_> {
         warp.local.reserve(local as usize + callee.frame_bytes as usize);
         warp.local.forget(fragment.mask, local as usize, callee.frame_bytes as usize);
         for (actual, formal) in call.arguments.iter().zip(&callee.formals) {
-            self.pass(warp, fragment.mask, (fragment.base, fragment.local, actual), (base, local, &formal.as_actual()));
+            self.pass(
+                warp,
+                fragment.mask,
+                (fragment.base, fragment.local, actual),
+                (base, local, &formal.as_actual()),
+            );
         }
-        let frame = Frame { call: number, function, pc: fragment.pc + 1, base: fragment.base, local: fragment.local };
+        let frame = Frame {
+            call: number,
+            function,
+            pc: fragment.pc + 1,
+            base: fragment.base,
+            local: fragment.local,
+            local_end: fragment.local_end,
+        };
         fragment.stack.push(frame);
         (fragment.base, fragment.local, fragment.pc) = (base, local, callee.entry);
+        fragment.local_end = local + callee.frame_bytes as u32;
         Ok(Flow::Choose)
     }
 
@@ -160,10 +180,17 @@ impl Core<'_> {
             }
         }
         (fragment.base, fragment.local, fragment.pc) = (frame.base, frame.local, frame.pc);
+        fragment.local_end = frame.local_end;
     }
 
     /// Copies an argument or return value: from and to a register or a variable of the frame.
-    fn pass(&self, warp: &mut Warp, mask: Mask, from: (u32, u32, &Actual), to: (u32, u32, &Actual)) {
+    fn pass(
+        &self,
+        warp: &mut Warp,
+        mask: Mask,
+        from: (u32, u32, &Actual),
+        to: (u32, u32, &Actual),
+    ) {
         let (from_base, from_local, from) = from;
         let (to_base, to_local, to) = to;
         match (*from, *to) {
@@ -178,7 +205,9 @@ impl Core<'_> {
                 for lane in lanes_of(mask) {
                     let all = lanes[lane].to_le_bytes();
                     let part = &all[..u64::from(bytes).min(room).min(8) as usize];
-                    if let Some((to, written)) = warp.local.get(lane, u64::from(to_local) + offset, part.len()) {
+                    if let Some((to, written)) =
+                        warp.local.get(lane, u64::from(to_local) + offset, part.len())
+                    {
                         to.copy_from_slice(part);
                         written.fill(1);
                     }
@@ -188,7 +217,9 @@ impl Core<'_> {
                 let mut lanes = [0; WARP];
                 let len = (bytes as usize).min(8);
                 for lane in lanes_of(mask) {
-                    if let Some((from, _)) = warp.local.get(lane, u64::from(from_local) + offset, len) {
+                    if let Some((from, _)) =
+                        warp.local.get(lane, u64::from(from_local) + offset, len)
+                    {
                         let mut all = [0; 8];
                         all[..len].copy_from_slice(from);
                         lanes[lane] = u64::from_le_bytes(all);
@@ -225,11 +256,15 @@ impl Core<'_> {
             if is_same(mask, lanes) {
                 Ok(lanes[mask.trailing_zeros() as usize % WARP] as u32)
             } else {
-                Err(Stop::invalid("lanes of a warp use different barriers or numbers of threads", mask))
+                Err(Stop::invalid(
+                    "lanes of a warp use different barriers or numbers of threads",
+                    mask,
+                ))
             }
         };
         let id = one(self.value(warp, fragment.base, barrier.id))?;
-        let threads = barrier.threads.map(|value| one(self.value(warp, fragment.base, value))).transpose()?;
+        let threads =
+            barrier.threads.map(|value| one(self.value(warp, fragment.base, value))).transpose()?;
         let holds = predicate_mask(self.value(warp, fragment.base, barrier.predicate));
         common
             .arrive(warp.number, mask, id, threads, holds)

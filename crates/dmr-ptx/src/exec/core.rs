@@ -70,6 +70,8 @@ pub(super) struct Core<'a> {
     pub(super) scratch: Vec<Lanes>,
     /// The instruction that runs.
     pub(super) pc: u32,
+    /// The end of local memory of the fragment that runs.
+    pub(super) local_end: u32,
 }
 
 /// The place of a fault: the thread of a block, and the instruction.
@@ -111,7 +113,11 @@ impl Core<'_> {
             if self.executed > self.limits.instructions {
                 let kind = FaultKind::InstructionLimit(self.limits.instructions);
                 let lane = warp.live.trailing_zeros() % WARP as u32;
-                return Err(Faulted { kind, thread: warp.number * WARP as u32 + lane, pc: self.pc });
+                return Err(Faulted {
+                    kind,
+                    thread: warp.number * WARP as u32 + lane,
+                    pc: self.pc,
+                });
             }
             self.settle(common, warp)?;
         }
@@ -129,6 +135,7 @@ impl Core<'_> {
         most: u32,
     ) -> Result<u32, Box<Stop>> {
         fragment.passed_over = 0;
+        self.local_end = fragment.local_end;
         let code = self.code;
         let mut ran = 0;
         while ran < most && self.polls < POLLS {
@@ -170,11 +177,19 @@ impl Core<'_> {
         match op {
             Op::Nop => {}
             Op::Arith { arith, dst, second, sources, count, bits } => {
-                let mut result = if *dst == NO_REG { [0; WARP] } else { *register(warp, base, *dst) };
-                let mut other = if *second == NO_REG { [0; WARP] } else { *register(warp, base, *second) };
+                let mut result =
+                    if *dst == NO_REG { [0; WARP] } else { *register(warp, base, *dst) };
+                let mut other =
+                    if *second == NO_REG { [0; WARP] } else { *register(warp, base, *second) };
                 let mut carry = warp.carry;
                 let values = sources.map(|source| self.value(warp, base, source));
-                arith.eval(&values[..usize::from(*count).min(6)], &mut result, &mut other, mask, &mut carry);
+                arith.eval(
+                    &values[..usize::from(*count).min(6)],
+                    &mut result,
+                    &mut other,
+                    mask,
+                    &mut carry,
+                );
                 warp.carry = carry;
                 if *bits < 64 {
                     let kept = (1u64 << bits) - 1;
@@ -195,8 +210,12 @@ impl Core<'_> {
                 let value = self.value(warp, base, *src).map(|value| value ^ 1);
                 write(warp, base, *dst, mask, &value);
             }
-            Op::Pack { dst, sources, count, bits } => self.pack(warp, base, mask, dst, &sources[..usize::from(*count)], *bits),
-            Op::Unpack { dst, sources, count, bits } => self.unpack(warp, base, mask, &dst[..usize::from(*count)], sources, *bits),
+            Op::Pack { dst, sources, count, bits } => {
+                self.pack(warp, base, mask, dst, &sources[..usize::from(*count)], *bits)
+            }
+            Op::Unpack { dst, sources, count, bits } => {
+                self.unpack(warp, base, mask, &dst[..usize::from(*count)], sources, *bits)
+            }
             Op::Special { dst, register } => {
                 let value = self.special(*register);
                 write(warp, base, *dst, mask, &[value; WARP]);
@@ -210,7 +229,8 @@ impl Core<'_> {
                 write(warp, base, *dst, mask, &value);
             }
             Op::IsSpace { dst, src, space } => {
-                let value = self.value(warp, base, *src).map(|value| u64::from(resolve(value).0 == *space));
+                let value =
+                    self.value(warp, base, *src).map(|value| u64::from(resolve(value).0 == *space));
                 write(warp, base, *dst, mask, &value);
             }
             Op::Load(transfer) => self.load(common, warp, fragment, transfer, mask)?,
@@ -224,7 +244,9 @@ impl Core<'_> {
                 return self.control(common, warp, fragment, op, mask);
             }
             Op::Barrier(barrier) => return self.barrier(common, warp, fragment, barrier, mask),
-            Op::WarpBarrier { .. } | Op::Warp(_) => return self.warp_operation(common, warp, fragment, op, mask),
+            Op::WarpBarrier { .. } | Op::Warp(_) => {
+                return self.warp_operation(common, warp, fragment, op, mask);
+            }
             Op::Trap => return Err(Stop::new(FaultKind::Trap, mask.trailing_zeros() as usize)),
             Op::Sleep => {
                 self.slept += 100;
@@ -232,7 +254,10 @@ impl Core<'_> {
             }
             Op::Refused(index) => {
                 let message = code_refusal(self.code, *index);
-                return Err(Stop::new(FaultKind::Unsupported(message), mask.trailing_zeros() as usize));
+                return Err(Stop::new(
+                    FaultKind::Unsupported(message),
+                    mask.trailing_zeros() as usize,
+                ));
             }
         }
         Ok(Flow::Next)
@@ -249,7 +274,15 @@ impl Core<'_> {
         found.unwrap_or(&ZERO)
     }
 
-    fn pack(&self, warp: &mut Warp, base: u32, mask: Mask, dst: &[Reg; 2], sources: &[Value], bits: u8) {
+    fn pack(
+        &self,
+        warp: &mut Warp,
+        base: u32,
+        mask: Mask,
+        dst: &[Reg; 2],
+        sources: &[Value],
+        bits: u8,
+    ) {
         let each = (64 / usize::from(bits.max(1))).max(1);
         for (part, &dst) in sources.chunks(each).zip(dst) {
             let mut all = [0; WARP];
@@ -264,7 +297,15 @@ impl Core<'_> {
         }
     }
 
-    fn unpack(&self, warp: &mut Warp, base: u32, mask: Mask, dst: &[Reg], sources: &[Value; 2], bits: u8) {
+    fn unpack(
+        &self,
+        warp: &mut Warp,
+        base: u32,
+        mask: Mask,
+        dst: &[Reg],
+        sources: &[Value; 2],
+        bits: u8,
+    ) {
         let each = (64 / usize::from(bits.max(1))).max(1);
         let values = sources.map(|source| *self.value(warp, base, source));
         let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };

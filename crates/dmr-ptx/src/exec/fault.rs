@@ -98,7 +98,9 @@ pub enum FaultKind {
         bytes: u32,
     },
     /// An access outside of the bytes of a space.
-    #[error("{bytes}-byte access out of bounds to {space} memory at {address:#x}: it has {len} bytes")]
+    #[error(
+        "{bytes}-byte access out of bounds to {space} memory at {address:#x}: it has {len} bytes"
+    )]
     OutOfBounds {
         /// The space.
         space: SpaceName,
@@ -208,13 +210,25 @@ impl Checks {
     /// Returns every check, but that of equal writes.
     #[must_use]
     pub const fn all() -> Self {
-        Self { uninitialised: true, shared_races: true, global_races: true, equal_writes: false, divergence: true }
+        Self {
+            uninitialised: true,
+            shared_races: true,
+            global_races: true,
+            equal_writes: false,
+            divergence: true,
+        }
     }
 
     /// Returns no check.
     #[must_use]
     pub const fn none() -> Self {
-        Self { uninitialised: false, shared_races: false, global_races: false, equal_writes: false, divergence: false }
+        Self {
+            uninitialised: false,
+            shared_races: false,
+            global_races: false,
+            equal_writes: false,
+            divergence: false,
+        }
     }
 }
 

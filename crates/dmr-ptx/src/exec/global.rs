@@ -78,5 +78,9 @@ pub trait GlobalMemory {
     ///
     /// # Errors
     /// If the access is not allowed; then no byte is changed and the launch ends with this reason.
-    fn atomic(&mut self, access: &Access, change: &mut dyn FnMut(&mut [u8])) -> Result<(), AccessError>;
+    fn atomic(
+        &mut self,
+        access: &Access,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), AccessError>;
 }

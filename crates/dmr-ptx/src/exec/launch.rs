@@ -86,6 +86,7 @@ impl<'a> Launch<'a> {
             changed: false,
             scratch: Vec::new(),
             pc: 0,
+            local_end: 0,
         };
         match self.run_blocks(&mut core, shared.bytes) {
             Ok(()) => Ok(Finished {
@@ -94,7 +95,10 @@ impl<'a> Launch<'a> {
                 printed: core.printed,
             }),
             Err(failure) => {
-                let thread = Thread { block: failure.block, thread: core.thread_index(failure.faulted.thread) };
+                let thread = Thread {
+                    block: failure.block,
+                    thread: core.thread_index(failure.faulted.thread),
+                };
                 let place = core.code.place(failure.faulted.pc);
                 Err(Fault { kind: failure.faulted.kind, thread, place, printed: core.printed })
             }
@@ -114,7 +118,9 @@ impl<'a> Launch<'a> {
         }
         let threads = volume(self.block);
         if threads == 0 || threads > MOST_THREADS {
-            return invalid(format!("{threads} threads a block: between 1 and {MOST_THREADS} are possible"));
+            return invalid(format!(
+                "{threads} threads a block: between 1 and {MOST_THREADS} are possible"
+            ));
         }
         if self.grid.contains(&0) || self.cluster.contains(&0) {
             return invalid("a grid without blocks".to_owned());
@@ -125,24 +131,46 @@ impl<'a> Launch<'a> {
         if let Some(most) = self.kernel.max_threads.filter(|&most| threads > u64::from(most)) {
             return invalid(format!("{threads} threads a block: the kernel allows {most}"));
         }
-        if let Some(required) = self.kernel.required_threads.filter(|&required| required != self.block) {
-            return invalid(format!("blocks of {:?} threads: the kernel requires {required:?}", self.block));
+        if let Some(required) =
+            self.kernel.required_threads.filter(|&required| required != self.block)
+        {
+            return invalid(format!(
+                "blocks of {:?} threads: the kernel requires {required:?}",
+                self.block
+            ));
         }
         if self.params.len() < self.kernel.param_bytes {
-            return invalid(format!("{} bytes of parameters of {}", self.params.len(), self.kernel.param_bytes));
+            return invalid(format!(
+                "{} bytes of parameters of {}",
+                self.params.len(),
+                self.kernel.param_bytes
+            ));
         }
         if self.globals.len() != self.program.globals.len() {
-            return invalid(format!("{} addresses for {} globals", self.globals.len(), self.program.globals.len()));
+            return invalid(format!(
+                "{} addresses for {} globals",
+                self.globals.len(),
+                self.program.globals.len()
+            ));
         }
-        let align = self.kernel.shared.iter().map(|variable| variable.align).max().unwrap_or(1).max(16);
-        let size = self.kernel.shared_bytes.checked_next_multiple_of(align).filter(|&size| size <= 1 << 32);
-        let static_bytes = if self.shared_bytes == 0 { Some(self.kernel.shared_bytes) } else { size };
+        let align =
+            self.kernel.shared.iter().map(|variable| variable.align).max().unwrap_or(1).max(16);
+        let size = self
+            .kernel
+            .shared_bytes
+            .checked_next_multiple_of(align)
+            .filter(|&size| size <= 1 << 32);
+        let static_bytes =
+            if self.shared_bytes == 0 { Some(self.kernel.shared_bytes) } else { size };
         let bytes = static_bytes.and_then(|bytes| bytes.checked_add(u64::from(self.shared_bytes)));
         match (bytes, size) {
             (Some(bytes), Some(size)) if bytes <= u64::from(self.limits.shared_bytes) => {
                 Ok(SharedSize { static_bytes: size, bytes: bytes as usize })
             }
-            _ => invalid(format!("more than {} bytes of shared memory a block", self.limits.shared_bytes)),
+            _ => invalid(format!(
+                "more than {} bytes of shared memory a block",
+                self.limits.shared_bytes
+            )),
         }
     }
 
@@ -154,7 +182,9 @@ impl<'a> Launch<'a> {
             }
             Symbol::Shared(variable, offset) => {
                 let found = self.kernel.shared.iter().find(|shared| shared.variable == variable);
-                found.map_or(0, |shared| shared.offset.unwrap_or(static_bytes)).wrapping_add_signed(offset)
+                found
+                    .map_or(0, |shared| shared.offset.unwrap_or(static_bytes))
+                    .wrapping_add_signed(offset)
             }
         };
         self.program.code.symbols.iter().map(|symbol| [address(symbol); WARP]).collect()
@@ -216,8 +246,9 @@ impl<'a> Launch<'a> {
         let threads = volume(self.block) as usize;
         let warps = threads.div_ceil(WARP);
         let entry = core.code.functions.get(self.kernel.function as usize);
-        let (pc, registers, frame) =
-            entry.map_or((0, 1, 0), |entry| (entry.entry, entry.registers as usize, entry.frame_bytes as usize));
+        let (pc, registers, frame) = entry.map_or((0, 1, 0), |entry| {
+            (entry.entry, entry.registers as usize, entry.frame_bytes as usize)
+        });
         let make = |number: usize| {
             let lanes = (threads - number * WARP).min(WARP);
             let lanes = ((1u64 << lanes) - 1) as Mask;
@@ -230,7 +261,7 @@ impl<'a> Launch<'a> {
             warp.local.reserve(frame);
             warp.local.forget(Mask::MAX, 0, usize::MAX / 2);
             warp.fragments.clear();
-            warp.fragments.push(Fragment::new(lanes, pc));
+            warp.fragments.push(Fragment::new(lanes, pc, frame as u32));
             warp.specials.clear();
             for &register in &core.code.specials {
                 warp.specials.push(self.special(register, index, number, shared));
@@ -243,10 +274,20 @@ impl<'a> Launch<'a> {
     }
 
     /// Returns a special register that a warp keeps while it runs.
-    fn special(&self, register: SpecialRegister, index: [u32; 3], warp: usize, shared: usize) -> Lanes {
+    fn special(
+        &self,
+        register: SpecialRegister,
+        index: [u32; 3],
+        warp: usize,
+        shared: usize,
+    ) -> Lanes {
         use SpecialRegister as S;
-        let of = |values: [u32; 3], dimension: u8| values.get(usize::from(dimension)).copied().unwrap_or(0);
-        let cluster = |values: [u32; 3], dimension: u8| of(self.cluster, dimension).max(1).min(of(values, dimension).max(1));
+        let of = |values: [u32; 3], dimension: u8| {
+            values.get(usize::from(dimension)).copied().unwrap_or(0)
+        };
+        let cluster = |values: [u32; 3], dimension: u8| {
+            of(self.cluster, dimension).max(1).min(of(values, dimension).max(1))
+        };
         let mut lanes = [0; WARP];
         for (lane, to) in lanes.iter_mut().enumerate() {
             let thread = (warp * WARP + lane) as u32;
@@ -348,7 +389,11 @@ fn no_progress(resident: &[Block], waiting: u64) -> Failure {
         + fragment.map_or(0, |fragment| fragment.mask.trailing_zeros() % WARP as u32);
     Failure {
         block: block.map_or([0; 3], |block| block.common.index),
-        faulted: Faulted { kind: FaultKind::NoProgress(message), thread, pc: fragment.map_or(0, |fragment| fragment.pc) },
+        faulted: Faulted {
+            kind: FaultKind::NoProgress(message),
+            thread,
+            pc: fragment.map_or(0, |fragment| fragment.pc),
+        },
     }
 }
 

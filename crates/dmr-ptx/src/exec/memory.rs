@@ -40,25 +40,36 @@ impl Core<'_> {
         let (kind, base) = (transfer.kind, fragment.base);
         let mut buffer = [0; RUN_BYTES];
         let uniform = is_same(mask, &addresses);
-        self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
-            let reach = Reach { space, mask, bytes, kind, uniform: uniform && space != SpaceName::Local };
-            check_aligned(&reach, addresses)?;
-            if reach.uniform {
-                let lane = mask.trailing_zeros() as usize % WARP;
-                let run = Run { address: addresses[lane], first: lane, count: 1 };
-                let buffer = &mut buffer[..bytes as usize];
-                core.read_run(common, warp, &reach, run, buffer)?;
-                broadcast(warp, base, transfer, mask, buffer);
-                return Ok(());
-            }
-            let mut rest = mask;
-            while let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
-                let buffer = &mut buffer[..run.count * bytes as usize];
-                core.read_run(common, warp, &reach, run, buffer)?;
-                scatter(warp, base, transfer, run, buffer);
-            }
-            Ok(())
-        })?;
+        self.for_each_space(
+            &transfer.location,
+            mask,
+            &addresses,
+            |core, space, mask, addresses| {
+                let reach = Reach {
+                    space,
+                    mask,
+                    bytes,
+                    kind,
+                    uniform: uniform && space != SpaceName::Local,
+                };
+                check_aligned(&reach, addresses)?;
+                if reach.uniform {
+                    let lane = mask.trailing_zeros() as usize % WARP;
+                    let run = Run { address: addresses[lane], first: lane, count: 1 };
+                    let buffer = &mut buffer[..bytes as usize];
+                    core.read_run(common, warp, &reach, run, buffer)?;
+                    broadcast(warp, base, transfer, mask, buffer);
+                    return Ok(());
+                }
+                let mut rest = mask;
+                while let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
+                    let buffer = &mut buffer[..run.count * bytes as usize];
+                    core.read_run(common, warp, &reach, run, buffer)?;
+                    scatter(warp, base, transfer, run, buffer);
+                }
+                Ok(())
+            },
+        )?;
         if transfer.fence {
             common.order.fence(warp.number as usize);
         }
@@ -147,7 +158,9 @@ impl Core<'_> {
             self.polls += 1;
             let generic = run.address + window(reach.space);
             for index in 0..run.count as u64 {
-                common.order.observe(warp.number as usize, generic + index * u64::from(reach.bytes));
+                common
+                    .order
+                    .observe(warp.number as usize, generic + index * u64::from(reach.bytes));
             }
         }
         match reach.space {
@@ -163,10 +176,11 @@ impl Core<'_> {
                 self.touch_shared(common, warp, reach, run, (touching, &[]))
             }
             SpaceName::Local => {
-                let (len, each) = (warp.local.len(), reach.bytes as usize);
+                let (len, each) = (u64::from(self.local_end), reach.bytes as usize);
                 for (index, part) in into.chunks_exact_mut(each).enumerate() {
                     let (lane, at) = (run.first + index, run.address + index as u64 * each as u64);
-                    let Some((bytes, written)) = warp.local.get(lane, at, each) else {
+                    let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
+                    let Some((bytes, written)) = found else {
                         return Err(out_of_bounds(reach, lane, at, len));
                     };
                     part.copy_from_slice(bytes);
@@ -180,7 +194,12 @@ impl Core<'_> {
                 let found = usize::try_from(run.address).ok();
                 let found = found.and_then(|at| self.params.get(at..at.checked_add(into.len())?));
                 let Some(bytes) = found else {
-                    return Err(out_of_bounds(reach, run.first, run.address, self.params.len() as u64));
+                    return Err(out_of_bounds(
+                        reach,
+                        run.first,
+                        run.address,
+                        self.params.len() as u64,
+                    ));
                 };
                 into.copy_from_slice(bytes);
                 Ok(())
@@ -205,7 +224,9 @@ impl Core<'_> {
         if strong {
             let generic = run.address + window(reach.space);
             for index in 0..run.count as u64 {
-                common.order.publish(warp.number as usize, generic + index * u64::from(reach.bytes));
+                common
+                    .order
+                    .publish(warp.number as usize, generic + index * u64::from(reach.bytes));
             }
         }
         self.polls = 0;
@@ -222,10 +243,11 @@ impl Core<'_> {
                 Ok(())
             }
             SpaceName::Local => {
-                let (len, each) = (warp.local.len(), reach.bytes as usize);
+                let (len, each) = (u64::from(self.local_end), reach.bytes as usize);
                 for (index, part) in bytes.chunks_exact(each).enumerate() {
                     let (lane, at) = (run.first + index, run.address + index as u64 * each as u64);
-                    let Some((to, written)) = warp.local.get(lane, at, each) else {
+                    let found = warp.local.get(lane, at, each).filter(|_| at + each as u64 <= len);
+                    let Some((to, written)) = found else {
                         return Err(out_of_bounds(reach, lane, at, len));
                     };
                     to.copy_from_slice(part);
@@ -244,7 +266,14 @@ impl Core<'_> {
         }
     }
 
-    pub(super) fn global_access(&self, common: &Common, warp: &Warp, reach: &Reach, run: Run, len: usize) -> Access {
+    pub(super) fn global_access(
+        &self,
+        common: &Common,
+        warp: &Warp,
+        reach: &Reach,
+        run: Run,
+        len: usize,
+    ) -> Access {
         let lanes = if reach.uniform { reach.mask } else { run.mask() };
         Access {
             address: run.address,
@@ -272,7 +301,12 @@ impl Core<'_> {
             let each = u64::from(reach.bytes);
             let fit = size.saturating_sub(run.address) / each;
             let index = fit.min(run.count as u64 - 1);
-            return Err(out_of_bounds(reach, run.first + index as usize, run.address + index * each, size));
+            return Err(out_of_bounds(
+                reach,
+                run.first + index as usize,
+                run.address + index * each,
+                size,
+            ));
         }
         Ok(run.address as usize..run.address as usize + len)
     }
@@ -294,19 +328,24 @@ impl Core<'_> {
         if reach.uniform && found.is_none() {
             // Of lanes that read the same bytes, the first and the last stand for all.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            found = shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
+            found =
+                shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
         }
         let Some(conflict) = found else { return Ok(()) };
         let at = conflict.offset as usize;
         let index = at - run.address as usize;
-        let both_write = touching == Touching::Write && conflict.earlier.touching == Touching::Write;
+        let both_write =
+            touching == Touching::Write && conflict.earlier.touching == Touching::Write;
         let end = (index / reach.bytes as usize + 1) * reach.bytes as usize;
         let equal = both_write && new.get(index..end) == common.shared.get(at..at + (end - index));
         if equal && !self.checks.equal_writes {
             return Ok(());
         }
         let earlier = conflict.earlier;
-        Err(Stop::new(self.race(common, SpaceName::Shared, conflict.offset, touching, earlier, equal), conflict.lane))
+        Err(Stop::new(
+            self.race(common, SpaceName::Shared, conflict.offset, touching, earlier, equal),
+            conflict.lane,
+        ))
     }
 }
 
@@ -365,7 +404,10 @@ fn broadcast(warp: &mut Warp, base: u32, transfer: &Transfer, mask: Mask, bytes:
 
 /// Writes the loaded bytes of a run to the registers of its lanes.
 fn scatter(warp: &mut Warp, base: u32, transfer: &Transfer, run: Run, bytes: &[u8]) {
-    let (each, stride) = (usize::from(transfer.element), usize::from(transfer.element) * usize::from(transfer.count));
+    let (each, stride) = (
+        usize::from(transfer.element),
+        usize::from(transfer.element) * usize::from(transfer.count),
+    );
     for index in 0..usize::from(transfer.count) {
         let reg = transfer.registers[index & 7];
         if reg == super::code::NO_REG {
@@ -387,7 +429,10 @@ fn scatter(warp: &mut Warp, base: u32, transfer: &Transfer, run: Run, bytes: &[u
 
 /// Puts the values of a run's lanes where they are stored.
 fn collect(value: &Lanes, transfer: &Transfer, index: usize, run: Run, bytes: &mut [u8]) {
-    let (each, stride) = (usize::from(transfer.element), usize::from(transfer.element) * usize::from(transfer.count));
+    let (each, stride) = (
+        usize::from(transfer.element),
+        usize::from(transfer.element) * usize::from(transfer.count),
+    );
     for (part, value) in bytes.chunks_exact_mut(stride).zip(&value[run.first..]) {
         let all = value.to_le_bytes();
         let to = &mut part[index * each..(index + 1) * each];

@@ -40,8 +40,14 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(warps: usize) -> Self {
         let row = || vec![0; warps];
-        let warp = || WarpOrder { seen: row(), fenced: row(), pending: row(), lanes: 0, pairs: None };
-        Self { now: 1, block: 0, warps: (0..warps).map(|_| warp()).collect(), published: HashMap::new() }
+        let warp =
+            || WarpOrder { seen: row(), fenced: row(), pending: row(), lanes: 0, pairs: None };
+        Self {
+            now: 1,
+            block: 0,
+            warps: (0..warps).map(|_| warp()).collect(),
+            published: HashMap::new(),
+        }
     }
 
     /// Returns the stamp of an access that is made now.

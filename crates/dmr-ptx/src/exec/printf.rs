@@ -38,11 +38,13 @@ impl Core<'_> {
                 Builtin::AssertFail => {
                     let [message, file, line, function, ..] = arguments;
                     let mut text = |at| -> Result<String, Box<Stop>> {
-                        Ok(String::from_utf8_lossy(&self.string(common, warp, lane, at)?).into_owned())
+                        Ok(String::from_utf8_lossy(&self.string(common, warp, lane, at)?)
+                            .into_owned())
                     };
                     let (message, file, function) = (text(message)?, text(file)?, text(function)?);
                     let line = line as u32;
-                    let message = format!("{file}:{line}: {function}: Assertion `{message}` failed");
+                    let message =
+                        format!("{file}:{line}: {function}: Assertion `{message}` failed");
                     return Err(Stop::new(FaultKind::Assertion(message), lane));
                 }
             }
@@ -56,7 +58,9 @@ impl Core<'_> {
             Actual::Frame { offset, bytes } => {
                 let mut all = [0; 8];
                 let len = bytes.min(8) as usize;
-                if let Some((from, _)) = warp.local.get(lane, u64::from(fragment.local) + offset, len) {
+                if let Some((from, _)) =
+                    warp.local.get(lane, u64::from(fragment.local) + offset, len)
+                {
                     all[..len].copy_from_slice(from);
                 }
                 u64::from_le_bytes(all)
@@ -64,7 +68,14 @@ impl Core<'_> {
         }
     }
 
-    fn set_result(&self, warp: &mut Warp, fragment: &Fragment, lane: usize, actual: &Actual, value: u64) {
+    fn set_result(
+        &self,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        lane: usize,
+        actual: &Actual,
+        value: u64,
+    ) {
         match *actual {
             Actual::Value { value: dst, .. } => {
                 if let super::code::Source::Register(dst) = dst.source() {
@@ -73,7 +84,9 @@ impl Core<'_> {
             }
             Actual::Frame { offset, bytes } => {
                 let len = bytes.min(8) as usize;
-                if let Some((to, written)) = warp.local.get(lane, u64::from(fragment.local) + offset, len) {
+                if let Some((to, written)) =
+                    warp.local.get(lane, u64::from(fragment.local) + offset, len)
+                {
                     to.copy_from_slice(&value.to_le_bytes()[..len]);
                     written.fill(1);
                 }
@@ -91,12 +104,19 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let (space, address) = resolve(at);
         let bytes = into.len() as u32;
-        let reach = Reach { space, mask: 1 << lane, bytes, kind: AccessKind::Plain, uniform: false };
+        let reach =
+            Reach { space, mask: 1 << lane, bytes, kind: AccessKind::Plain, uniform: false };
         self.read_run(common, warp, &reach, Run { address, first: lane, count: 1 }, into)
     }
 
     /// Reads the bytes of a string up to its NUL.
-    fn string(&mut self, common: &mut Common, warp: &mut Warp, lane: usize, at: u64) -> Result<Vec<u8>, Box<Stop>> {
+    fn string(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        lane: usize,
+        at: u64,
+    ) -> Result<Vec<u8>, Box<Stop>> {
         let mut text = Vec::new();
         if at == 0 {
             return Ok(b"(null)".to_vec());
@@ -234,14 +254,21 @@ impl Spec {
         let (negative, body) = match self.conversion {
             b'd' | b'i' => (signed < 0, digits(signed.unsigned_abs().to_string())),
             b'u' => return digits(value.to_string()).into_bytes(),
-            b'x' => return digits(format!("{}{value:x}", if self.alternate { "0x" } else { "" })).into_bytes(),
-            b'X' => return digits(format!("{}{value:X}", if self.alternate { "0X" } else { "" })).into_bytes(),
+            b'x' => {
+                return digits(format!("{}{value:x}", if self.alternate { "0x" } else { "" }))
+                    .into_bytes();
+            }
+            b'X' => {
+                return digits(format!("{}{value:X}", if self.alternate { "0X" } else { "" }))
+                    .into_bytes();
+            }
             b'o' => return digits(format!("{value:o}")).into_bytes(),
             b'c' => return vec![value as u8],
             b'p' => return format!("{value:#x}").into_bytes(),
-            b'f' | b'F' | b'e' | b'E' | b'g' | b'G' | b'a' | b'A' => {
-                (float.is_sign_negative(), convert_float(float.abs(), self.conversion, self.precision))
-            }
+            b'f' | b'F' | b'e' | b'E' | b'g' | b'G' | b'a' | b'A' => (
+                float.is_sign_negative(),
+                convert_float(float.abs(), self.conversion, self.precision),
+            ),
             _ => return vec![b'%', self.conversion],
         };
         let sign = match (negative, self.plus, self.space) {

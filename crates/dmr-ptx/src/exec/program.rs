@@ -163,9 +163,15 @@ pub(super) enum Builtin {
 /// Where an argument or return value is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Actual {
-    Value { value: Value, bytes: u32 },
+    Value {
+        value: Value,
+        bytes: u32,
+    },
     /// A variable of the frame.
-    Frame { offset: u64, bytes: u64 },
+    Frame {
+        offset: u64,
+        bytes: u64,
+    },
 }
 
 /// Where a function expects a parameter, or leaves a return value.
@@ -178,7 +184,9 @@ pub(super) enum Formal {
 impl Formal {
     pub(super) fn as_actual(&self) -> Actual {
         match *self {
-            Self::Register { register, bytes } => Actual::Value { value: Value::register(register), bytes },
+            Self::Register { register, bytes } => {
+                Actual::Value { value: Value::register(register), bytes }
+            }
             Self::Frame { offset, bytes } => Actual::Frame { offset, bytes },
         }
     }
@@ -238,7 +246,8 @@ pub(super) struct Code {
 impl Code {
     pub(super) fn place(&self, instruction: u32) -> Place {
         let Some(at) = self.places.get(instruction as usize) else { return Place::default() };
-        let function = self.functions.get(at.function as usize).map(|function| function.name.clone());
+        let function =
+            self.functions.get(at.function as usize).map(|function| function.name.clone());
         let source = at.source.and_then(|source| self.sources.get(source as usize).cloned());
         Place { function: function.unwrap_or_default(), line: at.line, source }
     }
@@ -298,6 +307,7 @@ impl Program {
     /// places nothing there.
     #[must_use]
     pub fn is_reserved(address: u64) -> bool {
-        super::space::resolve(address).0 != SpaceName::Global || (address >= FUNCTIONS && address - FUNCTIONS < FUNCTION_STRIDE << 32)
+        super::space::resolve(address).0 != SpaceName::Global
+            || (address >= FUNCTIONS && address - FUNCTIONS < FUNCTION_STRIDE << 32)
     }
 }

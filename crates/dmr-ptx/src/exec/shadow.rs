@@ -132,11 +132,12 @@ impl Shadow {
             while at < end {
                 let word = (at / 4) as usize;
                 let whole = at % 4 == 0 && at + 4 <= end;
-                let conflict = if whole && (self.split.is_empty() || !self.split.contains_key(&word)) {
-                    self.words.get_mut(word)?.touch(mark, order)
-                } else {
-                    self.touch_bytes(word, at, end, mark, order)
-                };
+                let conflict =
+                    if whole && (self.split.is_empty() || !self.split.contains_key(&word)) {
+                        self.words.get_mut(word)?.touch(mark, order)
+                    } else {
+                        self.touch_bytes(word, at, end, mark, order)
+                    };
                 if let (Some(earlier), None) = (conflict, &found) {
                     found = Some(Conflict { offset: at, lane, earlier });
                 }
@@ -147,7 +148,14 @@ impl Shadow {
     }
 
     /// Notes an access to some bytes of a word.
-    fn touch_bytes(&mut self, word: usize, at: u64, end: u64, mark: Mark, order: &Order) -> Option<Mark> {
+    fn touch_bytes(
+        &mut self,
+        word: usize,
+        at: u64,
+        end: u64,
+        mark: Mark,
+        order: &Order,
+    ) -> Option<Mark> {
         let cell = *self.words.get(word)?;
         let cells = self.split.entry(word).or_insert([cell; 4]);
         let from = (at % 4) as usize;

@@ -70,7 +70,8 @@ pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, bytes: u64) -> Option
     let longest = (!(*rest >> first)).trailing_zeros() as usize;
     let longest = longest.min(WARP - first);
     let mut count = 1;
-    while count < longest && addresses[first + count] == address.wrapping_add(count as u64 * bytes) {
+    while count < longest && addresses[first + count] == address.wrapping_add(count as u64 * bytes)
+    {
         count += 1;
     }
     let run = Run { address, first, count };

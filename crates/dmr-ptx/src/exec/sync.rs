@@ -27,7 +27,10 @@ impl Core<'_> {
         let step = self.warp_step(op);
         let (meeting, members) = match op {
             Op::WarpBarrier { members } => (Meeting::Members, Some(*members)),
-            _ => (step.map_or(Meeting::Executing, |step| step.instruction.meeting()), step.and_then(|step| step.members)),
+            _ => (
+                step.map_or(Meeting::Executing, |step| step.instruction.meeting()),
+                step.and_then(|step| step.members),
+            ),
         };
         if meeting == Meeting::Executing {
             self.run_meeting(common, warp, fragment, &mut [], (op, mask, mask))?;
@@ -47,7 +50,9 @@ impl Core<'_> {
             }
             return Ok(wait(fragment, State::Warp));
         }
-        let named = members.map_or([u64::from(Mask::MAX); WARP], |members| *self.value(warp, fragment.base, members));
+        let named = members.map_or([u64::from(Mask::MAX); WARP], |members| {
+            *self.value(warp, fragment.base, members)
+        });
         let first = fragment.mask.trailing_zeros() as usize % WARP;
         let members = named[first] as Mask;
         let others = lanes_of(fragment.mask).filter(|&lane| named[lane] as Mask != members);
@@ -59,11 +64,15 @@ impl Core<'_> {
         let strangers = fragment.mask & !members;
         if strangers != 0 && self.checks.divergence {
             let message = format!("the lane is not in the member mask {members:#010x}");
-            return Err(Stop::new(FaultKind::DivergentWarp(message), strangers.trailing_zeros() as usize));
+            return Err(Stop::new(
+                FaultKind::DivergentWarp(message),
+                strangers.trailing_zeros() as usize,
+            ));
         }
         let gone = members & warp.lanes & !warp.live;
         if gone != 0 && self.checks.divergence {
-            let message = format!("the lanes {gone:#010x} of the member mask {members:#010x} have exited");
+            let message =
+                format!("the lanes {gone:#010x} of the member mask {members:#010x} have exited");
             return Err(Stop::new(FaultKind::DivergentWarp(message), first));
         }
         let required = members & warp.live;
@@ -76,7 +85,12 @@ impl Core<'_> {
         let mut together: Vec<usize> = Vec::new();
         for (index, other) in warp.fragments.iter().enumerate() {
             let same = matches!(other.state, State::Members(mask) if mask == members);
-            if same && code.steps.get(other.pc as usize).is_some_and(|step| self.is_same_operation(&step.op, op)) {
+            if same
+                && code
+                    .steps
+                    .get(other.pc as usize)
+                    .is_some_and(|step| self.is_same_operation(&step.op, op))
+            {
                 together.push(index);
                 present |= other.mask;
             }
@@ -109,7 +123,8 @@ impl Core<'_> {
         match (one, two) {
             (Op::WarpBarrier { .. }, Op::WarpBarrier { .. }) => true,
             (Op::Warp(_), Op::Warp(_)) => {
-                self.warp_step(one).map(|step| step.instruction) == self.warp_step(two).map(|step| step.instruction)
+                self.warp_step(one).map(|step| step.instruction)
+                    == self.warp_step(two).map(|step| step.instruction)
             }
             _ => false,
         }
@@ -156,7 +171,12 @@ impl Core<'_> {
             for (to, &source) in sources.iter_mut().zip(&step.sources) {
                 *to = self.value(warp, fragment.base, source);
             }
-            exchange.eval(&sources[..step.sources.len().min(MOST_SOURCES)], members, executing, &mut out)
+            exchange.eval(
+                &sources[..step.sources.len().min(MOST_SOURCES)],
+                members,
+                executing,
+                &mut out,
+            )
         } else {
             let gathered = self.gather(warp, fragment, met, step);
             let sources: Vec<&Lanes> = gathered.iter().collect();
@@ -179,13 +199,27 @@ impl Core<'_> {
     }
 
     /// Collects the sources of all lanes that meet: those of each fragment from its own instruction.
-    fn gather(&self, warp: &Warp, fragment: &Fragment, met: &[Fragment], step: &WarpStep) -> Vec<Lanes> {
+    fn gather(
+        &self,
+        warp: &Warp,
+        fragment: &Fragment,
+        met: &[Fragment],
+        step: &WarpStep,
+    ) -> Vec<Lanes> {
         let mut gathered: Vec<Lanes> = Vec::with_capacity(step.sources.len());
         for (index, &source) in step.sources.iter().enumerate() {
             let mut all = *self.value(warp, fragment.base, source);
             for other in met {
-                let Some(Op::Warp(number)) = self.code.steps.get(other.pc as usize).map(|step| &step.op) else { continue };
-                let theirs = self.code.warp_steps.get(*number as usize).and_then(|step| step.sources.get(index));
+                let Some(Op::Warp(number)) =
+                    self.code.steps.get(other.pc as usize).map(|step| &step.op)
+                else {
+                    continue;
+                };
+                let theirs = self
+                    .code
+                    .warp_steps
+                    .get(*number as usize)
+                    .and_then(|step| step.sources.get(index));
                 let Some(&source) = theirs else { continue };
                 let value = self.value(warp, other.base, source);
                 lanes_of(other.mask).for_each(|lane| all[lane] = value[lane]);
@@ -197,24 +231,36 @@ impl Core<'_> {
 
     fn results_at(&self, pc: u32) -> &[u32] {
         match self.code.steps.get(pc as usize).map(|step| &step.op) {
-            Some(Op::Warp(index)) => self.code.warp_steps.get(*index as usize).map_or(&[], |step| &step.results),
+            Some(Op::Warp(index)) => {
+                self.code.warp_steps.get(*index as usize).map_or(&[], |step| &step.results)
+            }
             _ => &[],
         }
     }
 
     /// Returns the fault of a use that the ISA leaves undefined; `executing` are the lanes that executed it.
-    pub(super) fn report(&self, defect: Defect, executing: Mask, warp: &Warp) -> Result<(), Box<Stop>> {
+    pub(super) fn report(
+        &self,
+        defect: Defect,
+        executing: Mask,
+        warp: &Warp,
+    ) -> Result<(), Box<Stop>> {
         let first = executing.trailing_zeros() as usize % WARP;
         let (lane, message) = match defect {
-            Defect::NotMembers(lanes) => (lanes.trailing_zeros() as usize, "the lane is not in the member mask".to_owned()),
+            Defect::NotMembers(lanes) => {
+                (lanes.trailing_zeros() as usize, "the lane is not in the member mask".to_owned())
+            }
             Defect::Missing(lanes) if lanes & warp.lanes == 0 => return Ok(()),
-            Defect::Missing(lanes) => (first, format!("the lanes {lanes:#010x} of the member mask do not execute it")),
+            Defect::Missing(lanes) => {
+                (first, format!("the lanes {lanes:#010x} of the member mask do not execute it"))
+            }
             Defect::ReadsInactive { lane, source } => {
                 (usize::from(lane), format!("it reads lane {source}, which does not execute it"))
             }
-            Defect::Differs { lane } => {
-                (usize::from(lane), "the address or stride differs from that of the first lane".to_owned())
-            }
+            Defect::Differs { lane } => (
+                usize::from(lane),
+                "the address or stride differs from that of the first lane".to_owned(),
+            ),
         };
         Err(Stop::new(FaultKind::DivergentWarp(message), lane % WARP))
     }

@@ -15,8 +15,9 @@ pub(super) struct Frame {
     pub(super) pc: u32,
     /// The first register of the caller.
     pub(super) base: u32,
-    /// The frame of the caller in local memory.
+    /// The frame of the caller in local memory, and its end.
     pub(super) local: u32,
+    pub(super) local_end: u32,
 }
 
 /// What a fragment waits for.
@@ -24,7 +25,10 @@ pub(super) struct Frame {
 pub(super) enum State {
     Ready,
     /// A barrier of the block: its number, and the instruction.
-    Barrier { id: u32, barrier: Barrier },
+    Barrier {
+        id: u32,
+        barrier: Barrier,
+    },
     /// The other lanes of a member mask.
     Members(Mask),
     /// The other fragments of the warp at the same instruction.
@@ -38,8 +42,9 @@ pub(super) struct Fragment {
     pub(super) pc: u32,
     /// The first register of the function.
     pub(super) base: u32,
-    /// The frame of the function in local memory.
+    /// The frame of the function in local memory, and its end.
     pub(super) local: u32,
+    pub(super) local_end: u32,
     pub(super) stack: Vec<Frame>,
     pub(super) state: State,
     /// The instructions that other fragments have run while this one was ready.
@@ -47,8 +52,17 @@ pub(super) struct Fragment {
 }
 
 impl Fragment {
-    pub(super) fn new(mask: Mask, pc: u32) -> Self {
-        Self { mask, pc, base: 0, local: 0, stack: Vec::new(), state: State::Ready, passed_over: 0 }
+    pub(super) fn new(mask: Mask, pc: u32, local_end: u32) -> Self {
+        Self {
+            mask,
+            pc,
+            base: 0,
+            local: 0,
+            local_end,
+            stack: Vec::new(),
+            state: State::Ready,
+            passed_over: 0,
+        }
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -62,7 +76,10 @@ impl Fragment {
 
     /// Returns whether the lanes of both can run together.
     pub(super) fn meets(&self, other: &Self) -> bool {
-        self.pc == other.pc && self.base == other.base && self.local == other.local && self.stack == other.stack
+        self.pc == other.pc
+            && self.base == other.base
+            && self.local == other.local
+            && self.stack == other.stack
     }
 
     /// Splits the lanes of `mask` off, at `pc`.
@@ -110,17 +127,21 @@ impl Local {
     }
 
     /// Returns the bytes of a lane, and for each whether it has been written; `None` out of bounds.
-    pub(super) fn get(&mut self, lane: usize, at: u64, bytes: usize) -> Option<(&mut [u8], &mut [u8])> {
+    pub(super) fn get(
+        &mut self,
+        lane: usize,
+        at: u64,
+        bytes: usize,
+    ) -> Option<(&mut [u8], &mut [u8])> {
         let end = at.checked_add(bytes as u64)?;
         if end > self.stride as u64 {
             return None;
         }
         let start = lane * self.stride + at as usize;
-        Some((self.bytes.get_mut(start..start + bytes)?, self.written.get_mut(start..start + bytes)?))
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.stride as u64
+        Some((
+            self.bytes.get_mut(start..start + bytes)?,
+            self.written.get_mut(start..start + bytes)?,
+        ))
     }
 }
 

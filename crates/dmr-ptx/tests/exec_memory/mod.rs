@@ -31,9 +31,13 @@ impl Buffer {
         let start = access.address.wrapping_sub(BASE);
         let end = start.saturating_add(u64::from(access.bytes));
         if end > self.0.len() as u64 {
-            let offset = (self.0.len() as u64).saturating_sub(start).min(u64::from(access.bytes)) as u32;
+            let offset =
+                (self.0.len() as u64).saturating_sub(start).min(u64::from(access.bytes)) as u32;
             let offset = if start > self.0.len() as u64 { 0 } else { offset };
-            return Err(AccessError { offset, message: format!("out of bounds at {:#x}", access.address) });
+            return Err(AccessError {
+                offset,
+                message: format!("out of bounds at {:#x}", access.address),
+            });
         }
         Ok(start as usize..end as usize)
     }
@@ -51,7 +55,11 @@ impl GlobalMemory for Buffer {
         Ok(())
     }
 
-    fn atomic(&mut self, access: &Access, change: &mut dyn FnMut(&mut [u8])) -> Result<(), AccessError> {
+    fn atomic(
+        &mut self,
+        access: &Access,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), AccessError> {
         let range = self.range(access)?;
         change(&mut self.0[range]);
         Ok(())
@@ -60,7 +68,8 @@ impl GlobalMemory for Buffer {
 
 /// Parses a module of one kernel, or of several, and refuses one that is not supported.
 pub fn load(text: &str) -> Program {
-    let program = Program::load(&format!("{HEADER}{text}")).unwrap_or_else(|error| panic!("{error}"));
+    let program =
+        Program::load(&format!("{HEADER}{text}")).unwrap_or_else(|error| panic!("{error}"));
     if let Some(refusal) = program.first_refusal() {
         panic!("{refusal}");
     }
@@ -73,7 +82,13 @@ pub fn params(values: &[u64]) -> Vec<u8> {
 }
 
 /// Runs the first kernel of a program on `blocks` blocks of `threads` threads; its parameters are all of 8 bytes.
-pub fn run(text: &str, blocks: u32, threads: u32, values: &[u64], memory: &mut Buffer) -> Result<Finished, Fault> {
+pub fn run(
+    text: &str,
+    blocks: u32,
+    threads: u32,
+    values: &[u64],
+    memory: &mut Buffer,
+) -> Result<Finished, Fault> {
     run_with(&load(text), blocks, threads, values, memory, |_| {})
 }
 

@@ -19,7 +19,11 @@ impl FunctionLoader<'_, '_> {
         Ok(Some(match (name, operands) {
             ("bra", [Operand::Label(label)]) => Op::Branch { target: self.target(*label) },
             ("brx", [index, Operand::BranchTargets(list)]) => {
-                let labels = self.body.branch_targets.get(*list as usize).ok_or("its list of targets is missing")?;
+                let labels = self
+                    .body
+                    .branch_targets
+                    .get(*list as usize)
+                    .ok_or("its list of targets is missing")?;
                 let targets = labels.iter().map(|label| self.target(*label)).collect();
                 self.loader.code.tables.push(targets);
                 let table = self.loader.code.tables.len() as u32 - 1;
@@ -44,7 +48,12 @@ impl FunctionLoader<'_, '_> {
         self.body.labels.get(label.0 as usize).map_or(u32::MAX, |label| label.instruction)
     }
 
-    fn decode_barrier(&mut self, name: &str, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
+    fn decode_barrier(
+        &mut self,
+        name: &str,
+        modifiers: &[&str],
+        operands: &[Operand],
+    ) -> Decoding<Op> {
         let mut kind = None;
         let mut aligned = name == "bar";
         let mut reduces = false;
@@ -63,9 +72,12 @@ impl FunctionLoader<'_, '_> {
         }
         let kind = kind.ok_or("its kind is missing")?;
         let predicate = self.loader.constant(0);
-        let mut barrier = Barrier { kind, id: predicate, threads: None, predicate, dst: NO_REG, aligned };
+        let mut barrier =
+            Barrier { kind, id: predicate, threads: None, predicate, dst: NO_REG, aligned };
         let rest = if reduces {
-            let [dst, rest @ .., predicate] = operands else { return Err("it has too few operands".to_owned()) };
+            let [dst, rest @ .., predicate] = operands else {
+                return Err("it has too few operands".to_owned());
+            };
             barrier.dst = self.destination(dst)?;
             barrier.predicate = self.value(predicate, Type::Pred)?;
             rest
@@ -111,14 +123,21 @@ impl FunctionLoader<'_, '_> {
                     Some(Operand::Prototype(index)) => self.body.prototypes.get(*index as usize),
                     _ => None,
                 };
-                let formals = prototype.map(|prototype| (&prototype.returns[..], &prototype.params[..]));
+                let formals =
+                    prototype.map(|prototype| (&prototype.returns[..], &prototype.params[..]));
                 (Target::Indirect(self.value(callee, Type::U64)?), formals)
             }
             _ => return Err("a form of call that is not supported".to_owned()),
         };
         let (result_formals, formals) = formals.unwrap_or((&[], &[]));
-        let mut call =
-            Call { caller: self.index, target, arguments: Vec::new(), returns: Vec::new(), registers: 0, frame_bytes: 0 };
+        let mut call = Call {
+            caller: self.index,
+            target,
+            arguments: Vec::new(),
+            returns: Vec::new(),
+            registers: 0,
+            frame_bytes: 0,
+        };
         for (index, argument) in arguments.iter().enumerate() {
             call.arguments.push(self.actual(argument, formals.get(index))?);
         }
@@ -135,13 +154,22 @@ impl FunctionLoader<'_, '_> {
             Operand::Symbol(Named::Variable(variable), 0) => {
                 if let Found::Frame(offset) = self.find(*variable)? {
                     let declared = match *variable {
-                        crate::syntax::VariableId::Body(index) => self.body.variables.get(index as usize),
-                        crate::syntax::VariableId::Param(index) => self.function.params.get(index as usize),
-                        crate::syntax::VariableId::Return(index) => self.function.returns.get(index as usize),
+                        crate::syntax::VariableId::Body(index) => {
+                            self.body.variables.get(index as usize)
+                        }
+                        crate::syntax::VariableId::Param(index) => {
+                            self.function.params.get(index as usize)
+                        }
+                        crate::syntax::VariableId::Return(index) => {
+                            self.function.returns.get(index as usize)
+                        }
                         crate::syntax::VariableId::Module(_) => None,
                     };
                     if declared.is_some_and(|declared| declared.space == Space::Param) {
-                        return Ok(Actual::Frame { offset, bytes: declared.and_then(Variable::bytes).unwrap_or(0) });
+                        return Ok(Actual::Frame {
+                            offset,
+                            bytes: declared.and_then(Variable::bytes).unwrap_or(0),
+                        });
                     }
                 }
             }
@@ -149,7 +177,8 @@ impl FunctionLoader<'_, '_> {
         }
         let ty = formal.map_or(Type::B64, |formal| formal.element);
         let value: Value = self.value(operand, ty)?;
-        let bytes = formal.map_or(u32::from(self.width(operand)) / 8, |formal| formal.value_bytes() as u32);
+        let bytes =
+            formal.map_or(u32::from(self.width(operand)) / 8, |formal| formal.value_bytes() as u32);
         Ok(Actual::Value { value, bytes })
     }
 }

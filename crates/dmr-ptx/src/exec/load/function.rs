@@ -3,8 +3,8 @@
 use crate::arith;
 use crate::lanes::{self, Role};
 use crate::syntax::{
-    Body, Function, Guard as NamedGuard, Instruction, Operand, RegisterId, Selector, Space, SpecialRegister,
-    Symbol as Named, Variable, VariableId,
+    Body, Function, Guard as NamedGuard, Instruction, Operand, RegisterId, Selector, Space,
+    SpecialRegister, Symbol as Named, Variable, VariableId,
 };
 use crate::types::Type;
 
@@ -101,10 +101,17 @@ impl FunctionLoader<'_, '_> {
         };
         let callable = !self.function.is_entry;
         let framed = |variable: &Variable| callable && variable.space == Space::Param;
-        self.params = self.function.params.iter().map(|variable| place(variable, framed(variable))).collect();
-        self.returns = self.function.returns.iter().map(|variable| place(variable, framed(variable))).collect();
+        self.params =
+            self.function.params.iter().map(|variable| place(variable, framed(variable))).collect();
+        self.returns = self
+            .function
+            .returns
+            .iter()
+            .map(|variable| place(variable, framed(variable)))
+            .collect();
         let in_body = |variable: &Variable| matches!(variable.space, Space::Local | Space::Param);
-        self.variables = self.body.variables.iter().map(|variable| place(variable, in_body(variable))).collect();
+        self.variables =
+            self.body.variables.iter().map(|variable| place(variable, in_body(variable))).collect();
         if self.function.is_entry {
             let mut offset = 0u64;
             for (param, to) in self.function.params.iter().zip(&mut self.params) {
@@ -128,7 +135,8 @@ impl FunctionLoader<'_, '_> {
             self.at.source = instruction.source.map(|source| source.0);
             if let Err(reason) = self.decode(instruction) {
                 let name = self.loader.module.opcodes[instruction.opcode.0 as usize].clone();
-                let name = std::iter::once(name.name).chain(name.modifiers).collect::<Vec<_>>().join(".");
+                let name =
+                    std::iter::once(name.name).chain(name.modifiers).collect::<Vec<_>>().join(".");
                 self.refuse(format!("`{name}`: {reason}"));
             }
         }
@@ -139,15 +147,24 @@ impl FunctionLoader<'_, '_> {
         let formal = |variable: &Variable, offset: u64| {
             let bytes = variable.bytes().unwrap_or(0);
             match variable.register.filter(|_| variable.space == Space::Reg) {
-                Some(id) => Formal::Register { register: self.registers[id.0 as usize].first, bytes: bytes as u32 },
+                Some(id) => Formal::Register {
+                    register: self.registers[id.0 as usize].first,
+                    bytes: bytes as u32,
+                },
                 None => Formal::Frame { offset, bytes },
             }
         };
         let formals = |variables: &[Variable], offsets: &[u64]| -> Vec<Formal> {
-            variables.iter().zip(offsets).map(|(variable, &offset)| formal(variable, offset)).collect()
+            variables
+                .iter()
+                .zip(offsets)
+                .map(|(variable, &offset)| formal(variable, offset))
+                .collect()
         };
-        let (formals, returns) =
-            (formals(&self.function.params, &self.params), formals(&self.function.returns, &self.returns));
+        let (formals, returns) = (
+            formals(&self.function.params, &self.params),
+            formals(&self.function.returns, &self.returns),
+        );
         let decoded = &mut self.loader.code.functions[self.index as usize];
         decoded.entry = entry as u32;
         decoded.registers = self.register_count.max(1);
@@ -181,7 +198,11 @@ impl FunctionLoader<'_, '_> {
         self.loader.code.refusals.push(message.clone());
         let index = self.loader.code.refusals.len() as u32 - 1;
         self.push(Guard::NONE, Op::Refused(index));
-        self.uses.refusal.get_or_insert(LoadError::Unsupported { function, line: self.at.line, message });
+        self.uses.refusal.get_or_insert(LoadError::Unsupported {
+            function,
+            line: self.at.line,
+            message,
+        });
     }
 
     /// Adds a step.
@@ -224,13 +245,19 @@ impl FunctionLoader<'_, '_> {
     fn guard(&mut self, guard: Option<NamedGuard>) -> Guard {
         match guard {
             None => Guard::NONE,
-            Some(guard) => {
-                Guard { register: self.registers[guard.register.0 as usize].first, negated: guard.negated }
-            }
+            Some(guard) => Guard {
+                register: self.registers[guard.register.0 as usize].first,
+                negated: guard.negated,
+            },
         }
     }
 
-    fn decode_arith(&mut self, arith: arith::Arith, operands: &[Operand], guard: Guard) -> Decoding<()> {
+    fn decode_arith(
+        &mut self,
+        arith: arith::Arith,
+        operands: &[Operand],
+        guard: Guard,
+    ) -> Decoding<()> {
         let shape = *arith.operands();
         let (destination, sources) = operands.split_first().ok_or("it has no operands")?;
         let (first, second) = match destination {
@@ -255,7 +282,12 @@ impl FunctionLoader<'_, '_> {
         Ok(())
     }
 
-    fn decode_lanes(&mut self, instruction: lanes::Instruction, operands: &[Operand], guard: Guard) -> Decoding<()> {
+    fn decode_lanes(
+        &mut self,
+        instruction: lanes::Instruction,
+        operands: &[Operand],
+        guard: Guard,
+    ) -> Decoding<()> {
         let shape = instruction.operands();
         let mut step = WarpStep {
             instruction,
@@ -296,7 +328,8 @@ impl FunctionLoader<'_, '_> {
                     (step.address, step.offset) = (Some(location.base), location.offset);
                 }
                 Role::Stride => {
-                    step.stride = texts.next().map(|operand| self.value(operand, wanted.ty)).transpose()?;
+                    step.stride =
+                        texts.next().map(|operand| self.value(operand, wanted.ty)).transpose()?;
                 }
                 Role::Members => {
                     let operand = texts.next().ok_or("the member mask is missing")?;
@@ -323,9 +356,15 @@ impl FunctionLoader<'_, '_> {
         Ok(())
     }
 
-    fn decode_move(&mut self, modifiers: &[&str], operands: &[Operand], guard: Guard) -> Decoding<()> {
+    fn decode_move(
+        &mut self,
+        modifiers: &[&str],
+        operands: &[Operand],
+        guard: Guard,
+    ) -> Decoding<()> {
         let [dst, src] = operands else { return Err("it has two operands".to_owned()) };
-        let ty = modifiers.last().and_then(|name| Type::from_name(name)).ok_or("its type is missing")?;
+        let ty =
+            modifiers.last().and_then(|name| Type::from_name(name)).ok_or("its type is missing")?;
         let (targets, sources) = (self.destinations(dst)?, self.values(src, ty)?);
         if targets.len() > 8 || sources.len() > 8 {
             return Err("a vector of more than 8 elements".to_owned());
@@ -338,25 +377,36 @@ impl FunctionLoader<'_, '_> {
             let mut halves = [zero; 2];
             halves[..sources.len().min(2)].copy_from_slice(&sources[..sources.len().min(2)]);
             let each = bits / targets.len().max(1) as u8;
-            self.push(guard, Op::Unpack { dst: all, sources: halves, count: targets.len() as u8, bits: each });
+            self.push(
+                guard,
+                Op::Unpack { dst: all, sources: halves, count: targets.len() as u8, bits: each },
+            );
         } else if matches!(src, Operand::Vector(_)) && targets.len() != sources.len() {
             let mut all = [zero; 8];
             all[..sources.len()].copy_from_slice(&sources);
             let mut halves = [NO_REG; 2];
             halves[..targets.len().min(2)].copy_from_slice(&targets[..targets.len().min(2)]);
             let each = bits / sources.len().max(1) as u8;
-            self.push(guard, Op::Pack { dst: halves, sources: all, count: sources.len() as u8, bits: each });
+            self.push(
+                guard,
+                Op::Pack { dst: halves, sources: all, count: sources.len() as u8, bits: each },
+            );
         } else if targets.len() != sources.len() {
             return Err(format!("{} values for {} registers", sources.len(), targets.len()));
         } else {
             for (&dst, &src) in targets.iter().zip(&sources) {
-                let narrow = bits < 32 && ty != Type::Pred && matches!(src.source(), crate::exec::code::Source::Special(_));
+                let narrow = bits < 32
+                    && ty != Type::Pred
+                    && matches!(src.source(), crate::exec::code::Source::Special(_));
                 let mut all = [NO_REG; 8];
                 all[0] = dst;
-                self.push(guard, match narrow {
-                    true => Op::Unpack { dst: all, sources: [src, zero], count: 1, bits },
-                    false => Op::Copy { dst, src },
-                });
+                self.push(
+                    guard,
+                    match narrow {
+                        true => Op::Unpack { dst: all, sources: [src, zero], count: 1, bits },
+                        false => Op::Copy { dst, src },
+                    },
+                );
             }
         }
         Ok(())
@@ -369,8 +419,12 @@ impl FunctionLoader<'_, '_> {
     /// Returns the width of a destination in bits.
     pub(super) fn width(&self, operand: &Operand) -> u8 {
         match operand {
-            Operand::Register(id) | Operand::Element(id, _) => 8 * self.numbered(*id).ty.bytes().min(8) as u8,
-            Operand::Vector(elements) => elements.iter().map(|element| self.width(element)).max().unwrap_or(64),
+            Operand::Register(id) | Operand::Element(id, _) => {
+                8 * self.numbered(*id).ty.bytes().min(8) as u8
+            }
+            Operand::Vector(elements) => {
+                elements.iter().map(|element| self.width(element)).max().unwrap_or(64)
+            }
             _ => 64,
         }
     }
@@ -447,7 +501,9 @@ impl FunctionLoader<'_, '_> {
                 _ => self.loader.constant(u64::from(*bits)),
             },
             Operand::Float64(bits) => match ty {
-                Type::F32 => self.loader.constant(u64::from((f64::from_bits(*bits) as f32).to_bits())),
+                Type::F32 => {
+                    self.loader.constant(u64::from((f64::from_bits(*bits) as f32).to_bits()))
+                }
                 _ => self.loader.constant(*bits),
             },
             Operand::Symbol(symbol, offset) => self.symbol_address(*symbol, *offset)?,
@@ -466,7 +522,12 @@ impl FunctionLoader<'_, '_> {
         use SpecialRegister as S;
         if !matches!(
             register,
-            S::Clock | S::ClockHi | S::Clock64 | S::Globaltimer | S::GlobaltimerLo | S::GlobaltimerHi
+            S::Clock
+                | S::ClockHi
+                | S::Clock64
+                | S::Globaltimer
+                | S::GlobaltimerLo
+                | S::GlobaltimerHi
         ) {
             return self.loader.special(register);
         }
@@ -488,7 +549,10 @@ impl FunctionLoader<'_, '_> {
                 Found::Param(at) => Ok(self.loader.constant(at.wrapping_add_signed(offset))),
                 Found::Frame(at) => {
                     let dst = self.temporary();
-                    self.push(Guard::NONE, Op::FrameAddress { dst, offset: (at as i64).wrapping_add(offset) });
+                    self.push(
+                        Guard::NONE,
+                        Op::FrameAddress { dst, offset: (at as i64).wrapping_add(offset) },
+                    );
                     Ok(Value::register(dst))
                 }
             },
@@ -507,7 +571,9 @@ impl FunctionLoader<'_, '_> {
             VariableId::Body(index) => {
                 let variable = &self.body.variables[index as usize];
                 match variable.space {
-                    Space::Local | Space::Param => return Ok(Found::Frame(self.variables[index as usize])),
+                    Space::Local | Space::Param => {
+                        return Ok(Found::Frame(self.variables[index as usize]));
+                    }
                     Space::Shared => self.shared[index as usize],
                     _ => return Err(format!("the variable `{}` in a function", variable.name)),
                 }
@@ -519,8 +585,11 @@ impl FunctionLoader<'_, '_> {
                 self.uses.shared.push(shared);
                 Ok(Found::Symbol(Symbol::Shared(shared, 0)))
             }
-            Placed::Unsupported => Err("a variable of a kind that is not supported: textures, samplers and surfaces, \
-                and local variables outside of functions".to_owned()),
+            Placed::Unsupported => {
+                Err("a variable of a kind that is not supported: textures, samplers and surfaces, \
+                and local variables outside of functions"
+                    .to_owned())
+            }
         }
     }
 }
@@ -547,7 +616,9 @@ impl Symbol {
 fn integer(value: u64, ty: Type) -> Decoding<u64> {
     Ok(match ty {
         Type::Pred => u64::from(value != 0),
-        Type::F32 | Type::F64 => return Err("an integer constant for a floating-point operand".to_owned()),
+        Type::F32 | Type::F64 => {
+            return Err("an integer constant for a floating-point operand".to_owned());
+        }
         _ => match ty.bytes() {
             1 => value & 0xff,
             2 => value & 0xffff,

@@ -9,7 +9,10 @@ impl Loader<'_> {
     /// Describes the kernels.
     pub(super) fn kernels(&self) -> Vec<Kernel> {
         let functions = self.module.functions.iter().enumerate();
-        functions.filter(|(_, function)| function.is_entry && function.body.is_some()).map(|(i, f)| self.kernel(i, f)).collect()
+        functions
+            .filter(|(_, function)| function.is_entry && function.body.is_some())
+            .map(|(i, f)| self.kernel(i, f))
+            .collect()
     }
 
     fn kernel(&self, index: usize, function: &Function) -> Kernel {
@@ -21,7 +24,8 @@ impl Loader<'_> {
             params.push(Param { name: param.name.clone(), offset, bytes, align });
         }
         let reached = self.reached(index as u32);
-        let refusal = reached.iter().find_map(|&function| self.uses[function as usize].refusal.clone());
+        let refusal =
+            reached.iter().find_map(|&function| self.uses[function as usize].refusal.clone());
         let (mut shared, mut shared_bytes) = (Vec::new(), 0u64);
         for &function in &reached {
             for &variable in &self.uses[function as usize].shared {
@@ -38,7 +42,8 @@ impl Loader<'_> {
             }
         }
         let decoded = &self.code.functions[index];
-        let threads = |limits: [u32; 3]| limits.iter().fold(1u32, |all, &side| all.saturating_mul(side));
+        let threads =
+            |limits: [u32; 3]| limits.iter().fold(1u32, |all, &side| all.saturating_mul(side));
         debug_assert!(function.params.iter().all(|param| param.space != Space::Shared));
         Kernel {
             name: function.name.clone(),

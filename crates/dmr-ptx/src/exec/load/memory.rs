@@ -78,7 +78,12 @@ impl Modifiers {
 
 impl FunctionLoader<'_, '_> {
     /// Decodes an instruction that accesses memory; `None` for any other.
-    pub(super) fn decode_memory(&mut self, name: &str, modifiers: &[&str], operands: &[Operand]) -> Decoding<Option<Op>> {
+    pub(super) fn decode_memory(
+        &mut self,
+        name: &str,
+        modifiers: &[&str],
+        operands: &[Operand],
+    ) -> Decoding<Option<Op>> {
         Ok(Some(match name {
             "ld" | "ldu" => self.decode_load(name, modifiers, operands)?,
             "st" => self.decode_store(modifiers, operands)?,
@@ -90,7 +95,9 @@ impl FunctionLoader<'_, '_> {
                 Op::IsSpace { dst: self.destination(dst)?, src: self.value(src, Type::U64)?, space }
             }
             "mapa" => {
-                let [dst, src, _] = operands else { return Err("it has three operands".to_owned()) };
+                let [dst, src, _] = operands else {
+                    return Err("it has three operands".to_owned());
+                };
                 Op::Copy { dst: self.destination(dst)?, src: self.value(src, Type::U64)? }
             }
             "getctarank" => {
@@ -116,9 +123,12 @@ impl FunctionLoader<'_, '_> {
 
     /// Returns where an address operand is.
     pub(super) fn location(&mut self, operand: &Operand, space: SpaceName) -> Decoding<Location> {
-        let Operand::Address(address) = operand else { return Err("an address is missing".to_owned()) };
+        let Operand::Address(address) = operand else {
+            return Err("an address is missing".to_owned());
+        };
         let zero = self.loader.constant(0);
-        let mut location = Location { space, base: zero, offset: address.offset, frame: false, narrow: false };
+        let mut location =
+            Location { space, base: zero, offset: address.offset, frame: false, narrow: false };
         match address.base {
             Base::Absolute => {}
             Base::Register(id) => {
@@ -178,7 +188,12 @@ impl FunctionLoader<'_, '_> {
         })
     }
 
-    fn decode_load(&mut self, name: &str, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
+    fn decode_load(
+        &mut self,
+        name: &str,
+        modifiers: &[&str],
+        operands: &[Operand],
+    ) -> Decoding<Op> {
         let [dst, address, ..] = operands else { return Err("it has two operands".to_owned()) };
         let mut modifiers = Modifiers::parse(modifiers)?;
         if name == "ldu" {
@@ -208,17 +223,25 @@ impl FunctionLoader<'_, '_> {
         Ok(Op::Store(transfer))
     }
 
-    fn decode_atomic(&mut self, name: &str, modifiers: &[&str], operands: &[Operand]) -> Decoding<Op> {
+    fn decode_atomic(
+        &mut self,
+        name: &str,
+        modifiers: &[&str],
+        operands: &[Operand],
+    ) -> Decoding<Op> {
         let modifiers = Modifiers::parse(modifiers)?;
         let (dst, rest) = match (name, operands) {
             ("red", rest) => (None, rest),
             (_, [dst, rest @ ..]) => (Some(dst), rest),
             _ => return Err("it has no operands".to_owned()),
         };
-        let [address, operand, more @ ..] = rest else { return Err("it has too few operands".to_owned()) };
+        let [address, operand, more @ ..] = rest else {
+            return Err("it has too few operands".to_owned());
+        };
         let ty = modifiers.ty.ok_or("its type is missing")?;
         let operation = modifiers.operation.as_deref().ok_or("its operation is missing")?;
-        let change = Change::decode(operation, ty).ok_or_else(|| format!("`.{operation}` of this type is not supported"))?;
+        let change = Change::decode(operation, ty)
+            .ok_or_else(|| format!("`.{operation}` of this type is not supported"))?;
         let zero = self.loader.constant(0);
         let mut atomic = Atomic {
             location: self.location(address, modifiers.space)?,
@@ -240,7 +263,11 @@ impl FunctionLoader<'_, '_> {
         let wanted = if ty == Type::B128 { 2 } else { modifiers.vector };
         let is_sink = matches!(dst, Some(Operand::Sink));
         if values.len() != wanted || (dst.is_some() && !is_sink && registers.len() != wanted) {
-            return Err(format!("{} values and {} registers for {wanted}", values.len(), registers.len()));
+            return Err(format!(
+                "{} values and {} registers for {wanted}",
+                values.len(),
+                registers.len()
+            ));
         }
         atomic.values[..wanted].copy_from_slice(&values);
         if registers.len() == wanted {
@@ -280,7 +307,9 @@ impl FunctionLoader<'_, '_> {
             return Err(format!("a copy of {bytes} bytes"));
         }
         let size: Option<Value> = match rest.first() {
-            Some(operand @ (Operand::Register(_) | Operand::Integer(_))) if modifiers.last() != Some(&"L2::cache_hint") => {
+            Some(operand @ (Operand::Register(_) | Operand::Integer(_)))
+                if modifiers.last() != Some(&"L2::cache_hint") =>
+            {
                 Some(self.value(operand, Type::U32)?)
             }
             _ => None,

@@ -55,16 +55,23 @@ impl Loader<'_> {
             match address.symbol {
                 Named::Function(function) => {
                     let function = self.resolve_alias(function.0);
-                    let value = (FUNCTIONS + u64::from(function) * FUNCTION_STRIDE).wrapping_add_signed(address.addend);
+                    let value = (FUNCTIONS + u64::from(function) * FUNCTION_STRIDE)
+                        .wrapping_add_signed(address.addend);
                     let value = (value & address.mask) >> (address.mask.trailing_zeros() & 63);
                     let len = (address.bytes as usize).min(8);
-                    let bytes = InitialBytes { offset: initial.offset, bytes: value.to_le_bytes()[..len].to_vec() };
+                    let bytes = InitialBytes {
+                        offset: initial.offset,
+                        bytes: value.to_le_bytes()[..len].to_vec(),
+                    };
                     self.globals[global].initial.push(bytes);
                     self.taken.push(function);
                 }
                 Named::Variable(VariableId::Module(index)) => {
-                    let Some(Placed::Global(target)) = self.placed.get(index as usize).copied() else {
-                        return refuse("its initial value is an address that is not in global or constant memory");
+                    let Some(Placed::Global(target)) = self.placed.get(index as usize).copied()
+                    else {
+                        return refuse(
+                            "its initial value is an address that is not in global or constant memory",
+                        );
                     };
                     self.globals[global].relocations.push(Relocation {
                         offset: initial.offset,
@@ -74,7 +81,9 @@ impl Loader<'_> {
                         mask: address.mask,
                     });
                 }
-                Named::Variable(_) => return refuse("its initial value is the address of a variable of a function"),
+                Named::Variable(_) => {
+                    return refuse("its initial value is the address of a variable of a function");
+                }
             }
         }
         Ok(())
@@ -82,7 +91,8 @@ impl Loader<'_> {
 
     /// Returns the function that a name stands for.
     pub(super) fn resolve_alias(&self, function: u32) -> u32 {
-        let alias = self.module.functions.get(function as usize).and_then(|function| function.alias_of);
+        let alias =
+            self.module.functions.get(function as usize).and_then(|function| function.alias_of);
         alias.map_or(function, |function| function.0)
     }
 }
