@@ -189,7 +189,7 @@ pub struct Failure {
 
 impl Failure {
     /// The kinds of all errors. The last one stands for unknown ones.
-    pub const KINDS: [&'static str; 22] = [
+    pub const KINDS: [&'static str; 23] = [
         "invalid_size",
         "out_of_memory",
         "out_of_budget",
