@@ -4,7 +4,10 @@
 //! the host heap. A slot whose blocks are only used as wholes has none.
 
 use dmr_core::ledger::{PartLedger, UseId};
-use dmr_core::{Access, BlockUse, ByteRange, ResourceResult, StreamId, UseToken, UseTokens};
+use dmr_core::{
+    Access, BlockUse, ByteRange, ResourceError, ResourceResult, StreamId, UseToken, UseTokens,
+};
+use smallvec::SmallVec;
 
 use super::slot_state::{OpenWindow, SlotState, WindowEnd};
 use super::{Needs, UseTable};
@@ -29,10 +32,9 @@ impl SlotState {
         tokens: &mut UseTokens,
     ) -> ResourceResult<Needs> {
         let (stream, mut needs) = (tokens.stream(), Needs::new());
-        // Counted once: many windows may be open on the parts of a block, and the slot is locked meanwhile.
+        self.refuse_conflicts(uses, stream)?;
         let mut next_ticket = self.next_ticket();
         for used in uses {
-            self.refuse_conflict(used, stream)?;
             let ticket = self.free_ticket(next_ticket)?;
             next_ticket = next_ticket.max(ticket + 1);
             self.open_part(used, stream, ticket, &mut needs);
@@ -40,6 +42,31 @@ impl SlotState {
             unsafe { tokens.push(used.block, used.access, ticket) };
         }
         Ok(needs)
+    }
+
+    /// Returns [`WindowConflict`](ResourceError::WindowConflict) if another stream has a window open that conflicts
+    /// with one of these uses of the block. Looks at each window once: many may be open on the parts of a block, and
+    /// the slot is locked meanwhile.
+    fn refuse_conflicts(&self, uses: &[BlockUse], stream: StreamId) -> ResourceResult<()> {
+        let writes: SmallVec<[&BlockUse; 8]> =
+            uses.iter().filter(|used| used.access.writes()).collect();
+        for (at, window) in self.windows.iter().enumerate() {
+            if window.stream.slot() == stream.slot() {
+                continue;
+            }
+            let of_window = self.bytes_of_window(at);
+            let overlaps = |used: &&BlockUse| used.bytes.overlaps(of_window);
+            let conflicting = match window.access.writes() {
+                true => uses.iter().find(overlaps),
+                false => writes.iter().copied().find(overlaps),
+            };
+            if let Some(used) = conflicting {
+                let generation = used.block.generation();
+                let (holder, access) = (window.stream, used.access);
+                return Err(ResourceError::window_conflict(generation, holder, stream, access));
+            }
+        }
+        Ok(())
     }
 
     fn open_part(&mut self, used: &BlockUse, stream: StreamId, ticket: u32, needs: &mut Needs) {

@@ -103,12 +103,6 @@ impl SlotState {
         used: &BlockUse,
         stream: StreamId,
     ) -> ResourceResult<u32> {
-        self.refuse_conflict(used, stream)?;
-        self.free_ticket(self.next_ticket())
-    }
-
-    /// Returns [`WindowConflict`](ResourceError::WindowConflict) if another stream has a window open that conflicts.
-    pub(super) fn refuse_conflict(&self, used: &BlockUse, stream: StreamId) -> ResourceResult<()> {
         let BlockUse { block, access, bytes } = *used;
         let conflicts = |(at, window): &(usize, &OpenWindow)| {
             window.stream.slot() != stream.slot()
@@ -120,7 +114,7 @@ impl SlotState {
             let generation = block.generation();
             return Err(ResourceError::window_conflict(generation, holder, stream, access));
         }
-        Ok(())
+        self.free_ticket(self.next_ticket())
     }
 
     /// Returns a number above the tickets of all open windows.
