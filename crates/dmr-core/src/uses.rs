@@ -172,7 +172,6 @@ impl UseTokens {
     }
 
     /// Makes room for this many more windows, so that adding them allocates nothing.
-    #[cold]
     pub fn reserve(&mut self, more: usize) {
         self.tokens.reserve(more);
     }

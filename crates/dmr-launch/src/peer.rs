@@ -163,6 +163,11 @@ impl PeerUses {
         &self.uses
     }
 
+    /// Returns whether a window of another stream of their pool conflicts with a use.
+    pub(crate) fn has_conflict(&self) -> bool {
+        self.streams.uses().has_conflict(&self.uses, self.stream)
+    }
+
     /// Opens the windows of all uses, or of none, and makes `worker` wait for what they come after.
     pub(crate) fn open(&self, worker: &StreamGuard<'_>) -> ResourceResult<PeerWindows> {
         let home = self.streams.enter(self.stream)?;

@@ -71,7 +71,7 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
     }
 
     /// Opens the windows of all these uses, or of none: tries again, up to `timeout`, while windows of other
-    /// streams conflict.
+    /// streams conflict. While one does, opens no window, which would refuse launches that need not wait.
     #[cold]
     pub(crate) fn open_within(
         &mut self,
@@ -84,10 +84,16 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         loop {
             // In a forked child no window closes, and on a lost device no work needs one.
             stream.pool().device().check()?;
-            let opened = self.open(stream, pinned, blocks, peers);
             let left = timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() || !matches!(opened, Err(ResourceError::WindowConflict { .. })) {
-                return opened;
+            let uses = stream.pool().uses();
+            let is_refused = uses.has_conflict(pinned, stream.id())
+                || uses.has_conflict(blocks, stream.id())
+                || peers.iter().any(PeerUses::has_conflict);
+            if left.is_zero() || !is_refused {
+                let opened = self.open(stream, pinned, blocks, peers);
+                if left.is_zero() || !matches!(opened, Err(ResourceError::WindowConflict { .. })) {
+                    return opened;
+                }
             }
             pause(tries, left);
             tries += 1;

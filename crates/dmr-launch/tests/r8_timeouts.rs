@@ -159,3 +159,25 @@ fn launches_that_wait_for_each_others_blocks_all_go_on() {
     });
     scene.assert_clean();
 }
+
+/// The window of the second launch would be in the way of the others, although that launch does nothing yet.
+#[test]
+fn a_launch_that_waits_refuses_no_launch_on_the_blocks_that_it_would_use() {
+    let mut scene = Scene::new();
+    let held = scene.held(0, 0);
+    let mut launch = scene.writes(1, 1).with_timeout(LONG);
+    launch.write(&mut scene.blocks[0]);
+    let others: Vec<_> = (0..20_000).map(|_| scene.writes(0, 1)).collect();
+    std::thread::scope(|threads| {
+        let ctx = &scene.ctx;
+        let waiting = threads.spawn(move || launch.prepare(ctx).unwrap().finish().unwrap());
+        // It has tried for the first time by now.
+        std::thread::sleep(SHORT);
+        for other in others {
+            other.prepare(ctx).unwrap().finish().unwrap();
+        }
+        held.finish().unwrap();
+        waiting.join().unwrap();
+    });
+    scene.assert_clean();
+}

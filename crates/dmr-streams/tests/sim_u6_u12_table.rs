@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use dmr_core::{Access, AllocTag, DeviceMemoryResource, StreamId, UseTrackingExt};
+use dmr_core::{Access, AllocTag, DeviceMemoryResource, ResourceError, StreamId, UseTrackingExt};
 use dmr_cuda_direct::DirectCudaResource;
 use dmr_streams::Tracked;
 use dmr_testkit::Rig;
@@ -47,4 +47,24 @@ fn blocks_that_live_at_the_same_time_have_slots_of_their_own() {
     }
     drop((resource, leases));
     rig.assert_clean();
+}
+
+#[test]
+fn a_use_of_a_block_of_another_stream_pool_is_refused_as_such_and_a_stale_one_as_freed() {
+    let (rig, other) = (Rig::simulated(), Rig::simulated());
+    let [resource, of_other] = [&rig, &other].map(tracked);
+    let [stream, foreign] = [rig.stream(), other.stream()];
+    let block = of_other.allocate(256, foreign.id(), AllocTag::UNTAGGED).unwrap();
+    let stale = resource.allocate(256, stream.id(), AllocTag::UNTAGGED).unwrap();
+    let stale_id = stale.id();
+    resource.deallocate(stale).unwrap();
+    let prepare = |id| resource.prepare_block_use(id, stream.id(), Access::Write);
+    let refused = prepare(block.id()).unwrap_err();
+    assert!(matches!(refused, ResourceError::OtherPool { .. }), "{refused}");
+    let refused = prepare(stale_id).unwrap_err();
+    assert!(matches!(refused, ResourceError::UseAfterFree { .. }), "{refused}");
+    of_other.deallocate(block).unwrap();
+    drop((resource, of_other, stream, foreign));
+    rig.assert_clean();
+    other.assert_clean();
 }

@@ -33,6 +33,7 @@ impl SlotState {
     ) -> ResourceResult<Needs> {
         let (stream, mut needs) = (tokens.stream(), Needs::new());
         self.refuse_conflicts(uses, stream)?;
+        tokens.reserve(uses.len());
         let mut next_ticket = self.next_ticket();
         for used in uses {
             let ticket = self.free_ticket(next_ticket)?;

@@ -103,18 +103,22 @@ impl SlotState {
         used: &BlockUse,
         stream: StreamId,
     ) -> ResourceResult<u32> {
-        let BlockUse { block, access, bytes } = *used;
-        let conflicts = |(at, window): &(usize, &OpenWindow)| {
-            window.stream.slot() != stream.slot()
-                && window.access.conflicts_with(access)
-                && self.bytes_of_window(*at).overlaps(bytes)
-        };
-        let mut windows = self.windows.iter().enumerate();
-        if let Some((_, &OpenWindow { stream: holder, .. })) = windows.find(conflicts) {
-            let generation = block.generation();
-            return Err(ResourceError::window_conflict(generation, holder, stream, access));
+        if let Some(&OpenWindow { stream: holder, .. }) = self.conflict(used, stream) {
+            let generation = used.block.generation();
+            return Err(ResourceError::window_conflict(generation, holder, stream, used.access));
         }
         self.free_ticket(self.next_ticket())
+    }
+
+    /// Returns an open window of another stream that conflicts with a use.
+    #[inline]
+    pub(super) fn conflict(&self, used: &BlockUse, stream: StreamId) -> Option<&OpenWindow> {
+        let conflicts = |(at, window): &(usize, &OpenWindow)| {
+            window.stream.slot() != stream.slot()
+                && window.access.conflicts_with(used.access)
+                && self.bytes_of_window(*at).overlaps(used.bytes)
+        };
+        self.windows.iter().enumerate().find(conflicts).map(|(_, window)| window)
     }
 
     /// Returns a number above the tickets of all open windows.

@@ -191,6 +191,12 @@ impl Slots {
         self.with(block, |slot| !slot.windows.is_empty()).unwrap_or(false)
     }
 
+    /// Returns whether a window of another stream on the block conflicts with this use.
+    pub(crate) fn has_conflict(&self, used: &BlockUse, stream: StreamId) -> bool {
+        let conflict = self.with(used.block, |slot| slot.conflict(used, stream).is_some());
+        conflict.unwrap_or(false)
+    }
+
     /// Returns the number of uses in all ledgers, without allocations. A use counts once for each range of
     /// bytes that a ledger has.
     pub(crate) fn count_uses(&self) -> usize {

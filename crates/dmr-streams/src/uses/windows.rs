@@ -16,9 +16,6 @@ use crate::holds::Holds;
 use crate::progress::Event;
 use crate::{HomeStream, StreamGuard};
 
-/// The number of tokens that need no allocation on the host heap.
-const INLINE: usize = 8;
-
 impl UseTable<'_> {
     /// Makes `stream` wait for all uses that the new ones must come after, and opens a window for each: all of
     /// them, or none. Queues at most one wait for each stream that has used the blocks, and none for uses
@@ -28,6 +25,7 @@ impl UseTable<'_> {
     ///
     /// [`StreamMisuse`](ResourceError::StreamMisuse);
     /// [`StreamCapturing`](ResourceError::StreamCapturing);
+    /// [`OtherPool`](ResourceError::OtherPool) for a block of another stream pool;
     /// [`UseAfterFree`](ResourceError::UseAfterFree) for a stale id;
     /// [`WindowConflict`](ResourceError::WindowConflict);
     /// [`Driver`](ResourceError::Driver), when a wait that was queued before may remain.
@@ -89,9 +87,6 @@ impl UseTable<'_> {
             return Ok(());
         }
         stream.refuse_capture()?;
-        if uses.len() > INLINE {
-            tokens.reserve(uses.len());
-        }
         let (mut needs, mut left) = (Needs::new(), uses);
         while !left.is_empty() {
             let need = |used| {
@@ -99,9 +94,41 @@ impl UseTable<'_> {
                     Self::add_need(used, &mut needs);
                 }
             };
-            left = self.slots().open(left, tokens, need)?;
+            left = match self.slots().open(left, tokens, need) {
+                Ok(behind) => behind,
+                Err(error) => return Err(self.refused(left, stream, error)),
+            };
         }
         if needs.is_empty() { Ok(()) } else { self.wait(stream, &needs) }
+    }
+
+    /// Returns the error of the first of these uses, for which the slots returned `error`.
+    #[cold]
+    fn refused(
+        &self,
+        uses: &[BlockUse],
+        stream: &StreamGuard<'_>,
+        error: ResourceError,
+    ) -> ResourceError {
+        match (uses.first(), &error) {
+            (Some(&BlockUse { block, .. }), ResourceError::UseAfterFree { .. })
+                if !self.is_ours(block.alloc_stream()) =>
+            {
+                ResourceError::other_pool(block, stream.id(), self.pool.device().ordinal())
+            }
+            _ => error,
+        }
+    }
+
+    /// Returns whether a window of another stream is open that conflicts with one of these uses: [`prepare`](Self::prepare)
+    /// would be refused now. Opens no window. `false` for a block that is not in the table.
+    #[must_use]
+    pub fn has_conflict(&self, uses: &[BlockUse], stream: StreamId) -> bool {
+        if self.pool.device().is_forked() {
+            return false;
+        }
+        let Ok(stream) = self.of_this_pool(stream) else { return false };
+        uses.iter().any(|used| self.slots().has_conflict(used, stream))
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows: one

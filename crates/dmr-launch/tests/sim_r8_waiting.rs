@@ -1,4 +1,4 @@
-//! R8: a launch that waits for a window returns at once when the device is lost.
+//! R8: a launch that waits for a window opens none meanwhile, and returns at once when the device is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,38 @@ impl DeviceContext for Context {
     fn streams(&self) -> &Arc<StreamPool> {
         &self.streams
     }
+}
+
+/// Its window would refuse a launch that need not wait. Opening one makes a driver call.
+#[test]
+fn a_launch_that_waits_opens_no_window_meanwhile() {
+    let rig = Rig::simulated();
+    let streams = Arc::clone(rig.streams());
+    let direct = DirectCudaResource::new(Arc::clone(&streams));
+    let resource = Arc::new(Tracked::new(direct, Arc::clone(&streams)).unwrap());
+    let ctx = Context { resource, streams };
+    let [a, b] = [rig.stream(), rig.stream()];
+    let mut block = ctx.resource.allocate(256, a.id(), AllocTag::UNTAGGED).unwrap();
+    let mut held = LaunchRecorder::new_strict(&a);
+    held.write(&mut block);
+    let held = held.prepare(&ctx).unwrap();
+    let mut launch = LaunchRecorder::new_strict(&b).with_timeout(Duration::from_secs(100));
+    launch.read(&block);
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| launch.prepare(&ctx).unwrap().finish().unwrap());
+        // The first try is over by then.
+        std::thread::sleep(Duration::from_millis(20));
+        rig.universe().reset_calls();
+        std::thread::sleep(Duration::from_millis(20));
+        let calls = rig.universe().calls();
+        assert!(!waiting.is_finished(), "it does not wait for the window");
+        assert_eq!(calls.total(), 0, "{calls:?}");
+        held.finish().unwrap();
+        waiting.join().unwrap();
+    });
+    ctx.resource.deallocate(block).unwrap();
+    drop((ctx, a, b));
+    rig.assert_clean();
 }
 
 #[test]
