@@ -124,12 +124,26 @@ fn every_layer_counts_a_buffer_that_is_given_away_as_freed() {
     let runtime = builder.budget_on(&budget).build().unwrap();
     let home = runtime.streams().acquire().unwrap();
     let buffer = DeviceBuffer::<u8>::uninit_tagged(&runtime, &home, LEN, TAG).unwrap();
+    // Refused, so that nothing changes but the log.
+    let mut launch = LaunchRecorder::new_strict(&home);
+    launch.read(&buffer);
+    let launch = launch.prepare(&runtime).unwrap();
+    let buffer = buffer.into_cuda_slice().unwrap_err().buffer;
+    launch.cancel().unwrap();
     assert_eq!(budget.reserved_bytes(), LEN as u64);
+    assert_eq!(runtime.statistics().unwrap().snapshot().bytes.current, LEN as u64);
     let slice = buffer.into_cuda_slice().unwrap();
     assert_eq!(budget.reserved_bytes(), 0);
-    let rows: Vec<_> = sink.records().iter().map(|row| (row.action, row.bytes)).collect();
-    let bytes = LEN as u64;
-    assert_eq!(rows, [(RecordAction::Allocate, bytes), (RecordAction::Deallocate, bytes)]);
+    let rows = sink.records();
+    let rows: Vec<_> =
+        rows.iter().map(|row| (row.action, row.bytes, row.failure.is_some())).collect();
+    let (bytes, deallocate) = (LEN as u64, RecordAction::Deallocate);
+    let expected = [
+        (RecordAction::Allocate, bytes, false),
+        (deallocate, bytes, true),
+        (deallocate, bytes, false),
+    ];
+    assert_eq!(rows, expected);
     let statistics = runtime.statistics().unwrap().snapshot();
     assert_eq!((statistics.bytes.current, statistics.bytes.total), (0, bytes));
     drop((slice, home, runtime));
