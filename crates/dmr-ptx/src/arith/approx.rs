@@ -30,9 +30,9 @@ use crate::types::Type;
 const F64_HIGH: Format =
     Format { fraction_bits: 20, exponent_bits: 11, nan: 0x7fff_ffff, greatest: 0x7fef_ffff };
 
-/// What is computed.
+/// The operation, without its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Operator {
     Div,
     DivFull,
     Rcp,
@@ -48,7 +48,7 @@ enum What {
 /// An approximation on one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    operator: Operator,
     format: Format,
     pair: bool,
     ftz: bool,
@@ -74,26 +74,26 @@ fn decode_approx(words: &Modifiers<'_>) -> Result<Arith, String> {
     if full == words.has(flag::APPROX) {
         return Err(format!("{} needs .approx", words.name));
     }
-    let what = match words.name {
-        "div" if full => What::DivFull,
-        "div" => What::Div,
-        "rcp" => What::Rcp,
-        "sqrt" => What::Sqrt,
-        "rsqrt" => What::Rsqrt,
-        "sin" => What::Sin,
-        "cos" => What::Cos,
-        "lg2" => What::Lg2,
-        "ex2" => What::Ex2,
-        _ => What::Tanh,
+    let operator = match words.name {
+        "div" if full => Operator::DivFull,
+        "div" => Operator::Div,
+        "rcp" => Operator::Rcp,
+        "sqrt" => Operator::Sqrt,
+        "rsqrt" => Operator::Rsqrt,
+        "sin" => Operator::Sin,
+        "cos" => Operator::Cos,
+        "lg2" => Operator::Lg2,
+        "ex2" => Operator::Ex2,
+        _ => Operator::Tanh,
     };
     let ftz = words.has(flag::FTZ);
-    let half = matches!(what, What::Ex2 | What::Tanh);
+    let half = matches!(operator, Operator::Ex2 | Operator::Tanh);
     let (fits, flushes) = match ty {
-        Type::F32 => (true, what != What::Tanh),
-        Type::F64 => (what == What::Rcp && ftz || what == What::Rsqrt, true),
+        Type::F32 => (true, operator != Operator::Tanh),
+        Type::F64 => (operator == Operator::Rcp && ftz || operator == Operator::Rsqrt, true),
         Type::F16 | Type::F16x2 => (half, false),
         // ex2 has `.ftz` only, tanh has none.
-        Type::Bf16 | Type::Bf16x2 => (half && ftz == (what == What::Ex2), true),
+        Type::Bf16 | Type::Bf16x2 => (half && ftz == (operator == Operator::Ex2), true),
         _ => (false, false),
     };
     if !fits {
@@ -103,31 +103,41 @@ fn decode_approx(words: &Modifiers<'_>) -> Result<Arith, String> {
     words.only(allowed | if flushes { flag::FTZ } else { 0 })?;
     let count = if words.name == "div" { 2 } else { 1 };
     let operands = Operands::new(ty, [ty; 2].get(..count).unwrap_or(&[]));
-    Ok(Arith { operation: Operation::Approx(Op { what, format, pair, ftz }), operands })
+    Ok(Arith { operation: Operation::Approx(Op { operator, format, pair, ftz }), operands })
 }
 
 impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
-        match (self.format, self.what) {
-            (_, What::Div) => {
+        match (self.format, self.operator) {
+            (_, Operator::Div) => {
                 io.two(|a, b| self.finish(quotient(self.operand(a), self.operand(b))))
             }
-            (_, What::DivFull) => {
+            (_, Operator::DivFull) => {
                 io.two(|a, b| {
                     self.finish(canonical(float(self.operand(a)) / float(self.operand(b))))
                 });
             }
-            (F32, What::Rcp) => io.one(|a| self.finish(canonical(1.0 / float(self.operand(a))))),
-            (F32, What::Sqrt) => io.one(|a| self.finish(canonical(float(self.operand(a)).sqrt()))),
-            (F32, what) => {
+            (F32, Operator::Rcp) => {
+                io.one(|a| self.finish(canonical(1.0 / float(self.operand(a)))))
+            }
+            (F32, Operator::Sqrt) => {
+                io.one(|a| self.finish(canonical(float(self.operand(a)).sqrt())))
+            }
+            (F32, operator) => {
                 io.one(|a| {
-                    self.finish(canonical(function(what, f64::from(float(self.operand(a)))) as f32))
+                    self.finish(canonical(
+                        function(operator, f64::from(float(self.operand(a)))) as f32
+                    ))
                 });
             }
-            (F64, what) if self.ftz => io.one(|a| high_half(what, a)),
-            (F64, what) => io.one(|a| canonical_double(function(what, f64::from_bits(a)))),
-            (F16, what) => io.one(|a| spread1(F16, self.pair, a, |a| self.half(F16, what, a))),
-            (_, what) => io.one(|a| spread1(BF16, self.pair, a, |a| self.half(BF16, what, a))),
+            (F64, operator) if self.ftz => io.one(|a| high_half(operator, a)),
+            (F64, operator) => io.one(|a| canonical_double(function(operator, f64::from_bits(a)))),
+            (F16, operator) => {
+                io.one(|a| spread1(F16, self.pair, a, |a| self.half(F16, operator, a)))
+            }
+            (_, operator) => {
+                io.one(|a| spread1(BF16, self.pair, a, |a| self.half(BF16, operator, a)))
+            }
         }
     }
 
@@ -141,8 +151,10 @@ impl Op {
         if self.ftz { self.format.flush(bits) } else { bits }
     }
 
-    fn half(self, format: Format, what: What, a: u64) -> u64 {
-        self.finish(format.store(function(what, format.load(self.operand(a))), Rounding::Nearest))
+    fn half(self, format: Format, operator: Operator, a: u64) -> u64 {
+        self.finish(
+            format.store(function(operator, format.load(self.operand(a))), Rounding::Nearest),
+        )
     }
 }
 
@@ -156,23 +168,23 @@ fn quotient(a: u64, b: u64) -> u64 {
 }
 
 /// Computes a function in `f64`. Its zeros, infinities and NaN are those of the ISA's tables.
-fn function(what: What, x: f64) -> f64 {
-    match what {
-        What::Rcp | What::Div | What::DivFull => 1.0 / x,
-        What::Sqrt => x.sqrt(),
+fn function(operator: Operator, x: f64) -> f64 {
+    match operator {
+        Operator::Rcp | Operator::Div | Operator::DivFull => 1.0 / x,
+        Operator::Sqrt => x.sqrt(),
         // 1 / -0 is negative infinity, as the root of -0 is -0.
-        What::Rsqrt => 1.0 / x.sqrt(),
-        What::Sin => x.sin(),
-        What::Cos => x.cos(),
-        What::Lg2 => x.log2(),
-        What::Ex2 => x.exp2(),
-        What::Tanh => x.tanh(),
+        Operator::Rsqrt => 1.0 / x.sqrt(),
+        Operator::Sin => x.sin(),
+        Operator::Cos => x.cos(),
+        Operator::Lg2 => x.log2(),
+        Operator::Ex2 => x.exp2(),
+        Operator::Tanh => x.tanh(),
     }
 }
 
 /// Computes with the high 32 bits of an `f64`; the low ones of the result are zero.
-fn high_half(what: What, a: u64) -> u64 {
+fn high_half(operator: Operator, a: u64) -> u64 {
     let operand = f64::from_bits(F64.flush(a & 0xffff_ffff_0000_0000));
-    let result = F64_HIGH.store(function(what, operand), Rounding::Nearest);
+    let result = F64_HIGH.store(function(operator, operand), Rounding::Nearest);
     F64_HIGH.flush(result) << 32
 }

@@ -6,9 +6,9 @@ use super::modifiers::{Modifiers, flag};
 use super::{Arith, Operands, Operation};
 use crate::types::Type;
 
-/// What is computed.
+/// The operation, without its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Operator {
     Popc,
     Clz,
     Bfind { shift_amount: bool },
@@ -25,7 +25,7 @@ enum What {
 /// A bit operation on one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    operator: Operator,
     ty: Type,
 }
 
@@ -60,32 +60,32 @@ fn decode_bits(words: &Modifiers<'_>) -> Result<Arith, String> {
         _ => Err(format!("{} needs .clamp or .wrap", words.name)),
     };
     let plain: &[Type] = &[B32, B64];
-    let (what, types, allowed, operands) = match words.name {
-        "popc" => (What::Popc, plain, 0, Operands::new(U32, &[ty])),
-        "clz" => (What::Clz, plain, 0, Operands::new(U32, &[ty])),
+    let (operator, types, allowed, operands) = match words.name {
+        "popc" => (Operator::Popc, plain, 0, Operands::new(U32, &[ty])),
+        "clz" => (Operator::Clz, plain, 0, Operands::new(U32, &[ty])),
         "bfind" => {
             let shift_amount = words.has(flag::SHIFTAMT);
             let all: &[Type] = &[U32, U64, S32, S64];
-            (What::Bfind { shift_amount }, all, flag::SHIFTAMT, Operands::new(U32, &[ty]))
+            (Operator::Bfind { shift_amount }, all, flag::SHIFTAMT, Operands::new(U32, &[ty]))
         }
-        "fns" => (What::Fns, &[B32][..], 0, Operands::new(B32, &[B32, U32, S32])),
-        "brev" => (What::Brev, plain, 0, Operands::new(ty, &[ty])),
-        "bfe" => (What::Bfe, &[U32, U64, S32, S64][..], 0, Operands::new(ty, &[ty, U32, U32])),
-        "bfi" => (What::Bfi, plain, 0, Operands::new(ty, &[ty, ty, U32, U32])),
+        "fns" => (Operator::Fns, &[B32][..], 0, Operands::new(B32, &[B32, U32, S32])),
+        "brev" => (Operator::Brev, plain, 0, Operands::new(ty, &[ty])),
+        "bfe" => (Operator::Bfe, &[U32, U64, S32, S64][..], 0, Operands::new(ty, &[ty, U32, U32])),
+        "bfi" => (Operator::Bfi, plain, 0, Operands::new(ty, &[ty, ty, U32, U32])),
         "bmsk" => {
-            let what = What::Bmsk { clamp: clamp()? };
-            (what, &[B32][..], flag::CLAMP | flag::WRAP, Operands::new(B32, &[U32, U32]))
+            let operator = Operator::Bmsk { clamp: clamp()? };
+            (operator, &[B32][..], flag::CLAMP | flag::WRAP, Operands::new(B32, &[U32, U32]))
         }
         _ => {
-            let what = What::Szext { clamp: clamp()? };
-            (what, &[U32, S32][..], flag::CLAMP | flag::WRAP, Operands::new(ty, &[ty, U32]))
+            let operator = Operator::Szext { clamp: clamp()? };
+            (operator, &[U32, S32][..], flag::CLAMP | flag::WRAP, Operands::new(ty, &[ty, U32]))
         }
     };
     words.only(allowed)?;
     if !types.contains(&ty) {
         return words.wrong_type(ty);
     }
-    Ok(Arith { operation: Operation::Bits(Op { what, ty }), operands })
+    Ok(Arith { operation: Operation::Bits(Op { operator, ty }), operands })
 }
 
 fn decode_dot(words: &Modifiers<'_>) -> Result<Arith, String> {
@@ -96,41 +96,43 @@ fn decode_dot(words: &Modifiers<'_>) -> Result<Arith, String> {
         return words.wrong_type(first);
     }
     let ty = if first == second { first } else { Type::S32 };
-    let what = if words.name == "dp4a" {
+    let operator = if words.name == "dp4a" {
         words.only(0)?;
-        What::Dp4a { first, second }
+        Operator::Dp4a { first, second }
     } else {
         words.only(flag::LO | flag::HI)?;
         if words.has(flag::LO) == words.has(flag::HI) {
             return Err("dp2a needs .lo or .hi".to_owned());
         }
-        What::Dp2a { first, second, high: words.has(flag::HI) }
+        Operator::Dp2a { first, second, high: words.has(flag::HI) }
     };
     let operands = Operands::new(ty, &[Type::B32, Type::B32, ty]);
-    Ok(Arith { operation: Operation::Bits(Op { what, ty }), operands })
+    Ok(Arith { operation: Operation::Bits(Op { operator, ty }), operands })
 }
 
 impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
         let bits = self.ty.bytes() as u32 * 8;
         let signed = self.ty.is_signed();
-        match self.what {
-            What::Popc => io.one(|a| u64::from(a.count_ones())),
-            What::Clz => io.one(|a| u64::from(a.leading_zeros() + bits - 64)),
-            What::Bfind { shift_amount } => io.one(|a| find(a, bits, signed, shift_amount)),
-            What::Fns => io.three(nth_set),
-            What::Brev => io.one(|a| a.reverse_bits() >> (64 - bits)),
-            What::Bfe => io.three(|a, position, length| extract(a, position, length, bits, signed)),
-            What::Bfi => io.four(|a, b, position, length| insert(a, b, position, length, bits)),
-            What::Bmsk { clamp } => io.two(|position, length| mask(position, length, clamp)),
-            What::Szext { clamp } => {
+        match self.operator {
+            Operator::Popc => io.one(|a| u64::from(a.count_ones())),
+            Operator::Clz => io.one(|a| u64::from(a.leading_zeros() + bits - 64)),
+            Operator::Bfind { shift_amount } => io.one(|a| find(a, bits, signed, shift_amount)),
+            Operator::Fns => io.three(nth_set),
+            Operator::Brev => io.one(|a| a.reverse_bits() >> (64 - bits)),
+            Operator::Bfe => {
+                io.three(|a, position, length| extract(a, position, length, bits, signed))
+            }
+            Operator::Bfi => io.four(|a, b, position, length| insert(a, b, position, length, bits)),
+            Operator::Bmsk { clamp } => io.two(|position, length| mask(position, length, clamp)),
+            Operator::Szext { clamp } => {
                 io.two(|a, length| sign_or_zero_extend(a, length, clamp, signed))
             }
-            What::Dp4a { first, second } => io.three(|a, b, c| {
+            Operator::Dp4a { first, second } => io.three(|a, b, c| {
                 let products = (0..4).map(|n| byte(a, n, first).wrapping_mul(byte(b, n, second)));
                 low(products.fold(c, |sum, product| sum.wrapping_add(product as u64)), 32)
             }),
-            What::Dp2a { first, second, high } => io.three(|a, b, c| {
+            Operator::Dp2a { first, second, high } => io.three(|a, b, c| {
                 let offset = if high { 2 } else { 0 };
                 let products =
                     (0..2).map(|n| half(a, n, first).wrapping_mul(byte(b, n + offset, second)));

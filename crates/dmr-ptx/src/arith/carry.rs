@@ -6,9 +6,9 @@ use super::modifiers::{Modifiers, flag};
 use super::{Arith, Operands, Operation};
 use crate::types::{Mask, Type};
 
-/// What is computed.
+/// The operation, without its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Operator {
     Add,
     Sub,
     MadLo,
@@ -18,7 +18,7 @@ enum What {
 /// An operation that reads the carry flag, writes it, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    operator: Operator,
     ty: Type,
     reads: bool,
     writes: bool,
@@ -39,15 +39,15 @@ fn decode_carry(words: &Modifiers<'_>) -> Result<Arith, String> {
     if !matches!(ty, Type::U32 | Type::S32 | Type::U64 | Type::S64 | Type::B32 | Type::B64) {
         return words.wrong_type(ty);
     }
-    let (what, allowed, sources) = match words.name {
-        "add" | "addc" => (What::Add, 0, 2),
-        "sub" | "subc" => (What::Sub, 0, 2),
-        _ if words.has(flag::HI) => (What::MadHi, flag::HI, 3),
-        _ if words.has(flag::LO) => (What::MadLo, flag::LO, 3),
+    let (operator, allowed, sources) = match words.name {
+        "add" | "addc" => (Operator::Add, 0, 2),
+        "sub" | "subc" => (Operator::Sub, 0, 2),
+        _ if words.has(flag::HI) => (Operator::MadHi, flag::HI, 3),
+        _ if words.has(flag::LO) => (Operator::MadLo, flag::LO, 3),
         _ => return Err(format!("{} needs .lo or .hi", words.name)),
     };
     words.only(allowed | flag::CC)?;
-    let op = Op { what, ty, reads: words.name.ends_with('c'), writes: words.has(flag::CC) };
+    let op = Op { operator, ty, reads: words.name.ends_with('c'), writes: words.has(flag::CC) };
     let operands = Operands::new(ty, [ty; 3].get(..sources).unwrap_or(&[]));
     Ok(Arith { operation: Operation::Carry(op), operands })
 }
@@ -57,11 +57,11 @@ impl Op {
         let bits = self.ty.bytes() as u32 * 8;
         io.three_with_flag(flags, |a, b, c, carry| {
             let carry_in = u64::from(carry && self.reads);
-            let (result, carry_out) = match self.what {
-                What::Add => sum(a, b, carry_in, bits),
-                What::Sub => difference(a, b, carry_in, bits),
-                What::MadLo => sum(low(a.wrapping_mul(b), bits), c, carry_in, bits),
-                What::MadHi => sum(high(a, b, self.ty), c, carry_in, bits),
+            let (result, carry_out) = match self.operator {
+                Operator::Add => sum(a, b, carry_in, bits),
+                Operator::Sub => difference(a, b, carry_in, bits),
+                Operator::MadLo => sum(low(a.wrapping_mul(b), bits), c, carry_in, bits),
+                Operator::MadHi => sum(high(a, b, self.ty), c, carry_in, bits),
             };
             (result, if self.writes { carry_out } else { carry })
         });
@@ -83,9 +83,9 @@ fn difference(a: u64, b: u64, borrow: u64, bits: u32) -> (u64, bool) {
 /// Returns the high half of the product.
 fn high(a: u64, b: u64, ty: Type) -> u64 {
     match ty {
-        Type::S32 => low((i64::from(a as i32) * i64::from(b as i32) >> 32) as u64, 32),
-        Type::S64 => (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64,
-        Type::U64 | Type::B64 => (u128::from(a) * u128::from(b) >> 64) as u64,
-        _ => a * b >> 32,
+        Type::S32 => low(((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u64, 32),
+        Type::S64 => ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64,
+        Type::U64 | Type::B64 => ((u128::from(a) * u128::from(b)) >> 64) as u64,
+        _ => (a * b) >> 32,
     }
 }

@@ -8,9 +8,9 @@ use super::modifiers::{Combine, Comparison, Modifiers, flag};
 use super::{Arith, Operands, Operation};
 use crate::types::Type;
 
-/// What is done with the outcome.
+/// The use that is made of the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Use {
     /// The outcome and its complement, as predicates.
     Setp,
     /// The outcome as a value of this type: all ones, or 1.
@@ -22,7 +22,7 @@ enum What {
 /// A comparison of values of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    used: Use,
     ty: Type,
     /// The relations for which the comparison holds: bits [`LESS`], [`EQUAL`], [`GREATER`], [`UNORDERED`].
     holds: u8,
@@ -54,7 +54,7 @@ fn decode_slct(words: &Modifiers<'_>) -> Result<Arith, String> {
     if !moved || !matches!(by, S32 | F32) || words.has(flag::FTZ) && by != F32 {
         return words.wrong_type(by);
     }
-    let op = Op { what: What::Slct, ty: by, holds: 0, combine: None, ftz: words.has(flag::FTZ) };
+    let op = Op { used: Use::Slct, ty: by, holds: 0, combine: None, ftz: words.has(flag::FTZ) };
     Ok(Arith { operation: Operation::Compare(op), operands: Operands::new(ty, &[ty, ty, by]) })
 }
 
@@ -78,10 +78,10 @@ fn decode_comparison(mut words: Modifiers<'_>) -> Result<Arith, String> {
     let mut sources = [ty, ty, Type::Pred];
     let count = if combine.is_some() { 3 } else { 2 };
     let pair = matches!(ty, Type::F16x2 | Type::Bf16x2);
-    let (what, operands) = match result {
+    let (used, operands) = match result {
         None => {
             let operands = Operands::new(Type::Pred, sources.get(..count).unwrap_or(&[]));
-            (What::Setp, operands.with_predicate())
+            (Use::Setp, operands.with_predicate())
         }
         Some(result) => {
             let fits = match result {
@@ -94,10 +94,10 @@ fn decode_comparison(mut words: Modifiers<'_>) -> Result<Arith, String> {
                 return words.wrong_type(result);
             }
             sources[2] = Type::Pred;
-            (What::Set(result), Operands::new(result, sources.get(..count).unwrap_or(&[])))
+            (Use::Set(result), Operands::new(result, sources.get(..count).unwrap_or(&[])))
         }
     };
-    let op = Op { what, ty, holds, combine, ftz: words.has(flag::FTZ) };
+    let op = Op { used, ty, holds, combine, ftz: words.has(flag::FTZ) };
     Ok(Arith { operation: Operation::Compare(op), operands })
 }
 
@@ -134,10 +134,10 @@ fn holds(comparison: Comparison, ty: Type) -> Option<u8> {
 impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
         use Type as T;
-        match (self.what, self.ty) {
-            (What::Slct, T::S32) => io.three(|a, b, c| if (c as u32 as i32) >= 0 { a } else { b }),
+        match (self.used, self.ty) {
+            (Use::Slct, T::S32) => io.three(|a, b, c| if (c as u32 as i32) >= 0 { a } else { b }),
             // A subnormal is negative, or with `.ftz` a zero; NaN selects the second operand.
-            (What::Slct, _) => io.three(|a, b, c| {
+            (Use::Slct, _) => io.three(|a, b, c| {
                 let c = if self.ftz { F32.flush(c) } else { c };
                 if float(c) >= 0.0 { a } else { b }
             }),
@@ -165,8 +165,8 @@ impl Op {
             let outcome = (relation(a, b) & self.holds != 0) == positive;
             self.combine.map_or(outcome, |combine| combine.apply(outcome, c != 0))
         };
-        match self.what {
-            What::Set(ty) => {
+        match self.used {
+            Use::Set(ty) => {
                 let truth = truth(ty);
                 io.three(|a, b, c| if outcome(a, b, c, true) { truth } else { 0 });
             }
@@ -183,8 +183,8 @@ impl Op {
             let outcome = relation & self.holds != 0;
             self.combine.map_or(outcome, |combine| combine.apply(outcome, c != 0))
         };
-        match self.what {
-            What::Set(ty) => {
+        match self.used {
+            Use::Set(ty) => {
                 let truth = if matches!(ty, Type::U32 | Type::S32) { 0xffff } else { format.one() };
                 io.three(|a, b, c| {
                     let half = |shift| if outcome(a, b, c, shift) { truth << shift } else { 0 };
@@ -204,7 +204,7 @@ impl Op {
     }
 }
 
-/// Returns what `set` writes for true.
+/// Returns the value of `set` for true.
 fn truth(ty: Type) -> u64 {
     match (format_of(ty), ty) {
         (Some((format, _)), _) => format.one(),

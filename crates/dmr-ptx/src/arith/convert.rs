@@ -3,7 +3,6 @@
 use super::exact::{BF16, E4M3, E5M2, Exact, F16, F32, F64, Format, TF32};
 use super::io::Io;
 use super::modifiers::{Modifiers, Rounding, flag};
-use super::pairs::spread1;
 use super::{Arith, Operands, Operation, pack};
 use crate::types::Type;
 
@@ -14,9 +13,9 @@ enum Kind {
     Float(Format),
 }
 
-/// What is converted.
+/// The operand and the result of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Shape {
     /// One value to one value.
     Scalar(Kind, Kind),
     /// Two `f32` to a pair; the first operand becomes the upper value.
@@ -28,7 +27,7 @@ enum What {
 /// A conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    shape: Shape,
     rounding: Rounding,
     /// Rounds a floating-point value to an integral one.
     integral: bool,
@@ -83,11 +82,11 @@ fn decode_conversion(mut words: Modifiers<'_>) -> Result<Arith, String> {
     };
     let rounding = words.rounding.take();
     let integral = words.has(flag::INTEGER);
-    let (what, operands) = match (pair(to), pair(from)) {
+    let (shape, operands) = match (pair(to), pair(from)) {
         (Some(format), None) if from == Type::F32 => {
-            (What::Join(format), Operands::new(to, &[from; 2]))
+            (Shape::Join(format), Operands::new(to, &[from; 2]))
         }
-        (Some(format), Some(source)) => (What::Pair(source, format), Operands::new(to, &[from])),
+        (Some(format), Some(source)) => (Shape::Pair(source, format), Operands::new(to, &[from])),
         _ => {
             let unknown = |ty| format!("cvt is not supported for the type {ty:?}");
             let (source, result) =
@@ -95,11 +94,11 @@ fn decode_conversion(mut words: Modifiers<'_>) -> Result<Arith, String> {
             let operands = Operands::new(to, &[from]);
             let operands =
                 if matches!(result, Kind::Integer { .. }) { operands.extended() } else { operands };
-            (What::Scalar(source, result), operands)
+            (Shape::Scalar(source, result), operands)
         }
     };
-    let (needs, allowed) = rules(what, integral)?;
-    if needs != rounding.is_some() && !(rounding.is_some() && integral && same_float(what)) {
+    let (needs, allowed) = rules(shape, integral)?;
+    if needs != rounding.is_some() && !(rounding.is_some() && integral && same_float(shape)) {
         let problem = if needs { "needs a" } else { "has no" };
         return Err(format!("cvt {problem} rounding mode from {from:?} to {to:?}"));
     }
@@ -109,12 +108,13 @@ fn decode_conversion(mut words: Modifiers<'_>) -> Result<Arith, String> {
     }
     words.only(allowed | flag::INTEGER)?;
     let eight_bit = |format| format == E4M3 || format == E5M2;
-    let to_eight = matches!(what, What::Join(format) | What::Pair(_, format) if eight_bit(format));
+    let to_eight =
+        matches!(shape, Shape::Join(format) | Shape::Pair(_, format) if eight_bit(format));
     if to_eight && !words.has(flag::SATFINITE) {
         return Err(format!("cvt to {to:?} needs .satfinite"));
     }
     let op = Op {
-        what,
+        shape,
         rounding: rounding.unwrap_or(Rounding::Nearest),
         integral,
         ftz: words.has(flag::FTZ),
@@ -125,20 +125,20 @@ fn decode_conversion(mut words: Modifiers<'_>) -> Result<Arith, String> {
     Ok(Arith { operation: Operation::Convert(op), operands })
 }
 
-fn same_float(what: What) -> bool {
-    matches!(what, What::Scalar(Kind::Float(from), Kind::Float(to)) if from == to)
+fn same_float(shape: Shape) -> bool {
+    matches!(shape, Shape::Scalar(Kind::Float(from), Kind::Float(to)) if from == to)
 }
 
 /// Returns whether a conversion needs a rounding mode, and the flags that it may have.
-fn rules(what: What, integral: bool) -> Result<(bool, u32), String> {
+fn rules(shape: Shape, integral: bool) -> Result<(bool, u32), String> {
     let finite = flag::RELU | flag::SATFINITE;
-    let (needs_integral, needs, allowed) = match what {
-        What::Scalar(Kind::Integer { .. }, Kind::Integer { .. }) => (false, false, flag::SAT),
-        What::Scalar(Kind::Integer { .. }, Kind::Float(_)) => (false, true, flag::SAT),
-        What::Scalar(Kind::Float(from), Kind::Integer { .. }) => {
+    let (needs_integral, needs, allowed) = match shape {
+        Shape::Scalar(Kind::Integer { .. }, Kind::Integer { .. }) => (false, false, flag::SAT),
+        Shape::Scalar(Kind::Integer { .. }, Kind::Float(_)) => (false, true, flag::SAT),
+        Shape::Scalar(Kind::Float(from), Kind::Integer { .. }) => {
             (true, true, flag::SAT | if from == F32 { flag::FTZ } else { 0 })
         }
-        What::Scalar(Kind::Float(from), Kind::Float(to)) => {
+        Shape::Scalar(Kind::Float(from), Kind::Float(to)) => {
             let ftz = if from == F32 || to == F32 { flag::FTZ } else { 0 };
             // `f32` to `tf32` and from one half format to the other: both lose something.
             let narrows =
@@ -149,8 +149,8 @@ fn rules(what: What, integral: bool) -> Result<(bool, u32), String> {
             }
             (integral && from == to, narrows, ftz | flag::SAT | narrow)
         }
-        What::Join(_) => (false, true, finite),
-        What::Pair(from, to) => {
+        Shape::Join(_) => (false, true, finite),
+        Shape::Pair(from, to) => {
             let narrows = from.fraction_bits > to.fraction_bits;
             if from == BF16 || to == BF16 || narrows != matches!(to, E4M3 | E5M2) || from == to {
                 return Err("cvt does not convert between these pairs".to_owned());
@@ -167,34 +167,34 @@ fn rules(what: What, integral: bool) -> Result<(bool, u32), String> {
 impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
         use Kind::{Float, Integer};
-        match self.what {
-            What::Scalar(Integer { bits, signed }, Integer { bits: to, signed: to_signed }) => {
+        match self.shape {
+            Shape::Scalar(Integer { bits, signed }, Integer { bits: to, signed: to_signed }) => {
                 if self.sat {
                     io.one(|a| clamp(number(a, bits, signed), to, to_signed));
                 } else {
                     io.one(|a| extended(extended(a, bits, signed), to, to_signed));
                 }
             }
-            What::Scalar(Integer { bits, signed }, Float(to)) => {
+            Shape::Scalar(Integer { bits, signed }, Float(to)) => {
                 io.one(|a| {
                     self.finish(self.from_integer(extended(a, bits, signed), signed, to), to)
                 });
             }
-            What::Scalar(Float(from), Integer { bits, signed }) => {
+            Shape::Scalar(Float(from), Integer { bits, signed }) => {
                 self.to_integer(io, from, bits, signed)
             }
-            What::Scalar(Float(from), Float(to)) if from == to => {
+            Shape::Scalar(Float(from), Float(to)) if from == to => {
                 io.one(|a| self.finish(self.to_integral(self.operand(a, from), from), to));
             }
-            What::Scalar(Float(from), Float(to)) => {
+            Shape::Scalar(Float(from), Float(to)) => {
                 let place = if to == TF32 { 13 } else { 0 };
                 io.one(|a| self.between(a, from, to) << place);
             }
-            What::Join(to) => {
+            Shape::Join(to) => {
                 let bits = to.bits();
                 io.two(|a, b| self.between(a, F32, to) << bits | self.between(b, F32, to));
             }
-            What::Pair(from, to) => io.one(|a| {
+            Shape::Pair(from, to) => io.one(|a| {
                 let low = self.between(a & ((1 << from.bits()) - 1), from, to);
                 self.between(a >> from.bits(), from, to) << to.bits() | low
             }),

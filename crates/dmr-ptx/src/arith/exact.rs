@@ -261,7 +261,7 @@ impl Exact {
         }
         let (a, b) = (self.with_top_at(126), other.with_top_at(52));
         let rest = a.significand % b.significand != 0;
-        let significand = a.significand / b.significand | u128::from(rest);
+        let significand = (a.significand / b.significand) | u128::from(rest);
         Self { negative, exponent: a.exponent - b.exponent, significand }
     }
 

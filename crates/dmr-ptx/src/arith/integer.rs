@@ -5,9 +5,9 @@ use super::modifiers::{Modifiers, flag};
 use super::{Arith, Operands, Operation};
 use crate::types::Type;
 
-/// What is computed.
+/// The operation, without its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Operator {
     Add,
     Sub,
     MulLo,
@@ -32,7 +32,7 @@ enum What {
 /// An integer operation on one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    operator: Operator,
     ty: Type,
     saturate: bool,
     relu: bool,
@@ -64,35 +64,42 @@ fn decode_integer(words: &Modifiers<'_>) -> Result<Arith, String> {
         };
     let parts = flag::LO | flag::HI | flag::WIDE;
     let halves = flag::LO | flag::HI;
-    let sat32 =
-        |what| if ty == S32 && matches!(what, What::MadHi | What::Mad24Hi) { flag::SAT } else { 0 };
+    let sat32 = |operator| {
+        if ty == S32 && matches!(operator, Operator::MadHi | Operator::Mad24Hi) {
+            flag::SAT
+        } else {
+            0
+        }
+    };
     let packed = matches!(ty, U16x2 | S16x2);
-    let (what, allowed) = match words.name {
-        "add" => (What::Add, if packed || ty == S32 { flag::SAT } else { 0 }),
-        "sub" => (What::Sub, if packed || ty == S32 { flag::SAT } else { 0 }),
-        "mul" => (part(What::MulLo, What::MulHi, What::MulWide)?, parts),
+    let (operator, allowed) = match words.name {
+        "add" => (Operator::Add, if packed || ty == S32 { flag::SAT } else { 0 }),
+        "sub" => (Operator::Sub, if packed || ty == S32 { flag::SAT } else { 0 }),
+        "mul" => (part(Operator::MulLo, Operator::MulHi, Operator::MulWide)?, parts),
         "mad" => {
-            let what = part(What::MadLo, What::MadHi, What::MadWide)?;
-            (what, parts | sat32(what))
+            let operator = part(Operator::MadLo, Operator::MadHi, Operator::MadWide)?;
+            (operator, parts | sat32(operator))
         }
-        "mul24" => (part(What::Mul24Lo, What::Mul24Hi, What::Mul24Lo)?, halves),
+        "mul24" => (part(Operator::Mul24Lo, Operator::Mul24Hi, Operator::Mul24Lo)?, halves),
         "mad24" => {
-            let what = part(What::Mad24Lo, What::Mad24Hi, What::Mad24Lo)?;
-            (what, halves | sat32(what))
+            let operator = part(Operator::Mad24Lo, Operator::Mad24Hi, Operator::Mad24Lo)?;
+            (operator, halves | sat32(operator))
         }
-        "sad" => (What::Sad, 0),
-        "div" => (What::Div, 0),
-        "rem" => (What::Rem, 0),
-        "abs" => (What::Abs, 0),
-        "neg" => (What::Neg, 0),
-        "min" => (What::Min, if matches!(ty, S32 | S16x2) { flag::RELU } else { 0 }),
-        _ => (What::Max, if matches!(ty, S32 | S16x2) { flag::RELU } else { 0 }),
+        "sad" => (Operator::Sad, 0),
+        "div" => (Operator::Div, 0),
+        "rem" => (Operator::Rem, 0),
+        "abs" => (Operator::Abs, 0),
+        "neg" => (Operator::Neg, 0),
+        "min" => (Operator::Min, if matches!(ty, S32 | S16x2) { flag::RELU } else { 0 }),
+        _ => (Operator::Max, if matches!(ty, S32 | S16x2) { flag::RELU } else { 0 }),
     };
     words.only(allowed)?;
-    let fits = match what {
-        What::Add | What::Sub | What::Min | What::Max => true,
-        What::Abs | What::Neg => ty.is_signed() && !packed,
-        What::Mul24Lo | What::Mul24Hi | What::Mad24Lo | What::Mad24Hi => matches!(ty, U32 | S32),
+    let fits = match operator {
+        Operator::Add | Operator::Sub | Operator::Min | Operator::Max => true,
+        Operator::Abs | Operator::Neg => ty.is_signed() && !packed,
+        Operator::Mul24Lo | Operator::Mul24Hi | Operator::Mad24Lo | Operator::Mad24Hi => {
+            matches!(ty, U32 | S32)
+        }
         _ => matches!(ty, U16 | U32 | U64 | S16 | S32 | S64),
     };
     if !fits {
@@ -105,16 +112,18 @@ fn decode_integer(words: &Modifiers<'_>) -> Result<Arith, String> {
         S32 => S64,
         other => other,
     };
-    let operands = match what {
-        What::MulWide => Operands::new(wide, &[ty, ty]),
-        What::MadWide => Operands::new(wide, &[ty, ty, wide]),
-        What::MadLo | What::MadHi | What::Sad | What::Mad24Lo | What::Mad24Hi => {
-            Operands::new(ty, &[ty; 3])
-        }
-        What::Abs | What::Neg => Operands::new(ty, &[ty]),
+    let operands = match operator {
+        Operator::MulWide => Operands::new(wide, &[ty, ty]),
+        Operator::MadWide => Operands::new(wide, &[ty, ty, wide]),
+        Operator::MadLo
+        | Operator::MadHi
+        | Operator::Sad
+        | Operator::Mad24Lo
+        | Operator::Mad24Hi => Operands::new(ty, &[ty; 3]),
+        Operator::Abs | Operator::Neg => Operands::new(ty, &[ty]),
         _ => Operands::new(ty, &[ty; 2]),
     };
-    let op = Op { what, ty, saturate: words.has(flag::SAT), relu: words.has(flag::RELU) };
+    let op = Op { operator, ty, saturate: words.has(flag::SAT), relu: words.has(flag::RELU) };
     Ok(Arith { operation: Operation::Integer(op), operands })
 }
 
@@ -133,9 +142,9 @@ impl Op {
     }
 
     fn scalar<const BITS: u32, const SIGNED: bool>(self, io: &mut Io<'_>) {
-        use What as W;
+        use Operator as W;
         let wide = |x: u64| low(x, if BITS == 64 { 64 } else { 2 * BITS });
-        match self.what {
+        match self.operator {
             W::Add if self.saturate => io.two(|a, b| add::<BITS, SIGNED>(a, b, true)),
             W::Sub if self.saturate => io.two(|a, b| sub::<BITS, SIGNED>(a, b, true)),
             W::Add => io.two(|a, b| low(a.wrapping_add(b), BITS)),
@@ -180,14 +189,14 @@ impl Op {
         let halves = |a: u64, b: u64, f: &dyn Fn(u64, u64) -> u64| {
             f(a & 0xffff, b & 0xffff) | f(a >> 16 & 0xffff, b >> 16 & 0xffff) << 16
         };
-        match self.what {
-            What::Add => {
+        match self.operator {
+            Operator::Add => {
                 io.two(|a, b| halves(a, b, &|a, b| add::<16, SIGNED>(a, b, self.saturate)))
             }
-            What::Sub => {
+            Operator::Sub => {
                 io.two(|a, b| halves(a, b, &|a, b| sub::<16, SIGNED>(a, b, self.saturate)))
             }
-            What::Min => {
+            Operator::Min => {
                 io.two(|a, b| {
                     halves(a, b, &|a, b| relu::<16>(order::<16, SIGNED>(a, b).0, self.relu))
                 });
@@ -211,7 +220,7 @@ pub(super) const fn extend<const BITS: u32, const SIGNED: bool>(x: u64) -> u64 {
     if SIGNED { ((x << (64 - BITS)) as i64 >> (64 - BITS)) as u64 } else { low(x, BITS) }
 }
 
-/// The same value as a number.
+/// Returns the value of the low bits of `x`.
 #[inline(always)]
 fn number<const BITS: u32, const SIGNED: bool>(x: u64) -> i128 {
     let x = extend::<BITS, SIGNED>(x);
@@ -244,9 +253,9 @@ fn high<const BITS: u32, const SIGNED: bool>(a: u64, b: u64) -> u64 {
     if BITS < 64 {
         low(a.wrapping_mul(b) >> BITS, BITS)
     } else if SIGNED {
-        (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64
+        ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64
     } else {
-        (u128::from(a) * u128::from(b) >> 64) as u64
+        ((u128::from(a) * u128::from(b)) >> 64) as u64
     }
 }
 

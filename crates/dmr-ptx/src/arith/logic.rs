@@ -18,9 +18,9 @@ enum Permute {
     Rc16,
 }
 
-/// What is computed.
+/// The operation, without its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Operator {
     And,
     Or,
     Xor,
@@ -38,7 +38,7 @@ enum What {
 /// A logic operation on one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    operator: Operator,
     ty: Type,
 }
 
@@ -70,21 +70,21 @@ fn decode_logic(mut words: Modifiers<'_>) -> Result<Arith, String> {
     const MOVED: &[Type] = &[Pred, B16, B32, B64, U16, U32, U64, S16, S32, S64, F32, F64];
     let ty = words.one_type()?;
     let combine = words.combine.take();
-    let (what, types, allowed, operands) = match words.name {
-        "and" => (What::And, WITH_PREDICATE, 0, Operands::new(ty, &[ty; 2])),
-        "or" => (What::Or, WITH_PREDICATE, 0, Operands::new(ty, &[ty; 2])),
-        "xor" => (What::Xor, WITH_PREDICATE, 0, Operands::new(ty, &[ty; 2])),
-        "not" => (What::Not, WITH_PREDICATE, 0, Operands::new(ty, &[ty])),
-        "cnot" => (What::Cnot, UNTYPED, 0, Operands::new(ty, &[ty])),
+    let (operator, types, allowed, operands) = match words.name {
+        "and" => (Operator::And, WITH_PREDICATE, 0, Operands::new(ty, &[ty; 2])),
+        "or" => (Operator::Or, WITH_PREDICATE, 0, Operands::new(ty, &[ty; 2])),
+        "xor" => (Operator::Xor, WITH_PREDICATE, 0, Operands::new(ty, &[ty; 2])),
+        "not" => (Operator::Not, WITH_PREDICATE, 0, Operands::new(ty, &[ty])),
+        "cnot" => (Operator::Cnot, UNTYPED, 0, Operands::new(ty, &[ty])),
         "lop3" => {
             let operands = match combine {
                 None => Operands::new(ty, &[ty; 4]),
                 Some(_) => Operands::new(ty, &[ty, ty, ty, ty, Pred]).with_predicate(),
             };
-            (What::Lop3 { combine }, &[B32][..], 0, operands)
+            (Operator::Lop3 { combine }, &[B32][..], 0, operands)
         }
-        "shl" => (What::Shl, UNTYPED, 0, Operands::new(ty, &[ty, U32])),
-        "shr" => (What::Shr, SHIFTED, 0, Operands::new(ty, &[ty, U32])),
+        "shl" => (Operator::Shl, UNTYPED, 0, Operands::new(ty, &[ty, U32])),
+        "shr" => (Operator::Shr, SHIFTED, 0, Operands::new(ty, &[ty, U32])),
         "shf" => {
             let left = words.has(flag::LEFT);
             let clamp = words.has(flag::CLAMP);
@@ -92,23 +92,28 @@ fn decode_logic(mut words: Modifiers<'_>) -> Result<Arith, String> {
                 return Err("shf needs .l or .r, and .clamp or .wrap".to_owned());
             }
             let allowed = flag::LEFT | flag::RIGHT | flag::CLAMP | flag::WRAP;
-            (What::Shf { left, clamp }, &[B32][..], allowed, Operands::new(ty, &[B32, B32, U32]))
+            (
+                Operator::Shf { left, clamp },
+                &[B32][..],
+                allowed,
+                Operands::new(ty, &[B32, B32, U32]),
+            )
         }
         "prmt" => {
             let (mode, allowed) = permute_mode(&words);
-            (What::Prmt(mode), &[B32][..], allowed, Operands::new(B32, &[B32; 3]))
+            (Operator::Prmt(mode), &[B32][..], allowed, Operands::new(B32, &[B32; 3]))
         }
-        "mov" => (What::Mov, MOVED, 0, Operands::new(ty, &[ty])),
-        _ => (What::Selp, MOVED, 0, Operands::new(ty, &[ty, ty, Pred])),
+        "mov" => (Operator::Mov, MOVED, 0, Operands::new(ty, &[ty])),
+        _ => (Operator::Selp, MOVED, 0, Operands::new(ty, &[ty, ty, Pred])),
     };
-    if combine.is_some() && !matches!(what, What::Lop3 { .. }) {
+    if combine.is_some() && !matches!(operator, Operator::Lop3 { .. }) {
         return Err(format!("{} has no predicate to combine with", words.name));
     }
     words.only(allowed)?;
-    if !types.contains(&ty) || what == What::Selp && ty == Pred {
+    if !types.contains(&ty) || operator == Operator::Selp && ty == Pred {
         return words.wrong_type(ty);
     }
-    Ok(Arith { operation: Operation::Logic(Op { what, ty }), operands })
+    Ok(Arith { operation: Operation::Logic(Op { operator, ty }), operands })
 }
 
 fn permute_mode(words: &Modifiers<'_>) -> (Permute, u32) {
@@ -127,33 +132,33 @@ fn permute_mode(words: &Modifiers<'_>) -> (Permute, u32) {
 impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
         let bits = if self.ty == Type::Pred { 1 } else { self.ty.bytes() as u32 * 8 };
-        match self.what {
-            What::And => io.two(|a, b| a & b),
-            What::Or => io.two(|a, b| a | b),
-            What::Xor => io.two(|a, b| a ^ b),
-            What::Not => io.one(|a| low(!a, bits)),
-            What::Cnot => io.one(|a| u64::from(a == 0)),
-            What::Lop3 { combine: None } => io.four(lop3),
-            What::Lop3 { combine: Some(combine) } => io.both(|[a, b, c, table, p, _]| {
+        match self.operator {
+            Operator::And => io.two(|a, b| a & b),
+            Operator::Or => io.two(|a, b| a | b),
+            Operator::Xor => io.two(|a, b| a ^ b),
+            Operator::Not => io.one(|a| low(!a, bits)),
+            Operator::Cnot => io.one(|a| u64::from(a == 0)),
+            Operator::Lop3 { combine: None } => io.four(lop3),
+            Operator::Lop3 { combine: Some(combine) } => io.both(|[a, b, c, table, p, _]| {
                 let result = lop3(a, b, c, table);
                 (result, u64::from(combine.apply(result != 0, p != 0)))
             }),
-            What::Shl => {
+            Operator::Shl => {
                 io.two(|a, n| if n as u32 >= bits { 0 } else { low(a << (n as u32), bits) })
             }
-            What::Shr if self.ty.is_signed() => io.two(|a, n| {
+            Operator::Shr if self.ty.is_signed() => io.two(|a, n| {
                 let value = (a << (64 - bits)) as i64 >> (64 - bits);
                 low((value >> (n as u32).min(63)) as u64, bits)
             }),
-            What::Shr => io.two(|a, n| if n as u32 >= bits { 0 } else { a >> (n as u32) }),
-            What::Shf { left, clamp } => io.three(|a, b, n| {
+            Operator::Shr => io.two(|a, n| if n as u32 >= bits { 0 } else { a >> (n as u32) }),
+            Operator::Shf { left, clamp } => io.three(|a, b, n| {
                 let n = if clamp { (n as u32).min(32) } else { n as u32 & 31 };
                 let value = b << 32 | a;
                 if left { value << n >> 32 } else { low(value >> n, 32) }
             }),
-            What::Prmt(mode) => io.three(|a, b, selector| permute(a, b, selector as u32, mode)),
-            What::Mov => io.one(|a| a),
-            What::Selp => io.three(|a, b, p| if p != 0 { a } else { b }),
+            Operator::Prmt(mode) => io.three(|a, b, selector| permute(a, b, selector as u32, mode)),
+            Operator::Mov => io.one(|a| a),
+            Operator::Selp => io.three(|a, b, p| if p != 0 { a } else { b }),
         }
     }
 }

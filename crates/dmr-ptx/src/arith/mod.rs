@@ -45,7 +45,7 @@ pub(crate) struct Operands {
     /// The number of sources that an instruction may have, and how many of them it must have.
     pub(crate) source_count: usize,
     pub(crate) required_sources: usize,
-    /// Whether the result is the whole destination register: a conversion to an integer is extended to the width of
+    /// Set if the result is the whole destination register: a conversion to an integer is extended to the width of
     /// the register. The result is then extended to 64 bits, and the caller truncates it to the register's width.
     /// All other results are as wide as their type, and zero above.
     pub(crate) extends: bool,

@@ -43,7 +43,7 @@ pub(super) enum Comparison {
     Nan,
 }
 
-/// What combines a comparison with a predicate.
+/// An operator that combines a comparison with a predicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Combine {
     And,

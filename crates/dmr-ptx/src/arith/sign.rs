@@ -1,4 +1,4 @@
-//! Floating-point `min`, `max`, `abs`, `neg`, `copysign`, `testp`: what selects a value or changes its sign.
+//! Floating-point `min`, `max`, `abs`, `neg`, `copysign`, `testp`: selections, changes of the sign, properties.
 
 use super::exact::{F16, F32, Format};
 use super::float::format_of;
@@ -8,9 +8,9 @@ use super::pairs::{spread1, spread2, spread3};
 use super::{Arith, Operands, Operation};
 use crate::types::Type;
 
-/// What is computed.
+/// The operation, without its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Operator {
     Min,
     Max,
     Abs,
@@ -19,7 +19,7 @@ enum What {
     Test(Class),
 }
 
-/// What `testp` tests for.
+/// A property that `testp` tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Finite,
@@ -33,7 +33,7 @@ enum Class {
 /// An operation on one floating-point type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
-    what: What,
+    operator: Operator,
     format: Format,
     pair: bool,
     ftz: bool,
@@ -63,18 +63,18 @@ fn decode_sign(mut words: Modifiers<'_>) -> Result<Arith, String> {
     let ftz = if format == F32 || format == F16 { flag::FTZ } else { 0 };
     let selection = if ty == Type::F64 { 0 } else { ftz | flag::NAN | flag::XORSIGN | flag::ABS };
     let class = words.class.take();
-    let (what, allowed, operands) = match words.name {
+    let (operator, allowed, operands) = match words.name {
         "min" | "max" => {
             let operands = if ty == Type::F32 {
                 Operands::new(ty, &[ty; 3]).with_optional(1)
             } else {
                 Operands::new(ty, &[ty; 2])
             };
-            (if words.name == "min" { What::Min } else { What::Max }, selection, operands)
+            (if words.name == "min" { Operator::Min } else { Operator::Max }, selection, operands)
         }
-        "abs" => (What::Abs, ftz, Operands::new(ty, &[ty])),
-        "neg" => (What::Neg, ftz, Operands::new(ty, &[ty])),
-        "copysign" if plain => (What::CopySign, 0, Operands::new(ty, &[ty; 2])),
+        "abs" => (Operator::Abs, ftz, Operands::new(ty, &[ty])),
+        "neg" => (Operator::Neg, ftz, Operands::new(ty, &[ty])),
+        "copysign" if plain => (Operator::CopySign, 0, Operands::new(ty, &[ty; 2])),
         "testp" if plain => {
             let class = match class {
                 Some("finite") => Class::Finite,
@@ -85,7 +85,7 @@ fn decode_sign(mut words: Modifiers<'_>) -> Result<Arith, String> {
                 Some("subnormal") => Class::Subnormal,
                 _ => return Err("testp needs a property to test for".to_owned()),
             };
-            (What::Test(class), 0, Operands::new(Type::Pred, &[ty]))
+            (Operator::Test(class), 0, Operands::new(Type::Pred, &[ty]))
         }
         _ => return words.wrong_type(ty),
     };
@@ -95,8 +95,14 @@ fn decode_sign(mut words: Modifiers<'_>) -> Result<Arith, String> {
     if xorsign != words.has(flag::ABS) || ty == Type::F32x2 {
         return Err(format!("{}: these modifiers are not supported for {ty:?}", words.name));
     }
-    let op =
-        Op { what, format, pair, ftz: words.has(flag::FTZ), nan: words.has(flag::NAN), xorsign };
+    let op = Op {
+        operator,
+        format,
+        pair,
+        ftz: words.has(flag::FTZ),
+        nan: words.has(flag::NAN),
+        xorsign,
+    };
     Ok(Arith { operation: Operation::Sign(op), operands })
 }
 
@@ -104,15 +110,15 @@ impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
         let Self { format, pair, .. } = self;
         let sign = format.sign();
-        match self.what {
-            What::Abs => io.one(|a| spread1(format, pair, a, |a| self.operand(a) & !sign)),
-            What::Neg => io.one(|a| spread1(format, pair, a, |a| self.operand(a) ^ sign)),
-            What::CopySign => io.two(|a, b| a & sign | b & !sign),
-            What::Test(class) => io.one(|a| u64::from(test(format, a, class))),
-            What::Min | What::Max if io.count == 3 => {
+        match self.operator {
+            Operator::Abs => io.one(|a| spread1(format, pair, a, |a| self.operand(a) & !sign)),
+            Operator::Neg => io.one(|a| spread1(format, pair, a, |a| self.operand(a) ^ sign)),
+            Operator::CopySign => io.two(|a, b| a & sign | b & !sign),
+            Operator::Test(class) => io.one(|a| u64::from(test(format, a, class))),
+            Operator::Min | Operator::Max if io.count == 3 => {
                 io.three(|a, b, c| spread3(format, pair, a, b, c, |a, b, c| self.select3(a, b, c)));
             }
-            What::Min | What::Max => {
+            Operator::Min | Operator::Max => {
                 io.two(|a, b| spread2(format, pair, a, b, |a, b| self.select2(a, b)))
             }
         }
@@ -160,7 +166,7 @@ impl Op {
         match (format.is_nan(a), format.is_nan(b)) {
             (false, false) => {
                 let less = key(format, a) < key(format, b);
-                if less == (self.what == What::Min) { a } else { b }
+                if less == (self.operator == Operator::Min) { a } else { b }
             }
             (false, true) if !self.nan => a,
             (true, false) if !self.nan => b,

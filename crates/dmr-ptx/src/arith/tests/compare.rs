@@ -2,7 +2,6 @@
 
 use super::reference::Reference;
 use super::{CASES, bits, refused, run, run_all};
-use rustc_apfloat::Float;
 use rustc_apfloat::ieee::{BFloat, Double, Half, Single};
 use std::cmp::Ordering;
 

@@ -142,10 +142,9 @@ fn integers_are_rounded_once_to_floating_point() {
 }
 
 /// Returns operands whose values in the narrower format are near halfway cases, overflows and subnormals.
-fn near_format<F: Reference, T: Reference>(random: &mut fastrand::Rng) -> [u64; 1]
-where
-    T: FloatConvert<F>,
-{
+fn near_format<F: Reference, T: Reference + FloatConvert<F>>(
+    random: &mut fastrand::Rng,
+) -> [u64; 1] {
     if random.u32(..4) == 0 {
         return [F::random(random)];
     }

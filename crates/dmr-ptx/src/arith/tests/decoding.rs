@@ -1,4 +1,4 @@
-//! What decoding accepts, what it refuses, and the operands that it reports.
+//! Decoding: accepted and refused opcodes, and the operands that it reports.
 
 use super::{decoded, refused};
 use crate::arith::decode;
