@@ -317,6 +317,6 @@ pub(super) fn number(x: u64, bits: u32, signed: bool) -> i128 {
 #[inline(always)]
 pub(super) fn clamp(x: i128, bits: u32, signed: bool) -> u64 {
     let (least, most) =
-        if signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+        if signed { (-(1i128 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
     x.clamp(least, most) as u64
 }

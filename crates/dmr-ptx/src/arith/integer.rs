@@ -242,7 +242,7 @@ fn sub<const BITS: u32, const SIGNED: bool>(a: u64, b: u64, saturate: bool) -> u
 #[inline(always)]
 fn fit<const BITS: u32, const SIGNED: bool>(x: i128, saturate: bool) -> u64 {
     let (least, most) =
-        if SIGNED { (-(1 << (BITS - 1)), (1 << (BITS - 1)) - 1) } else { (0, (1 << BITS) - 1) };
+        if SIGNED { (-(1i128 << (BITS - 1)), (1 << (BITS - 1)) - 1) } else { (0, (1 << BITS) - 1) };
     low((if saturate { x.clamp(least, most) } else { x }) as u64, BITS)
 }
 

@@ -41,8 +41,13 @@ fn select<F: Reference>(a: F, b: F, greater: bool, propagates: bool) -> F {
 }
 
 fn operands<F: Reference>(random: &mut fastrand::Rng) -> [u64; 3] {
-    let a = F::random(random);
-    [a, if random.u32(..8) == 0 { a } else { F::random(random) }, F::random(random)]
+    let a = if random.u32(..16) == 0 { 0 } else { F::random(random) };
+    let b = match random.u32(..8) {
+        0 => a,
+        1 => a ^ 1 << (F::WIDTH - 1),
+        _ => F::random(random),
+    };
+    [a, b, F::random(random)]
 }
 
 fn min_and_max<F: Reference>(ty: &str, flags: bool) {
