@@ -18,6 +18,7 @@ mod graph;
 mod loom;
 mod mutants;
 mod package;
+mod ptx_fixtures;
 mod sanitize;
 mod tidy;
 mod workspace;
@@ -45,6 +46,8 @@ usage: cargo xtask <gate>
   bench     host cost on the simulated driver: times, and instructions (needs valgrind)
   mutants   the share of faults in the bookkeeping that the tests detect (needs cargo-mutants)
   bundle    tests, examples and programs for a machine without Rust and without the sources
+  ptx-fixtures
+            the PTX of dmr-ptx's tests, from their kernels (needs nvcc)
   sanitize  device tests and planted faults under Compute Sanitizer (needs a GPU and that tool)
 
   --instructions [PART...]    bench: the table of instructions only, of steps with PART in the name
@@ -54,6 +57,7 @@ usage: cargo xtask <gate>
   --tool PATH, --rows TEXT, --fresh, --timeout SECONDS, --programs DIR, --out DIR
                               sanitize: the tool; rows to run, also those with a result; time
                               limit of a row; built programs; folder of the results
+  --nvcc PATH                 ptx-fixtures: the compiler
   --bundle                    sanitize: pack the programs for a GPU machine without Rust
   --allow-dirty   package, ci: package with uncommitted changes";
 
@@ -75,6 +79,8 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
         ["ci", "--allow-dirty"] => ci::run(package::Changes::Allowed),
         ["package"] => package::run(package::Changes::Refused),
         ["package", "--allow-dirty"] => package::run(package::Changes::Allowed),
+        ["ptx-fixtures"] => ptx_fixtures::run("nvcc"),
+        ["ptx-fixtures", "--nvcc", path] => ptx_fixtures::run(path),
         ["fmt"] => fmt::run(),
         ["tidy"] => tidy::run(),
         ["graph"] => graph::run(),
