@@ -1,4 +1,4 @@
-//! `cargo xtask ptx-fixtures`: compiles the kernels of dmr-ptx's tests to PTX again (needs nvcc).
+//! `cargo xtask ptx-fixtures`: compiles the kernels of dmr-ptx's tests to PTX and fat binaries again (needs nvcc).
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,24 @@ use crate::failure::Failure;
 /// The folder of the kernels, and of their PTX beside them.
 const FOLDER: &str = "crates/dmr-ptx/tests/fixtures";
 
-/// Compiles every `.cu` file of the folder with this nvcc.
+/// The fat binaries of `fatbin.cu`: the name of each, and the arguments that make it.
+const FAT_BINARIES: [(&str, &str); 6] = [
+    (
+        "plain",
+        "-compress-mode=none -gencode=arch=compute_80,code=compute_80 -gencode=arch=compute_90a,code=compute_90a \
+         -gencode=arch=compute_100f,code=compute_100f",
+    ),
+    ("lz4", "-compress-mode=speed -gencode=arch=compute_80,code=[sm_80,compute_80]"),
+    ("zstd", "-compress-mode=size -gencode=arch=compute_80,code=[sm_80,compute_80]"),
+    (
+        "concat",
+        "-concat -gencode=arch=compute_80,code=compute_80 -gencode=arch=compute_90,code=[sm_90,compute_90]",
+    ),
+    ("cubin", "-compress-mode=none -gencode=arch=compute_90,code=sm_90"),
+    ("lto", "-gencode=arch=compute_90,code=lto_90"),
+];
+
+/// Compiles every `.cu` file of the folder with this nvcc: `fatbin.cu` to fat binaries, the others to PTX.
 pub(crate) fn run(nvcc: &str) -> Result<(), Failure> {
     let folder = command::root().join(FOLDER);
     let unreadable = |error: std::io::Error| Failure::Setup(format!("{FOLDER}: {error}"));
@@ -20,6 +37,20 @@ pub(crate) fn run(nvcc: &str) -> Result<(), Failure> {
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
     for source in sources {
+        if source.ends_with("fatbin.cu") {
+            for (name, arguments) in FAT_BINARIES {
+                let target = folder.join(format!("fatbin_{name}.fatbin"));
+                let mut compile = Command::new(nvcc);
+                compile
+                    .arg("-fatbin")
+                    .args(arguments.split_whitespace())
+                    .arg("-o")
+                    .arg(target)
+                    .arg(&source);
+                command::show(&mut compile)?;
+            }
+            continue;
+        }
         let target = source.with_extension("ptx");
         let mut compile = Command::new(nvcc);
         compile

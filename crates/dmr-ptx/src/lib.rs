@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `types` | the scalar types of PTX, and the 32 lanes of a warp's register |
 //! | `syntax` | text into a module: declarations and instructions with their places in the text |
+//! | `fatbin` | module images: PTX text, alone or in a fat binary |
 //! | `arith` | arithmetic, conversion and bit instructions, on the lanes of registers |
 //! | `lanes` | instructions between the lanes of a warp: shuffles, votes, matrix products |
 //! | `races` | the accesses of a launch to global memory, and those that race |
@@ -15,6 +16,7 @@
 
 mod arith;
 mod exec;
+pub mod fatbin;
 mod lanes;
 mod races;
 pub mod syntax;
