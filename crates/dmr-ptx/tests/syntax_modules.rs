@@ -237,7 +237,7 @@ fn an_instruction_has_the_line_that_it_was_compiled_from() {
             trap;
          }
          .file 1 \"/src/fill.cu\"
-         .file 2 \"b.cuh\", 1700000000, 4711
+         .file 2 \"/include\" \"b.cuh\", 1700000000, 4711
          .section .debug_abbrev { .b8 1 .b8 17, 2 .b64 $L__begin - $L__end }
          .section .debug_str
          {
