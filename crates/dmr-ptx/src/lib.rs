@@ -9,6 +9,7 @@
 //! | `fatbin` | module images: PTX text, alone or in a fat binary |
 //! | `arith` | arithmetic, conversion and bit instructions, on the lanes of registers |
 //! | `lanes` | instructions between the lanes of a warp: shuffles, votes, matrix products |
+//! | `mbarrier` | the barrier objects of shared memory, as functions on their bits |
 //! | `races` | the accesses of a launch to global memory, and those that race |
 //! | `exec` | a module into a program, and the execution of a launch: warps, memory, barriers, calls |
 
@@ -18,6 +19,7 @@ mod arith;
 mod exec;
 pub mod fatbin;
 mod lanes;
+mod mbarrier;
 mod races;
 pub mod syntax;
 mod types;
