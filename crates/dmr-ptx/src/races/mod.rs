@@ -10,8 +10,10 @@
 //! - a poll needs no fence behind it.
 //!
 //! So decoupled look-back, barriers of a grid and locks that fence what they publish are never reported, at the price
-//! of missed races. What they publish without a fence is reported. These pairs are not races here: two atomic or
-//! volatile accesses, and an atomic or volatile read with any write, because flags are often written plainly.
+//! of missed races. What they publish without a fence is reported.
+//!
+//! One of the two accesses must be a plain write, and none an atomic or volatile read: flags are often written plainly,
+//! and a loop around `atomicCAS` reads plainly first.
 //!
 //! Memory is bounded: at [`LIMIT`] bytes everything is forgotten, which can only miss races.
 
@@ -53,13 +55,9 @@ impl Kind {
         matches!(self, Self::StrongRead | Self::StrongWrite)
     }
 
-    /// Returns whether two accesses of these kinds are a race if they are not ordered.
+    /// Returns whether two accesses of these kinds are a race if they are not ordered. Strong reads are not kept.
     fn races_with(self, other: Self) -> bool {
-        use Kind::{Read, StrongRead, StrongWrite, Write};
-        match (self, other) {
-            (StrongRead, _) | (_, StrongRead) | (Read, Read) | (StrongWrite, StrongWrite) => false,
-            (Read | Write | StrongWrite, Read | Write | StrongWrite) => true,
-        }
+        self == Self::Write || other == Self::Write
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::Check;
 use super::records::Entry;
+use super::{Check, Kind};
 
 /// The number of bytes of a sector.
 pub(super) const SECTOR: u64 = 32;
@@ -22,6 +22,8 @@ impl<F: Fn(u32, u32, u32) -> bool> Seen for F {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cell {
     write: Entry,
+    /// The last atomic change since the write.
+    change: Entry,
     /// Two reads since the write, which were not ordered when the second was made.
     reads: [Entry; 2],
 }
@@ -29,30 +31,28 @@ struct Cell {
 impl Cell {
     fn after(self, lanes: impl Fn(Entry) -> u32) -> Self {
         let after = |entry: Entry| entry.after(lanes(entry));
-        Self { write: after(self.write), reads: self.reads.map(after) }
+        Self { write: after(self.write), change: after(self.change), reads: self.reads.map(after) }
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry> {
-        [self.write, self.reads[0], self.reads[1]].into_iter().filter(|&entry| entry != Entry::NONE)
+        [self.write, self.change, self.reads[0], self.reads[1]]
+            .into_iter()
+            .filter(|&entry| entry != Entry::NONE)
     }
 
     /// Notes an access, and returns an earlier one that races with it.
     fn touch<S: Seen>(&mut self, mine: Entry, check: &Check<'_, S>) -> Option<Entry> {
-        if check.record.kind.writes() {
-            let found = self.entries().find(|&other| check.races(mine, other));
-            *self = Self { write: mine, reads: [Entry::NONE; 2] };
-            return found;
-        }
-        if self.reads[0] == mine {
+        let [first, _] = self.reads;
+        if first == mine || self.change == mine {
             return None;
         }
-        let found =
-            Some(self.write).filter(|&other| other != Entry::NONE && check.races(mine, other));
-        // What is ordered after this read is ordered after one that is ordered before it.
-        if self.reads[0] == Entry::NONE || check.is_ordered(mine, self.reads[0]) {
-            self.reads[0] = mine;
-        } else {
-            self.reads[1] = mine;
+        let found = self.entries().find(|&other| check.races(mine, other));
+        match check.record.kind {
+            Kind::Write => *self = Self { write: mine, ..Self::default() },
+            Kind::StrongWrite => self.change = mine,
+            // What is ordered after this read is ordered after one that is ordered before it.
+            _ if first == Entry::NONE || check.is_ordered(mine, first) => self.reads[0] = mine,
+            _ => self.reads[1] = mine,
         }
         found
     }
@@ -118,7 +118,7 @@ impl Sector {
             let conflict = cell.touch(span.entry_at(offset), check);
             found = found.or(conflict.map(|other| (offset, other)));
         }
-        if check.record.kind.writes() && span.is_whole() {
+        if check.record.kind == Kind::Write && span.is_whole() {
             *self = Self::Whole(Cell { write: span.entry, ..Cell::default() });
         }
         found
