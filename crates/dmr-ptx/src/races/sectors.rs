@@ -89,7 +89,9 @@ impl Span {
 
     /// Returns whether each word that it touches is all of one lane.
     fn has_words(&self) -> bool {
-        self.from % 4 == 0 && self.bytes % 4 == 0 && self.lane_bytes % 4 == 0
+        self.from.is_multiple_of(4)
+            && self.bytes.is_multiple_of(4)
+            && self.lane_bytes.is_multiple_of(4)
     }
 }
 
@@ -161,14 +163,14 @@ fn is_apart_or_equal<S: Seen>(span: &Span, other: Entry, check: &Check<'_, S>) -
         || (mine.lane_bytes == other_record.lane_bytes && span.entry.lane() == other.lane())
 }
 
-type Page = [Sector; PAGE as usize];
-
 /// The last accesses to each byte of memory.
 #[derive(Debug, Default)]
 pub(super) struct Sectors {
-    pages: Vec<Box<Page>>,
-    numbers: HashMap<u64, usize>,
-    /// The page that was used last, and its place in `pages`.
+    /// Page after page, in the order in which they were first accessed.
+    sectors: Vec<Sector>,
+    /// The place in `sectors` of the first sector of each page.
+    places: HashMap<u64, usize>,
+    /// The page that was used last, and its place.
     last: Option<(u64, usize)>,
     split_bytes: usize,
 }
@@ -187,7 +189,7 @@ impl Sectors {
             Some((last, place)) if last == page => place,
             _ => self.find(page),
         };
-        let sector = &mut self.pages[place][index];
+        let sector = &mut self.sectors[place + index];
         let before = sector.bytes();
         let found = sector.touch(span, check);
         self.split_bytes = self.split_bytes + sector.bytes() - before;
@@ -195,10 +197,11 @@ impl Sectors {
     }
 
     fn find(&mut self, page: u64) -> usize {
-        let pages = &mut self.pages;
-        let place = *self.numbers.entry(page).or_insert_with(|| {
-            pages.push(Box::new(std::array::from_fn(|_| Sector::Whole(Cell::default()))));
-            pages.len() - 1
+        let sectors = &mut self.sectors;
+        let place = *self.places.entry(page).or_insert_with(|| {
+            let place = sectors.len();
+            sectors.resize_with(place + PAGE as usize, || Sector::Whole(Cell::default()));
+            place
         });
         self.last = Some((page, place));
         place
@@ -206,6 +209,6 @@ impl Sectors {
 
     /// Returns the bytes that they take.
     pub(super) fn bytes(&self) -> usize {
-        self.pages.len() * size_of::<Page>() + self.split_bytes
+        size_of_val(&self.sectors[..]) + self.split_bytes
     }
 }
