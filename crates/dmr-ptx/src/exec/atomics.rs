@@ -6,10 +6,10 @@ use crate::types::{Lanes, Mask, WARP};
 use super::block::Common;
 use super::code::{Atomic, Location, NO_REG, Value, WarpStep};
 use super::core::{Core, Stop, register_mut, write};
-use super::fault::{FaultKind, Place, SpaceName, Thread};
+use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
 use super::memory::{Reach, check_aligned, refused};
-use super::shadow::{Mark, Touching};
+use super::shadow::Touching;
 use super::space::{Run, lanes_of, resolve, window};
 use super::sync::MOST_SOURCES;
 use super::warp::{Fragment, Warp};
@@ -26,7 +26,7 @@ impl Core<'_> {
         let bytes = u32::from(atomic.element) * u32::from(atomic.count);
         let addresses = self.addresses(warp, fragment, &atomic.location);
         if atomic.releases {
-            common.order.fence(warp.number as usize);
+            self.fence(common, warp, atomic.scope);
         }
         self.for_each_space(&atomic.location, mask, &addresses, |core, space, mask, addresses| {
             let reach = Reach {
@@ -44,7 +44,7 @@ impl Core<'_> {
             Ok(())
         })?;
         if atomic.acquires {
-            common.order.fence(warp.number as usize);
+            self.fence(common, warp, atomic.scope);
         }
         Ok(())
     }
@@ -100,6 +100,7 @@ impl Core<'_> {
             }
             SpaceName::Global | SpaceName::Generic => {
                 let access = self.global_access(common, warp, reach, run, len);
+                self.touch_global(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
                 self.memory
                     .atomic(&access, &mut change)
                     .map_err(|error| refused(reach, run, error))?;
@@ -237,28 +238,5 @@ impl Core<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Describes two accesses without order.
-    pub(super) fn race(
-        &self,
-        common: &Common,
-        space: SpaceName,
-        address: u64,
-        touching: Touching,
-        earlier: Mark,
-        equal: bool,
-    ) -> FaultKind {
-        let place: Place = self.code.place(earlier.instruction);
-        let other =
-            Thread { block: common.index, thread: self.thread_index(u32::from(earlier.thread)) };
-        let earlier = format!("accessed ({}) at {place}", earlier.touching.name());
-        FaultKind::Race { space, address, access: touching.name(), other, earlier, equal }
-    }
-
-    /// Returns the index in its block of the thread of this number.
-    pub(super) fn thread_index(&self, thread: u32) -> [u32; 3] {
-        let [x, y, _] = self.block;
-        [thread % x, thread / x % y, thread / x / y]
     }
 }

@@ -100,8 +100,8 @@ pub(super) struct Location {
 pub(super) struct Transfer {
     pub(super) location: Location,
     pub(super) kind: AccessKind,
-    /// Whether it acquires (a load) or releases (a store).
-    pub(super) fence: bool,
+    /// The scope in which it acquires (a load) or releases (a store).
+    pub(super) fence: Option<Scope>,
     /// The bytes of an element in memory.
     pub(super) element: u8,
     /// The number of elements.
@@ -158,18 +158,23 @@ pub(super) struct Barrier {
     pub(super) aligned: bool,
 }
 
+/// An arithmetic operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ArithStep {
+    pub(super) arith: Arith,
+    pub(super) dst: Reg,
+    pub(super) second: Reg,
+    pub(super) sources: [Value; 6],
+    pub(super) count: u8,
+    /// The bits of the result that are kept.
+    pub(super) bits: u8,
+}
+
 /// One decoded operation.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Nop,
-    Arith {
-        arith: Arith,
-        dst: Reg,
-        second: Reg,
-        sources: [Value; 6],
-        count: u8,
-        bits: u8,
-    },
+    Arith(ArithStep),
     Copy {
         dst: Reg,
         src: Value,

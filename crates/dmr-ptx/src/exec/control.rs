@@ -10,6 +10,9 @@ use super::program::{Actual, Call, Formal, Target};
 use super::space::{FUNCTION_STRIDE, FUNCTIONS, is_same, lanes_of};
 use super::warp::{Fragment, Frame, State, Warp};
 
+/// The maximum number of registers of a warp, in all functions that it is in.
+const MOST_REGISTERS: u32 = 1 << 18;
+
 impl Core<'_> {
     pub(super) fn control(
         &mut self,
@@ -133,6 +136,10 @@ impl Core<'_> {
             (fragment.base + call.registers, u64::from(fragment.local) + call.frame_bytes);
         if local + callee.frame_bytes > u64::from(self.limits.local_bytes) {
             let message = format!("more than {} bytes of local memory", self.limits.local_bytes);
+            return Err(Stop::new(FaultKind::StackOverflow(message), lane));
+        }
+        if base + callee.registers > MOST_REGISTERS {
+            let message = format!("more than {MOST_REGISTERS} registers in all calls");
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
         }
         let registers = (base + callee.registers) as usize;

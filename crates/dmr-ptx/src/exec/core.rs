@@ -4,11 +4,12 @@ use crate::syntax::SpecialRegister;
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
-use super::code::{Guard, NO_REG, Op, Reg, Source, Value};
+use super::code::{ArithStep, Guard, NO_REG, Op, Reg, Source, Value};
 use super::fault::{Checks, FaultKind, Limits};
 use super::global::GlobalMemory;
 use super::program::Code;
 use super::space::{lanes_of, resolve};
+use crate::races::Races;
 use super::warp::{Fragment, State, Warp};
 
 /// The instructions that a warp runs before the next warp does.
@@ -53,8 +54,9 @@ pub(super) struct Core<'a> {
     /// The addresses that the launch determines, by [`Source::Address`].
     pub(super) addresses: Vec<Lanes>,
     pub(super) params: &'a [u8],
-    /// The threads of a block.
+    /// The threads of a block, and the blocks of the grid.
     pub(super) block: [u32; 3],
+    pub(super) grid: [u32; 3],
     pub(super) memory: &'a mut dyn GlobalMemory,
     pub(super) checks: Checks,
     pub(super) limits: Limits,
@@ -68,6 +70,10 @@ pub(super) struct Core<'a> {
     /// Whether a store has changed memory since the launch last looked.
     pub(super) changed: bool,
     pub(super) scratch: Vec<Lanes>,
+    /// The results of the arithmetic instruction that runs.
+    pub(super) results: Box<[Lanes; 2]>,
+    /// The accesses to global memory, if their races are checked.
+    pub(super) races: Option<Box<Races>>,
     /// The instruction that runs.
     pub(super) pc: u32,
     /// The end of local memory of the fragment that runs.
@@ -176,32 +182,7 @@ impl Core<'_> {
         let base = fragment.base;
         match op {
             Op::Nop => {}
-            Op::Arith { arith, dst, second, sources, count, bits } => {
-                let mut result =
-                    if *dst == NO_REG { [0; WARP] } else { *register(warp, base, *dst) };
-                let mut other =
-                    if *second == NO_REG { [0; WARP] } else { *register(warp, base, *second) };
-                let mut carry = warp.carry;
-                let values = sources.map(|source| self.value(warp, base, source));
-                arith.eval(
-                    &values[..usize::from(*count).min(6)],
-                    &mut result,
-                    &mut other,
-                    mask,
-                    &mut carry,
-                );
-                warp.carry = carry;
-                if *bits < 64 {
-                    let kept = (1u64 << bits) - 1;
-                    result.iter_mut().for_each(|value| *value &= kept);
-                }
-                if *dst != NO_REG {
-                    *register_mut(warp, base, *dst) = result;
-                }
-                if *second != NO_REG {
-                    *register_mut(warp, base, *second) = other;
-                }
-            }
+            Op::Arith(step) => self.arith(warp, base, step, mask),
             Op::Copy { dst, src } => {
                 let value = *self.value(warp, base, *src);
                 write(warp, base, *dst, mask, &value);
@@ -239,7 +220,7 @@ impl Core<'_> {
             Op::CopyAsync { to, from, bytes, size } => {
                 self.copy_async(common, warp, fragment, (to, from), (*bytes, *size), mask)?;
             }
-            Op::Fence(_) => common.order.fence(warp.number as usize),
+            Op::Fence(scope) => self.fence(common, warp, *scope),
             Op::Branch { .. } | Op::BranchIndex { .. } | Op::Call(_) | Op::Return | Op::Exit => {
                 return self.control(common, warp, fragment, op, mask);
             }
@@ -265,13 +246,33 @@ impl Core<'_> {
 
     /// Returns the lanes of a source operand.
     pub(super) fn value<'w>(&'w self, warp: &'w Warp, base: u32, value: Value) -> &'w Lanes {
-        let found = match value.source() {
-            Source::Register(index) => warp.registers.get((base + index) as usize),
-            Source::Constant(index) => self.code.constants.get(index as usize),
-            Source::Address(index) => self.addresses.get(index as usize),
-            Source::Special(index) => warp.specials.get(index as usize),
-        };
-        found.unwrap_or(&ZERO)
+        fetch(self.code, &self.addresses, warp, base, value)
+    }
+
+    fn arith(&mut self, warp: &mut Warp, base: u32, step: &ArithStep, mask: Mask) {
+        let count = usize::from(step.count).min(step.sources.len());
+        let [result, other] = &mut *self.results;
+        if mask != Mask::MAX {
+            *result = *register(warp, base, step.dst);
+            *other = *register(warp, base, step.second);
+        }
+        let mut carry = warp.carry;
+        let mut values = [&ZERO; 6];
+        for (value, &source) in values.iter_mut().zip(&step.sources[..count]) {
+            *value = fetch(self.code, &self.addresses, warp, base, source);
+        }
+        step.arith.eval(&values[..count], result, other, mask, &mut carry);
+        warp.carry = carry;
+        if step.bits < 64 {
+            let kept = (1u64 << step.bits) - 1;
+            result.iter_mut().for_each(|value| *value &= kept);
+        }
+        if step.dst != NO_REG {
+            *register_mut(warp, base, step.dst) = *result;
+        }
+        if step.second != NO_REG {
+            *register_mut(warp, base, step.second) = *other;
+        }
     }
 
     fn pack(
@@ -334,6 +335,22 @@ fn code_refusal(code: &Code, index: u32) -> String {
     code.refusals.get(index as usize).cloned().unwrap_or_default()
 }
 
+fn fetch<'w>(
+    code: &'w Code,
+    addresses: &'w [Lanes],
+    warp: &'w Warp,
+    base: u32,
+    value: Value,
+) -> &'w Lanes {
+    let found = match value.source() {
+        Source::Register(index) => warp.registers.get((base + index) as usize),
+        Source::Constant(index) => code.constants.get(index as usize),
+        Source::Address(index) => addresses.get(index as usize),
+        Source::Special(index) => warp.specials.get(index as usize),
+    };
+    found.unwrap_or(&ZERO)
+}
+
 /// Chooses the fragment to run: one that was passed over too often, or else the one of the lowest rank.
 fn choose(warp: &Warp) -> Option<(usize, bool)> {
     let ready = || warp.fragments.iter().enumerate().filter(|(_, fragment)| fragment.is_ready());
@@ -365,7 +382,7 @@ pub(super) fn predicate_mask(lanes: &Lanes) -> Mask {
 }
 
 pub(super) fn register(warp: &Warp, base: u32, reg: Reg) -> &Lanes {
-    warp.registers.get((base + reg) as usize).unwrap_or(&ZERO)
+    warp.registers.get(base.saturating_add(reg) as usize).unwrap_or(&ZERO)
 }
 
 /// Returns a register; register numbers are below the number that the function declares.

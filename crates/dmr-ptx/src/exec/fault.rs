@@ -262,7 +262,7 @@ impl Default for Limits {
             instructions: 1 << 34,
             resident_blocks: 132 * 16,
             call_depth: 1024,
-            local_bytes: 512 << 10,
+            local_bytes: 128 << 10,
             shared_bytes: 227 << 10,
             printed_bytes: 1 << 20,
         }

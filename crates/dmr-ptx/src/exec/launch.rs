@@ -75,6 +75,7 @@ impl<'a> Launch<'a> {
             addresses: self.addresses(shared.static_bytes),
             params: self.params,
             block: self.block,
+            grid: self.grid,
             memory,
             checks: self.checks,
             limits: self.limits,
@@ -85,6 +86,8 @@ impl<'a> Launch<'a> {
             polls: 0,
             changed: false,
             scratch: Vec::new(),
+            results: Box::new([[0; WARP]; 2]),
+            races: self.checks.global_races.then(Box::default),
             pc: 0,
             local_end: 0,
         };
@@ -152,6 +155,9 @@ impl<'a> Launch<'a> {
                 self.globals.len(),
                 self.program.globals.len()
             ));
+        }
+        if self.kernel.local_bytes > u64::from(self.limits.local_bytes) {
+            return invalid(format!("{} bytes of local memory a thread", self.kernel.local_bytes));
         }
         let align =
             self.kernel.shared.iter().map(|variable| variable.align).max().unwrap_or(1).max(16);
@@ -288,12 +294,11 @@ impl<'a> Launch<'a> {
         let cluster = |values: [u32; 3], dimension: u8| {
             of(self.cluster, dimension).max(1).min(of(values, dimension).max(1))
         };
-        let mut lanes = [0; WARP];
-        for (lane, to) in lanes.iter_mut().enumerate() {
+        let of_lane = |lane: usize| {
             let thread = (warp * WARP + lane) as u32;
             let [x, y, _] = self.block;
             let bit = 1u32 << lane;
-            *to = u64::from(match register {
+            u64::from(match register {
                 S::Tid(d) => of([thread % x, thread / x % y, thread / x / y], d),
                 S::Ntid(d) => of(self.block, d),
                 S::Ctaid(d) => of(index, d),
@@ -322,9 +327,14 @@ impl<'a> Launch<'a> {
                 S::TotalSmemSize | S::AggrSmemSize => shared as u32,
                 S::DynamicSmemSize => self.shared_bytes,
                 _ => 0,
-            });
+            })
+        };
+        match register {
+            S::Tid(_) | S::Laneid | S::LanemaskEq | S::LanemaskLt | S::LanemaskLe | S::LanemaskGt | S::LanemaskGe => {
+                std::array::from_fn(of_lane)
+            }
+            _ => [of_lane(0); WARP],
         }
-        lanes
     }
 }
 

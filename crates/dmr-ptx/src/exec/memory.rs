@@ -7,7 +7,7 @@ use super::code::{Location, Transfer};
 use super::core::{Core, Stop, register_mut};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{Access, AccessKind};
-use super::shadow::{Touch, Touching};
+use super::shadow::Touching;
 use super::space::{Run, SHARED, is_same, lanes_of, next_run, resolve, window};
 use super::warp::{Fragment, Warp};
 
@@ -70,8 +70,8 @@ impl Core<'_> {
                 Ok(())
             },
         )?;
-        if transfer.fence {
-            common.order.fence(warp.number as usize);
+        if let Some(scope) = transfer.fence {
+            self.fence(common, warp, scope);
         }
         Ok(())
     }
@@ -87,8 +87,8 @@ impl Core<'_> {
         let bytes = u32::from(transfer.element) * u32::from(transfer.count);
         let addresses = self.addresses(warp, fragment, &transfer.location);
         let (kind, base) = (transfer.kind, fragment.base);
-        if transfer.fence {
-            common.order.fence(warp.number as usize);
+        if let Some(scope) = transfer.fence {
+            self.fence(common, warp, scope);
         }
         let mut buffer = [0; RUN_BYTES];
         self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
@@ -206,6 +206,8 @@ impl Core<'_> {
             }
             SpaceName::Global | SpaceName::Const | SpaceName::Generic => {
                 let access = self.global_access(common, warp, reach, run, into.len());
+                let touching = if strong { Touching::StrongRead } else { Touching::Read };
+                self.touch_global(common, warp, reach, run, (touching, &[]))?;
                 self.memory.read(&access, into).map_err(|error| refused(reach, run, error))
             }
         }
@@ -261,6 +263,8 @@ impl Core<'_> {
             }
             SpaceName::Global | SpaceName::Generic => {
                 let access = self.global_access(common, warp, reach, run, bytes.len());
+                let touching = if strong { Touching::StrongWrite } else { Touching::Write };
+                self.touch_global(common, warp, reach, run, (touching, bytes))?;
                 self.memory.write(&access, bytes).map_err(|error| refused(reach, run, error))
             }
         }
@@ -309,43 +313,6 @@ impl Core<'_> {
             ));
         }
         Ok(run.address as usize..run.address as usize + len)
-    }
-
-    /// Notes an access to shared memory; `new` are the bytes that it writes.
-    pub(super) fn touch_shared(
-        &self,
-        common: &mut Common,
-        warp: &Warp,
-        reach: &Reach,
-        run: Run,
-        access: (Touching, &[u8]),
-    ) -> Result<(), Box<Stop>> {
-        let Some(shadow) = &mut common.shadow else { return Ok(()) };
-        let (touching, new) = access;
-        let first_thread = warp.number * WARP as u32;
-        let touch = Touch { run, bytes: reach.bytes, first_thread, touching, instruction: self.pc };
-        let mut found = shadow.touch(&touch, &common.order);
-        if reach.uniform && found.is_none() {
-            // Of lanes that read the same bytes, the first and the last stand for all.
-            let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            found =
-                shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
-        }
-        let Some(conflict) = found else { return Ok(()) };
-        let at = conflict.offset as usize;
-        let index = at - run.address as usize;
-        let both_write =
-            touching == Touching::Write && conflict.earlier.touching == Touching::Write;
-        let end = (index / reach.bytes as usize + 1) * reach.bytes as usize;
-        let equal = both_write && new.get(index..end) == common.shared.get(at..at + (end - index));
-        if equal && !self.checks.equal_writes {
-            return Ok(());
-        }
-        let earlier = conflict.earlier;
-        Err(Stop::new(
-            self.race(common, SpaceName::Shared, conflict.offset, touching, earlier, equal),
-            conflict.lane,
-        ))
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `warp`, `block` | the state of a warp and of a block; barriers |
 //! | `control`, `sync` | branches and calls; operations between lanes |
 //! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
-//! | `order`, `shadow` | which accesses are ordered, and the last ones to each byte of shared memory |
+//! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
 //! | `global` | global memory, which the caller provides |
 //! | `fault` | checks, limits, and what ends a launch |
 //! | `printf` | `vprintf` and `__assertfail` |
@@ -18,6 +18,7 @@ mod atomic;
 mod atomics;
 mod block;
 mod code;
+mod conflict;
 mod control;
 mod core;
 mod fault;

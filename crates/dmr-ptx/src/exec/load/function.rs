@@ -9,7 +9,7 @@ use crate::syntax::{
 use crate::types::Type;
 
 use super::{Loader, Placed, Uses};
-use crate::exec::code::{Guard, NO_REG, Op, Reg, Step, Value, WarpStep};
+use crate::exec::code::{ArithStep, Guard, NO_REG, Op, Reg, Step, Value, WarpStep};
 use crate::exec::program::{At, Formal, Function as Decoded, LoadError, Symbol};
 use crate::exec::space::{FUNCTION_STRIDE, FUNCTIONS};
 
@@ -18,6 +18,9 @@ pub(super) type Decoding<T> = Result<T, String>;
 
 /// The maximum bytes of the frame of a function.
 const MOST_FRAME: u64 = 1 << 30;
+
+/// The maximum number of registers of a function.
+const MOST_REGISTERS: u32 = 1 << 16;
 
 /// The numbers of a declared register.
 #[derive(Clone, Copy)]
@@ -170,6 +173,12 @@ impl FunctionLoader<'_, '_> {
         decoded.registers = self.register_count.max(1);
         decoded.frame_bytes = self.frame_bytes;
         (decoded.formals, decoded.returns, decoded.is_callable) = (formals, returns, !is_entry);
+        if self.register_count > MOST_REGISTERS {
+            let message = format!("{} registers", self.register_count);
+            let function = format!("function `{}`", self.function.name);
+            let line = self.function.at.line;
+            self.uses.refusal.get_or_insert(LoadError::Unsupported { function, line, message });
+        }
         for call in self.loader.code.calls.iter_mut().filter(|call| call.caller == self.index) {
             (call.registers, call.frame_bytes) = (self.register_count.max(1), self.frame_bytes);
         }
@@ -278,7 +287,7 @@ impl FunctionLoader<'_, '_> {
             *value = self.value(operand, ty)?;
         }
         let count = sources.len() as u8;
-        self.push(guard, Op::Arith { arith, dst, second, sources: values, count, bits });
+        self.push(guard, Op::Arith(ArithStep { arith, dst, second, sources: values, count, bits }));
         Ok(())
     }
 

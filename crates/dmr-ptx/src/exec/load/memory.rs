@@ -179,7 +179,7 @@ impl FunctionLoader<'_, '_> {
         Ok(Transfer {
             location: self.location(address, modifiers.space)?,
             kind: modifiers.kind,
-            fence: modifiers.acquires || modifiers.releases,
+            fence: (modifiers.acquires || modifiers.releases).then_some(modifiers.scope),
             element: element as u8,
             count: count as u8,
             extend: 0,

@@ -1,0 +1,161 @@
+//! Accesses without order: what is noted of each access, and the report of two.
+
+use crate::races::{Kind, Touch as GlobalTouch};
+use crate::types::WARP;
+
+use super::block::Common;
+use super::core::{Core, Stop};
+use super::fault::{FaultKind, SpaceName, Thread};
+use super::global::Scope;
+use super::memory::Reach;
+use super::shadow::{Touch, Touching};
+use super::space::Run;
+use super::warp::Warp;
+
+/// Two accesses without order, one of them writing.
+struct Pair {
+    space: SpaceName,
+    address: u64,
+    /// The lane of the later access.
+    lane: usize,
+    touching: Touching,
+    /// The thread, the access and the instruction of the earlier one.
+    other: Thread,
+    earlier: Touching,
+    instruction: u32,
+    equal: bool,
+}
+
+impl Core<'_> {
+    /// Orders accesses of a warp before its later ones, for the threads of `scope`.
+    pub(super) fn fence(&mut self, common: &mut Common, warp: &Warp, scope: Scope) {
+        common.order.fence(warp.number as usize);
+        if let Some(races) = self.races.as_mut().filter(|_| scope != Scope::Cta) {
+            races.fence(common.number as u32);
+        }
+    }
+
+    /// Notes an access to shared memory; the bytes are what it writes, and have not been written.
+    pub(super) fn touch_shared(
+        &self,
+        common: &mut Common,
+        warp: &Warp,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) -> Result<(), Box<Stop>> {
+        let Some(shadow) = &mut common.shadow else { return Ok(()) };
+        let (touching, new) = access;
+        let first_thread = warp.number * WARP as u32;
+        let touch = Touch { run, bytes: reach.bytes, first_thread, touching, instruction: self.pc };
+        let mut found = shadow.touch(&touch, &common.order);
+        if reach.uniform && found.is_none() {
+            // Of lanes that read the same bytes, the first and the last stand for all.
+            let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
+            found = shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
+        }
+        let Some(conflict) = found else { return Ok(()) };
+        let at = conflict.offset as usize;
+        let index = at - run.address as usize;
+        let both_write = touching == Touching::Write && conflict.earlier.touching == Touching::Write;
+        let end = (index / reach.bytes as usize + 1) * reach.bytes as usize;
+        let equal = both_write && new.get(index..end) == common.shared.get(at..at + (end - index));
+        let thread = self.thread_index(u32::from(conflict.earlier.thread));
+        self.report_race(&Pair {
+            space: SpaceName::Shared,
+            address: conflict.offset,
+            lane: conflict.lane,
+            touching,
+            other: Thread { block: common.index, thread },
+            earlier: conflict.earlier.touching,
+            instruction: conflict.earlier.instruction,
+            equal,
+        })
+    }
+
+    /// Notes an access to global memory; the bytes are what it writes, and have not been written.
+    pub(super) fn touch_global(
+        &mut self,
+        common: &Common,
+        warp: &mut Warp,
+        reach: &Reach,
+        run: Run,
+        access: (Touching, &[u8]),
+    ) -> Result<(), Box<Stop>> {
+        let Some(races) = &mut self.races else { return Ok(()) };
+        let (touching, new) = access;
+        let lanes = if reach.uniform { reach.mask.count_ones() } else { run.count as u32 };
+        let touch = GlobalTouch {
+            block: common.number as u32,
+            first_thread: warp.number * WARP as u32,
+            address: run.address,
+            lane_bytes: reach.bytes,
+            first_lane: run.first as u32,
+            lanes,
+            is_same: reach.uniform,
+            kind: match touching {
+                Touching::Read => Kind::Read,
+                Touching::Write => Kind::Write,
+                Touching::StrongRead => Kind::StrongRead,
+                Touching::StrongWrite => Kind::StrongWrite,
+            },
+            instruction: self.pc,
+            stamp: common.order.now(),
+        };
+        let seen = |thread, other, stamp| common.order.has_seen(thread, other, stamp);
+        let Some(conflict) = races.touch(&touch, seen) else { return Ok(()) };
+        let mut equal = false;
+        if touching == Touching::Write && conflict.earlier.kind == Kind::Write {
+            let mut old = [0];
+            let at = Run { address: conflict.address, first: conflict.lane as usize % WARP, count: 1 };
+            let byte = Reach { bytes: 1, ..*reach };
+            let access = self.global_access(common, warp, &byte, at, 1);
+            let index = (conflict.address - run.address) as usize;
+            equal = self.memory.read(&access, &mut old).is_ok() && new.get(index) == Some(&old[0]);
+        }
+        let thread = self.thread_index(conflict.earlier.thread);
+        self.report_race(&Pair {
+            space: SpaceName::Global,
+            address: conflict.address,
+            lane: conflict.lane as usize % WARP,
+            touching,
+            other: Thread { block: self.block_index(conflict.earlier.block), thread },
+            earlier: match conflict.earlier.kind {
+                Kind::Read => Touching::Read,
+                Kind::Write => Touching::Write,
+                Kind::StrongRead => Touching::StrongRead,
+                Kind::StrongWrite => Touching::StrongWrite,
+            },
+            instruction: conflict.earlier.instruction,
+            equal,
+        })
+    }
+
+    fn report_race(&self, pair: &Pair) -> Result<(), Box<Stop>> {
+        if pair.equal && !self.checks.equal_writes {
+            return Ok(());
+        }
+        let place = self.code.place(pair.instruction);
+        let kind = FaultKind::Race {
+            space: pair.space,
+            address: pair.address,
+            access: pair.touching.name(),
+            other: pair.other,
+            earlier: format!("accessed ({}) at {place}", pair.earlier.name()),
+            equal: pair.equal,
+        };
+        Err(Stop::new(kind, pair.lane))
+    }
+
+    /// Returns the index in its block of the thread of this number.
+    pub(super) fn thread_index(&self, thread: u32) -> [u32; 3] {
+        let [x, y, _] = self.block;
+        [thread % x, thread / x % y, thread / x / y]
+    }
+
+    /// Returns the index in its grid of the block of this number.
+    fn block_index(&self, block: u32) -> [u32; 3] {
+        let [x, y, _] = self.grid;
+        [block % x, block / x % y, block / x / y]
+    }
+}
