@@ -222,3 +222,35 @@ fn a_barrier_reduces_a_predicate() {
         selp.u32 %r6, 1000, 0, %p3; add.u32 %r5, %r5, %r6; st.global.u32 [%rd1], %r5;";
     assert_eq!(runs_clean(body, 64), [1040; 64]);
 }
+
+/// One thread of each of two blocks runs this on the first words of global memory.
+fn between_blocks(body: &str) -> Result<Vec<u32>, Fault> {
+    let mut memory = Buffer::zeroed(4);
+    let body = format!("mov.u32 %r10, %ctaid.x; {body}");
+    run(&kernel(&body), 2, 1, &[BASE], &mut memory).map(|_| memory.words())
+}
+
+#[test]
+fn blocks_that_touch_a_byte_without_order_race() {
+    let fault = between_blocks("ld.global.u32 %r5, [%rd0]; add.u32 %r5, %r5, 1; st.global.u32 [%rd0], %r5;").unwrap_err();
+    let FaultKind::Race { space, ref other, .. } = fault.kind else { panic!("{fault}") };
+    assert_eq!((space, other.block, fault.thread.block), (SpaceName::Global, [0; 3], [1, 0, 0]));
+    let fault = between_blocks("add.u32 %r5, %r10, 7; st.global.u32 [%rd0], %r5;").unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Race { equal: false, .. }), "{fault}");
+    assert_eq!(between_blocks("atom.global.add.u32 %r5, [%rd0], 1;").unwrap()[0], 2);
+    assert_eq!(between_blocks("st.global.u32 [%rd0], 9;").unwrap()[0], 9, "equal writes are not reported by default");
+}
+
+#[test]
+fn a_flag_behind_a_fence_orders_blocks() {
+    let body = |fence: &str| {
+        format!(
+            "setp.ne.u32 %p1, %r10, 0; @%p1 bra reader;
+             st.global.u32 [%rd0], 77; {fence} st.volatile.global.u32 [%rd0+4], 1; bra end;
+             reader: spin: ld.volatile.global.u32 %r5, [%rd0+4]; setp.eq.u32 %p2, %r5, 0; @%p2 bra spin;
+             {fence} ld.global.u32 %r6, [%rd0]; st.global.u32 [%rd0+8], %r6; end:"
+        )
+    };
+    assert_eq!(between_blocks(&body("membar.gl;")).unwrap(), [77, 1, 77, 0]);
+    assert!(matches!(between_blocks(&body("")).unwrap_err().kind, FaultKind::Race { .. }));
+}

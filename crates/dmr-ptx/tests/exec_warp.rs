@@ -108,3 +108,12 @@ fn a_failed_assertion_names_itself() {
         FaultKind::Assertion("n > 0:12: n > 0: Assertion `n > 0` failed".to_owned())
     );
 }
+
+#[test]
+fn a_shuffle_may_read_a_lane_that_does_not_execute_it() {
+    let body = "setp.ge.u32 %p1, %r1, 8; mov.u32 %r2, %r1; @%p1 bra done;
+        shfl.sync.down.b32 %r3, %r2, 4, 31, 255; setp.lt.u32 %p2, %r1, 4; @%p2 add.u32 %r2, %r2, %r3;
+        done: st.global.u32 [%rd1], %r2;";
+    let words = words_of(body);
+    assert_eq!(words[..5], [4, 6, 8, 10, 4]);
+}

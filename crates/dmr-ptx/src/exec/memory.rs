@@ -8,7 +8,7 @@ use super::core::{Core, Stop, register_mut};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{Access, AccessKind};
 use super::shadow::Touching;
-use super::space::{Run, SHARED, is_same, lanes_of, next_run, resolve, window};
+use super::space::{Run, SHARED, lanes_of, next_run, next_same, resolve, window};
 use super::warp::{Fragment, Warp};
 
 /// The bytes of the largest run: 32 lanes of 32 bytes.
@@ -39,37 +39,27 @@ impl Core<'_> {
         let addresses = self.addresses(warp, fragment, &transfer.location);
         let (kind, base) = (transfer.kind, fragment.base);
         let mut buffer = [0; RUN_BYTES];
-        let uniform = is_same(mask, &addresses);
-        self.for_each_space(
-            &transfer.location,
-            mask,
-            &addresses,
-            |core, space, mask, addresses| {
-                let reach = Reach {
-                    space,
-                    mask,
-                    bytes,
-                    kind,
-                    uniform: uniform && space != SpaceName::Local,
-                };
-                check_aligned(&reach, addresses)?;
-                if reach.uniform {
-                    let lane = mask.trailing_zeros() as usize % WARP;
+        self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
+            let reach = Reach { space, mask, bytes, kind, uniform: false };
+            check_aligned(&reach, addresses)?;
+            let mut rest = mask;
+            while rest != 0 {
+                let same = if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
+                if same != 0 {
+                    let lane = same.trailing_zeros() as usize % WARP;
                     let run = Run { address: addresses[lane], first: lane, count: 1 };
                     let buffer = &mut buffer[..bytes as usize];
+                    let reach = Reach { mask: same, uniform: true, ..reach };
                     core.read_run(common, warp, &reach, run, buffer)?;
-                    broadcast(warp, base, transfer, mask, buffer);
-                    return Ok(());
-                }
-                let mut rest = mask;
-                while let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
+                    broadcast(warp, base, transfer, same, buffer);
+                } else if let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
                     let buffer = &mut buffer[..run.count * bytes as usize];
                     core.read_run(common, warp, &reach, run, buffer)?;
                     scatter(warp, base, transfer, run, buffer);
                 }
-                Ok(())
-            },
-        )?;
+            }
+            Ok(())
+        })?;
         if let Some(scope) = transfer.fence {
             self.fence(common, warp, scope);
         }

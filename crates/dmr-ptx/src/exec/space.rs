@@ -79,6 +79,22 @@ pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, bytes: u64) -> Option
     Some(run)
 }
 
+/// Removes the lanes from `rest` that have the address of its first two lanes; none if these two differ.
+pub(super) fn next_same(rest: &mut Mask, addresses: &Lanes) -> Mask {
+    let first = rest.trailing_zeros() as usize % WARP;
+    let second = (*rest & rest.wrapping_sub(1)).trailing_zeros() as usize;
+    if second >= WARP || addresses[second] != addresses[first] {
+        return 0;
+    }
+    let mut same = 0;
+    for (lane, &address) in addresses.iter().enumerate() {
+        same |= Mask::from(address == addresses[first]) << lane;
+    }
+    same &= *rest;
+    *rest &= !same;
+    same
+}
+
 /// Returns whether the lanes of `mask` have the same value.
 pub(super) fn is_same(mask: Mask, values: &Lanes) -> bool {
     let first = values[mask.trailing_zeros() as usize % WARP];
