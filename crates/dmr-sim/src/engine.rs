@@ -266,6 +266,9 @@ impl Machine {
                 0
             }
             Action::Kernel(launch) => self.run_kernel(epoch, *launch),
+            Action::Several(actions) => {
+                actions.into_iter().map(|action| self.execute(epoch, action)).sum()
+            }
         }
     }
 
@@ -293,6 +296,8 @@ impl Machine {
                 }
                 (&declared.reads, &declared.writes)
             }
+            // Each part is asked for when it executes.
+            Action::Several(_) => (&[], &[]),
             Action::Order | Action::GiveBack { .. } | Action::HostCall(_) => (&[], &[]),
         };
         let (reads, writes) = (on_virtual(reads), on_virtual(writes));

@@ -207,6 +207,8 @@ pub(crate) enum Action {
     },
     Kernel(Box<Launch>),
     HostCall(HostCall),
+    /// The parts of one memset or copy.
+    Several(Vec<Action>),
 }
 
 pub(crate) struct Launch {

@@ -1,6 +1,9 @@
 //! The effects of the driver's memory calls: allocate, free, fill, copy.
 
 use std::alloc::Layout;
+use std::ffi::c_void;
+
+use smallvec::{SmallVec, smallvec};
 
 use crate::abi::*;
 use crate::address::{self, ALIGNMENT};
@@ -16,6 +19,62 @@ use crate::session::Session;
 
 /// An address and a number of bytes.
 type Span = (u64, u64);
+
+/// Ranges of memory of the same length.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    /// The first byte of each.
+    pub(crate) starts: SmallVec<[u64; 1]>,
+    /// The bytes of each.
+    pub(crate) len: u64,
+}
+
+impl Rows {
+    /// One range; none if it is empty.
+    pub(crate) fn one(at: u64, len: u64) -> Self {
+        let starts = if len == 0 { SmallVec::new() } else { smallvec![at] };
+        Self { starts, len }
+    }
+
+    pub(crate) fn first(&self) -> Option<u64> {
+        if self.is_empty() { None } else { self.starts.first().copied() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len == 0 || self.starts.is_empty()
+    }
+
+    fn spans(&self) -> SmallVec<[Span; 1]> {
+        self.starts.iter().map(|&at| (at, self.len)).collect()
+    }
+}
+
+/// A memset: byte `i` of each row becomes byte `i % 4` of the pattern.
+#[derive(Clone, Debug)]
+pub(crate) struct FillWork {
+    pub(crate) rows: Rows,
+    pub(crate) pattern: [u8; 4],
+}
+
+/// A copy of as many rows of the same length.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyWork {
+    pub(crate) to: Rows,
+    pub(crate) from: Rows,
+    /// `true` if the target is pageable host memory.
+    pub(crate) to_host: bool,
+    /// `true` if the source is pageable host memory.
+    pub(crate) from_host: bool,
+    /// `true` if the call names no contexts.
+    pub(crate) by_address: bool,
+}
+
+impl CopyWork {
+    /// Returns the targets and sources of the rows.
+    fn pairs(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.to.starts.iter().copied().zip(self.from.starts.iter().copied())
+    }
+}
 
 /// The alignment of pinned memory: a page.
 const PAGE: usize = 4096;
@@ -93,55 +152,47 @@ impl Machine {
         Err(ERROR_INVALID_VALUE)
     }
 
-    /// Submits a memset of `len` bytes.
-    pub(crate) fn fill(&mut self, stream: u32, at: u64, len: u64, pattern: [u8; 4]) -> Outcome {
-        if len == 0 {
-            return Ok(());
+    /// Submits a memset. Returns `None` if it is empty, or becomes part of a graph.
+    pub(crate) fn fill(&mut self, stream: u32, work: FillWork) -> Outcome<Option<Epoch>> {
+        if work.rows.is_empty() || self.captured(stream)? {
+            return Ok(None);
         }
-        if self.captured(stream)? {
-            return Ok(());
-        }
-        let action = || Action::Fill { at, len, pattern };
-        self.transfer("memset", stream, (None, Some((at, len))), None, action).map(drop)
+        let FillWork { rows, pattern } = work;
+        let fill = |at| Action::Fill { at, len: rows.len, pattern };
+        let action = || rows.starts.iter().map(|&at| fill(at)).collect();
+        self.transfer("memset", stream, &[], &rows.spans(), None, action).map(Some)
     }
 
-    /// Submits a copy between memory that the device reads and writes when the operation executes. `peers` are the
-    /// devices whose memory of `cuMemAlloc` it can access; of other memory it then needs the right. `None` for a
-    /// copy that needs no right.
-    pub(crate) fn copy(
-        &mut self,
-        stream: u32,
-        to: u64,
-        from: u64,
-        len: u64,
-        peers: Option<&[usize]>,
-    ) -> Outcome<Epoch> {
-        let action = || Action::Copy { to, from, len };
-        self.transfer("copy", stream, (Some((from, len)), Some((to, len))), peers, action)
+    /// Submits a copy between memory that the device reads and writes when the operation executes. One by address
+    /// needs the right to memory of other devices that is not of `cuMemAlloc`.
+    pub(crate) fn copy(&mut self, stream: u32, work: &CopyWork) -> Outcome<Epoch> {
+        let devices: SmallVec<[usize; 8]> = (0..self.devices.len()).collect();
+        let peers = work.by_address.then_some(&devices[..]);
+        let copy = |(to, from)| Action::Copy { to, from, len: work.to.len };
+        let action = || work.pairs().map(copy).collect();
+        self.transfer("copy", stream, &work.from.spans(), &work.to.spans(), peers, action)
     }
 
-    /// Submits a copy from pageable memory, whose bytes are read now.
+    /// Submits a copy from pageable memory, whose bytes `take` reads now, row by row.
     pub(crate) fn copy_in(
         &mut self,
         stream: u32,
-        to: u64,
-        len: u64,
-        take: impl FnOnce() -> Box<[u8]>,
+        work: &CopyWork,
+        take: impl Fn(u64) -> Box<[u8]>,
     ) -> Outcome<Epoch> {
-        let action = || Action::Write { to, bytes: take() };
-        self.transfer("copy", stream, (None, Some((to, len))), None, action)
+        let write = |(to, from)| Action::Write { to, bytes: take(from) };
+        let action = || work.pairs().map(write).collect();
+        self.transfer("copy", stream, &[], &work.to.spans(), None, action)
     }
 
     /// Submits a copy to pageable memory: the caller must run it before it returns.
-    pub(crate) fn copy_out(
-        &mut self,
-        stream: u32,
-        to: HostPtr,
-        from: u64,
-        len: u64,
-    ) -> Outcome<Epoch> {
-        let action = || Action::ReadOut { from, to, len };
-        self.transfer("copy", stream, (Some((from, len)), None), None, action)
+    pub(crate) fn copy_out(&mut self, stream: u32, work: &CopyWork) -> Outcome<Epoch> {
+        let read = |(to, from)| {
+            let to = HostPtr(to as usize as *mut c_void);
+            Action::ReadOut { from, to, len: work.from.len }
+        };
+        let action = || work.pairs().map(read).collect();
+        self.transfer("copy", stream, &work.from.spans(), &[], None, action)
     }
 
     /// Queues a memset or copy. One that leaves an allocation is reported, and refused, as by the driver;
@@ -150,17 +201,30 @@ impl Machine {
         &mut self,
         operation: &'static str,
         stream: u32,
-        (read, written): (Option<Span>, Option<Span>),
+        reads: &[Span],
+        writes: &[Span],
         peers: Option<&[usize]>,
-        action: impl FnOnce() -> Action,
+        actions: impl FnOnce() -> Vec<Action>,
     ) -> Outcome<Epoch> {
         let (epoch, deps) = self.begin(stream);
         let access = Access::new(epoch, self.origin(operation));
-        let valid = !self.is_illegal(stream, read.as_slice(), written.as_slice(), peers);
-        let ranges =
-            Ranges { reads: read.as_slice(), writes: written.as_slice(), ..Ranges::default() };
+        let valid = !self.is_illegal(stream, reads, writes, peers);
+        let (mut shown_reads, mut shown_writes) = (reads, writes);
+        if !valid && reads.len().max(writes.len()) > 1 {
+            // One report is enough for many rows: of the first that leaves the allocation.
+            let out = |range: &&Span| self.is_illegal(stream, &[**range], &[], peers);
+            shown_reads = reads.iter().find(out).map_or(&[], std::slice::from_ref);
+            let out = |range: &&Span| self.is_illegal(stream, &[], &[**range], peers);
+            shown_writes = writes.iter().find(out).map_or(&[], std::slice::from_ref);
+        }
+        let ranges = Ranges { reads: shown_reads, writes: shown_writes, ..Ranges::default() };
         self.access(&access, ranges, peers, valid);
-        self.push(epoch, deps, if valid { action() } else { Action::Order });
+        let mut actions = if valid { actions() } else { vec![Action::Order] };
+        let action = match actions.len() {
+            1 => actions.swap_remove(0),
+            _ => Action::Several(actions),
+        };
+        self.push(epoch, deps, action);
         if valid { Ok(epoch) } else { Err(ERROR_INVALID_VALUE) }
     }
 

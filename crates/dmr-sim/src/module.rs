@@ -3,6 +3,7 @@
 use std::ffi::CString;
 
 use crate::abi::*;
+use crate::memory::{CopyWork, Rows};
 use crate::ptx::{self, KernelEntry, Variable};
 use crate::session::Session;
 
@@ -149,12 +150,14 @@ impl Session<'_> {
         let at = self.allocate_now(device, variable.bytes)?;
         self.shadow.name(at, variable.name.as_str().into());
         self.objects.variables.insert(at);
-        let take = || {
+        let take = |_| {
             let mut bytes = variable.initial.clone();
             bytes.resize(variable.bytes as usize, 0);
             bytes.into()
         };
-        let written = self.copy_in(legacy, at, variable.bytes, take)?;
+        let (to, from) = (Rows::one(at, variable.bytes), Rows::one(1, variable.bytes));
+        let work = CopyWork { to, from, to_host: false, from_host: true, by_address: false };
+        let written = self.copy_in(legacy, &work, take)?;
         self.wait_for(written);
         Ok(at)
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 use dmr_sim::{Footprint, ReportKind, Universe};
-use support::gpu::{self, fill, kinds, machine, malloc};
+use support::gpu::{self, fill, kinds, machine, malloc, order};
 
 use CUresult::CUDA_SUCCESS;
 
@@ -110,6 +110,10 @@ fn sim_a_launch_with_a_configuration_is_one_of_its_stream() {
     let mut launch = |config: &sys::CUlaunchConfig| unsafe {
         sys::cuLaunchKernelEx(config, write, params.as_mut_ptr(), null_mut())
     };
+    order(a, b);
+    assert_eq!(launch(&config), CUDA_SUCCESS);
+    assert_eq!(kinds(&universe), []);
+    config.hStream = a;
     assert_eq!(launch(&config), CUDA_SUCCESS);
     assert_eq!(kinds(&universe), [ReportKind::WriteAfterWrite]);
     // SAFETY: as for the configuration.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use super::{chapter, put, required};
+use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::session::{
@@ -147,7 +147,8 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut Handle) -> Code {
     let pop = || {
         let popped = pop_context();
         // SAFETY: the caller's pointer is null, which means that it needs no result, or writable.
-        unsafe { put(context, popped) }.or(Ok(()))
+        unsafe { put_optional(context, popped) };
+        Ok(())
     };
     match current_context() {
         0 => ERROR_INVALID_CONTEXT,

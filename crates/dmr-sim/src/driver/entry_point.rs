@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 use super::{chapter, put, symbols};
 use crate::abi::*;
 
-chapter![cuGetProcAddress, cuGetProcAddress_v2];
+chapter![cuGetProcAddress, cuGetProcAddress_v2, cuGetExportTable];
 
 /// The functions whose suffix depends on the version that a program asks for: the version of CUDA whose header
 /// first replaces the name by the one with the suffix. All other functions have had their highest suffix since
@@ -104,6 +104,13 @@ unsafe extern "C" fn cuGetProcAddress_v2(
         let _ = put(status, if found.is_some() { FOUND } else { NOT_FOUND });
     }
     if found.is_some() { SUCCESS } else { ERROR_NOT_FOUND }
+}
+
+/// Tables of functions for NVIDIA's own libraries, which are not documented: there is none. Libraries that look one up
+/// on their own, such as NVRTC, continue without.
+unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _id: *const c_void) -> Code {
+    // SAFETY: the caller's pointer is null or writable.
+    unsafe { put(table, std::ptr::null()) }.err().unwrap_or(ERROR_NOT_FOUND)
 }
 
 #[cfg(test)]

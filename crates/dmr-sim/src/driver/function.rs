@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::{chapter, put};
+use super::{chapter, put, put_optional};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::ptx::KernelEntry;
@@ -236,8 +236,9 @@ unsafe fn put_param(
         // SAFETY: by this function's contract.
         unsafe {
             put(offset, param.offset)?;
-            put(bytes, param.bytes).or(Ok(()))
+            put_optional(bytes, param.bytes);
         }
+        Ok(())
     })
 }
 

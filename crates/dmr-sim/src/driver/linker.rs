@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{chapter, put, required};
+use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::module::Linker;
@@ -93,9 +93,9 @@ unsafe extern "C" fn cuLinkComplete(
         // SAFETY: the caller's pointers are null or writable.
         unsafe {
             put(image, linked.as_ptr().cast())?;
-            // A null pointer is for a result that the program does not need.
-            put(bytes, linked.len()).or(Ok(()))
+            put_optional(bytes, linked.len());
         }
+        Ok(())
     })
 }
 

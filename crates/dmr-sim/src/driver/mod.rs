@@ -7,6 +7,8 @@
 mod capture;
 mod carved;
 mod context;
+mod copies;
+mod copies_3d;
 mod device;
 mod entry_point;
 mod event;
@@ -16,6 +18,7 @@ mod launch;
 mod library;
 mod linker;
 mod memory;
+mod memset;
 mod module;
 mod occupancy;
 mod peer;
@@ -24,6 +27,7 @@ mod primary;
 mod refused;
 mod stream;
 mod stream_memory;
+mod unified;
 mod virtual_memory;
 
 pub use capture::{is_capture_mode_global, reset_capture_mode};
@@ -47,6 +51,10 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         stream::SYMBOLS,
         event::SYMBOLS,
         memory::SYMBOLS,
+        copies::SYMBOLS,
+        copies_3d::SYMBOLS,
+        memset::SYMBOLS,
+        unified::SYMBOLS,
         pool::SYMBOLS,
         peer::SYMBOLS,
         module::SYMBOLS,
@@ -94,6 +102,16 @@ unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
     // SAFETY: not null, so valid by this function's contract.
     unsafe { to.write_unaligned(value) };
     Ok(())
+}
+
+/// Writes a result that a program can do without.
+///
+/// # Safety
+///
+/// `to` is null, or valid for writing a `T`.
+unsafe fn put_optional<T>(to: *mut T, value: T) {
+    // SAFETY: by this function's contract.
+    let _ = unsafe { put(to, value) };
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::linker::JitOptions;
-use super::{chapter, put, required};
+use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::handle::Kind;
 use crate::module::{Module, texts_in, texts_of};
@@ -159,7 +159,7 @@ unsafe extern "C" fn cuModuleGetGlobal_v2(
     })
 }
 
-/// Writes the address and the size of a variable; a null pointer is for a result that the program does not need.
+/// Writes the address and the size of a variable.
 ///
 /// # Safety
 ///
@@ -174,13 +174,10 @@ pub(super) unsafe fn put_variable(
     let name = name_of(name)?;
     let mut variables = session.module(module)?.variables.iter();
     let found = variables.find(|variable| variable.name == name).ok_or(ERROR_NOT_FOUND)?;
-    if !at.is_null() {
-        // SAFETY: by this function's contract.
-        unsafe { put(at, found.at)? };
-    }
-    if !bytes.is_null() {
-        // SAFETY: by this function's contract.
-        unsafe { put(bytes, found.bytes as usize)? };
+    // SAFETY: by this function's contract.
+    unsafe {
+        put_optional(at, found.at);
+        put_optional(bytes, found.bytes as usize);
     }
     Ok(())
 }

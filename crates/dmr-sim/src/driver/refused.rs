@@ -51,12 +51,11 @@ refused! {
     cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute
     cuDeviceUnregisterAsyncNotification cuExternalMemoryGetMappedBuffer
     cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape
-    cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode
-    cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
-    cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
-    cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode cuGraphAddKernelNode
-    cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode
-    cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3
+    cuFuncSetSharedSize cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddDependencies
+    cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode
+    cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode
+    cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode cuGraphAddMemFreeNode
+    cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3
     cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
     cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
     cuGraphDestroyNode cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
@@ -93,26 +92,21 @@ refused! {
     cuLogicalEndpointCreate cuLogicalEndpointDestroy cuLogicalEndpointExport
     cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve
     cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind cuLogsCurrent
-    cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAdvise
-    cuMemAdvise_v2 cuMemAllocManaged cuMemAllocPitch_v2 cuMemBatchDecompressAsync
-    cuMemDiscardAndPrefetchBatchAsync cuMemDiscardBatchAsync cuMemGetAddressRange_v2
+    cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback
+    cuMemBatchDecompressAsync cuMemDiscardAndPrefetchBatchAsync cuMemDiscardBatchAsync
     cuMemGetDefaultMemPool cuMemGetHandleForAddressRange cuMemGetLocationInfo cuMemGetMemPool
     cuMemImportFromShareableHandle cuMemMapArrayAsync cuMemPoolExportPointer
     cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
-    cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemPrefetchBatchAsync cuMemRangeGetAttribute
-    cuMemRangeGetAttributes cuMemSetMemPool cuMemcpy cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2
-    cuMemcpy2D_v2 cuMemcpy3DAsync_v2 cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_v2 cuMemcpy3DPeer
-    cuMemcpy3DPeerAsync cuMemcpy3DWithAttributesAsync cuMemcpy3D_v2 cuMemcpyAtoA_v2 cuMemcpyAtoD_v2
-    cuMemcpyAtoHAsync_v2 cuMemcpyAtoH_v2 cuMemcpyBatchAsync cuMemcpyBatchAsync_v2 cuMemcpyDtoA_v2
-    cuMemcpyHtoAAsync_v2 cuMemcpyHtoA_v2 cuMemcpyWithAttributesAsync cuMemsetD16_v2
-    cuMemsetD2D16Async cuMemsetD2D16_v2 cuMemsetD2D32Async cuMemsetD2D32_v2 cuMemsetD2D8Async
-    cuMemsetD2D8_v2 cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
+    cuMemPrefetchBatchAsync cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemSetMemPool
+    cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_v2 cuMemcpy3DWithAttributesAsync cuMemcpyAtoA_v2
+    cuMemcpyAtoD_v2 cuMemcpyAtoHAsync_v2 cuMemcpyAtoH_v2 cuMemcpyBatchAsync cuMemcpyBatchAsync_v2
+    cuMemcpyDtoA_v2 cuMemcpyHtoAAsync_v2 cuMemcpyHtoA_v2 cuMemcpyWithAttributesAsync
+    cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
     cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleGetSurfRef
     cuModuleGetTexRef cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindAddr_v2
     cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastCreate cuMulticastGetGranularity
     cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
-    cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute cuProfilerInitialize
-    cuSignalExternalSemaphoresAsync cuStreamAttachMemAsync cuStreamBeginCaptureToCig
+    cuProfilerInitialize cuSignalExternalSemaphoresAsync cuStreamBeginCaptureToCig
     cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCaptureToCig
     cuStreamGetCaptureInfo cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v3
     cuStreamGetDevResource cuStreamGetGreenCtx cuStreamUpdateCaptureDependencies

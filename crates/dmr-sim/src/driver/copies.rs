@@ -1,0 +1,202 @@
+//! Copies of one dimension: which sides may be pageable host memory, and when the host waits.
+
+use super::chapter;
+use crate::abi::*;
+use crate::address;
+use crate::memory::{CopyWork, Rows};
+use crate::session::{Scope, Session, driver_call};
+
+chapter![
+    cuMemcpy,
+    cuMemcpyAsync,
+    cuMemcpyHtoD_v2,
+    cuMemcpyHtoDAsync_v2,
+    cuMemcpyDtoH_v2,
+    cuMemcpyDtoHAsync_v2,
+    cuMemcpyDtoD_v2,
+    cuMemcpyDtoDAsync_v2,
+    cuMemcpyPeer,
+    cuMemcpyPeerAsync,
+];
+
+/// The side of a copy that may be pageable host memory. Both never are.
+#[derive(Clone, Copy)]
+pub(super) enum Pageable {
+    /// `by_address`: the call names no contexts.
+    Neither {
+        by_address: bool,
+    },
+    Source,
+    Target,
+    Either,
+}
+
+/// Submits a copy. Device and pinned memory can be on either side, as unified addressing allows.
+/// Synchronous copies (`waits`) use the legacy stream, and wait according to the manual's "API
+/// synchronization behavior".
+///
+/// # Safety
+///
+/// A side that may be pageable, and is neither device nor pinned memory, is valid for `len` bytes
+/// until this returns.
+unsafe fn memcpy(
+    name: &'static str,
+    stream: Handle,
+    to: u64,
+    from: u64,
+    len: usize,
+    pageable: Pageable,
+    waits: bool,
+) -> Code {
+    driver_call(name, Scope::Stream(stream), |session| {
+        let stream = session.stream(stream)?;
+        if to == 0 || from == 0 {
+            return if len == 0 { Ok(()) } else { Err(ERROR_INVALID_VALUE) };
+        }
+        let (to, from) = (Rows::one(to, len as u64), Rows::one(from, len as u64));
+        // SAFETY: by this function's contract.
+        unsafe { submit_copy(session, stream, to, from, pageable, waits) }
+    })
+}
+
+/// Submits a copy of rows, as [`memcpy`] does of one.
+///
+/// # Safety
+///
+/// As [`memcpy`], for each row.
+pub(super) unsafe fn submit_copy(
+    session: &mut Session<'_>,
+    stream: u32,
+    to: Rows,
+    from: Rows,
+    pageable: Pageable,
+    waits: bool,
+) -> Outcome {
+    let (Some(to_start), Some(from_start)) = (to.first(), from.first()) else { return Ok(()) };
+    if to.len > isize::MAX as u64 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let on_device = address::is_on_device;
+    let is_pageable = |at| !on_device(at) && !session.is_pinned(at);
+    let (from_host, to_host) = (is_pageable(from_start), is_pageable(to_start));
+    let allowed = match (from_host, to_host) {
+        (false, false) => true,
+        (true, false) => matches!(pageable, Pageable::Source | Pageable::Either),
+        (false, true) => matches!(pageable, Pageable::Target | Pageable::Either),
+        (true, true) => false,
+    };
+    if !allowed {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // Without access, it copies memory of `cuMemAlloc` of other devices only (as observed on an H200).
+    let by_address = matches!(pageable, Pageable::Neither { by_address: true });
+    let work = CopyWork { to, from, to_host, from_host, by_address };
+    if session.captured(stream)? {
+        return Ok(());
+    }
+    if work.to_host {
+        let epoch = session.copy_out(stream, &work)?;
+        session.wait_for(epoch);
+        return Ok(());
+    }
+    if work.from_host {
+        if waits {
+            // Waits for earlier work of the stream; the transfer itself need not be complete.
+            session.synchronize_stream(stream);
+        }
+        let len = work.from.len as usize;
+        // SAFETY: by this function's contract, pageable memory is readable during the call. It is
+        // read only if the range fits on the device.
+        let take =
+            |at: u64| unsafe { std::slice::from_raw_parts(at as usize as *const u8, len) }.into();
+        return session.copy_in(stream, &work, take).map(drop);
+    }
+    let epoch = session.copy(stream, &work)?;
+    if waits && !(on_device(to_start) && on_device(from_start)) {
+        session.wait_for(epoch);
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: u64, len: usize) -> Code {
+    // SAFETY: the driver's contract is that of `memcpy`; so for all copies here.
+    unsafe { memcpy("cuMemcpyHtoD_v2", 0, to, from, len, Pageable::Source, true) }
+}
+
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: CUdeviceptr,
+    from: u64,
+    len: usize,
+    stream: Handle,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyHtoDAsync_v2", stream, to, from, len, Pageable::Source, false) }
+}
+
+unsafe extern "C" fn cuMemcpyDtoH_v2(to: u64, from: CUdeviceptr, len: usize) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyDtoH_v2", 0, to, from, len, Pageable::Target, true) }
+}
+
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: u64,
+    from: CUdeviceptr,
+    len: usize,
+    stream: Handle,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyDtoHAsync_v2", stream, to, from, len, Pageable::Target, false) }
+}
+
+/// Between two addresses of a call that names no contexts.
+const BY_ADDRESS: Pageable = Pageable::Neither { by_address: true };
+/// Between two addresses of a call that names their contexts.
+const BY_CONTEXT: Pageable = Pageable::Neither { by_address: false };
+
+unsafe extern "C" fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, len: usize) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyDtoD_v2", 0, to, from, len, BY_ADDRESS, true) }
+}
+
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    len: usize,
+    stream: Handle,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyDtoDAsync_v2", stream, to, from, len, BY_ADDRESS, false) }
+}
+
+unsafe extern "C" fn cuMemcpy(to: u64, from: u64, len: usize) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpy", 0, to, from, len, Pageable::Either, true) }
+}
+
+unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: Handle) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyAsync", stream, to, from, len, Pageable::Either, false) }
+}
+
+unsafe extern "C" fn cuMemcpyPeer(
+    to: CUdeviceptr,
+    _to_context: Handle,
+    from: CUdeviceptr,
+    _from_context: Handle,
+    len: usize,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyPeer", 0, to, from, len, BY_CONTEXT, true) }
+}
+
+unsafe extern "C" fn cuMemcpyPeerAsync(
+    to: CUdeviceptr,
+    _to_context: Handle,
+    from: CUdeviceptr,
+    _from_context: Handle,
+    len: usize,
+    stream: Handle,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { memcpy("cuMemcpyPeerAsync", stream, to, from, len, BY_CONTEXT, false) }
+}
