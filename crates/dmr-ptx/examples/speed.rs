@@ -48,7 +48,7 @@ struct Bytes(Vec<u8>);
 impl Bytes {
     fn part(&mut self, access: &Access) -> Result<&mut [u8], AccessError> {
         let start = access.address.wrapping_sub(BASE) as usize;
-        let error = || AccessError { offset: 0, message: "out of bounds".to_owned() };
+        let error = || AccessError::new(0, "out of bounds");
         self.0.get_mut(start..start.saturating_add(access.bytes as usize)).ok_or_else(error)
     }
 }

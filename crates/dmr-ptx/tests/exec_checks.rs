@@ -21,7 +21,7 @@ fn kernel(body: &str) -> String {
     )
 }
 
-fn fault_of(body: &str, threads: u32) -> Fault {
+fn fault_of(body: &str, threads: u32) -> Box<Fault> {
     run(&kernel(body), 1, threads, &[BASE], &mut Buffer::zeroed(64)).unwrap_err()
 }
 
@@ -122,16 +122,16 @@ fn atomics_and_fences_order_the_warps_of_a_block() {
 #[test]
 fn a_read_of_what_no_thread_has_written_is_found() {
     let fault = fault_of("ld.shared.u32 %r5, [%r2];", 8);
-    assert_eq!(
+    assert!(matches!(
         fault.kind,
-        FaultKind::Uninitialised { space: SpaceName::Shared, address: 0, bytes: 4 }
-    );
+        FaultKind::Uninitialised { space: SpaceName::Shared, address: 0, bytes: 4, .. }
+    ));
     let body = "mov.u64 %rd2, depot; st.local.u32 [%rd2], %r1; ld.local.u64 %rd3, [%rd2];";
     let fault = fault_of(body, 8);
-    assert_eq!(
+    assert!(matches!(
         fault.kind,
-        FaultKind::Uninitialised { space: SpaceName::Local, address: 0, bytes: 8 }
-    );
+        FaultKind::Uninitialised { space: SpaceName::Local, address: 0, bytes: 8, .. }
+    ));
     runs_clean(
         &body.replace("ld.local.u64 %rd3", "st.local.u32 [%rd2+4], 0; ld.local.u64 %rd3"),
         8,
@@ -141,10 +141,10 @@ fn a_read_of_what_no_thread_has_written_is_found() {
 #[test]
 fn an_overrun_by_one_element_is_found_in_every_space() {
     let shared = fault_of("st.shared.u32 [%r2+4], %r1;", 64);
-    assert_eq!(
+    assert!(matches!(
         shared.kind,
-        FaultKind::OutOfBounds { space: SpaceName::Shared, address: 256, bytes: 4, len: 256 }
-    );
+        FaultKind::OutOfBounds { space: SpaceName::Shared, address: 256, bytes: 4, len: 256, .. }
+    ));
     assert_eq!(shared.thread.thread, [63, 0, 0]);
     let global = fault_of("st.global.u32 [%rd1+4], %r1;", 64);
     assert!(matches!(global.kind, FaultKind::Memory { .. }), "{global}");
@@ -173,9 +173,8 @@ fn an_overrun_by_one_element_is_found_in_every_space() {
 #[test]
 fn a_misaligned_access_is_found() {
     let fault = fault_of("st.global.v2.u32 [%rd1], {%r1, %r1};", 32);
-    assert_eq!(
-        fault.kind,
-        FaultKind::Misaligned { space: SpaceName::Global, address: BASE + 4, bytes: 8 }
+    assert!(
+        matches!(fault.kind, FaultKind::Misaligned { space: SpaceName::Global, address, bytes: 8, .. } if address == BASE + 4)
     );
     assert_eq!(fault.thread.thread, [1, 0, 0]);
 }
@@ -224,7 +223,7 @@ fn a_barrier_reduces_a_predicate() {
 }
 
 /// One thread of each of two blocks runs this on the first words of global memory.
-fn between_blocks(body: &str) -> Result<Vec<u32>, Fault> {
+fn between_blocks(body: &str) -> Result<Vec<u32>, Box<Fault>> {
     let mut memory = Buffer::zeroed(4);
     let body = format!("mov.u32 %r10, %ctaid.x; {body}");
     run(&kernel(&body), 2, 1, &[BASE], &mut memory).map(|_| memory.words())
@@ -232,13 +231,20 @@ fn between_blocks(body: &str) -> Result<Vec<u32>, Fault> {
 
 #[test]
 fn blocks_that_touch_a_byte_without_order_race() {
-    let fault = between_blocks("ld.global.u32 %r5, [%rd0]; add.u32 %r5, %r5, 1; st.global.u32 [%rd0], %r5;").unwrap_err();
+    let fault = between_blocks(
+        "ld.global.u32 %r5, [%rd0]; add.u32 %r5, %r5, 1; st.global.u32 [%rd0], %r5;",
+    )
+    .unwrap_err();
     let FaultKind::Race { space, ref other, .. } = fault.kind else { panic!("{fault}") };
     assert_eq!((space, other.block, fault.thread.block), (SpaceName::Global, [0; 3], [1, 0, 0]));
     let fault = between_blocks("add.u32 %r5, %r10, 7; st.global.u32 [%rd0], %r5;").unwrap_err();
     assert!(matches!(fault.kind, FaultKind::Race { equal: false, .. }), "{fault}");
     assert_eq!(between_blocks("atom.global.add.u32 %r5, [%rd0], 1;").unwrap()[0], 2);
-    assert_eq!(between_blocks("st.global.u32 [%rd0], 9;").unwrap()[0], 9, "equal writes are not reported by default");
+    assert_eq!(
+        between_blocks("st.global.u32 [%rd0], 9;").unwrap()[0],
+        9,
+        "equal writes are not reported by default"
+    );
 }
 
 #[test]

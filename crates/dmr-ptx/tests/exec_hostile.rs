@@ -46,7 +46,11 @@ impl GlobalMemory for Guarded {
         self.0.write(access, bytes)
     }
 
-    fn atomic(&mut self, access: &Access, change: &mut dyn FnMut(&mut [u8])) -> Result<(), AccessError> {
+    fn atomic(
+        &mut self,
+        access: &Access,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), AccessError> {
         assert!(access.bytes <= 16 && access.address.is_multiple_of(u64::from(access.bytes)));
         self.0.atomic(access, change)
     }
@@ -57,16 +61,23 @@ fn launch(program: &Program, random: &mut fastrand::Rng) {
     for kernel in program.kernels() {
         let mut params = vec![0; kernel.param_bytes.min(1 << 16)];
         params.chunks_mut(8).for_each(|param| {
-            let value = if random.bool() { BASE + random.u64(..4096) } else { random.u64(..) >> random.u32(..64) };
+            let value = if random.bool() {
+                BASE + random.u64(..4096)
+            } else {
+                random.u64(..) >> random.u32(..64)
+            };
             param.copy_from_slice(&value.to_le_bytes()[..param.len()]);
         });
         if let [first, ..] = params.as_chunks_mut::<8>().0 {
             *first = BASE.to_le_bytes();
         }
-        let mut launch = Launch::new(program, kernel, [random.u32(1..4), 1, 1], [random.u32(1..100), 1, 1]);
-        (launch.params, launch.globals, launch.shared_bytes) = (&params, &globals, random.u32(..64));
+        let mut launch =
+            Launch::new(program, kernel, [random.u32(1..4), 1, 1], [random.u32(1..100), 1, 1]);
+        (launch.params, launch.globals, launch.shared_bytes) =
+            (&params, &globals, random.u32(..64));
         launch.limits.instructions = 20_000;
-        launch.checks = if random.bool() { dmr_ptx::Checks::all() } else { dmr_ptx::Checks::none() };
+        launch.checks =
+            if random.bool() { dmr_ptx::Checks::all() } else { dmr_ptx::Checks::none() };
         let _ = launch.run(&mut Guarded(Buffer::zeroed(1024)));
     }
 }
@@ -83,7 +94,20 @@ fn the_kernel_itself_runs() {
 
 /// Replaces words, numbers and whole statements of the kernel by others of it.
 fn mutate(text: &str, random: &mut fastrand::Rng) -> String {
-    const NUMBERS: [&str; 12] = ["0", "1", "-1", "31", "32", "4", "255", "65536", "0x7fffffff", "0xffffffffffffffff", "1000000", "16"];
+    const NUMBERS: [&str; 12] = [
+        "0",
+        "1",
+        "-1",
+        "31",
+        "32",
+        "4",
+        "255",
+        "65536",
+        "0x7fffffff",
+        "0xffffffffffffffff",
+        "1000000",
+        "16",
+    ];
     let mut statements: Vec<String> = text.split_inclusive(';').map(str::to_owned).collect();
     for _ in 0..random.usize(1..4) {
         let at = random.usize(..statements.len());
@@ -94,12 +118,18 @@ fn mutate(text: &str, random: &mut fastrand::Rng) -> String {
             2 => drop(statements.remove(at)),
             _ => {
                 let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '%' | '.');
-                let words: Vec<&str> = statements[at].split(|c| !is_word(c)).filter(|word| !word.is_empty()).collect();
-                let others: Vec<&str> = other.split(|c| !is_word(c)).filter(|word| !word.is_empty()).collect();
+                let words: Vec<&str> =
+                    statements[at].split(|c| !is_word(c)).filter(|word| !word.is_empty()).collect();
+                let others: Vec<&str> =
+                    other.split(|c| !is_word(c)).filter(|word| !word.is_empty()).collect();
                 if let (false, false) = (words.is_empty(), others.is_empty()) {
                     let word = words[random.usize(..words.len())];
                     let digits = word.trim_start_matches(|c: char| !c.is_ascii_digit());
-                    let by = if digits == word { NUMBERS[random.usize(..NUMBERS.len())] } else { others[random.usize(..others.len())] };
+                    let by = if digits == word {
+                        NUMBERS[random.usize(..NUMBERS.len())]
+                    } else {
+                        others[random.usize(..others.len())]
+                    };
                     statements[at] = statements[at].replacen(word, by, 1);
                 }
             }
@@ -110,7 +140,8 @@ fn mutate(text: &str, random: &mut fastrand::Rng) -> String {
 
 #[test]
 fn mutated_kernels_end_with_faults() {
-    let programs: u64 = std::env::var("DMR_PTX_PROGRAMS").ok().and_then(|count| count.parse().ok()).unwrap_or(1500);
+    let programs: u64 =
+        std::env::var("DMR_PTX_PROGRAMS").ok().and_then(|count| count.parse().ok()).unwrap_or(1500);
     let mut loaded = 0;
     for seed in 0..programs {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -119,7 +150,9 @@ fn mutated_kernels_end_with_faults() {
         if program.kernels().iter().any(|kernel| kernel.refusal.is_none()) {
             loaded += 1;
         }
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| launch(&program, &mut random)));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            launch(&program, &mut random)
+        }));
         assert!(result.is_ok(), "program {seed} panics:\n{text}");
     }
     assert!(loaded > programs / 10, "only {loaded} of {programs} programs can run");

@@ -73,7 +73,7 @@ const PRINT: &str = ".extern .func (.param .b32 r) vprintf(.param .b64 format, .
     .extern .func __assertfail(.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n, .param .b64 s);
     .global .align 1 .b8 text[64];";
 
-fn prints(format: &str, body: &str) -> Result<String, dmr_ptx::Fault> {
+fn prints(format: &str, body: &str) -> Result<String, Box<dmr_ptx::Fault>> {
     let text = kernel(&format!(
         ".local .align 8 .b8 arguments[32]; mov.u64 %rd2, arguments; cvta.local.u64 %rd3, %rd2;
          mov.u64 %rd4, text; cvta.global.u64 %rd4, %rd4; {body}"

@@ -3,7 +3,7 @@
 use crate::arith::{self, Arith};
 use crate::types::{Lanes, Type, WARP};
 
-/// How an atomic instruction computes the new value of an element.
+/// The computation of the new value of an element.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Exchange,

@@ -3,6 +3,7 @@
 use crate::types::Mask;
 
 use super::code::{BarrierKind, NO_REG};
+use super::core::Faulted;
 use super::fault::{Checks, FaultKind};
 use super::order::Order;
 use super::shadow::Shadow;
@@ -12,7 +13,7 @@ use super::warp::{State, Warp};
 /// The number of barriers of a block.
 const BARRIERS: usize = 16;
 
-/// What a barrier has counted since it last completed.
+/// The arrivals at a barrier since it last completed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrivals {
     /// For each warp, the lanes that have arrived.
@@ -24,7 +25,7 @@ pub(super) struct Arrivals {
     false_lanes: u32,
 }
 
-/// What the warps of a block share.
+/// The state that the warps of a block share.
 #[derive(Debug)]
 pub(super) struct Common {
     /// The number of the block in its grid.
@@ -101,14 +102,6 @@ pub(super) struct Block {
     pub(super) warps: Vec<Warp>,
 }
 
-/// A fault at the instruction of a fragment.
-#[derive(Debug)]
-pub(super) struct Stuck {
-    pub(super) kind: FaultKind,
-    pub(super) thread: u32,
-    pub(super) pc: u32,
-}
-
 impl Block {
     pub(super) fn is_finished(&self) -> bool {
         self.warps.iter().all(|warp| warp.live == 0)
@@ -119,7 +112,7 @@ impl Block {
     }
 
     /// Completes the barriers at which every expected thread has arrived.
-    pub(super) fn complete_barriers(&mut self, checks: Checks) -> Result<(), Stuck> {
+    pub(super) fn complete_barriers(&mut self, checks: Checks) -> Result<(), Box<Faulted>> {
         let mut rest = self.common.arrived;
         while rest != 0 {
             let id = rest.trailing_zeros();
@@ -148,7 +141,7 @@ impl Block {
     }
 
     /// Refuses a barrier that some threads of the block have left out, or a warp reached in parts.
-    fn check_barrier(&self, id: u32) -> Result<(), Stuck> {
+    fn check_barrier(&self, id: u32) -> Result<(), Box<Faulted>> {
         let all = self.common.barriers[id as usize].threads.is_none();
         for warp in &self.warps {
             let mut first: Option<u32> = None;
@@ -162,7 +155,7 @@ impl Block {
                     let kind = FaultKind::DivergentBarrier(format!(
                         "threads of one warp reach barrier {id} at different instructions"
                     ));
-                    return Err(Stuck { kind, thread, pc: fragment.pc });
+                    return Err(Box::new(Faulted { kind, thread, pc: fragment.pc }));
                 }
                 first = Some(fragment.pc);
             }
@@ -176,17 +169,17 @@ impl Block {
             "thread {} of the block exited before barrier {id}, at which others wait",
             exited.number * 32 + lane
         ));
-        Err(self.waiting(kind))
+        Err(Box::new(self.waiting(kind)))
     }
 
     /// Makes a fault at the first waiting fragment.
-    fn waiting(&self, kind: FaultKind) -> Stuck {
+    fn waiting(&self, kind: FaultKind) -> Faulted {
         let mut fragments =
             self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
         let found = fragments.find(|(_, fragment)| !fragment.is_ready());
         let (thread, pc) =
             found.map_or((0, 0), |(warp, f)| (warp.number * 32 + f.mask.trailing_zeros(), f.pc));
-        Stuck { kind, thread, pc }
+        Faulted { kind, thread, pc }
     }
 
     fn release(&mut self, id: u32) {
@@ -228,7 +221,7 @@ impl Block {
     }
 
     /// Describes why no thread can run: a barrier or a warp operation that some threads never reach.
-    pub(super) fn describe_stuck(&self) -> Stuck {
+    pub(super) fn describe_stuck(&self) -> Faulted {
         let fragments =
             || self.warps.iter().flat_map(|warp| warp.fragments.iter().map(move |f| (warp, f)));
         for (warp, fragment) in fragments() {
@@ -243,7 +236,7 @@ impl Block {
                 "lanes {:#010x} wait for lanes {missing:#010x}{exited}: lane {absent} never arrives",
                 fragment.mask
             ));
-            return Stuck {
+            return Faulted {
                 kind,
                 thread: warp.number * 32 + fragment.mask.trailing_zeros(),
                 pc: fragment.pc,

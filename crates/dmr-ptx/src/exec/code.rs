@@ -18,7 +18,7 @@ pub(super) const NO_REG: Reg = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Value(u32);
 
-/// Where a [`Value`] is.
+/// The place of a [`Value`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Register(Reg),
@@ -58,11 +58,6 @@ impl Value {
             _ => Source::Special(index),
         }
     }
-
-    /// Returns whether every lane of every warp has the same value.
-    pub(super) const fn is_uniform(self) -> bool {
-        matches!(self.source(), Source::Constant(_) | Source::Address(_))
-    }
 }
 
 /// The predicate of an instruction.
@@ -83,15 +78,15 @@ pub(super) struct Step {
     pub(super) op: Op,
 }
 
-/// Where an instruction accesses memory: `base + offset`, plus the frame of the function.
+/// The address of an access: `base + offset`, plus the frame of the function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Location {
     pub(super) space: SpaceName,
     pub(super) base: Value,
     pub(super) offset: i64,
-    /// Whether the offset counts from the frame of the function in local memory.
+    /// True if the offset counts from the frame of the function in local memory.
     pub(super) frame: bool,
-    /// Whether addresses have 32 bits.
+    /// True if addresses have 32 bits.
     pub(super) narrow: bool,
 }
 
@@ -106,7 +101,7 @@ pub(super) struct Transfer {
     pub(super) element: u8,
     /// The number of elements.
     pub(super) count: u8,
-    /// Whether loaded elements are sign-extended, and to how many bits.
+    /// True if loaded elements are sign-extended, and to how many bits.
     pub(super) extend: u8,
     /// The registers to load.
     pub(super) registers: [Reg; 8],
@@ -119,7 +114,7 @@ pub(super) struct Transfer {
 pub(super) struct Atomic {
     pub(super) location: Location,
     pub(super) scope: Scope,
-    /// Whether it acquires, and whether it releases.
+    /// True if it acquires, and if it releases.
     pub(super) acquires: bool,
     pub(super) releases: bool,
     pub(super) change: Change,
@@ -134,7 +129,7 @@ pub(super) struct Atomic {
     pub(super) swap: [Value; 2],
 }
 
-/// What a barrier instruction does.
+/// The kind of a barrier instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BarrierKind {
     Sync,
@@ -154,7 +149,7 @@ pub(super) struct Barrier {
     /// The predicate of a reduction.
     pub(super) predicate: Value,
     pub(super) dst: Reg,
-    /// Whether all threads of a warp execute the same instruction.
+    /// True if all threads of a warp execute the same instruction.
     pub(super) aligned: bool,
 }
 

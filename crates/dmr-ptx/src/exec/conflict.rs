@@ -52,12 +52,14 @@ impl Core<'_> {
         if reach.uniform && found.is_none() {
             // Of lanes that read the same bytes, the first and the last stand for all.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            found = shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
+            found =
+                shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
         }
         let Some(conflict) = found else { return Ok(()) };
         let at = conflict.offset as usize;
         let index = at - run.address as usize;
-        let both_write = touching == Touching::Write && conflict.earlier.touching == Touching::Write;
+        let both_write =
+            touching == Touching::Write && conflict.earlier.touching == Touching::Write;
         let end = (index / reach.bytes as usize + 1) * reach.bytes as usize;
         let equal = both_write && new.get(index..end) == common.shared.get(at..at + (end - index));
         let thread = self.thread_index(u32::from(conflict.earlier.thread));
@@ -107,7 +109,8 @@ impl Core<'_> {
         let mut equal = false;
         if touching == Touching::Write && conflict.earlier.kind == Kind::Write {
             let mut old = [0];
-            let at = Run { address: conflict.address, first: conflict.lane as usize % WARP, count: 1 };
+            let at =
+                Run { address: conflict.address, first: conflict.lane as usize % WARP, count: 1 };
             let byte = Reach { bytes: 1, ..*reach };
             let access = self.global_access(common, warp, &byte, at, 1);
             let index = (conflict.address - run.address) as usize;

@@ -9,8 +9,8 @@ use super::fault::{Checks, FaultKind, Limits};
 use super::global::GlobalMemory;
 use super::program::Code;
 use super::space::{lanes_of, resolve};
-use crate::races::Races;
 use super::warp::{Fragment, State, Warp};
+use crate::races::Races;
 
 /// The instructions that a warp runs before the next warp does.
 const SLICE: u32 = 1024;
@@ -38,7 +38,7 @@ impl Stop {
     }
 }
 
-/// What follows an instruction.
+/// The way on after an instruction.
 pub(super) enum Flow {
     /// The next instruction.
     Next,
@@ -48,7 +48,7 @@ pub(super) enum Flow {
     Choose,
 }
 
-/// What all blocks of a launch share while they run.
+/// The state that all blocks of a launch share while they run.
 pub(super) struct Core<'a> {
     pub(super) code: &'a Code,
     /// The addresses that the launch determines, by [`Source::Address`].
@@ -67,7 +67,7 @@ pub(super) struct Core<'a> {
     pub(super) printed: Vec<u8>,
     /// The polls of the running warp since it began its slice or stored a new value.
     pub(super) polls: u32,
-    /// Whether a store has changed memory since the launch last looked.
+    /// True if a store has changed memory since the launch last looked.
     pub(super) changed: bool,
     pub(super) scratch: Vec<Lanes>,
     /// The results of the arithmetic instruction that runs.
@@ -90,7 +90,11 @@ pub(super) struct Faulted {
 
 impl Core<'_> {
     /// Runs a warp until its slice is spent or all of its lanes wait or have exited.
-    pub(super) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp) -> Result<(), Faulted> {
+    pub(super) fn run_warp(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+    ) -> Result<(), Box<Faulted>> {
         self.polls = 0;
         let mut left = SLICE;
         while left > 0 && self.polls < POLLS {
@@ -106,7 +110,7 @@ impl Core<'_> {
                 Ok(ran) => ran,
                 Err(stop) => {
                     let thread = warp.number * WARP as u32 + stop.lane as u32;
-                    return Err(Faulted { kind: stop.kind, thread, pc: self.pc });
+                    return Err(Box::new(Faulted { kind: stop.kind, thread, pc: self.pc }));
                 }
             };
             left = left.saturating_sub(ran.max(1));
@@ -119,11 +123,8 @@ impl Core<'_> {
             if self.executed > self.limits.instructions {
                 let kind = FaultKind::InstructionLimit(self.limits.instructions);
                 let lane = warp.live.trailing_zeros() % WARP as u32;
-                return Err(Faulted {
-                    kind,
-                    thread: warp.number * WARP as u32 + lane,
-                    pc: self.pc,
-                });
+                let thread = warp.number * WARP as u32 + lane;
+                return Err(Box::new(Faulted { kind, thread, pc: self.pc }));
             }
             self.settle(common, warp)?;
         }

@@ -1,4 +1,4 @@
-//! What a launch may do, what ends it early, and what it returns.
+//! The checks and limits of a launch, its faults, and its result.
 
 use std::fmt;
 
@@ -77,7 +77,7 @@ impl fmt::Display for SpaceName {
     }
 }
 
-/// Why a launch ended early.
+/// The reason why a launch ended early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -89,6 +89,7 @@ pub enum FaultKind {
     InvalidLaunch(String),
     /// An address that is not a multiple of the size of the access.
     #[error("misaligned {bytes}-byte access to {space} memory at {address:#x}")]
+    #[non_exhaustive]
     Misaligned {
         /// The space.
         space: SpaceName,
@@ -101,6 +102,7 @@ pub enum FaultKind {
     #[error(
         "{bytes}-byte access out of bounds to {space} memory at {address:#x}: it has {len} bytes"
     )]
+    #[non_exhaustive]
     OutOfBounds {
         /// The space.
         space: SpaceName,
@@ -113,6 +115,7 @@ pub enum FaultKind {
     },
     /// A read of bytes that no thread has written.
     #[error("{bytes}-byte read of uninitialised {space} memory at {address:#x}")]
+    #[non_exhaustive]
     Uninitialised {
         /// The space.
         space: SpaceName,
@@ -123,6 +126,7 @@ pub enum FaultKind {
     },
     /// An access that the memory of the caller refused.
     #[error("{message}")]
+    #[non_exhaustive]
     Memory {
         /// The first address of the access.
         address: u64,
@@ -130,20 +134,21 @@ pub enum FaultKind {
         message: String,
     },
     /// Two threads accessed the same byte without order, one of them writing.
-    #[error("race: {access} of {space} memory at {address:#x}, which {other} {earlier} without order between them{}",
+    #[error("race: {access} of {space} memory at {address:#x}, which {other} {earlier}, without order between them{}",
         if *.equal { " (both wrote the same value)" } else { "" })]
+    #[non_exhaustive]
     Race {
         /// The space.
         space: SpaceName,
         /// The address of the first byte that both accessed.
         address: u64,
-        /// What this access does: "read", "write", "atomic".
+        /// The kind of this access: "read", "write", "atomic write".
         access: &'static str,
         /// The other thread.
         other: Thread,
-        /// What the other access did, and at which line: "wrote at line 12".
+        /// The kind and the place of the other access.
         earlier: String,
-        /// Whether both are plain writes of the same value.
+        /// True if both are plain writes of the same value.
         equal: bool,
     },
     /// Threads wait at a barrier that others have left out, or reached elsewhere.
@@ -183,13 +188,13 @@ pub struct Fault {
     pub thread: Thread,
     /// The instruction.
     pub place: Place,
-    /// What the kernel printed before.
+    /// The text that the kernel printed before.
     pub printed: Vec<u8>,
 }
 
 /// The checks of the sanitizer; each can be switched off.
 ///
-/// What the hardware enforces stays on: bounds of shared, local and parameter memory, and misaligned accesses.
+/// Checks of the hardware stay on: bounds of shared, local and parameter memory, and misaligned accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Checks {
@@ -269,7 +274,7 @@ impl Default for Limits {
     }
 }
 
-/// What a launch that ended well did.
+/// The result of a launch that ended well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finished {
@@ -277,6 +282,6 @@ pub struct Finished {
     pub instructions: u64,
     /// The instructions that threads executed: those of warps times their active lanes.
     pub thread_instructions: u64,
-    /// What the kernel printed.
+    /// The text that the kernel printed.
     pub printed: Vec<u8>,
 }

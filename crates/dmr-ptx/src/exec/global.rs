@@ -11,7 +11,7 @@ pub enum Scope {
     Sys,
 }
 
-/// How an access behaves beside those of other threads.
+/// The behaviour of an access beside those of other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AccessKind {
@@ -44,7 +44,7 @@ pub struct Access {
     pub block: u64,
     /// The number in its block of the thread of lane 0: x first, then y, then z.
     pub first_thread: u32,
-    /// How it behaves beside other accesses.
+    /// The behaviour beside other accesses.
     pub kind: AccessKind,
     /// The instruction, for `Program::place`.
     pub instruction: u32,
@@ -53,11 +53,20 @@ pub struct Access {
 /// A refused access.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
+#[non_exhaustive]
 pub struct AccessError {
     /// The offset from the start of the access of the first byte that is refused.
     pub offset: u32,
     /// The reason.
     pub message: String,
+}
+
+impl AccessError {
+    /// Refuses an access from the byte at `offset` on.
+    #[must_use]
+    pub fn new(offset: u32, message: impl Into<String>) -> Self {
+        Self { offset, message: message.into() }
+    }
 }
 
 /// The memory that a launch reads and writes.

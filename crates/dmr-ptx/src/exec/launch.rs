@@ -68,7 +68,7 @@ impl<'a> Launch<'a> {
     ///
     /// # Errors
     /// The first fault: then part of the launch has run, and `memory` has what it wrote.
-    pub fn run(&self, memory: &mut dyn GlobalMemory) -> Result<Finished, Fault> {
+    pub fn run(&self, memory: &mut dyn GlobalMemory) -> Result<Finished, Box<Fault>> {
         let shared = self.check().map_err(|kind| self.fault_before(kind))?;
         let mut core = Core {
             code: &self.program.code,
@@ -103,14 +103,15 @@ impl<'a> Launch<'a> {
                     thread: core.thread_index(failure.faulted.thread),
                 };
                 let place = core.code.place(failure.faulted.pc);
-                Err(Fault { kind: failure.faulted.kind, thread, place, printed: core.printed })
+                let kind = failure.faulted.kind;
+                Err(Box::new(Fault { kind, thread, place, printed: core.printed }))
             }
         }
     }
 
-    fn fault_before(&self, kind: FaultKind) -> Fault {
+    fn fault_before(&self, kind: FaultKind) -> Box<Fault> {
         let place = Place { function: self.kernel.name.clone(), ..Place::default() };
-        Fault { kind, thread: Thread::default(), place, printed: Vec::new() }
+        Box::new(Fault { kind, thread: Thread::default(), place, printed: Vec::new() })
     }
 
     /// Checks the launch against the kernel and the limits, and returns the shared memory of a block.
@@ -196,7 +197,7 @@ impl<'a> Launch<'a> {
         self.program.code.symbols.iter().map(|symbol| [address(symbol); WARP]).collect()
     }
 
-    fn run_blocks(&self, core: &mut Core<'_>, shared: usize) -> Result<(), Failure> {
+    fn run_blocks(&self, core: &mut Core<'_>, shared: usize) -> Result<(), Box<Failure>> {
         let total = volume(self.grid);
         let mut resident: Vec<Block> = Vec::new();
         let mut spare: Vec<Warp> = Vec::new();
@@ -330,9 +331,13 @@ impl<'a> Launch<'a> {
             })
         };
         match register {
-            S::Tid(_) | S::Laneid | S::LanemaskEq | S::LanemaskLt | S::LanemaskLe | S::LanemaskGt | S::LanemaskGe => {
-                std::array::from_fn(of_lane)
-            }
+            S::Tid(_)
+            | S::Laneid
+            | S::LanemaskEq
+            | S::LanemaskLt
+            | S::LanemaskLe
+            | S::LanemaskGt
+            | S::LanemaskGe => std::array::from_fn(of_lane),
             _ => [of_lane(0); WARP],
         }
     }
@@ -356,7 +361,7 @@ impl Warp {
 
 /// The shared memory of a block.
 struct SharedSize {
-    /// Where dynamic shared memory begins.
+    /// The offset of dynamic shared memory.
     static_bytes: u64,
     bytes: usize,
 }
@@ -367,27 +372,24 @@ struct Failure {
 }
 
 /// Runs every warp of a block for a slice.
-fn run_round(core: &mut Core<'_>, block: &mut Block) -> Result<(), Failure> {
+fn run_round(core: &mut Core<'_>, block: &mut Block) -> Result<(), Box<Failure>> {
     let index = block.common.index;
-    let failure = |faulted| Failure { block: index, faulted };
+    let failure = |faulted| Box::new(Failure { block: index, faulted });
     for number in 0..block.warps.len() {
         let warp = &mut block.warps[number];
         if !warp.is_ready() {
             continue;
         }
-        core.run_warp(&mut block.common, warp).map_err(failure)?;
-        if let Err(stuck) = block.complete_barriers(core.checks) {
-            return Err(failure(Faulted { kind: stuck.kind, thread: stuck.thread, pc: stuck.pc }));
-        }
+        core.run_warp(&mut block.common, warp).map_err(|faulted| failure(*faulted))?;
+        block.complete_barriers(core.checks).map_err(|faulted| failure(*faulted))?;
     }
     if !block.is_ready() && !block.is_finished() {
-        let stuck = block.describe_stuck();
-        return Err(failure(Faulted { kind: stuck.kind, thread: stuck.thread, pc: stuck.pc }));
+        return Err(failure(block.describe_stuck()));
     }
     Ok(())
 }
 
-fn no_progress(resident: &[Block], waiting: u64) -> Failure {
+fn no_progress(resident: &[Block], waiting: u64) -> Box<Failure> {
     let block = resident.first();
     let warp = block.and_then(|block| block.warps.iter().find(|warp| warp.is_ready()));
     let fragment = warp.and_then(|warp| warp.fragments.iter().find(|fragment| fragment.is_ready()));
@@ -397,14 +399,14 @@ fn no_progress(resident: &[Block], waiting: u64) -> Failure {
     );
     let thread = warp.map_or(0, |warp| warp.number * WARP as u32)
         + fragment.map_or(0, |fragment| fragment.mask.trailing_zeros() % WARP as u32);
-    Failure {
+    Box::new(Failure {
         block: block.map_or([0; 3], |block| block.common.index),
         faulted: Faulted {
             kind: FaultKind::NoProgress(message),
             thread,
             pc: fragment.map_or(0, |fragment| fragment.pc),
         },
-    }
+    })
 }
 
 fn volume(of: [u32; 3]) -> u64 {

@@ -22,7 +22,7 @@ pub(super) struct Reach {
     /// The bytes of a lane.
     pub(super) bytes: u32,
     pub(super) kind: AccessKind,
-    /// Whether all lanes of `mask` access the same bytes, those of one run.
+    /// True if all lanes of `mask` access the same bytes, those of one run.
     pub(super) uniform: bool,
 }
 
@@ -39,27 +39,33 @@ impl Core<'_> {
         let addresses = self.addresses(warp, fragment, &transfer.location);
         let (kind, base) = (transfer.kind, fragment.base);
         let mut buffer = [0; RUN_BYTES];
-        self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
-            let reach = Reach { space, mask, bytes, kind, uniform: false };
-            check_aligned(&reach, addresses)?;
-            let mut rest = mask;
-            while rest != 0 {
-                let same = if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
-                if same != 0 {
-                    let lane = same.trailing_zeros() as usize % WARP;
-                    let run = Run { address: addresses[lane], first: lane, count: 1 };
-                    let buffer = &mut buffer[..bytes as usize];
-                    let reach = Reach { mask: same, uniform: true, ..reach };
-                    core.read_run(common, warp, &reach, run, buffer)?;
-                    broadcast(warp, base, transfer, same, buffer);
-                } else if let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
-                    let buffer = &mut buffer[..run.count * bytes as usize];
-                    core.read_run(common, warp, &reach, run, buffer)?;
-                    scatter(warp, base, transfer, run, buffer);
+        self.for_each_space(
+            &transfer.location,
+            mask,
+            &addresses,
+            |core, space, mask, addresses| {
+                let reach = Reach { space, mask, bytes, kind, uniform: false };
+                check_aligned(&reach, addresses)?;
+                let mut rest = mask;
+                while rest != 0 {
+                    let same =
+                        if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
+                    if same != 0 {
+                        let lane = same.trailing_zeros() as usize % WARP;
+                        let run = Run { address: addresses[lane], first: lane, count: 1 };
+                        let buffer = &mut buffer[..bytes as usize];
+                        let reach = Reach { mask: same, uniform: true, ..reach };
+                        core.read_run(common, warp, &reach, run, buffer)?;
+                        broadcast(warp, base, transfer, same, buffer);
+                    } else if let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
+                        let buffer = &mut buffer[..run.count * bytes as usize];
+                        core.read_run(common, warp, &reach, run, buffer)?;
+                        scatter(warp, base, transfer, run, buffer);
+                    }
                 }
-            }
-            Ok(())
-        })?;
+                Ok(())
+            },
+        )?;
         if let Some(scope) = transfer.fence {
             self.fence(common, warp, scope);
         }

@@ -17,9 +17,9 @@ type Row = Vec<u32>;
 #[derive(Debug, Default)]
 struct WarpOrder {
     seen: Row,
-    /// What the warp had seen at its last fence: what a relaxed store publishes.
+    /// The row at the last fence of the warp, which a relaxed store publishes.
     fenced: Row,
-    /// What relaxed loads have read: seen after the next fence.
+    /// The rows that relaxed loads have read, which are seen after the next fence.
     pending: Row,
     /// The stamp below which all lanes have seen each other.
     lanes: u32,

@@ -13,16 +13,18 @@ use super::space::{FUNCTION_STRIDE, FUNCTIONS};
 pub enum LoadError {
     /// The text is not PTX.
     #[error("not PTX: line {line}, column {column}: {message}")]
+    #[non_exhaustive]
     Parse {
         /// The line, from 1.
         line: u32,
         /// The column in bytes, from 1.
         column: u32,
-        /// What was expected.
+        /// The reason.
         message: String,
     },
     /// A kernel or function, or a variable, is not supported.
     #[error("{function}: {message} (line {line})")]
+    #[non_exhaustive]
     Unsupported {
         /// The kernel, function or variable.
         function: String,
@@ -75,14 +77,14 @@ pub struct Kernel {
     pub required_threads: Option<[u32; 3]>,
     /// The blocks of a cluster that every launch must have, if the text has them.
     pub required_cluster: Option<[u32; 3]>,
-    /// Why the kernel cannot run, if it or what it calls is not supported.
+    /// The reason why the kernel cannot run, if it or a function that it calls is not supported.
     pub refusal: Option<LoadError>,
     pub(super) function: u32,
     /// The offset of each shared variable that the kernel uses.
     pub(super) shared: Vec<SharedOffset>,
 }
 
-/// Where a kernel has a shared variable.
+/// The place of a shared variable in the shared memory of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedOffset {
     /// An index of the shared variables of the program.
@@ -98,9 +100,9 @@ pub(super) struct SharedOffset {
 pub struct Global {
     /// The name.
     pub name: String,
-    /// Whether it is in constant memory.
+    /// True if it is in constant memory.
     pub is_constant: bool,
-    /// Whether another module defines it.
+    /// True if another module defines it.
     pub is_extern: bool,
     /// The size in bytes.
     pub bytes: u64,
@@ -108,7 +110,7 @@ pub struct Global {
     pub align: u64,
     /// The initial bytes, by offset; bytes that are not named are zero.
     pub initial: Vec<InitialBytes>,
-    /// Where initial bytes are the address of another variable.
+    /// The initial bytes that are the address of another variable.
     pub relocations: Vec<Relocation>,
 }
 
@@ -145,7 +147,7 @@ pub(super) enum Symbol {
     Shared(u32, i64),
 }
 
-/// What a call calls.
+/// The callee of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Function(u32),
@@ -160,7 +162,7 @@ pub(super) enum Builtin {
     AssertFail,
 }
 
-/// Where an argument or return value is.
+/// The place of an argument or return value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Actual {
     Value {
@@ -174,7 +176,7 @@ pub(super) enum Actual {
     },
 }
 
-/// Where a function expects a parameter, or leaves a return value.
+/// The place of a parameter or return value in the function.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Formal {
     Register { register: Reg, bytes: u32 },
@@ -214,11 +216,11 @@ pub(super) struct Function {
     pub(super) frame_bytes: u64,
     pub(super) formals: Vec<Formal>,
     pub(super) returns: Vec<Formal>,
-    /// Whether it has a body and is no kernel.
+    /// True if it has a body and is no kernel.
     pub(super) is_callable: bool,
 }
 
-/// Where a step is in the text.
+/// The place of a step in the text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct At {
     pub(super) function: u32,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::order::Order;
 use super::space::Run;
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touching {
     Read,

@@ -265,7 +265,11 @@ impl Core<'_> {
     }
 
     /// Runs what waiting fragments have become ready for: other lanes have arrived or exited.
-    pub(super) fn settle(&mut self, common: &mut Common, warp: &mut Warp) -> Result<(), Faulted> {
+    pub(super) fn settle(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+    ) -> Result<(), Box<Faulted>> {
         if warp.fragments.iter().all(|f| !matches!(f.state, State::Members(_) | State::Warp)) {
             return Ok(());
         }
@@ -298,7 +302,7 @@ impl Core<'_> {
             warp.fragments.push(fragment);
             if let Err(stop) = result {
                 let thread = warp.number * WARP as u32 + stop.lane as u32;
-                return Err(Faulted { kind: stop.kind, thread, pc: self.pc });
+                return Err(Box::new(Faulted { kind: stop.kind, thread, pc: self.pc }));
             }
             index = if still_waits { index + 1 } else { 0 };
         }

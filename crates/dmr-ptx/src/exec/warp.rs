@@ -4,7 +4,7 @@ use crate::types::{Lanes, Mask, WARP};
 
 use super::code::Barrier;
 
-/// Where a function returns to.
+/// The place that a function returns to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     /// The call, an index of the calls of the program.
@@ -20,7 +20,7 @@ pub(super) struct Frame {
     pub(super) local_end: u32,
 }
 
-/// What a fragment waits for.
+/// The reason why a fragment waits, or that it can run.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     Ready,
@@ -159,7 +159,7 @@ pub(super) struct Warp {
     pub(super) local: Local,
     pub(super) carry: Mask,
     pub(super) fragments: Vec<Fragment>,
-    /// Whether it has done nothing but poll since it last stored a new value.
+    /// True if it has done nothing but poll since it last stored a new value.
     pub(super) polling: bool,
 }
 

@@ -5,25 +5,25 @@
 use dmr_ptx::{Access, AccessError, Fault, Finished, GlobalMemory, Launch, Program};
 
 /// The address of the first byte.
-pub const BASE: u64 = 0x1000_0000_0000;
+pub(crate) const BASE: u64 = 0x1000_0000_0000;
 
 /// The header of a module.
-pub const HEADER: &str = ".version 8.4\n.target sm_80\n.address_size 64\n";
+pub(crate) const HEADER: &str = ".version 8.4\n.target sm_80\n.address_size 64\n";
 
 /// Bytes of global memory from [`BASE`] on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Buffer(pub Vec<u8>);
+pub(crate) struct Buffer(pub(crate) Vec<u8>);
 
 impl Buffer {
-    pub fn of_words(words: &[u32]) -> Self {
+    pub(crate) fn of_words(words: &[u32]) -> Self {
         Self(words.iter().flat_map(|word| word.to_le_bytes()).collect())
     }
 
-    pub fn zeroed(words: usize) -> Self {
+    pub(crate) fn zeroed(words: usize) -> Self {
         Self(vec![0; words * 4])
     }
 
-    pub fn words(&self) -> Vec<u32> {
+    pub(crate) fn words(&self) -> Vec<u32> {
         self.0.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
@@ -34,10 +34,10 @@ impl Buffer {
             let offset =
                 (self.0.len() as u64).saturating_sub(start).min(u64::from(access.bytes)) as u32;
             let offset = if start > self.0.len() as u64 { 0 } else { offset };
-            return Err(AccessError {
+            return Err(AccessError::new(
                 offset,
-                message: format!("out of bounds at {:#x}", access.address),
-            });
+                format!("out of bounds at {:#x}", access.address),
+            ));
         }
         Ok(start as usize..end as usize)
     }
@@ -67,7 +67,7 @@ impl GlobalMemory for Buffer {
 }
 
 /// Parses a module of one kernel, or of several, and refuses one that is not supported.
-pub fn load(text: &str) -> Program {
+pub(crate) fn load(text: &str) -> Program {
     let program =
         Program::load(&format!("{HEADER}{text}")).unwrap_or_else(|error| panic!("{error}"));
     if let Some(refusal) = program.first_refusal() {
@@ -77,30 +77,30 @@ pub fn load(text: &str) -> Program {
 }
 
 /// Packs parameters of 8 bytes each.
-pub fn params(values: &[u64]) -> Vec<u8> {
+pub(crate) fn params(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// Runs the first kernel of a program on `blocks` blocks of `threads` threads; its parameters are all of 8 bytes.
-pub fn run(
+pub(crate) fn run(
     text: &str,
     blocks: u32,
     threads: u32,
     values: &[u64],
     memory: &mut Buffer,
-) -> Result<Finished, Fault> {
+) -> Result<Finished, Box<Fault>> {
     run_with(&load(text), blocks, threads, values, memory, |_| {})
 }
 
 /// Runs the first kernel of a program after `change` has changed the launch.
-pub fn run_with(
+pub(crate) fn run_with(
     program: &Program,
     blocks: u32,
     threads: u32,
     values: &[u64],
     memory: &mut Buffer,
     change: impl FnOnce(&mut Launch<'_>),
-) -> Result<Finished, Fault> {
+) -> Result<Finished, Box<Fault>> {
     let params = params(values);
     let mut launch = Launch::new(program, &program.kernels()[0], [blocks, 1, 1], [threads, 1, 1]);
     launch.params = &params;

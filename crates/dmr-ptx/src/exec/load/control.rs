@@ -3,7 +3,8 @@
 use crate::syntax::{FunctionId, LabelId, Operand, Space, Symbol as Named, Variable};
 use crate::types::Type;
 
-use super::function::{Decoding, Found, FunctionLoader};
+use super::function::{Decoding, FunctionLoader};
+use super::operands::Found;
 use crate::exec::code::{Barrier, BarrierKind, Guard, NO_REG, Op, Value};
 use crate::exec::program::{Actual, Builtin, Call, Target};
 

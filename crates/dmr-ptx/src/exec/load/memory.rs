@@ -3,7 +3,8 @@
 use crate::syntax::{Base, Operand, Symbol as Named};
 use crate::types::Type;
 
-use super::function::{Decoding, Found, FunctionLoader};
+use super::function::{Decoding, FunctionLoader};
+use super::operands::Found;
 use crate::exec::atomic::Change;
 use crate::exec::code::{Atomic, Location, NO_REG, Op, Transfer, Value};
 use crate::exec::fault::SpaceName;

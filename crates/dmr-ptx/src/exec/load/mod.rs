@@ -4,6 +4,7 @@ mod control;
 mod function;
 mod kernels;
 mod memory;
+mod operands;
 mod variables;
 
 use std::collections::HashMap;
@@ -36,7 +37,7 @@ struct SharedVariable {
     align: u64,
 }
 
-/// Where a variable of the module is.
+/// The place of a variable of the module.
 #[derive(Clone, Copy, Debug)]
 enum Placed {
     /// An index of the globals.
@@ -46,7 +47,7 @@ enum Placed {
     Unsupported,
 }
 
-/// What a function uses, and why it cannot run.
+/// The variables and functions that a function uses, and the reason why it cannot run.
 #[derive(Debug, Default)]
 struct Uses {
     /// Indices of shared variables.
