@@ -2,6 +2,7 @@
 
 use std::alloc::Layout;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -326,6 +327,11 @@ impl Machine {
     pub(crate) fn set_pool_rights(&mut self, pool: u32, device: usize, rights: Rights) {
         self.present.set_pool_rights(pool, device, rights);
         self.check(move |machine| machine.shadow.map.set_pool_rights(pool, device, rights));
+    }
+
+    /// Names an allocation or region for reports.
+    pub(crate) fn name_allocation(&mut self, at: u64, tag: Arc<str>) {
+        self.check(move |machine| machine.shadow.name(at, tag));
     }
 
     /// Adds an allocation. All uses by previous owners of the addresses are complete: the driver has waited for

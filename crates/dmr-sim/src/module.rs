@@ -148,7 +148,7 @@ impl Session<'_> {
     /// Allocates a variable, whose initial bytes are there before all work that comes after the load.
     fn place_variable(&mut self, device: usize, legacy: u32, variable: &Variable) -> Outcome<u64> {
         let at = self.allocate_now(device, variable.bytes)?;
-        self.shadow.name(at, variable.name.as_str().into());
+        self.name_allocation(at, variable.name.as_str().into());
         self.objects.variables.insert(at);
         let take = |_| {
             let mut bytes = variable.initial.clone();

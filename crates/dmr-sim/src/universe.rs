@@ -348,8 +348,7 @@ impl Universe {
 
     /// Names an allocation or region for reports.
     pub fn name_allocation(&self, ptr: u64, tag: &str) {
-        let tag = tag.into();
-        self.session().check(move |machine| machine.shadow.name(ptr, tag));
+        self.session().name_allocation(ptr, tag.into());
     }
 
     fn shared(&self) -> &Arc<Shared> {

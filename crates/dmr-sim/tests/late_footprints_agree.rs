@@ -10,7 +10,7 @@ use dmr_sim::Policy;
 use support::judge::{self, Agreed};
 use support::{generate, shrink};
 
-const PROGRAMS: u64 = 5_000;
+const PROGRAMS: u64 = 2_000;
 
 #[test]
 fn a_recorded_footprint_is_judged_as_a_declared_one_when_work_executes_at_once() {

@@ -13,7 +13,7 @@ use support::virtual_memory::{
     GEQ, PAGE, READ, READ_WRITE, create, map, reserve, set_access, unmap, wait32, write32,
 };
 
-const PROGRAMS: u64 = 3_000;
+const PROGRAMS: u64 = 2_000;
 const STREAMS: usize = 3;
 /// The bytes of each block that kernels use.
 const BYTES: u64 = 64;

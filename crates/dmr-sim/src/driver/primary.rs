@@ -135,7 +135,7 @@ fn free_all(session: &mut Session<'_>, device: usize) -> Outcome {
         return Ok(());
     }
     let is_freed = |home: Home| home.device() == Some(device);
-    let allocations = session.shadow.map.allocations();
+    let allocations = session.present.allocations();
     let blocks: Vec<u64> =
         allocations.filter(|(_, block)| is_freed(block.home)).map(|(at, _)| at).collect();
     blocks.into_iter().try_for_each(|at| session.free_now(at))
