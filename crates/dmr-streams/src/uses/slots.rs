@@ -57,12 +57,13 @@ pub(super) const FREE: u64 = 1 << 63;
 const _: () = assert!(size_of::<CachePadded<UseSlot>>() <= 128 || cfg!(loom));
 
 /// The result of closing the windows of tokens of one block.
-#[derive(Default)]
-pub(crate) struct Closed {
-    /// The number of tokens, from the first one on.
-    pub(crate) tokens: usize,
-    /// The number of windows that were closed: the other tokens are stale.
+pub(crate) struct Closed<'t> {
+    /// The tokens behind those of the block.
+    pub(crate) behind: &'t [UseToken],
+    /// The number of windows that were closed.
     pub(crate) windows: usize,
+    /// A token has no window.
+    pub(crate) any_stale: bool,
     /// The owner of the block, if it is retired and its last window is closed now.
     pub(crate) retired: Option<OwnerNumber>,
 }
@@ -132,30 +133,37 @@ impl Slots {
     /// Closes the window of the first token, and of the tokens behind it that are of the same block if parts of that
     /// were used. A token without a window changes nothing. `is_done` returns whether a use is known to be done.
     #[inline(always)]
-    pub(crate) fn close(
+    pub(crate) fn close<'t>(
         &self,
-        tokens: &[UseToken],
+        tokens: &'t [UseToken],
         end: WindowEnd,
         is_done: &dyn Fn(UseId) -> bool,
-    ) -> Closed {
-        let Some(token) = tokens.first() else { return Closed::default() };
+    ) -> Closed<'t> {
+        let Some((token, behind)) = tokens.split_first() else {
+            return Closed { behind: &[], windows: 0, any_stale: false, retired: None };
+        };
         let of_token = self.of_generation(token.slot(), token.generation());
         let Some((_, mut slot)) = of_token else {
-            return Closed { tokens: 1, ..Closed::default() };
+            return Closed { behind, windows: 0, any_stale: true, retired: None };
         };
-        let (tokens, windows) = match slot.parts.is_some() {
+        let (behind, windows, any_stale) = match slot.parts.is_some() {
             true => {
                 let is_same = |it: &&UseToken| {
                     (it.slot(), it.generation()) == (token.slot(), token.generation())
                 };
                 let of_block = tokens.iter().take_while(is_same).count();
-                (of_block, slot.close_parts(&tokens[..of_block], end, is_done))
+                let (of_block, behind) = tokens.split_at(of_block);
+                let windows = slot.close_parts(of_block, end, is_done);
+                (behind, windows, windows < of_block.len())
             }
-            false => (1, usize::from(slot.close_whole(token, end))),
+            false => {
+                let is_closed = slot.close_whole(token, end);
+                (behind, usize::from(is_closed), !is_closed)
+            }
         };
         let is_last = slot.retired && slot.windows.is_empty() && windows > 0;
         let retired = if is_last { slot.occupant.owner } else { None };
-        Closed { tokens, windows, retired }
+        Closed { behind, windows, any_stale, retired }
     }
 
     /// Makes the allocation of a block as late as `home`, and removes the uses on its home stream. Returns

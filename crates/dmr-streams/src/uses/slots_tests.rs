@@ -56,7 +56,9 @@ fn a_use_that_is_done_does_not_remove_a_later_one_of_its_stream() {
         let block = id(insert(&slots, generation, allocation, Occupant::NONE), generation, home);
         let open = || open(&slots, BlockUse::new(block, access), stream);
         let (done, later) = (open(), open());
-        let close = |tokens: UseTokens, end| slots.close(tokens.as_slice(), end, &|_| false);
+        let close = |tokens: UseTokens, end| {
+            slots.close(tokens.as_slice(), end, &|_| false);
+        };
         close(later, WindowEnd::Used(UseId::new(stream.slot(), 4)));
         close(done, WindowEnd::Done(UseId::new(stream.slot(), 2)));
         let mut needs = Vec::new();
@@ -83,7 +85,7 @@ fn each_open_window_has_a_ticket_that_no_other_has() {
         } else if !windows.is_empty() {
             let tokens = windows.swap_remove(step * 7 % windows.len());
             let closed = slots.close(tokens.as_slice(), WindowEnd::Unused, &|_| false);
-            assert_eq!((closed.tokens, closed.windows), (1, 1));
+            assert_eq!((closed.behind.len(), closed.windows), (0, 1));
         }
     }
     assert!(windows.is_empty() && !slots.has_open_window(block));
@@ -171,11 +173,12 @@ fn the_windows_of_parts_are_opened_and_closed_together() {
     slots.open(&conflicting[..2], &mut others, |_| {}).unwrap();
     let end = WindowEnd::Used(UseId::new(home.slot(), 2));
     let first = slots.close(&tokens.as_slice()[1..], end, &|_| false);
-    assert_eq!((first.tokens, first.windows), (2, 2));
+    assert_eq!((first.behind.len(), first.windows, first.any_stale), (2, 2, false));
     let again = slots.close(tokens.as_slice(), end, &|_| false);
-    assert_eq!((again.tokens, again.windows), (3, 1), "two are closed already");
+    assert_eq!((again.behind.len(), again.windows), (2, 1), "two are closed already");
+    assert!(again.any_stale);
     let unused = slots.close(others.as_slice(), WindowEnd::Unused, &|_| false);
-    assert_eq!((unused.tokens, unused.windows), (2, 2));
+    assert_eq!((unused.behind.len(), unused.windows, unused.any_stale), (0, 2, false));
     assert!(slots.has_open_window(blocks[0]) && slots.has_open_window(blocks[1]));
     for at in [3, 4] {
         assert_eq!(slots.close(&tokens.as_slice()[at..], end, &|_| false).windows, 1);

@@ -319,15 +319,16 @@ impl UseTable<'_> {
         let is_done = |used| self.pool.progress().is_done(used);
         let mut left = &tokens.as_slice()[from..];
         while let Some(first) = left.first() {
-            let Closed { tokens, windows, retired } = self.slots().close(left, end, &is_done);
-            if windows < tokens {
+            let Closed { behind, windows, any_stale, retired } =
+                self.slots().close(left, end, &is_done);
+            if any_stale {
                 stale = Some(first.generation());
             }
             if let Some(owner) = retired {
                 self.pool.closed_queues().push(owner, first.generation().get());
             }
             closed += windows;
-            left = &left[tokens..];
+            left = behind;
         }
         tokens.truncate(from);
         if let Some(holds) = holds {
