@@ -20,18 +20,10 @@ fn check_shuffle(mode: &str, clamp: u64, reads: impl Fn(usize, usize, usize) -> 
         for b in 0..32 {
             let (out, result) = shuffle(mode, [b as u64; 32], bounds(width, clamp), ALL);
             assert_eq!(result, Ok(()));
-            for lane in 0..32 {
+            for (lane, (&value, &in_range)) in out[0].iter().zip(&out[1]).enumerate() {
                 let source = reads(lane, b, width);
-                assert_eq!(
-                    out[0][lane],
-                    100 + source.unwrap_or(lane) as u64,
-                    "{mode} width {width} b {b} lane {lane}"
-                );
-                assert_eq!(
-                    out[1][lane],
-                    u64::from(source.is_some()),
-                    "{mode} width {width} b {b} lane {lane}"
-                );
+                let expected = (100 + source.unwrap_or(lane) as u64, u64::from(source.is_some()));
+                assert_eq!((value, in_range), expected, "{mode} width {width} b {b} lane {lane}");
             }
         }
     }
