@@ -186,6 +186,10 @@ impl Op {
             Shape::Scalar(Float(from), Float(to)) if from == to => {
                 io.one(|a| self.finish(self.to_integral(self.operand(a, from), from), to));
             }
+            Shape::Scalar(Float(F16), Float(F32)) => io.one(|a| self.between(a, F16, F32)),
+            Shape::Scalar(Float(F32), Float(F16)) => io.one(|a| self.between(a, F32, F16)),
+            Shape::Scalar(Float(BF16), Float(F32)) => io.one(|a| self.between(a, BF16, F32)),
+            Shape::Scalar(Float(F32), Float(BF16)) => io.one(|a| self.between(a, F32, BF16)),
             Shape::Scalar(Float(from), Float(to)) => {
                 let place = if to == TF32 { 13 } else { 0 };
                 io.one(|a| self.between(a, from, to) << place);

@@ -111,25 +111,22 @@ impl Format {
         if self.fraction_bits == 23 {
             return f64::from(f32::from_bits(bits as u32));
         }
+        if self.fraction_bits == 7 && self.exponent_bits == 8 {
+            return f64::from(f32::from_bits((bits as u32) << 16));
+        }
         let sign = (bits & self.sign()) << (63 - self.fraction_bits - self.exponent_bits);
         let magnitude = bits & (self.sign() - 1);
-        if self.is_nan(magnitude) {
-            return f64::NAN;
-        }
-        if self.has_infinity() && magnitude == self.infinity() {
-            return f64::from_bits(sign | f64::INFINITY.to_bits());
-        }
-        let fraction = magnitude & ((1 << self.fraction_bits) - 1);
-        let exponent = magnitude >> self.fraction_bits;
-        if exponent == 0 {
-            // The fraction times the least subnormal, a power of two.
-            let least =
-                f64::from_bits((1023 + 1 - self.bias() - u64::from(self.fraction_bits)) << 52);
-            return f64::from_bits((fraction as f64 * least).to_bits() | sign);
-        }
-        f64::from_bits(
-            sign | (exponent + 1023 - self.bias()) << 52 | fraction << (52 - self.fraction_bits),
-        )
+        // Read as an `f64` with the same fraction and exponent, it is too small by a power of two: subnormals too.
+        let scale = f64::from_bits((1023 + 1023 - self.bias()) << 52);
+        let scaled = f64::from_bits(magnitude << (52 - self.fraction_bits)) * scale;
+        let value = if magnitude <= self.greatest {
+            scaled
+        } else if self.is_nan(magnitude) {
+            f64::NAN
+        } else {
+            f64::INFINITY
+        };
+        f64::from_bits(value.to_bits() | sign)
     }
 
     /// Returns the bits of a value that is not rounded further: NaN, infinite, zero.
@@ -154,27 +151,36 @@ impl Format {
     }
 
     /// Rounds a value to this format: once, if it is exact.
-    #[inline]
+    #[inline(always)]
     pub(super) fn store(self, value: f64, rounding: Rounding) -> u64 {
-        if rounding == Rounding::Nearest {
-            // Normal in this format before and after rounding: half an ulp and ties to even, by one addition.
-            let bits = value.to_bits();
-            let magnitude = bits & !(1 << 63);
-            let dropped = 52 - self.fraction_bits;
-            let least = (1024 - self.bias()) << 52;
-            let beyond = (1023 + self.bias()) << 52;
-            if dropped > 0 && magnitude >= least && magnitude < beyond {
-                let odd = magnitude >> dropped & 1;
-                let rounded = (magnitude + (1 << (dropped - 1)) - 1 + odd) >> dropped;
-                let encoded = rounded - ((1023 - self.bias()) << self.fraction_bits);
-                return encoded | (bits >> 63) << (self.fraction_bits + self.exponent_bits);
-            }
+        let bits = value.to_bits();
+        let magnitude = bits & !(1 << 63);
+        let sign = (bits >> 63) << (self.fraction_bits + self.exponent_bits);
+        let dropped = 52 - self.fraction_bits;
+        // Normal in this format before and after rounding: a round by one addition.
+        let least = (1024 - self.bias()) << 52;
+        let beyond = (1023 + self.bias()) << 52;
+        if dropped > 0 && magnitude >= least && magnitude < beyond {
+            let most = (1 << dropped) - 1;
+            let added = match rounding {
+                Rounding::Nearest => (most >> 1) + (magnitude >> dropped & 1),
+                Rounding::NearestAway => (most >> 1) + 1,
+                Rounding::Zero => 0,
+                Rounding::Down => most * (bits >> 63),
+                Rounding::Up => most * (bits >> 63 ^ 1),
+            };
+            let encoded =
+                ((magnitude + added) >> dropped) - ((1023 - self.bias()) << self.fraction_bits);
+            return encoded | sign;
         }
-        if !value.is_finite() || value == 0.0 {
-            self.special(value)
-        } else {
-            Exact::of(value).round(self, rounding)
-        }
+        if magnitude == 0 { sign } else { self.store_rare(value, rounding) }
+    }
+
+    /// Rounds a value that is NaN, infinite, subnormal in this format, or near its greatest values.
+    #[cold]
+    #[inline(never)]
+    fn store_rare(self, value: f64, rounding: Rounding) -> u64 {
+        if value.is_finite() { Exact::of(value).round(self, rounding) } else { self.special(value) }
     }
 }
 

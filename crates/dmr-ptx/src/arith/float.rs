@@ -3,7 +3,7 @@
 use super::exact::{BF16, Basic, F16, F32, F64, Format, rounded};
 use super::io::Io;
 use super::modifiers::{Modifiers, Rounding, flag};
-use super::pairs::spread3;
+use super::pairs::{spread2, spread3};
 use super::{Arith, Operands, Operation};
 use crate::types::Type;
 
@@ -110,16 +110,8 @@ impl Op {
                     spread3(F32, true, a, b, c, |a, b, c| self.finish(self.nearest_single(a, b, c)))
                 });
             }
-            (F16, pair) => {
-                io.three(|a, b, c| {
-                    spread3(F16, pair, a, b, c, |a, b, c| self.half::<false>(a, b, c))
-                });
-            }
-            (BF16, pair) => {
-                io.three(|a, b, c| {
-                    spread3(BF16, pair, a, b, c, |a, b, c| self.half::<true>(a, b, c))
-                });
-            }
+            (F16, _) => self.halves::<false>(io),
+            (BF16, _) => self.halves::<true>(io),
             (format, pair) => {
                 io.three(|a, b, c| {
                     spread3(format, pair, a, b, c, |a, b, c| self.directed(a, b, c))
@@ -130,13 +122,18 @@ impl Op {
 
     /// Rounds to nearest in `f32`, by the machine's own arithmetic.
     fn single(self, io: &mut Io<'_>) {
-        let plain = !self.ftz && !self.sat;
-        match self.basic {
-            Basic::Add if plain => io.two(|a, b| canonical(float(a) + float(b))),
-            Basic::Sub if plain => io.two(|a, b| canonical(float(a) - float(b))),
-            Basic::Mul if plain => io.two(|a, b| canonical(float(a) * float(b))),
-            Basic::Fma if plain => {
+        match (self.basic, self.ftz, self.sat) {
+            (Basic::Add, false, false) => io.two(|a, b| canonical(float(a) + float(b))),
+            (Basic::Sub, false, false) => io.two(|a, b| canonical(float(a) - float(b))),
+            (Basic::Mul, false, false) => io.two(|a, b| canonical(float(a) * float(b))),
+            (Basic::Fma, false, false) => {
                 io.three(|a, b, c| canonical(fused(float(a), float(b), float(c))))
+            }
+            (Basic::Add, true, false) => io.two(|a, b| flushed(flushing(a) + flushing(b))),
+            (Basic::Sub, true, false) => io.two(|a, b| flushed(flushing(a) - flushing(b))),
+            (Basic::Mul, true, false) => io.two(|a, b| flushed(flushing(a) * flushing(b))),
+            (Basic::Fma, true, false) => {
+                io.three(|a, b, c| flushed(fused(flushing(a), flushing(b), flushing(c))));
             }
             _ => io.three(|a, b, c| self.finish(self.nearest_single(a, b, c))),
         }
@@ -144,7 +141,7 @@ impl Op {
 
     #[inline(always)]
     fn nearest_single(self, a: u64, b: u64, c: u64) -> u64 {
-        let operand = |x| float(if self.ftz { F32.flush(x) } else { x });
+        let operand = |x| if self.ftz { flushing(x) } else { float(x) };
         canonical(match self.basic {
             Basic::Add => operand(a) + operand(b),
             Basic::Sub => operand(a) - operand(b),
@@ -174,17 +171,48 @@ impl Op {
     ///
     /// A sum or product of halves is exact in `f64`, or is rounded there to more than twice the format's precision
     /// and two bits, so that the second rounding gives what one rounding gives.
+    fn halves<const BF: bool>(self, io: &mut Io<'_>) {
+        let (format, pair) = (half_format(BF), self.pair);
+        match self.basic {
+            Basic::Add => io.two(|a, b| {
+                spread2(format, pair, a, b, |a, b| {
+                    self.narrow::<BF>(self.half::<BF>(a) + self.half::<BF>(b))
+                })
+            }),
+            Basic::Sub => io.two(|a, b| {
+                spread2(format, pair, a, b, |a, b| {
+                    self.narrow::<BF>(self.half::<BF>(a) - self.half::<BF>(b))
+                })
+            }),
+            Basic::Mul => io.two(|a, b| {
+                spread2(format, pair, a, b, |a, b| {
+                    self.narrow::<BF>(self.half::<BF>(a) * self.half::<BF>(b))
+                })
+            }),
+            _ => io.three(|a, b, c| {
+                spread3(format, pair, a, b, c, |a, b, c| {
+                    self.narrow::<BF>(fused_odd(
+                        self.half::<BF>(a),
+                        self.half::<BF>(b),
+                        self.half::<BF>(c),
+                    ))
+                })
+            }),
+        }
+    }
+
+    /// Returns the value of an operand.
     #[inline(always)]
-    fn half<const BF: bool>(self, a: u64, b: u64, c: u64) -> u64 {
-        let format = if BF { BF16 } else { F16 };
-        let operand = |x| format.load(if self.ftz { format.flush(x) } else { x });
-        let value = match self.basic {
-            Basic::Add => operand(a) + operand(b),
-            Basic::Sub => operand(a) - operand(b),
-            Basic::Mul => operand(a) * operand(b),
-            _ => fused_odd(operand(a), operand(b), operand(c)),
-        };
-        self.finish(format.store(value, Rounding::Nearest))
+    fn half<const BF: bool>(self, bits: u64) -> f64 {
+        let format = half_format(BF);
+        format.load(if self.ftz { format.flush(bits) } else { bits })
+    }
+
+    /// Rounds and finishes a result.
+    #[inline(always)]
+    fn narrow<const BF: bool>(self, value: f64) -> u64 {
+        Self { format: half_format(BF), ..self }
+            .finish(half_format(BF).store(value, Rounding::Nearest))
     }
 
     /// Rounds in a mode that the machine does not have, by integer arithmetic.
@@ -210,6 +238,23 @@ impl Op {
             bits
         }
     }
+}
+
+/// Returns the format of `bf16` or of `f16`.
+const fn half_format(bf: bool) -> Format {
+    if bf { BF16 } else { F16 }
+}
+
+/// Returns the value; a subnormal one is a zero of the same sign.
+#[inline(always)]
+fn flushing(bits: u64) -> f32 {
+    float(F32.flush(bits))
+}
+
+/// Returns the bits; NaN is canonical, and a subnormal value is a zero of the same sign.
+#[inline(always)]
+fn flushed(x: f32) -> u64 {
+    F32.flush(canonical(x))
 }
 
 #[inline(always)]

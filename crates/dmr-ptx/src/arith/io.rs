@@ -15,18 +15,15 @@ pub(super) struct Io<'a> {
     mask: Mask,
 }
 
-/// Calls `step` for each lane of `mask`: a plain loop over all lanes where the mask is full.
+/// Calls `step` for each lane of `mask`.
+///
+/// There is one call, so that it is inlined: the compiler makes a plain loop of it where the mask is full.
 #[inline(always)]
 fn for_lanes(mask: Mask, mut step: impl FnMut(usize)) {
-    if mask == Mask::MAX {
-        for lane in 0..WARP {
+    let full = mask == Mask::MAX;
+    for lane in 0..WARP {
+        if full || mask >> lane & 1 != 0 {
             step(lane);
-        }
-    } else {
-        let mut left = mask;
-        while left != 0 {
-            step(left.trailing_zeros() as usize % WARP);
-            left &= left - 1;
         }
     }
 }
@@ -90,10 +87,12 @@ impl<'a> Io<'a> {
         f: impl Fn(u64, u64, u64, bool) -> (u64, bool),
     ) {
         let [a, b, c, ..] = self.sources;
+        let mut all = *flags;
         for_lanes(self.mask, |lane| {
-            let (result, flag) = f(a[lane], b[lane], c[lane], *flags >> lane & 1 != 0);
+            let (result, flag) = f(a[lane], b[lane], c[lane], all >> lane & 1 != 0);
             self.result[lane] = result;
-            *flags = *flags & !(1 << lane) | u32::from(flag) << lane;
+            all = all & !(1 << lane) | u32::from(flag) << lane;
         });
+        *flags = all;
     }
 }

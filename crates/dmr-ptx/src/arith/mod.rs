@@ -2,6 +2,7 @@
 //!
 //! [`decode`] turns an opcode into an [`Arith`]; [`Arith::operands`] says which operands it has; [`Arith::eval`] runs it
 //! for the lanes of a mask. All are pure functions: the only state is the carry flag of each lane.
+#![doc = include_str!("hardware.md")]
 
 mod approx;
 mod bits;

@@ -1,6 +1,6 @@
 //! Floating-point `min`, `max`, `abs`, `neg`, `copysign`, `testp`: selections, changes of the sign, properties.
 
-use super::exact::{F16, F32, Format};
+use super::exact::{BF16, F16, F32, Format};
 use super::float::format_of;
 use super::io::Io;
 use super::modifiers::{Modifiers, flag};
@@ -108,6 +108,24 @@ fn decode_sign(mut words: Modifiers<'_>) -> Result<Arith, String> {
 
 impl Op {
     pub(super) fn eval(self, io: &mut Io<'_>) {
+        let selects = matches!(self.operator, Operator::Min | Operator::Max);
+        match self.format {
+            F32 if selects && io.count == 2 && !self.xorsign => {
+                io.two(|a, b| {
+                    let op = Self { format: F32, ..self };
+                    op.lesser_or_greater(op.operand(a), op.operand(b))
+                });
+            }
+            F32 => Self { format: F32, pair: false, ..self }.eval_constant(io),
+            F16 => Self { format: F16, ..self }.eval_constant(io),
+            BF16 => Self { format: BF16, ..self }.eval_constant(io),
+            _ => self.eval_constant(io),
+        }
+    }
+
+    /// Evaluates with a format that is a constant where this is inlined.
+    #[inline(always)]
+    fn eval_constant(self, io: &mut Io<'_>) {
         let Self { format, pair, .. } = self;
         let sign = format.sign();
         match self.operator {
@@ -129,6 +147,7 @@ impl Op {
         if self.ftz { self.format.flush(bits) } else { bits }
     }
 
+    #[inline(always)]
     fn select2(self, a: u64, b: u64) -> u64 {
         let (a, b) = (self.operand(a), self.operand(b));
         if self.xorsign {
@@ -163,15 +182,16 @@ impl Op {
     #[inline(always)]
     fn lesser_or_greater(self, a: u64, b: u64) -> u64 {
         let format = self.format;
-        match (format.is_nan(a), format.is_nan(b)) {
-            (false, false) => {
-                let less = key(format, a) < key(format, b);
-                if less == (self.operator == Operator::Min) { a } else { b }
+        let (a_nan, b_nan) = (format.is_nan(a), format.is_nan(b));
+        let less = key(format, a) < key(format, b);
+        let selected = if less == (self.operator == Operator::Min) { a } else { b };
+        if a_nan | b_nan {
+            if self.nan || a_nan && b_nan {
+                return format.nan;
             }
-            (false, true) if !self.nan => a,
-            (true, false) if !self.nan => b,
-            _ => format.nan,
+            return if a_nan { b } else { a };
         }
+        selected
     }
 }
 
@@ -179,7 +199,8 @@ impl Op {
 #[inline(always)]
 fn key(format: Format, bits: u64) -> i64 {
     let magnitude = (bits & (format.sign() - 1)) as i64;
-    if bits & format.sign() != 0 { -1 - magnitude } else { magnitude }
+    let negative = -i64::from(bits & format.sign() != 0);
+    magnitude ^ negative
 }
 
 fn test(format: Format, bits: u64, class: Class) -> bool {
