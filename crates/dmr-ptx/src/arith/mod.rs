@@ -20,6 +20,7 @@ mod pairs;
 mod sign;
 #[cfg(test)]
 mod tests;
+mod video;
 
 use crate::types::{Lanes, Mask, Type};
 use io::Io;
@@ -113,6 +114,7 @@ enum Operation {
     Compare(compare::Op),
     Convert(convert::Op),
     Pack(pack::Op),
+    Video(video::Op),
 }
 
 /// Decodes an opcode: `decode("add", &["rn", "ftz", "f32"])`.
@@ -120,11 +122,6 @@ enum Operation {
 /// Returns `None` if `name` is no arithmetic instruction, and an error that names the instruction and what of it is
 /// not supported.
 pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, String>> {
-    const VIDEO: &[&str] =
-        &["vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vmad", "vset"];
-    if VIDEO.contains(&name.trim_end_matches(['2', '4'])) {
-        return Some(Err(format!("{name}: video instructions are not supported")));
-    }
     if !is_arithmetic(name) {
         return None;
     }
@@ -142,6 +139,7 @@ pub(crate) fn decode(name: &str, modifiers: &[&str]) -> Option<Result<Arith, Str
         sign::decode,
         compare::decode,
         convert::decode,
+        video::decode,
     ];
     let found = families.iter().find_map(|decode| decode(&words));
     Some(found.unwrap_or_else(|| Err(format!("{name} is not supported with these types"))))
@@ -156,7 +154,7 @@ fn is_arithmetic(name: &str) -> bool {
         "rcp", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf", "shl", "shr", "sin", "slct",
         "sqrt", "sub", "subc", "szext", "tanh", "testp", "xor",
     ];
-    NAMES.contains(&name)
+    NAMES.contains(&name) || video::is_video(name)
 }
 
 impl Arith {
@@ -191,6 +189,7 @@ impl Arith {
             Operation::Compare(op) => op.eval(io),
             Operation::Convert(op) => op.eval(io),
             Operation::Pack(op) => op.eval(io),
+            Operation::Video(op) => op.eval(io),
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) mod flag {
         ABS = "abs", APPROX = "approx", FULL = "full", HI = "hi", LO = "lo", WIDE = "wide", CC = "cc",
         SHIFTAMT = "shiftamt", CLAMP = "clamp", WRAP = "wrap", LEFT = "l", RIGHT = "r", PACK = "pack",
         F4E = "f4e", B4E = "b4e", RC8 = "rc8", ECL = "ecl", ECR = "ecr", RC16 = "rc16",
-        INTEGER = "rounds to an integer",
+        ACCUMULATE = "add", INTEGER = "rounds to an integer",
     }
 }
 

@@ -11,6 +11,7 @@ mod integer;
 mod logic;
 mod reference;
 mod sign;
+mod video;
 
 use super::{Arith, decode};
 use crate::types::{Lanes, Mask, WARP};
