@@ -176,9 +176,7 @@ impl Op {
                 }
             }
             Shape::Scalar(Integer { bits, signed }, Float(to)) => {
-                io.one(|a| {
-                    self.finish(self.from_integer(extended(a, bits, signed), signed, to), to)
-                });
+                io.one(|a| self.finish(self.of_integer(extended(a, bits, signed), signed, to), to));
             }
             Shape::Scalar(Float(from), Integer { bits, signed }) => {
                 self.to_integer(io, from, bits, signed)
@@ -238,7 +236,7 @@ impl Op {
 
     /// Converts an integer that is extended to 64 bits.
     #[inline(always)]
-    fn from_integer(self, a: u64, signed: bool, to: Format) -> u64 {
+    fn of_integer(self, a: u64, signed: bool, to: Format) -> u64 {
         match (to, self.rounding) {
             (F32, Rounding::Nearest) if signed => u64::from((a as i64 as f32).to_bits()),
             (F32, Rounding::Nearest) => u64::from((a as f32).to_bits()),

@@ -161,7 +161,7 @@ impl Op {
                         .wrapping_add(c),
                 )
             }),
-            W::MulHi => io.two(|a, b| high::<BITS, SIGNED>(a, b)),
+            W::MulHi => io.two(high::<BITS, SIGNED>),
             W::MadHi if self.saturate => {
                 io.three(|a, b, c| add::<BITS, SIGNED>(high::<BITS, SIGNED>(a, b), c, true));
             }

@@ -16,9 +16,9 @@ pub(super) struct Op {
 
 pub(super) fn decode(words: &Modifiers<'_>) -> Result<Arith, String> {
     words.only(flag::PACK | flag::SAT)?;
-    let (to, from, narrow) = match words.types() {
-        &[to, from] => (to, from, false),
-        &[to, from, Type::B32] => (to, from, true),
+    let (to, from, narrow) = match *words.types() {
+        [to, from] => (to, from, false),
+        [to, from, Type::B32] => (to, from, true),
         _ => return Err("cvt.pack needs two or three types".to_owned()),
     };
     let fits = if narrow {

@@ -16,7 +16,8 @@ fn bytes_and_half_words_are_computed_apart() {
         let mixed = |random: &mut fastrand::Rng| bits(random, 32) ^ random.u64(..) & 0x80ff_0180;
         [mixed(random), mixed(random), bits(random, 32)]
     };
-    let operators: [(&str, fn(i64, i64) -> i64); 6] = [
+    type Operator = fn(i64, i64) -> i64;
+    let operators: [(&str, Operator); 6] = [
         ("vadd", |a, b| a + b),
         ("vsub", |a, b| a - b),
         ("vavrg", |a, b| (a + b + i64::from(a + b >= 0)).div_euclid(2)),
