@@ -7,16 +7,17 @@
 //! | --- | --- |
 //! | `div.approx.f32` | 2 ulp for a divisor between 2^-126 and 2^126; 0 or NaN above |
 //! | `div.full.f32` | 2 ulp |
-//! | `rcp.approx.f32`, `sqrt.approx.f32` | 1 ulp; relative 2^-23 |
+//! | `rcp.approx.f32` | 1 ulp |
+//! | `sqrt.approx.f32` | relative 2^-23 |
 //! | `rsqrt.approx.f32` | relative 2^-22.9 |
-//! | `sin.approx.f32`, `cos.approx.f32` | absolute 2^-20.5 in [-2pi, 2pi]; none is given outside |
+//! | `sin.approx.f32`, `cos.approx.f32` | absolute 2^-20.5 in [-2pi, 2pi], 2^-14.7 in [-100pi, 100pi]; none outside |
 //! | `lg2.approx.f32` | absolute 2^-22 between 0.5 and 2, relative 2^-22 elsewhere |
-//! | `ex2.approx.f32` | 2 ulp; relative 2^-22.5 |
+//! | `ex2.approx.f32` | 2 ulp |
 //! | `ex2.approx.f16`, `tanh.approx.f16` | relative 2^-9.9, absolute 2^-10.987 |
 //! | `ex2.approx.ftz.bf16`, `tanh.approx.bf16` | relative 2^-7, absolute 2^-8 |
 //! | `tanh.approx.f32` | relative 2^-11 |
-//! | `rcp.approx.ftz.f64`, `rsqrt.approx.ftz.f64` | the high 32 bits: 20 bits of fraction |
-//! | `rsqrt.approx.f64` | relative 2^-52 or so; none is given |
+//! | `rcp.approx.ftz.f64`, `rsqrt.approx.ftz.f64` | the high 32 bits: 20 bits of fraction; no bound is given |
+//! | `rsqrt.approx.f64` | none is given |
 
 use super::exact::{BF16, F16, F32, F64, Format};
 use super::float::{canonical, canonical_double, float, format_of};

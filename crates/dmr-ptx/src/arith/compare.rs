@@ -87,7 +87,8 @@ fn decode_comparison(mut words: Modifiers<'_>) -> Result<Arith, String> {
             let fits = match result {
                 Type::U32 | Type::S32 | Type::F32 => !pair || result != Type::F32,
                 Type::U16 | Type::S16 => matches!(ty, Type::F16 | Type::Bf16),
-                Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2 => result == ty,
+                Type::F16 | Type::Bf16 => !pair,
+                Type::F16x2 | Type::Bf16x2 => result == ty,
                 _ => false,
             };
             if !fits {

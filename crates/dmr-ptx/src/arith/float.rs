@@ -63,7 +63,8 @@ fn decode_float(mut words: Modifiers<'_>) -> Result<Arith, String> {
         _ => (Basic::Sqrt, 1),
     };
     let half = format == F16 || format == BF16;
-    if basic == Basic::Fma && rounding.is_none() {
+    // The ISA demands a mode for `mad.f32` too, but its assembler accepts the instruction without one.
+    if basic == Basic::Fma && rounding.is_none() && (words.name, ty) != ("mad", Type::F32) {
         return Err(format!("{} needs a rounding mode", words.name));
     }
     if half && !matches!(rounding, None | Some(Rounding::Nearest))

@@ -107,6 +107,7 @@ fn set_has_the_type_of_its_result() {
     assert_eq!(run("set.eq.f32.s32", [4, 4]), 0x3f80_0000);
     assert_eq!(run("set.lt.f32.f32", [0, 0]), 0);
     assert_eq!(run("set.eq.f16.f16", [0x3c00, 0x3c00]), 0x3c00);
+    assert_eq!(run("set.lt.bf16.s64", [u64::MAX, 1]), 0x3f80);
     assert_eq!(run("set.eq.u16.bf16", [0, 0x8000]), 0xffff);
     assert_eq!(run("set.gt.f16x2.f16x2", [0x3c00_0000, 0]), 0x3c00_0000);
     assert_eq!(run("set.le.u32.bf16x2", [0x0000_3f80, 0]), 0xffff_0000);

@@ -58,6 +58,9 @@ fn sat_clamps_to_zero_and_one() {
 
 #[test]
 fn without_a_mode_the_result_is_rounded_to_nearest() {
+    agrees("mad.f32", operands::<Single>, |case| {
+        basic("mad", case.map(Single::of), Round::NearestTiesToEven).canonical()
+    });
     agrees("add.f32", operands::<Single>, |case| {
         basic("add", case.map(Single::of), Round::NearestTiesToEven).canonical()
     });
