@@ -115,8 +115,8 @@ impl Op {
         let bits = self.ty.bytes() as u32 * 8;
         let signed = self.ty.is_signed();
         match self.operator {
-            Operator::Popc => io.one(|a| u64::from(a.count_ones())),
-            Operator::Clz => io.one(|a| u64::from(a.leading_zeros() + bits - 64)),
+            Operator::Popc => io.one(|a| u64::from(low(a, bits).count_ones())),
+            Operator::Clz => io.one(|a| u64::from(low(a, bits).leading_zeros() + bits - 64)),
             Operator::Bfind { shift_amount } => io.one(|a| find(a, bits, signed, shift_amount)),
             Operator::Fns => io.three(nth_set),
             Operator::Brev => io.one(|a| a.reverse_bits() >> (64 - bits)),
@@ -144,7 +144,7 @@ impl Op {
 
 /// Returns the position of the highest bit that is not the sign, or how far it is from the top; all ones if none.
 fn find(a: u64, bits: u32, signed: bool, shift_amount: bool) -> u64 {
-    let a = if signed && a >> (bits - 1) & 1 != 0 { low(!a, bits) } else { a };
+    let a = low(if signed && a >> (bits - 1) & 1 != 0 { !a } else { a }, bits);
     match a.checked_ilog2() {
         None => 0xffff_ffff,
         Some(position) if shift_amount => u64::from(bits - 1 - position),

@@ -86,6 +86,6 @@ fn high(a: u64, b: u64, ty: Type) -> u64 {
         Type::S32 => low(((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u64, 32),
         Type::S64 => ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64,
         Type::U64 | Type::B64 => ((u128::from(a) * u128::from(b)) >> 64) as u64,
-        _ => (a * b) >> 32,
+        _ => (low(a, 32) * low(b, 32)) >> 32,
     }
 }

@@ -279,6 +279,11 @@ impl FunctionLoader<'_, '_> {
         if sources.len() < shape.required_sources || sources.len() > shape.source_count {
             return Err(format!("{} sources of {}", sources.len(), shape.source_count));
         }
+        for (register, ty) in [Some(first), second].into_iter().flatten().zip(shape.results()) {
+            if usize::from(self.width(register)) < 8 * ty.bytes() {
+                return Err(format!("a destination is narrower than {ty:?}"));
+            }
+        }
         let dst = self.destination(first)?;
         let second = second.map_or(Ok(NO_REG), |second| self.destination(second))?;
         let bits = if shape.extends { self.width(first) } else { 64 };
