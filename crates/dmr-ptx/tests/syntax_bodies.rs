@@ -110,13 +110,28 @@ fn an_inner_scope_has_registers_variables_and_labels_of_its_own() {
 }
 
 #[test]
+fn an_inner_range_hides_a_register_of_its_own_name() {
+    let body = body(
+        ".reg .b32 x1; { .reg .f64 x<2>; mov x1, 1; } mov x1, 1; { .reg .f32 x<1>; mov x1, 1; }",
+    );
+    assert_eq!(
+        body.registers.iter().map(|register| register.ty).collect::<Vec<_>>(),
+        [Type::F64, Type::B32]
+    );
+}
+
+#[test]
 fn a_label_means_that_of_the_innermost_scope_also_where_it_follows() {
-    let body = body("done: { bra done; done: ret; } bra done; { bra end; } end:");
+    let body = body(
+        "done: { bra done; done: ret; } bra done; { bra end; } end: { { bra end; } ret; end: }",
+    );
     let target = |index: usize| match body.instructions[index].operands[0] {
         Operand::Label(label) => body.labels[label.0 as usize].instruction,
         ref other => panic!("{other:?}"),
     };
     assert_eq!((target(0), target(2), target(3)), (1, 0, 4));
+    // The scope around the use declares it later.
+    assert_eq!(target(4), 6);
 }
 
 #[test]

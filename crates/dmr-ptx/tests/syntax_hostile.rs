@@ -87,6 +87,8 @@ fn a_wrong_text_is_refused_with_its_place() {
         (".global .u8 x = -129;", 3, 17, "out of the range"),
         (".global .u32 x = 1.5;", 3, 18, "an integer is initialised by an integer"),
         (".global .u32 x[2] = {1, 2, 3};", 3, 28, "more values than elements"),
+        (".global .u32 x[1][2] = {1, 2, 3};", 3, 31, "more values than elements"),
+        (".global .u32 x[2][0] = {1};", 3, 25, "more values than elements"),
         (".global .u32 x = {1};", 3, 18, "expected a constant"),
         (".global .u32 x[2] = 1;", 3, 21, "expected `{`"),
         (".global .u32 x = y;", 3, 18, "`y` is not declared"),

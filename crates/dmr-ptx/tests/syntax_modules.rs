@@ -100,6 +100,8 @@ fn initial_values_follow_the_dimensions() {
         bytes(&variable(".global .s16 x[][2] = { {-1, 0}, {}, {258} };")),
         [255, 255, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0]
     );
+    assert_eq!(bytes(&variable(".global .u8 x[2][3] = {1, 2, 3, 4};")), [1, 2, 3, 4, 0, 0]);
+    assert_eq!(bytes(&variable(".global .u8 x[][2] = {1, 2, 3};")), [1, 2, 3, 0]);
     assert_eq!(bytes(&variable(".global .v2 .u8 x[2] = { {1, 2}, {3, 4} };")), [1, 2, 3, 4]);
     assert_eq!(
         bytes(&variable(".const .f32 x[3] = { 1.0, 0fBF800000, 2 };"))

@@ -67,11 +67,18 @@ impl Parser<'_> {
             self.value(target.variable, offset)?;
             return Ok(1);
         };
-        let stride = target.strides[target.strides.len() - lengths.len()];
         self.expect("{")?;
-        let mut index = 0;
+        // As in C, values without braces of their own fill the inner dimensions one after the other.
+        let flat = !inner.is_empty() && !self.is("{");
+        let row = if flat { count(inner).unwrap_or(0) } else { 1 };
+        let limit = length.map(|length| length.saturating_mul(row));
+        let (inner, stride) = match flat {
+            true => (&[][..], target.variable.element.bytes() as u64),
+            false => (inner, target.strides[target.strides.len() - lengths.len()]),
+        };
+        let mut index = 0u64;
         while !self.is("}") {
-            if length.is_some_and(|length| index >= length) {
+            if limit.is_some_and(|limit| index >= limit) {
                 return Err(self.error("there are more values than elements"));
             }
             let at = index.checked_mul(stride).and_then(|bytes| offset.checked_add(bytes));
@@ -83,7 +90,7 @@ impl Parser<'_> {
             }
         }
         self.expect("}")?;
-        Ok(index)
+        Ok(index.div_ceil(row.max(1)))
     }
 
     fn value(&mut self, variable: &mut Variable, offset: u64) -> Result<(), ParseError> {
