@@ -126,16 +126,14 @@ fn a_read_of_what_no_thread_has_written_is_found() {
         fault.kind,
         FaultKind::Uninitialised { space: SpaceName::Shared, address: 0, bytes: 4, .. }
     ));
-    let body = "mov.u64 %rd2, depot; st.local.u32 [%rd2], %r1; ld.local.u64 %rd3, [%rd2];";
+    let body = "mov.u64 %rd2, depot; st.local.u32 [%rd2], %r1; ld.local.u64 %rd3, [%rd2+8];";
     let fault = fault_of(body, 8);
     assert!(matches!(
         fault.kind,
-        FaultKind::Uninitialised { space: SpaceName::Local, address: 0, bytes: 8, .. }
+        FaultKind::Uninitialised { space: SpaceName::Local, address: 8, bytes: 8, .. }
     ));
-    runs_clean(
-        &body.replace("ld.local.u64 %rd3", "st.local.u32 [%rd2+4], 0; ld.local.u64 %rd3"),
-        8,
-    );
+    let padded = body.replace("[%rd2+8]", "[%rd2]");
+    runs_clean(&padded, 8);
 }
 
 #[test]

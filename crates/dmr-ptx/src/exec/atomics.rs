@@ -118,11 +118,11 @@ impl Core<'_> {
         if differs {
             (self.polls, self.changed) = (0, true);
         } else if lane == reach.mask.trailing_zeros() as usize {
-            self.polls += 1;
+            self.note_read(generic, &olds[0].to_le_bytes());
         }
-        for index in 0..usize::from(atomic.count) {
-            if atomic.registers[index] != NO_REG {
-                register_mut(warp, base, atomic.registers[index])[lane] = olds[index] as u64;
+        for (&reg, old) in atomic.registers.iter().zip(olds).take(usize::from(atomic.count)) {
+            if reg != NO_REG {
+                register_mut(warp, base, reg)[lane] = old as u64;
             }
         }
         if wide && atomic.registers[1] != NO_REG {

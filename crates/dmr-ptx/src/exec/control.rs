@@ -68,7 +68,6 @@ impl Core<'_> {
     ) -> Result<Flow, Box<Stop>> {
         let indices = *self.value(warp, fragment.base, index);
         let targets = self.code.tables.get(table as usize).map_or(&[][..], Vec::as_slice);
-        let at = fragment.pc;
         let mut rest = fragment.mask;
         while rest != 0 {
             let first = rest.trailing_zeros() as usize;
@@ -87,9 +86,6 @@ impl Core<'_> {
                 warp.fragments.push(fragment.split(mask, target));
             }
         }
-        debug_assert!(
-            fragment.mask != 0 && fragment.pc != at || fragment.mask == 0 || targets.contains(&at)
-        );
         Ok(Flow::Choose)
     }
 
@@ -116,7 +112,7 @@ impl Core<'_> {
                 }
                 let index = targets[first].wrapping_sub(FUNCTIONS) / FUNCTION_STRIDE;
                 match u32::try_from(index) {
-                    Ok(index) if targets[first] % FUNCTION_STRIDE == 0 => index,
+                    Ok(index) if targets[first].is_multiple_of(FUNCTION_STRIDE) => index,
                     _ => return Err(self.no_function(targets[first], first)),
                 }
             }

@@ -20,6 +20,8 @@ const TURN: u32 = 256;
 const STARVED: u32 = 1024;
 /// The polls after which a warp has spent its slice.
 const POLLS: u32 = 6;
+/// The number of atomic reads that are compared to find polls.
+pub(super) const RECENT: usize = 8;
 
 /// A fault of a lane of the running fragment.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ pub(super) struct Core<'a> {
     pub(super) printed: Vec<u8>,
     /// The polls of the running warp since it began its slice or stored a new value.
     pub(super) polls: u32,
+    /// The last atomic reads of the running warp, as hashes of the instruction, the address and the value.
+    pub(super) recent: [u64; RECENT],
     /// True if a store has changed memory since the launch last looked.
     pub(super) changed: bool,
     pub(super) scratch: Vec<Lanes>,
@@ -95,9 +99,10 @@ impl Core<'_> {
         common: &mut Common,
         warp: &mut Warp,
     ) -> Result<(), Box<Faulted>> {
-        self.polls = 0;
-        let mut left = SLICE;
-        while left > 0 && self.polls < POLLS {
+        (self.polls, self.recent) = (0, [0; RECENT]);
+        let (mut left, mut polling) = (SLICE, 0);
+        warp.polling = false;
+        while left > 0 && !warp.polling {
             if warp.fragments.len() > 1 {
                 warp.merge();
             }
@@ -115,10 +120,24 @@ impl Core<'_> {
             };
             left = left.saturating_sub(ran.max(1));
             for other in warp.fragments.iter_mut().filter(|other| other.is_ready()) {
-                other.passed_over += ran;
+                other.passed_over = other.passed_over.saturating_add(ran);
             }
             if fragment.mask != 0 {
                 warp.fragments.push(fragment);
+            }
+            polling = if self.polls >= POLLS { polling + 1 } else { 0 };
+            if polling > 0 {
+                // The others run next: one of them may store what this one polls for.
+                let ready = warp.fragments.iter_mut().filter(|fragment| fragment.is_ready());
+                let mut others = 0;
+                for other in ready {
+                    if other.passed_over > 0 {
+                        other.passed_over = other.passed_over.saturating_add(STARVED);
+                    }
+                    others += 1;
+                }
+                warp.polling = polling >= others;
+                self.polls = 0;
             }
             if self.executed > self.limits.instructions {
                 let kind = FaultKind::InstructionLimit(self.limits.instructions);
@@ -128,7 +147,6 @@ impl Core<'_> {
             }
             self.settle(common, warp)?;
         }
-        warp.polling = self.polls >= POLLS;
         Ok(())
     }
 
@@ -245,6 +263,25 @@ impl Core<'_> {
         Ok(Flow::Next)
     }
 
+    /// Counts a poll: an atomic read of the value that the same instruction has just read at the same address.
+    pub(super) fn note_read(&mut self, address: u64, value: &[u8]) {
+        let mut hash = u64::from(self.pc).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ address;
+        for part in value.chunks(8) {
+            let mut bytes = [0; 8];
+            bytes[..part.len()].copy_from_slice(part);
+            hash = (hash ^ u64::from_le_bytes(bytes))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29);
+        }
+        let hash = hash | 1;
+        if self.recent.contains(&hash) {
+            self.polls += 1;
+        } else {
+            self.recent.rotate_right(1);
+            self.recent[0] = hash;
+        }
+    }
+
     /// Returns the lanes of a source operand.
     pub(super) fn value<'w>(&'w self, warp: &'w Warp, base: u32, value: Value) -> &'w Lanes {
         fetch(self.code, &self.addresses, warp, base, value)
@@ -292,7 +329,7 @@ impl Core<'_> {
                 let value = self.value(warp, base, source);
                 let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
                 for (to, &from) in all.iter_mut().zip(value) {
-                    *to |= (from & kept) << (index * usize::from(bits) & 63);
+                    *to |= (from & kept) << ((index * usize::from(bits)) & 63);
                 }
             }
             write(warp, base, dst, mask, &all);
@@ -313,8 +350,8 @@ impl Core<'_> {
         let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
         for (index, &dst) in dst.iter().enumerate() {
             let value = &values[(index / each).min(1)];
-            let shift = index % each * usize::from(bits) & 63;
-            write(warp, base, dst, mask, &value.map(|value| value >> shift & kept));
+            let shift = (index % each * usize::from(bits)) & 63;
+            write(warp, base, dst, mask, &value.map(|value| (value >> shift) & kept));
         }
     }
 

@@ -14,6 +14,8 @@ use super::warp::{Fragment, Local, Warp};
 const MULTIPROCESSORS: u32 = 132;
 /// The rounds in which every resident thread polls and no store changes memory, after which a launch has failed.
 const IDLE_ROUNDS: u32 = 4096;
+/// The rounds without a finished block after which one more becomes resident, in case it is waited for by plain loads.
+const PATIENCE: u32 = 256;
 /// The maximum number of threads of a block.
 const MOST_THREADS: u64 = 1024;
 
@@ -84,6 +86,7 @@ impl<'a> Launch<'a> {
             slept: 0,
             printed: Vec::new(),
             polls: 0,
+            recent: [0; super::core::RECENT],
             changed: false,
             scratch: Vec::new(),
             results: Box::new([[0; WARP]; 2]),
@@ -201,7 +204,7 @@ impl<'a> Launch<'a> {
         let total = volume(self.grid);
         let mut resident: Vec<Block> = Vec::new();
         let mut spare: Vec<Warp> = Vec::new();
-        let (mut next, mut idle) = (0, 0);
+        let (mut next, mut idle, mut rounds) = (0, 0, 0);
         loop {
             if resident.is_empty() {
                 if next == total {
@@ -211,22 +214,26 @@ impl<'a> Launch<'a> {
                 next += 1;
             }
             core.changed = false;
+            rounds += 1;
             for block in &mut resident {
                 run_round(core, block)?;
             }
             let mut index = 0;
             while index < resident.len() {
                 if resident[index].is_finished() {
+                    rounds = 0;
                     spare.append(&mut resident.remove(index).warps);
                 } else {
                     index += 1;
                 }
             }
             let polls = |warp: &Warp| !warp.is_ready() || warp.polling;
-            if resident.is_empty() || !resident.iter().all(|block| block.warps.iter().all(polls)) {
+            let all_poll = resident.iter().all(|block| block.warps.iter().all(polls));
+            if resident.is_empty() || (!all_poll && rounds < PATIENCE) {
                 idle = 0;
                 continue;
             }
+            rounds = 0;
             let room = (self.limits.resident_blocks as usize).saturating_sub(resident.len());
             if next < total && room > 0 {
                 for _ in 0..(resident.len() / 2).max(1).min(room) {
@@ -235,7 +242,7 @@ impl<'a> Launch<'a> {
                         next += 1;
                     }
                 }
-            } else if core.changed {
+            } else if core.changed || !all_poll {
                 idle = 0;
             } else {
                 idle += 1;

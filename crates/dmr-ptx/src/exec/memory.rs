@@ -151,7 +151,6 @@ impl Core<'_> {
     ) -> Result<(), Box<Stop>> {
         let strong = matches!(reach.kind, AccessKind::Volatile | AccessKind::Atomic(_));
         if strong {
-            self.polls += 1;
             let generic = run.address + window(reach.space);
             for index in 0..run.count as u64 {
                 common
@@ -164,11 +163,14 @@ impl Core<'_> {
                 let range = self.shared_range(common, reach, run, into.len())?;
                 into.copy_from_slice(&common.shared[range.clone()]);
                 if self.checks.uninitialised
-                    && let Some(at) = common.written[range].iter().position(|&written| written == 0)
+                    && let Some(at) = unwritten(&common.written[range], reach.bytes)
                 {
                     return Err(uninitialised(reach, run, at as u64));
                 }
                 let touching = if strong { Touching::StrongRead } else { Touching::Read };
+                if strong {
+                    self.note_read(run.address, into);
+                }
                 self.touch_shared(common, warp, reach, run, (touching, &[]))
             }
             SpaceName::Local => {
@@ -180,7 +182,7 @@ impl Core<'_> {
                         return Err(out_of_bounds(reach, lane, at, len));
                     };
                     part.copy_from_slice(bytes);
-                    if self.checks.uninitialised && written.contains(&0) {
+                    if self.checks.uninitialised && written.iter().all(|&written| written == 0) {
                         return Err(uninitialised(reach, run, index as u64 * each as u64));
                     }
                 }
@@ -204,7 +206,11 @@ impl Core<'_> {
                 let access = self.global_access(common, warp, reach, run, into.len());
                 let touching = if strong { Touching::StrongRead } else { Touching::Read };
                 self.touch_global(common, warp, reach, run, (touching, &[]))?;
-                self.memory.read(&access, into).map_err(|error| refused(reach, run, error))
+                self.memory.read(&access, into).map_err(|error| refused(reach, run, error))?;
+                if strong {
+                    self.note_read(run.address, into);
+                }
+                Ok(())
             }
         }
     }
@@ -227,8 +233,9 @@ impl Core<'_> {
                     .publish(warp.number as usize, generic + index * u64::from(reach.bytes));
             }
         }
-        self.polls = 0;
-        self.changed = true;
+        if reach.space != SpaceName::Local {
+            (self.polls, self.changed) = (0, true);
+        }
         match reach.space {
             SpaceName::Shared => {
                 let range = self.shared_range(common, reach, run, bytes.len())?;
@@ -326,6 +333,17 @@ pub(super) fn check_aligned(reach: &Reach, addresses: &Lanes) -> Result<(), Box<
             Err(Stop::new(FaultKind::Misaligned { space, address, bytes }, lane))
         }
     }
+}
+
+/// Returns the offset of the first lane of which no byte has been written. A lane that reads some written bytes may read
+/// others with them that it does not use, such as the padding of a struct.
+fn unwritten(written: &[u8], bytes: u32) -> Option<u64> {
+    if !written.contains(&0) {
+        return None;
+    }
+    let mut lanes = written.chunks(bytes as usize);
+    let lane = lanes.position(|lane| lane.iter().all(|&written| written == 0))?;
+    Some(lane as u64 * u64::from(bytes))
 }
 
 fn uninitialised(reach: &Reach, run: Run, at: u64) -> Box<Stop> {

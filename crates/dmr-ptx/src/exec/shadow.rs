@@ -79,7 +79,7 @@ impl Cell {
     /// Notes an access, and returns an earlier one that is not ordered before it.
     fn touch(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
         let unseen = |other: &Mark| {
-            !(other.touching.is_strong() && mark.touching.is_strong())
+            (!other.touching.is_strong() || !mark.touching.is_strong())
                 && !order.has_seen(u32::from(mark.thread), u32::from(other.thread), other.stamp)
         };
         let mut conflict = self.write.filter(unseen);
@@ -131,7 +131,7 @@ impl Shadow {
             let mut at = start;
             while at < end {
                 let word = (at / 4) as usize;
-                let whole = at % 4 == 0 && at + 4 <= end;
+                let whole = at.is_multiple_of(4) && at + 4 <= end;
                 let conflict =
                     if whole && (self.split.is_empty() || !self.split.contains_key(&word)) {
                         self.words.get_mut(word)?.touch(mark, order)

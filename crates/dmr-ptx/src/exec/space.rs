@@ -59,7 +59,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn mask(self) -> Mask {
-        ((1u64 << self.count) - 1 << self.first) as Mask
+        (((1u64 << self.count) - 1) << self.first) as Mask
     }
 }
 

@@ -5,8 +5,11 @@ use crate::types::Type;
 
 use super::function::{Decoding, FunctionLoader};
 use super::operands::Found;
-use crate::exec::code::{Barrier, BarrierKind, Guard, NO_REG, Op, Value};
+use crate::exec::code::{Barrier, BarrierKind, NO_REG, Op, Value};
 use crate::exec::program::{Actual, Builtin, Call, Target};
+
+/// The return values and parameters of a function.
+type Formals<'m> = (&'m [Variable], &'m [Variable]);
 
 impl FunctionLoader<'_, '_> {
     /// Decodes an instruction that changes the flow of control; `None` for any other.
@@ -15,7 +18,6 @@ impl FunctionLoader<'_, '_> {
         name: &str,
         modifiers: &[&str],
         operands: &[Operand],
-        _guard: Guard,
     ) -> Decoding<Option<Op>> {
         Ok(Some(match (name, operands) {
             ("bra", [Operand::Label(label)]) => Op::Branch { target: self.target(*label) },
@@ -103,7 +105,7 @@ impl FunctionLoader<'_, '_> {
             return Err("a form of call that is not supported".to_owned());
         };
         let module = self.loader.module;
-        let (target, formals): (Target, Option<(&[Variable], &[Variable])>) = match callee {
+        let (target, formals): (Target, Option<Formals<'_>>) = match callee {
             Operand::Symbol(Named::Function(FunctionId(id)), _) => {
                 let id = self.loader.resolve_alias(*id);
                 let function = &module.functions[id as usize];

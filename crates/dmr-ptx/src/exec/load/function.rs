@@ -2,16 +2,12 @@
 
 use crate::arith;
 use crate::lanes::{self, Role};
-use crate::syntax::{
-    Body, Function, Guard as NamedGuard, Instruction, Operand, RegisterId, Selector, Space,
-    SpecialRegister, Symbol as Named, Variable, VariableId,
-};
+use crate::syntax::{Body, Function, Guard as NamedGuard, Instruction, Operand, Space, Variable};
 use crate::types::Type;
 
 use super::{Loader, Placed, Uses};
-use crate::exec::code::{ArithStep, Guard, NO_REG, Op, Reg, Step, Value, WarpStep};
-use crate::exec::program::{At, Formal, Function as Decoded, LoadError, Symbol};
-use crate::exec::space::{FUNCTION_STRIDE, FUNCTIONS};
+use crate::exec::code::{ArithStep, Guard, NO_REG, Op, Reg, Step, WarpStep};
+use crate::exec::program::{At, Formal, Function as Decoded, LoadError};
 
 /// The result of decoding: an error is the reason why an instruction is not supported.
 pub(super) type Decoding<T> = Result<T, String>;
@@ -231,7 +227,7 @@ impl FunctionLoader<'_, '_> {
         let modifiers: Vec<&str> = opcode.modifiers.iter().map(String::as_str).collect();
         let guard = self.guard(instruction.guard);
         let operands = &instruction.operands[..];
-        if let Some(op) = self.decode_control(&opcode.name, &modifiers, operands, guard)? {
+        if let Some(op) = self.decode_control(&opcode.name, &modifiers, operands)? {
             self.push(guard, op);
             return Ok(());
         }
