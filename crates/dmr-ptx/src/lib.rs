@@ -30,3 +30,7 @@ pub use exec::{
     SourceLine, SpaceName, Thread,
 };
 pub use types::Type;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
