@@ -165,7 +165,8 @@ impl Races {
             stamp: touch.stamp,
             time: self.blocks.time(),
             kind: touch.kind,
-            lane_bytes: touch.lane_bytes as u8,
+            // Of a sector, more bytes than it has are all of one lane.
+            lane_bytes: touch.lane_bytes.min(128) as u8,
         };
         let number = self.records.add(record);
         let check = Check { record, records: &self.records, blocks: &self.blocks, seen };

@@ -229,3 +229,14 @@ fn an_atomic_change_between_a_read_and_a_write_does_not_hide_the_read() {
     let found = touch(&mut races, lane(2, 0, Write, 0, 4)).expect("a race with the read");
     assert_eq!((found.earlier.block, found.earlier.kind), (0, Read));
 }
+
+#[test]
+fn a_lane_may_access_more_bytes_than_a_sector_has() {
+    let mut races = Races::default();
+    touch(&mut races, lane(0, 9, Write, 0, 1024));
+    for (address, bytes) in [(4, 4), (77, 1), (992, 16)] {
+        let found = touch(&mut races, lane(1, 0, Read, address, bytes)).expect("a race");
+        assert_eq!((found.address, found.earlier.thread), (address, 9));
+    }
+    assert_eq!(touch(&mut races, lane(1, 0, Read, 1024, 4)), None);
+}
