@@ -9,9 +9,6 @@
 //! phase (20), the bytes that are outstanding (21, signed), the number of the phase (2), and a bit that is set in each
 //! object that is initialised.
 
-// Until `exec` calls it.
-#![allow(dead_code, reason = "called by `exec`")]
-
 use crate::lanes::{Operand, Operands, Role, Window};
 use crate::types::Type;
 
@@ -185,11 +182,6 @@ impl Instruction {
     /// Returns true if it leaves the object as it is.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.operation, Operation::Test { .. } | Operation::PendingCount)
-    }
-
-    /// Returns true if a thread may run it until its result is true: it polls.
-    pub(crate) fn polls(&self) -> bool {
-        matches!(self.operation, Operation::Test { .. })
     }
 
     /// Computes the new object and the result for one lane, from the bits of the object and the operand behind the

@@ -7,6 +7,7 @@ use crate::syntax::SpecialRegister;
 use super::atomic::Change;
 use super::fault::SpaceName;
 use super::global::{AccessKind, Scope};
+use super::mbarriers::{BulkCopy, MemoryBarrier};
 
 /// The number of a register within the registers of its function.
 pub(super) type Reg = u32;
@@ -235,6 +236,9 @@ pub(super) enum Op {
     },
     /// An operation between lanes; an index of the warp operations of the program.
     Warp(u32),
+    /// An instruction on an `mbarrier` object.
+    MemoryBarrier(MemoryBarrier),
+    CopyBulk(Box<BulkCopy>),
     /// A copy from global to shared memory.
     CopyAsync {
         to: Location,

@@ -236,6 +236,10 @@ impl Core<'_> {
             Op::Load(transfer) => self.load(common, warp, fragment, transfer, mask)?,
             Op::Store(transfer) => self.store(common, warp, fragment, transfer, mask)?,
             Op::Atomic(atomic) => self.atomic(common, warp, fragment, atomic, mask)?,
+            Op::MemoryBarrier(barrier) => {
+                self.memory_barrier(common, warp, fragment, barrier, mask)?;
+            }
+            Op::CopyBulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask)?,
             Op::CopyAsync { to, from, bytes, size } => {
                 self.copy_async(common, warp, fragment, (to, from), (*bytes, *size), mask)?;
             }

@@ -25,6 +25,7 @@ mod fault;
 mod global;
 mod launch;
 mod load;
+mod mbarriers;
 mod memory;
 mod order;
 mod printf;

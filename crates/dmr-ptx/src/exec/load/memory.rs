@@ -85,6 +85,9 @@ impl FunctionLoader<'_, '_> {
         modifiers: &[&str],
         operands: &[Operand],
     ) -> Decoding<Option<Op>> {
+        if let Some(op) = self.decode_mbarrier(name, modifiers, operands)? {
+            return Ok(Some(op));
+        }
         Ok(Some(match name {
             "ld" | "ldu" => self.decode_load(name, modifiers, operands)?,
             "st" => self.decode_store(modifiers, operands)?,

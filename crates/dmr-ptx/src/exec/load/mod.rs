@@ -3,6 +3,7 @@
 mod control;
 mod function;
 mod kernels;
+mod mbarriers;
 mod memory;
 mod operands;
 mod variables;

@@ -1,0 +1,230 @@
+//! Instructions on `mbarrier` objects of shared memory, and the copies whose bytes they count.
+
+use crate::mbarrier::{Instruction, complete_bytes};
+use crate::types::{Lanes, Mask, WARP};
+
+use super::block::Common;
+use super::code::{Location, NO_REG, Reg, Value};
+use super::core::{Core, Stop, register_mut};
+use super::fault::{FaultKind, SpaceName};
+use super::global::{AccessKind, Scope};
+use super::memory::{RUN_BYTES, Reach, check_aligned};
+use super::shadow::Touching;
+use super::space::{Run, lanes_of, resolve, window};
+use super::warp::{Fragment, Warp};
+
+/// The bytes of an object.
+const BYTES: u32 = 8;
+
+/// A decoded instruction on an object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryBarrier {
+    pub(super) instruction: Instruction,
+    /// The object; `None` for an instruction on a state.
+    pub(super) location: Option<Location>,
+    /// The operand behind the address, where the text has one.
+    pub(super) operand: Option<Value>,
+    pub(super) dst: Reg,
+}
+
+/// A copy of bytes between global and shared memory by one thread: `cp.async.bulk`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BulkCopy {
+    pub(super) to: Location,
+    pub(super) from: Location,
+    pub(super) size: Value,
+    /// The object that counts the bytes.
+    pub(super) barrier: Option<Location>,
+}
+
+impl Core<'_> {
+    pub(super) fn memory_barrier(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        barrier: &MemoryBarrier,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let base = fragment.base;
+        let operands = barrier.operand.map(|operand| *self.value(warp, base, operand));
+        let operand = |lane: usize| operands.map(|operands| operands[lane]);
+        let Some(location) = &barrier.location else {
+            for lane in lanes_of(mask) {
+                let outcome = barrier.instruction.apply(0, operand(lane));
+                let outcome = outcome.map_err(|defect| stop(&defect, lane))?;
+                set(warp, base, barrier.dst, lane, outcome.result);
+            }
+            return Ok(());
+        };
+        let addresses = self.addresses(warp, fragment, location);
+        if barrier.instruction.releases {
+            self.fence(common, warp, Scope::Cta);
+        }
+        let mut is_seen = false;
+        self.for_each_space(location, mask, &addresses, |core, space, mask, addresses| {
+            let kind = AccessKind::Atomic(Scope::Cta);
+            let reach = Reach { space, mask, bytes: BYTES, kind, uniform: false };
+            if space != SpaceName::Shared {
+                let message = format!("an mbarrier object in {space} memory");
+                return Err(Stop::invalid(message, mask));
+            }
+            check_aligned(&reach, addresses)?;
+            for lane in lanes_of(mask) {
+                let run = Run { address: addresses[lane], first: lane, count: 1 };
+                let place = (&reach, run);
+                let result = core.memory_barrier_lane(
+                    common,
+                    warp,
+                    place,
+                    &barrier.instruction,
+                    operand(lane),
+                )?;
+                set(warp, base, barrier.dst, lane, result);
+                is_seen |= result != 0;
+            }
+            Ok(())
+        })?;
+        if barrier.instruction.acquires && is_seen {
+            self.fence(common, warp, Scope::Cta);
+        }
+        if barrier.instruction.is_read() && !is_seen {
+            self.polls += 1;
+        }
+        Ok(())
+    }
+
+    /// Runs an instruction on the object of one lane, and returns its result.
+    fn memory_barrier_lane(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        place: (&Reach, Run),
+        instruction: &Instruction,
+        operand: Option<u64>,
+    ) -> Result<u64, Box<Stop>> {
+        let (reach, run) = place;
+        let range = self.shared_range(common, reach, run, BYTES as usize)?;
+        let reads = instruction.is_read();
+        let touching = if reads { Touching::StrongRead } else { Touching::StrongWrite };
+        self.touch_shared(common, warp, reach, run, (touching, &[]))?;
+        let mut bits = [0; BYTES as usize];
+        bits.copy_from_slice(&common.shared[range.clone()]);
+        let outcome = instruction.apply(u64::from_le_bytes(bits), operand);
+        let outcome = outcome.map_err(|defect| stop(&defect, run.first))?;
+        let generic = run.address + window(SpaceName::Shared);
+        if reads {
+            if outcome.result != 0 {
+                common.order.observe(warp.number as usize, generic);
+            }
+            return Ok(outcome.result);
+        }
+        common.order.publish(warp.number as usize, generic);
+        common.shared[range.clone()].copy_from_slice(&outcome.object.to_le_bytes());
+        if self.checks.uninitialised {
+            common.written[range].fill(1);
+        }
+        (self.polls, self.changed) = (0, true);
+        Ok(outcome.result)
+    }
+}
+
+impl Core<'_> {
+    /// Copies bytes between global and shared memory at once, and counts them at the copy's object.
+    pub(super) fn copy_bulk(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        fragment: &Fragment,
+        copy: &BulkCopy,
+        mask: Mask,
+    ) -> Result<(), Box<Stop>> {
+        let to = self.addresses(warp, fragment, &copy.to);
+        let from = self.addresses(warp, fragment, &copy.from);
+        let sizes = *self.value(warp, fragment.base, copy.size);
+        let barriers = copy.barrier.map(|barrier| self.addresses(warp, fragment, &barrier));
+        for lane in lanes_of(mask) {
+            let size = sizes[lane] & 0xffff_ffff;
+            if !size.is_multiple_of(16) {
+                let message = format!("a bulk copy of {size} bytes: not a multiple of 16");
+                return Err(Stop::new(FaultKind::Invalid(message), lane));
+            }
+            let mut buffer = [0; RUN_BYTES];
+            let mut at = 0;
+            while at < size {
+                let part = (size - at).min(RUN_BYTES as u64) as usize;
+                let reach = |space| Reach {
+                    space,
+                    mask: 1 << lane,
+                    bytes: part as u32,
+                    kind: AccessKind::Plain,
+                    uniform: false,
+                };
+                let place = |location: &Location, addresses: &Lanes| {
+                    let address = addresses[lane] + at;
+                    let (space, address) = match location.space {
+                        SpaceName::Generic => resolve(address),
+                        space => (space, address),
+                    };
+                    (reach(space), Run { address, first: lane, count: 1 })
+                };
+                let (source, run) = place(&copy.from, &from);
+                check_address(&source, run)?;
+                self.read_run(common, warp, &source, run, &mut buffer[..part])?;
+                let (target, run) = place(&copy.to, &to);
+                check_address(&target, run)?;
+                self.write_run(common, warp, &target, run, &buffer[..part])?;
+                at += part as u64;
+            }
+            if let Some(barriers) = &barriers {
+                self.count_bytes(common, warp, lane, resolve(barriers[lane]).1, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the bytes of a copy that a lane has made at the object at `address` of shared memory.
+    fn count_bytes(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        lane: usize,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), Box<Stop>> {
+        let kind = AccessKind::Atomic(Scope::Cta);
+        let reach =
+            Reach { space: SpaceName::Shared, mask: 1 << lane, bytes: BYTES, kind, uniform: false };
+        let run = Run { address, first: lane, count: 1 };
+        let range = self.shared_range(common, &reach, run, BYTES as usize)?;
+        self.touch_shared(common, warp, &reach, run, (Touching::StrongWrite, &[]))?;
+        self.fence(common, warp, Scope::Cta);
+        common.order.publish(warp.number as usize, address + window(SpaceName::Shared));
+        let mut bits = [0; BYTES as usize];
+        bits.copy_from_slice(&common.shared[range.clone()]);
+        let object = complete_bytes(u64::from_le_bytes(bits), bytes)
+            .map_err(|defect| stop(&defect, lane))?;
+        common.shared[range].copy_from_slice(&object.to_le_bytes());
+        (self.polls, self.changed) = (0, true);
+        Ok(())
+    }
+}
+
+/// Refuses an address of a bulk copy that is not a multiple of 16.
+fn check_address(reach: &Reach, run: Run) -> Result<(), Box<Stop>> {
+    if run.address.is_multiple_of(16) {
+        return Ok(());
+    }
+    let kind = FaultKind::Misaligned { space: reach.space, address: run.address, bytes: 16 };
+    Err(Stop::new(kind, run.first))
+}
+
+fn stop(defect: &crate::mbarrier::Defect, lane: usize) -> Box<Stop> {
+    Stop::new(FaultKind::Invalid(defect.to_string()), lane % WARP)
+}
+
+fn set(warp: &mut Warp, base: u32, dst: Reg, lane: usize, value: u64) {
+    if dst != NO_REG {
+        register_mut(warp, base, dst)[lane] = value;
+    }
+}
