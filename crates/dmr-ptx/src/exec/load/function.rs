@@ -5,6 +5,8 @@ use crate::lanes::{self, Role};
 use crate::syntax::{Body, Function, Guard as NamedGuard, Instruction, Operand, Space, Variable};
 use crate::types::Type;
 
+use super::liveness::Steps;
+use super::registers::Visitor;
 use super::{Loader, Placed, Uses};
 use crate::exec::code::{ArithStep, Guard, NO_REG, Op, Reg, Step, WarpStep};
 use crate::exec::program::{At, Formal, Function as Decoded, LoadError};
@@ -160,10 +162,24 @@ impl FunctionLoader<'_, '_> {
                 .map(|(variable, &offset)| formal(variable, offset))
                 .collect()
         };
-        let (formals, returns) = (
+        let (mut formals, mut returns) = (
             formals(&self.function.params, &self.params),
             formals(&self.function.returns, &self.returns),
         );
+        let code = &mut self.loader.code;
+        let mut visitor = Visitor {
+            calls: &mut code.calls,
+            warp_steps: &mut code.warp_steps,
+            returns: &mut returns,
+        };
+        let mut steps = Steps {
+            steps: &mut code.steps[entry..],
+            first: entry as u32,
+            tables: &code.tables,
+            registers: self.register_count,
+            formals: &mut formals,
+        };
+        self.register_count = steps.renumber(&mut visitor);
         let decoded = &mut self.loader.code.functions[self.index as usize];
         decoded.entry = entry as u32;
         decoded.registers = self.register_count.max(1);

@@ -3,9 +3,11 @@
 mod control;
 mod function;
 mod kernels;
+mod liveness;
 mod mbarriers;
 mod memory;
 mod operands;
+mod registers;
 mod variables;
 
 use std::collections::HashMap;

@@ -1,0 +1,149 @@
+//! The registers that a step reads and writes.
+
+use crate::exec::code::{Guard, Location, NO_REG, Op, Reg, Source, Step, Value, WarpStep};
+use crate::exec::program::{Actual, Call, Formal};
+
+/// The use of a register by a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Read,
+    Write,
+}
+
+/// Calls a function for each register of a step.
+pub(super) struct Visitor<'v> {
+    pub(super) calls: &'v mut [Call],
+    pub(super) warp_steps: &'v mut [WarpStep],
+    /// The registers of the return values of the function.
+    pub(super) returns: &'v mut [Formal],
+}
+
+impl Visitor<'_> {
+    /// Calls `visit` for each register of a step, in any order; it may replace the register.
+    pub(super) fn step(&mut self, step: &mut Step, visit: &mut dyn FnMut(&mut Reg, Use)) {
+        if step.guard != Guard::NONE {
+            visit(&mut step.guard.register, Use::Read);
+        }
+        match &mut step.op {
+            Op::Nop
+            | Op::Branch { .. }
+            | Op::Exit
+            | Op::Trap
+            | Op::Sleep
+            | Op::Fence(_)
+            | Op::Refused(_) => {}
+            Op::Arith(arith) => {
+                arith.sources.iter_mut().for_each(|source| read(source, visit));
+                write(&mut arith.dst, visit);
+                write(&mut arith.second, visit);
+            }
+            Op::Copy { dst, src }
+            | Op::Not { dst, src }
+            | Op::ToGeneric { dst, src, .. }
+            | Op::IsSpace { dst, src, .. } => {
+                read(src, visit);
+                write(dst, visit);
+            }
+            Op::Pack { dst, sources, .. } => {
+                sources.iter_mut().for_each(|source| read(source, visit));
+                dst.iter_mut().for_each(|dst| write(dst, visit));
+            }
+            Op::Unpack { dst, sources, .. } => {
+                sources.iter_mut().for_each(|source| read(source, visit));
+                dst.iter_mut().for_each(|dst| write(dst, visit));
+            }
+            Op::Special { dst, .. } | Op::FrameAddress { dst, .. } => write(dst, visit),
+            Op::BranchIndex { index, .. } => read(index, visit),
+            Op::Call(index) => self.call(*index, visit),
+            Op::Return => {
+                for formal in &mut *self.returns {
+                    if let Formal::Register { register, .. } = formal {
+                        visit(register, Use::Read);
+                    }
+                }
+            }
+            Op::Load(transfer) | Op::Store(transfer) => {
+                location(&mut transfer.location, visit);
+                transfer.values.iter_mut().for_each(|value| read(value, visit));
+                transfer.registers.iter_mut().for_each(|dst| write(dst, visit));
+            }
+            Op::Atomic(atomic) => {
+                location(&mut atomic.location, visit);
+                atomic.values.iter_mut().for_each(|value| read(value, visit));
+                atomic.swap.iter_mut().for_each(|value| read(value, visit));
+                atomic.registers.iter_mut().for_each(|dst| write(dst, visit));
+            }
+            Op::Barrier(barrier) => {
+                read(&mut barrier.id, visit);
+                read(&mut barrier.predicate, visit);
+                barrier.threads.iter_mut().for_each(|threads| read(threads, visit));
+                write(&mut barrier.dst, visit);
+            }
+            Op::WarpBarrier { members } => read(members, visit),
+            Op::Warp(index) => self.warp(*index, visit),
+            Op::MemoryBarrier(barrier) => {
+                barrier.location.iter_mut().for_each(|at| location(at, visit));
+                barrier.operand.iter_mut().for_each(|operand| read(operand, visit));
+                write(&mut barrier.dst, visit);
+            }
+            Op::CopyBulk(copy) => {
+                location(&mut copy.to, visit);
+                location(&mut copy.from, visit);
+                read(&mut copy.size, visit);
+                copy.barrier.iter_mut().for_each(|at| location(at, visit));
+            }
+            Op::CopyAsync { to, from, size, .. } => {
+                location(to, visit);
+                location(from, visit);
+                size.iter_mut().for_each(|size| read(size, visit));
+            }
+        }
+    }
+
+    fn call(&mut self, index: u32, visit: &mut dyn FnMut(&mut Reg, Use)) {
+        let Some(call) = self.calls.get_mut(index as usize) else { return };
+        if let crate::exec::program::Target::Indirect(value) = &mut call.target {
+            read(value, visit);
+        }
+        for argument in &mut call.arguments {
+            if let Actual::Value { value, .. } = argument {
+                read(value, visit);
+            }
+        }
+        for result in &mut call.returns {
+            if let Actual::Value { value, .. } = result
+                && let Source::Register(mut register) = value.source()
+            {
+                visit(&mut register, Use::Write);
+                *value = Value::register(register);
+            }
+        }
+    }
+
+    fn warp(&mut self, index: u32, visit: &mut dyn FnMut(&mut Reg, Use)) {
+        let Some(step) = self.warp_steps.get_mut(index as usize) else { return };
+        step.sources.iter_mut().for_each(|source| read(source, visit));
+        for value in [&mut step.members, &mut step.address, &mut step.stride].into_iter().flatten()
+        {
+            read(value, visit);
+        }
+        step.results.iter_mut().for_each(|dst| write(dst, visit));
+    }
+}
+
+fn read(value: &mut Value, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    if let Source::Register(mut register) = value.source() {
+        visit(&mut register, Use::Read);
+        *value = Value::register(register);
+    }
+}
+
+fn write(dst: &mut Reg, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    if *dst != NO_REG {
+        visit(dst, Use::Write);
+    }
+}
+
+fn location(location: &mut Location, visit: &mut dyn FnMut(&mut Reg, Use)) {
+    read(&mut location.base, visit);
+}
