@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Linker = 0xC9,
     Library = 0xCA,
     Kernel = 0xCB,
+    GraphNode = 0xCC,
+    GraphExec = 0xCD,
 }
 
 /// Returns the handle of object `index` of `kind` in `universe` (24 bits).

@@ -42,6 +42,7 @@
 //! | `stream_memory`, `words` | words that streams write and wait for, and the resulting order |
 //! | `kernel`, `callback` | kernels as closures, host callbacks |
 //! | `recorder`, `recording`, `byte_set` | the bytes that a kernel touches, recorded while it runs |
+//! | `graph` | graphs: captured, or made node by node; executable graphs and their launches |
 //! | `module`, `ptx`, `objects` | loaded PTX, its declarations, and what programs set through the driver |
 //! | `faults` | calls that fail, do nothing, or stop half-way |
 //!
@@ -66,6 +67,7 @@ mod engine;
 mod faults;
 mod fork;
 mod freed;
+mod graph;
 mod handle;
 mod history;
 mod install;

@@ -17,6 +17,7 @@ use crate::bytes::Memory;
 use crate::checks::{CheckLog, Ticket};
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::DriverPool;
+use crate::graph::Graphs;
 use crate::history::Origin;
 use crate::kernel::{Fallback, Footprint, Kernel, KernelArgs};
 use crate::label::{self, CallStack};
@@ -61,6 +62,7 @@ pub(crate) struct Machine {
     pub(crate) dead_pools: Vec<u32>,
     pub(crate) modules: HashMap<u32, Module>,
     pub(crate) objects: Objects,
+    pub(crate) graphs: Graphs,
     /// Functions that programs have looked up: module, and index in it.
     pub(crate) functions: Vec<(u32, usize)>,
     pub(crate) next_module: u32,
@@ -291,6 +293,7 @@ impl Machine {
             dead_pools: Vec::new(),
             modules: HashMap::new(),
             objects: Objects::default(),
+            graphs: Graphs::default(),
             functions: Vec::new(),
             next_module: 0,
             captures: 0,

@@ -11,6 +11,7 @@ use crate::address::{self, ALIGNMENT};
 use crate::checks::Ranges;
 use crate::clock::{Clock, Epoch};
 use crate::driver_pool::{self, Grant, Known};
+use crate::graph::NodeWork;
 use crate::history::Access;
 use crate::machine::{Action, HostAllocation, HostPtr, Machine};
 use crate::mapping::Rights;
@@ -155,7 +156,7 @@ impl Machine {
 
     /// Submits a memset. Returns `None` if it is empty, or becomes part of a graph.
     pub(crate) fn fill(&mut self, stream: u32, work: FillWork) -> Outcome<Option<Epoch>> {
-        if work.rows.is_empty() || self.captured(stream)? {
+        if work.rows.is_empty() || self.capture(stream, || NodeWork::Fill(work.clone()))? {
             return Ok(None);
         }
         let FillWork { rows, pattern } = work;
@@ -172,6 +173,19 @@ impl Machine {
         let copy = |(to, from)| Action::Copy { to, from, len: work.to.len };
         let action = || work.pairs().map(copy).collect();
         self.transfer("copy", stream, &work.from.spans(), &work.to.spans(), peers, action)
+    }
+
+    /// Submits a copy of a graph, which reads and writes pageable memory when it executes: the program keeps it valid
+    /// until then.
+    pub(crate) fn copy_later(&mut self, stream: u32, work: &CopyWork) -> Outcome<Epoch> {
+        let devices: SmallVec<[usize; 8]> = (0..self.devices.len()).collect();
+        let peers = work.by_address.then_some(&devices[..]);
+        let copy = |(to, from)| Action::Copy { to, from, len: work.to.len };
+        let action = || work.pairs().map(copy).collect();
+        // Pageable memory is not checked.
+        let unless = |is_host, rows: &Rows| if is_host { SmallVec::new() } else { rows.spans() };
+        let (reads, writes) = (unless(work.from_host, &work.from), unless(work.to_host, &work.to));
+        self.transfer("copy", stream, &reads, &writes, peers, action)
     }
 
     /// Submits a copy from pageable memory, whose bytes `take` reads now, row by row.

@@ -105,6 +105,9 @@ fn sim_rows_outside_of_an_allocation_are_refused_and_nothing_is_copied() {
     assert!(kinds(&universe).iter().all(|kind| *kind == ReportKind::OutOfBounds));
     assert!(!kinds(&universe).is_empty());
     assert_eq!(copy(&rows(to, 3, from, 16, [4, 2]), a), CUresult::CUDA_ERROR_INVALID_VALUE);
+    let mut beyond_the_pitch = rows(to, 16, from, 16, [4, 2]);
+    beyond_the_pitch.srcXInBytes = 13;
+    assert_eq!(copy(&beyond_the_pitch, a), CUresult::CUDA_ERROR_INVALID_VALUE);
 }
 
 #[test]

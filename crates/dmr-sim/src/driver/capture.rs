@@ -1,22 +1,24 @@
 //! Stream capture: the capturing streams, the calls that are refused meanwhile, and the threads' capture
-//! modes. Graphs themselves are not simulated: captured work is accepted and dropped.
+//! modes. `crate::graph` has the graphs that are captured.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_ulonglong, c_void};
 
-use super::{chapter, put, required};
+use super::graph::put_graph;
+use super::{chapter, put, put_optional, required};
 use crate::abi::*;
 use crate::fork::refuse_in_child;
-use crate::handle::Kind;
 use crate::machine::{Capture, Machine, StreamKind};
-use crate::session::{Scope, current_context, driver_call};
+use crate::session::{Scope, Session, current_context, driver_call};
 
 chapter![
     cuStreamBeginCapture_v2,
     cuStreamEndCapture,
     cuStreamIsCapturing,
+    cuStreamGetCaptureInfo,
+    cuStreamGetCaptureInfo_v2,
+    cuStreamGetCaptureInfo_v3,
     cuThreadExchangeStreamCaptureMode,
-    cuGraphDestroy,
 ];
 
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`: a capture forbids unsafe calls to every thread; a thread in this mode
@@ -78,13 +80,103 @@ unsafe extern "C" fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> C
                 other.capture = None;
             }
         }
-        if capture.invalidated {
+        let captured = session.end_capture(capture.id, index);
+        let captured = match capture.invalidated {
+            true => Err(ERROR_STREAM_CAPTURE_INVALIDATED),
+            false => captured,
+        };
+        match captured {
             // SAFETY: the caller's pointer is null or writable.
-            unsafe { put(graph, 0)? };
-            return Err(ERROR_STREAM_CAPTURE_INVALIDATED);
+            Ok(captured) => unsafe { put_graph(session, graph, captured) },
+            Err(code) => {
+                // SAFETY: as above.
+                unsafe { put(graph, 0)? };
+                Err(code)
+            }
         }
-        // SAFETY: the caller's pointer is null or writable.
-        unsafe { put(graph, session.handle(Kind::Graph, capture.id)) }
+    })
+}
+
+/// The status and the number of the capture of a stream.
+fn capture_of(session: &mut Session<'_>, stream: Handle) -> Outcome<(c_int, c_ulonglong)> {
+    let index = session.stream(stream)?;
+    Ok(match session.streams[index as usize].capture {
+        None => (CAPTURE_NONE, 0),
+        Some(Capture { invalidated: true, id, .. }) => (CAPTURE_INVALIDATED, id.into()),
+        Some(Capture { id, .. }) => (CAPTURE_ACTIVE, id.into()),
+    })
+}
+
+unsafe extern "C" fn cuStreamGetCaptureInfo(
+    stream: Handle,
+    status: *mut c_int,
+    id: *mut c_ulonglong,
+) -> Code {
+    driver_call("cuStreamGetCaptureInfo", Scope::Stream(stream), |session| {
+        let (known, number) = capture_of(session, stream)?;
+        // SAFETY: the caller's pointers are null or writable.
+        unsafe {
+            put_optional(id, number);
+            put(status, known)
+        }
+    })
+}
+
+unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+    stream: Handle,
+    status: *mut c_int,
+    id: *mut c_ulonglong,
+    graph: *mut Handle,
+    nodes: *mut *const Handle,
+    count: *mut usize,
+) -> Code {
+    // SAFETY: the caller's pointers are null or writable.
+    unsafe { put_capture("cuStreamGetCaptureInfo_v2", stream, status, id, (graph, nodes, count)) }
+}
+
+/// Writes no data of edges: all are whole.
+unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+    stream: Handle,
+    status: *mut c_int,
+    id: *mut c_ulonglong,
+    graph: *mut Handle,
+    nodes: *mut *const Handle,
+    edges: *mut *const c_void,
+    count: *mut usize,
+) -> Code {
+    // SAFETY: as above.
+    unsafe {
+        put_optional(edges, std::ptr::null());
+        put_capture("cuStreamGetCaptureInfo_v3", stream, status, id, (graph, nodes, count))
+    }
+}
+
+/// Writes status and number. The graph of a capture in progress, and its nodes, are refused: they cannot be changed here.
+///
+/// # Safety
+///
+/// The pointers are null, or valid for writing.
+unsafe fn put_capture(
+    name: &'static str,
+    stream: Handle,
+    status: *mut c_int,
+    id: *mut c_ulonglong,
+    (graph, nodes, count): (*mut Handle, *mut *const Handle, *mut usize),
+) -> Code {
+    driver_call(name, Scope::Stream(stream), |session| {
+        let (known, number) = capture_of(session, stream)?;
+        let asks = !graph.is_null() || !nodes.is_null() || !count.is_null();
+        if known == CAPTURE_ACTIVE && asks {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        // SAFETY: by this function's contract.
+        unsafe {
+            put_optional(id, number);
+            put_optional(graph, 0);
+            put_optional(nodes, std::ptr::null());
+            put_optional(count, 0);
+            put(status, known)
+        }
     })
 }
 
@@ -117,12 +209,6 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code
         return refuse_in_child().and_then(|()| exchange()).err().unwrap_or(SUCCESS);
     }
     driver_call("cuThreadExchangeStreamCaptureMode", Scope::Context, |_| exchange())
-}
-
-extern "C" fn cuGraphDestroy(graph: Handle) -> Code {
-    driver_call("cuGraphDestroy", Scope::Context, |session| {
-        session.index_of(Kind::Graph, graph).map(drop)
-    })
 }
 
 impl Machine {

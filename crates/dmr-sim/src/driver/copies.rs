@@ -3,6 +3,7 @@
 use super::chapter;
 use crate::abi::*;
 use crate::address;
+use crate::graph::NodeWork;
 use crate::memory::{CopyWork, Rows};
 use crate::session::{Scope, Session, driver_call};
 
@@ -72,26 +73,8 @@ pub(super) unsafe fn submit_copy(
     pageable: Pageable,
     waits: bool,
 ) -> Outcome {
-    let (Some(to_start), Some(from_start)) = (to.first(), from.first()) else { return Ok(()) };
-    if to.len > isize::MAX as u64 {
-        return Err(ERROR_INVALID_VALUE);
-    }
-    let on_device = address::is_on_device;
-    let is_pageable = |at| !on_device(at) && !session.is_pinned(at);
-    let (from_host, to_host) = (is_pageable(from_start), is_pageable(to_start));
-    let allowed = match (from_host, to_host) {
-        (false, false) => true,
-        (true, false) => matches!(pageable, Pageable::Source | Pageable::Either),
-        (false, true) => matches!(pageable, Pageable::Target | Pageable::Either),
-        (true, true) => false,
-    };
-    if !allowed {
-        return Err(ERROR_INVALID_VALUE);
-    }
-    // Without access, it copies memory of `cuMemAlloc` of other devices only (as observed on an H200).
-    let by_address = matches!(pageable, Pageable::Neither { by_address: true });
-    let work = CopyWork { to, from, to_host, from_host, by_address };
-    if session.captured(stream)? {
+    let Some(work) = copy_work(session, to, from, pageable)? else { return Ok(()) };
+    if session.capture(stream, || NodeWork::Copy(work.clone()))? {
         return Ok(());
     }
     if work.to_host {
@@ -112,10 +95,39 @@ pub(super) unsafe fn submit_copy(
         return session.copy_in(stream, &work, take).map(drop);
     }
     let epoch = session.copy(stream, &work)?;
-    if waits && !(on_device(to_start) && on_device(from_start)) {
+    let is_on_device = |rows: &Rows| rows.first().is_some_and(address::is_on_device);
+    if waits && !(is_on_device(&work.to) && is_on_device(&work.from)) {
         session.wait_for(epoch);
     }
     Ok(())
+}
+
+/// Returns the copy of these rows; `None` if they are empty. One that is not allowed is an error.
+pub(super) fn copy_work(
+    session: &Session<'_>,
+    to: Rows,
+    from: Rows,
+    pageable: Pageable,
+) -> Outcome<Option<CopyWork>> {
+    let (Some(to_start), Some(from_start)) = (to.first(), from.first()) else { return Ok(None) };
+    if to.len > isize::MAX as u64 {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    let on_device = address::is_on_device;
+    let is_pageable = |at| !on_device(at) && !session.is_pinned(at);
+    let (from_host, to_host) = (is_pageable(from_start), is_pageable(to_start));
+    let allowed = match (from_host, to_host) {
+        (false, false) => true,
+        (true, false) => matches!(pageable, Pageable::Source | Pageable::Either),
+        (false, true) => matches!(pageable, Pageable::Target | Pageable::Either),
+        (true, true) => false,
+    };
+    if !allowed {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // Without access, it copies memory of `cuMemAlloc` of other devices only (as observed on an H200).
+    let by_address = matches!(pageable, Pageable::Neither { by_address: true });
+    Ok(Some(CopyWork { to, from, to_host, from_host, by_address }))
 }
 
 unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: u64, len: usize) -> Code {

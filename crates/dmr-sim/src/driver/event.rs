@@ -4,8 +4,9 @@ use std::ffi::c_uint;
 
 use super::{chapter, put, required};
 use crate::abi::*;
+use crate::graph::NodeWork;
 use crate::handle::Kind;
-use crate::machine::{Action, Event, Recorded};
+use crate::machine::{Action, Event, Machine, Recorded};
 use crate::session::{Scope, driver_call};
 
 chapter![
@@ -41,14 +42,18 @@ extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
 }
 
 extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
-    record("cuEventRecord", event, stream)
+    record("cuEventRecord", event, stream, 0)
 }
 
-extern "C" fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: c_uint) -> Code {
-    record("cuEventRecordWithFlags", event, stream)
+extern "C" fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint) -> Code {
+    record("cuEventRecordWithFlags", event, stream, flags)
 }
 
-fn record(name: &'static str, event: Handle, stream: Handle) -> Code {
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node that records or waits at each launch,
+/// instead of an edge.
+pub(super) const EXTERNAL: c_uint = 1;
+
+fn record(name: &'static str, event: Handle, stream: Handle, flags: c_uint) -> Code {
     driver_call(name, Scope::Event(event), |session| {
         let index = session.event_index(event)?;
         let stream = session.stream(stream)?;
@@ -56,19 +61,43 @@ fn record(name: &'static str, event: Handle, stream: Handle) -> Code {
         if session.streams[stream as usize].context != context {
             return Err(ERROR_INVALID_HANDLE);
         }
+        let is_external = flags & EXTERNAL != 0;
+        if is_external && session.capture(stream, || NodeWork::Record(index))? {
+            return Ok(());
+        }
         if session.captured(stream)? {
+            session.capture_record(stream, index);
             let capture = session.streams[stream as usize].capture;
             session.event(index)?.captured = capture;
             return Ok(());
         }
-        let (epoch, deps) = session.begin(stream);
-        session.push(epoch, deps, Action::Order);
-        let clock = session.streams[stream as usize].clock.clone();
-        let event = session.event(index)?;
-        event.recorded = Some(Recorded { epoch, clock });
-        event.captured = None;
+        session.record_event(index, stream);
         Ok(())
     })
+}
+
+impl Machine {
+    /// Records an event after all work of a stream. An event that was destroyed is ignored.
+    pub(crate) fn record_event(&mut self, event: u32, stream: u32) {
+        let (epoch, deps) = self.begin(stream);
+        self.push(epoch, deps, Action::Order);
+        let clock = self.streams[stream as usize].clock.clone();
+        if let Ok(event) = self.event(event) {
+            event.recorded = Some(Recorded { epoch, clock });
+            event.captured = None;
+        }
+    }
+
+    /// Makes later work of a stream come after the last record of an event; an event that was never recorded is
+    /// complete.
+    pub(crate) fn wait_for_event(&mut self, event: u32, stream: u32) {
+        let recorded = self.event(event).ok().and_then(|event| event.recorded.clone());
+        let Some(recorded) = recorded else { return };
+        let (epoch, mut deps) = self.begin(stream);
+        self.streams[stream as usize].clock.join(&recorded.clock);
+        deps.push(recorded.epoch);
+        self.push(epoch, deps, Action::Order);
+    }
 }
 
 extern "C" fn cuEventQuery(event: Handle) -> Code {

@@ -2,13 +2,14 @@
 
 use crate::abi::*;
 use crate::callback;
+use crate::graph::NodeWork;
 use crate::history::Access;
 use crate::kernel::{Footprint, Kernel, KernelArgs};
 use crate::machine::{Action, Launch};
 use crate::session::Session;
 
 /// Submits a launch.
-pub(super) fn launch(
+pub(crate) fn launch(
     session: &mut Session<'_>,
     stream: u32,
     name: &str,
@@ -17,7 +18,8 @@ pub(super) fn launch(
     let fallback = || session.fallback.as_ref().map(|body| Kernel::of_fallback(body, name));
     // Without either, the kernel has no behaviour.
     let kernel = session.kernels.get(name).cloned().or_else(fallback).ok_or(ERROR_NOT_SUPPORTED)?;
-    if session.captured(stream)? {
+    let work = || NodeWork::Kernel { name: name.to_owned(), args: args.clone() };
+    if session.capture(stream, work)? {
         return Ok(());
     }
     let declared = callback::run(|| (kernel.footprint)(&args)).map_err(|_| ERROR_LAUNCH_FAILED)?;

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::chapter;
 use super::function::MAX_DYNAMIC_SHARED_BYTES;
 use crate::abi::*;
+use crate::graph::NodeWork;
 use crate::kernel::KernelArgs;
 use crate::ptx::KernelEntry;
 use crate::session::{Scope, Session, driver_call};
@@ -258,18 +259,88 @@ unsafe fn launch(
     arguments: Arguments,
 ) -> Outcome {
     let stream = session.stream(stream)?;
+    // SAFETY: by this function's contract.
+    let (name, args) = unsafe { prepare(session, function, shape, arguments)? };
+    super::execution::launch(session, stream, &name, args)
+}
+
+/// Checks a launch, and copies its arguments. Returns the kernel's name with them.
+///
+/// # Safety
+///
+/// The contract of [`Arguments::read`].
+unsafe fn prepare(
+    session: &Session<'_>,
+    function: Handle,
+    shape: Shape,
+    arguments: Arguments,
+) -> Outcome<(String, KernelArgs)> {
     let index = session.function_of(function)?;
     check(session, index, shape)?;
     let entry = session.entry(index)?;
     // SAFETY: by this function's contract.
     let copied = unsafe { arguments.read(entry)? };
-    let name = entry.name.clone();
-    super::execution::launch(
-        session,
-        stream,
-        &name,
-        KernelArgs::new(copied, shape.grid, shape.block),
-    )
+    Ok((entry.name.clone(), KernelArgs::new(copied, shape.grid, shape.block)))
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS`: the part that all versions have.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct KernelParams {
+    function: Handle,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    params: *const *const c_void,
+    extra: *const *const c_void,
+}
+
+impl KernelParams {
+    /// Returns the work of a node with these parameters.
+    ///
+    /// # Safety
+    ///
+    /// `this` is null, or points to parameters with the contract of [`Arguments::read`].
+    pub(super) unsafe fn work(this: *const Self, session: &Session<'_>) -> Outcome<NodeWork> {
+        if this.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so valid by this function's contract.
+        unsafe { this.read_unaligned().node(session) }
+    }
+
+    /// Returns the work of a node with the parameters of the second version, whose function may be null: then a kernel
+    /// of a library follows.
+    ///
+    /// # Safety
+    ///
+    /// As [`work`](Self::work); a handle follows the parameters.
+    pub(super) unsafe fn work_v2(this: *const Self, session: &Session<'_>) -> Outcome<NodeWork> {
+        if this.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so valid by this function's contract.
+        unsafe {
+            let mut params = this.read_unaligned();
+            if params.function == 0 {
+                params.function = this.add(1).cast::<Handle>().read_unaligned();
+            }
+            params.node(session)
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The contract of [`Arguments::read`].
+    unsafe fn node(self, session: &Session<'_>) -> Outcome<NodeWork> {
+        let Self { function, grid, block, shared_bytes, params, extra } = self;
+        let shape = Shape { grid, block, shared_bytes, is_cooperative: false };
+        // SAFETY: by this function's contract.
+        let (name, args) =
+            unsafe { prepare(session, function, shape, Arguments { params, extra })? };
+        let can_run = session.kernels.contains_key(&name) || session.fallback.is_some();
+        if can_run { Ok(NodeWork::Kernel { name, args }) } else { Err(ERROR_NOT_SUPPORTED) }
+    }
 }
 
 /// Refuses a launch that no device can hold.

@@ -14,6 +14,8 @@ mod entry_point;
 mod event;
 mod execution;
 mod function;
+mod graph;
+mod graph_exec;
 mod launch;
 mod library;
 mod linker;
@@ -32,6 +34,7 @@ mod virtual_memory;
 
 pub use capture::{is_capture_mode_global, reset_capture_mode};
 
+pub(crate) use execution::launch as launch_kernel;
 pub(crate) use refused::is_refused;
 
 use crate::abi::{ERROR_INVALID_VALUE, Outcome};
@@ -65,6 +68,8 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         occupancy::SYMBOLS,
         entry_point::SYMBOLS,
         capture::SYMBOLS,
+        graph::SYMBOLS,
+        graph_exec::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
         carved::SYMBOLS,

@@ -2,8 +2,10 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
+use super::event::EXTERNAL;
 use super::{chapter, put, put_optional, required};
 use crate::abi::*;
+use crate::graph::NodeWork;
 use crate::handle::Kind;
 use crate::machine::{Action, HostCall, HostPtr, StreamKind};
 use crate::session::{Scope, Session, driver_call};
@@ -108,20 +110,19 @@ extern "C" fn cuStreamQuery(stream: Handle) -> Code {
     })
 }
 
-extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) -> Code {
+extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> Code {
     driver_call("cuStreamWaitEvent", Scope::Stream(stream), |session| {
         let index = session.stream(stream)?;
         let event = session.event_index(event)?;
-        if session.wait_inside_capture(index, event)? {
+        let is_external = flags & EXTERNAL != 0;
+        if is_external && session.capture(index, || NodeWork::Wait(event))? {
             return Ok(());
         }
-        let Some(recorded) = session.event(event)?.recorded.clone() else {
-            return Ok(()); // never recorded: complete
-        };
-        let (epoch, mut deps) = session.begin(index);
-        session.streams[index as usize].clock.join(&recorded.clock);
-        deps.push(recorded.epoch);
-        session.push(epoch, deps, Action::Order);
+        if session.wait_inside_capture(index, event)? {
+            session.capture_wait(index, event);
+            return Ok(());
+        }
+        session.wait_for_event(event, index);
         Ok(())
     })
 }
@@ -289,12 +290,12 @@ extern "C" fn cuLaunchHostFunc(
     driver_call("cuLaunchHostFunc", Scope::Stream(stream), |session| {
         let function = function.ok_or(ERROR_INVALID_VALUE)?;
         let index = session.stream(stream)?;
-        if session.captured(index)? {
+        let call = HostCall { function, data: HostPtr(data) };
+        if session.capture(index, || NodeWork::Host(call))? {
             return Ok(());
         }
         let (epoch, deps) = session.begin(index);
-        let data = HostPtr(data);
-        session.push(epoch, deps, Action::HostCall(HostCall { function, data }));
+        session.push(epoch, deps, Action::HostCall(call));
         Ok(())
     })
 }

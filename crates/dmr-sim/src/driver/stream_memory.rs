@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use super::chapter;
 use crate::abi::*;
+use crate::graph::NodeWork;
 use crate::machine::Machine;
 use crate::session::{Scope, Session, driver_call};
 use crate::stream_memory::WordOperation;
@@ -131,10 +132,11 @@ fn submit(
     let understood: Outcome<Vec<_>> =
         parameters.iter().map(|one| understand(session, one, version)).collect();
     let understood = understood?;
-    if session.captured(stream)? {
+    let words: Vec<_> = understood.into_iter().flatten().collect();
+    if session.capture(stream, || NodeWork::Words(words.clone()))? {
         return Ok(());
     }
-    for (at, operation) in understood.into_iter().flatten() {
+    for (at, operation) in words {
         session.word(stream, at, operation)?;
     }
     Ok(())

@@ -1,0 +1,501 @@
+//! Graph management: graphs, their nodes and edges.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::copies::copy_work;
+use super::copies_3d::Copy3D;
+use super::launch::KernelParams;
+use super::memset::Area;
+use super::{chapter, put, put_optional, required};
+use crate::abi::*;
+use crate::graph::{Graph, Node, NodeWork};
+use crate::handle::Kind;
+use crate::machine::{HostCall, HostPtr};
+use crate::session::{Scope, Session, driver_call};
+
+chapter![
+    cuGraphCreate,
+    cuGraphDestroy,
+    cuGraphClone,
+    cuGraphNodeFindInClone,
+    cuGraphAddEmptyNode,
+    cuGraphAddKernelNode,
+    cuGraphAddKernelNode_v2,
+    cuGraphAddMemcpyNode,
+    cuGraphAddMemsetNode,
+    cuGraphAddHostNode,
+    cuGraphAddEventRecordNode,
+    cuGraphAddEventWaitNode,
+    cuGraphAddChildGraphNode,
+    cuGraphAddDependencies,
+    cuGraphAddDependencies_v2,
+    cuGraphDestroyNode,
+    cuGraphGetNodes,
+    cuGraphGetRootNodes,
+    cuGraphGetEdges,
+    cuGraphGetEdges_v2,
+    cuGraphNodeGetType,
+];
+
+unsafe extern "C" fn cuGraphCreate(graph: *mut Handle, flags: c_uint) -> Code {
+    driver_call("cuGraphCreate", Scope::Context, |session| {
+        required(graph)?;
+        if flags != 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put_graph(session, graph, Graph::default()) }
+    })
+}
+
+/// Keeps a graph, and writes its handle.
+///
+/// # Safety
+///
+/// `to` is null, or valid for writing a handle.
+pub(super) unsafe fn put_graph(
+    session: &mut Session<'_>,
+    to: *mut Handle,
+    graph: Graph,
+) -> Outcome {
+    session.captures += 1;
+    let index = session.captures;
+    session.graphs.graphs.insert(index, graph);
+    // SAFETY: by this function's contract.
+    unsafe { put(to, session.handle(Kind::Graph, index)) }
+}
+
+extern "C" fn cuGraphDestroy(graph: Handle) -> Code {
+    driver_call("cuGraphDestroy", Scope::Context, |session| {
+        let index = session.index_of(Kind::Graph, graph)?;
+        session.graphs.graphs.remove(&index).map(drop).ok_or(ERROR_INVALID_VALUE)
+    })
+}
+
+unsafe extern "C" fn cuGraphClone(copy: *mut Handle, graph: Handle) -> Code {
+    driver_call("cuGraphClone", Scope::Context, |session| {
+        required(copy)?;
+        let original = graph_of(session, graph)?.clone();
+        let copied = session.graphs.copy(&original);
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put_graph(session, copy, copied) }
+    })
+}
+
+fn graph_of<'a>(session: &'a mut Session<'_>, graph: Handle) -> Outcome<&'a mut Graph> {
+    let index = session.index_of(Kind::Graph, graph)?;
+    session.graphs.graphs.get_mut(&index).ok_or(ERROR_INVALID_VALUE)
+}
+
+unsafe extern "C" fn cuGraphNodeFindInClone(
+    found: *mut Handle,
+    node: Handle,
+    clone: Handle,
+) -> Code {
+    driver_call("cuGraphNodeFindInClone", Scope::Context, |session| {
+        let node = session.index_of(Kind::GraphNode, node)?;
+        let mut nodes = graph_of(session, clone)?.nodes.iter();
+        let copy = nodes.find(|(_, copy)| copy.original == Some(node)).map(|(id, _)| *id);
+        let copy = copy.ok_or(ERROR_INVALID_VALUE)?;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(found, session.handle(Kind::GraphNode, copy)) }
+    })
+}
+
+/// The place of a new node: its graph and the nodes that come before it, as the program passes them.
+#[derive(Clone, Copy)]
+struct Place {
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+}
+
+impl Place {
+    /// Adds a node.
+    ///
+    /// # Safety
+    ///
+    /// The driver's contract: there are `count` nodes at `after`, and `node` is null or writable.
+    unsafe fn add(
+        self,
+        name: &'static str,
+        work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
+    ) -> Code {
+        driver_call(name, Scope::Context, |session| {
+            required(self.node)?;
+            let work = work(session)?;
+            // SAFETY: by this function's contract.
+            let after = unsafe { read_nodes(session, self.after, self.count)? };
+            let graph = graph_of(session, self.graph)?;
+            if !after.iter().all(|before| graph.nodes.contains_key(before)) {
+                return Err(ERROR_INVALID_VALUE);
+            }
+            let id = session.graphs.new_node();
+            let node = Node { work, after, original: None };
+            graph_of(session, self.graph)?.nodes.insert(id, node);
+            // SAFETY: by this function's contract.
+            unsafe { put(self.node, session.handle(Kind::GraphNode, id)) }
+        })
+    }
+}
+
+/// # Safety
+///
+/// There are `count` handles at `nodes`.
+unsafe fn read_nodes(
+    session: &Session<'_>,
+    nodes: *const Handle,
+    count: usize,
+) -> Outcome<Vec<u32>> {
+    if count > 0 && nodes.is_null() {
+        return Err(ERROR_INVALID_VALUE);
+    }
+    // SAFETY: by this function's contract.
+    let read = |i| session.index_of(Kind::GraphNode, unsafe { nodes.add(i).read_unaligned() });
+    (0..count).map(read).collect()
+}
+
+unsafe extern "C" fn cuGraphAddEmptyNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: the driver's contract is that of `add`; so for all nodes here.
+    unsafe { place.add("cuGraphAddEmptyNode", |_| Ok(NodeWork::Empty)) }
+}
+
+unsafe extern "C" fn cuGraphAddKernelNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const KernelParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above; the parameters are null or those of a launch.
+    unsafe { place.add("cuGraphAddKernelNode", |session| KernelParams::work(params, session)) }
+}
+
+/// The later version has more parameters at the end: a kernel of a library in place of the function, and a context.
+unsafe extern "C" fn cuGraphAddKernelNode_v2(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const KernelParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above.
+    unsafe {
+        place.add("cuGraphAddKernelNode_v2", |session| KernelParams::work_v2(params, session))
+    }
+}
+
+unsafe extern "C" fn cuGraphAddMemcpyNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    copy: *const Copy3D,
+    _context: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |session: &mut Session<'_>| {
+        if copy.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract a description.
+        let copy = unsafe { copy.read_unaligned() };
+        let (to, from) = copy.rows()?;
+        let work = copy_work(session, to, from, copy.pageable())?;
+        Ok(work.map_or(NodeWork::Empty, NodeWork::Copy))
+    };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddMemcpyNode", work) }
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MemsetParams {
+    at: CUdeviceptr,
+    pitch: usize,
+    value: c_uint,
+    element: c_uint,
+    width: usize,
+    height: usize,
+}
+
+unsafe extern "C" fn cuGraphAddMemsetNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const MemsetParams,
+    _context: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |_: &mut Session<'_>| {
+        if params.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract parameters.
+        let MemsetParams { at, pitch, value, element, width, height } =
+            unsafe { params.read_unaligned() };
+        if ![1, 2, 4].contains(&element) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let area = Area { at, pitch, width, height };
+        area.fill(&value.to_le_bytes()[..element as usize]).map(NodeWork::Fill)
+    };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddMemsetNode", work) }
+}
+
+/// `CUDA_HOST_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HostParams {
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+}
+
+unsafe extern "C" fn cuGraphAddHostNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const HostParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |_: &mut Session<'_>| {
+        if params.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract parameters.
+        let HostParams { function, data } = unsafe { params.read_unaligned() };
+        let function = function.ok_or(ERROR_INVALID_VALUE)?;
+        Ok(NodeWork::Host(HostCall { function, data: HostPtr(data) }))
+    };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddHostNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddEventRecordNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    event: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |session: &mut Session<'_>| session.event_index(event).map(NodeWork::Record);
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddEventRecordNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddEventWaitNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    event: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |session: &mut Session<'_>| session.event_index(event).map(NodeWork::Wait);
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddEventWaitNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddChildGraphNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    child: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // The child is copied: later changes of it have no effect on the node.
+    let work = |session: &mut Session<'_>| Ok(NodeWork::Child(graph_of(session, child)?.clone()));
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddChildGraphNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddDependencies(
+    graph: Handle,
+    from: *const Handle,
+    to: *const Handle,
+    count: usize,
+) -> Code {
+    // SAFETY: by the driver's contract there are `count` nodes at both.
+    unsafe { add_edges("cuGraphAddDependencies", graph, from, to, count) }
+}
+
+/// Edges with data, which say that a node need not wait for all of another, order as whole edges do.
+unsafe extern "C" fn cuGraphAddDependencies_v2(
+    graph: Handle,
+    from: *const Handle,
+    to: *const Handle,
+    _data: *const c_void,
+    count: usize,
+) -> Code {
+    // SAFETY: as above.
+    unsafe { add_edges("cuGraphAddDependencies_v2", graph, from, to, count) }
+}
+
+/// # Safety
+///
+/// There are `count` handles at `from` and at `to`.
+unsafe fn add_edges(
+    name: &'static str,
+    graph: Handle,
+    from: *const Handle,
+    to: *const Handle,
+    count: usize,
+) -> Code {
+    driver_call(name, Scope::Context, |session| {
+        // SAFETY: by this function's contract.
+        let (from, to) =
+            unsafe { (read_nodes(session, from, count)?, read_nodes(session, to, count)?) };
+        let graph = graph_of(session, graph)?;
+        let is_known = |(from, to): (&u32, &u32)| {
+            from != to && graph.nodes.contains_key(from) && graph.nodes.contains_key(to)
+        };
+        if !from.iter().zip(&to).all(is_known) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        for (from, to) in from.into_iter().zip(to) {
+            if let Some(node) = graph.nodes.get_mut(&to).filter(|node| !node.after.contains(&from))
+            {
+                node.after.push(from);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Removes a node; its edges go with it.
+extern "C" fn cuGraphDestroyNode(node: Handle) -> Code {
+    driver_call("cuGraphDestroyNode", Scope::Context, |session| {
+        let node = session.index_of(Kind::GraphNode, node)?;
+        let graph = session.graphs.graph_of(node)?;
+        graph.nodes.remove(&node);
+        for other in graph.nodes.values_mut() {
+            other.after.retain(|before| *before != node);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize) -> Code {
+    driver_call("cuGraphGetNodes", Scope::Context, |session| {
+        let found: Vec<u32> = graph_of(session, graph)?.nodes.keys().copied().collect();
+        // SAFETY: the caller has room for the number of nodes that it says.
+        unsafe { put_nodes(session, nodes, count, &found) }
+    })
+}
+
+unsafe extern "C" fn cuGraphGetRootNodes(
+    graph: Handle,
+    nodes: *mut Handle,
+    count: *mut usize,
+) -> Code {
+    driver_call("cuGraphGetRootNodes", Scope::Context, |session| {
+        let nodes_of = graph_of(session, graph)?.nodes.iter();
+        let roots = nodes_of.filter(|(_, node)| node.after.is_empty());
+        let found: Vec<u32> = roots.map(|(id, _)| *id).collect();
+        // SAFETY: as above.
+        unsafe { put_nodes(session, nodes, count, &found) }
+    })
+}
+
+/// Writes nodes, or their number if `to` is null. The places that are left get a null handle.
+///
+/// # Safety
+///
+/// `count` is null or writable, and `to` is null or has room for as many handles as `count` says.
+unsafe fn put_nodes(
+    session: &Session<'_>,
+    to: *mut Handle,
+    count: *mut usize,
+    nodes: &[u32],
+) -> Outcome {
+    required(count)?;
+    if !to.is_null() {
+        // SAFETY: not null, so valid by this function's contract.
+        let room = unsafe { count.read_unaligned() };
+        for i in 0..room {
+            let node = nodes.get(i).map_or(0, |node| session.handle(Kind::GraphNode, *node));
+            // SAFETY: by this function's contract.
+            unsafe { put_optional(to.wrapping_add(i), node) };
+            if i > nodes.len() {
+                break;
+            }
+        }
+    }
+    // SAFETY: by this function's contract.
+    unsafe { put(count, nodes.len()) }
+}
+
+unsafe extern "C" fn cuGraphGetEdges(
+    graph: Handle,
+    from: *mut Handle,
+    to: *mut Handle,
+    count: *mut usize,
+) -> Code {
+    // SAFETY: the caller has room for the number of edges that it says.
+    unsafe { put_edges("cuGraphGetEdges", graph, from, to, count) }
+}
+
+/// Writes no data of edges: all are whole.
+unsafe extern "C" fn cuGraphGetEdges_v2(
+    graph: Handle,
+    from: *mut Handle,
+    to: *mut Handle,
+    data: *mut u64,
+    count: *mut usize,
+) -> Code {
+    // SAFETY: as above; the data of an edge has eight bytes.
+    unsafe {
+        if !data.is_null() && !count.is_null() {
+            std::ptr::write_bytes(data, 0, count.read_unaligned().min(1 << 20));
+        }
+        put_edges("cuGraphGetEdges_v2", graph, from, to, count)
+    }
+}
+
+/// # Safety
+///
+/// As [`put_nodes`], of both.
+unsafe fn put_edges(
+    name: &'static str,
+    graph: Handle,
+    from: *mut Handle,
+    to: *mut Handle,
+    count: *mut usize,
+) -> Code {
+    driver_call(name, Scope::Context, |session| {
+        required(count)?;
+        let edges = graph_of(session, graph)?.edges();
+        let (starts, ends): (Vec<u32>, Vec<u32>) = edges.into_iter().unzip();
+        // SAFETY: not null; and by this function's contract.
+        unsafe {
+            let mut room = count.read_unaligned();
+            put_nodes(session, from, &mut room, &starts)?;
+            put_nodes(session, to, count, &ends)
+        }
+    })
+}
+
+unsafe extern "C" fn cuGraphNodeGetType(node: Handle, kind: *mut c_int) -> Code {
+    driver_call("cuGraphNodeGetType", Scope::Context, |session| {
+        let node = session.index_of(Kind::GraphNode, node)?;
+        let graph = session.graphs.graph_of(node)?;
+        let known = graph.nodes.get(&node).map(|node| node.work.kind());
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(kind, known.ok_or(ERROR_INVALID_VALUE)?) }
+    })
+}

@@ -1,0 +1,199 @@
+//! Executable graphs: instantiation, updates and launches.
+
+use std::ffi::{c_char, c_int, c_ulonglong};
+
+use super::launch::KernelParams;
+use super::{chapter, put, put_optional, required};
+use crate::abi::*;
+use crate::graph::NodeWork;
+use crate::handle::Kind;
+use crate::session::{Scope, Session, driver_call};
+
+chapter![
+    cuGraphInstantiateWithFlags,
+    cuGraphInstantiate_v2,
+    cuGraphExecGetFlags,
+    cuGraphExecKernelNodeSetParams,
+    cuGraphExecKernelNodeSetParams_v2,
+    cuGraphExecUpdate,
+    cuGraphExecUpdate_v2,
+    cuGraphUpload,
+    cuGraphLaunch,
+    cuGraphExecDestroy,
+];
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free memory of the graph on launch, upload, launches from the device, priorities.
+const FLAGS: c_ulonglong = 0xf;
+const DEVICE_LAUNCH: c_ulonglong = 4;
+
+unsafe extern "C" fn cuGraphInstantiateWithFlags(
+    executable: *mut Handle,
+    graph: Handle,
+    flags: c_ulonglong,
+) -> Code {
+    // SAFETY: the caller's pointer is null or writable.
+    unsafe { instantiate("cuGraphInstantiateWithFlags", executable, graph, flags) }
+}
+
+/// Writes no log.
+unsafe extern "C" fn cuGraphInstantiate_v2(
+    executable: *mut Handle,
+    graph: Handle,
+    error_node: *mut Handle,
+    log: *mut c_char,
+    log_bytes: usize,
+) -> Code {
+    // SAFETY: the caller's pointers are null or writable.
+    unsafe {
+        put_optional(error_node, 0);
+        if log_bytes > 0 {
+            put_optional(log, 0);
+        }
+        instantiate("cuGraphInstantiate_v2", executable, graph, 0)
+    }
+}
+
+/// # Safety
+///
+/// `executable` is null, or valid for writing a handle.
+unsafe fn instantiate(
+    name: &'static str,
+    executable: *mut Handle,
+    graph: Handle,
+    flags: c_ulonglong,
+) -> Code {
+    driver_call(name, Scope::Context, |session| {
+        required(executable)?;
+        if flags & !FLAGS != 0 {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        if flags & DEVICE_LAUNCH != 0 {
+            return Err(ERROR_NOT_SUPPORTED);
+        }
+        let (graph, context) = (session.index_of(Kind::Graph, graph)?, session.context()?);
+        let made = session.instantiate(graph, flags, context)?;
+        // SAFETY: by this function's contract.
+        unsafe { put(executable, session.handle(Kind::GraphExec, made)) }
+    })
+}
+
+unsafe extern "C" fn cuGraphExecGetFlags(executable: Handle, flags: *mut c_ulonglong) -> Code {
+    driver_call("cuGraphExecGetFlags", Scope::Context, |session| {
+        let index = session.index_of(Kind::GraphExec, executable)?;
+        let known = session.graphs.executable(index)?.flags;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(flags, known) }
+    })
+}
+
+unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
+    executable: Handle,
+    node: Handle,
+    params: *const KernelParams,
+) -> Code {
+    driver_call("cuGraphExecKernelNodeSetParams", Scope::Context, |session| {
+        // SAFETY: the parameters are null or, by the driver's contract, those of a launch.
+        let work = unsafe { KernelParams::work(params, session)? };
+        set(session, executable, node, work)
+    })
+}
+
+unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
+    executable: Handle,
+    node: Handle,
+    params: *const KernelParams,
+) -> Code {
+    driver_call("cuGraphExecKernelNodeSetParams_v2", Scope::Context, |session| {
+        // SAFETY: as above.
+        let work = unsafe { KernelParams::work_v2(params, session)? };
+        set(session, executable, node, work)
+    })
+}
+
+fn set(session: &mut Session<'_>, executable: Handle, node: Handle, work: NodeWork) -> Outcome {
+    let index = session.index_of(Kind::GraphExec, executable)?;
+    let node = session.index_of(Kind::GraphNode, node)?;
+    session.graphs.executable(index)?.set(node, work)
+}
+
+/// `CUgraphExecUpdateResultInfo`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UpdateResult {
+    result: c_int,
+    node: Handle,
+    from: Handle,
+}
+
+unsafe extern "C" fn cuGraphExecUpdate_v2(
+    executable: Handle,
+    graph: Handle,
+    result: *mut UpdateResult,
+) -> Code {
+    driver_call("cuGraphExecUpdate_v2", Scope::Context, |session| {
+        required(result)?;
+        let (code, outcome) = update(session, executable, graph)?;
+        // SAFETY: the caller's pointer is null or writable.
+        unsafe { put(result, UpdateResult { result: code, node: 0, from: 0 })? };
+        outcome
+    })
+}
+
+unsafe extern "C" fn cuGraphExecUpdate(
+    executable: Handle,
+    graph: Handle,
+    node: *mut Handle,
+    result: *mut c_int,
+) -> Code {
+    driver_call("cuGraphExecUpdate", Scope::Context, |session| {
+        required(result)?;
+        let (code, outcome) = update(session, executable, graph)?;
+        // SAFETY: the caller's pointers are null or writable.
+        unsafe {
+            put_optional(node, 0);
+            put(result, code)?;
+        }
+        outcome
+    })
+}
+
+/// Returns the `CUgraphExecUpdateResult`, and the result of the call.
+fn update(
+    session: &mut Session<'_>,
+    executable: Handle,
+    graph: Handle,
+) -> Outcome<(c_int, Outcome)> {
+    let executable = session.index_of(Kind::GraphExec, executable)?;
+    let graph = session.index_of(Kind::Graph, graph)?;
+    Ok(match session.update(executable, graph)? {
+        None => (0, Ok(())),
+        Some(mismatch) => (mismatch as c_int, Err(ERROR_GRAPH_EXEC_UPDATE_FAILURE)),
+    })
+}
+
+extern "C" fn cuGraphUpload(executable: Handle, stream: Handle) -> Code {
+    driver_call("cuGraphUpload", Scope::Stream(stream), |session| {
+        session.stream(stream)?;
+        let index = session.index_of(Kind::GraphExec, executable)?;
+        session.graphs.executable(index).map(drop)
+    })
+}
+
+extern "C" fn cuGraphLaunch(executable: Handle, stream: Handle) -> Code {
+    driver_call("cuGraphLaunch", Scope::Stream(stream), |session| {
+        let stream = session.stream(stream)?;
+        let index = session.index_of(Kind::GraphExec, executable)?;
+        if session.captured(stream)? {
+            let child = session.graphs.executable(index)?.as_graph();
+            return session.capture(stream, || NodeWork::Child(child)).map(drop);
+        }
+        session.launch_graph(index, stream)
+    })
+}
+
+extern "C" fn cuGraphExecDestroy(executable: Handle) -> Code {
+    driver_call("cuGraphExecDestroy", Scope::Context, |session| {
+        let index = session.index_of(Kind::GraphExec, executable)?;
+        session.graphs.destroy(index)
+    })
+}
