@@ -16,6 +16,7 @@ mod execution;
 mod function;
 mod graph;
 mod graph_exec;
+mod graph_nodes;
 mod launch;
 mod library;
 mod linker;
@@ -70,6 +71,7 @@ pub(crate) fn symbols() -> Vec<(&'static str, u64)> {
         capture::SYMBOLS,
         graph::SYMBOLS,
         graph_exec::SYMBOLS,
+        graph_nodes::SYMBOLS,
         virtual_memory::SYMBOLS,
         stream_memory::SYMBOLS,
         carved::SYMBOLS,

@@ -1,0 +1,233 @@
+//! Graph management: the nodes of graphs, by kind.
+
+use std::ffi::{c_uint, c_void};
+
+use super::copies::copy_work;
+use super::copies_3d::Copy3D;
+use super::graph::{graph_of, read_nodes};
+use super::launch::KernelParams;
+use super::memset::Area;
+use super::{chapter, put, required};
+use crate::abi::*;
+use crate::graph::{Node, NodeWork};
+use crate::handle::Kind;
+use crate::machine::{HostCall, HostPtr};
+use crate::session::{Scope, Session, driver_call};
+
+chapter![
+    cuGraphAddEmptyNode,
+    cuGraphAddKernelNode,
+    cuGraphAddKernelNode_v2,
+    cuGraphAddMemcpyNode,
+    cuGraphAddMemsetNode,
+    cuGraphAddHostNode,
+    cuGraphAddEventRecordNode,
+    cuGraphAddEventWaitNode,
+    cuGraphAddChildGraphNode,
+];
+
+/// The place of a new node: its graph and the nodes that come before it, as the program passes them.
+#[derive(Clone, Copy)]
+struct Place {
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+}
+
+impl Place {
+    /// Adds a node.
+    ///
+    /// # Safety
+    ///
+    /// The driver's contract: there are `count` nodes at `after`, and `node` is null or writable.
+    unsafe fn add(
+        self,
+        name: &'static str,
+        work: impl FnOnce(&mut Session<'_>) -> Outcome<NodeWork>,
+    ) -> Code {
+        driver_call(name, Scope::Context, |session| {
+            required(self.node)?;
+            let work = work(session)?;
+            // SAFETY: by this function's contract.
+            let after = unsafe { read_nodes(session, self.after, self.count)? };
+            let graph = graph_of(session, self.graph)?;
+            if !after.iter().all(|before| graph.nodes.contains_key(before)) {
+                return Err(ERROR_INVALID_VALUE);
+            }
+            let id = session.graphs.new_node();
+            let node = Node { work, after, original: None };
+            graph_of(session, self.graph)?.nodes.insert(id, node);
+            // SAFETY: by this function's contract.
+            unsafe { put(self.node, session.handle(Kind::GraphNode, id)) }
+        })
+    }
+}
+
+unsafe extern "C" fn cuGraphAddEmptyNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: the driver's contract is that of `add`; so for all nodes here.
+    unsafe { place.add("cuGraphAddEmptyNode", |_| Ok(NodeWork::Empty)) }
+}
+
+unsafe extern "C" fn cuGraphAddKernelNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const KernelParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above; the parameters are null or those of a launch.
+    unsafe { place.add("cuGraphAddKernelNode", |session| KernelParams::work(params, session)) }
+}
+
+/// The later version has more parameters at the end: a kernel of a library in place of the function, and a context.
+unsafe extern "C" fn cuGraphAddKernelNode_v2(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const KernelParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // SAFETY: as above.
+    unsafe {
+        place.add("cuGraphAddKernelNode_v2", |session| KernelParams::work_v2(params, session))
+    }
+}
+
+unsafe extern "C" fn cuGraphAddMemcpyNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    copy: *const Copy3D,
+    _context: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |session: &mut Session<'_>| {
+        if copy.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract a description.
+        let copy = unsafe { copy.read_unaligned() };
+        let (to, from) = copy.rows()?;
+        let work = copy_work(session, to, from, copy.pageable())?;
+        Ok(work.map_or(NodeWork::Empty, NodeWork::Copy))
+    };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddMemcpyNode", work) }
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MemsetParams {
+    at: CUdeviceptr,
+    pitch: usize,
+    value: c_uint,
+    element: c_uint,
+    width: usize,
+    height: usize,
+}
+
+unsafe extern "C" fn cuGraphAddMemsetNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const MemsetParams,
+    _context: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |_: &mut Session<'_>| {
+        if params.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract parameters.
+        let MemsetParams { at, pitch, value, element, width, height } =
+            unsafe { params.read_unaligned() };
+        if ![1, 2, 4].contains(&element) {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        let area = Area { at, pitch, width, height };
+        area.fill(&value.to_le_bytes()[..element as usize]).map(NodeWork::Fill)
+    };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddMemsetNode", work) }
+}
+
+/// `CUDA_HOST_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HostParams {
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+}
+
+unsafe extern "C" fn cuGraphAddHostNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    params: *const HostParams,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |_: &mut Session<'_>| {
+        if params.is_null() {
+            return Err(ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, so by the driver's contract parameters.
+        let HostParams { function, data } = unsafe { params.read_unaligned() };
+        let function = function.ok_or(ERROR_INVALID_VALUE)?;
+        Ok(NodeWork::Host(HostCall { function, data: HostPtr(data) }))
+    };
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddHostNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddEventRecordNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    event: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |session: &mut Session<'_>| session.event_index(event).map(NodeWork::Record);
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddEventRecordNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddEventWaitNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    event: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    let work = |session: &mut Session<'_>| session.event_index(event).map(NodeWork::Wait);
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddEventWaitNode", work) }
+}
+
+unsafe extern "C" fn cuGraphAddChildGraphNode(
+    node: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    child: Handle,
+) -> Code {
+    let place = Place { node, graph, after, count };
+    // The child is copied: later changes of it have no effect on the node.
+    let work = |session: &mut Session<'_>| Ok(NodeWork::Child(graph_of(session, child)?.clone()));
+    // SAFETY: as above.
+    unsafe { place.add("cuGraphAddChildGraphNode", work) }
+}
