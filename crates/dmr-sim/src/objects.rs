@@ -1,4 +1,4 @@
-//! What programs have set and made through the driver and no work of a stream depends on.
+//! Settings and objects that programs make through the driver, and that no work of a stream depends on.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_int;

@@ -206,14 +206,16 @@ fn sim_a_capture_with_work_that_was_not_joined_fails() {
 fn sim_launches_of_one_executable_graph_come_after_each_other() {
     let (universe, _gpu) = machine();
     let (a, b, block) = (gpu::stream(), gpu::stream(), malloc(64).unwrap());
-    let graph = graph();
-    fill_node(graph, &[], block, 1, 64);
+    let (graph, other) = (graph(), malloc(64).unwrap());
+    let root = fill_node(graph, &[], block, 1, 64);
+    fill_node(graph, &[root], other, 2, 64);
+    fill_node(graph, &[root], block, 3, 64); // which the root of the next launch comes after
     let (first, second) = (instantiate(graph).unwrap(), instantiate(graph).unwrap());
     run(first, a);
     run(first, b);
     assert_eq!(kinds(&universe), []);
     run(second, a);
-    assert_eq!(kinds(&universe), [ReportKind::WriteAfterWrite]);
+    assert!(!kinds(&universe).is_empty(), "another executable graph is not ordered with it");
 }
 
 #[test]
