@@ -278,6 +278,12 @@ impl Shadow {
         }
         out.end_launch();
         self.words.put_open(open);
+        for message in recording.faults {
+            let mut second = access.site();
+            second.operation = format!("{}: {message}", second.operation).into();
+            let (kind, first, device, tag) = (ReportKind::KernelFault, None, None, None);
+            out.push(Report { kind, first, second, device, address: 0, bytes: 0, tag });
+        }
         if recording.panicked {
             let (kind, second) = (ReportKind::KernelPanicked, access.site());
             let (first, device, address, bytes, tag) = (None, None, 0, 0, None);

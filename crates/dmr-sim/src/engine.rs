@@ -338,10 +338,10 @@ impl Machine {
         let memory = Memory { store: &mut self.store, mappings: &self.present.mappings };
         let mut memory = KernelMemory::recorded(memory, &self.present, &self.log, by);
         let panicked = callback::run(|| (kernel.body)(args, &mut memory)).is_err();
-        let (mut recording, is_faulted) = memory.into_recording();
+        let (mut recording, fault) = memory.into_recording();
         recording.panicked = panicked;
-        if is_faulted {
-            self.devices[device].lost.get_or_insert(ERROR_ILLEGAL_ADDRESS);
+        if let Some(code) = fault {
+            self.devices[device].lost.get_or_insert(code);
         }
         self.launch_recorded(ticket, recording);
     }

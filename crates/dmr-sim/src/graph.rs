@@ -49,7 +49,7 @@ pub(crate) struct Node {
 #[derive(Clone)]
 pub(crate) enum NodeWork {
     Empty,
-    Kernel { name: String, args: KernelArgs },
+    Kernel { function: u32, args: KernelArgs },
     Fill(FillWork),
     Copy(CopyWork),
     Host(HostCall),
@@ -384,8 +384,8 @@ impl Session<'_> {
     fn submit_node(&mut self, lane: u32, work: &NodeWork) -> Outcome {
         match work {
             NodeWork::Empty | NodeWork::Child(_) => Ok(()),
-            NodeWork::Kernel { name, args } => {
-                crate::driver::launch_kernel(self, lane, name, args.clone())
+            NodeWork::Kernel { function, args } => {
+                crate::driver::launch_kernel(self, lane, *function, args.clone())
             }
             NodeWork::Fill(work) => self.fill(lane, work.clone()).map(drop),
             NodeWork::Copy(work) => self.copy_later(lane, work).map(drop),

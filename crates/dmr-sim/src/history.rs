@@ -49,6 +49,7 @@ impl Origin {
             op: epoch.map_or(0, |epoch| epoch.seq),
             label: self.label.clone(),
             place: None,
+            source: None,
             stack: self.stack.clone(),
         }
     }

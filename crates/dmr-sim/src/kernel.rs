@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
 use crate::bytes::Memory;
 use crate::checks::{CheckLog, Ranges};
+use crate::interpreter::Loaded;
 use crate::mapping::Reach;
 use crate::memory_map::MemoryMap;
 use crate::recorder::Recorder;
@@ -19,11 +21,16 @@ pub struct KernelArgs {
     params: Vec<Box<[u8]>>,
     grid: [u32; 3],
     block: [u32; 3],
+    shared_bytes: u32,
 }
 
 impl KernelArgs {
     pub(crate) fn new(params: Vec<Box<[u8]>>, grid: [u32; 3], block: [u32; 3]) -> Self {
-        Self { params, grid, block }
+        Self { params, grid, block, shared_bytes: 0 }
+    }
+
+    pub(crate) fn with_shared_bytes(self, shared_bytes: u32) -> Self {
+        Self { shared_bytes, ..self }
     }
 
     /// Returns the bytes of a parameter; empty if there is none.
@@ -72,6 +79,12 @@ impl KernelArgs {
     #[must_use]
     pub const fn block(&self) -> [u32; 3] {
         self.block
+    }
+
+    /// Returns the dynamic shared memory of a block, in bytes.
+    #[must_use]
+    pub const fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
     }
 
     fn head<const N: usize>(&self, index: usize) -> [u8; N] {
@@ -185,7 +198,38 @@ impl<'a> KernelMemory<'a> {
     /// footprint was declared.
     pub fn at(&mut self, site: KernelSite) {
         if let Permitted::Recorded(recorder) = &mut self.access {
-            recorder.site = Some(site);
+            (recorder.site, recorder.lane_bytes) = (Some(site), 0);
+        }
+    }
+
+    /// Sets the place of the next access: of lanes with `lane_bytes` each, the first of them at `site`.
+    pub(crate) fn at_lanes(&mut self, site: KernelSite, lane_bytes: u32) {
+        if let Permitted::Recorded(recorder) = &mut self.access {
+            (recorder.site, recorder.lane_bytes) = (Some(site), lane_bytes);
+        }
+    }
+
+    /// Makes the lines of places instructions of a program.
+    pub(crate) fn set_places(&mut self, loaded: &Arc<Loaded>) {
+        if let Permitted::Recorded(recorder) = &mut self.access {
+            recorder.recording.sites.loaded = Some(Arc::clone(loaded));
+        }
+    }
+
+    /// Reports a fault of the kernel.
+    pub(crate) fn report_fault(&mut self, message: String) {
+        if let Permitted::Recorded(recorder) = &mut self.access {
+            recorder.recording.faults.push(message);
+        }
+    }
+
+    /// Makes the device fault with a sticky error. An access that was refused is a finding already.
+    pub(crate) fn fault_by(&mut self, code: Code, message: String) {
+        if let Permitted::Recorded(recorder) = &mut self.access
+            && recorder.fault.is_none()
+        {
+            recorder.fault = Some(code);
+            recorder.recording.faults.push(message);
         }
     }
 
@@ -272,7 +316,7 @@ impl<'a> KernelMemory<'a> {
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`. The body should return. Ignored if the footprint was declared.
     pub fn fault(&mut self) {
         if let Permitted::Recorded(recorder) = &mut self.access {
-            recorder.is_faulted = true;
+            recorder.fault.get_or_insert(ERROR_ILLEGAL_ADDRESS);
         }
     }
 
@@ -280,7 +324,7 @@ impl<'a> KernelMemory<'a> {
     /// body returns.
     #[must_use]
     pub fn is_faulted(&self) -> bool {
-        matches!(&self.access, Permitted::Recorded(recorder) if recorder.is_faulted)
+        matches!(&self.access, Permitted::Recorded(recorder) if recorder.fault.is_some())
     }
 
     /// Returns the accesses outside the declared footprint: address and bytes.
@@ -291,11 +335,11 @@ impl<'a> KernelMemory<'a> {
         }
     }
 
-    /// Returns the recorded footprint, and whether the device faults.
-    pub(crate) fn into_recording(self) -> (Recording, bool) {
+    /// Returns the recorded footprint, and the sticky error if the device faults.
+    pub(crate) fn into_recording(self) -> (Recording, Option<Code>) {
         match self.access {
-            Permitted::Recorded(recorder) => (recorder.recording, recorder.is_faulted),
-            Permitted::Declared { .. } => (Recording::default(), false),
+            Permitted::Recorded(recorder) => (recorder.recording, recorder.fault),
+            Permitted::Declared { .. } => (Recording::default(), None),
         }
     }
 

@@ -41,6 +41,7 @@
 //! | `virtual_memory`, `mapping` | reserved addresses, physical memory, and mappings |
 //! | `stream_memory`, `words` | words that streams write and wait for, and the resulting order |
 //! | `kernel`, `callback` | kernels as closures, host callbacks |
+//! | `interpreter` | kernels as PTX, which `dmr-ptx` runs |
 //! | `recorder`, `recording`, `byte_set` | the bytes that a kernel touches, recorded while it runs |
 //! | `graph` | graphs: captured, or made node by node; executable graphs and their launches |
 //! | `module`, `ptx`, `objects` | loaded PTX, its declarations, and what programs set through the driver |
@@ -71,6 +72,7 @@ mod graph;
 mod handle;
 mod history;
 mod install;
+mod interpreter;
 mod kernel;
 mod label;
 mod machine;

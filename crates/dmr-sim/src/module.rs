@@ -1,8 +1,13 @@
 //! Loaded modules: PTX texts, their kernels, and their variables in device memory; and images that link PTX.
 
 use std::ffi::CString;
+use std::sync::Arc;
+
+use dmr_ptx::{Global, Program};
 
 use crate::abi::*;
+use crate::interpreter::Loaded;
+use crate::kernel::Kernel;
 use crate::memory::{CopyWork, Rows};
 use crate::ptx::{self, KernelEntry, Variable};
 use crate::session::Session;
@@ -13,6 +18,8 @@ pub(crate) struct Module {
     /// The names of the entries, for programs that ask for them.
     pub(crate) names: Vec<CString>,
     pub(crate) variables: Vec<Placed>,
+    /// The texts that the interpreter can load.
+    pub(crate) programs: Vec<Arc<Loaded>>,
 }
 
 /// A variable of a module, in device memory.
@@ -104,7 +111,24 @@ impl Linker {
     }
 }
 
+/// Loads a text into the interpreter; `None` if it is not supported, or a variable has no address.
+fn loaded(text: &str, placed: &[Placed]) -> Option<Arc<Loaded>> {
+    let program = Program::load(text).ok()?;
+    let address = |global: &Global| {
+        placed.iter().find(|variable| variable.name == global.name).map(|variable| variable.at)
+    };
+    let globals: Option<Vec<u64>> = program.globals().iter().map(address).collect();
+    Some(Arc::new(Loaded { globals: globals?, program }))
+}
+
 impl Session<'_> {
+    /// Returns the kernel of a function as PTX, if the interpreter can run it.
+    pub(crate) fn interpreted(&self, function: u32, name: &str) -> Option<Kernel> {
+        let (module, _) = *self.functions.get(function as usize)?;
+        let programs = &self.modules.get(&module)?.programs;
+        programs.iter().find_map(|program| program.kernel(name))
+    }
+
     /// Loads a module of these texts onto the device of the calling thread's context.
     pub(crate) fn load_module(&mut self, texts: &[String]) -> Outcome<u32> {
         let (device, legacy) = (self.device()?, self.contexts[self.context()? as usize].legacy);
@@ -132,9 +156,10 @@ impl Session<'_> {
                 }
             }
         }
+        let programs = texts.iter().filter_map(|text| loaded(text, &placed)).collect();
         let index = self.next_module;
         self.next_module += 1;
-        self.modules.insert(index, Module { entries, names, variables: placed });
+        self.modules.insert(index, Module { entries, names, variables: placed, programs });
         Ok(index)
     }
 

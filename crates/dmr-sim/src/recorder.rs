@@ -1,10 +1,11 @@
 //! Accesses of a kernel whose footprint is recorded: whether they happen, and what they touch.
 
+use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
 use crate::address::is_virtual;
 use crate::checks::CheckLog;
 use crate::mapping::Reach;
 use crate::memory_map::{Home, MemoryMap};
-use crate::recording::{KernelSite, Recording, Touch};
+use crate::recording::{KernelSite, Lanes, Recording, Touch};
 
 /// The recorder of one launch that runs.
 pub(crate) struct Recorder<'a> {
@@ -15,7 +16,10 @@ pub(crate) struct Recorder<'a> {
     block: Block,
     pub(crate) recording: Recording,
     pub(crate) site: Option<KernelSite>,
-    pub(crate) is_faulted: bool,
+    /// The bytes of each lane of an access; 0 if one thread makes all of it.
+    pub(crate) lane_bytes: u32,
+    /// The sticky error that the device has from now on.
+    pub(crate) fault: Option<Code>,
 }
 
 /// A block of memory, and whether the device can read and write it.
@@ -30,7 +34,7 @@ struct Block {
 impl<'a> Recorder<'a> {
     pub(crate) fn new(present: &'a MemoryMap, log: &'a CheckLog, by: Reach<'a>) -> Self {
         let (block, recording) = (Block::default(), Recording::default());
-        Self { present, log, by, block, recording, site: None, is_faulted: false }
+        Self { present, log, by, block, recording, site: None, lane_bytes: 0, fault: None }
     }
 
     /// Records an access, and returns whether it happens: if all its bytes are in one live block that the device
@@ -38,9 +42,10 @@ impl<'a> Recorder<'a> {
     pub(crate) fn permits(&mut self, ptr: u64, len: u64, touch: Touch) -> bool {
         const PAGE: u64 = 4096;
         // After a fault the kernel does nothing any more.
-        let happens = !self.is_faulted && self.reaches(ptr, len, touch.writes());
+        let happens = self.fault.is_none() && self.reaches(ptr, len, touch.writes());
         let bytes = if happens { len } else { len.min(self.reachable(ptr, len) + PAGE) };
-        self.recording.touch(ptr, ptr.saturating_add(bytes), touch, self.site);
+        let lanes = self.site.map(|site| Lanes { first: site, bytes: self.lane_bytes });
+        self.recording.touch(ptr, ptr.saturating_add(bytes), touch, lanes);
         happens
     }
 
@@ -51,7 +56,9 @@ impl<'a> Recorder<'a> {
         }
         if is_virtual(ptr) {
             let reaches = self.present.mappings.reachable(ptr, len, self.by, writes) == len;
-            self.is_faulted |= !reaches;
+            if !reaches {
+                self.fault.get_or_insert(ERROR_ILLEGAL_ADDRESS);
+            }
             return reaches;
         }
         if ptr < self.block.start || end > self.block.end {

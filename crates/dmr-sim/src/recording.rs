@@ -2,8 +2,10 @@
 //! kernel that touch them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::byte_set::{ByteSet, Chunk};
+use crate::interpreter::Loaded;
 
 /// A place in a kernel, as the body of a kernel names it: a thread and a line of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +82,8 @@ pub(crate) struct Recording {
     pub(crate) straddled: ByteSet,
     pub(crate) sites: Sites,
     pub(crate) panicked: bool,
+    /// Faults that the interpreter has found.
+    pub(crate) faults: Vec<String>,
 }
 
 impl Default for Recording {
@@ -91,6 +95,7 @@ impl Default for Recording {
             straddled: ByteSet::default(),
             sites: Sites::default(),
             panicked: false,
+            faults: Vec::new(),
         }
     }
 }
@@ -100,12 +105,14 @@ impl Recording {
     pub(crate) const MAX_RANGES: usize = 1 << 20;
 
     /// Records an access of the bytes from `from` to `to`.
-    pub(crate) fn touch(&mut self, from: u64, to: u64, kind: Touch, site: Option<KernelSite>) {
+    pub(crate) fn touch(&mut self, from: u64, to: u64, kind: Touch, lanes: Option<Lanes>) {
         if to <= from {
             return;
         }
         let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
-        if first < last {
+        // Lanes are aligned: none of them crosses a border.
+        let is_one = lanes.is_none_or(|lanes| lanes.bytes == 0);
+        if first < last && is_one {
             self.straddled.insert(first + 1, last + 1);
         }
         let is_new = if kind.writes() || !self.may_be_own(from, to) {
@@ -113,10 +120,10 @@ impl Recording {
         } else {
             Chunk::of(from, to).fold(false, |is_new, chunk| self.read(kind, chunk) || is_new)
         };
-        if let Some(site) = site
+        if let Some(lanes) = lanes
             && is_new
         {
-            self.sites.add(from, u32::try_from(to - from).unwrap_or(u32::MAX), kind, site);
+            self.sites.add(from, u32::try_from(to - from).unwrap_or(u32::MAX), kind, lanes);
         }
     }
 
@@ -164,7 +171,19 @@ impl Recording {
 
 /// The places of accesses: runs of threads that touch memory side by side, as the lanes of a warp do.
 #[derive(Default)]
-pub(crate) struct Sites(Vec<Run>);
+pub(crate) struct Sites {
+    runs: Vec<Run>,
+    /// The program whose instructions the lines are, if they are.
+    pub(crate) loaded: Option<Arc<Loaded>>,
+}
+
+/// The lanes of an access side by side, from the first thread on.
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes {
+    pub(crate) first: KernelSite,
+    /// The bytes of each; 0 if one thread makes the whole access.
+    pub(crate) bytes: u32,
+}
 
 struct Run {
     from: u64,
@@ -179,8 +198,11 @@ impl Sites {
     /// The number of runs that are kept. The places of later accesses are not recorded.
     const MAX: usize = 1 << 18;
 
-    fn add(&mut self, from: u64, bytes: u32, kind: Touch, site: KernelSite) {
-        if let Some(last) = self.0.last_mut()
+    fn add(&mut self, from: u64, all: u32, kind: Touch, lanes: Lanes) {
+        let site = lanes.first;
+        let bytes = if lanes.bytes == 0 { all } else { lanes.bytes };
+        let threads = (all / bytes).max(1);
+        if let Some(last) = self.runs.last_mut()
             && last.kind == kind
             && last.bytes == bytes
             && last.first.line == site.line
@@ -188,9 +210,9 @@ impl Sites {
             && last.first.thread.checked_add(last.threads) == Some(site.thread)
             && last.from + u64::from(bytes) * u64::from(last.threads) == from
         {
-            last.threads += 1;
-        } else if self.0.len() < Self::MAX {
-            self.0.push(Run { from, bytes, threads: 1, first: site, kind });
+            last.threads += threads;
+        } else if self.runs.len() < Self::MAX {
+            self.runs.push(Run { from, bytes, threads, first: site, kind });
         }
     }
 
@@ -201,7 +223,15 @@ impl Sites {
         let found = |run: &&Run| {
             run.kind == kind && index(run).is_some_and(|index| index < u64::from(run.threads))
         };
-        let run = self.0.iter().find(found)?;
+        let run = self.runs.iter().find(found)?;
         Some(KernelSite { thread: run.first.thread + index(run)? as u32, ..run.first })
+    }
+
+    /// Returns the line of a place, and the file and line of the source that was compiled to it, if that is known.
+    pub(crate) fn line(&self, site: KernelSite) -> (KernelSite, Option<Arc<str>>) {
+        let Some(loaded) = &self.loaded else { return (site, None) };
+        let place = loaded.program.place(site.line);
+        let source = place.source.map(|source| format!("{}:{}", source.file, source.line).into());
+        (KernelSite { line: place.line, ..site }, source)
     }
 }

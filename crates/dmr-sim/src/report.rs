@@ -56,6 +56,8 @@ pub enum ReportKind {
     OutsideFootprint,
     /// A kernel accessed another device's memory without peer access.
     NoPeerAccess,
+    /// A kernel that runs as PTX has failed: its operation in the report says why, and where.
+    KernelFault,
     /// A registered kernel body panicked.
     KernelPanicked,
     /// A pool allocated memory outside of its heaps, or memory of a live block.
@@ -95,6 +97,7 @@ impl ReportKind {
             Self::OutOfBounds => "access out of bounds",
             Self::OutsideFootprint => "a kernel accessed memory that its launch did not declare",
             Self::NoPeerAccess => "access to another device without peer access",
+            Self::KernelFault => "a kernel has failed",
             Self::KernelPanicked => "a registered kernel body panicked",
             Self::BadRegion => "a pool allocated memory that is not its own, or in use",
             Self::UnmapBeforeUse => "unmap before use: the host has not waited for the use",
@@ -156,6 +159,8 @@ pub struct Site {
     /// The place in the kernel, of an access that a kernel body has named one for
     /// ([`KernelMemory::at`](crate::KernelMemory::at)). Only the later operation of a finding has one.
     pub place: Option<KernelSite>,
+    /// The file and line of the source of that place, if PTX has them.
+    pub source: Option<Arc<str>>,
     pub(crate) stack: Option<Arc<CallStack>>,
 }
 
@@ -177,6 +182,9 @@ impl fmt::Display for Site {
         }
         if let Some(place) = &self.place {
             write!(f, ", {place}")?;
+        }
+        if let Some(source) = &self.source {
+            write!(f, " ({source})")?;
         }
         if let Some(label) = &self.label {
             write!(f, ", {label}")?;

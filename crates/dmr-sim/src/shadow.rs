@@ -78,7 +78,10 @@ impl Findings {
                 return;
             }
             launch.reported.push(key);
-            report.second.place = launch.sites.find(report.address, launch.touch);
+            if let Some(place) = launch.sites.find(report.address, launch.touch) {
+                let (place, source) = launch.sites.line(place);
+                (report.second.place, report.second.source) = (Some(place), source);
+            }
         }
         if self.0.reports.len() < Verdict::MAX_REPORTS {
             self.0.reports.push(report);

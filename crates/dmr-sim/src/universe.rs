@@ -191,10 +191,11 @@ impl Universe {
         drop(replaced); // not under the lock: this drops the values of the closures
     }
 
-    /// Makes launches of PTX entries that have no body of their own run `body`, which gets the entry's name. What
-    /// a launch touches is recorded, as with [`Footprint::recorded`]: a body that does nothing makes launches
-    /// without effect. Without a fallback such a launch returns `CUDA_ERROR_NOT_SUPPORTED`. What
-    /// [`register_kernel`](Self::register_kernel) says about closures holds for `body`, too.
+    /// Makes launches of PTX entries that have no body of their own, and that the interpreter cannot run as PTX, run
+    /// `body`, which gets the entry's name. What a launch touches is recorded, as with [`Footprint::recorded`]: a
+    /// body that does nothing makes launches without effect. Without a fallback such a launch returns
+    /// `CUDA_ERROR_NOT_SUPPORTED`. What [`register_kernel`](Self::register_kernel) says about closures holds for
+    /// `body`, too.
     pub fn register_fallback(
         &self,
         body: impl Fn(&str, &KernelArgs, &mut KernelMemory<'_>) + Send + Sync + 'static,

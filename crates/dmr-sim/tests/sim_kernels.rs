@@ -219,9 +219,9 @@ fn a_kernel_may_read_back_what_it_writes() {
 }
 
 #[test]
-fn a_kernel_that_was_not_registered_cannot_be_used() {
+fn a_kernel_that_was_not_registered_and_that_the_interpreter_cannot_run_cannot_be_used() {
     let (_universe, _gpu) = machine();
-    let image = ptx("not_registered", &["u64"]);
+    let image = ptx("not_registered", &["u64"]).replace("ret;", "frobnicate;");
     let used = kernel(&image, "not_registered").and_then(|found| launch(found, &[0], gpu::LEGACY));
     assert!(used.is_err());
 }

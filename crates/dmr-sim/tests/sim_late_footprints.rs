@@ -554,10 +554,11 @@ fn a_launch_that_too_many_checks_wait_for_runs() {
 }
 
 #[test]
-fn a_kernel_without_a_body_runs_the_fallback_whose_footprint_is_recorded() {
+fn a_kernel_that_cannot_run_as_ptx_runs_the_fallback_whose_footprint_is_recorded() {
     for schedule in schedules() {
         let m = machine(schedule);
-        let unknown = gpu::kernel(&gpu::ptx("unknown", &["u64"; 2]), "unknown").unwrap();
+        let text = gpu::ptx("unknown", &["u64"; 2]).replace("ret;", "frobnicate;");
+        let unknown = gpu::kernel(&text, "unknown").unwrap();
         assert_eq!(gpu::code(launch(unknown, &[0, m.block], m.a)), Some(801));
         m.universe.register_fallback(|name, args, memory| {
             assert_eq!(name, "unknown");

@@ -1,4 +1,4 @@
-//! The submission of kernels: their footprints and checks.
+//! The submission of kernels: a registered body, PTX, or the fallback; their footprints and checks.
 
 use crate::abi::*;
 use crate::callback;
@@ -12,13 +12,12 @@ use crate::session::Session;
 pub(crate) fn launch(
     session: &mut Session<'_>,
     stream: u32,
-    name: &str,
+    function: u32,
     args: KernelArgs,
 ) -> Outcome {
-    let fallback = || session.fallback.as_ref().map(|body| Kernel::of_fallback(body, name));
-    // Without either, the kernel has no behaviour.
-    let kernel = session.kernels.get(name).cloned().or_else(fallback).ok_or(ERROR_NOT_SUPPORTED)?;
-    let work = || NodeWork::Kernel { name: name.to_owned(), args: args.clone() };
+    let name = &session.entry(function)?.name.clone();
+    let kernel = kernel(session, function)?;
+    let work = || NodeWork::Kernel { function, args: args.clone() };
     if session.capture(stream, work)? {
         return Ok(());
     }
@@ -44,4 +43,13 @@ pub(crate) fn launch(
     let launch = Box::new(Launch { kernel, args, declared, reachable, ticket, origin });
     session.push(epoch, deps, Action::Kernel(launch));
     Ok(())
+}
+
+/// Returns the behaviour of a kernel: its registered body, its PTX, or the fallback.
+pub(super) fn kernel(session: &Session<'_>, function: u32) -> Outcome<Kernel> {
+    let name = &session.entry(function)?.name;
+    let registered = session.kernels.get(name).cloned();
+    let interpreted = || session.interpreted(function, name);
+    let fallback = || session.fallback.as_ref().map(|body| Kernel::of_fallback(body, name));
+    registered.or_else(interpreted).or_else(fallback).ok_or(ERROR_NOT_SUPPORTED)
 }

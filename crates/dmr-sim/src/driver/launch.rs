@@ -260,11 +260,11 @@ unsafe fn launch(
 ) -> Outcome {
     let stream = session.stream(stream)?;
     // SAFETY: by this function's contract.
-    let (name, args) = unsafe { prepare(session, function, shape, arguments)? };
-    super::execution::launch(session, stream, &name, args)
+    let (function, args) = unsafe { prepare(session, function, shape, arguments)? };
+    super::execution::launch(session, stream, function, args)
 }
 
-/// Checks a launch, and copies its arguments. Returns the kernel's name with them.
+/// Checks a launch, and copies its arguments. Returns the kernel's function with them.
 ///
 /// # Safety
 ///
@@ -274,13 +274,14 @@ unsafe fn prepare(
     function: Handle,
     shape: Shape,
     arguments: Arguments,
-) -> Outcome<(String, KernelArgs)> {
+) -> Outcome<(u32, KernelArgs)> {
     let index = session.function_of(function)?;
     check(session, index, shape)?;
     let entry = session.entry(index)?;
     // SAFETY: by this function's contract.
     let copied = unsafe { arguments.read(entry)? };
-    Ok((entry.name.clone(), KernelArgs::new(copied, shape.grid, shape.block)))
+    let args = KernelArgs::new(copied, shape.grid, shape.block);
+    Ok((index, args.with_shared_bytes(shape.shared_bytes)))
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS`: the part that all versions have.
@@ -336,10 +337,10 @@ impl KernelParams {
         let Self { function, grid, block, shared_bytes, params, extra } = self;
         let shape = Shape { grid, block, shared_bytes, is_cooperative: false };
         // SAFETY: by this function's contract.
-        let (name, args) =
+        let (function, args) =
             unsafe { prepare(session, function, shape, Arguments { params, extra })? };
-        let can_run = session.kernels.contains_key(&name) || session.fallback.is_some();
-        if can_run { Ok(NodeWork::Kernel { name, args }) } else { Err(ERROR_NOT_SUPPORTED) }
+        super::execution::kernel(session, function)?;
+        Ok(NodeWork::Kernel { function, args })
     }
 }
 

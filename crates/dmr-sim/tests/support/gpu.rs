@@ -354,14 +354,25 @@ pub(crate) fn ptx(name: &str, parameters: &[&str]) -> String {
 
 /// Launches one thread of a kernel whose parameters are all 64 bits wide.
 pub(crate) fn launch(kernel: CUfunction, arguments: &[u64], stream: CUstream) -> Driver<()> {
+    launch_threads(kernel, 1, 1, arguments, stream)
+}
+
+/// Launches a grid of a kernel whose parameters are all 64 bits wide.
+pub(crate) fn launch_threads(
+    kernel: CUfunction,
+    blocks: u32,
+    threads: u32,
+    arguments: &[u64],
+    stream: CUstream,
+) -> Driver<()> {
     let mut values = arguments.to_vec();
     let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|v| (&raw mut *v).cast()).collect();
     call!(cuLaunchKernel(
         kernel,
+        blocks,
         1,
         1,
-        1,
-        1,
+        threads,
         1,
         1,
         0,

@@ -1,0 +1,135 @@
+//! Kernels as PTX: the programs of a module, and a launch of one of their kernels on the simulated memory.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use dmr_ptx::{Access, AccessError, AccessKind, FaultKind, GlobalMemory, Launch, Program};
+
+use crate::abi::*;
+use crate::kernel::{Footprint, Kernel, KernelArgs, KernelMemory};
+use crate::recording::KernelSite;
+
+/// A PTX text that the interpreter has loaded, and the addresses of its variables.
+pub(crate) struct Loaded {
+    pub(crate) program: Program,
+    pub(crate) globals: Vec<u64>,
+}
+
+impl Loaded {
+    /// Returns the kernel of this name, if the interpreter can run it.
+    pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> Option<Kernel> {
+        self.program.kernel(name).filter(|kernel| kernel.refusal.is_none())?;
+        let (loaded, name) = (Arc::clone(self), name.to_owned());
+        let body = move |args: &KernelArgs, memory: &mut KernelMemory<'_>| {
+            memory.set_places(&loaded);
+            loaded.run(&name, args, memory);
+        };
+        Some(Kernel { footprint: Arc::new(|_| Footprint::recorded()), body: Arc::new(body) })
+    }
+
+    fn run(&self, name: &str, args: &KernelArgs, memory: &mut KernelMemory<'_>) {
+        let Some(kernel) = self.program.kernel(name) else { return };
+        let mut params = vec![0; kernel.param_bytes];
+        for (index, param) in kernel.params.iter().enumerate() {
+            if let Some(into) = params.get_mut(param.offset..param.offset + param.bytes) {
+                let bytes = args.bytes(index);
+                let known = bytes.len().min(into.len());
+                into[..known].copy_from_slice(&bytes[..known]);
+            }
+        }
+        let mut launch = Launch::new(&self.program, kernel, args.grid(), args.block());
+        launch.cluster = kernel.required_cluster.unwrap_or([1; 3]);
+        launch.shared_bytes = args.shared_bytes();
+        (launch.params, launch.globals) = (&params, &self.globals);
+        let printed = match launch.run(&mut Global(memory)) {
+            Ok(finished) => finished.printed,
+            Err(fault) => {
+                let message = format!("{name}: {fault}");
+                match code_of(&fault.kind) {
+                    Some(code) => memory.fault_by(code, message),
+                    None => memory.report_fault(message),
+                }
+                fault.printed
+            }
+        };
+        // As the driver does; a program that has closed its output does not see it.
+        let _ = std::io::stdout().write_all(&printed);
+    }
+}
+
+/// Returns the sticky error of a fault that the hardware has as well; `None` for findings of the interpreter.
+fn code_of(fault: &FaultKind) -> Option<Code> {
+    match fault {
+        FaultKind::Race { .. }
+        | FaultKind::Uninitialised { .. }
+        | FaultKind::DivergentBarrier(_)
+        | FaultKind::DivergentWarp(_) => None,
+        FaultKind::Misaligned { .. } => Some(ERROR_MISALIGNED_ADDRESS),
+        FaultKind::OutOfBounds { .. } | FaultKind::Memory { .. } => Some(ERROR_ILLEGAL_ADDRESS),
+        FaultKind::Assertion(_) => Some(ERROR_ASSERT),
+        FaultKind::NoProgress(_) | FaultKind::InstructionLimit(_) => Some(ERROR_LAUNCH_TIMEOUT),
+        _ => Some(ERROR_LAUNCH_FAILED),
+    }
+}
+
+/// The memory of a launch, as the interpreter sees it.
+struct Global<'a, 'b>(&'a mut KernelMemory<'b>);
+
+impl Global<'_, '_> {
+    /// Makes an access: at once, or lane by lane if not all of its bytes are in one block. Accesses outside of live
+    /// memory do nothing; they are findings of the launch.
+    fn access(
+        &mut self,
+        access: &Access,
+        mut part: impl FnMut(&mut KernelMemory<'_>, u64, std::ops::Range<usize>) -> bool,
+    ) -> Result<(), AccessError> {
+        let (bytes, lane) = (access.bytes as usize, access.lane_bytes as usize);
+        let first = access.first_thread + access.lanes.trailing_zeros() % 32;
+        let site = KernelSite::new(access.block, first, access.instruction);
+        self.0.at_lanes(site, access.lane_bytes);
+        if !part(self.0, access.address, 0..bytes) && lane > 0 && lane < bytes {
+            for skipped in (0..bytes).step_by(lane) {
+                let at = access.address + skipped as u64;
+                part(self.0, at, skipped..(skipped + lane).min(bytes));
+            }
+        }
+        if !self.0.is_faulted() {
+            return Ok(());
+        }
+        let message = format!("illegal access to memory at {:#x}", access.address);
+        Err(AccessError::new(0, message))
+    }
+}
+
+impl GlobalMemory for Global<'_, '_> {
+    fn read(&mut self, access: &Access, into: &mut [u8]) -> Result<(), AccessError> {
+        into.fill(0);
+        let is_atomic = is_atomic(access);
+        self.access(access, |memory, at, range| match is_atomic {
+            true => memory.read_atomic(at, &mut into[range]),
+            false => memory.try_read(at, &mut into[range]),
+        })
+    }
+
+    fn write(&mut self, access: &Access, bytes: &[u8]) -> Result<(), AccessError> {
+        let is_atomic = is_atomic(access);
+        self.access(access, |memory, at, range| match is_atomic {
+            true => memory.write_atomic(at, &bytes[range]),
+            false => memory.try_write(at, &bytes[range]),
+        })
+    }
+
+    fn atomic(
+        &mut self,
+        access: &Access,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), AccessError> {
+        let mut value = [0; 16];
+        let value = &mut value[..access.bytes.min(16) as usize];
+        self.access(access, |memory, at, _| memory.update(at, value, &mut *change))
+    }
+}
+
+fn is_atomic(access: &Access) -> bool {
+    matches!(access.kind, AccessKind::Volatile | AccessKind::Atomic(_))
+}

@@ -1,0 +1,186 @@
+//! Kernels without a registered body run as PTX: their bytes, races to the byte with thread and line, accesses out of bounds.
+#![allow(unsafe_code)] // the driver is called directly
+
+mod support;
+
+use cudarc::driver::sys::CUfunction;
+use dmr_sim::{Policy, Report, ReportKind, Universe};
+use support::gpu::{self, Gpu, copy, fill, launch_threads, malloc, order};
+
+/// `out[i] = in[i] + 1` for each thread of a grid, and `count += 1` by an atomic operation.
+const TEXT: &str = r#".version 8.0
+.target sm_80
+.address_size 64
+
+.file 1 "increment.cu"
+.global .align 4 .u32 step = 1;
+
+.visible .entry increment(.param .u64 out, .param .u64 in, .param .u64 n)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %d<8>;
+    ld.param.u64 %d1, [out];
+    ld.param.u64 %d2, [in];
+    ld.param.u64 %d6, [n];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mad.lo.s32 %r4, %r2, %r3, %r1;
+    cvt.u64.u32 %d7, %r4;
+    setp.ge.u64 %p, %d7, %d6;
+    @%p bra DONE;
+    mul.wide.u32 %d3, %r4, 4;
+    add.s64 %d4, %d2, %d3;
+    add.s64 %d5, %d1, %d3;
+    ld.global.u32 %r5, [%d4];
+    ld.global.u32 %r6, [step];
+    add.s32 %r5, %r5, %r6;
+    .loc 1 42 7
+    st.global.u32 [%d5], %r5;
+DONE:
+    ret;
+}
+
+.visible .entry count(.param .u64 word)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %d<2>;
+    ld.param.u64 %d1, [word];
+    red.global.add.u32 [%d1], 1;
+    ret;
+}
+"#;
+
+/// The line of the store in the text.
+const STORE: u32 = 30;
+const N: u64 = 100;
+
+fn schedules() -> impl Iterator<Item = (Policy, u64)> {
+    let random = (0..10).map(|seed| (Policy::Random, seed));
+    [(Policy::Eager, 0), (Policy::Lazy, 0)].into_iter().chain(random)
+}
+
+fn machine((policy, seed): (Policy, u64)) -> (Universe, Gpu) {
+    let universe = Universe::builder().policy(policy).seed(seed).build().unwrap();
+    let gpu = Gpu::new(&universe);
+    (universe, gpu)
+}
+
+/// Launches 4 blocks of 32 threads.
+fn launch(kernel: CUfunction, arguments: &[u64], stream: cudarc::driver::sys::CUstream) {
+    launch_threads(kernel, 4, 32, arguments, stream).unwrap();
+}
+
+fn reports(universe: &Universe) -> Vec<Report> {
+    let mut reports = universe.finish().reports;
+    reports.retain(|report| report.kind != ReportKind::Leak);
+    reports
+}
+
+#[test]
+fn a_kernel_without_a_body_runs_as_ptx() {
+    for schedule in schedules() {
+        let (universe, _gpu) = machine(schedule);
+        let (increment, count) =
+            (gpu::kernel(TEXT, "increment").unwrap(), gpu::kernel(TEXT, "count").unwrap());
+        let stream = gpu::stream();
+        let (out, input, word) = (malloc(400).unwrap(), malloc(400).unwrap(), malloc(4).unwrap());
+        fill(input, 1, 400, stream).unwrap();
+        fill(word, 0, 4, stream).unwrap();
+        launch(increment, &[out, input, N], stream);
+        launch(count, &[word], stream);
+        gpu::sync(stream).unwrap();
+        let values = gpu::read(out, 400).unwrap();
+        assert!(values.chunks(4).all(|value| value == [2, 1, 1, 1]), "{values:?}");
+        assert_eq!(gpu::read(word, 4).unwrap(), [128, 0, 0, 0]);
+        assert_eq!(reports(&universe).len(), 0, "{schedule:?}");
+    }
+}
+
+#[test]
+fn a_race_of_two_kernels_names_the_thread_and_the_line() {
+    for schedule in schedules() {
+        for ordered in [false, true] {
+            let (universe, _gpu) = machine(schedule);
+            let increment = gpu::kernel(TEXT, "increment").unwrap();
+            let (a, b) = (gpu::stream(), gpu::stream());
+            let (x, y) = (malloc(400).unwrap(), malloc(400).unwrap());
+            fill(x, 1, 400, a).unwrap();
+            fill(y, 1, 400, a).unwrap();
+            gpu::sync(a).unwrap();
+            launch(increment, &[y, x, N], a);
+            if ordered {
+                order(a, b);
+            }
+            // Writes from the 40th element on what the other reads.
+            launch(increment, &[x + 160, y, 60], b);
+            let reports = reports(&universe);
+            if ordered {
+                assert!(reports.is_empty(), "{schedule:?}: {reports:?}");
+                continue;
+            }
+            let kinds: Vec<_> = reports.iter().map(|report| report.kind).collect();
+            assert_eq!(kinds, [ReportKind::ReadAfterWrite, ReportKind::WriteAfterRead]);
+            let second = &reports[1].second;
+            let place = second.place.unwrap();
+            assert_eq!((place.block(), place.thread(), place.line()), (0, 0, STORE));
+            assert_eq!(second.source.as_deref(), Some("increment.cu:42"), "{second}");
+            assert_eq!(reports[1].address, x + 160);
+        }
+    }
+}
+
+#[test]
+fn an_overrun_by_one_element_is_found_with_thread_and_line() {
+    for n in [100, 101] {
+        let (universe, _gpu) = machine((Policy::Random, 1));
+        let increment = gpu::kernel(TEXT, "increment").unwrap();
+        let stream = gpu::stream();
+        let (out, input) = (malloc(400).unwrap(), malloc(404).unwrap());
+        fill(input, 1, 404, stream).unwrap();
+        launch(increment, &[out, input, n], stream);
+        gpu::sync(stream).unwrap();
+        let reports = reports(&universe);
+        assert_eq!(reports.len(), (n - 100) as usize, "{reports:?}");
+        for report in reports {
+            assert_eq!((report.kind, report.address), (ReportKind::OutOfBounds, out + 400));
+            let place = report.second.place.unwrap();
+            assert_eq!((place.block(), place.thread(), place.line()), (3, 4, STORE));
+        }
+        assert_eq!(gpu::read(out, 4).unwrap(), [2, 1, 1, 1], "the other threads go on");
+    }
+}
+
+#[test]
+fn atomic_operations_of_two_kernels_do_not_race() {
+    for schedule in schedules() {
+        let (universe, _gpu) = machine(schedule);
+        let count = gpu::kernel(TEXT, "count").unwrap();
+        let (a, b) = (gpu::stream(), gpu::stream());
+        let (word, target) = (malloc(4).unwrap(), malloc(4).unwrap());
+        fill(word, 0, 4, a).unwrap();
+        gpu::sync(a).unwrap();
+        launch(count, &[word], a);
+        launch(count, &[word], b);
+        order(b, a);
+        copy(target, word, 4, a).unwrap();
+        gpu::sync(a).unwrap();
+        assert_eq!(gpu::read(target, 4).unwrap(), [0, 1, 0, 0]);
+        assert!(reports(&universe).is_empty());
+    }
+}
+
+#[test]
+fn a_kernel_that_traps_makes_the_device_fault_and_is_reported() {
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry stop() { trap; }\n";
+    let (universe, _gpu) = machine((Policy::Lazy, 0));
+    let stop = gpu::kernel(text, "stop").unwrap();
+    let stream = gpu::stream();
+    launch(stop, &[], stream);
+    assert_eq!(gpu::code(gpu::sync(stream)), Some(719));
+    assert_eq!(gpu::code(malloc(4)), Some(719));
+    let reports = reports(&universe);
+    assert_eq!(reports[0].kind, ReportKind::KernelFault);
+    assert!(reports[0].second.operation.contains("trap"), "{}", reports[0]);
+}
