@@ -170,7 +170,7 @@ fn sim_a_variable_of_a_module_has_its_initial_bytes_and_takes_part_in_races() {
 #[test]
 fn sim_linked_ptx_is_an_image_that_this_driver_loads() {
     let (_universe, _gpu) = machine();
-    let second = c".version 8.0 .visible .entry third(.param .u32 n) { ret; }";
+    let second = c".version 8.0 .target sm_80 .visible .entry third(.param .u32 n) { ret; }";
     let (mut linker, mut image, mut bytes) = (null_mut(), null_mut(), 0);
     let ptx = sys::CUjitInputType::CU_JIT_INPUT_PTX;
     // SAFETY: as above; the texts are as long as the calls say.
