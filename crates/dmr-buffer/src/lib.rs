@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`adopt`] | slices of cudarc as buffers, and buffers as slices of cudarc |
 //! | [`buffer`] | [`DeviceBuffer`], owned elements in device memory |
-//! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer |
+//! | [`view`] | [`DeviceView`], [`DeviceViewMut`], a part of a buffer; [`View`](view::View), of memory of either kind |
 //! | [`pinned`] | [`PinnedBuffer`], page-locked host memory, for copies that do not wait, and views of it |
 //! | [`to_host`] | [`ToHost`], a copy to the host that a task awaits |
 //! | [`mod@column`] | [`Column`], a buffer or memory of another owner |

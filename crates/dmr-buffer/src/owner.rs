@@ -68,7 +68,7 @@ pub(crate) struct Use<'a> {
 
 /// The kind of memory that a use is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Memory of the resource, whose uses the resource may track.
     Device,
     /// Pinned memory, whose uses are tracked in the use table of the streams.

@@ -77,7 +77,11 @@ fn a_view_names_its_bytes_and_an_empty_one_nothing() {
     ];
     assert!(refused.iter().all(|refused| matches!(refused, BufferError::OutOfRange { .. })));
     assert_eq!(pinned.view().chunks(0).map(drop).unwrap_err(), BufferError::EmptyChunks);
-    drop(pinned);
+    // Elements of no bytes: as many as there are numbers.
+    let units = PinnedBuffer::<()>::uninit(&ctx, ctx.home(), usize::MAX).unwrap();
+    let lens = units.view().chunks(usize::MAX - 1).unwrap().map(|part| part.len());
+    assert_eq!(lens.collect::<Vec<_>>(), [usize::MAX - 1, 1]);
+    drop((pinned, units));
     ctx.assert_clean(rig);
 }
 

@@ -145,3 +145,27 @@ fn on_a_stream_that_captures_nothing_is_copied_and_the_launch_returns_the_error(
     reap_pinned(&ctx).unwrap();
     ctx.assert_clean(rig);
 }
+
+#[test]
+fn parts_of_a_pinned_buffer_are_copied_by_cudarc_at_once() {
+    let rig = lazy();
+    let ctx = Context::tracked(&rig);
+    let (home, away) = (rig.stream(), rig.stream());
+    let slice = home.stream().clone_htod(&[3_u8; LEN / 2]).unwrap();
+    let mut staging = PinnedBuffer::<u8>::zeroed(&ctx, &home, LEN).unwrap();
+    let mut halves = staging.view_mut();
+    let (mut left, mut right) = halves.split_at_mut(LEN / 2).unwrap();
+    let first = LaunchRecorder::new_strict(&home);
+    let second = LaunchRecorder::new_strict(&away);
+    let copied = first.launch_with(&ctx, Writes(&mut left), |on, mut left| {
+        on.memcpy_dtoh(&slice, &mut left.as_pinned().expect("pinned memory")).unwrap();
+        second.launch_with(&ctx, Writes(&mut right), |on, mut right| {
+            on.memcpy_dtoh(&slice, &mut right.as_pinned().expect("pinned memory"))
+        })
+    });
+    copied.unwrap();
+    assert_eq!(staging.as_slice().unwrap(), [3; LEN]);
+    drop((slice, staging, home, away));
+    reap_pinned(&ctx).unwrap();
+    ctx.assert_clean(rig);
+}

@@ -65,7 +65,7 @@ impl<T: Pod> Elements<T> {
     }
 
     pub(super) fn view(&self) -> PinnedView<'_, T> {
-        PinnedView::of_whole(&self.owner, self.memory.as_ref(), self.start, self.len)
+        PinnedView::of_whole(&self.owner, self.memory.as_ref(), self.len)
     }
 
     pub(super) fn origin(&self) -> MemoryOrigin<'_> {
