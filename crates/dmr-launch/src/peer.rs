@@ -42,60 +42,44 @@ impl LaunchRecorder {
     ///
     /// The kernel accesses the memory over the bus: the launch's device needs peer access, which the runtime enables
     /// (`DeviceRuntime::enable_peer_access`). A copy needs none.
-    pub fn read_peer<M, C>(
+    pub fn read_peer(
         &mut self,
-        memory: &M,
-        owner: &C,
+        memory: &(impl TrackedMemory + ?Sized),
+        owner: &(impl DeviceContext + ?Sized),
         stream: impl Into<StreamId>,
-    ) -> KernelArg
-    where
-        M: TrackedMemory + ?Sized,
-        C: DeviceContext + ?Sized,
-    {
+    ) -> KernelArg {
         self.record_peer(memory, Access::Read, owner, stream.into())
     }
 
     /// Records that the launch overwrites memory of another stream pool, as [`read_peer`](Self::read_peer) records a
     /// read.
-    pub fn write_peer<M, C>(
+    pub fn write_peer(
         &mut self,
-        memory: &mut M,
-        owner: &C,
+        memory: &mut (impl TrackedMemory + ?Sized),
+        owner: &(impl DeviceContext + ?Sized),
         stream: impl Into<StreamId>,
-    ) -> KernelArg
-    where
-        M: TrackedMemory + ?Sized,
-        C: DeviceContext + ?Sized,
-    {
+    ) -> KernelArg {
         self.record_peer(memory, Access::Write, owner, stream.into())
     }
 
     /// Records that the launch reads and writes memory of another stream pool, as [`read_peer`](Self::read_peer)
     /// records a read.
-    pub fn read_write_peer<M, C>(
+    pub fn read_write_peer(
         &mut self,
-        memory: &mut M,
-        owner: &C,
+        memory: &mut (impl TrackedMemory + ?Sized),
+        owner: &(impl DeviceContext + ?Sized),
         stream: impl Into<StreamId>,
-    ) -> KernelArg
-    where
-        M: TrackedMemory + ?Sized,
-        C: DeviceContext + ?Sized,
-    {
+    ) -> KernelArg {
         self.record_peer(memory, Access::ReadWrite, owner, stream.into())
     }
 
-    fn record_peer<M, C>(
+    fn record_peer(
         &mut self,
-        memory: &M,
+        memory: &(impl TrackedMemory + ?Sized),
         access: Access,
-        owner: &C,
+        owner: &(impl DeviceContext + ?Sized),
         stream: StreamId,
-    ) -> KernelArg
-    where
-        M: TrackedMemory + ?Sized,
-        C: DeviceContext + ?Sized,
-    {
+    ) -> KernelArg {
         match memory.origin() {
             MemoryOrigin::Block(block) => {
                 let used = BlockUse::of_bytes(block, access, memory.byte_range());
@@ -108,10 +92,12 @@ impl LaunchRecorder {
         KernelArg::of(memory)
     }
 
-    fn add_peer_use<C>(&mut self, used: BlockUse, owner: &C, stream: StreamId)
-    where
-        C: DeviceContext + ?Sized,
-    {
+    fn add_peer_use(
+        &mut self,
+        used: BlockUse,
+        owner: &(impl DeviceContext + ?Sized),
+        stream: StreamId,
+    ) {
         let (streams, resource) = (owner.streams(), owner.resource());
         let is_same = |it: &PeerUses| {
             it.stream == stream

@@ -102,17 +102,29 @@ impl<'a, T: Pod> PinnedViewMut<'a, T> {
     ///
     /// As [`as_slice`](Self::as_slice).
     pub fn into_mut_slice(self) -> Result<&'a mut [T], BufferError> {
+        if let Some(memory) = self.as_view().memory()
+            && !memory.synchronize(self.byte_range())?
+        {
+            return Err(BufferError::InUse);
+        }
+        // SAFETY: no use is under way, and none can be submitted: this view has the elements alone, and is consumed.
+        Ok(unsafe { self.into_unused_slice() })
+    }
+
+    /// Returns the elements.
+    ///
+    /// # Safety
+    ///
+    /// No device work uses them, or is submitted that will.
+    pub(super) unsafe fn into_unused_slice(self) -> &'a mut [T] {
         let view = self.into_view();
         let start = match view.memory() {
             None => ptr::dangling_mut(),
-            Some(memory) if memory.synchronize(view.byte_range())? => {
-                with_exposed_provenance_mut(view.device_ptr() as usize)
-            }
-            Some(_) => return Err(BufferError::InUse),
+            Some(_) => with_exposed_provenance_mut(view.device_ptr() as usize),
         };
-        // SAFETY: `len` elements in memory whose every byte was written, aligned; any bytes are a `Pod`. No use is
-        // under way, and none can be submitted: this view has the elements alone, and is consumed.
-        Ok(unsafe { slice::from_raw_parts_mut(start, view.len()) })
+        // SAFETY: `len` elements in memory whose every byte was written, aligned; any bytes are a `Pod`. This view has
+        // them alone, and is consumed; the caller's obligation.
+        unsafe { slice::from_raw_parts_mut(start, view.len()) }
     }
 
     /// Copies the elements to as many on the device, ordered on `stream`. Does not wait.
