@@ -86,6 +86,10 @@ struct Worker {
     tokens: PinnedBuffer<u32>,
 }
 
+/// The number of names of requests. The process keeps each for ever, so a server has a fixed number of them and gives
+/// them in turn: more than it has requests at once.
+const NAMES: usize = 1 << 10;
+
 /// The memory of one request.
 struct Request<'c> {
     /// The runtime's memory, behind the request's budget.
@@ -106,7 +110,7 @@ impl<'c> Runtime for Server<'c> {
     }
 
     fn admit(&self, worker: &mut Worker, job: &Job) -> Result<Request<'c>, Error> {
-        let name = AllocTag::intern(&format!("request {}", job.number));
+        let name = AllocTag::intern(&format!("request {}", job.number % NAMES));
         let budget = Budget::new(self.config.request_budget).named(name);
         let tenant = self.gpu.tenant(|memory| BudgetLayer::on(&budget).layer(memory))?;
         let tokens = DeviceBuffer::uninit_tagged(&tenant, &self.copies, job.room, name)?;
