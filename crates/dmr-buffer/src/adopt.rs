@@ -93,9 +93,10 @@ impl<T: Pod> DeviceBuffer<T> {
             Err(refused) if matches!(refused.error, ResourceError::ForeignBlock { .. }) => {
                 self.owner.give_away(refused.block, self.len)
             }
-            Err(refused) => Err(NotGiven::from(refused)),
+            Err(refused) => Err(Box::new(NotGiven::from(refused))),
         };
-        given.map_err(|NotGiven { error, block }| {
+        given.map_err(|refused| {
+            let NotGiven { error, block } = *refused;
             // A resource may return another block than it was given.
             self.block = block;
             self.len = self.len.min(self.capacity());
@@ -120,12 +121,16 @@ impl From<Box<DeallocateError>> for NotGiven {
 
 impl Owner {
     /// Gives a block of the resource to cudarc, as a slice of `len` elements on the block's home stream.
-    fn give_away<T: Pod>(&self, block: DeviceBlock, len: usize) -> Result<CudaSlice<T>, NotGiven> {
+    fn give_away<T: Pod>(
+        &self,
+        block: DeviceBlock,
+        len: usize,
+    ) -> Result<CudaSlice<T>, Box<NotGiven>> {
         let (id, ptr) = (block.id(), block.ptr());
         // First, because it may fail. Not dropped if the resource panics: it owns nothing yet.
         let (home, mut slice) = match self.slice_of::<T>(&block, len) {
             Ok((home, slice)) => (home, ManuallyDrop::new(slice)),
-            Err(error) => return Err(NotGiven { error, block: Some(block) }),
+            Err(error) => return Err(Box::new(NotGiven { error, block: Some(block) })),
         };
         let recorded = match self.resource.give_away(block) {
             Ok(given) if (given.ptr(), given.home_stream()) == (ptr, id.alloc_stream()) => {
@@ -139,14 +144,14 @@ impl Owner {
             Ok(_) => Err(ResourceError::use_after_free(id.generation())),
             Err(refused) => {
                 ManuallyDrop::into_inner(slice).leak();
-                return Err(refused.into());
+                return Err(Box::new(NotGiven::from(refused)));
             }
         };
         match recorded {
             Ok(()) => Ok(ManuallyDrop::into_inner(slice)),
             Err(error) => {
                 ManuallyDrop::into_inner(slice).leak();
-                Err(NotGiven { error, block: None })
+                Err(Box::new(NotGiven { error, block: None }))
             }
         }
     }

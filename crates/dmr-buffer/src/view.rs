@@ -39,6 +39,8 @@ pub struct ViewMut<'a, T: Pod, M: ViewedMemory> {
     elements: PhantomData<&'a mut [T]>,
 }
 
+type Halves<'a, T, M> = (ViewMut<'a, T, M>, ViewMut<'a, T, M>);
+
 impl<'a, T: Pod, M: ViewedMemory> View<'a, T, M> {
     /// Makes a view of all `len` elements of a buffer, which begin where its memory does.
     pub(crate) fn of_whole(owner: &'a Owner, memory: Option<&'a M>, len: usize) -> Self {
@@ -177,10 +179,7 @@ impl<'a, T: Pod, M: ViewedMemory> ViewMut<'a, T, M> {
     /// # Errors
     ///
     /// [`OutOfRange`](BufferError::OutOfRange).
-    pub fn split_at_mut(
-        &mut self,
-        mid: usize,
-    ) -> Result<(ViewMut<'_, T, M>, ViewMut<'_, T, M>), BufferError> {
+    pub fn split_at_mut(&mut self, mid: usize) -> Result<Halves<'_, T, M>, BufferError> {
         let (left, right) = self.view.split_at(mid)?;
         Ok((ViewMut::new(left), ViewMut::new(right)))
     }

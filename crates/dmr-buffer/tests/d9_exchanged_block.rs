@@ -46,7 +46,7 @@ impl DeviceMemoryResource for Exchanging {
     }
 
     forward!(
-        upstream: allocate, deallocate, is_retired, device_ordinal, stream_pool, bytes_outstanding, usage, try_reap,
+        upstream: allocate, deallocate, give_away, is_retired, device_ordinal, stream_pool, bytes_outstanding, usage, try_reap,
         reap_pending, trim_to, allow_access, use_tracking, virtual_memory,
     );
 }
