@@ -62,17 +62,17 @@ fn a_bulk_copy_completes_the_phase_that_expects_its_bytes() {
     let body = format!(
         "@!%p1 mbarrier.init.shared::cta.b64 [%r0], 1; bar.sync 0;
          @%p1 bra wait;
-         mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0], 400;
+         mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0], 1600;
          add.s32 %r7, %r0, 16;
-         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7], [%rd0], 400, [%r0];
+         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7], [%rd0], 1600, [%r0];
          {WAIT} ld.shared.u32 %r6, [%r3+16]; add.u32 %r6, %r6, 1; st.shared.u32 [%r3+16], %r6; bar.sync 0;
          @%p1 bra end; fence.proxy.async.shared::cta;
-         cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r7], 400;
+         cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r7], 1600;
          cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; end:"
     );
-    let mut memory = Buffer::of_words(&(0..100).map(|n| 7 * n).collect::<Vec<_>>());
-    run(&kernel(&body), 1, 100, &[BASE], &mut memory).unwrap();
-    assert_eq!(memory.words(), (0..100).map(|n| 7 * n + 1).collect::<Vec<_>>());
+    let mut memory = Buffer::of_words(&(0..400).map(|n| 7 * n).collect::<Vec<_>>());
+    run(&kernel(&body), 1, 400, &[BASE], &mut memory).unwrap();
+    assert_eq!(memory.words(), (0..400).map(|n| 7 * n + 1).collect::<Vec<_>>());
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn undefined_uses_end_the_launch() {
         ),
         ("mbarrier.init.shared::cta.b64 [%r0], 0;", "a count of 0"),
         ("mbarrier.init.shared::cta.b64 [%r0+4], 1;", "misaligned"),
-        ("mbarrier.init.b64 [%rd0], 1;", "global memory"),
+        ("mbarrier.init.b64 [%rd0], 1;", "mbarrier object in global memory"),
         (
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%rd0], 12, [%r0];",
             "12 bytes",

@@ -26,9 +26,9 @@ impl FunctionLoader<'_, '_> {
         let shape = instruction.operands();
         let mut barrier = MemoryBarrier { instruction, location: None, operand: None, dst: NO_REG };
         let mut rest = operands.iter();
-        // `cp.async.mbarrier.arrive` and others have no destination; an arrival at another block may have none either.
+        // An instruction without a destination begins with the address.
         let is_address = |operand: Option<&Operand>| matches!(operand, Some(Operand::Address(_)));
-        if !shape.destinations.is_empty() && !is_address(operands.first()) {
+        if !is_address(operands.first()) {
             let dst = rest.next().ok_or("its destination is missing")?;
             barrier.dst = self.destination(dst)?;
         }
