@@ -9,9 +9,6 @@
 //!
 //! Nothing here reads memory or a program counter. What the ISA leaves undefined is a [`Defect`].
 
-// Until `exec` calls it.
-#![allow(dead_code, unused_imports, reason = "called by `exec`")]
-
 mod decode;
 mod element;
 mod fragment;
@@ -24,7 +21,7 @@ mod transfer;
 mod vote;
 
 pub(crate) use decode::decode;
-pub(crate) use transfer::{Piece, Transfer, Window};
+pub(crate) use transfer::{Transfer, Window};
 
 use crate::types::{Lanes, Mask, Type};
 
@@ -94,13 +91,6 @@ pub(crate) struct Operands {
     pub(crate) destinations: Vec<Operand>,
     /// The sources. `Exchange::eval` takes one [`Lanes`] a register.
     pub(crate) sources: Vec<Operand>,
-}
-
-impl Operands {
-    /// Returns the number of registers of all destinations.
-    pub(crate) fn destination_registers(&self) -> usize {
-        self.destinations.iter().map(|operand| operand.registers).sum()
-    }
 }
 
 /// One operand: a register or a vector `{a, b, ...}` of registers.

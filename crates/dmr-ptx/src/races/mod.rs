@@ -17,9 +17,6 @@
 //!
 //! Memory is bounded: at [`LIMIT`] bytes everything is forgotten, which can only miss races.
 
-// Until `exec` calls it.
-#![allow(dead_code, reason = "called by `exec`")]
-
 mod blocks;
 mod records;
 mod sectors;
@@ -47,10 +44,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::StrongWrite)
-    }
-
     fn is_strong(self) -> bool {
         matches!(self, Self::StrongRead | Self::StrongWrite)
     }
@@ -121,8 +114,6 @@ pub(crate) struct Races {
     records: Records,
     sectors: Sectors,
     blocks: Blocks,
-    /// True if accesses were forgotten because there were too many.
-    pub(crate) forgot: bool,
 }
 
 impl Races {
@@ -196,7 +187,7 @@ impl Races {
     }
 
     fn forget(&mut self) {
-        *self = Self { forgot: true, ..Self::default() };
+        *self = Self::default();
     }
 }
 

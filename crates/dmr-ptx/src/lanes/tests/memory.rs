@@ -1,6 +1,6 @@
 //! Matrices between memory and registers: which addresses, and where the bytes go.
 
-use super::{ALL, Random, eval, lanes, transfer};
+use super::{ALL, Random, eval, lanes, registers, transfer};
 use crate::lanes::{Defect, Role, Window};
 use crate::types::Lanes;
 
@@ -13,7 +13,7 @@ fn load(name: &str, memory: &[u8], addresses: &Lanes, stride: Option<u64>) -> Ve
     for piece in pieces {
         bytes.extend_from_slice(&memory[piece.address as usize..][..piece.bytes as usize]);
     }
-    let mut out = vec![[0xdead; 32]; transfer.operands().destination_registers()];
+    let mut out = vec![[0xdead; 32]; registers(&transfer.operands())];
     transfer.unpack(&bytes, ALL, &mut out);
     out
 }
@@ -85,10 +85,10 @@ fn stmatrix_writes_what_ldmatrix_reads() {
     let (memory, addresses) = scattered_rows();
     for trans in ["", ".trans"] {
         let name = format!("ldmatrix.sync.aligned.m8n8.x4{trans}.shared::cta.b16");
-        let registers = load(&name, &memory, &addresses, None);
+        let loaded = load(&name, &memory, &addresses, None);
         let mut written = vec![0; 512];
         let name = format!("stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16");
-        store(&name, &mut written, &addresses, None, &registers);
+        store(&name, &mut written, &addresses, None, &loaded);
         assert!(written == memory, "{name}");
     }
 }
@@ -321,8 +321,8 @@ fn the_registers_of_wmma_are_as_many_as_the_isa_says() {
         ("a", "m8n8k128", "b1", 1),
         ("c", "m8n8k128", "s32", 2),
     ];
-    for (operand, shape, ty, registers) in table {
+    for (operand, shape, ty, expected) in table {
         let name = format!("wmma.load.{operand}.sync.aligned.row.{shape}.{ty}");
-        assert_eq!(transfer(&name).operands().destination_registers(), registers, "{name}");
+        assert_eq!(registers(&transfer(&name).operands()), expected, "{name}");
     }
 }

@@ -7,7 +7,7 @@ mod names;
 mod numbers;
 mod registers;
 
-use super::{Defect, Exchange, Instruction, Transfer, decode};
+use super::{Defect, Exchange, Instruction, Operands, Transfer, decode};
 use crate::types::{Lanes, Mask};
 
 const ALL: Mask = Mask::MAX;
@@ -32,6 +32,11 @@ fn transfer(name: &str) -> Transfer {
     }
 }
 
+/// Returns the number of registers of all destinations.
+fn registers(operands: &Operands) -> usize {
+    operands.destinations.iter().map(|operand| operand.registers).sum()
+}
+
 /// Runs an exchange on registers that hold `0xdead` in each destination before.
 fn eval(
     name: &str,
@@ -40,7 +45,7 @@ fn eval(
     executing: Mask,
 ) -> (Vec<Lanes>, Result<(), Defect>) {
     let exchange = exchange(name);
-    let mut out = vec![[0xdead; 32]; exchange.operands().destination_registers()];
+    let mut out = vec![[0xdead; 32]; registers(&exchange.operands())];
     let sources: Vec<&Lanes> = sources.iter().collect();
     let result = exchange.eval(&sources, members, executing, &mut out);
     (out, result)
