@@ -1,7 +1,7 @@
 //! Random texts for the parser: fixtures with bytes and lines changed, and tokens in random order.
 
 /// PTX of kernels, and a text with every form of declaration and operand.
-pub const FIXTURES: [&str; 5] = [
+pub(crate) const FIXTURES: [&str; 5] = [
     include_str!("../fixtures/vectors.ptx"),
     include_str!("../fixtures/blocks.ptx"),
     include_str!("../fixtures/calls.ptx"),
@@ -110,7 +110,7 @@ const TOKENS: [&str; 96] = [
 ];
 
 /// Returns text number `number`: the same one at each call.
-pub fn text(number: u64) -> Vec<u8> {
+pub(crate) fn text(number: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
     match random.u8(0..4) {
         0 => soup(&mut random),
