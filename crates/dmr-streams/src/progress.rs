@@ -27,8 +27,8 @@ pub(crate) struct Progress {
 
 type Timelines = [CachePadded<Timeline<DriverEvent>>];
 
-/// What remembers the end of a stream's work after an event was queried elsewhere. It keeps no stream pool alive: the
-/// thread that uses it can be the last owner of the timelines, whose events it destroys then, and of nothing else.
+/// Remembers the end of streams' work for a thread that queries events itself. It keeps no stream pool alive: the
+/// thread can be the last owner of the timelines, whose events it destroys then, and of nothing else.
 pub(crate) struct CompletionLog(Weak<Timelines>);
 
 impl CompletionLog {
@@ -146,7 +146,7 @@ impl Progress {
         complete(&self.timelines, event, self.reach());
     }
 
-    /// Returns what remembers the end of an event's work without this.
+    /// Returns the log for a thread that keeps no stream pool alive.
     pub(crate) fn completion_log(&self) -> CompletionLog {
         CompletionLog(std::sync::Arc::downgrade(&self.timelines))
     }
