@@ -84,6 +84,15 @@ fn a_length_that_nothing_is_behind_is_refused() {
         image[at..at + length].fill(0x7F);
         assert!(ptx(&image, 90).is_err(), "{at}");
     }
+    // A length that is one byte too large or too small.
+    for (image, entry) in [(LZ4, ptx_at), (ZSTANDARD, HEAD + 64 + 816)] {
+        let length = u64::from_le_bytes(image[entry + 56..entry + 64].try_into().unwrap());
+        for wrong in [length - 1, length + 1] {
+            let mut image = image.to_vec();
+            image[entry + 56..entry + 64].copy_from_slice(&wrong.to_le_bytes());
+            assert!(matches!(ptx(&image, 90), Err(FatbinError::Damaged(_))), "{wrong}");
+        }
+    }
     let mut unknown = LZ4.to_vec();
     unknown[ptx_at + 41] = 0x10;
     assert!(matches!(ptx(&unknown, 90), Err(FatbinError::Compression { flags: 0x1011, .. })));
