@@ -1,4 +1,5 @@
 //! Parses random texts in two threads: `cargo run --release -p dmr-ptx --example fuzz -- 10000000`, from number 0 on.
+#![allow(clippy::print_stdout, reason = "a program that prints its result")]
 
 #[path = "../tests/support/mutations.rs"]
 mod mutations;

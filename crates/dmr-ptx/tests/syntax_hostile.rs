@@ -48,12 +48,6 @@ fn bounded(what: &str, text: &[u8]) -> Result<Module, ParseError> {
     let result = parse(text);
     let time = start.elapsed();
     let taken = PEAK.load(Ordering::Relaxed) - before;
-    println!(
-        "{what}: {} bytes of text, {} for each, {time:?}, {:?}",
-        text.len(),
-        taken / text.len(),
-        result.as_ref().err()
-    );
     assert!(
         taken <= MULTIPLE * text.len() + (1 << 20),
         "{what}: {taken} bytes for {} bytes of text",

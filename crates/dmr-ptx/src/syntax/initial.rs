@@ -95,12 +95,10 @@ impl Parser<'_> {
 
     fn value(&mut self, variable: &mut Variable, offset: u64) -> Result<(), ParseError> {
         let at = self.at();
-        if let Token::Word(word) = self.token() {
-            if word != "WARP_SZ" {
-                let address = self.address(variable, u64::MAX)?;
-                variable.initial.push(Initial { offset, value: InitialValue::Address(address) });
-                return Ok(());
-            }
+        if matches!(self.token(), Token::Word(word) if word != "WARP_SZ") {
+            let address = self.address(variable, u64::MAX)?;
+            variable.initial.push(Initial { offset, value: InitialValue::Address(address) });
+            return Ok(());
         }
         let mask = matches!(self.token(), Token::Number(number) if number.bits().is_some_and(is_byte_mask));
         let number = if mask && self.peek()? == Token::Sign("(") {
@@ -126,11 +124,10 @@ impl Parser<'_> {
         // Values that follow each other are one run of bytes.
         if let Some(Initial { offset: start, value: InitialValue::Bytes(run) }) =
             variable.initial.last_mut()
+            && *start + run.len() as u64 == offset
         {
-            if *start + run.len() as u64 == offset {
-                run.extend_from_slice(bytes);
-                return Ok(());
-            }
+            run.extend_from_slice(bytes);
+            return Ok(());
         }
         variable.initial.push(Initial { offset, value: InitialValue::Bytes(bytes.to_vec()) });
         Ok(())

@@ -153,10 +153,9 @@ impl<'a> Names<'a> {
         // A register that has an id was looked up before: no range of its scope has it.
         if let Some(Declared { meaning: meaning @ Meaning::Register(_, Some(_)), depth, .. }) =
             plain
+            && *depth == self.depth()
         {
-            if *depth == self.depth() {
-                return Some(Found::Plain(*meaning, *depth));
-            }
+            return Some(Found::Plain(*meaning, *depth));
         }
         let Some(range) = self.of_range(name) else {
             return plain.map(|plain| Found::Plain(plain.meaning, plain.depth));
