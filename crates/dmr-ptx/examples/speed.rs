@@ -1,5 +1,5 @@
 //! Prints how many instructions of threads a second the interpreter executes: an axpy, a reduction in shared memory, an
-//! integer hash, each with all checks and with none.
+//! integer hash, each with all checks and with none; with an argument, only that kernel.
 
 #![allow(clippy::print_stdout, reason = "a program that prints its measurement")]
 
@@ -83,8 +83,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         u64::from(threads).to_le_bytes(),
     ];
     let params = params.concat();
+    let only = std::env::args().nth(1);
     for (name, text, rounds) in [("axpy", AXPY, 8), ("reduction", REDUCTION, 2), ("hash", HASH, 1)]
     {
+        if only.as_deref().is_some_and(|only| only != name) {
+            continue;
+        }
         let program = Program::load(&format!("{HEADER}{text}"))?;
         let kernel = program.kernel("k").ok_or("no kernel")?;
         for (checked, checks) in [("all checks", Checks::all()), ("no checks", Checks::none())] {

@@ -198,3 +198,37 @@ fn lanes_call_different_functions_through_a_table() {
     run_with(&program, 1, 4, &[BASE], &mut memory, |launch| launch.globals = &[BASE]).unwrap();
     assert_eq!(memory.words(), [100, 201, 102, 203]);
 }
+
+/// `y[i] += 2 * x[i]` for `i < n`: parameters `x`, `y`, `n`.
+const AXPY: &str = ".visible .entry axpy(.param .u64 x, .param .u64 y, .param .u64 n) {
+    .reg .b32 %r<6>; .reg .b64 %rd<8>; .reg .f32 %f<4>; .reg .pred %p;
+    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y]; ld.param.u32 %r1, [n];
+    mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p, %r5, %r1; @%p bra end;
+    cvta.to.global.u64 %rd3, %rd1; cvta.to.global.u64 %rd4, %rd2; mul.wide.u32 %rd5, %r5, 4;
+    add.s64 %rd6, %rd3, %rd5; add.s64 %rd7, %rd4, %rd5; ld.global.f32 %f1, [%rd6]; ld.global.f32 %f2, [%rd7];
+    fma.rn.f32 %f3, %f1, 0f40000000, %f2; st.global.f32 [%rd7], %f3; end: ret; }";
+
+#[test]
+fn axpy_stops_at_its_length() {
+    let numbers: Vec<u32> = (0..200).map(|n| (n as f32).to_bits()).collect();
+    let mut memory = Buffer::of_words(&numbers);
+    run(AXPY, 2, 64, &[BASE, BASE + 400, 90], &mut memory).unwrap();
+    let expected = (0..200).map(|n| if (100..190).contains(&n) { 3 * n - 200 } else { n } as f32);
+    assert_eq!(memory.words(), expected.map(f32::to_bits).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_value_that_is_set_in_one_round_of_a_loop_is_kept_for_the_next() {
+    // %r6 is set in the first round only; %r7 and %r8 are set and read between, and may not share its register.
+    let body = "mov.u32 %r5, 0; mov.u32 %r9, 0;
+        loop: setp.ne.u32 %p1, %r5, 0; @%p1 bra keep; mul.lo.u32 %r6, %r0, 3; keep:
+        add.u32 %r7, %r5, 5; mul.lo.u32 %r8, %r7, %r7; add.u32 %r9, %r9, %r8; add.u32 %r9, %r9, %r6;
+        @!%p1 mov.u32 %r10, %r9; add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 3; @%p2 bra loop;
+        sub.u32 %r9, %r9, %r10; st.global.u32 [%rd1], %r9; ret;";
+    let program = load(&kernel(body));
+    assert!(program.kernels()[0].registers < 14, "{} registers", program.kernels()[0].registers);
+    let mut memory = Buffer::zeroed(32);
+    run_with(&program, 1, 32, &[BASE], &mut memory, |_| {}).unwrap();
+    assert_eq!(memory.words(), (0..32).map(|n| 36 + 49 + 6 * n).collect::<Vec<_>>());
+}
