@@ -167,6 +167,13 @@ const CALLS: &[(&CStr, &str)] = &[
     (c"cuLibraryLoadData", "om------"),
     (c"cuLinkCreate_v2", "---o"),
     (c"cuGetProcAddress", "eoi-"),
+    (c"cuGraphCreate", "o-"),
+    (c"cuGraphAddEmptyNode", "oG--"),
+    (c"cuGraphClone", "oG"),
+    (c"cuGraphGetNodes", "G-o"),
+    (c"cuGraphInstantiateWithFlags", "oG-"),
+    (c"cuGraphLaunch", "XS"),
+    (c"cuGraphExecDestroy", "X"),
     (c"cuTexObjectCreate", "onnn"),
 ];
 
@@ -202,12 +209,12 @@ impl Holdings {
         let random = &mut self.random;
         match kind {
             // Handles: mostly of the right kind.
-            'C' | 'S' | 'E' | 'P' | 'M' | 'F' | 'G' | 'Y' => match random.below(20) {
+            'C' | 'S' | 'E' | 'P' | 'M' | 'F' | 'G' | 'Y' | 'X' => match random.below(20) {
                 0 => random.next(),
                 1 | 2 => random.below(3) as u64,
                 3 => *random.pick(&self.handles),
                 _ => {
-                    let place = "CSEPMFGY".find(kind).unwrap_or(0) as u64;
+                    let place = "CSEPMFGY____X".find(kind).unwrap_or(0) as u64;
                     let right = self.handles.iter().filter(|handle| **handle >> 56 == 0xC1 + place);
                     let right: Vec<u64> = right.copied().collect();
                     if right.is_empty() { 0 } else { *random.pick(&right) }
@@ -355,8 +362,15 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
         random: Rng::new(seed),
     };
     let functions: Vec<Any> = CALLS.iter().map(|(name, _)| function(name)).collect();
+    let end_capture = CALLS.iter().position(|(name, _)| *name == c"cuStreamEndCapture").unwrap();
+    let mut capturing = None;
     for _ in 0..calls {
-        let which = held.random.below(CALLS.len());
+        let mut which = held.random.below(CALLS.len());
+        // Most calls end a capture that others have begun, so some captures end at once.
+        let ends_capture = capturing.take().filter(|_| held.random.chance(50));
+        if ends_capture.is_some() {
+            which = end_capture;
+        }
         let (name, shape) = CALLS[which];
         // Calls that end or block all others are rare, or the others would not be reached.
         let rare =
@@ -370,6 +384,9 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
         for (argument, kind) in a.iter_mut().zip(shape.chars()) {
             *argument = held.argument(kind);
         }
+        if let Some(stream) = ends_capture {
+            a[0] = stream;
+        }
         // SAFETY: out-pointers are null or point to 64 words; host ranges are as long as any copy that the device's
         // capacity lets through; everything else is for the simulator to check.
         let code = unsafe {
@@ -377,6 +394,9 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
         };
         *codes.entry((which, code)).or_default() += 1;
         assert_ne!(code, 999, "{name:?}{a:x?} seed {seed}: the simulator panicked");
+        if code == 0 && name == c"cuStreamBeginCapture_v2" {
+            capturing = Some(a[0]);
+        }
         if code == 0 && shape.contains('o') && held.out[0] != 0 {
             let value = held.out[0];
             held.keep(value);

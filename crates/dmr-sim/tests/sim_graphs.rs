@@ -219,6 +219,24 @@ fn sim_launches_of_one_executable_graph_come_after_each_other() {
 }
 
 #[test]
+fn sim_flags_that_exclude_each_other_are_refused() {
+    let (_universe, _gpu) = machine();
+    let (graph, mut executable) = (graph(), null_mut());
+    let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    for (flags, expected) in [
+        (0, CUDA_SUCCESS),
+        (1 | 2 | 8, CUDA_SUCCESS),
+        (16, CUDA_ERROR_INVALID_VALUE),
+        (1 | 4, CUDA_ERROR_INVALID_VALUE),
+        (4, unsupported),
+    ] {
+        // SAFETY: as above.
+        let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph, flags) };
+        assert_eq!(code, expected, "flags {flags}");
+    }
+}
+
+#[test]
 fn sim_a_cycle_is_refused() {
     let (_universe, _gpu) = machine();
     let block = malloc(64).unwrap();

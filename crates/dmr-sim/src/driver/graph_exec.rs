@@ -24,6 +24,7 @@ chapter![
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`: free memory of the graph on launch, upload, launches from the device, priorities.
 const FLAGS: c_ulonglong = 0xf;
+const AUTO_FREE: c_ulonglong = 1;
 const DEVICE_LAUNCH: c_ulonglong = 4;
 
 unsafe extern "C" fn cuGraphInstantiateWithFlags(
@@ -64,7 +65,8 @@ unsafe fn instantiate(
 ) -> Code {
     driver_call(name, Scope::Context, |session| {
         required(executable)?;
-        if flags & !FLAGS != 0 {
+        // A graph that the device launches cannot free memory.
+        if flags & !FLAGS != 0 || flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE != 0 {
             return Err(ERROR_INVALID_VALUE);
         }
         if flags & DEVICE_LAUNCH != 0 {
