@@ -4,7 +4,7 @@
 mod support;
 
 use std::ffi::{CStr, CString, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
@@ -70,9 +70,9 @@ fn sim_arguments_arrive_packed_in_a_buffer_as_they_do_one_by_one() {
     let mut bytes = size_of::<WriteArguments>();
     let packed = |bytes: &mut usize, arguments: &mut WriteArguments| {
         [
-            1 as *mut c_void,
+            without_provenance_mut(1),
             (&raw mut *arguments).cast(),
-            2 as *mut c_void,
+            without_provenance_mut(2),
             (&raw mut *bytes).cast(),
             null_mut(),
         ]
