@@ -45,6 +45,7 @@ const PROGRAMS: &[Program] = programs! {
     "dmr-launch" "dmr_launch" ["cudarc" "dmr-core" "dmr-cuda-direct" "dmr-sim" "dmr-streams"],
     "dmr-nvtx" "dmr_nvtx" [],
     "dmr-pool" "dmr_pool" ["dmr-core" "dmr-sim" "dmr-streams"],
+    "dmr-ptx" "dmr_ptx" [],
     "dmr-shared-limit" "dmr_shared_limit" [],
     "dmr-sim" "dmr_sim" ["cudarc"],
     "dmr-sim-boot" "dmr_sim_boot" ["cudarc"],
