@@ -22,7 +22,8 @@ impl Memory<'_> {
             let host = at as usize as *const u8;
             // SAFETY: operations and kernels access only memory that was accessible at their
             // submission: this is inside of pinned host memory, which is released only after all
-            // earlier work has run.
+            // earlier work has run; or memory of the program, which by the driver's contract stays
+            // valid while a graph copies it.
             unsafe { std::ptr::copy(host, into.as_mut_ptr(), into.len()) };
         }
     }
