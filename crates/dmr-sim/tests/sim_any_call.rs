@@ -311,9 +311,8 @@ fn function(name: &CStr) -> Any {
     unsafe { std::mem::transmute::<*mut c_void, Any>(found) }
 }
 
-fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32), u32>) {
-    let universe =
-        Universe::builder().policy(policy).seed(seed).capacity(CAPACITY as u64).build().unwrap();
+/// Registers the kernel that the calls launch.
+fn register(universe: &Universe) {
     universe.register_kernel(
         "touch",
         |args| Footprint::new().reads(args.u64(0), args.u64(1)).writes(args.u64(0), args.u64(1)),
@@ -325,9 +324,16 @@ fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32
             memory.read(at.wrapping_add(len), &mut [0; 2]);
         },
     );
+}
+
+fn run(seed: u64, policy: Policy, calls: usize, codes: &mut BTreeMap<(usize, i32), u32>) {
+    let universe =
+        Universe::builder().policy(policy).seed(seed).capacity(CAPACITY as u64).build().unwrap();
     let gpu = Gpu::new(&universe);
     let ended = Universe::new().unwrap();
     let foreign = Universe::new().unwrap();
+    // A grid of any size runs at once: as PTX, each of its threads would run.
+    [&universe, &ended, &foreign].into_iter().for_each(register);
     let mut handles = Vec::new();
     for other in [&ended, &foreign, &universe, &universe] {
         let gpu = Gpu::of(other, 0);
