@@ -165,7 +165,7 @@ impl Core<'_> {
                 if self.checks.uninitialised
                     && let Some(at) = unwritten(&common.written[range], reach.bytes)
                 {
-                    return Err(uninitialised(reach, run, at as u64));
+                    return Err(uninitialised(reach, run, at));
                 }
                 let touching = if strong { Touching::StrongRead } else { Touching::Read };
                 if strong {
