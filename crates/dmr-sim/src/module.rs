@@ -1,5 +1,6 @@
 //! Loaded modules: PTX texts, their kernels, and their variables in device memory; and images that link PTX.
 
+use std::cell::OnceCell;
 use std::ffi::CString;
 use std::sync::Arc;
 
@@ -18,8 +19,10 @@ pub(crate) struct Module {
     /// The names of the entries, for programs that ask for them.
     pub(crate) names: Vec<CString>,
     pub(crate) variables: Vec<Placed>,
-    /// The texts that the interpreter can load.
-    pub(crate) programs: Vec<Arc<Loaded>>,
+    texts: Vec<String>,
+    /// The texts that the interpreter can load, from the first launch on that needs one: programs whose kernels have
+    /// registered bodies pay nothing.
+    programs: OnceCell<Vec<Arc<Loaded>>>,
 }
 
 /// A variable of a module, in device memory.
@@ -125,7 +128,10 @@ impl Session<'_> {
     /// Returns the kernel of a function as PTX, if the interpreter can run it.
     pub(crate) fn interpreted(&self, function: u32, name: &str) -> Option<Kernel> {
         let (module, _) = *self.functions.get(function as usize)?;
-        let programs = &self.modules.get(&module)?.programs;
+        let module = self.modules.get(&module)?;
+        let load = |text: &String| loaded(text, &module.variables);
+        let programs =
+            module.programs.get_or_init(|| module.texts.iter().filter_map(load).collect());
         programs.iter().find_map(|program| program.kernel(name))
     }
 
@@ -156,10 +162,18 @@ impl Session<'_> {
                 }
             }
         }
-        let programs = texts.iter().filter_map(|text| loaded(text, &placed)).collect();
         let index = self.next_module;
         self.next_module += 1;
-        self.modules.insert(index, Module { entries, names, variables: placed, programs });
+        self.modules.insert(
+            index,
+            Module {
+                entries,
+                names,
+                variables: placed,
+                texts: texts.to_vec(),
+                programs: OnceCell::new(),
+            },
+        );
         Ok(index)
     }
 
