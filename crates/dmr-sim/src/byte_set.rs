@@ -17,7 +17,7 @@ pub(crate) struct ByteSet {
     long: BTreeMap<u64, u64>,
     /// The index of each touched page in `bits`.
     pages: HashMap<u64, u32>,
-    bits: Vec<Box<[u64; (PAGE / WORD) as usize]>>,
+    bits: Vec<[u64; (PAGE / WORD) as usize]>,
     /// The page that was used last, and its index.
     last: Cell<Option<(u64, u32)>>,
 }
@@ -83,7 +83,7 @@ impl ByteSet {
             Some(index) => index,
             None => {
                 let index = self.bits.len() as u32;
-                self.bits.push(Box::new([0; (PAGE / WORD) as usize]));
+                self.bits.push([0; (PAGE / WORD) as usize]);
                 self.pages.insert(page, index);
                 self.last.set(Some((page, index)));
                 index

@@ -172,7 +172,7 @@ enum Permitted<'a> {
         /// Accesses outside the footprint: address and bytes.
         outside: Vec<(u64, u64)>,
     },
-    Recorded(Recorder<'a>),
+    Recorded(Box<Recorder<'a>>),
 }
 
 impl<'a> KernelMemory<'a> {
@@ -191,7 +191,7 @@ impl<'a> KernelMemory<'a> {
         log: &'a CheckLog,
         by: Reach<'a>,
     ) -> Self {
-        Self { memory, access: Permitted::Recorded(Recorder::new(present, log, by)) }
+        Self { memory, access: Permitted::Recorded(Box::new(Recorder::new(present, log, by))) }
     }
 
     /// Sets the place in the kernel of the accesses from now on; a finding about one of them has it. Ignored if the

@@ -118,7 +118,8 @@ impl Recording {
         let is_new = if kind.writes() || !self.may_be_own(from, to) {
             self.insert(kind, from, to)
         } else {
-            Chunk::of(from, to).fold(false, |is_new, chunk| self.read(kind, chunk) || is_new)
+            Chunk::of(from, to).map(|chunk| self.read(kind, chunk)).filter(|is_new| *is_new).count()
+                > 0
         };
         if let Some(lanes) = lanes
             && is_new

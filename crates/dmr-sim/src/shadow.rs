@@ -45,8 +45,11 @@ struct LaunchFindings {
     /// The accesses that are being checked.
     touch: Touch,
     /// What was reported: the kind, and the stream and number of the other operation.
-    reported: Vec<(ReportKind, Option<(Option<u32>, u64)>)>,
+    reported: Vec<(ReportKind, Option<OtherOperation>)>,
 }
+
+/// The stream and the number of an operation in a finding.
+type OtherOperation = (Option<u32>, u64);
 
 impl Findings {
     pub(crate) fn new(verdict: Verdict) -> Self {
