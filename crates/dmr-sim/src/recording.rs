@@ -74,7 +74,7 @@ impl Touch {
 /// next: the alignment of allocations.
 const BLOCK: u64 = crate::address::ALIGNMENT;
 
-/// What a launch has touched.
+/// The bytes that a launch has touched, and where.
 pub(crate) struct Recording {
     /// The bytes of each kind, in the order of their checks: reads of earlier content first.
     pub(crate) sets: [(ByteSet, Touch); 5],

@@ -44,7 +44,7 @@ struct LaunchFindings {
     sites: Sites,
     /// The accesses that are being checked.
     touch: Touch,
-    /// What was reported: the kind, and the stream and number of the other operation.
+    /// The findings that were reported: the kind, and the stream and number of the other operation.
     reported: Vec<(ReportKind, Option<OtherOperation>)>,
 }
 

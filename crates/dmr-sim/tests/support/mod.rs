@@ -5,6 +5,7 @@
 pub(crate) mod generate;
 pub(crate) mod gpu;
 pub(crate) mod judge;
+pub(crate) mod late;
 pub(crate) mod model;
 pub(crate) mod oracle;
 pub(crate) mod order;

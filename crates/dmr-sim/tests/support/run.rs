@@ -50,7 +50,7 @@ pub(crate) fn step_of(label: Option<&str>) -> Option<usize> {
     label?.strip_prefix("step ")?.parse().ok()
 }
 
-/// How the simulator gets the footprints of a program's kernels.
+/// The source of the footprints of a program's kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Footprints {
     Declared,
