@@ -1,14 +1,14 @@
 //! One function: its registers, frame and operands, and the decoding of arithmetic and moves.
 
 use crate::arith;
-use crate::lanes::{self, Role};
+use crate::lanes;
 use crate::syntax::{Body, Function, Guard as NamedGuard, Instruction, Operand, Space, Variable};
 use crate::types::Type;
 
 use super::liveness::Steps;
 use super::registers::Visitor;
 use super::{Loader, Placed, Uses};
-use crate::exec::code::{ArithStep, Guard, NO_REG, Op, Reg, Step, WarpStep};
+use crate::exec::code::{ArithStep, Guard, NO_REG, Op, Reg, Step};
 use crate::exec::program::{At, Formal, Function as Decoded, LoadError};
 
 /// The result of decoding: an error is the reason why an instruction is not supported.
@@ -305,80 +305,6 @@ impl FunctionLoader<'_, '_> {
         }
         let count = sources.len() as u8;
         self.push(guard, Op::Arith(ArithStep { arith, dst, second, sources: values, count, bits }));
-        Ok(())
-    }
-
-    fn decode_lanes(
-        &mut self,
-        instruction: lanes::Instruction,
-        operands: &[Operand],
-        guard: Guard,
-    ) -> Decoding<()> {
-        let shape = instruction.operands();
-        let mut step = WarpStep {
-            instruction,
-            sources: Vec::new(),
-            results: Vec::new(),
-            members: None,
-            address: None,
-            offset: 0,
-            stride: None,
-        };
-        let mut texts = operands.iter();
-        let mut pending: Option<&Operand> = None;
-        for wanted in &shape.destinations {
-            if wanted.role == Role::Optional {
-                let dst = pending.take().map_or(Ok(NO_REG), |operand| self.destination(operand))?;
-                step.results.push(dst);
-                continue;
-            }
-            let mut operand = texts.next().ok_or("a destination is missing")?;
-            if let Operand::Pair(pair) = operand {
-                operand = &pair[0];
-                pending = Some(&pair[1]);
-            }
-            let registers = self.destinations(operand)?;
-            if registers.len() != wanted.registers {
-                return Err(format!("{} registers of {}", registers.len(), wanted.registers));
-            }
-            step.results.extend(registers);
-        }
-        for wanted in &shape.sources {
-            match wanted.role {
-                Role::Address => {
-                    let operand = texts.next().ok_or("an address is missing")?;
-                    let location = self.location(operand, crate::exec::SpaceName::Generic)?;
-                    if location.frame {
-                        return Err("a matrix in local memory".to_owned());
-                    }
-                    (step.address, step.offset) = (Some(location.base), location.offset);
-                }
-                Role::Stride => {
-                    step.stride =
-                        texts.next().map(|operand| self.value(operand, wanted.ty)).transpose()?;
-                }
-                Role::Members => {
-                    let operand = texts.next().ok_or("the member mask is missing")?;
-                    let value = self.value(operand, Type::B32)?;
-                    step.members = Some(value);
-                    step.sources.push(value);
-                }
-                Role::Value | Role::Optional => {
-                    let operand = texts.next().ok_or("a source is missing")?;
-                    let values = self.values(operand, wanted.ty)?;
-                    if values.len() != wanted.registers {
-                        return Err(format!("{} registers of {}", values.len(), wanted.registers));
-                    }
-                    step.sources.extend(values);
-                }
-            }
-        }
-        if texts.next().is_some() {
-            return Err("it has too many operands".to_owned());
-        }
-        self.loader.code.warp_steps.push(step);
-        let index = self.loader.code.warp_steps.len() as u32 - 1;
-        self.push(guard, Op::Warp(index));
         Ok(())
     }
 

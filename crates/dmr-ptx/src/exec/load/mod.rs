@@ -3,6 +3,7 @@
 mod control;
 mod function;
 mod kernels;
+mod lanes;
 mod liveness;
 mod mbarriers;
 mod memory;
