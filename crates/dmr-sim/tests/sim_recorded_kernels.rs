@@ -1,4 +1,4 @@
-//! What the simulator records of a kernel: plain and atomic accesses, single bytes, places; and when findings appear.
+//! The recording of a kernel: plain and atomic accesses, single bytes, places; and when findings appear.
 
 mod support;
 
