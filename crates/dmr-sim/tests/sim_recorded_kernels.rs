@@ -1,4 +1,4 @@
-//! The recording of a kernel: plain and atomic accesses, single bytes, places; and when findings appear.
+//! Kernels whose accesses the simulator records: plain and atomic ones, single bytes, places; and when findings appear.
 
 mod support;
 
