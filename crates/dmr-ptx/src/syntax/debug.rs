@@ -75,10 +75,14 @@ impl Parser<'_> {
     pub(super) fn file(&mut self) -> Result<(), ParseError> {
         self.advance()?;
         let number = self.small()?;
-        let Token::Text(name) = self.token() else {
+        let Token::Text(mut name) = self.token() else {
             return Err(self.unexpected("the name of a file"));
         };
         self.advance()?;
+        if let Token::Text(after_folder) = self.token() {
+            name = after_folder;
+            self.advance()?;
+        }
         while self.take(",")? {
             self.integer()?;
         }
