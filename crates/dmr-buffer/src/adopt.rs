@@ -133,7 +133,10 @@ impl Owner {
             Err(error) => return Err(Box::new(NotGiven { error, block: Some(block) })),
         };
         let recorded = match self.resource.give_away(block) {
-            Ok(given) if (given.ptr(), given.home_stream()) == (ptr, id.alloc_stream()) => {
+            Ok(given)
+                if (given.ptr(), given.home_stream()) == (ptr, id.alloc_stream())
+                    && given.bytes() >= len * size_of::<T>() =>
+            {
                 // The home stream comes after all uses only now.
                 self.streams
                     .device()

@@ -1,5 +1,6 @@
 //! Copies and fills, ordered through the resource.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
@@ -216,15 +217,31 @@ fn with_host(
         Ok(stream) => stream,
         Err(error) => return Copied { outcome: Err(error.into()), host_is_free: true },
     };
-    let mut called = false;
+    let pending = PendingCopy { stream: &stream, called: Cell::new(false) };
     let submitted = submit(&stream, &[used], || {
-        called = true;
+        pending.called.set(true);
         let copy = |stream| call(stream).result();
         stream.call(copy).map_err(|error| device.driver_error(name, error))
     });
-    let waited = if called { wait(&stream) } else { Ok(()) };
+    let waited = if pending.called.replace(false) { wait(&stream) } else { Ok(()) };
     let host_is_free = waited.is_ok();
     Copied { outcome: submitted.and(waited).map_err(BufferError::from), host_is_free }
+}
+
+/// A copy that may use the host's memory, also when the code of a resource panics after it was called.
+struct PendingCopy<'a> {
+    stream: &'a StreamGuard<'a>,
+    called: Cell<bool>,
+}
+
+impl Drop for PendingCopy<'_> {
+    fn drop(&mut self) {
+        // The caller has the memory next, so the process must not go on if the wait fails, too.
+        if self.called.get() && wait(self.stream).is_err() && !self.stream.pool().device().is_lost()
+        {
+            std::process::abort();
+        }
+    }
 }
 
 /// Waits for the stream, or, if that fails, for an event that it records there. Waiting for the device would

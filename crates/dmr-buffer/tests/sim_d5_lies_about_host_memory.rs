@@ -4,15 +4,16 @@
 
 mod context;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use context::Context;
 use dmr_buffer::pinned::try_reap_pinned;
 use dmr_buffer::{DeviceBuffer, PinnedBuffer};
 use dmr_core::{
     AllocTag, BlockId, BlockState, BlockUse, ByteRange, DeallocateError, DeviceBlock,
-    DeviceMemoryResource, DeviceOps, ResourceResult, StreamId, StreamPoolId, Usage, UseTokens,
-    UseTracking,
+    DeviceMemoryResource, DeviceOps, DriverAllocation, ResourceError, ResourceResult, StreamId,
+    StreamPoolId, Usage, UseTokens, UseTracking,
 };
 use dmr_launch::{LaunchRecorder, Reads, Writes};
 use dmr_sim::{Policy, Universe};
@@ -39,6 +40,9 @@ struct Lying<R> {
     pool: StreamPoolId,
     /// The stream on which it allocates, if not on the one that it is asked for.
     stream: Option<StreamId>,
+    asked: AtomicUsize,
+    /// The block that it returns instead of the one that it is to give away.
+    instead: Mutex<Option<DeviceBlock>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,8 @@ enum Lie {
     Finish,
     /// It closes windows before the work is submitted.
     EarlyCancel,
+    /// Every second time that it is asked, it has no use tracking.
+    Changes,
     /// None: its uses are those of its upstream.
     None,
 }
@@ -60,7 +66,8 @@ const LIES_ABOUT_USES: [Lie; 4] = [Lie::Prepare, Lie::PreparedBytes, Lie::Finish
 impl<R: DeviceMemoryResource> Lying<R> {
     fn new(upstream: R, lie: Lie) -> Self {
         let pool = upstream.stream_pool();
-        Self { upstream, lie, pool, stream: None }
+        let (asked, instead) = (AtomicUsize::new(0), Mutex::new(None));
+        Self { upstream, lie, pool, stream: None, asked, instead }
     }
 
     fn tracking(&self) -> &dyn UseTracking {
@@ -107,7 +114,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Lying<R> {
     }
 
     fn use_tracking(&self) -> Option<&dyn UseTracking> {
-        Some(self)
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        (self.lie != Lie::Changes || asked.is_multiple_of(2)).then_some(self)
+    }
+
+    fn give_away(&self, block: DeviceBlock) -> Result<DriverAllocation, Box<DeallocateError>> {
+        let error = ResourceError::use_after_free(block.id().generation());
+        let other = self.instead.lock().unwrap().take();
+        Err(DeallocateError::new(error, other.unwrap_or(block)))
     }
 }
 
@@ -123,7 +137,7 @@ impl<R: DeviceMemoryResource> UseTracking for Lying<R> {
                 let uses: Vec<_> = uses.iter().map(first).collect();
                 self.tracking().prepare(&uses, tokens)
             }
-            Lie::Finish | Lie::None => self.tracking().prepare(uses, tokens),
+            Lie::Finish | Lie::Changes | Lie::None => self.tracking().prepare(uses, tokens),
             Lie::EarlyCancel => {
                 self.tracking().prepare(uses, tokens)?;
                 self.tracking().cancel(tokens)
@@ -241,4 +255,46 @@ fn a_fill_of_a_buffer_in_tracked_host_memory_is_waited_for_whatever_the_resource
         lying.resource().try_reap().unwrap();
         assert_the_host_is_alone(&rig, &honest, home.id(), lie);
     }
+}
+
+/// A permissive launch leaves memory out whose uses are not tracked; host memory is not left out.
+#[test]
+fn a_permissive_launch_on_host_memory_is_waited_for_if_the_resource_changes_its_answer() {
+    for asked in 0..2 {
+        let rig = lazy();
+        let honest = Context::tracked(&rig);
+        let changing = Arc::new(Lying::new(pinned(rig.streams()), Lie::Changes));
+        let lying = Context::with(&rig, changing.clone());
+        let (home, away) = (rig.stream(), rig.stream());
+        let source = DeviceBuffer::from_host(&honest, &away, &vec![WRITTEN; LEN]).unwrap();
+        let pinned = pinned(rig.streams());
+        let mut target = pinned.allocate(LEN, home.id(), AllocTag::UNTAGGED).unwrap();
+        changing.asked.store(asked, Ordering::Relaxed);
+        let memory = (Reads(&source), Writes(&mut target));
+        // Refused, or waited for.
+        let _ = LaunchRecorder::new_permissive(&away).launch_with(
+            &lying,
+            memory,
+            |stream, (from, mut to)| stream.memcpy_dtod(&from, &mut to),
+        );
+        pinned.deallocate(target).unwrap();
+        assert_the_host_is_alone(&rig, &honest, home.id(), asked);
+    }
+}
+
+#[test]
+fn a_block_that_a_resource_returns_instead_of_another_keeps_the_mark_of_host_memory() {
+    let rig = lazy();
+    let streams = rig.streams();
+    let home = rig.stream();
+    let pinned_blocks = pinned(streams);
+    let marked = pinned_blocks.allocate(LEN, home.id(), AllocTag::UNTAGGED).unwrap();
+    assert!(marked.id().slot().is_of_host_memory());
+    let upstream = Lying::new(Context::tracked(&rig).resource().clone(), Lie::None);
+    *upstream.instead.lock().unwrap() = Some(marked);
+    let tracked = Tracked::new(upstream, Arc::clone(streams)).unwrap();
+    let given = tracked.allocate(LEN, home.id(), AllocTag::UNTAGGED).unwrap();
+    let refused = tracked.give_away(given).unwrap_err();
+    assert!(refused.block.id().slot().is_of_host_memory());
+    pinned_blocks.deallocate(refused.block).unwrap();
 }

@@ -150,7 +150,7 @@ impl PeerUses {
     }
 
     /// Returns whether a window of another stream of their pool conflicts with a use.
-    pub(crate) fn has_conflict(&self) -> bool {
+    pub(crate) fn has_conflict(&self) -> Option<bool> {
         self.streams.uses().has_conflict(&self.uses, self.stream)
     }
 

@@ -398,7 +398,9 @@ impl LaunchRecorder {
         let is_foreign = |block: BlockId| block.alloc_stream().pool() != Some(pool);
         let pinned = self.pinned;
         let tracks = self.uses.len() == pinned || resource.supports_block_use_tracking();
-        let unordered = |index, block| (!tracks && index >= pinned) || is_foreign(block);
+        // Host memory is never left out: its windows open whatever its resource claims, or the launch is refused.
+        let untracked = |block: BlockId| !tracks && !block.slot().is_of_host_memory();
+        let unordered = |index, block| (index >= pinned && untracked(block)) || is_foreign(block);
         let mut uses = self.uses.iter().enumerate();
         let Some(first) = uses.position(|(index, known)| unordered(index, known.block)) else {
             return Ok(());

@@ -84,12 +84,15 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         loop {
             // In a forked child no window closes, and on a lost device no work needs one.
             stream.pool().device().check()?;
+            stream.refuse_capture()?;
             let left = timeout.saturating_sub(begun.elapsed());
             let uses = stream.pool().uses();
-            let is_refused = uses.has_conflict(pinned, stream.id())
-                || uses.has_conflict(blocks, stream.id())
-                || peers.iter().any(PeerUses::has_conflict);
-            if left.is_zero() || !is_refused {
+            let own = || uses.has_conflict(pinned.iter().chain(blocks), stream.id());
+            let conflicts =
+                std::iter::once_with(own).chain(peers.iter().map(PeerUses::has_conflict));
+            // Another error than a conflict is returned at once.
+            let first = conflicts.into_iter().find(|conflict| *conflict != Some(false));
+            if left.is_zero() || first.is_none_or(|conflict| conflict.is_none()) {
                 let opened = self.open(stream, pinned, blocks, peers);
                 if left.is_zero() || !matches!(opened, Err(ResourceError::WindowConflict { .. })) {
                     return opened;

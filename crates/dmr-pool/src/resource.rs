@@ -275,7 +275,7 @@ impl<U: DeviceMemoryResource> PoolResource<U> {
                 }
                 Ok(BlockState::Freed)
             }
-            Released::InUse { payload } => {
+            Released::InUse { payload, .. } => {
                 self.retire(RetiredChunk { id, payload, bytes });
                 Ok(BlockState::Retired)
             }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -50,6 +51,8 @@ pub(crate) struct Wait {
     event: Mutex<Option<Event>>,
     outcome: OnceLock<ResourceResult<()>>,
     waker: AtomicWaker,
+    /// True while the watcher looks at the event. If not, each poll looks itself.
+    is_watched: AtomicBool,
     /// The stream's slot in its pool.
     slot: usize,
     since: Instant,
@@ -87,6 +90,7 @@ impl StreamPool {
             event: Mutex::new(Some(event)),
             outcome: OnceLock::new(),
             waker: AtomicWaker::new(),
+            is_watched: AtomicBool::new(false),
             slot: stream.slot(),
             since: Instant::now(),
         });
@@ -134,7 +138,7 @@ impl Wait {
             return Poll::Ready(outcome.clone());
         }
         self.waker.register(context.waker());
-        let is_watched = watcher::is_watching();
+        let is_watched = self.is_watched.load(Ordering::Acquire);
         if !is_watched {
             self.look();
         }
@@ -147,6 +151,10 @@ impl Wait {
             context.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    pub(crate) fn set_watched(&self, is_watched: bool) {
+        self.is_watched.store(is_watched, Ordering::Release);
     }
 
     /// Queries the event. Returns whether the wait has ended: the work is done, the query has failed, or the

@@ -178,6 +178,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
         };
         let here = block.id().slot();
         let upstream = with_slot(block.into_parts(), UpstreamId::from_payload(payload).slot);
+        let passed = upstream.id();
         match self.upstream().give_away(upstream) {
             Ok(given) => {
                 self.uses().vacate(slot);
@@ -186,7 +187,12 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tracked<R> {
             Err(refused) => {
                 self.uses().restore(slot);
                 let DeallocateError { error, block, .. } = *refused;
-                Err(DeallocateError::new(error, with_slot(block.into_parts(), here)))
+                // Another block keeps its slot, and the mark of host memory there.
+                let block = match block.id() == passed {
+                    true => with_slot(block.into_parts(), here),
+                    false => block,
+                };
+                Err(DeallocateError::new(error, block))
             }
         }
     }

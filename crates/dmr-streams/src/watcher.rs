@@ -44,11 +44,6 @@ pub(crate) fn watch(wait: &Arc<Wait>) {
     watcher.push(wait);
 }
 
-/// Returns whether a thread looks at the events of waits. If not, whatever waits must look itself.
-pub(crate) fn is_watching() -> bool {
-    WATCHER.get().get().is_some_and(|watcher| watcher.is_running.load(Ordering::Acquire))
-}
-
 #[derive(Default)]
 struct Watcher {
     arrived: Mutex<Vec<Arc<Wait>>>,
@@ -75,6 +70,7 @@ impl Watcher {
         if !self.is_running.load(Ordering::Relaxed) && !self.start() {
             return;
         }
+        wait.set_watched(true);
         arrived.push(Arc::clone(wait));
         drop(arrived);
         self.changed.notify_one();
@@ -143,11 +139,15 @@ struct Running<'w> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut arrived = lock(&self.watcher.arrived);
-        // Under the lock: no wait arrives after it, unless another thread is started.
-        self.watcher.is_running.store(false, Ordering::Release);
-        let arrived = std::mem::take(&mut *arrived);
+        let arrived = {
+            let mut arrived = lock(&self.watcher.arrived);
+            // Under the lock: no wait arrives after it, unless another thread is started.
+            self.watcher.is_running.store(false, Ordering::Release);
+            std::mem::take(&mut *arrived)
+        };
+        // Without the lock: a waker may begin another wait.
         for wait in self.queues.iter().flat_map(|queue| &queue.waits).chain(&arrived) {
+            wait.set_watched(false);
             wait.wake();
         }
     }

@@ -47,7 +47,7 @@ fn a_block_that_was_released_in_a_window_leaves_its_slot_once_that_has_closed() 
     let block = occupy(rig.streams(), reserve(uses, owner, stream.id()), stream.id());
     let window = [BlockUse::new(block, Access::Read)];
     let tokens = uses.prepare(&window, stream.id()).unwrap();
-    assert!(matches!(release(uses, owner, block), Released::InUse { payload: PAYLOAD }));
+    assert!(matches!(release(uses, owner, block), Released::InUse { payload: PAYLOAD, .. }));
     assert!(uses.is_retired(block));
     assert!(is_stale(release(uses, owner, block)), "the window is open");
     assert!(release_retired(uses, owner, block).is_none());

@@ -130,7 +130,7 @@ mod tests {
             assert!(message.contains(advice), "{message}: not {advice:?}");
         }
         let variants: HashSet<_> = errors.iter().map(discriminant).collect();
-        assert_eq!(variants.len(), 21, "an error of each variant");
+        assert_eq!(variants.len(), 22, "an error of each variant");
     }
 
     #[test]

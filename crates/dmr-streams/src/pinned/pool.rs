@@ -163,7 +163,7 @@ impl StreamPool {
             Released::Free { slot, payload } => {
                 Ok(self.free_or_pend(retired(payload), slot, &after))
             }
-            Released::InUse { payload } => {
+            Released::InUse { payload, .. } => {
                 pool.in_use.insert(id, retired(payload));
                 self.settle_pinned(Patience::Poll);
                 Ok(BlockState::Retired)

@@ -9,8 +9,8 @@ use dmr_core::error::StreamProblem;
 use dmr_core::size::BLOCK_ALIGNMENT;
 use dmr_core::sync::lock;
 use dmr_core::{
-    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, ByteRange, DeviceBlock,
-    Generation, ResourceError, ResourceResult, StreamId, Usage,
+    Access, AllocTag, BlockId, BlockParts, BlockSlot, BlockState, DeviceBlock, Generation,
+    ResourceError, ResourceResult, StreamId, Usage,
 };
 
 use crate::event::DriverEvent;
@@ -204,17 +204,12 @@ impl StreamPool {
             return Err(ResourceError::foreign_block(block, self.device().ordinal()));
         }
         let home = id.alloc_stream();
-        let in_window =
-            || ResourceError::window_conflict(id.generation(), home, home, Access::ReadWrite);
-        // With a window open the block stays as it is. One that another thread opens from now on retires it.
-        self.uses().recorded_uses_of(id, ByteRange::WHOLE)?.ok_or_else(in_window)?;
         let mut after = Dependencies::default();
-        let slot = match self.uses().release(&adopted.owner, id, &mut after) {
+        let slot = match self.uses().release_closed(&adopted.owner, id, &mut after) {
             Released::Free { slot, .. } => slot,
-            Released::InUse { .. } => {
-                adopted.retire(id);
-                adopted.in_use.insert(id, id);
-                return Err(in_window());
+            Released::InUse { holder, .. } => {
+                let access = Access::ReadWrite;
+                return Err(ResourceError::window_conflict(id.generation(), holder, home, access));
             }
             Released::Foreign | Released::Stale => {
                 return Err(ResourceError::use_after_free(id.generation()));

@@ -50,7 +50,7 @@ impl<R: DeviceMemoryResource> Tracked<R> {
         match self.uses().release(&self.owner, id, &mut after) {
             Released::Foreign => Err(ResourceError::foreign_block(block, self.device_ordinal())),
             Released::Stale => Err(ResourceError::use_after_free(id.generation())),
-            Released::InUse { payload } => {
+            Released::InUse { payload, .. } => {
                 self.retired_bytes.fetch_add(block.bytes() as u64, Ordering::SeqCst);
                 self.in_use.insert(id, retired(payload));
                 self.settle_closed(Patience::Poll);

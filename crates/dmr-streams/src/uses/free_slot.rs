@@ -42,6 +42,8 @@ pub enum Released {
     InUse {
         /// The payload of the slot.
         payload: u64,
+        /// The stream of the window that was opened first.
+        holder: StreamId,
     },
     /// The block has left its slot, and its id is stale.
     Free {
@@ -125,6 +127,17 @@ impl UseTable<'_> {
         self.slots().release(block, owner.number(), need)
     }
 
+    /// Releases a block as [`release`](Self::release) does if no window is open. Otherwise nothing changes.
+    pub(crate) fn release_closed(
+        &self,
+        owner: &BlockOwner,
+        block: BlockId,
+        after: &mut Dependencies,
+    ) -> Released {
+        let need = self.needs_at(block.alloc_stream(), after);
+        self.slots().release_as(block, owner.number(), false, need)
+    }
+
     /// Releases a block whose memory leaves its owner, and makes its home stream wait for all recorded uses. Returns
     /// its slot and the slot's payload.
     ///
@@ -146,14 +159,14 @@ impl UseTable<'_> {
         };
         stream.refuse_capture()?;
         let mut after = Dependencies::default();
-        let need = self.needs_at(home, &mut after);
-        match self.slots().release_as(id, owner.number(), false, need) {
+        match self.release_closed(owner, id, &mut after) {
             Released::Foreign => {
                 Err(ResourceError::foreign_block(block, self.pool.device().ordinal()))
             }
             Released::Stale => Err(ResourceError::use_after_free(id.generation())),
-            Released::InUse { .. } => {
-                Err(ResourceError::window_conflict(id.generation(), home, home, Access::ReadWrite))
+            Released::InUse { holder, .. } => {
+                let access = Access::ReadWrite;
+                Err(ResourceError::window_conflict(id.generation(), holder, home, access))
             }
             Released::Free { slot, payload } => match self.wait_on(&stream, &after) {
                 Ok(()) => Ok((slot, payload)),
@@ -300,9 +313,10 @@ impl Slots {
             return Released::Stale;
         }
         let payload = slot.occupant.payload;
-        if !slot.windows.is_empty() {
+        if let Some(first) = slot.windows.first() {
+            let holder = first.stream;
             slot.retired = retires;
-            return Released::InUse { payload };
+            return Released::InUse { payload, holder };
         }
         Released::Free { slot: self.remove_block(block.slot(), numbered, slot, need), payload }
     }

@@ -200,9 +200,8 @@ impl Slots {
     }
 
     /// Returns whether a window of another stream on the block conflicts with this use.
-    pub(crate) fn has_conflict(&self, used: &BlockUse, stream: StreamId) -> bool {
-        let conflict = self.with(used.block, |slot| slot.conflict(used, stream).is_some());
-        conflict.unwrap_or(false)
+    pub(crate) fn has_conflict(&self, used: &BlockUse, stream: StreamId) -> Option<bool> {
+        self.with(used.block, |slot| slot.conflict(used, stream).is_some()).ok()
     }
 
     /// Returns the number of uses in all ledgers, without allocations. A use counts once for each range of

@@ -120,15 +120,25 @@ impl UseTable<'_> {
         }
     }
 
-    /// Returns whether a window of another stream is open that conflicts with one of these uses: [`prepare`](Self::prepare)
-    /// would be refused now. Opens no window. `false` for a block that is not in the table.
+    /// Returns whether a window of another stream is open that conflicts with one of these uses, so that
+    /// [`prepare`](Self::prepare) would be refused with a conflict now. Opens no window. `None` if it would be refused with
+    /// another error: a block before the first conflict is not in the table, or the stream is of another pool.
     #[must_use]
-    pub fn has_conflict(&self, uses: &[BlockUse], stream: StreamId) -> bool {
+    pub fn has_conflict<'u>(
+        &self,
+        uses: impl IntoIterator<Item = &'u BlockUse>,
+        stream: StreamId,
+    ) -> Option<bool> {
         if self.pool.device().is_forked() {
-            return false;
+            return None;
         }
-        let Ok(stream) = self.of_this_pool(stream) else { return false };
-        uses.iter().any(|used| self.slots().has_conflict(used, stream))
+        let stream = self.of_this_pool(stream).ok()?;
+        for used in uses {
+            if self.slots().has_conflict(used, stream)? {
+                return Some(true);
+            }
+        }
+        Some(false)
     }
 
     /// Records the uses, whose work has been submitted by now, and closes their windows: one
