@@ -266,16 +266,15 @@ fn a_permissive_launch_on_host_memory_is_waited_for_if_the_resource_changes_its_
         let changing = Arc::new(Lying::new(pinned(rig.streams()), Lie::Changes));
         let lying = Context::with(&rig, changing.clone());
         let (home, away) = (rig.stream(), rig.stream());
-        let source = DeviceBuffer::from_host(&honest, &away, &vec![WRITTEN; LEN]).unwrap();
+        let source = away.stream().clone_htod(&vec![WRITTEN; LEN]).unwrap();
         let pinned = pinned(rig.streams());
         let mut target = pinned.allocate(LEN, home.id(), AllocTag::UNTAGGED).unwrap();
         changing.asked.store(asked, Ordering::Relaxed);
-        let memory = (Reads(&source), Writes(&mut target));
         // Refused, or waited for.
         let _ = LaunchRecorder::new_permissive(&away).launch_with(
             &lying,
-            memory,
-            |stream, (from, mut to)| stream.memcpy_dtod(&from, &mut to),
+            Writes(&mut target),
+            |stream, mut to| stream.memcpy_dtod(&source, &mut to),
         );
         pinned.deallocate(target).unwrap();
         assert_the_host_is_alone(&rig, &honest, home.id(), asked);
