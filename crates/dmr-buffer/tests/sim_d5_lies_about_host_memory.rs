@@ -259,7 +259,7 @@ fn a_fill_of_a_buffer_in_tracked_host_memory_is_waited_for_whatever_the_resource
 
 /// A permissive launch leaves memory out whose uses are not tracked; host memory is not left out.
 #[test]
-fn a_permissive_launch_on_host_memory_is_waited_for_if_the_resource_changes_its_answer() {
+fn a_permissive_launch_on_host_memory_is_waited_for_if_its_resource_tracks_uses_only_at_times() {
     for asked in 0..2 {
         let rig = lazy();
         let honest = Context::tracked(&rig);
