@@ -84,6 +84,8 @@ impl<S: Deref<Target = StreamPool>, R: DeviceMemoryResource> Windows<S, R> {
         loop {
             // In a forked child no window closes, and on a lost device no work needs one.
             stream.pool().device().check()?;
+            // A driver call, which a lost device fails.
+            stream.refuse_capture()?;
             let left = timeout.saturating_sub(begun.elapsed());
             let uses = stream.pool().uses();
             let own = || uses.has_conflict(pinned.iter().chain(blocks), stream.id());
