@@ -4,6 +4,7 @@
 
 mod context;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -57,6 +58,8 @@ enum Lie {
     EarlyCancel,
     /// Every second time that it is asked, it has no use tracking.
     Changes,
+    /// It panics instead of closing windows.
+    PanicAtFinish,
     /// None: its uses are those of its upstream.
     None,
 }
@@ -137,7 +140,9 @@ impl<R: DeviceMemoryResource> UseTracking for Lying<R> {
                 let uses: Vec<_> = uses.iter().map(first).collect();
                 self.tracking().prepare(&uses, tokens)
             }
-            Lie::Finish | Lie::Changes | Lie::None => self.tracking().prepare(uses, tokens),
+            Lie::Finish | Lie::PanicAtFinish | Lie::Changes | Lie::None => {
+                self.tracking().prepare(uses, tokens)
+            }
             Lie::EarlyCancel => {
                 self.tracking().prepare(uses, tokens)?;
                 self.tracking().cancel(tokens)
@@ -148,6 +153,7 @@ impl<R: DeviceMemoryResource> UseTracking for Lying<R> {
     fn finish(&self, tokens: &mut UseTokens) -> ResourceResult<()> {
         match self.lie {
             Lie::Finish => self.tracking().cancel(tokens),
+            Lie::PanicAtFinish => panic!("a resource that panics"),
             _ => self.tracking().finish(tokens),
         }
     }
@@ -296,4 +302,22 @@ fn a_block_that_a_resource_returns_instead_of_another_keeps_the_mark_of_host_mem
     let refused = tracked.give_away(given).unwrap_err();
     assert!(refused.block.id().slot().is_of_host_memory());
     pinned_blocks.deallocate(refused.block).unwrap();
+}
+
+/// The driver does not wait for a copy to page-locked memory.
+#[test]
+fn a_copy_to_a_pinned_slice_is_over_when_the_resource_has_panicked() {
+    let rig = lazy();
+    let honest = Context::tracked(&rig);
+    let panicking = Lying::new(honest.resource().clone(), Lie::PanicAtFinish);
+    let lying = Context::with(&rig, Arc::new(panicking));
+    let home = rig.stream();
+    let source = DeviceBuffer::<u8>::uninit(&lying, &home, LEN).unwrap();
+    let mut pinned = PinnedBuffer::<u8>::uninit(&honest, &home, LEN).unwrap();
+    let bytes = pinned.as_mut_slice().unwrap();
+    let copy = AssertUnwindSafe(|| source.copy_to_host(bytes, &home));
+    catch_unwind(copy).expect_err("the resource panics").downcast::<&str>().unwrap();
+    bytes.fill(WRITTEN);
+    rig.device().synchronize().unwrap();
+    assert!(bytes.iter().all(|byte| *byte == WRITTEN), "the device has written the slice");
 }

@@ -17,7 +17,7 @@ const PROGRAMS: u64 = 2_000;
 const STREAMS: usize = 3;
 /// The bytes of each block that kernels use.
 const BYTES: u64 = 64;
-/// Blocks of the pool, of which each can be live or freed.
+/// Blocks of the pool. Each can be live or freed.
 const REGIONS: usize = 4;
 /// Mappings side by side.
 const MAPPINGS: usize = 2;

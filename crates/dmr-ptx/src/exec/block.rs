@@ -231,7 +231,7 @@ impl Block {
                 State::Ready | State::Barrier { .. } => continue,
             };
             let absent = (missing & !fragment.mask).trailing_zeros();
-            let exited = if missing & !warp.live != 0 { ", some of which have exited" } else { "" };
+            let exited = if missing & !warp.live != 0 { ", and some have exited" } else { "" };
             let kind = FaultKind::DivergentWarp(format!(
                 "lanes {:#010x} wait for lanes {missing:#010x}{exited}: lane {absent} never arrives",
                 fragment.mask

@@ -335,8 +335,8 @@ pub(super) fn check_aligned(reach: &Reach, addresses: &Lanes) -> Result<(), Box<
     }
 }
 
-/// Returns the offset of the first lane of which no byte has been written. A lane that reads some written bytes may read
-/// others with them that it does not use, such as the padding of a struct.
+/// Returns the offset of the first lane that reads no written byte. One that reads some written bytes may read others with
+/// them that it does not use, such as the padding of a struct.
 fn unwritten(written: &[u8], bytes: u32) -> Option<u64> {
     if !written.contains(&0) {
         return None;

@@ -186,7 +186,7 @@ unsafe extern "C" fn cuDeviceGetByPCIBusId(device: *mut CUdevice, id: *const c_c
     }
     // SAFETY: not null, so by the driver's contract a C string.
     let text = unsafe { CStr::from_ptr(id) }.to_string_lossy();
-    // [domain]:[bus]:[device].[function], of which the first and the last may be missing.
+    // [domain]:[bus]:[device].[function]; the first and the last may be missing.
     let mut parts = text.split(':').rev();
     let place = parts.next().map(|place| place.trim_end_matches(".0"));
     let bus = parts.next().and_then(|bus| c_int::from_str_radix(bus, 16).ok());

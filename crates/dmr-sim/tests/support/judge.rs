@@ -25,8 +25,8 @@ pub(crate) fn agree(program: &Program, policy: Policy, seed: u64) -> Result<Agre
     Ok(agreed)
 }
 
-/// Runs a program with declared footprints, and with footprints of which some or all are recorded when the kernels
-/// run, and compares; the error describes a difference.
+/// Runs a program with declared footprints, then with some or all of them recorded when the kernels run, and compares.
+/// The error describes a difference.
 pub(crate) fn agree_late(program: &Program, policy: Policy, seed: u64) -> Result<Agreed, String> {
     let declared = run::run(program, policy, seed);
     let mut agreed = Agreed::Clean;

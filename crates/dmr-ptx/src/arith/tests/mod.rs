@@ -84,7 +84,7 @@ fn agrees<const N: usize>(
     }
 }
 
-/// Returns bits of which some are special: zeros, ones, extremes, and neighbours of these; others any.
+/// Returns special bits (zeros, ones, extremes, and neighbours of these) or random ones.
 fn bits(random: &mut fastrand::Rng, width: u32) -> u64 {
     let value = match random.u32(..8) {
         0 => random.u64(..4),

@@ -190,7 +190,7 @@ pub(super) const B1_16X8X256: Shape = Shape {
     c: c_16,
 };
 
-/// The formulas of `mma.m8n8k4` with halves: four matrices, of which lanes 0 to 3 and 16 to 19 hold the first.
+/// The formulas of `mma.m8n8k4` with halves: four matrices. Lanes 0 to 3 and 16 to 19 hold the first.
 pub(super) mod quad {
     use super::Formula;
 
