@@ -8,6 +8,10 @@ use std::task::Poll;
 use dmr_streams::Completed;
 use dmr_testkit::{CountedWakes, HeldStream, Rig, block_on};
 
+/// A device has 8 queues unless `CUDA_DEVICE_MAX_CONNECTIONS` says more. With more streams than queues a held stream
+/// holds another one, too.
+const STREAMS: usize = 8;
+
 /// The operating system's threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
@@ -16,7 +20,7 @@ fn threads() -> usize {
 #[test]
 fn ten_thousand_futures_at_once_take_one_thread_and_no_stream() {
     let rig = Rig::new();
-    let streams: Vec<_> = (0..16).map(|_| rig.stream()).collect();
+    let streams: Vec<_> = (0..STREAMS).map(|_| rig.stream()).collect();
     let threads_at_first = threads();
     block_on(rig.streams().completed(&streams[0])).unwrap();
     let threads_before = threads();
@@ -29,7 +33,7 @@ fn ten_thousand_futures_at_once_take_one_thread_and_no_stream() {
         streams.iter().map(|stream| HeldStream::hold(rig.streams(), stream)).collect();
     let wakes = Arc::new(CountedWakes::default());
     let mut waits: Vec<Option<Completed>> =
-        (0..10_000).map(|at| Some(rig.streams().completed(&streams[at % 16]))).collect();
+        (0..10_000).map(|at| Some(rig.streams().completed(&streams[at % STREAMS]))).collect();
     for wait in waits.iter_mut().flatten() {
         assert_eq!(wakes.poll(wait), Poll::Pending);
     }
@@ -50,7 +54,7 @@ fn ten_thousand_futures_at_once_take_one_thread_and_no_stream() {
     }
     for (at, held) in held.iter().enumerate().rev() {
         held.release();
-        for wait in waits.iter_mut().skip(at).step_by(16) {
+        for wait in waits.iter_mut().skip(at).step_by(STREAMS) {
             if let Some(wait) = wait.take() {
                 block_on(wait).unwrap();
             }
