@@ -15,16 +15,19 @@ pub(super) struct Io<'a> {
     mask: Mask,
 }
 
-/// Calls `step` for each lane of `mask`.
-///
-/// There is one call, so that it is inlined: the compiler makes a plain loop of it where the mask is full.
+/// Calls `step` for each lane of `mask`: in a plain loop where the mask is full.
 #[inline(always)]
 fn for_lanes(mask: Mask, mut step: impl FnMut(usize)) {
-    let full = mask == Mask::MAX;
-    for lane in 0..WARP {
-        if full || mask >> lane & 1 != 0 {
+    if mask == Mask::MAX {
+        for lane in 0..WARP {
             step(lane);
         }
+        return;
+    }
+    let mut rest = mask;
+    while rest != 0 {
+        step(rest.trailing_zeros() as usize % WARP);
+        rest &= rest - 1;
     }
 }
 

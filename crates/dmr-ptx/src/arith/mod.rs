@@ -163,6 +163,11 @@ impl Arith {
         &self.operands
     }
 
+    /// Returns whether the operation reads or writes the carry flag.
+    pub(crate) fn has_carry(&self) -> bool {
+        matches!(self.operation, Operation::Carry(_))
+    }
+
     /// Computes the results of the lanes in `mask`; other lanes of `result` and `second` keep their values.
     ///
     /// `sources` are as many as the instruction has, between [`Operands::required_sources`] and

@@ -5,7 +5,7 @@ use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
 use super::code::{Atomic, Location, NO_REG, Value, WarpStep};
-use super::core::{Core, Stop, register_mut, write};
+use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
 use super::memory::{Reach, check_aligned, refused};
@@ -122,11 +122,11 @@ impl Core<'_> {
         }
         for (&reg, old) in atomic.registers.iter().zip(olds).take(usize::from(atomic.count)) {
             if reg != NO_REG {
-                register_mut(warp, base, reg)[lane] = old as u64;
+                warp.register_mut(base, reg)[lane] = old as u64;
             }
         }
         if wide && atomic.registers[1] != NO_REG {
-            register_mut(warp, base, atomic.registers[1])[lane] = (olds[0] >> 64) as u64;
+            warp.register_mut(base, atomic.registers[1])[lane] = (olds[0] >> 64) as u64;
         }
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Core<'_> {
             let mut out = vec![[0; WARP]; step.results.len()];
             transfer.unpack(&bytes, executing, &mut out);
             for (&result, value) in step.results.iter().zip(&out) {
-                write(warp, base, result, executing, value);
+                warp.write(base, result, executing, value);
             }
         }
         Ok(())

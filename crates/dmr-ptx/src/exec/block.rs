@@ -2,12 +2,11 @@
 
 use crate::types::Mask;
 
-use super::code::{BarrierKind, NO_REG};
+use super::code::BarrierKind;
 use super::core::Faulted;
 use super::fault::{Checks, FaultKind};
 use super::order::Order;
 use super::shadow::Shadow;
-use super::space::lanes_of;
 use super::warp::{State, Warp};
 
 /// The number of barriers of a block.
@@ -43,23 +42,35 @@ pub(super) struct Common {
 }
 
 impl Common {
-    pub(super) fn new(
-        number: u64,
-        index: [u32; 3],
-        shared: usize,
-        warps: usize,
-        checks: Checks,
-    ) -> Self {
+    pub(super) fn new(shared: usize, warps: usize, checks: Checks) -> Self {
         let arrivals = Arrivals { lanes: vec![0; warps], ..Arrivals::default() };
         Self {
-            number,
-            index,
+            number: 0,
+            index: [0; 3],
             shared: vec![0; shared],
             written: vec![0; if checks.uninitialised { shared } else { 0 }],
             shadow: (checks.shared_races && shared > 0).then(|| Shadow::new(shared)),
             order: Order::new(warps),
             barriers: vec![arrivals; BARRIERS],
             arrived: 0,
+        }
+    }
+
+    /// Makes it the state of a block that starts.
+    pub(super) fn restart(&mut self, number: u64, index: [u32; 3]) {
+        (self.number, self.index) = (number, index);
+        self.shared.fill(0);
+        self.written.fill(0);
+        if !self.order.restart() {
+            let (shared, warps) = (self.shared.len(), self.barriers[0].lanes.len());
+            self.order = Order::new(warps);
+            self.shadow = self.shadow.as_ref().map(|_| Shadow::new(shared));
+        }
+        while self.arrived != 0 {
+            let id = self.arrived.trailing_zeros() as usize;
+            let lanes = vec![0; self.barriers[id].lanes.len()];
+            self.barriers[id] = Arrivals { lanes, ..Arrivals::default() };
+            self.arrived &= self.arrived - 1;
         }
     }
 
@@ -185,20 +196,21 @@ impl Block {
     fn release(&mut self, id: u32) {
         let barrier = &mut self.common.barriers[id as usize];
         let (holds, fails) = (barrier.true_lanes, barrier.false_lanes);
-        let warps: Vec<usize> =
-            (0..self.warps.len()).filter(|&warp| barrier.lanes[warp] != 0).collect();
-        if barrier.threads.is_none() || warps.len() == self.warps.len() {
+        if barrier.threads.is_none() || barrier.lanes.iter().all(|&lanes| lanes != 0) {
             self.common.order.block();
         } else {
+            let has_arrived = |&warp: &usize| barrier.lanes[warp] != 0;
+            let warps: Vec<usize> = (0..self.warps.len()).filter(has_arrived).collect();
             self.common.order.warps(&warps);
         }
         barrier.lanes.fill(0);
         (barrier.true_lanes, barrier.false_lanes, barrier.threads) = (0, 0, None);
         self.common.arrived &= !(1 << id);
         for warp in &mut self.warps {
-            for fragment in &mut warp.fragments {
-                let State::Barrier { id: at, barrier } = &fragment.state else { continue };
-                if *at != id {
+            for index in 0..warp.fragments.len() {
+                let fragment = &mut warp.fragments[index];
+                let State::Barrier { id: at, barrier } = fragment.state else { continue };
+                if at != id {
                     continue;
                 }
                 let result = match barrier.kind {
@@ -207,16 +219,14 @@ impl Block {
                     BarrierKind::Or => u64::from(holds != 0),
                     BarrierKind::Sync | BarrierKind::Arrive => 0,
                 };
-                if barrier.dst != NO_REG
-                    && let Some(register) =
-                        warp.registers.get_mut((fragment.base + barrier.dst) as usize)
-                {
-                    lanes_of(fragment.mask).for_each(|lane| register[lane] = result);
-                }
                 fragment.state = State::Ready;
                 fragment.pc += 1;
+                let (base, mask) = (fragment.base, fragment.mask);
+                warp.write_uniform(base, barrier.dst, mask, result);
             }
-            warp.merge();
+            if warp.fragments.len() > 1 {
+                warp.merge();
+            }
         }
     }
 

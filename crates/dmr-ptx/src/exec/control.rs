@@ -4,9 +4,10 @@ use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
 use super::code::{Barrier, BarrierKind, NO_REG, Op, Value};
-use super::core::{Core, Flow, Stop, predicate_mask, wait, write};
+use super::core::{Core, Flow, Stop, wait};
 use super::fault::FaultKind;
 use super::program::{Actual, Call, Formal, Target};
+use super::registers::predicate_mask;
 use super::space::{FUNCTION_STRIDE, FUNCTIONS, is_same, lanes_of};
 use super::warp::{Fragment, Frame, State, Warp};
 
@@ -139,9 +140,7 @@ impl Core<'_> {
             return Err(Stop::new(FaultKind::StackOverflow(message), lane));
         }
         let registers = (base + callee.registers) as usize;
-        if registers > warp.registers.len() {
-            warp.registers.resize(registers, [0; WARP]);
-        }
+        warp.registers.reserve(registers);
         let local = local as u32;
         warp.local.reserve(local as usize + callee.frame_bytes as usize);
         warp.local.forget(fragment.mask, local as usize, callee.frame_bytes as usize);
@@ -200,7 +199,7 @@ impl Core<'_> {
             (Actual::Value { value, .. }, Actual::Value { value: dst, .. }) => {
                 let lanes = *self.value(warp, from_base, value);
                 if let super::code::Source::Register(dst) = dst.source() {
-                    write(warp, to_base, dst, mask, &lanes);
+                    warp.write(to_base, dst, mask, &lanes);
                 }
             }
             (Actual::Value { value, bytes }, Actual::Frame { offset, bytes: room }) => {
@@ -229,7 +228,7 @@ impl Core<'_> {
                     }
                 }
                 if let super::code::Source::Register(dst) = value.source() {
-                    write(warp, to_base, dst, mask, &lanes);
+                    warp.write(to_base, dst, mask, &lanes);
                 }
             }
             (Actual::Frame { offset: from, bytes }, Actual::Frame { offset: to, bytes: room }) => {

@@ -1,14 +1,13 @@
 //! The execution of a warp: the choice of its fragments, and one instruction after another.
 
-use crate::syntax::SpecialRegister;
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
-use super::code::{ArithStep, Guard, NO_REG, Op, Reg, Source, Value};
+use super::code::Value;
 use super::fault::{Checks, FaultKind, Limits};
 use super::global::GlobalMemory;
 use super::program::Code;
-use super::space::{lanes_of, resolve};
+use super::registers::Sources;
 use super::warp::{Fragment, State, Warp};
 use crate::races::Races;
 
@@ -19,7 +18,7 @@ const TURN: u32 = 256;
 /// The instructions for which a fragment is passed over before it runs whatever its rank.
 const STARVED: u32 = 1024;
 /// The polls after which a warp has spent its slice.
-const POLLS: u32 = 6;
+pub(super) const POLLS: u32 = 6;
 /// The number of atomic reads that are compared to find polls.
 pub(super) const RECENT: usize = 8;
 
@@ -53,8 +52,7 @@ pub(super) enum Flow {
 /// The state that all blocks of a launch share while they run.
 pub(super) struct Core<'a> {
     pub(super) code: &'a Code,
-    /// The addresses that the launch determines, by [`Source::Address`].
-    pub(super) addresses: Vec<Lanes>,
+    pub(super) sources: Sources<'a>,
     pub(super) params: &'a [u8],
     /// The threads of a block, and the blocks of the grid.
     pub(super) block: [u32; 3],
@@ -169,7 +167,7 @@ impl Core<'_> {
                 return Err(Stop::invalid("the program counter left the program", fragment.mask));
             };
             ran += 1;
-            let mask = guarded(warp, fragment, step.guard);
+            let mask = warp.guarded(fragment, step.guard);
             self.executed += 1;
             self.thread_instructions += u64::from(mask.count_ones());
             if mask == 0 {
@@ -188,83 +186,6 @@ impl Core<'_> {
             }
         }
         Ok(ran)
-    }
-
-    fn execute(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        fragment: &mut Fragment,
-        op: &Op,
-        mask: Mask,
-    ) -> Result<Flow, Box<Stop>> {
-        let base = fragment.base;
-        match op {
-            Op::Nop => {}
-            Op::Arith(step) => self.arith(warp, base, step, mask),
-            Op::Copy { dst, src } => {
-                let value = *self.value(warp, base, *src);
-                write(warp, base, *dst, mask, &value);
-            }
-            Op::Not { dst, src } => {
-                let value = self.value(warp, base, *src).map(|value| value ^ 1);
-                write(warp, base, *dst, mask, &value);
-            }
-            Op::Pack { dst, sources, count, bits } => {
-                self.pack(warp, base, mask, dst, &sources[..usize::from(*count)], *bits)
-            }
-            Op::Unpack { dst, sources, count, bits } => {
-                self.unpack(warp, base, mask, &dst[..usize::from(*count)], sources, *bits)
-            }
-            Op::Special { dst, register } => {
-                let value = self.special(*register);
-                write(warp, base, *dst, mask, &[value; WARP]);
-            }
-            Op::FrameAddress { dst, offset } => {
-                let value = u64::from(fragment.local).wrapping_add_signed(*offset);
-                write(warp, base, *dst, mask, &[value; WARP]);
-            }
-            Op::ToGeneric { dst, src, delta } => {
-                let value = self.value(warp, base, *src).map(|value| value.wrapping_add(*delta));
-                write(warp, base, *dst, mask, &value);
-            }
-            Op::IsSpace { dst, src, space } => {
-                let value =
-                    self.value(warp, base, *src).map(|value| u64::from(resolve(value).0 == *space));
-                write(warp, base, *dst, mask, &value);
-            }
-            Op::Load(transfer) => self.load(common, warp, fragment, transfer, mask)?,
-            Op::Store(transfer) => self.store(common, warp, fragment, transfer, mask)?,
-            Op::Atomic(atomic) => self.atomic(common, warp, fragment, atomic, mask)?,
-            Op::MemoryBarrier(barrier) => {
-                self.memory_barrier(common, warp, fragment, barrier, mask)?;
-            }
-            Op::CopyBulk(copy) => self.copy_bulk(common, warp, fragment, copy, mask)?,
-            Op::CopyAsync { to, from, bytes, size } => {
-                self.copy_async(common, warp, fragment, (to, from), (*bytes, *size), mask)?;
-            }
-            Op::Fence(scope) => self.fence(common, warp, *scope),
-            Op::Branch { .. } | Op::BranchIndex { .. } | Op::Call(_) | Op::Return | Op::Exit => {
-                return self.control(common, warp, fragment, op, mask);
-            }
-            Op::Barrier(barrier) => return self.barrier(common, warp, fragment, barrier, mask),
-            Op::WarpBarrier { .. } | Op::Warp(_) => {
-                return self.warp_operation(common, warp, fragment, op, mask);
-            }
-            Op::Trap => return Err(Stop::new(FaultKind::Trap, mask.trailing_zeros() as usize)),
-            Op::Sleep => {
-                self.slept += 100;
-                self.polls += POLLS;
-            }
-            Op::Refused(index) => {
-                let message = code_refusal(self.code, *index);
-                return Err(Stop::new(
-                    FaultKind::Unsupported(message),
-                    mask.trailing_zeros() as usize,
-                ));
-            }
-        }
-        Ok(Flow::Next)
     }
 
     /// Counts a poll: an atomic read of the value that the same instruction has just read at the same address.
@@ -288,109 +209,8 @@ impl Core<'_> {
 
     /// Returns the lanes of a source operand.
     pub(super) fn value<'w>(&'w self, warp: &'w Warp, base: u32, value: Value) -> &'w Lanes {
-        fetch(self.code, &self.addresses, warp, base, value)
+        self.sources.fetch(warp, base, value)
     }
-
-    fn arith(&mut self, warp: &mut Warp, base: u32, step: &ArithStep, mask: Mask) {
-        let count = usize::from(step.count).min(step.sources.len());
-        let [result, other] = &mut *self.results;
-        if mask != Mask::MAX {
-            *result = *register(warp, base, step.dst);
-            *other = *register(warp, base, step.second);
-        }
-        let mut carry = warp.carry;
-        let mut values = [&ZERO; 6];
-        for (value, &source) in values.iter_mut().zip(&step.sources[..count]) {
-            *value = fetch(self.code, &self.addresses, warp, base, source);
-        }
-        step.arith.eval(&values[..count], result, other, mask, &mut carry);
-        warp.carry = carry;
-        if step.bits < 64 {
-            let kept = (1u64 << step.bits) - 1;
-            result.iter_mut().for_each(|value| *value &= kept);
-        }
-        if step.dst != NO_REG {
-            *register_mut(warp, base, step.dst) = *result;
-        }
-        if step.second != NO_REG {
-            *register_mut(warp, base, step.second) = *other;
-        }
-    }
-
-    fn pack(
-        &self,
-        warp: &mut Warp,
-        base: u32,
-        mask: Mask,
-        dst: &[Reg; 2],
-        sources: &[Value],
-        bits: u8,
-    ) {
-        let each = (64 / usize::from(bits.max(1))).max(1);
-        for (part, &dst) in sources.chunks(each).zip(dst) {
-            let mut all = [0; WARP];
-            for (index, &source) in part.iter().enumerate() {
-                let value = self.value(warp, base, source);
-                let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
-                for (to, &from) in all.iter_mut().zip(value) {
-                    *to |= (from & kept) << ((index * usize::from(bits)) & 63);
-                }
-            }
-            write(warp, base, dst, mask, &all);
-        }
-    }
-
-    fn unpack(
-        &self,
-        warp: &mut Warp,
-        base: u32,
-        mask: Mask,
-        dst: &[Reg],
-        sources: &[Value; 2],
-        bits: u8,
-    ) {
-        let each = (64 / usize::from(bits.max(1))).max(1);
-        let values = sources.map(|source| *self.value(warp, base, source));
-        let kept = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
-        for (index, &dst) in dst.iter().enumerate() {
-            let value = &values[(index / each).min(1)];
-            let shift = (index % each * usize::from(bits)) & 63;
-            write(warp, base, dst, mask, &value.map(|value| (value >> shift) & kept));
-        }
-    }
-
-    /// Returns the value of a special register that changes while a warp runs.
-    fn special(&self, register: SpecialRegister) -> u64 {
-        let time = self.executed + self.slept;
-        match register {
-            SpecialRegister::Clock | SpecialRegister::GlobaltimerLo => time & 0xffff_ffff,
-            SpecialRegister::ClockHi | SpecialRegister::GlobaltimerHi => time >> 32,
-            SpecialRegister::Clock64 | SpecialRegister::Globaltimer => time,
-            _ => 0,
-        }
-    }
-}
-
-pub(super) static ZERO: Lanes = [0; WARP];
-
-fn code_refusal(code: &Code, index: u32) -> String {
-    code.refusals.get(index as usize).cloned().unwrap_or_default()
-}
-
-fn fetch<'w>(
-    code: &'w Code,
-    addresses: &'w [Lanes],
-    warp: &'w Warp,
-    base: u32,
-    value: Value,
-) -> &'w Lanes {
-    let found = match value.source() {
-        Source::Register(index) => warp.registers.get((base + index) as usize),
-        Source::Constant(index) => code.constants.get(index as usize),
-        Source::Address(index) => addresses.get(index as usize),
-        Source::Special(index) => warp.specials.get(index as usize),
-    };
-    found.unwrap_or(&ZERO)
 }
 
 /// Chooses the fragment to run: one that was passed over too often, or else the one of the lowest rank.
@@ -403,47 +223,6 @@ fn choose(warp: &Warp) -> Option<(usize, bool)> {
         }
     }
     ready().min_by_key(|(_, fragment)| fragment.rank()).map(|(index, _)| (index, false))
-}
-
-/// Returns the lanes of a fragment for which the predicate of an instruction holds.
-fn guarded(warp: &Warp, fragment: &Fragment, guard: Guard) -> Mask {
-    if guard == Guard::NONE {
-        return fragment.mask;
-    }
-    let holds = predicate_mask(register(warp, fragment.base, guard.register));
-    fragment.mask & if guard.negated { !holds } else { holds }
-}
-
-/// Returns the lanes whose predicate is true.
-pub(super) fn predicate_mask(lanes: &Lanes) -> Mask {
-    let mut mask = 0;
-    for (lane, &value) in lanes.iter().enumerate() {
-        mask |= ((value & 1) as Mask) << lane;
-    }
-    mask
-}
-
-pub(super) fn register(warp: &Warp, base: u32, reg: Reg) -> &Lanes {
-    warp.registers.get(base.saturating_add(reg) as usize).unwrap_or(&ZERO)
-}
-
-/// Returns a register; register numbers are below the number that the function declares.
-pub(super) fn register_mut(warp: &mut Warp, base: u32, reg: Reg) -> &mut Lanes {
-    let index = ((base + reg) as usize).min(warp.registers.len() - 1);
-    &mut warp.registers[index]
-}
-
-/// Writes the lanes of `mask`.
-pub(super) fn write(warp: &mut Warp, base: u32, reg: Reg, mask: Mask, value: &Lanes) {
-    if reg == NO_REG {
-        return;
-    }
-    let register = register_mut(warp, base, reg);
-    if mask == Mask::MAX {
-        *register = *value;
-    } else {
-        lanes_of(mask).for_each(|lane| register[lane] = value[lane]);
-    }
 }
 
 /// Marks that a fragment waits.

@@ -8,7 +8,8 @@ use super::core::{Core, Faulted};
 use super::fault::{Checks, Fault, FaultKind, Finished, Limits, Place, Thread};
 use super::global::GlobalMemory;
 use super::program::{Kernel, Program, Symbol};
-use super::warp::{Fragment, Local, Warp};
+use super::registers::Sources;
+use super::warp::Warp;
 
 /// The multiprocessors of the simulated device.
 const MULTIPROCESSORS: u32 = 132;
@@ -74,7 +75,10 @@ impl<'a> Launch<'a> {
         let shared = self.check().map_err(|kind| self.fault_before(kind))?;
         let mut core = Core {
             code: &self.program.code,
-            addresses: self.addresses(shared.static_bytes),
+            sources: Sources {
+                code: &self.program.code,
+                addresses: self.addresses(shared.static_bytes),
+            },
             params: self.params,
             block: self.block,
             grid: self.grid,
@@ -203,7 +207,7 @@ impl<'a> Launch<'a> {
     fn run_blocks(&self, core: &mut Core<'_>, shared: usize) -> Result<(), Box<Failure>> {
         let total = volume(self.grid);
         let mut resident: Vec<Block> = Vec::new();
-        let mut spare: Vec<Warp> = Vec::new();
+        let mut spare: Vec<Block> = Vec::new();
         let (mut next, mut idle, mut rounds) = (0, 0, 0);
         loop {
             if resident.is_empty() {
@@ -222,7 +226,7 @@ impl<'a> Launch<'a> {
             while index < resident.len() {
                 if resident[index].is_finished() {
                     rounds = 0;
-                    spare.append(&mut resident.remove(index).warps);
+                    spare.push(resident.remove(index));
                 } else {
                     index += 1;
                 }
@@ -253,38 +257,45 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Makes a block resident.
-    fn block(&self, core: &Core<'_>, number: u64, shared: usize, spare: &mut Vec<Warp>) -> Block {
+    /// Makes a block resident: of the state of a finished one, if there is one.
+    fn block(&self, core: &Core<'_>, number: u64, shared: usize, spare: &mut Vec<Block>) -> Block {
         let [x, y, _] = self.grid.map(u64::from);
         let index = [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32];
-        let threads = volume(self.block) as usize;
-        let warps = threads.div_ceil(WARP);
+        let mut block = spare.pop().unwrap_or_else(|| self.new_block(core, shared));
+        block.common.restart(number, index);
         let entry = core.code.functions.get(self.kernel.function as usize);
-        let (pc, registers, frame) = entry.map_or((0, 1, 0), |entry| {
-            (entry.entry, entry.registers as usize, entry.frame_bytes as usize)
-        });
+        let (pc, frame) = entry.map_or((0, 0), |entry| (entry.entry, entry.frame_bytes as u32));
+        for warp in &mut block.warps {
+            warp.restart(pc, frame);
+            for (at, &register) in core.code.specials.iter().enumerate() {
+                if depends_on_block(register) {
+                    let lanes = self.special(register, index, warp.number as usize, shared);
+                    warp.specials.set(at, &lanes);
+                }
+            }
+        }
+        block
+    }
+
+    /// Makes the state of a block.
+    fn new_block(&self, core: &Core<'_>, shared: usize) -> Block {
+        let threads = volume(self.block) as usize;
+        let entry = core.code.functions.get(self.kernel.function as usize);
+        let (registers, frame) =
+            entry.map_or((1, 0), |entry| (entry.registers as usize, entry.frame_bytes as usize));
         let make = |number: usize| {
             let lanes = (threads - number * WARP).min(WARP);
-            let lanes = ((1u64 << lanes) - 1) as Mask;
-            let mut warp = spare.pop().unwrap_or_else(Warp::empty);
-            warp.number = number as u32;
-            (warp.lanes, warp.live, warp.carry, warp.polling) = (lanes, lanes, 0, false);
-            if warp.registers.len() < registers.max(1) {
-                warp.registers.resize(registers.max(1), [0; WARP]);
-            }
+            let mut warp = Warp::new(number as u32, ((1u64 << lanes) - 1) as Mask);
+            warp.registers.reserve(registers.max(1));
             warp.local.reserve(frame);
-            warp.local.forget(Mask::MAX, 0, usize::MAX / 2);
-            warp.fragments.clear();
-            warp.fragments.push(Fragment::new(lanes, pc, frame as u32));
-            warp.specials.clear();
-            for &register in &core.code.specials {
-                warp.specials.push(self.special(register, index, number, shared));
+            warp.specials.reserve(core.code.specials.len());
+            for (at, &register) in core.code.specials.iter().enumerate() {
+                warp.specials.set(at, &self.special(register, [0; 3], number, shared));
             }
             warp
         };
-        let warps: Vec<Warp> = (0..warps).map(make).collect();
-        let common = Common::new(number, index, shared, warps.len(), self.checks);
-        Block { common, warps }
+        let warps: Vec<Warp> = (0..threads.div_ceil(WARP)).map(make).collect();
+        Block { common: Common::new(shared, warps.len(), self.checks), warps }
     }
 
     /// Returns a special register that a warp keeps while it runs.
@@ -350,20 +361,13 @@ impl<'a> Launch<'a> {
     }
 }
 
-impl Warp {
-    fn empty() -> Self {
-        Self {
-            number: 0,
-            lanes: 0,
-            live: 0,
-            registers: Vec::new(),
-            specials: Vec::new(),
-            local: Local::default(),
-            carry: 0,
-            fragments: Vec::new(),
-            polling: false,
-        }
-    }
+/// Returns whether a special register differs between the blocks of a launch.
+fn depends_on_block(register: SpecialRegister) -> bool {
+    use SpecialRegister as S;
+    matches!(
+        register,
+        S::Ctaid(_) | S::Clusterid(_) | S::ClusterCtaid(_) | S::ClusterCtarank | S::Smid
+    )
 }
 
 /// The shared memory of a block.

@@ -5,7 +5,7 @@ use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
 use super::code::{Location, NO_REG, Reg, Value};
-use super::core::{Core, Stop, register_mut};
+use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{AccessKind, Scope};
 use super::memory::{RUN_BYTES, Reach, check_aligned};
@@ -225,6 +225,6 @@ fn stop(defect: &crate::mbarrier::Defect, lane: usize) -> Box<Stop> {
 
 fn set(warp: &mut Warp, base: u32, dst: Reg, lane: usize, value: u64) {
     if dst != NO_REG {
-        register_mut(warp, base, dst)[lane] = value;
+        warp.register_mut(base, dst)[lane] = value;
     }
 }

@@ -4,7 +4,7 @@ use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
 use super::code::{Location, Transfer};
-use super::core::{Core, Stop, register_mut};
+use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{Access, AccessKind};
 use super::shadow::Touching;
@@ -379,7 +379,7 @@ fn extend(bytes: &[u8], to_bits: u8) -> u64 {
 fn broadcast(warp: &mut Warp, base: u32, transfer: &Transfer, mask: Mask, bytes: &[u8]) {
     for (index, part) in bytes.chunks_exact(usize::from(transfer.element)).enumerate() {
         let value = extend(part, transfer.extend);
-        super::core::write(warp, base, transfer.registers[index & 7], mask, &[value; WARP]);
+        warp.write_uniform(base, transfer.registers[index & 7], mask, value);
     }
 }
 
@@ -394,7 +394,7 @@ fn scatter(warp: &mut Warp, base: u32, transfer: &Transfer, run: Run, bytes: &[u
         if reg == super::code::NO_REG {
             continue;
         }
-        let lanes = &mut register_mut(warp, base, reg)[run.first..run.first + run.count];
+        let lanes = &mut warp.register_mut(base, reg)[run.first..run.first + run.count];
         let parts = bytes.chunks_exact(stride).map(|part| &part[index * each..(index + 1) * each]);
         if each == 4 && transfer.extend == 0 {
             for (lane, part) in lanes.iter_mut().zip(parts) {

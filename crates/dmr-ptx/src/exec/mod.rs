@@ -6,6 +6,8 @@
 //! | `load` | a parsed module into a program |
 //! | `launch` | a launch: resident blocks, and the turns of their warps |
 //! | `core` | the fragments of a warp, and one instruction after another |
+//! | `execute` | one instruction |
+//! | `registers` | the registers of a warp, and which of them are uniform |
 //! | `warp`, `block` | the state of a warp and of a block; barriers |
 //! | `control`, `sync` | branches and calls; operations between lanes |
 //! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
@@ -21,6 +23,7 @@ mod code;
 mod conflict;
 mod control;
 mod core;
+mod execute;
 mod fault;
 mod global;
 mod launch;
@@ -30,6 +33,7 @@ mod memory;
 mod order;
 mod printf;
 mod program;
+mod registers;
 mod shadow;
 mod space;
 mod sync;

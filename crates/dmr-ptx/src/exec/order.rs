@@ -19,6 +19,8 @@ struct WarpOrder {
     seen: Row,
     /// The row at the last fence of the warp, which a relaxed store publishes.
     fenced: Row,
+    /// True if it has fenced: else its row publishes nothing.
+    has_fenced: bool,
     /// The rows that relaxed loads have read, which are seen after the next fence.
     pending: Row,
     /// The stamp below which all lanes have seen each other.
@@ -40,14 +42,34 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(warps: usize) -> Self {
         let row = || vec![0; warps];
-        let warp =
-            || WarpOrder { seen: row(), fenced: row(), pending: row(), lanes: 0, pairs: None };
+        let warp = || WarpOrder {
+            seen: row(),
+            fenced: row(),
+            has_fenced: false,
+            pending: row(),
+            lanes: 0,
+            pairs: None,
+        };
         Self {
             now: 1,
             block: 0,
             warps: (0..warps).map(|_| warp()).collect(),
             published: HashMap::new(),
         }
+    }
+
+    /// Makes it the order of a block that starts: all earlier accesses are those of other blocks, and count as seen.
+    /// Returns false if there are too few stamps left for a block.
+    pub(super) fn restart(&mut self) -> bool {
+        self.block();
+        for warp in self.warps.iter_mut().filter(|warp| warp.has_fenced) {
+            warp.fenced.fill(0);
+            warp.has_fenced = false;
+        }
+        for warp in &mut self.warps {
+            warp.pending.fill(0);
+        }
+        self.now < u32::MAX / 2
     }
 
     /// Returns the stamp of an access that is made now.
@@ -127,10 +149,14 @@ impl Order {
         join(&mut order.seen, &order.pending);
         order.fenced.clone_from(&order.seen);
         order.fenced[warp] = now;
+        order.has_fenced = true;
     }
 
     /// Notes an atomic or volatile store at `address`.
     pub(super) fn publish(&mut self, warp: usize, address: u64) {
+        if !self.warps[warp].has_fenced {
+            return;
+        }
         let row = self.published.entry(address).or_default();
         row.resize(self.warps.len(), 0);
         join(row, &self.warps[warp].fenced);
@@ -138,7 +164,9 @@ impl Order {
 
     /// Notes an atomic or volatile load at `address`.
     pub(super) fn observe(&mut self, warp: usize, address: u64) {
-        if let Some(row) = self.published.get(&address) {
+        if !self.published.is_empty()
+            && let Some(row) = self.published.get(&address)
+        {
             join(&mut self.warps[warp].pending, row);
         }
     }

@@ -1,9 +1,7 @@
 //! The functions that the driver provides: `vprintf` and `__assertfail`.
 
-use crate::types::WARP;
-
 use super::block::Common;
-use super::core::{Core, Flow, Stop, write};
+use super::core::{Core, Flow, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
 use super::memory::Reach;
@@ -79,7 +77,7 @@ impl Core<'_> {
         match *actual {
             Actual::Value { value: dst, .. } => {
                 if let super::code::Source::Register(dst) = dst.source() {
-                    write(warp, fragment.base, dst, 1 << lane, &[value; WARP]);
+                    warp.write_uniform(fragment.base, dst, 1 << lane, value);
                 }
             }
             Actual::Frame { offset, bytes } => {

@@ -5,8 +5,9 @@ use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
 use super::code::{Op, WarpStep};
-use super::core::{Core, Faulted, Flow, Stop, ZERO, wait, write};
+use super::core::{Core, Faulted, Flow, Stop, wait};
 use super::fault::FaultKind;
+use super::registers::ZERO;
 use super::space::lanes_of;
 use super::warp::{Fragment, State, Warp};
 
@@ -183,11 +184,11 @@ impl Core<'_> {
             exchange.eval(&sources, members, executing, &mut out)
         };
         for (index, value) in out.iter().enumerate() {
-            write(warp, fragment.base, step.results[index], executing & fragment.mask, value);
+            warp.write(fragment.base, step.results[index], executing & fragment.mask, value);
             for other in met.iter() {
                 let results = self.results_at(other.pc);
                 if let Some(&result) = results.get(index) {
-                    write(warp, other.base, result, other.mask, value);
+                    warp.write(other.base, result, other.mask, value);
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! A warp: the registers and local memory of its lanes, and the fragments that they run in.
 
-use crate::types::{Lanes, Mask, WARP};
+use crate::types::{Mask, WARP};
 
 use super::code::Barrier;
+use super::registers::Registers;
 
 /// The place that a function returns to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,9 +118,16 @@ impl Local {
         self.stride = stride;
     }
 
+    /// Forgets what was written to all bytes.
+    pub(super) fn forget_all(&mut self) {
+        if self.stride > 0 {
+            self.written.fill(0);
+        }
+    }
+
     /// Forgets what was written to the bytes of these lanes.
     pub(super) fn forget(&mut self, mask: Mask, from: usize, bytes: usize) {
-        for lane in super::space::lanes_of(mask) {
+        for lane in super::space::lanes_of(mask).filter(|_| bytes > 0) {
             let start = lane * self.stride + from.min(self.stride);
             let end = lane * self.stride + (from + bytes).min(self.stride);
             self.written[start..end].fill(0);
@@ -154,8 +162,8 @@ pub(super) struct Warp {
     pub(super) lanes: Mask,
     /// The lanes that have not exited.
     pub(super) live: Mask,
-    pub(super) registers: Vec<Lanes>,
-    pub(super) specials: Vec<Lanes>,
+    pub(super) registers: Registers,
+    pub(super) specials: Registers,
     pub(super) local: Local,
     pub(super) carry: Mask,
     pub(super) fragments: Vec<Fragment>,
@@ -164,6 +172,29 @@ pub(super) struct Warp {
 }
 
 impl Warp {
+    /// Makes a warp of these lanes.
+    pub(super) fn new(number: u32, lanes: Mask) -> Self {
+        Self {
+            number,
+            lanes,
+            live: 0,
+            registers: Registers::default(),
+            specials: Registers::default(),
+            local: Local::default(),
+            carry: 0,
+            fragments: Vec::new(),
+            polling: false,
+        }
+    }
+
+    /// Makes all lanes start at `pc`, with a frame of this size. The registers keep their values.
+    pub(super) fn restart(&mut self, pc: u32, frame: u32) {
+        (self.live, self.carry, self.polling) = (self.lanes, 0, false);
+        self.local.forget_all();
+        self.fragments.clear();
+        self.fragments.push(Fragment::new(self.lanes, pc, frame));
+    }
+
     /// Joins the fragments that can run together.
     pub(super) fn merge(&mut self) {
         let mut index = 0;
