@@ -1,5 +1,7 @@
 //! Floating-point `add`, `sub`, `mul`, `fma`, `mad`, `div`, `rcp`, `sqrt`, rounded as IEEE 754 demands, on every format.
 
+use std::cell::Cell;
+
 use super::exact::{BF16, Basic, F16, F32, F64, Format, rounded};
 use super::io::Io;
 use super::modifiers::{Modifiers, Rounding, flag};
@@ -128,7 +130,15 @@ impl Op {
             (Basic::Sub, false, false) => io.two(|a, b| canonical(float(a) - float(b))),
             (Basic::Mul, false, false) => io.two(|a, b| canonical(float(a) * float(b))),
             (Basic::Fma, false, false) => {
-                io.three(|a, b, c| canonical(fused(float(a), float(b), float(c))))
+                let doubtful = Cell::new(false);
+                io.three(|a, b, c| {
+                    let sum = f64::from(float(a)) * f64::from(float(b)) + f64::from(float(c));
+                    doubtful.set(doubtful.get() | may_round_twice(sum));
+                    canonical(sum as f32)
+                });
+                if doubtful.get() {
+                    io.three(|a, b, c| canonical(fused(float(a), float(b), float(c))));
+                }
             }
             (Basic::Add, true, false) => io.two(|a, b| flushed(flushing(a) + flushing(b))),
             (Basic::Sub, true, false) => io.two(|a, b| flushed(flushing(a) - flushing(b))),
@@ -273,6 +283,16 @@ pub(super) fn canonical(x: f32) -> u64 {
 #[inline(always)]
 pub(super) fn canonical_double(x: f64) -> u64 {
     if x.is_nan() { F64.nan } else { x.to_bits() }
+}
+
+/// Returns whether a sum that was rounded to `f64` may round to another `f32` than the exact sum: if it is in the middle
+/// of two that are normal, or is so small that the middles are elsewhere.
+#[inline(always)]
+fn may_round_twice(sum: f64) -> bool {
+    let bits = sum.to_bits();
+    let is_middle = bits & 0x1fff_ffff == 0x1000_0000;
+    let exponent = bits >> 52 & 0x7ff;
+    is_middle | ((exponent < 1023 - 125) & (bits << 1 != 0))
 }
 
 /// Returns `a * b + c` with one rounding.

@@ -9,6 +9,7 @@ use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::AccessKind;
 use super::memory::{Reach, check_aligned, refused};
+use super::registers::ZERO;
 use super::shadow::Touching;
 use super::space::{Run, lanes_of, resolve, window};
 use super::sync::MOST_SOURCES;
@@ -187,18 +188,23 @@ impl Core<'_> {
             .unwrap_or([0; WARP])
             .map(|base| base.wrapping_add_signed(step.offset));
         let stride = fetch(step.stride);
-        let mut pieces = Vec::new();
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.clear();
         if let Err(defect) = transfer.pieces(&addresses, stride.as_ref(), executing, &mut pieces)
             && self.checks.divergence
         {
             self.report(defect, executing, warp)?;
         }
-        let mut bytes = Vec::new();
+        let (mut bytes, mut work) =
+            (std::mem::take(&mut self.buffer), std::mem::take(&mut self.work));
+        bytes.clear();
         if transfer.is_store {
-            let values: Vec<Lanes> =
-                step.sources.iter().map(|&source| *self.value(warp, base, source)).collect();
-            let values: Vec<&Lanes> = values.iter().take(MOST_SOURCES).collect();
-            transfer.pack(&values, executing, &mut bytes);
+            let mut values: [&Lanes; MOST_SOURCES] = [&ZERO; MOST_SOURCES];
+            for (to, &source) in values.iter_mut().zip(&step.sources) {
+                *to = self.value(warp, base, source);
+            }
+            let values = &values[..step.sources.len().min(MOST_SOURCES)];
+            transfer.pack(values, executing, &mut work, &mut bytes);
         } else {
             bytes.resize(pieces.iter().map(|piece| piece.bytes as usize).sum(), 0);
         }
@@ -231,12 +237,16 @@ impl Core<'_> {
             }
         }
         if !transfer.is_store {
-            let mut out = vec![[0; WARP]; step.results.len()];
-            transfer.unpack(&bytes, executing, &mut out);
+            let mut out = std::mem::take(&mut self.scratch);
+            out.clear();
+            out.resize(step.results.len(), [0; WARP]);
+            transfer.unpack(&bytes, executing, &mut work, &mut out);
             for (&result, value) in step.results.iter().zip(&out) {
                 warp.write(base, result, executing, value);
             }
+            self.scratch = out;
         }
+        (self.pieces, self.buffer, self.work) = (pieces, bytes, work);
         Ok(())
     }
 }

@@ -104,7 +104,9 @@ impl Core<'_> {
             instruction: self.pc,
             stamp: common.order.now(),
         };
-        let seen = |thread, other, stamp| common.order.has_seen(thread, other, stamp);
+        let seen = |thread: u32, other: u32, stamp| {
+            common.order.has_seen(thread as u16, other as u16, stamp)
+        };
         let Some(conflict) = races.touch(&touch, seen) else { return Ok(()) };
         let mut equal = false;
         if touching == Touching::Write && conflict.earlier.kind == Kind::Write {

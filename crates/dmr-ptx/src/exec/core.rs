@@ -1,5 +1,6 @@
 //! The execution of a warp: the choice of its fragments, and one instruction after another.
 
+use crate::lanes::{Piece, Work};
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
@@ -71,7 +72,13 @@ pub(super) struct Core<'a> {
     pub(super) recent: [u64; RECENT],
     /// True if a store has changed memory since the launch last looked.
     pub(super) changed: bool,
+    /// The bytes of the load or store that runs.
+    pub(super) buffer: Vec<u8>,
+    /// The results of the operation between lanes that runs, and what it keeps between instructions.
     pub(super) scratch: Vec<Lanes>,
+    pub(super) work: Work,
+    /// The accesses of the transfer of matrices that runs.
+    pub(super) pieces: Vec<Piece>,
     /// The results of the arithmetic instruction that runs.
     pub(super) results: Box<[Lanes; 2]>,
     /// The accesses to global memory, if their races are checked.

@@ -1,5 +1,6 @@
 //! A launch: its blocks are made resident one after another and run in turns.
 
+use crate::lanes::Work;
 use crate::syntax::SpecialRegister;
 use crate::types::{Lanes, Mask, WARP};
 
@@ -92,7 +93,10 @@ impl<'a> Launch<'a> {
             polls: 0,
             recent: [0; super::core::RECENT],
             changed: false,
+            buffer: Vec::new(),
             scratch: Vec::new(),
+            work: Work::default(),
+            pieces: Vec::new(),
             results: Box::new([[0; WARP]; 2]),
             races: self.checks.global_races.then(Box::default),
             pc: 0,

@@ -1,15 +1,15 @@
-//! Loads and stores: addresses into spaces, checks, and runs of adjacent lanes.
+//! Accesses to memory: addresses into spaces, checks, and runs of adjacent lanes.
 
 use crate::types::{Lanes, Mask, WARP};
 
 use super::block::Common;
-use super::code::{Location, Transfer};
+use super::code::Location;
 use super::core::{Core, Stop};
 use super::fault::{FaultKind, SpaceName};
 use super::global::{Access, AccessKind};
 use super::shadow::Touching;
-use super::space::{Run, SHARED, lanes_of, next_run, next_same, resolve, window};
-use super::warp::{Fragment, Warp};
+use super::space::{Run, SHARED, lanes_of, resolve, window};
+use super::warp::Warp;
 
 /// The bytes of the largest run: 32 lanes of 32 bytes.
 pub(super) const RUN_BYTES: usize = WARP * 32;
@@ -27,93 +27,6 @@ pub(super) struct Reach {
 }
 
 impl Core<'_> {
-    pub(super) fn load(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        fragment: &Fragment,
-        transfer: &Transfer,
-        mask: Mask,
-    ) -> Result<(), Box<Stop>> {
-        let bytes = u32::from(transfer.element) * u32::from(transfer.count);
-        let addresses = self.addresses(warp, fragment, &transfer.location);
-        let (kind, base) = (transfer.kind, fragment.base);
-        let mut buffer = [0; RUN_BYTES];
-        self.for_each_space(
-            &transfer.location,
-            mask,
-            &addresses,
-            |core, space, mask, addresses| {
-                let reach = Reach { space, mask, bytes, kind, uniform: false };
-                check_aligned(&reach, addresses)?;
-                let mut rest = mask;
-                while rest != 0 {
-                    let same =
-                        if space == SpaceName::Local { 0 } else { next_same(&mut rest, addresses) };
-                    if same != 0 {
-                        let lane = same.trailing_zeros() as usize % WARP;
-                        let run = Run { address: addresses[lane], first: lane, count: 1 };
-                        let buffer = &mut buffer[..bytes as usize];
-                        let reach = Reach { mask: same, uniform: true, ..reach };
-                        core.read_run(common, warp, &reach, run, buffer)?;
-                        broadcast(warp, base, transfer, same, buffer);
-                    } else if let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
-                        let buffer = &mut buffer[..run.count * bytes as usize];
-                        core.read_run(common, warp, &reach, run, buffer)?;
-                        scatter(warp, base, transfer, run, buffer);
-                    }
-                }
-                Ok(())
-            },
-        )?;
-        if let Some(scope) = transfer.fence {
-            self.fence(common, warp, scope);
-        }
-        Ok(())
-    }
-
-    pub(super) fn store(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        fragment: &Fragment,
-        transfer: &Transfer,
-        mask: Mask,
-    ) -> Result<(), Box<Stop>> {
-        let bytes = u32::from(transfer.element) * u32::from(transfer.count);
-        let addresses = self.addresses(warp, fragment, &transfer.location);
-        let (kind, base) = (transfer.kind, fragment.base);
-        if let Some(scope) = transfer.fence {
-            self.fence(common, warp, scope);
-        }
-        let mut buffer = [0; RUN_BYTES];
-        self.for_each_space(&transfer.location, mask, &addresses, |core, space, mask, addresses| {
-            let reach = Reach { space, mask, bytes, kind, uniform: false };
-            check_aligned(&reach, addresses)?;
-            let mut rest = mask;
-            while let Some(run) = next_run(&mut rest, addresses, u64::from(bytes)) {
-                let buffer = &mut buffer[..run.count * bytes as usize];
-                for index in 0..usize::from(transfer.count) {
-                    let value = core.value(warp, base, transfer.values[index]);
-                    collect(value, transfer, index, run, buffer);
-                }
-                core.write_run(common, warp, &reach, run, buffer)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Returns the addresses of all lanes, in the space of `location`.
-    pub(super) fn addresses(&self, warp: &Warp, fragment: &Fragment, location: &Location) -> Lanes {
-        let frame = if location.frame { u64::from(fragment.local) } else { 0 };
-        let add = frame.wrapping_add_signed(location.offset);
-        let base = self.value(warp, fragment.base, location.base);
-        if location.narrow {
-            return base.map(|base| base.wrapping_add(add) & 0xffff_ffff);
-        }
-        base.map(|base| base.wrapping_add(add))
-    }
-
     /// Calls `access` for each space that lanes of `mask` address, with the offsets in that space.
     pub(super) fn for_each_space(
         &mut self,
@@ -125,7 +38,8 @@ impl Core<'_> {
         if location.space != SpaceName::Generic {
             return access(self, location.space, mask, addresses);
         }
-        if addresses.iter().all(|&address| address < SHARED) {
+        // The windows of other spaces begin at a power of two.
+        if addresses.iter().fold(0, |any, address| any | address) < SHARED {
             return access(self, SpaceName::Global, mask, addresses);
         }
         let mut rest = mask;
@@ -361,66 +275,4 @@ pub(super) fn refused(reach: &Reach, run: Run, error: super::global::AccessError
     let index = (error.offset / reach.bytes) as usize;
     let lane = run.first + index.min(run.count - 1);
     Stop::new(FaultKind::Memory { address: run.address, message: error.message }, lane)
-}
-
-/// Returns the value of an element, extended to 64 bits as the instruction says.
-fn extend(bytes: &[u8], to_bits: u8) -> u64 {
-    let mut all = [0; 8];
-    all[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
-    let value = u64::from_le_bytes(all);
-    if to_bits == 0 {
-        return value;
-    }
-    let shift = 64 - 8 * bytes.len().min(8) as u32;
-    let extended = ((value << shift) as i64 >> shift) as u64;
-    if to_bits >= 64 { extended } else { extended & ((1 << to_bits) - 1) }
-}
-
-fn broadcast(warp: &mut Warp, base: u32, transfer: &Transfer, mask: Mask, bytes: &[u8]) {
-    for (index, part) in bytes.chunks_exact(usize::from(transfer.element)).enumerate() {
-        let value = extend(part, transfer.extend);
-        warp.write_uniform(base, transfer.registers[index & 7], mask, value);
-    }
-}
-
-/// Writes the loaded bytes of a run to the registers of its lanes.
-fn scatter(warp: &mut Warp, base: u32, transfer: &Transfer, run: Run, bytes: &[u8]) {
-    let (each, stride) = (
-        usize::from(transfer.element),
-        usize::from(transfer.element) * usize::from(transfer.count),
-    );
-    for index in 0..usize::from(transfer.count) {
-        let reg = transfer.registers[index & 7];
-        if reg == super::code::NO_REG {
-            continue;
-        }
-        let lanes = &mut warp.register_mut(base, reg)[run.first..run.first + run.count];
-        let parts = bytes.chunks_exact(stride).map(|part| &part[index * each..(index + 1) * each]);
-        if each == 4 && transfer.extend == 0 {
-            for (lane, part) in lanes.iter_mut().zip(parts) {
-                *lane = u64::from(u32::from_le_bytes([part[0], part[1], part[2], part[3]]));
-            }
-        } else {
-            for (lane, part) in lanes.iter_mut().zip(parts) {
-                *lane = extend(part, transfer.extend);
-            }
-        }
-    }
-}
-
-/// Puts the values of a run's lanes where they are stored.
-fn collect(value: &Lanes, transfer: &Transfer, index: usize, run: Run, bytes: &mut [u8]) {
-    let (each, stride) = (
-        usize::from(transfer.element),
-        usize::from(transfer.element) * usize::from(transfer.count),
-    );
-    for (part, value) in bytes.chunks_exact_mut(stride).zip(&value[run.first..]) {
-        let all = value.to_le_bytes();
-        let to = &mut part[index * each..(index + 1) * each];
-        if each == 4 {
-            to.copy_from_slice(&all[..4]);
-        } else {
-            to.copy_from_slice(&all[..each.min(8)]);
-        }
-    }
 }

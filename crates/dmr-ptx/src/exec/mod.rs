@@ -10,6 +10,7 @@
 //! | `registers` | the registers of a warp, and which of them are uniform |
 //! | `warp`, `block` | the state of a warp and of a block; barriers |
 //! | `control`, `sync` | branches and calls; operations between lanes |
+//! | `transfer` | loads and stores |
 //! | `memory`, `atomics`, `atomic`, `space` | accesses to the spaces, and the windows of generic addresses |
 //! | `order`, `shadow`, `conflict` | which accesses are ordered, the last ones to each byte of shared memory, and the report of a race |
 //! | `global` | global memory, which the caller provides |
@@ -37,6 +38,7 @@ mod registers;
 mod shadow;
 mod space;
 mod sync;
+mod transfer;
 mod warp;
 
 pub use fault::{Checks, Fault, FaultKind, Finished, Limits, Place, SourceLine, SpaceName, Thread};

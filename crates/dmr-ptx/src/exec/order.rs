@@ -52,7 +52,7 @@ impl Order {
         };
         Self {
             now: 1,
-            block: 0,
+            block: 1,
             warps: (0..warps).map(|_| warp()).collect(),
             published: HashMap::new(),
         }
@@ -77,21 +77,37 @@ impl Order {
         self.now
     }
 
+    /// Returns whether a barrier of the whole block has completed since `stamp`.
+    #[inline]
+    pub(super) fn is_before_barrier(&self, stamp: u32) -> bool {
+        stamp < self.block
+    }
+
+    /// Returns whether nothing but barriers of the whole block has ordered threads since the last one.
+    #[inline]
+    pub(super) fn has_barriers_only(&self) -> bool {
+        self.block == self.now
+    }
+
     /// Returns whether `thread` has seen the accesses that `other` had made at `stamp`.
-    pub(super) fn has_seen(&self, thread: u32, other: u32, stamp: u32) -> bool {
-        if thread == other || stamp < self.block {
-            return true;
-        }
-        let (warp, from) = (thread as usize / WARP, other as usize / WARP);
+    #[inline]
+    pub(super) fn has_seen(&self, thread: u16, other: u16, stamp: u32) -> bool {
+        stamp < self.block || thread == other || self.has_seen_warp(thread, other, stamp)
+    }
+
+    fn has_seen_warp(&self, thread: u16, other: u16, stamp: u32) -> bool {
+        let (thread, other) = (usize::from(thread), usize::from(other));
+        let (warp, from) = (thread / WARP, other / WARP);
         let Some(order) = self.warps.get(warp) else { return true };
         if order.seen.get(from).is_some_and(|&seen| stamp < seen) {
             return true;
         }
         warp == from
             && (stamp < order.lanes
-                || order.pairs.as_ref().is_some_and(|pairs| {
-                    stamp < pairs[thread as usize % WARP][other as usize % WARP]
-                }))
+                || order
+                    .pairs
+                    .as_ref()
+                    .is_some_and(|pairs| stamp < pairs[thread % WARP][other % WARP]))
     }
 
     fn advance(&mut self) -> u32 {

@@ -1,7 +1,5 @@
 //! The last accesses to each byte of shared memory, to find threads that access it without order.
 
-use std::collections::HashMap;
-
 use super::order::Order;
 use super::space::Run;
 
@@ -49,13 +47,17 @@ pub(super) struct Touch {
     pub(super) instruction: u32,
 }
 
-/// An access that was made.
+/// An access that was made. One with stamp 0 is none: every thread has seen it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) thread: u16,
     pub(super) touching: Touching,
     pub(super) instruction: u32,
     stamp: u32,
+}
+
+impl Mark {
+    const NONE: Self = Self { thread: 0, touching: Touching::Read, instruction: 0, stamp: 0 };
 }
 
 /// Two accesses of the same byte without order.
@@ -68,35 +70,54 @@ pub(super) struct Conflict {
 }
 
 /// The last accesses to one word, or to one byte of a split word.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Cell {
-    write: Option<Mark>,
+    write: Mark,
     /// Two readers since the last write: an access conflicts with one of them if it does with any of more.
-    reads: [Option<Mark>; 2],
+    reads: [Mark; 2],
 }
 
 impl Cell {
+    const NONE: Self = Self { write: Mark::NONE, reads: [Mark::NONE; 2] };
+
     /// Notes an access, and returns an earlier one that is not ordered before it.
+    #[inline(always)]
     fn touch(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
-        let unseen = |other: &Mark| {
-            (!other.touching.is_strong() || !mark.touching.is_strong())
-                && !order.has_seen(u32::from(mark.thread), u32::from(other.thread), other.stamp)
-        };
-        let mut conflict = self.write.filter(unseen);
-        if mark.touching.writes() {
-            conflict = conflict.or_else(|| self.reads.into_iter().flatten().find(unseen));
-            *self = Self { write: Some(mark), reads: [None; 2] };
-            return conflict;
-        }
-        match &mut self.reads {
-            [Some(first), second] if first.thread != mark.thread => {
-                if order.has_seen(u32::from(mark.thread), u32::from(first.thread), first.stamp) {
-                    *first = mark;
-                } else {
-                    *second = Some(mark);
+        // What has_seen returns for most accesses: a barrier of the block is between them, or they are of one thread.
+        let is_seen =
+            |other: &Mark| order.is_before_barrier(other.stamp) || other.thread == mark.thread;
+        let [first, second] = &mut self.reads;
+        if is_seen(&self.write) {
+            if mark.touching.writes() {
+                if is_seen(first) && is_seen(second) {
+                    *self = Self { write: mark, reads: [Mark::NONE; 2] };
+                    return None;
                 }
+            } else if is_seen(first) {
+                *first = mark;
+                return None;
+            } else if order.has_barriers_only() {
+                *second = mark;
+                return None;
             }
-            [first, _] => *first = Some(mark),
+        }
+        self.touch_any(mark, order)
+    }
+
+    fn touch_any(&mut self, mark: Mark, order: &Order) -> Option<Mark> {
+        let is_seen = |other: &Mark| order.has_seen(mark.thread, other.thread, other.stamp);
+        let is_ordered = |other: &Mark| {
+            is_seen(other) || (other.touching.is_strong() && mark.touching.is_strong())
+        };
+        let mut conflict = (!is_ordered(&self.write)).then_some(self.write);
+        if mark.touching.writes() {
+            let mut reads = self.reads.into_iter();
+            conflict = conflict.or_else(|| reads.find(|read| !is_ordered(read)));
+            *self = Self { write: mark, reads: [Mark::NONE; 2] };
+        } else if is_seen(&self.reads[0]) {
+            self.reads[0] = mark;
+        } else {
+            self.reads[1] = mark;
         }
         conflict
     }
@@ -106,38 +127,51 @@ impl Cell {
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
     words: Vec<Cell>,
-    /// The bytes of words that were accessed in part.
-    split: HashMap<usize, [Cell; 4]>,
+    /// For each word the number of its bytes in `bytes`, if it was accessed in part, from 1; empty if none was.
+    split: Vec<u32>,
+    bytes: Vec<[Cell; 4]>,
 }
 
 impl Shadow {
     pub(super) fn new(bytes: usize) -> Self {
-        Self { words: vec![Cell::default(); bytes.div_ceil(4)], split: HashMap::new() }
+        let words = vec![Cell::NONE; bytes.div_ceil(4)];
+        Self { words, split: Vec::new(), bytes: Vec::new() }
     }
 
     /// Notes an access, and returns the first earlier one that is not ordered before it.
     pub(super) fn touch(&mut self, touch: &Touch, order: &Order) -> Option<Conflict> {
+        let (run, lane_bytes) = (touch.run, u64::from(touch.bytes));
+        let mark = |lane: usize| Mark {
+            thread: (touch.first_thread + lane as u32) as u16,
+            touching: touch.touching,
+            instruction: touch.instruction,
+            stamp: order.now(),
+        };
         let mut found = None;
-        for index in 0..touch.run.count {
-            let lane = touch.run.first + index;
-            let start = touch.run.address + index as u64 * u64::from(touch.bytes);
-            let mark = Mark {
-                thread: (touch.first_thread + lane as u32) as u16,
-                touching: touch.touching,
-                instruction: touch.instruction,
-                stamp: order.now(),
-            };
-            let end = start + u64::from(touch.bytes);
-            let mut at = start;
+        if run.address.is_multiple_of(4) && lane_bytes == 4 && self.split.is_empty() {
+            let first = (run.address / 4) as usize;
+            for (index, cell) in
+                self.words.get_mut(first..first + run.count)?.iter_mut().enumerate()
+            {
+                let lane = run.first + index;
+                if let Some(earlier) = cell.touch(mark(lane), order) {
+                    let offset = run.address + 4 * index as u64;
+                    found = found.or(Some(Conflict { offset, lane, earlier }));
+                }
+            }
+            return found;
+        }
+        for lane in run.first..run.first + run.count {
+            let mut at = run.address + (lane - run.first) as u64 * lane_bytes;
+            let end = at + lane_bytes;
             while at < end {
                 let word = (at / 4) as usize;
                 let whole = at.is_multiple_of(4) && at + 4 <= end;
-                let conflict =
-                    if whole && (self.split.is_empty() || !self.split.contains_key(&word)) {
-                        self.words.get_mut(word)?.touch(mark, order)
-                    } else {
-                        self.touch_bytes(word, at, end, mark, order)
-                    };
+                let conflict = if whole && self.split.get(word).is_none_or(|&split| split == 0) {
+                    self.words.get_mut(word)?.touch(mark(lane), order)
+                } else {
+                    self.touch_bytes(word, at, end, mark(lane), order)
+                };
                 if let (Some(earlier), None) = (conflict, &found) {
                     found = Some(Conflict { offset: at, lane, earlier });
                 }
@@ -157,7 +191,15 @@ impl Shadow {
         order: &Order,
     ) -> Option<Mark> {
         let cell = *self.words.get(word)?;
-        let cells = self.split.entry(word).or_insert([cell; 4]);
+        if self.split.is_empty() {
+            self.split.resize(self.words.len(), 0);
+        }
+        let split = self.split.get_mut(word)?;
+        if *split == 0 {
+            self.bytes.push([cell; 4]);
+            *split = self.bytes.len() as u32;
+        }
+        let cells = self.bytes.get_mut(*split as usize - 1)?;
         let from = (at % 4) as usize;
         let to = (end - word as u64 * 4).min(4) as usize;
         let mut found = None;

@@ -63,6 +63,16 @@ impl Run {
     }
 }
 
+/// Returns whether the accesses of all lanes, of `bytes` each, are one run.
+pub(super) fn is_one_run(addresses: &Lanes, bytes: u64) -> bool {
+    let (mut next, mut differs) = (addresses[0], 0);
+    for address in addresses {
+        differs |= address ^ next;
+        next = next.wrapping_add(bytes);
+    }
+    differs == 0
+}
+
 /// Removes the next run of adjacent accesses of `bytes` each from `rest`.
 pub(super) fn next_run(rest: &mut Mask, addresses: &Lanes, bytes: u64) -> Option<Run> {
     let first = rest.trailing_zeros() as usize;

@@ -165,6 +165,7 @@ impl Core<'_> {
             }
         };
         let mut out = std::mem::take(&mut self.scratch);
+        let mut work = std::mem::take(&mut self.work);
         out.clear();
         out.resize(step.results.len(), [0; WARP]);
         let defect = if met.is_empty() {
@@ -176,12 +177,13 @@ impl Core<'_> {
                 &sources[..step.sources.len().min(MOST_SOURCES)],
                 members,
                 executing,
+                &mut work,
                 &mut out,
             )
         } else {
             let gathered = self.gather(warp, fragment, met, step);
             let sources: Vec<&Lanes> = gathered.iter().collect();
-            exchange.eval(&sources, members, executing, &mut out)
+            exchange.eval(&sources, members, executing, &mut work, &mut out)
         };
         for (index, value) in out.iter().enumerate() {
             warp.write(fragment.base, step.results[index], executing & fragment.mask, value);
@@ -192,7 +194,7 @@ impl Core<'_> {
                 }
             }
         }
-        self.scratch = out;
+        (self.scratch, self.work) = (out, work);
         match defect {
             Err(defect) if self.checks.divergence => self.report(defect, executing, warp),
             _ => Ok(()),

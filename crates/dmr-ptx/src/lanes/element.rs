@@ -60,17 +60,6 @@ impl Element {
         32_usize.div_ceil(self.bits())
     }
 
-    /// Returns element `index` of a register.
-    pub(super) fn extract(self, register: u64, index: usize) -> u64 {
-        register >> (index * self.bits()) & self.bit_mask()
-    }
-
-    /// Writes element `index` of a register.
-    pub(super) fn insert(self, register: &mut u64, index: usize, bits: u64) {
-        let shift = index * self.bits();
-        *register = *register & !(self.bit_mask() << shift) | (bits & self.bit_mask()) << shift;
-    }
-
     fn bit_mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
     }
@@ -82,7 +71,7 @@ impl Element {
             Self::F32 => f64::from(f32::from_bits(bits as u32)),
             Self::Tf32 => f64::from(f32::from_bits(bits as u32 & !0x1fff)),
             Self::Bf16 => f64::from(f32::from_bits((bits as u32) << 16)),
-            Self::F16 => small_float(bits as u32, 5, 10),
+            Self::F16 => half(bits),
             Self::E5m2 => small_float(bits as u32, 5, 2),
             Self::E4m3 => e4m3(bits as u32),
             _ => self.to_i64(bits) as f64,
@@ -114,6 +103,14 @@ impl Element {
 /// Returns 2 to the power of `exponent`, which is that of a normal `f64`.
 fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+/// Returns the value of an `f16`.
+#[inline(always)]
+pub(super) fn half(bits: u64) -> f64 {
+    let size = f64::from_bits((bits & 0x7fff) << 42) * power_of_two(1023 - 15);
+    let not_finite = if bits & 0x7c00 == 0x7c00 { 0x7ff << 52 } else { 0 };
+    f64::from_bits(size.to_bits() | not_finite | (bits & 0x8000) << 48)
 }
 
 /// Returns the value of an IEEE number with fewer bits.

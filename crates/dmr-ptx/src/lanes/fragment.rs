@@ -106,41 +106,85 @@ impl Fragment {
         (place.matrix * self.rows + place.row) * self.columns + place.column
     }
 
-    /// Returns all elements, matrix after matrix, row after row. Those of lanes that are not in `executing` are 0.
+    /// Puts all elements into `into`, matrix after matrix, row after row. Those of lanes that are not in `executing` are
+    /// the default.
     pub(super) fn gather<T: Copy + Default>(
         &self,
         registers: &[&Lanes],
         executing: Mask,
+        positions: &[u16],
         value: impl Fn(u64) -> T,
-    ) -> Vec<T> {
-        let mut elements = vec![T::default(); self.matrices() * self.rows * self.columns];
-        self.each(executing, |lane, register, index, position| {
-            if let Some(lanes) = registers.get(register) {
-                elements[position] = value(self.element.extract(lanes[lane], index));
-            }
-        });
-        elements
-    }
-
-    /// Writes all elements, matrix after matrix, row after row, into the registers of the lanes of `executing`.
-    pub(super) fn scatter(&self, executing: Mask, bits: impl Fn(usize) -> u64, out: &mut [Lanes]) {
-        self.each(executing, |lane, register, index, position| {
-            if let Some(lanes) = out.get_mut(register) {
-                if index == 0 {
-                    lanes[lane] = 0;
-                }
-                self.element.insert(&mut lanes[lane], index, bits(position));
-            }
-        });
-    }
-
-    fn each(&self, executing: Mask, mut visit: impl FnMut(usize, usize, usize, usize)) {
-        for register in 0..self.registers {
-            for lane in lanes_of(executing) {
-                for index in 0..self.element.per_register() {
-                    visit(lane, register, index, self.position(self.place(lane, register, index)));
+        into: &mut Vec<T>,
+    ) {
+        into.clear();
+        into.resize(self.elements(), T::default());
+        let (per_register, bits) = (self.element.per_register(), self.element.bits());
+        let kept = u64::MAX >> (64 - bits);
+        let parts = registers.iter().flat_map(|lanes| (0..per_register).map(move |i| (lanes, i)));
+        for ((lanes, index), positions) in parts.zip(positions.chunks_exact(WARP)) {
+            let values = lanes.map(|lane| value(lane >> (index * bits) & kept));
+            for (lane, &position) in positions.iter().enumerate() {
+                if executing >> lane & 1 != 0
+                    && let Some(element) = into.get_mut(usize::from(position))
+                {
+                    *element = values[lane];
                 }
             }
         }
+    }
+
+    /// Writes all elements, matrix after matrix, row after row, into the registers of the lanes of `executing`.
+    pub(super) fn scatter(
+        &self,
+        executing: Mask,
+        positions: &[u16],
+        element: impl Fn(usize) -> u64,
+        out: &mut [Lanes],
+    ) {
+        let (per_register, bits) = (self.element.per_register(), self.element.bits());
+        let kept = u64::MAX >> (64 - bits);
+        for (lanes, positions) in out.iter_mut().zip(positions.chunks_exact(WARP * per_register)) {
+            let mut all = [0; WARP];
+            for (index, positions) in positions.chunks_exact(WARP).enumerate() {
+                for (value, &position) in all.iter_mut().zip(positions) {
+                    *value |= (element(usize::from(position)) & kept) << (index * bits);
+                }
+            }
+            for lane in lanes_of(executing) {
+                lanes[lane] = all[lane];
+            }
+        }
+    }
+
+    fn elements(&self) -> usize {
+        self.matrices() * self.rows * self.columns
+    }
+
+    /// Returns the position of each element: register by register, then by the index in it, then by the lane.
+    fn positions(&self) -> Vec<u16> {
+        let mut positions = Vec::new();
+        for register in 0..self.registers {
+            for index in 0..self.element.per_register() {
+                for lane in 0..WARP {
+                    positions.push(self.position(self.place(lane, register, index)) as u16);
+                }
+            }
+        }
+        positions
+    }
+}
+
+/// The positions of the elements of the fragments that were used.
+#[derive(Debug, Default)]
+pub(super) struct Positions(Vec<(Fragment, Vec<u16>)>);
+
+impl Positions {
+    pub(super) fn of(&mut self, fragment: &Fragment) -> &[u16] {
+        let found = self.0.iter().position(|(other, _)| other == fragment);
+        let index = found.unwrap_or_else(|| {
+            self.0.push((*fragment, fragment.positions()));
+            self.0.len() - 1
+        });
+        &self.0[index].1
     }
 }

@@ -21,7 +21,8 @@ mod transfer;
 mod vote;
 
 pub(crate) use decode::decode;
-pub(crate) use transfer::{Transfer, Window};
+pub(crate) use product::Work;
+pub(crate) use transfer::{Piece, Transfer, Window};
 
 use crate::types::{Lanes, Mask, Type};
 
@@ -211,6 +212,7 @@ impl Exchange {
         sources: &[&Lanes],
         members: Mask,
         executing: Mask,
+        work: &mut Work,
         out: &mut [Lanes],
     ) -> Result<(), Defect> {
         let result = match self {
@@ -220,7 +222,7 @@ impl Exchange {
             Self::ActiveMask => vote::active_mask(executing, out),
             Self::Elect => vote::elect(executing, out),
             Self::Reduce(reduce) => reduce.eval(sources, executing, out),
-            Self::Product(product) => product.eval(sources, executing, out),
+            Self::Product(product) => product.eval(sources, executing, work, out),
             Self::MoveMatrix => transfer::move_matrix(sources, executing, out),
         };
         if executing & !members != 0 {

@@ -11,8 +11,8 @@
 //! place of D: `u` is 2^-23, and 2^-13 for e4m3 and e5m2, whose sums some devices keep in 14 bits. Compare with that
 //! tolerance. Integer and `f64` products are equal to the bit.
 
-use super::element::Element;
-use super::fragment::Fragment;
+use super::element::{Element, half};
+use super::fragment::{Fragment, Positions};
 use super::{Defect, Operand, Operands};
 use crate::types::{Lanes, Mask};
 
@@ -55,78 +55,114 @@ impl Product {
         &self,
         sources: &[&Lanes],
         executing: Mask,
+        work: &mut Work,
         out: &mut [Lanes],
     ) -> Result<(), Defect> {
         if sources.len() < self.a.registers + self.b.registers + self.c.registers {
             return Ok(());
         }
-        let (a, rest) = sources.split_at(self.a.registers);
-        let (b, c) = rest.split_at(self.b.registers);
         match self.rule {
-            Rule::Float => self.float(a, b, c, executing, out, |sum, a, b| sum + a * b),
-            Rule::Double => self.float(a, b, c, executing, out, |sum, a, b| a.mul_add(b, sum)),
+            Rule::Float => self.float(sources, executing, work, out, |sum, a, b| sum + a * b),
+            Rule::Double => {
+                self.float(sources, executing, work, out, |sum, a, b| a.mul_add(b, sum))
+            }
             Rule::Integer { saturate: true } => {
-                self.integer(a, b, c, executing, out, saturated, |a, b| a * b)
+                self.integer(sources, executing, work, out, saturated, |a, b| a * b)
             }
             Rule::Integer { saturate: false } => {
-                self.integer(a, b, c, executing, out, wrapped, |a, b| a * b)
+                self.integer(sources, executing, work, out, wrapped, |a, b| a * b)
             }
-            Rule::And => self.integer(a, b, c, executing, out, wrapped, |a, b| a & b),
-            Rule::Xor => self.integer(a, b, c, executing, out, wrapped, |a, b| a ^ b),
+            Rule::And => self.integer(sources, executing, work, out, wrapped, |a, b| a & b),
+            Rule::Xor => self.integer(sources, executing, work, out, wrapped, |a, b| a ^ b),
         }
         Ok(())
     }
 
+    /// Returns the three sources: the matrix, and its registers.
+    fn matrices<'s, 'l>(&self, sources: &'s [&'l Lanes]) -> [(Fragment, &'s [&'l Lanes]); 3] {
+        let (a, rest) = sources.split_at(self.a.registers);
+        let (b, c) = rest.split_at(self.b.registers);
+        [(self.a, a), (self.b, b), (self.c, &c[..self.c.registers])]
+    }
+
     fn float(
         &self,
-        a: &[&Lanes],
-        b: &[&Lanes],
-        c: &[&Lanes],
+        sources: &[&Lanes],
         executing: Mask,
+        work: &mut Work,
         out: &mut [Lanes],
         add: impl Fn(f64, f64, f64) -> f64,
     ) {
-        let a = self.a.gather(a, executing, |bits| self.a.element.to_f64(bits));
-        let b = self.b.gather(b, executing, |bits| self.b.element.to_f64(bits));
-        let mut sums = self.c.gather(c, executing, |bits| self.c.element.to_f64(bits));
-        self.multiply(&a, &b, &mut sums, add);
-        self.d.scatter(executing, |position| self.d.element.round(sums[position]), out);
+        for ((fragment, registers), into) in self.matrices(sources).iter().zip(&mut work.floats) {
+            let positions = work.positions.of(fragment);
+            // The conversion is chosen here, so that its loop over the lanes is a plain one.
+            match fragment.element {
+                Element::F16 => fragment.gather(registers, executing, positions, half, into),
+                Element::F32 => {
+                    let value = |bits| Element::F32.to_f64(bits);
+                    fragment.gather(registers, executing, positions, value, into);
+                }
+                element => {
+                    let value = |bits| element.to_f64(bits);
+                    fragment.gather(registers, executing, positions, value, into);
+                }
+            }
+        }
+        let [a, b, sums] = &mut work.floats;
+        self.multiply(a, b, sums, add);
+        let round = |position: usize| self.d.element.round(sums[position]);
+        self.d.scatter(executing, work.positions.of(&self.d), round, out);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the operands of the instruction and two rules")]
     fn integer(
         &self,
-        a: &[&Lanes],
-        b: &[&Lanes],
-        c: &[&Lanes],
+        sources: &[&Lanes],
         executing: Mask,
+        work: &mut Work,
         out: &mut [Lanes],
         finish: impl Fn(i64) -> u64,
         multiply: impl Fn(i64, i64) -> i64,
     ) {
-        let a = self.a.gather(a, executing, |bits| self.a.element.to_i64(bits));
-        let b = self.b.gather(b, executing, |bits| self.b.element.to_i64(bits));
-        let mut sums = self.c.gather(c, executing, |bits| Element::S32.to_i64(bits));
-        self.multiply(&a, &b, &mut sums, |sum, a, b| sum + multiply(a, b));
-        self.d.scatter(executing, |position| finish(sums[position]), out);
+        for ((fragment, registers), into) in self.matrices(sources).iter().zip(&mut work.integers) {
+            let positions = work.positions.of(fragment);
+            let value = |bits| fragment.element.to_i64(bits);
+            fragment.gather(registers, executing, positions, value, into);
+        }
+        let [a, b, sums] = &mut work.integers;
+        self.multiply(a, b, sums, |sum, a, b| sum + multiply(a, b));
+        let finish = |position: usize| finish(sums[position]);
+        self.d.scatter(executing, work.positions.of(&self.d), finish, out);
     }
 
     /// Adds the products to `sums`, in the order of k.
     fn multiply<T: Copy>(&self, a: &[T], b: &[T], sums: &mut [T], add: impl Fn(T, T, T) -> T) {
         let (rows, columns, depth) = (self.a.rows, self.b.columns, self.a.columns);
         for matrix in 0..self.a.matrices() {
+            let right = &b[matrix * depth * columns..][..depth * columns];
             for row in 0..rows {
+                let left = &a[(matrix * rows + row) * depth..][..depth];
                 let sums = &mut sums[(matrix * rows + row) * columns..][..columns];
-                for k in 0..depth {
-                    let left = a[(matrix * rows + row) * depth + k];
-                    let right = &b[(matrix * depth + k) * columns..][..columns];
-                    for (sum, &right) in sums.iter_mut().zip(right) {
-                        *sum = add(*sum, left, right);
+                // Every matrix has a multiple of eight columns.
+                for (block, sums) in sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                    for (&left, right) in left.iter().zip(right.chunks_exact(columns)) {
+                        let Some(right) = right[8 * block..].first_chunk::<8>() else { continue };
+                        for (sum, &right) in sums.iter_mut().zip(right) {
+                            *sum = add(*sum, left, right);
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// What is kept between the instructions of matrices, so that none of them allocates.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(super) positions: Positions,
+    floats: [Vec<f64>; 3],
+    integers: [Vec<i64>; 3],
+    pub(super) bits: Vec<u64>,
 }
 
 fn wrapped(sum: i64) -> u64 {

@@ -1,7 +1,7 @@
 //! `ldmatrix`, `stmatrix`, `wmma.load`, `wmma.store` and `movmatrix`: matrices between memory and registers.
 
 use super::fragment::Fragment;
-use super::{Defect, Operand, Operands, Role, lanes_of};
+use super::{Defect, Operand, Operands, Role, Work, lanes_of};
 use crate::types::{Lanes, Mask, Type, WARP};
 
 /// The address space of a transfer.
@@ -119,17 +119,11 @@ impl Transfer {
     }
 
     /// Writes the destinations of a load into the lanes of `executing`, from the bytes of its pieces.
-    pub(crate) fn unpack(&self, bytes: &[u8], executing: Mask, out: &mut [Lanes]) {
+    pub(crate) fn unpack(&self, bytes: &[u8], executing: Mask, work: &mut Work, out: &mut [Lanes]) {
         match self.matrix {
             Matrix::Rows { transpose, .. } => {
                 for (lanes, bytes) in out.iter_mut().zip(bytes.chunks_exact(128)) {
-                    for lane in lanes_of(executing) {
-                        let half = |index| {
-                            let at = offset_of_half(lane, index, transpose);
-                            u64::from(bytes[at]) | u64::from(bytes[at + 1]) << 8
-                        };
-                        lanes[lane] = half(0) | half(1) << 16;
-                    }
+                    load_rows(bytes, executing, transpose, lanes);
                 }
             }
             Matrix::Whole { fragment, by_columns } => {
@@ -137,6 +131,7 @@ impl Transfer {
                 let bits = fragment.element.bits();
                 fragment.scatter(
                     executing,
+                    work.positions.of(&fragment),
                     |position| read_bits(bytes, lines.offset(position) * bits, bits),
                     out,
                 );
@@ -146,19 +141,19 @@ impl Transfer {
 
     /// Appends the bytes of a store's pieces, from the registers of its value. Those of lanes that are not in
     /// `executing` are 0.
-    pub(crate) fn pack(&self, value: &[&Lanes], executing: Mask, bytes: &mut Vec<u8>) {
+    pub(crate) fn pack(
+        &self,
+        value: &[&Lanes],
+        executing: Mask,
+        work: &mut Work,
+        bytes: &mut Vec<u8>,
+    ) {
         let start = bytes.len();
         match self.matrix {
             Matrix::Rows { count, transpose } => {
                 bytes.resize(start + 128 * count, 0);
                 for (lanes, bytes) in value.iter().zip(bytes[start..].chunks_exact_mut(128)) {
-                    for lane in lanes_of(executing) {
-                        for index in 0..2 {
-                            let at = offset_of_half(lane, index, transpose);
-                            let half = (lanes[lane] >> (16 * index)) as u16;
-                            bytes[at..at + 2].copy_from_slice(&half.to_le_bytes());
-                        }
-                    }
+                    store_rows(lanes, executing, transpose, bytes);
                 }
             }
             Matrix::Whole { fragment, by_columns } => {
@@ -166,9 +161,9 @@ impl Transfer {
                 let size = fragment.element.bits() / 8;
                 bytes.resize(start + fragment.rows * fragment.columns * size, 0);
                 // Only accumulators are stored: an element is at least 2 bytes.
-                for (position, element) in
-                    fragment.gather(value, executing, |bits| bits).into_iter().enumerate()
-                {
+                let positions = work.positions.of(&fragment);
+                fragment.gather(value, executing, positions, |bits| bits, &mut work.bits);
+                for (position, element) in work.bits.iter().enumerate() {
                     let at = start + lines.offset(position) * size;
                     bytes[at..at + size].copy_from_slice(&element.to_le_bytes()[..size]);
                 }
@@ -183,20 +178,35 @@ pub(super) fn move_matrix(
     executing: Mask,
     out: &mut [Lanes],
 ) -> Result<(), Defect> {
-    let store = Transfer {
-        is_store: true,
-        window: Window::Shared,
-        matrix: Matrix::Rows { count: 1, transpose: false },
-    };
-    let load = Transfer {
-        is_store: false,
-        window: Window::Shared,
-        matrix: Matrix::Rows { count: 1, transpose: true },
-    };
-    let mut bytes = Vec::with_capacity(128);
-    store.pack(&sources[..sources.len().min(1)], executing, &mut bytes);
-    load.unpack(&bytes, executing, out);
+    let Some(source) = sources.first() else { return Ok(()) };
+    let mut bytes = [0; 128];
+    store_rows(source, executing, false, &mut bytes);
+    if let Some(lanes) = out.first_mut() {
+        load_rows(&bytes, executing, true, lanes);
+    }
     Ok(())
+}
+
+/// Writes the halves of a register into the 128 bytes of a matrix.
+fn store_rows(lanes: &Lanes, executing: Mask, transpose: bool, bytes: &mut [u8]) {
+    for lane in lanes_of(executing) {
+        for index in 0..2 {
+            let at = offset_of_half(lane, index, transpose);
+            let half = (lanes[lane] >> (16 * index)) as u16;
+            bytes[at..at + 2].copy_from_slice(&half.to_le_bytes());
+        }
+    }
+}
+
+/// Reads the halves of a register from the 128 bytes of a matrix.
+fn load_rows(bytes: &[u8], executing: Mask, transpose: bool, lanes: &mut Lanes) {
+    for lane in lanes_of(executing) {
+        let half = |index| {
+            let at = offset_of_half(lane, index, transpose);
+            u64::from(bytes[at]) | u64::from(bytes[at + 1]) << 8
+        };
+        lanes[lane] = half(0) | half(1) << 16;
+    }
 }
 
 /// Returns the offset in the 128 bytes of a matrix of the half `index` of a lane's register.

@@ -1,7 +1,7 @@
 //! Matrices between memory and registers: which addresses, and where the bytes go.
 
 use super::{ALL, Random, eval, lanes, registers, transfer};
-use crate::lanes::{Defect, Role, Window};
+use crate::lanes::{Defect, Role, Window, Work};
 use crate::types::Lanes;
 
 /// Loads from `memory` by the pieces of a transfer. Panics at an access outside of it.
@@ -14,7 +14,7 @@ fn load(name: &str, memory: &[u8], addresses: &Lanes, stride: Option<u64>) -> Ve
         bytes.extend_from_slice(&memory[piece.address as usize..][..piece.bytes as usize]);
     }
     let mut out = vec![[0xdead; 32]; registers(&transfer.operands())];
-    transfer.unpack(&bytes, ALL, &mut out);
+    transfer.unpack(&bytes, ALL, &mut Work::default(), &mut out);
     out
 }
 
@@ -24,7 +24,7 @@ fn store(name: &str, memory: &mut [u8], addresses: &Lanes, stride: Option<u64>, 
     let stride = stride.map(|stride| [stride; 32]);
     let (mut pieces, mut bytes) = (Vec::new(), Vec::new());
     transfer.pieces(addresses, stride.as_ref(), ALL, &mut pieces).unwrap();
-    transfer.pack(&value.iter().collect::<Vec<_>>(), ALL, &mut bytes);
+    transfer.pack(&value.iter().collect::<Vec<_>>(), ALL, &mut Work::default(), &mut bytes);
     let mut rest = &bytes[..];
     for piece in pieces {
         let (now, later) = rest.split_at(piece.bytes as usize);

@@ -7,7 +7,7 @@ mod names;
 mod numbers;
 mod registers;
 
-use super::{Defect, Exchange, Instruction, Operands, Transfer, decode};
+use super::{Defect, Exchange, Instruction, Operands, Transfer, Work, decode};
 use crate::types::{Lanes, Mask};
 
 const ALL: Mask = Mask::MAX;
@@ -47,7 +47,7 @@ fn eval(
     let exchange = exchange(name);
     let mut out = vec![[0xdead; 32]; registers(&exchange.operands())];
     let sources: Vec<&Lanes> = sources.iter().collect();
-    let result = exchange.eval(&sources, members, executing, &mut out);
+    let result = exchange.eval(&sources, members, executing, &mut Work::default(), &mut out);
     (out, result)
 }
 
