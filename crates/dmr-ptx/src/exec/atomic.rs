@@ -32,6 +32,7 @@ impl Change {
         Some(match name {
             "exch" => Self::Exchange,
             "cas" => Self::CompareSwap,
+            _ if ty == Type::B128 => return None,
             "and" => Self::And,
             "or" => Self::Or,
             "xor" => Self::Xor,
@@ -61,10 +62,11 @@ impl Change {
         })
     }
 
-    /// Returns the new value of an element of `bits` bits.
-    pub(super) fn apply(&self, old: u128, operand: u128, swap: u128, bits: u32) -> u128 {
-        let mask = if bits >= 128 { u128::MAX } else { (1 << bits) - 1 };
-        let signed = |value: u128| (value << (128 - bits.clamp(1, 128))) as i128;
+    /// Returns the new value of an element of `bits` bits, 64 or fewer.
+    #[inline]
+    pub(super) fn apply(&self, old: u64, operand: u64, swap: u64, bits: u32) -> u64 {
+        let mask = u64::MAX >> (64 - bits.clamp(1, 64));
+        let signed = |value: u64| (value << (64 - bits.clamp(1, 64))) as i64;
         let operand = operand & mask;
         let new = match self {
             Self::Exchange => operand,
@@ -85,15 +87,24 @@ impl Change {
             Self::Max => old.max(operand),
             Self::AddF32 => {
                 let sum = f32::from_bits(old as u32) + f32::from_bits(operand as u32);
-                if sum.is_nan() { 0x7fff_ffff } else { u128::from(sum.to_bits()) }
+                if sum.is_nan() { 0x7fff_ffff } else { u64::from(sum.to_bits()) }
             }
             Self::AddF64 => {
-                let sum = f64::from_bits(old as u64) + f64::from_bits(operand as u64);
-                if sum.is_nan() { 0x7ff8_0000_0000_0000 } else { u128::from(sum.to_bits()) }
+                let sum = f64::from_bits(old) + f64::from_bits(operand);
+                if sum.is_nan() { 0x7ff8_0000_0000_0000 } else { sum.to_bits() }
             }
-            Self::Arith(arith) => u128::from(apply_arith(arith, old as u64, operand as u64)),
+            Self::Arith(arith) => apply_arith(arith, old, operand),
         };
         new & mask
+    }
+
+    /// Returns the new value of an element of 128 bits, which is only exchanged.
+    pub(super) fn apply_wide(&self, old: u128, operand: u128, swap: u128) -> u128 {
+        match self {
+            Self::CompareSwap if old == operand => swap,
+            Self::CompareSwap => old,
+            _ => operand,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::global::AccessKind;
 use super::memory::{Reach, check_aligned, refused};
 use super::registers::ZERO;
 use super::shadow::Touching;
-use super::space::{Run, lanes_of, resolve, window};
+use super::space::{Run, lanes_of, next_same, resolve, window};
 use super::sync::MOST_SOURCES;
 use super::warp::{Fragment, Warp};
 
@@ -38,6 +38,9 @@ impl Core<'_> {
                 uniform: false,
             };
             check_aligned(&reach, addresses)?;
+            if atomic.count == 1 && atomic.element <= 8 {
+                return core.atomic_words(common, warp, fragment.base, (&reach, addresses), atomic);
+            }
             for lane in lanes_of(mask) {
                 let run = Run { address: addresses[lane], first: lane, count: 1 };
                 core.atomic_lane(common, warp, fragment.base, (&reach, run), atomic)?;
@@ -50,7 +53,100 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Runs an atomic instruction for one lane.
+    /// Runs an atomic instruction on one element of 64 bits or fewer. Lanes of the same address make one access to
+    /// memory, in which they follow each other.
+    fn atomic_words(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        base: u32,
+        place: (&Reach, &Lanes),
+        atomic: &Atomic,
+    ) -> Result<(), Box<Stop>> {
+        let (reach, addresses) = place;
+        let element = usize::from(atomic.element);
+        let operands = *self.value(warp, base, atomic.values[0]);
+        let swaps = *self.value(warp, base, atomic.swap[0]);
+        let mut olds = [0; WARP];
+        let mut rest = reach.mask;
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize % WARP;
+            let same = match next_same(&mut rest, addresses) {
+                0 => 1 << first,
+                same => same,
+            };
+            rest &= !same;
+            let (mut first_differs, mut differs) = (false, false);
+            let mut change = |bytes: &mut [u8]| {
+                let mut all = [0; 8];
+                all[..element].copy_from_slice(bytes);
+                let mut value = u64::from_le_bytes(all);
+                for lane in lanes_of(same) {
+                    olds[lane] = value;
+                    value =
+                        atomic.change.apply(value, operands[lane], swaps[lane], 8 * element as u32);
+                    differs |= value != olds[lane];
+                    first_differs |= lane == first && differs;
+                }
+                bytes.copy_from_slice(&value.to_le_bytes()[..element]);
+            };
+            let reach = Reach { mask: same, uniform: same.count_ones() > 1, ..*reach };
+            let run = Run { address: addresses[first], first, count: 1 };
+            self.change(common, warp, (&reach, run), element, &mut change)?;
+            if !first_differs && first == place.0.first_lane() {
+                self.note_read(run.address + window(reach.space), &olds[first].to_le_bytes());
+            }
+            if differs {
+                (self.polls, self.changed) = (0, true);
+            }
+        }
+        warp.write(base, atomic.registers[0], place.0.mask, &olds);
+        Ok(())
+    }
+
+    /// Changes the bytes of one lane, or of lanes of the same address.
+    fn change(
+        &mut self,
+        common: &mut Common,
+        warp: &Warp,
+        place: (&Reach, Run),
+        len: usize,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), Box<Stop>> {
+        let (reach, run) = place;
+        match reach.space {
+            SpaceName::Shared => {
+                let range = self.shared_range(common, reach, run, len)?;
+                if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
+                    let kind = FaultKind::Uninitialised {
+                        space: reach.space,
+                        address: run.address,
+                        bytes: reach.bytes,
+                    };
+                    return Err(Stop::new(kind, run.first));
+                }
+                self.touch_shared(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
+                change(&mut common.shared[range]);
+            }
+            SpaceName::Global | SpaceName::Generic => {
+                let access = self.global_access(common, warp, reach, run, len);
+                self.touch_global(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
+                self.memory.atomic(&access, change).map_err(|error| refused(reach, run, error))?;
+            }
+            SpaceName::Local | SpaceName::Const | SpaceName::Param => {
+                return Err(Stop::new(
+                    FaultKind::Invalid(format!("an atomic access to {} memory", reach.space)),
+                    run.first,
+                ));
+            }
+        }
+        let generic = run.address + window(reach.space);
+        common.order.observe(warp.number as usize, generic);
+        common.order.publish(warp.number as usize, generic);
+        Ok(())
+    }
+
+    /// Runs an atomic instruction for one lane: on a vector, or on an element of 128 bits.
     fn atomic_lane(
         &mut self,
         common: &mut Common,
@@ -62,72 +158,42 @@ impl Core<'_> {
         let (reach, run) = place;
         let (lane, element) = (run.first, usize::from(atomic.element));
         let wide = element == 16;
-        let lane_of = |core: &Self, warp: &Warp, value: Value| core.value(warp, base, value)[lane];
-        let mut operands = [0u128; 8];
-        for (index, operand) in operands.iter_mut().enumerate().take(usize::from(atomic.count)) {
-            *operand = u128::from(lane_of(self, warp, atomic.values[index]));
-        }
-        let mut swap = u128::from(lane_of(self, warp, atomic.swap[0]));
-        if wide {
-            operands[0] |= u128::from(lane_of(self, warp, atomic.values[1])) << 64;
-            swap |= u128::from(lane_of(self, warp, atomic.swap[1])) << 64;
-        }
-        let (mut olds, mut differs) = ([0u128; 8], false);
+        let operands = atomic.values.map(|value| self.value(warp, base, value)[lane]);
+        let swaps = atomic.swap.map(|value| self.value(warp, base, value)[lane]);
+        let pair = |values: &[u64]| u128::from(values[0]) | u128::from(values[1]) << 64;
+        let (mut olds, mut differs) = ([0u64; 8], false);
         let mut change = |all: &mut [u8]| {
-            for (index, part) in all.chunks_exact_mut(element).enumerate().take(8) {
-                let mut bytes = [0; 16];
-                bytes[..element].copy_from_slice(part);
+            if let (true, Ok(bytes)) = (wide, <[u8; 16]>::try_from(&*all)) {
                 let old = u128::from_le_bytes(bytes);
-                let new = atomic.change.apply(old, operands[index], swap, 8 * element as u32);
+                let new = atomic.change.apply_wide(old, pair(&operands), pair(&swaps));
+                all.copy_from_slice(&new.to_le_bytes());
+                (olds[0], olds[1]) = (old as u64, (old >> 64) as u64);
+                differs |= old != new;
+                return;
+            }
+            for (index, part) in all.chunks_exact_mut(element).enumerate().take(8) {
+                let mut bytes = [0; 8];
+                bytes[..element].copy_from_slice(part);
+                let old = u64::from_le_bytes(bytes);
+                let new = atomic.change.apply(old, operands[index], swaps[0], 8 * element as u32);
                 part.copy_from_slice(&new.to_le_bytes()[..element]);
                 olds[index] = old;
                 differs |= old != new;
             }
         };
         let len = element * usize::from(atomic.count);
-        match reach.space {
-            SpaceName::Shared => {
-                let range = self.shared_range(common, reach, run, len)?;
-                if self.checks.uninitialised && common.written[range.clone()].contains(&0) {
-                    let kind = FaultKind::Uninitialised {
-                        space: reach.space,
-                        address: run.address,
-                        bytes: reach.bytes,
-                    };
-                    return Err(Stop::new(kind, lane));
-                }
-                self.touch_shared(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
-                change(&mut common.shared[range]);
-            }
-            SpaceName::Global | SpaceName::Generic => {
-                let access = self.global_access(common, warp, reach, run, len);
-                self.touch_global(common, warp, reach, run, (Touching::StrongWrite, &[]))?;
-                self.memory
-                    .atomic(&access, &mut change)
-                    .map_err(|error| refused(reach, run, error))?;
-            }
-            SpaceName::Local | SpaceName::Const | SpaceName::Param => {
-                return Err(Stop::new(
-                    FaultKind::Invalid(format!("an atomic access to {} memory", reach.space)),
-                    lane,
-                ));
-            }
-        }
-        let generic = run.address + window(reach.space);
-        common.order.observe(warp.number as usize, generic);
-        common.order.publish(warp.number as usize, generic);
+        self.change(common, warp, place, len, &mut change)?;
         if differs {
             (self.polls, self.changed) = (0, true);
-        } else if lane == reach.mask.trailing_zeros() as usize {
-            self.note_read(generic, &olds[0].to_le_bytes());
+        } else if lane == reach.first_lane() {
+            let generic = run.address + window(reach.space);
+            self.note_read(generic, &pair(&olds).to_le_bytes());
         }
-        for (&reg, old) in atomic.registers.iter().zip(olds).take(usize::from(atomic.count)) {
+        let registers = if wide { 2 } else { usize::from(atomic.count) };
+        for (&reg, old) in atomic.registers.iter().zip(olds).take(registers) {
             if reg != NO_REG {
-                warp.register_mut(base, reg)[lane] = old as u64;
+                warp.register_mut(base, reg)[lane] = old;
             }
-        }
-        if wide && atomic.registers[1] != NO_REG {
-            warp.register_mut(base, atomic.registers[1])[lane] = (olds[0] >> 64) as u64;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::fault::{FaultKind, SpaceName, Thread};
 use super::global::Scope;
 use super::memory::Reach;
 use super::shadow::{Touch, Touching};
-use super::space::Run;
+use super::space::{Run, lanes_of};
 use super::warp::Warp;
 
 /// Two accesses without order, one of them writing.
@@ -50,10 +50,16 @@ impl Core<'_> {
         let touch = Touch { run, bytes: reach.bytes, first_thread, touching, instruction: self.pc };
         let mut found = shadow.touch(&touch, &common.order);
         if reach.uniform && found.is_none() {
-            // Of lanes that read the same bytes, the first and the last stand for all.
+            // Of lanes that access the same bytes, the first and the last stand for all; those that change them, unless
+            // lanes were ordered one by one.
             let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
-            found =
-                shadow.touch(&Touch { run: Run { first: last, ..run }, ..touch }, &common.order);
+            let every = touching == Touching::StrongWrite
+                && common.order.has_ordered_pairs(warp.number as usize);
+            let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
+            for first in lanes_of(rest) {
+                let touch = Touch { run: Run { first, ..run }, ..touch };
+                found = found.or(shadow.touch(&touch, &common.order));
+            }
         }
         let Some(conflict) = found else { return Ok(()) };
         let at = conflict.offset as usize;
@@ -79,7 +85,7 @@ impl Core<'_> {
     pub(super) fn touch_global(
         &mut self,
         common: &Common,
-        warp: &mut Warp,
+        warp: &Warp,
         reach: &Reach,
         run: Run,
         access: (Touching, &[u8]),
@@ -107,7 +113,19 @@ impl Core<'_> {
         let seen = |thread: u32, other: u32, stamp| {
             common.order.has_seen(thread as u16, other as u16, stamp)
         };
-        let Some(conflict) = races.touch(&touch, seen) else { return Ok(()) };
+        let mut found = races.touch(&touch, seen);
+        if reach.uniform && touching == Touching::StrongWrite {
+            // Of lanes that change the same bytes, the first and the last stand for all, unless lanes were ordered
+            // one by one.
+            let last = WARP - 1 - reach.mask.leading_zeros() as usize % WARP;
+            let every = common.order.has_ordered_pairs(warp.number as usize);
+            let rest = if every { reach.mask & (reach.mask - 1) } else { 1 << last };
+            for lane in lanes_of(rest) {
+                let touch = GlobalTouch { first_lane: lane as u32, ..touch };
+                found = found.or(races.touch(&touch, seen));
+            }
+        }
+        let Some(conflict) = found else { return Ok(()) };
         let mut equal = false;
         if touching == Touching::Write && conflict.earlier.kind == Kind::Write {
             let mut old = [0];

@@ -26,6 +26,13 @@ pub(super) struct Reach {
     pub(super) uniform: bool,
 }
 
+impl Reach {
+    /// Returns the first lane.
+    pub(super) fn first_lane(&self) -> usize {
+        self.mask.trailing_zeros() as usize % WARP
+    }
+}
+
 impl Core<'_> {
     /// Calls `access` for each space that lanes of `mask` address, with the offsets in that space.
     pub(super) fn for_each_space(

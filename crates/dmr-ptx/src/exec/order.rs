@@ -77,6 +77,11 @@ impl Order {
         self.now
     }
 
+    /// Returns whether some lanes of a warp were ordered without the others.
+    pub(super) fn has_ordered_pairs(&self, warp: usize) -> bool {
+        self.warps.get(warp).is_some_and(|order| order.pairs.is_some())
+    }
+
     /// Returns whether a barrier of the whole block has completed since `stamp`.
     #[inline]
     pub(super) fn is_before_barrier(&self, stamp: u32) -> bool {

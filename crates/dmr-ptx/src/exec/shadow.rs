@@ -148,15 +148,18 @@ impl Shadow {
             stamp: order.now(),
         };
         let mut found = None;
-        if run.address.is_multiple_of(4) && lane_bytes == 4 && self.split.is_empty() {
-            let first = (run.address / 4) as usize;
-            for (index, cell) in
-                self.words.get_mut(first..first + run.count)?.iter_mut().enumerate()
-            {
+        let is_whole = run.address.is_multiple_of(4) && lane_bytes.is_multiple_of(4);
+        if is_whole && self.split.is_empty() {
+            let (first, each) = ((run.address / 4) as usize, (lane_bytes / 4) as usize);
+            let words = self.words.get_mut(first..first + run.count * each)?;
+            for (index, cells) in words.chunks_exact_mut(each.max(1)).enumerate() {
                 let lane = run.first + index;
-                if let Some(earlier) = cell.touch(mark(lane), order) {
-                    let offset = run.address + 4 * index as u64;
-                    found = found.or(Some(Conflict { offset, lane, earlier }));
+                let mark = mark(lane);
+                for (word, cell) in cells.iter_mut().enumerate() {
+                    if let Some(earlier) = cell.touch(mark, order) {
+                        let offset = run.address + 4 * (index * each + word) as u64;
+                        found = found.or(Some(Conflict { offset, lane, earlier }));
+                    }
                 }
             }
             return found;

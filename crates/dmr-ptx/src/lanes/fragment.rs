@@ -122,7 +122,10 @@ impl Fragment {
         let kept = u64::MAX >> (64 - bits);
         let parts = registers.iter().flat_map(|lanes| (0..per_register).map(move |i| (lanes, i)));
         for ((lanes, index), positions) in parts.zip(positions.chunks_exact(WARP)) {
-            let values = lanes.map(|lane| value(lane >> (index * bits) & kept));
+            let mut values = [T::default(); WARP];
+            for (to, lane) in values.iter_mut().zip(lanes.iter()) {
+                *to = value(lane >> (index * bits) & kept);
+            }
             for (lane, &position) in positions.iter().enumerate() {
                 if executing >> lane & 1 != 0
                     && let Some(element) = into.get_mut(usize::from(position))

@@ -200,6 +200,12 @@ fn store_rows(lanes: &Lanes, executing: Mask, transpose: bool, bytes: &mut [u8])
 
 /// Reads the halves of a register from the 128 bytes of a matrix.
 fn load_rows(bytes: &[u8], executing: Mask, transpose: bool, lanes: &mut Lanes) {
+    if !transpose && executing == Mask::MAX {
+        for (lane, bytes) in lanes.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *lane = u64::from(u32::from_le_bytes(*bytes));
+        }
+        return;
+    }
     for lane in lanes_of(executing) {
         let half = |index| {
             let at = offset_of_half(lane, index, transpose);

@@ -20,11 +20,13 @@ pub(super) struct Blocks {
     blocks: HashMap<u32, Block>,
     /// The block that accessed last, so that a row of accesses costs one look-up.
     last: Option<u32>,
+    /// The block that acquired last, and the time.
+    acquired: Option<(u32, u32)>,
 }
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self { time: 1, blocks: HashMap::new(), last: None }
+        Self { time: 1, blocks: HashMap::new(), last: None, acquired: None }
     }
 }
 
@@ -59,7 +61,10 @@ impl Blocks {
 
     /// Notes an access that acquires what was released until now.
     pub(super) fn acquire(&mut self, block: u32) {
-        self.blocks.entry(block).or_default().acquired = self.time - 1;
+        if self.acquired != Some((block, self.time)) {
+            self.blocks.entry(block).or_default().acquired = self.time - 1;
+            self.acquired = Some((block, self.time));
+        }
     }
 
     /// Returns whether an access of `earlier` at `time` is ordered before what `later` does now.
