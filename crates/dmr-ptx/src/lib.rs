@@ -76,6 +76,7 @@
 mod arith;
 mod exec;
 pub mod fatbin;
+mod hash;
 mod lanes;
 mod mbarrier;
 mod races;

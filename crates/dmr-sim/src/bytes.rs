@@ -1,5 +1,7 @@
 //! The bytes of all memory: of devices in the store, of pinned host memory in the host's.
 
+use smallvec::SmallVec;
+
 use crate::address::is_on_device;
 use crate::mapping::Mappings;
 use crate::store::Store;
@@ -39,6 +41,20 @@ impl Memory<'_> {
             // SAFETY: as in `read`.
             unsafe { std::ptr::copy(bytes.as_ptr(), host, bytes.len()) };
         }
+    }
+
+    /// Lets `change` change the bytes at `at`.
+    pub(crate) fn update(&mut self, at: u64, len: usize, change: &mut dyn FnMut(&mut [u8])) {
+        if is_on_device(at)
+            && let [piece] = self.mappings.pieces(at, len as u64)[..]
+        {
+            self.store.update(piece.physical, len, change);
+            return;
+        }
+        let mut bytes: SmallVec<[u8; 16]> = SmallVec::from_elem(0, len);
+        self.read(at, &mut bytes);
+        change(&mut bytes);
+        self.write(at, &bytes);
     }
 
     pub(crate) fn fill(&mut self, at: u64, len: u64, pattern: [u8; 4]) {

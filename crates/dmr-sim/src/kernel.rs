@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::abi::{Code, ERROR_ILLEGAL_ADDRESS};
 use crate::bytes::Memory;
 use crate::checks::{CheckLog, Ranges};
@@ -284,15 +282,17 @@ impl<'a> KernelMemory<'a> {
     /// Reads the bytes at `ptr` into `value`, lets `change` change them, and writes them back, as one atomic
     /// operation. `value` has the old bytes afterwards. Returns as [`try_read`](Self::try_read) does.
     pub fn update(&mut self, ptr: u64, value: &mut [u8], change: impl FnOnce(&mut [u8])) -> bool {
-        let bytes = value.len() as u64;
+        let (bytes, mut change) = (value.len() as u64, Some(change));
         let may_read = self.permits(ptr, bytes, Touch::AtomicRead);
         if !self.permits(ptr, bytes, Touch::AtomicWrite) || !may_read {
             return false;
         }
-        self.memory.read(ptr, value);
-        let mut new: SmallVec<[u8; 16]> = SmallVec::from_slice(value);
-        change(&mut new);
-        self.memory.write(ptr, &new);
+        self.memory.update(ptr, value.len(), &mut |bytes| {
+            value.copy_from_slice(bytes);
+            if let Some(change) = change.take() {
+                change(bytes);
+            }
+        });
         true
     }
 

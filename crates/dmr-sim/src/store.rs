@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 /// The value of bytes that were never written.
 const NEVER_WRITTEN: u8 = 0xCD;
+/// The bytes of an aligned chunk: the first write to a part of it makes it one run, into which later ones write.
+const CHUNK: u64 = 1 << 14;
 
 /// Sparse bytes by address: disjoint runs.
 #[derive(Debug, Default)]
@@ -37,16 +39,52 @@ impl Store {
 
     /// Overwrites the bytes at `at`.
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
-        if bytes.is_empty() || self.write_in_place(at, bytes) {
+        let len = bytes.len() as u64;
+        if len == 0 {
             return;
         }
-        self.erase(at, bytes.len() as u64);
-        let content = Content::Data { bytes: bytes.into(), from: 0 };
-        self.runs.insert(at, Run { len: bytes.len() as u64, content });
+        if let Some(old) = self.in_place(at, bytes.len()) {
+            old.copy_from_slice(bytes);
+            return;
+        }
+        let start = at - at % CHUNK;
+        if at + len > start + CHUNK {
+            self.insert(at, bytes.into());
+            return;
+        }
+        let mut chunk = vec![0; CHUNK as usize];
+        self.read(start, &mut chunk);
+        chunk[(at - start) as usize..][..bytes.len()].copy_from_slice(bytes);
+        self.insert(start, chunk.into());
+    }
+
+    /// Lets `change` change the bytes at `at`.
+    pub(crate) fn update(&mut self, at: u64, len: usize, change: &mut dyn FnMut(&mut [u8])) {
+        if let Some(bytes) = self.in_place(at, len) {
+            change(bytes);
+            return;
+        }
+        let mut bytes = vec![0; len];
+        self.read(at, &mut bytes);
+        change(&mut bytes);
+        self.write(at, &bytes);
+    }
+
+    fn insert(&mut self, at: u64, bytes: Arc<[u8]>) {
+        let len = bytes.len() as u64;
+        self.erase(at, len);
+        self.runs.insert(at, Run { len, content: Content::Data { bytes, from: 0 } });
     }
 
     /// Reads the bytes at `at`.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+        if let Some((&start, run)) = self.runs.range(..=at).next_back()
+            && at - start + into.len() as u64 <= run.len
+            && let Content::Data { bytes, from } = &run.content
+        {
+            into.copy_from_slice(&bytes[from + (at - start) as usize..][..into.len()]);
+            return;
+        }
         into.fill(NEVER_WRITTEN);
         self.overlapping(at, into.len() as u64, |start, len, run, skip| {
             let into = &mut into[(start - at) as usize..][..len as usize];
@@ -118,22 +156,16 @@ impl Store {
         }
     }
 
-    /// Writes a few bytes into a run that is not shared, without a new run.
-    fn write_in_place(&mut self, at: u64, new: &[u8]) -> bool {
-        let Some((&start, run)) = self.runs.range_mut(..=at).next_back() else { return false };
+    /// Returns the bytes at `at`, if they are in one run that is not shared.
+    fn in_place(&mut self, at: u64, len: usize) -> Option<&mut [u8]> {
+        let (&start, run) = self.runs.range_mut(..=at).next_back()?;
         let skip = at - start;
-        if skip + new.len() as u64 > run.len {
-            return false;
+        if skip + len as u64 > run.len {
+            return None;
         }
-        let Content::Data { bytes, from } = &mut run.content else { return false };
+        let Content::Data { bytes, from } = &mut run.content else { return None };
         let from = *from + skip as usize;
-        match Arc::get_mut(bytes) {
-            Some(bytes) => {
-                bytes[from..from + new.len()].copy_from_slice(new);
-                true
-            }
-            None => false,
-        }
+        Arc::get_mut(bytes)?.get_mut(from..from + len)
     }
 
     /// Calls `visit(start, len, run, skip)` for the part of each run inside the range, `skip`

@@ -5,8 +5,7 @@
 //! threads, `bar.warp.sync` lanes, and atomic accesses with fences whole warps: a warp that acquires is ordered as a
 //! whole, so that some races between its lanes and other warps are missed, and none is reported that is not one.
 
-use std::collections::HashMap;
-
+use crate::hash::NumberMap;
 use crate::types::{Mask, WARP};
 
 use super::space::lanes_of;
@@ -36,7 +35,7 @@ pub(super) struct Order {
     /// The stamp below which every thread has seen every other.
     block: u32,
     warps: Vec<WarpOrder>,
-    published: HashMap<u64, Row>,
+    published: NumberMap<u64, Row>,
 }
 
 impl Order {
@@ -54,7 +53,7 @@ impl Order {
             now: 1,
             block: 1,
             warps: (0..warps).map(|_| warp()).collect(),
-            published: HashMap::new(),
+            published: NumberMap::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The order of blocks: fences that release, and atomic accesses that acquire.
 
-use std::collections::HashMap;
+use crate::hash::NumberMap;
 
 /// The fences of a block, and how far it has acquired those of others.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ struct Block {
 #[derive(Debug)]
 pub(super) struct Blocks {
     time: u32,
-    blocks: HashMap<u32, Block>,
+    blocks: NumberMap<u32, Block>,
     /// The block that accessed last, so that a row of accesses costs one look-up.
     last: Option<u32>,
     /// The block that acquired last, and the time.
@@ -26,7 +26,7 @@ pub(super) struct Blocks {
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self { time: 1, blocks: HashMap::new(), last: None, acquired: None }
+        Self { time: 1, blocks: NumberMap::default(), last: None, acquired: None }
     }
 }
 

@@ -1,10 +1,9 @@
 //! The last accesses to each byte of memory: one cell for 32 bytes as long as full lanes of a warp access all of them,
 //! then one for each word, then one for each byte.
 
-use std::collections::HashMap;
-
 use super::records::Entry;
 use super::{Check, Kind};
+use crate::hash::NumberMap;
 
 /// The number of bytes of a sector.
 pub(super) const SECTOR: u64 = 32;
@@ -169,7 +168,7 @@ pub(super) struct Sectors {
     /// Page after page, in the order in which they were first accessed.
     sectors: Vec<Sector>,
     /// The place in `sectors` of the first sector of each page.
-    places: HashMap<u64, usize>,
+    places: NumberMap<u64, usize>,
     /// The page that was used last, and its place.
     last: Option<(u64, usize)>,
     split_bytes: usize,
