@@ -1,6 +1,6 @@
 //! A program: the decoded functions of a module, its kernels and global variables.
 
-use crate::syntax::ParseError;
+use crate::syntax::{LinkError, ParseError};
 use crate::types::Lanes;
 
 use super::code::{Reg, Step, Value, WarpStep};
@@ -22,6 +22,9 @@ pub enum LoadError {
         /// The reason.
         message: String,
     },
+    /// The texts do not fit together.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// A kernel or function, or a variable, is not supported.
     #[error("{function}: {message} (line {line})")]
     #[non_exhaustive]
@@ -102,7 +105,7 @@ pub struct Global {
     pub name: String,
     /// True if it is in constant memory.
     pub is_constant: bool,
-    /// True if another module defines it.
+    /// True if no text defines it: a kernel that uses it has a [`Kernel::refusal`].
     pub is_extern: bool,
     /// The size in bytes.
     pub bytes: u64,
@@ -272,7 +275,16 @@ impl Program {
     /// # Errors
     /// If the text is not PTX, or a variable is not supported.
     pub fn load(text: &str) -> Result<Self, LoadError> {
-        super::load::load(text)
+        super::load::load(&[text])
+    }
+
+    /// Parses, links and decodes the texts of several PTX modules: a variable or function that one of them declares as
+    /// `.extern` is that of another.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); or if two texts define one name, or declare it with different sizes.
+    pub fn link(texts: &[&str]) -> Result<Self, LoadError> {
+        super::load::load(texts)
     }
 
     /// Returns the kernels, in the order of the text.

@@ -231,7 +231,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn same_sizes(known: &[Variable], found: &[Variable]) -> bool {
+pub(super) fn same_sizes(known: &[Variable], found: &[Variable]) -> bool {
     known.len() == found.len()
         && known.iter().zip(found).all(|(known, found)| known.bytes() == found.bytes())
 }

@@ -6,6 +6,7 @@ mod error;
 mod expression;
 mod functions;
 mod initial;
+mod link;
 mod module;
 mod names;
 mod operands;
@@ -15,6 +16,7 @@ mod token;
 mod variables;
 
 pub use error::ParseError;
+pub use link::{LinkError, link};
 pub use module::*;
 pub use special::SpecialRegister;
 

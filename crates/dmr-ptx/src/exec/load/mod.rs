@@ -20,9 +20,10 @@ use super::code::Value;
 use super::fault::SourceLine;
 use super::program::{Code, Global, LoadError, Program, Symbol};
 
-/// Parses and decodes the text of a module.
-pub(super) fn load(text: &str) -> Result<Program, LoadError> {
-    let module = syntax::parse(text.as_bytes())?;
+/// Parses, links and decodes the texts of modules.
+pub(super) fn load(texts: &[&str]) -> Result<Program, LoadError> {
+    let modules = texts.iter().map(|text| syntax::parse(text.as_bytes()));
+    let module = syntax::link(modules.collect::<Result<Vec<_>, _>>()?)?;
     let mut loader = Loader::new(&module);
     loader.place_variables()?;
     loader.add_sources();

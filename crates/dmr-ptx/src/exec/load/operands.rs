@@ -180,6 +180,10 @@ impl FunctionLoader<'_, '_> {
             }
         };
         match placed {
+            Placed::Global(global) if self.loader.globals[global as usize].is_extern => {
+                let name = &self.loader.globals[global as usize].name;
+                Err(format!("the variable `{name}` is `.extern`, and no text defines it"))
+            }
             Placed::Global(global) => Ok(Found::Symbol(Symbol::Global(global, 0))),
             Placed::Shared(shared) => {
                 self.uses.shared.push(shared);

@@ -73,6 +73,9 @@ impl Loader<'_> {
                             "its initial value is an address that is not in global or constant memory",
                         );
                     };
+                    if self.globals[target as usize].is_extern {
+                        return refuse("its initial value is an address that no text defines");
+                    }
                     self.globals[global].relocations.push(Relocation {
                         offset: initial.offset,
                         bytes: address.bytes,
